@@ -1,0 +1,199 @@
+"""What a program consists of: its parameters, its data plate, and the latents of one datum.
+
+Every reading asks the same questions of a program before it touches a number: which plate holds the
+data, which sites inside it are unobserved, how many values each of them can take, which sites are
+parameters. `inspect` answers them from one abstract run (shapes only, nothing is computed), and
+refuses, by name, a program that no reading can handle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from numpyro import handlers
+from numpyro.distributions import constraints
+
+
+class ProgramError(ValueError):
+    """A program that the reading at hand cannot be applied to; the message says what to change."""
+
+
+class Latent(NamedTuple):
+    """An unobserved site of the data plate, for `num_data` rows."""
+
+    name: str
+    shape: tuple[int, ...]  # batch and event axes, the data axis among them
+    batch_ndim: int
+    axis: int  # position of the data axis in `shape`
+    num_values: int | None  # 2 for a bit, K for a category, None if continuous
+
+    @property
+    def datum_shape(self) -> tuple[int, ...]:
+        return self.shape[: self.axis] + self.shape[self.axis + 1 :]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.datum_shape)
+
+
+class Anatomy(NamedTuple):
+    """The sites of a program and how they lie about its data plate."""
+
+    plate: str
+    plate_dim: int  # negative, as NumPyro counts
+    num_data: int
+    nesting: int  # deepest plate: the candidate axis stands to the left of all
+    latents: tuple[Latent, ...]
+    observed: tuple[str, ...]  # observed sites inside the plate
+    parameters: tuple[str, ...]  # unobserved sites outside the plate
+
+    @property
+    def num_bits(self) -> int:
+        return sum(latent.size for latent in self.latents)
+
+    @property
+    def binary(self) -> bool:
+        return bool(self.latents) and all(latent.num_values == 2 for latent in self.latents)
+
+    def unpack(self, states: Array) -> dict[str, Array]:
+        """States (S, num_data or 1, num_bits) as one value per latent site.
+
+        The candidate axis S becomes the leftmost batch axis, beyond every plate, so that each
+        site's log probability comes out as (S, ..., num_data, ...).
+        """
+        values, start = {}, 0
+        for latent in self.latents:
+            part = states[..., start : start + latent.size]
+            part = part.reshape(states.shape[:2] + latent.datum_shape)
+            part = jnp.moveaxis(part, 1, latent.axis + 1)
+            gap = (1,) * (self.nesting - latent.batch_ndim)
+            values[latent.name] = part.reshape(part.shape[:1] + gap + part.shape[1:])
+            start += latent.size
+        return values
+
+    def per_datum(self, log_prob: Array) -> Array:
+        """Sum a site's log probability over everything but candidates and data: (S or 1, rows)."""
+        log_prob = log_prob.reshape((1,) * (self.nesting + 1 - log_prob.ndim) + log_prob.shape)
+        log_prob = jnp.moveaxis(log_prob, self.plate_dim, -1)
+        return log_prob.sum(axis=tuple(range(1, log_prob.ndim - 1)))
+
+
+def inspect(
+    model: Callable,
+    args: tuple = (),
+    kwargs: dict | None = None,
+    *,
+    sites: Sequence[str] | None = None,
+    plate: str | None = None,
+) -> Anatomy:
+    """Run `model` abstractly and say what it consists of.
+
+    :param sites: the latent sites to read; by default all unobserved sites of the data plate.
+    :param plate: the name of the data plate; found by itself unless latents lie in several.
+
+    >>> from ppl_models import binary_sparse_coding
+    >>> parts = inspect(binary_sparse_coding, (jnp.zeros((7, 25)),), {"num_causes": 10})
+    >>> parts.plate, parts.num_data, parts.num_bits, parts.parameters
+    ('data', 7, 10, ('weights', 'noise', 'sparsity'))
+    """
+    trace = trace_shapes(model, args, kwargs or {})
+    frames: dict[str, Any] = {}
+    for site in trace.values():
+        for frame in site.get("cond_indep_stack", ()):
+            frames[frame.name] = frame
+    plate = _data_plate(trace, sites, plate, frames)
+    frame = frames[plate]
+
+    latents, observed, parameters = [], [], []
+    for name, site in trace.items():
+        inside = any(f.name == plate for f in site.get("cond_indep_stack", ()))
+        if site["type"] == "param":
+            parameters.append(name)
+        elif site["type"] != "sample":
+            continue
+        elif site["is_observed"]:
+            if inside:
+                observed.append(name)
+        elif not inside:
+            if site["fn"].support.is_discrete:
+                raise ProgramError(
+                    f"site {name!r} is discrete and outside the plate {plate!r}: only latents of "
+                    "one datum can be summed out; move it inside the plate or fix its value"
+                )
+            parameters.append(name)
+        else:
+            batch = site["fn"].batch_shape
+            shape = tuple(batch) + tuple(site["fn"].event_shape)
+            latents.append(
+                Latent(name, shape, len(batch), len(batch) + frame.dim, _num_values(site["fn"]))
+            )
+    if sites is not None:
+        latents = [latent for latent in latents if latent.name in sites]
+    return Anatomy(
+        plate=plate,
+        plate_dim=frame.dim,
+        num_data=frame.size,
+        nesting=max(-f.dim for f in frames.values()),
+        latents=tuple(latents),
+        observed=tuple(observed),
+        parameters=tuple(parameters),
+    )
+
+
+def trace_shapes(model: Callable, args: tuple, kwargs: dict) -> dict[str, dict]:
+    """The trace of one abstract run, hidden from every handler outside."""
+    found: dict[str, dict] = {}
+
+    def run() -> None:
+        with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0):
+            model(*args, **kwargs)
+        found.update(trace)
+
+    # The sites' distributions hold tracers of a finished trace: only their shapes may be looked at.
+    jax.eval_shape(run)
+    return found
+
+
+def _data_plate(trace: dict, sites: Sequence[str] | None, plate: str | None, frames: dict) -> str:
+    if not frames:
+        raise ProgramError(
+            "the program has no numpyro.plate: put what belongs to one datum inside "
+            'numpyro.plate("data", len(data))'
+        )
+    if plate is not None:
+        if plate not in frames:
+            raise ProgramError(f"no plate {plate!r} in the program: it has {sorted(frames)}")
+    elif len(frames) == 1:
+        plate = next(iter(frames))
+    elif "data" in frames:
+        plate = "data"
+    else:
+        raise ProgramError(
+            f"the program has the plates {sorted(frames)}: say which one holds the data (plate=...)"
+        )
+    for name in sites or ():
+        if name not in trace:
+            known = [n for n, s in trace.items() if s["type"] == "sample"]
+            raise ProgramError(f"no site {name!r} in the program: it has {known}")
+        if trace[name]["type"] != "sample" or trace[name]["is_observed"]:
+            raise ProgramError(f"site {name!r} is not an unobserved sample site")
+        if all(f.name != plate for f in trace[name]["cond_indep_stack"]):
+            raise ProgramError(f"site {name!r} is outside the plate {plate!r}: nothing to sum per datum")
+    return plate
+
+
+def _num_values(fn: Any) -> int | None:
+    support = fn.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support is constraints.boolean:
+        return 2
+    lower, upper = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
+    if support.is_discrete and isinstance(lower, int) and isinstance(upper, int) and lower == 0:
+        return upper + 1
+    return None
