@@ -1,0 +1,43 @@
+"""Data: the papers' synthetic sets with their truth, digits and patches, and a user's own table."""
+
+from ppl_models.data.clusters import Prototypes, prototypes
+from ppl_models.data.combination import CombinationTarget, combination_target
+from ppl_models.data.spins import (
+    Moments,
+    Ring,
+    SumConstraint,
+    ring,
+    ring_moments,
+    sum_constraint,
+    sum_constraint_moments,
+)
+from ppl_models.data.strokes import (
+    LINE_PATTERNS,
+    Bars,
+    Lines,
+    Shifter,
+    bars,
+    lines,
+    shifter,
+)
+
+__all__ = [
+    "LINE_PATTERNS",
+    "Bars",
+    "CombinationTarget",
+    "Lines",
+    "Moments",
+    "Prototypes",
+    "Ring",
+    "Shifter",
+    "SumConstraint",
+    "bars",
+    "combination_target",
+    "lines",
+    "prototypes",
+    "ring",
+    "ring_moments",
+    "shifter",
+    "sum_constraint",
+    "sum_constraint_moments",
+]

@@ -1,0 +1,113 @@
+"""A target for the influence combination machine: ten simple shapes on 8×8 images.
+
+The weights of figure 4.1(a) of Freund & Haussler (1994) exist only as a picture, of weights within
+±6. These are shapes of the same kind, drawn so that the ten units overlap in two pixels at most
+where they agree, and disagree in few pairs only (such a pair is all but exclusive: each pixel on
+which weights of +6 and −6 meet costs ten nats). So several units are active at a time.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+# One unit a column of pictures: '#' is +6, '=' is −6, '.' is 0.
+SHAPES = """
+.....#.. .##..... ....#### ====.... ........   ........ ........ ........ ........ ........
+.....#.. ####.... ....#==# ====.... ........   ........ ........ ........ ........ ........
+.....#.. ####.... ....#==# ==...... .......#   ........ ........ ........ ........ ........
+.....#.. .##..... ....#### ==...... .......#   ........ =....... ...#.... .....##. ........
+.....#.. ........ ........ ........ .......#   ........ .=...... ..###... ....#### ........
+........ ........ ........ ........ .......#   ===..... ..=..... ...#.... ....#### ........
+........ ........ ........ ........ .......#   ===..... ...=.... ........ .....##. ........
+........ ........ ........ ........ .......#   ===..... ....=... ........ ........ .======.
+"""
+
+
+class CombinationTarget(NamedTuple):
+    """Data of a combination machine, and the machine."""
+
+    data: Array
+    """(num_data, 64), 0/1: x = 2t − 1 are the paper's ±1"""
+    weights: Array
+    """(10, 64): ω"""
+    bias: Array
+    """(10,): θ"""
+    causes: Array
+    """(num_data, 10), 0/1: h"""
+
+
+def _log_weights(weights: np.ndarray, bias: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """(num_states,): ln Σ_x exp Σ_i h_i(ω⁽ⁱ⁾·x + θ⁽ⁱ⁾), the numerator of equation (3.4)."""
+    field = table @ weights
+    return table @ bias + np.logaddexp(field, -field).sum(axis=1)
+
+
+def _probabilities(weights: np.ndarray, bias: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """(num_states,): the probability of each hidden state, equation (3.4)."""
+    logits = _log_weights(weights, bias, table)
+    share = np.exp(logits - logits.max())
+    return share / share.sum()
+
+
+@lru_cache
+def _design(scale: float, activation: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights, biases and the table of hidden states of the target.
+
+    The biases are those that make every unit active with probability ``activation``. The mean of h
+    is the gradient of ln Z in θ, and ln Z is convex: Newton's method finds the only solution.
+    """
+    if not 0.0 < activation < 1.0:
+        raise ValueError(f"`activation` must be between 0 and 1, found {activation}")
+    level = {"#": 6.0, "=": -6.0, ".": 0.0}
+    pictures = np.array([row.split() for row in SHAPES.split("\n") if row]).T
+    weights = scale * np.array([[level[mark] for mark in "".join(unit)] for unit in pictures])
+    units = len(weights)
+    table = ((np.arange(2**units)[:, None] >> np.arange(units)) & 1).astype(float)
+    # Alone, a unit with this bias would have even odds.
+    bias = -np.log(np.cosh(weights)).sum(axis=1)
+    for _ in range(200):
+        share = _probabilities(weights, bias, table)
+        mean = share @ table
+        if np.abs(mean - activation).max() < 1e-10:
+            break
+        covariance = (table * share[:, None]).T @ table - np.outer(mean, mean)
+        step = np.linalg.solve(covariance, activation - mean)
+        bias += step / max(1.0, np.abs(step).max())
+    return weights, bias, table
+
+
+def combination_target(
+    key: Array, num_data: int = 4000, scale: float = 1.0, activation: float = 0.4
+) -> CombinationTarget:
+    r"""Exact draws from a combination machine of simple shapes (Freund & Haussler 1994, section 4).
+
+    .. math::
+
+        P(h) \propto \prod_i e^{h_i \theta^{(i)}} \prod_j 2 \cosh\Big(\sum_i h_i \omega^{(i)}_j\Big)
+        \qquad (3.4)
+
+    over all 2¹⁰ states, then bits with log odds :math:`2 \sum_i h_i \omega^{(i)}`.
+
+    :param scale: multiplies the weights, which are within ±6; 1/7 is the paper's second target.
+        A Python number.
+    :param activation: how often each unit is active. The biases follow from it, at every scale: the
+        biases of the large weights would leave units of small weights for ever idle.
+
+    >>> truth = combination_target(random.key(0), num_data=5)
+    >>> truth.data.shape, truth.weights.shape, truth.causes.shape
+    ((5, 64), (10, 64), (5, 10))
+    """
+    weights, bias, table = _design(float(scale), float(activation))
+    key_causes, key_bits = random.split(key)
+    # By inversion of the cumulative table, made in float64: exact to the last bit of a uniform.
+    edges = jnp.asarray(np.cumsum(_probabilities(weights, bias, table))[:-1], float)
+    state = jnp.searchsorted(edges, random.uniform(key_causes, (num_data,)), side="right")
+    causes = jnp.asarray(table, float)[state]
+    on = jnp.asarray(1.0 / (1.0 + np.exp(-2.0 * table @ weights)), float)[state]
+    data = random.bernoulli(key_bits, on).astype(on.dtype)
+    return CombinationTarget(data, jnp.asarray(weights, float), jnp.asarray(bias, float), causes)
