@@ -30,7 +30,9 @@ def data_plate(data: Array | None, num_data: int | None) -> plate:
     if num_data is None or num_data == rows:
         return numpyro.plate("data", rows, dim=-1)
     if num_data < rows:
-        raise ValueError(f"`num_data` is {num_data}, but `data` has {rows} rows: it must not be less")
+        raise ValueError(
+            f"`num_data` is {num_data}, but `data` has {rows} rows: it must not be less"
+        )
     return numpyro.plate("data", num_data, subsample_size=rows, dim=-1)
 
 

@@ -1,0 +1,282 @@
+r"""The distributions that the programs need and NumPyro lacks.
+
+Two of one bit, :class:`NoisyOr` and :class:`ClippedNormal`, and two of a vector of hidden units,
+:class:`CombinationCauses` and :class:`RealCombinationCauses`, which differ in nothing but what the
+observed units do. All are NumPyro distributions as any other: ``expand``, ``to_event``, ``mask``,
+``jit`` and ``vmap`` apply.
+
+Their log probabilities are one formula for bits and for the reals between them (which validation,
+where it is on, makes -inf), so that the derivative with respect to a bit is that of the formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, lax, random
+from jax.scipy.special import log_ndtr
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+from numpyro.distributions.util import log1mexp, promote_shapes, validate_sample
+from numpyro.util import is_prng_key
+
+from ppl_models.state_sums import MAX_CAUSES, draw_states, log_normalizer
+
+
+class _Bit(dist.Distribution):
+    """A bit, given by the log probabilities of its two values; either may be -inf."""
+
+    support = constraints.boolean
+    has_enumerate_support = True
+
+    def _log_probs(self) -> tuple[Array, Array]:
+        """Log probabilities of 1 and of 0."""
+        raise NotImplementedError
+
+    def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
+        assert is_prng_key(key)
+        assert key is not None
+        bits = random.bernoulli(key, self.mean, shape=sample_shape + self.batch_shape)
+        return bits.astype(jnp.result_type(int))
+
+    @validate_sample
+    def log_prob(self, value: ArrayLike) -> Array:
+        log_one, log_zero = self._log_probs()
+        # Zero times -inf is NaN; zero times the lowest finite number is zero.
+        lowest = jnp.finfo(log_one.dtype).min
+        linear = value * jnp.maximum(log_one, lowest) + (1 - value) * jnp.maximum(log_zero, lowest)
+        impossible = ((value != 0) & jnp.isneginf(log_one)) | (
+            (value != 1) & jnp.isneginf(log_zero)
+        )
+        return jnp.where(impossible, -jnp.inf, linear)
+
+    @property
+    def mean(self) -> Array:
+        return jnp.exp(self._log_probs()[0])
+
+    @property
+    def variance(self) -> Array:
+        log_one, log_zero = self._log_probs()
+        return jnp.exp(log_one + log_zero)
+
+    def enumerate_support(self, expand: bool = True) -> Array:
+        values = jnp.arange(2).reshape((-1,) + (1,) * len(self.batch_shape))
+        return jnp.broadcast_to(values, (2, *self.batch_shape)) if expand else values
+
+
+class NoisyOr(_Bit):
+    r"""A bit that each of its causes may turn on, independently of the others.
+
+    .. math:: P(1) = h(u) = 1 - e^{-u}, \qquad u = \sum_i S_i w_i \ge 0
+
+    Lewicki & Sejnowski, *Bayesian unsupervised learning of higher order structure*, NIPS 1996,
+    equation (2). A bit without causal input is never on: its log probability is -inf there, and its
+    gradient is set to 0, since an infinite one would be NaN in all that ``u`` was computed from.
+
+    :param causal_input: :math:`u`, not negative, of any shape.
+
+    >>> print(NoisyOr(0.5).log_prob(0))
+    -0.5
+    """
+
+    arg_constraints: ClassVar = {"causal_input": constraints.nonnegative}
+
+    def __init__(self, causal_input: ArrayLike, *, validate_args: bool | None = None) -> None:
+        self.causal_input = causal_input
+        super().__init__(batch_shape=jnp.shape(causal_input), validate_args=validate_args)
+
+    def _log_probs(self) -> tuple[Array, Array]:
+        caused = jnp.asarray(self.causal_input, jnp.result_type(self.causal_input, float))
+        log_one = log1mexp(-jnp.where(caused > 0, caused, 1.0))
+        return jnp.where(caused > 0, log_one, -jnp.inf), -caused
+
+
+class ClippedNormal(_Bit):
+    r"""The sign of a Gaussian variable, as a bit.
+
+    .. math::
+
+        t = [\mu + \sigma \epsilon > 0], \quad \epsilon \sim \mathcal N(0, 1), \qquad
+        P(1) = \Phi(\mu / \sigma)
+
+    A scale of 0 is the hard clip :math:`t = [\mu > 0]` of Lee & Sompolinsky, *Learning a continuous
+    hidden variable model for binary data*, NIPS 1998, equation (8): log probabilities 0 and -inf.
+
+    :param loc: :math:`\mu`.
+    :param scale: :math:`\sigma`, not negative.
+
+    >>> print(ClippedNormal(jnp.array([-1.0, 1.0]), scale=0.0).mean)
+    [0. 1.]
+    """
+
+    arg_constraints: ClassVar = {"loc": constraints.real, "scale": constraints.nonnegative}
+
+    def __init__(
+        self, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0, *, validate_args: bool | None = None
+    ) -> None:
+        self.loc, self.scale = promote_shapes(loc, scale)
+        batch_shape = lax.broadcast_shapes(jnp.shape(loc), jnp.shape(scale))
+        super().__init__(batch_shape=batch_shape, validate_args=validate_args)
+
+    def _log_probs(self) -> tuple[Array, Array]:
+        soft = jnp.asarray(self.scale) > 0
+        ratio = self.loc / jnp.where(soft, self.scale, 1.0)
+        ratio = jnp.where(soft, ratio, jnp.where(jnp.asarray(self.loc) > 0, jnp.inf, -jnp.inf))
+        return _log_normal_cdf(ratio), _log_normal_cdf(-ratio)
+
+
+def _log_normal_cdf(x: Array) -> Array:
+    r"""Log of :math:`\Phi(x)`, with derivatives that hold in the far tail and are never NaN.
+
+    JAX's own gradient is the exponential of a difference of two numbers of size :math:`x^2/2`, of
+    which nothing is right in single precision at :math:`x = -10^4`. Below -20 the asymptotic series
+    is exact to double precision (its first neglected term is below 3e-12, of a log of -200), and so
+    are its derivatives.
+    """
+    lowest = -math.sqrt(float(jnp.finfo(x.dtype).max))
+    tail = x < -20
+    z = jnp.where(tail & (x > lowest), x, -20.0)
+    y = 1 / z**2
+    series = -y * (1 - 3 * y * (1 - 5 * y * (1 - 7 * y * (1 - 9 * y))))
+    log_tail = -(z**2) / 2 - jnp.log(-z) - math.log(2 * math.pi) / 2 + jnp.log1p(series)
+    # Above 40 the log is 0 in double precision; an infinite argument would make a NaN.
+    log_bulk = log_ndtr(jnp.where(tail, 0.0, jnp.where(x > 40, 40.0, x)))
+    return jnp.where(x <= lowest, -jnp.inf, jnp.where(tail, log_tail, log_bulk))
+
+
+class _Causes(dist.Distribution):
+    r"""Hidden units of an influence combination machine, with the observed units summed out.
+
+    :math:`P(h) = \exp(\theta \cdot h + \sum_j A(\omega(h)_j)) / Z`, where
+    :math:`\omega(h) = \sum_i h_i \omega^{(i)}` and :math:`A(w)` is the log of the total mass of one
+    observed unit, :math:`\log \int e^{xw} dx` over its own measure.
+    """
+
+    arg_constraints: ClassVar = {
+        "weights": constraints.real_matrix,
+        "bias": constraints.real_vector,
+    }
+    support = constraints.independent(constraints.boolean, 1)
+    _log_mass: Callable[[Array], Array]
+
+    def __init__(
+        self, weights: ArrayLike, bias: ArrayLike, *, validate_args: bool | None = None
+    ) -> None:
+        name = type(self).__name__
+        if jnp.ndim(weights) < 2 or jnp.ndim(bias) < 1:
+            raise ValueError(
+                f"{name}: `weights` must be (num_causes, num_features) and `bias` (num_causes,), "
+                f"found shapes {jnp.shape(weights)} and {jnp.shape(bias)}"
+            )
+        num_causes = jnp.shape(weights)[-2]
+        if jnp.shape(bias)[-1] != num_causes:
+            raise ValueError(
+                f"{name}: `weights` has {num_causes} causes (its last axis but one), "
+                f"but `bias` has {jnp.shape(bias)[-1]}"
+            )
+        if num_causes > MAX_CAUSES:
+            raise ValueError(
+                f"{name}: {num_causes} causes have 2^{num_causes} states, and all are summed; "
+                f"at most {MAX_CAUSES} causes"
+            )
+        self.weights, self.bias = weights, bias
+        batch_shape = lax.broadcast_shapes(jnp.shape(weights)[:-2], jnp.shape(bias)[:-1])
+        super().__init__(batch_shape, (num_causes,), validate_args=validate_args)
+
+    def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
+        assert is_prng_key(key)
+        assert key is not None
+        draw = partial(draw_states, type(self)._log_mass, math.prod(sample_shape))
+        keys = random.split(key, self.batch_shape)
+        # (*batch, draws, causes), whereas the draws are to come first.
+        causes = jnp.vectorize(draw, signature="(),(m,n),(m)->(s,m)")(keys, self.weights, self.bias)
+        return jnp.moveaxis(causes, -2, 0).reshape(self.shape(sample_shape))
+
+    @validate_sample
+    def log_prob(self, value: ArrayLike) -> Array:
+        combined = jnp.einsum("...i,...ij->...j", value, self.weights, precision="highest")
+        log_mass = jnp.sum(value * self.bias, -1) + jnp.sum(type(self)._log_mass(combined), -1)
+        return log_mass - self.log_normalizer
+
+    @property
+    def log_normalizer(self) -> Array:
+        r""":math:`\log Z`, exact: every state of the hidden units is summed."""
+        log_sum = partial(log_normalizer, type(self)._log_mass)
+        return jnp.vectorize(log_sum, signature="(m,n),(m)->()")(self.weights, self.bias)
+
+    @property
+    def mean(self) -> Array:
+        # (3.5): the derivative of log Z with respect to a bias is the mean of its unit.
+        mean = jax.grad(partial(log_normalizer, type(self)._log_mass), argnums=1)
+        return jnp.vectorize(mean, signature="(m,n),(m)->(m)")(self.weights, self.bias)
+
+    @property
+    def variance(self) -> Array:
+        mean = self.mean
+        return mean * (1 - mean)
+
+
+def _log_two_cosh(x: Array) -> Array:
+    # Not |x| + log1p(exp(-2|x|)), whose second derivative autodiff takes to be 0 at the origin.
+    return jnp.logaddexp(x, -x)
+
+
+def _log_gaussian_mass(x: Array) -> Array:
+    return x**2 / 2 + math.log(2 * math.pi) / 2
+
+
+class CombinationCauses(_Causes):
+    r"""The hidden units :math:`h \in \{0,1\}^m` of the influence combination machine.
+
+    .. math::
+
+        P(h) = \frac{1}{Z_B} \exp\Big(\sum_i h_i \theta^{(i)}\Big) \prod_j 2\cosh(\omega(h)_j),
+        \qquad \omega(h) = \sum_i h_i \omega^{(i)}
+
+    Freund & Haussler, *Unsupervised learning of distributions on binary vectors using two layer
+    networks*, UCSC-CRL-94-25, 1994, equation (3.4), and (2.2) for :math:`Z_B`. With observed units
+    :math:`x_j = \pm 1`, :math:`P(x_j = 1 \mid h) = \mathrm{logistic}(2 \omega(h)_j)`, the joint is
+    :math:`\exp(\sum_i h_i (\omega^{(i)} \cdot x + \theta^{(i)})) / Z_B`.
+
+    :math:`Z_B` is summed over all :math:`2^m` states, a chunk at a time, forwards and backwards, so
+    that time grows with :math:`2^m` but memory does not. Draws are exact.
+
+    :param weights: :math:`\omega`, shape (num_causes, num_features); leading axes are a batch.
+    :param bias: :math:`\theta`, shape (num_causes,).
+
+    >>> causes = CombinationCauses(weights=jnp.zeros((2, 5)), bias=jnp.array([0.0, jnp.log(3.0)]))
+    >>> print(causes.mean.round(2))
+    [0.5  0.75]
+    >>> print(f"{causes.log_prob(jnp.array([0, 1])):.4f}")  # log of 3/8
+    -0.9808
+    """
+
+    _log_mass = staticmethod(_log_two_cosh)
+
+
+class RealCombinationCauses(_Causes):
+    r"""The hidden units :math:`h \in \{0,1\}^m` of the combination machine on real vectors.
+
+    .. math::
+
+        P(h) = \frac{(2\pi)^{n/2}}{Z_R}
+        \exp\Big(\sum_i h_i \theta^{(i)} + \tfrac12 \|\omega(h)\|^2\Big)
+
+    Freund & Haussler 1994, equation (3.7), and (2.7) for :math:`Z_R`; the observed units are
+    :math:`x \sim \mathcal N(\omega(h), I)`. Otherwise as :class:`CombinationCauses`.
+
+    :param weights: :math:`\omega`, shape (num_causes, num_features); leading axes are a batch.
+    :param bias: :math:`\theta`, shape (num_causes,).
+
+    >>> causes = RealCombinationCauses(weights=jnp.array([[2.0]]), bias=jnp.array([-2.0]))
+    >>> print(causes.mean.round(3))
+    [0.5]
+    """
+
+    _log_mass = staticmethod(_log_gaussian_mass)
