@@ -194,8 +194,10 @@ class _Causes(dist.Distribution):
         assert key is not None
         draw = partial(draw_states, type(self)._log_mass, math.prod(sample_shape))
         keys = random.split(key, self.batch_shape)
+        key_axes = "()" if jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) else "(k)"
+        draw_each = jnp.vectorize(draw, signature=f"{key_axes},(m,n),(m)->(s,m)")
         # (*batch, draws, causes), whereas the draws are to come first.
-        causes = jnp.vectorize(draw, signature="(),(m,n),(m)->(s,m)")(keys, self.weights, self.bias)
+        causes = draw_each(keys, self.weights, self.bias)
         return jnp.moveaxis(causes, -2, 0).reshape(self.shape(sample_shape))
 
     @validate_sample

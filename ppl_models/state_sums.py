@@ -2,8 +2,10 @@ r"""Sums over all states of m hidden units, a chunk of states at a time.
 
 A state h of weight :math:`\exp(\theta \cdot h + \sum_j A(\omega(h)_j))`, with
 :math:`\omega(h) = \sum_i h_i \omega^{(i)}`, is one of :math:`2^m`. Neither their sum, nor its
-gradient, nor a draw ever holds :math:`2^m \times n` numbers. Throughout, ``log_mass`` is the function
-:math:`A`, elementwise; ``weights`` has shape (num_causes, num_features) and ``bias`` (num_causes,).
+gradient, nor a draw ever holds :math:`2^m \times n` numbers.
+
+Throughout, ``log_mass`` is the function :math:`A`, elementwise; ``weights`` has shape
+(num_causes, num_features) and ``bias`` (num_causes,).
 """
 
 from __future__ import annotations

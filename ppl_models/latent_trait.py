@@ -1,0 +1,53 @@
+"""Latent trait: continuous factors, a logistic regression for each observed bit."""
+
+from __future__ import annotations
+
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+
+from ppl_models.program import data_plate, num_columns, observe
+
+
+def latent_trait(
+    data: Array | None = None,
+    *,
+    mask: Array | None = None,
+    num_data: int | None = None,
+    num_features: int | None = None,
+    num_factors: int = 2,
+    prior_weights: dist.Distribution = dist.Normal(0.0, 3.0),
+    prior_bias: dist.Distribution = dist.Normal(0.0, 5.0),
+) -> Array:
+    r"""Tipping, *Probabilistic visualisation of high-dimensional binary data*, NIPS 1998.
+
+    .. math::
+
+        p(x) = \mathcal N(x; 0, I), \qquad
+        P(t_i = 1 \mid x) = \sigma(w_i^T x + b_i) \qquad (2)
+
+    The factors are identified up to a rotation.
+
+    ============  ==============  ===========================
+    site          paper's symbol  shape
+    ============  ==============  ===========================
+    ``weights``   :math:`w_i`     (num_factors, num_features)
+    ``bias``      :math:`b`       (num_features,)
+    ``factors``   :math:`x`       (num_data, num_factors)
+    ``observed``  :math:`t`       (num_data, num_features)
+    ============  ==============  ===========================
+
+    >>> from jax import random
+    >>> from numpyro.infer import Predictive
+    >>> draw = Predictive(latent_trait, num_samples=1)
+    >>> sites = draw(random.key(0), num_data=7, num_features=16)
+    >>> sites["factors"].shape, sites["observed"].shape
+    ((1, 7, 2), (1, 7, 16))
+    """
+    columns = num_columns(data, num_features)
+    weights = numpyro.sample("weights", prior_weights.expand((num_factors, columns)).to_event(2))
+    bias = numpyro.sample("bias", prior_bias.expand((columns,)).to_event(1))
+    with data_plate(data, num_data):
+        independent = dist.Normal(0.0, 1.0).expand((num_factors,))
+        factors = numpyro.sample("factors", independent.to_event(1))
+        return observe(dist.Bernoulli(logits=factors @ weights + bias), data, mask)
