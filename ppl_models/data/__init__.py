@@ -1,5 +1,6 @@
 """Data: the papers' synthetic sets with their truth, digits and patches, and a user's own table."""
 
+from ppl_models.data.cells import InputError
 from ppl_models.data.clusters import Prototypes, prototypes
 from ppl_models.data.combination import CombinationTarget, combination_target
 from ppl_models.data.spins import (
@@ -20,20 +21,24 @@ from ppl_models.data.strokes import (
     lines,
     shifter,
 )
+from ppl_models.data.tables import Table, load_table
 
 __all__ = [
     "LINE_PATTERNS",
     "Bars",
     "CombinationTarget",
+    "InputError",
     "Lines",
     "Moments",
     "Prototypes",
     "Ring",
     "Shifter",
     "SumConstraint",
+    "Table",
     "bars",
     "combination_target",
     "lines",
+    "load_table",
     "prototypes",
     "ring",
     "ring_moments",

@@ -1,0 +1,155 @@
+"""Reading tables that are arrays already: .npy, .npz, Parquet and netCDF files.
+
+Nothing is ever unpickled: an object array in a file is an error, not a program to run.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ppl_models.data.cells import Cells, complain, name_columns, show
+
+
+def read_npy(path: Path) -> Cells:
+    """The array of an .npy file, left on disk until it is read through."""
+    _expect(path, (b"\x93NUMPY",), "an .npy file")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise complain(path, _loading(error)) from None
+    return _matrix(path, array)
+
+
+def read_npz(path: Path, key: str | None) -> Cells:
+    """One array of an .npz file: the only one, or the one called ``key``."""
+    _expect(path, (b"PK",), "an .npz file")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not archive.files:
+                raise complain(path, "holds no array")
+            name = _choose(path, list(archive.files), key, "array")
+            array = archive[name]
+    except (EOFError, OSError, zipfile.BadZipFile) as error:
+        raise complain(path, f"is damaged ({error})") from None
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+        raise complain(path, f"array {show(name)} {_loading(error)}") from None
+    return _matrix(path, array)
+
+
+def read_parquet(path: Path) -> Cells:
+    """The columns of a Parquet file."""
+    _expect(path, (b"PAR1",), "a Parquet file")
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise complain(
+            path, "Parquet files need pyarrow: pip install 'latentbits[parquet]'"
+        ) from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise complain(path, f"is damaged ({error})") from None
+    name_columns(path, [str(name) for name in table.column_names])
+    # With pandas' own notes in the file its index comes back as an index: it is no column.
+    frame = table.to_pandas()
+    return Cells(frame, name_columns(path, [str(name) for name in frame.columns]), 1, "")
+
+
+def read_netcdf(path: Path, key: str | None) -> Cells:
+    """One variable of two dimensions, or all variables when each is a column of the same length.
+
+    Text along the second dimension gives the columns their names.
+    """
+    magic = _expect(path, (b"\x89HDF\r\n\x1a\n", b"CDF"), "a netCDF file")
+    import xarray
+
+    options: dict[str, Any] = {"engine": "scipy"}
+    if magic != b"CDF":
+        options = {"engine": "h5netcdf", "phony_dims": "sort"}
+    try:
+        with xarray.open_dataset(path, decode_times=False, **options) as dataset:
+            variables = {str(name): variable.load() for name, variable in dataset.items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise complain(path, f"is damaged ({error})") from None
+    if not variables:
+        raise complain(path, "holds no variable at its top level")
+    lengths = {variable.dims for variable in variables.values()}
+    if key is None and len(lengths) == 1 and len(next(iter(lengths))) == 1:
+        import pandas as pd
+
+        frame = pd.DataFrame({name: variable.values for name, variable in variables.items()})
+        return Cells(frame, name_columns(path, list(variables)), 1, "")
+    variable = variables[_choose(path, list(variables), key, "variable")]
+    names = None
+    if variable.ndim == 2 and variable.dims[1] in variable.coords:
+        labels = variable.coords[variable.dims[1]].values
+        if labels.dtype.kind in "OUST":
+            names = [str(label) for label in labels]
+    return _matrix(path, variable.values, names)
+
+
+def unpack_bits(path: Path, cells: Cells, packed: int) -> Cells:
+    """Rows of bytes, as :func:`numpy.packbits` makes them, to rows of ``packed`` bits."""
+    array = cells.cells
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
+        raise complain(path, "packed bits must be an array of bytes (uint8)")
+    if array.shape[1] != -(-packed // 8):
+        raise complain(
+            path, f"has {array.shape[1]} bytes a row, but {packed} bits fill {-(-packed // 8)}"
+        )
+    bits = np.unpackbits(array, axis=1, count=packed)
+    return Cells(bits, name_columns(path, [""] * packed), 1, "")
+
+
+def _expect(path: Path, magic: tuple[bytes, ...], what: str) -> bytes:
+    """The first bytes of the file, which say what it is; its name does not."""
+    with path.open("rb") as file:
+        start = file.read(8)
+    if not start:
+        raise complain(path, "is empty")
+    for mark in magic:
+        if start.startswith(mark):
+            return mark
+    raise complain(path, f"is not {what}, whatever its name says")
+
+
+def _loading(error: Exception) -> str:
+    if "allow_pickle" in str(error):
+        return "holds Python objects, which are not loaded: save numbers, or text as a text array"
+    return f"is damaged ({error})"
+
+
+def _choose(path: Path, names: list[str], key: str | None, what: str) -> str:
+    listed = ", ".join(show(name) for name in names[:10]) + (", ..." if len(names) > 10 else "")
+    if key is None:
+        if len(names) > 1:
+            raise complain(path, f"holds {len(names)} {what}s ({listed}): choose one with key=")
+        return names[0]
+    if key not in names:
+        raise complain(path, f"has no {what} {show(key)}: it holds {listed}")
+    return key
+
+
+def _matrix(path: Path, array: np.ndarray, names: list[str] | None = None) -> Cells:
+    if array.ndim != 2:
+        raise complain(
+            path, f"has shape {array.shape}: a table has two dimensions, (rows, columns)"
+        )
+    if array.dtype.kind not in "biufUSOT":
+        raise complain(path, f"holds {array.dtype}: a table holds numbers, truth values or words")
+    columns = name_columns(path, names if names is not None else [""] * array.shape[1])
+    hint = ""
+    if array.dtype == np.uint8:
+        hint = " (if these are packed bits, give packed= the number of columns)"
+    if array.dtype.kind in "biuf":
+        return Cells(array, columns, 1, hint)
+    import pandas as pd
+
+    return Cells(pd.DataFrame(array.astype(object)), columns, 1, hint)

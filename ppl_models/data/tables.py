@@ -1,0 +1,193 @@
+"""A user's own table: any of the usual files in, numbers and a mask of what was observed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ppl_models.data.array_tables import (
+    read_netcdf,
+    read_npy,
+    read_npz,
+    read_parquet,
+    unpack_bits,
+)
+from ppl_models.data.cells import Cells, complain, show
+from ppl_models.data.decoding import cell_error, decode_binary, decode_real, to_numbers
+from ppl_models.data.text_tables import TEXT_SUFFIXES, read_text
+
+
+class Table(NamedTuple):
+    """A table, ready for a program: ``model(table.values, mask=table.mask)``."""
+
+    values: np.ndarray
+    """(num_data, num_features), float32; 0 in missing cells"""
+    mask: np.ndarray
+    """(num_data, num_features), bool: True where the cell was observed"""
+    columns: tuple[str, ...]
+    """names: those of the file, or x1, x2, …"""
+    coding: tuple[str, ...]
+    """how each column was read: '0/1', '-1/+1', 'words', 'real'; '' where nothing was observed"""
+    path: str
+    """the file"""
+
+
+def load_table(
+    path: str | PathLike[str],
+    *,
+    kind: Literal["binary", "real"] = "binary",
+    header: bool | None = None,
+    key: str | None = None,
+    columns: Sequence[str] | None = None,
+    packed: int | None = None,
+    allow_missing: bool = True,
+    allow_constant: bool = False,
+    allow_empty: bool = False,
+) -> Table:
+    """A table from a file: rows are data, columns are features.
+
+    Files: ``.csv``, ``.tsv``, ``.txt``, ``.data`` (each also with ``.gz``; comma, semicolon, tab
+    or space between cells), ``.parquet``, ``.npy``, ``.npz``, ``.nc``. Missing: an empty cell, NA,
+    NaN, null, None or ?, in any case.
+
+    Binary cells are 0/1, −1/+1, true/false or yes/no (also t/f, y/n). Each column is read by itself
+    and must keep to one of these. A column that shows one value only cannot tell what its other
+    value would be, so it must agree with the rest: nothing but 0 in a table of −1/+1 is an error,
+    as is nothing but −1 in a table of 0/1.
+
+    :param kind: "binary", or "real" for any finite numbers.
+    :param header: whether the first row of a text file holds names; None: look. It does when some
+        cell of it is no value and none looks like the cell beneath.
+    :param key: which array of an ``.npz``, which variable of a ``.nc`` file.
+    :param columns: names of the columns to keep, in this order; None: all.
+    :param packed: the array holds bits as :func:`numpy.packbits` packs them: so many to a row.
+    :param allow_missing: False: a missing cell is an error.
+    :param allow_constant: True: a column of one value is no error.
+    :param allow_empty: True: a row or column with nothing observed is no error.
+    :raises InputError: one line: the file, the row (as a person counts rows in the file, the row of
+        names among them), the column, what was found and what is wanted.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "votes.csv"
+    >>> _ = file.write_text("aid,trade\\nyes,1\\nno,0\\n?,1\\n")
+    >>> table = load_table(file)
+    >>> table.columns, table.values.tolist(), table.mask.tolist()[2]
+    (('aid', 'trade'), [[1.0, 1.0], [0.0, 0.0], [0.0, 1.0]], [False, True])
+    """
+    if kind not in ("binary", "real"):
+        raise ValueError(f"`kind` must be 'binary' or 'real', found {kind!r}")
+    file = Path(path).expanduser()
+    cells = _read(file, header=header, key=key, kind=kind)
+    if packed is not None:
+        cells = unpack_bits(file, cells, packed)
+    if columns is not None:
+        cells = _select(file, cells, columns)
+    if 0 in cells.cells.shape:
+        raise complain(file, f"has no {'columns' if cells.cells.shape[0] else 'rows'}")
+    numbers, words = to_numbers(file, cells, kind)
+    if kind == "binary":
+        values, mask, coding = decode_binary(file, cells, numbers, words)
+    else:
+        values, mask, coding = decode_real(file, cells, numbers)
+    if not allow_missing:
+        _refuse_missing(file, cells, mask)
+    if not allow_empty:
+        _refuse_empty(file, cells, mask)
+    if not allow_constant:
+        _refuse_constant(file, cells, values, mask, coding)
+    if kind == "binary":
+        _refuse_doubtful(file, cells, coding, values, mask)
+    return Table(values, mask, cells.columns, coding, str(file))
+
+
+def _read(path: Path, *, header: bool | None, key: str | None, kind: str) -> Cells:
+    readers: dict[str, Callable[[], Cells]] = {
+        ".npy": lambda: read_npy(path),
+        ".npz": lambda: read_npz(path, key),
+        ".parquet": lambda: read_parquet(path),
+        ".nc": lambda: read_netcdf(path, key),
+    }
+    for text in TEXT_SUFFIXES:
+        readers[text] = readers[text + ".gz"] = lambda: read_text(path, header=header, kind=kind)
+    name = path.name.lower()
+    suffix = Path(name.removesuffix(".gz")).suffix + (".gz" if name.endswith(".gz") else "")
+    if not path.exists():
+        raise complain(path, "there is no such file")
+    if path.is_dir():
+        raise complain(path, "is a folder, not a file")
+    if suffix not in readers:
+        known = ", ".join(readers)
+        raise complain(path, f"is of no known kind: its name must end in one of {known}")
+    if key is not None and suffix not in (".npz", ".nc"):
+        raise complain(path, "key= chooses an array of an .npz or .nc file; this is neither")
+    try:
+        return readers[suffix]()
+    except OSError as error:
+        raise complain(path, f"cannot be read ({error.strerror or error})") from None
+
+
+def _select(path: Path, cells: Cells, columns: Sequence[str]) -> Cells:
+    places = []
+    for name in columns:
+        if name not in cells.columns:
+            raise complain(path, f"has no column {show(name)}")
+        places.append(cells.columns.index(name))
+    array = isinstance(cells.cells, np.ndarray)
+    kept = cells.cells[:, places] if array else cells.cells.iloc[:, places]
+    return cells._replace(cells=kept, columns=tuple(columns))
+
+
+def _refuse_missing(path: Path, cells: Cells, mask: np.ndarray) -> None:
+    holes = np.flatnonzero(~mask.all(axis=1))
+    if len(holes):
+        row = int(holes[0])
+        place = int(np.argmin(mask[row]))
+        raise cell_error(path, cells, row, place, "the cell is missing, and none may be")
+
+
+def _refuse_empty(path: Path, cells: Cells, mask: np.ndarray) -> None:
+    some = mask.any(axis=0)
+    if not some.all():
+        name = cells.columns[int(np.argmin(some))]
+        raise complain(path, "every cell is missing: drop the column", column=name)
+    some = mask.any(axis=1)
+    if not some.all():
+        row = cells.first_row + int(np.argmin(some))
+        raise complain(path, "every cell is missing: drop the row", row=row)
+
+
+def _refuse_constant(
+    path: Path, cells: Cells, values: np.ndarray, mask: np.ndarray, coding: tuple[str, ...]
+) -> None:
+    low = np.min(values, axis=0, where=mask, initial=np.inf)
+    high = np.max(values, axis=0, where=mask, initial=-np.inf)
+    constant = np.flatnonzero(low == high)
+    if len(constant):
+        place = int(constant[0])
+        value = low[place] * 2 - 1 if coding[place] == "-1/+1" else low[place]
+        others = f" ({len(constant) - 1} more like it)" if len(constant) > 1 else ""
+        problem = (
+            f"every cell is {show(value)}{others}: it tells nothing, drop it or allow_constant"
+        )
+        raise complain(path, problem, column=cells.columns[place])
+
+
+def _refuse_doubtful(
+    path: Path, cells: Cells, coding: tuple[str, ...], values: np.ndarray, mask: np.ndarray
+) -> None:
+    """A column of one value, of which the rest of the table says that it is none."""
+    ones = (values > 0).sum(axis=0)
+    varied = (ones > 0) & (ones < mask.sum(axis=0))
+    settled = {code for code, both in zip(coding, varied, strict=True) if both} - {"words"}
+    if len(settled) != 1:
+        return
+    (rest,) = settled
+    for place, code in enumerate(coding):
+        if not ones[place] and code not in (rest, "words", ""):
+            value = "-1" if code == "-1/+1" else "0"
+            problem = f"every cell is {value} in a table of {rest}: which of the two is it?"
+            raise complain(path, problem, column=cells.columns[place])

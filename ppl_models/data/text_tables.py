@@ -1,0 +1,188 @@
+"""Reading tables from text: comma, semicolon, tab or space between cells, with or without names.
+
+pandas reads the cells, fast; what it would let pass in silence (short rows, blank lines, doubled
+names) is found here first, in a few vectorised passes over the bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from ppl_models.data.cells import MISSING, Cells, complain, name_columns, understand
+
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
+
+
+def read_text(path: Path, *, header: bool | None, kind: str) -> Cells:
+    """The cells of a text table, plain or gzipped.
+
+    :param header: whether the first row holds names; None: find out, see :func:`has_header`.
+    """
+    raw = _bytes(path)
+    text = _decode(path, raw)
+    delimiter = _delimiter(path, text)
+    first, second, header_lines = _first_records(path, text, delimiter)
+    named = has_header(first, second, kind) if header is None else header
+    hint = ""
+    if named:
+        columns = name_columns(path, first)
+        if second is None:
+            raise complain(path, "has a row of names and no data below it")
+    else:
+        columns = name_columns(path, [""] * len(first))
+        if header is None:
+            hint = " (if row 1 holds the names of the columns, give header=True)"
+    content = text.encode()
+    body = content
+    if named:
+        body = content.split(b"\n", header_lines)[header_lines]
+    _check_shape(path, body, delimiter, len(columns), 1 + named)
+    return Cells(_parse(path, body, delimiter, len(columns)), columns, 1 + named, hint)
+
+
+def has_header(first: list[str], second: list[str] | None, kind: str) -> bool:
+    """Whether the first row of a table holds names.
+
+    It does when some cell of it is text that is no value at all, and no cell of it looks like the
+    one beneath; or when, in a binary table, it counts the columns (0, 1, 2, … or 1, 2, 3, …).
+
+    >>> has_header(["smokes", "drinks"], ["0", "1"], "binary")
+    True
+    >>> has_header(["yes", "maybe"], ["yes", "no"], "binary")
+    False
+    """
+    tokens = [understand(cell) for cell in first]
+    text = any(token.sort == "text" for token in tokens)
+    if second is None:
+        return text
+    if text:
+        for token, below in zip(tokens, map(understand, second), strict=False):
+            alike = token.sort == below.sort and token.sort in ("number", "word")
+            if alike and (kind == "real" or token.number in (-1.0, 0.0, 1.0)):
+                return False
+        return True
+    if kind == "real":
+        return False
+    values = [token.number for token in tokens]
+    counted = values in ([float(n) for n in range(len(values))], _counting(len(values)))
+    return counted and max(values) >= 2.0
+
+
+def _counting(length: int) -> list[float]:
+    return [float(place) for place in range(1, length + 1)]
+
+
+def _bytes(path: Path) -> bytes:
+    if path.suffix.lower() == ".gz":
+        try:
+            with gzip.open(path) as file:
+                return file.read()
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise complain(path, f"is not a whole gzip file ({error})") from None
+    return path.read_bytes()
+
+
+def _decode(path: Path, raw: bytes) -> str:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise complain(path, "is UTF-16 text: save it as UTF-8")
+    if b"\x00" in raw:
+        row = raw[: raw.index(b"\x00")].count(b"\n") + 1
+        raise complain(path, "holds a NUL byte: this is no text table", row=row)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        row = raw[: error.start].count(b"\n") + 1
+        byte = f"0x{raw[error.start]:02x}"
+        raise complain(path, f"byte {byte} is not UTF-8 text: save it as UTF-8", row=row) from None
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    # What follows the last row is no row.
+    text = re.sub(r"(\n *)+\Z", "", text)
+    if not text.strip():
+        raise complain(path, "is empty")
+    return text
+
+
+def _delimiter(path: Path, text: str) -> str:
+    """What stands between cells: a tab in .tsv; else the first of ``; tab , space`` in row 2 or 1.
+
+    The second row is asked first, because names may hold commas and spaces where values do not.
+    """
+    if ".tsv" in path.name.lower():
+        return "\t"
+    top = text.split("\n", 2)
+    line = top[1] if len(top) > 1 and top[1].strip() else top[0]
+    return next((mark for mark in (";", "\t", ",", " ") if mark in line.strip(" ")), ",")
+
+
+def _first_records(
+    path: Path, text: str, delimiter: str
+) -> tuple[list[str], list[str] | None, int]:
+    """The first two records (the second None if there is none), and the lines of the first."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    try:
+        first = next(reader)
+        header_lines = reader.line_num
+        rest = list(islice(reader, 1))
+    except csv.Error as error:
+        raise complain(path, f"cannot be read as a table ({error})", row=1) from None
+    if not first:
+        raise complain(path, "is blank: names or values must stand here", row=1)
+    return first, rest[0] if rest else None, header_lines
+
+
+def _check_shape(path: Path, body: bytes, delimiter: str, width: int, first_row: int) -> None:
+    """Every row has as many cells as the first. Marks inside quotation marks do not count."""
+    marks = np.frombuffer(body, np.uint8)
+    cut = marks == ord(delimiter)
+    ends = marks == ord("\n")
+    if b'"' in body:
+        quoted = np.logical_xor.accumulate(marks == ord('"'))
+        if quoted[-1]:
+            row = first_row + int((ends & ~quoted).sum())
+            raise complain(path, "a quotation mark is opened and never closed", row=row)
+        cut &= ~quoted
+        ends &= ~quoted
+    starts = np.concatenate([[0], np.flatnonzero(ends) + 1])
+    if starts[-1] == len(marks):
+        # Only a table of one column may end in an empty cell that takes no room.
+        starts = starts[:-1]
+    counts = np.add.reduceat(cut, starts, dtype=np.int64) + 1 if len(starts) else np.zeros(0)
+    wrong = np.flatnonzero(counts != width)
+    if not len(wrong):
+        return
+    place = int(wrong[0])
+    line = body[starts[place] :].split(b"\n", 1)[0]
+    if not line.strip():
+        raise complain(path, "is blank", row=first_row + place)
+    cells = f"{counts[place]} cell" + ("s" if counts[place] != 1 else "")
+    raise complain(path, f"has {cells}, but row 1 has {width}", row=first_row + place)
+
+
+def _parse(path: Path, body: bytes, delimiter: str, width: int):
+    import pandas as pd
+
+    missing = {form for word in MISSING for form in (word, word.upper(), word.title())}
+    try:
+        return pd.read_csv(
+            io.BytesIO(body),
+            header=None,
+            names=list(range(width)),
+            index_col=False,
+            sep=delimiter,
+            skipinitialspace=delimiter != " ",
+            skip_blank_lines=False,
+            keep_default_na=False,
+            na_values=sorted(missing | {"NaN"}),
+            low_memory=False,
+        )
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise complain(path, f"cannot be read as a table ({error})") from None
