@@ -29,7 +29,7 @@ def log_joint_clipped_gaussian(sites, data, mask=None, noise=1.0):
                 result[n] += 0.0 if (location > 0.0) == (data[n][i] == 1) else -math.inf
             else:
                 sign = 2.0 * data[n][i] - 1.0
-                result[n] += float(stats.norm.logcdf(sign * location / deviations[i]))
+                result[n] += float(special.log_ndtr(sign * location / deviations[i]))
     return result
 
 

@@ -148,22 +148,24 @@ def quadrature_table(log_joint, parameters, nodes, log_weights, data, mask=None,
     return table
 
 
-def finite_difference(function, parameters, step=1e-5):
+def finite_difference(function, parameters, step=1e-5, relative=False):
     """Central differences of ``function(parameters)``, an array, in every entry of every parameter.
 
     Returns a dict of arrays of shape parameter.shape + output.shape. The error is of the order of
-    step² |f'''| / 6 + 1e-16 |f| / step: about 1e-10 for functions of ordinary size.
+    step² |f'''| / 6 + 1e-16 |f| / step: about 1e-10 for functions of ordinary size. ``relative``
+    makes the step a share of the entry, for entries near a pole at zero and none at it.
     """
     derivatives = {}
     for name, value in parameters.items():
         value = np.asarray(value, dtype=np.float64)
         rows = []
         for index in np.ndindex(*value.shape):
+            width = step * abs(value[index]) if relative else step
             above, below = value.copy(), value.copy()
-            above[index] += step
-            below[index] -= step
+            above[index] += width
+            below[index] -= width
             upper = np.asarray(function({**parameters, name: above}))
             lower = np.asarray(function({**parameters, name: below}))
-            rows.append((upper - lower) / (2.0 * step))
+            rows.append((upper - lower) / (above[index] - below[index]))
         derivatives[name] = np.array(rows).reshape(value.shape + rows[0].shape)
     return derivatives

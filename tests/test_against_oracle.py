@@ -1,0 +1,316 @@
+"""Every program's log joint, value and gradient, against the oracle's loops.
+
+One row of ``CASES`` is one program at one size: what its parameters, latents and data are drawn
+from, and the oracle's function. Each row is read in float32 and float64, with and without a mask,
+and with and without a candidate axis. The examples are random and asymmetric: a symmetric one
+cannot show a sign error or a transposed matrix.
+
+Tolerances: in float64 both sides compute the same number, so 1e-12; in float32 a log density keeps
+1e-5 of its largest term. Gradients are held to the oracle's central differences, whose own error is
+step² |f'''| / 6 + 1e-16 |f| / step, at most about 1e-8 for these sizes with a step of 1e-5.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from numpyro import handlers
+
+import ppl_models
+
+NUM_DATA, NUM_FEATURES, NUM_CANDIDATES = 4, 5, 3
+
+
+class Case(NamedTuple):
+    """A program at one size. ``latents`` and ``data`` draw with any leading shape before (N, ...).
+
+    ``simplex`` names parameters whose derivative only means something along the simplex,
+    ``continuous`` latents that have one; ``relative_step`` is for parameters close to a pole.
+    """
+
+    program: str
+    log_joint: Callable
+    parameters: Callable[[np.random.Generator], dict]
+    latents: Callable[[np.random.Generator, tuple], dict]
+    data: Callable[[np.random.Generator, tuple], np.ndarray]
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+    simplex: tuple = ()
+    continuous: tuple = ()
+    relative_step: bool = False
+
+
+def bits(rng, shape, chance=0.5):
+    return (rng.random(shape) < chance).astype(np.float64)
+
+
+def binary_data(rng, shape):
+    return bits(rng, (*shape, NUM_FEATURES), [0.2, 0.8, 0.5, 0.4, 0.7])
+
+
+def real_data(rng, shape):
+    return rng.normal(0.4, 2.0, (*shape, NUM_FEATURES))
+
+
+def sparse_coding(num_causes, scale):
+    return Case(
+        "binary_sparse_coding",
+        oracle.log_joint_binary_sparse_coding,
+        lambda rng: {
+            "weights": rng.normal(0.3, scale, (num_causes, NUM_FEATURES)),
+            "noise": rng.uniform(0.5, 1.5),
+            "sparsity": rng.uniform(0.1, 0.4),
+        },
+        lambda rng, shape: {"causes": bits(rng, (*shape, num_causes), 0.4)},
+        real_data,
+        {"num_causes": num_causes},
+        {},
+    )
+
+
+def factor_program(program, log_joint, num_factors, scale, arguments, options):
+    return Case(
+        program,
+        log_joint,
+        lambda rng: {
+            "weights": rng.normal(0.2, scale, (num_factors, NUM_FEATURES)),
+            "bias": rng.normal(-0.4, scale, NUM_FEATURES),
+        },
+        lambda rng, shape: {"factors": rng.normal(0.0, 1.0, (*shape, num_factors))},
+        binary_data,
+        {"num_factors": num_factors, **arguments},
+        options,
+        continuous=("factors",),
+    )
+
+
+def latent_trait(num_factors, scale):
+    log_joint = oracle.log_joint_latent_trait
+    return factor_program("latent_trait", log_joint, num_factors, scale, {}, {})
+
+
+def clipped_gaussian(num_factors, scale, **noise):
+    log_joint = oracle.log_joint_clipped_gaussian
+    return factor_program("clipped_gaussian", log_joint, num_factors, scale, noise, noise)
+
+
+def combination_machine(program, log_joint, data, num_causes, scale):
+    return Case(
+        program,
+        log_joint,
+        lambda rng: {
+            "weights": rng.normal(0.1, scale, (num_causes, NUM_FEATURES)),
+            "bias": rng.normal(-0.5, scale, num_causes),
+        },
+        lambda rng, shape: {"causes": bits(rng, (*shape, num_causes), 0.6)},
+        data,
+        {"num_causes": num_causes},
+        {},
+    )
+
+
+def binary_machine(num_causes, scale):
+    log_joint = oracle.log_joint_combination_machine
+    return combination_machine("combination_machine", log_joint, binary_data, num_causes, scale)
+
+
+def real_machine(num_causes, scale):
+    log_joint = oracle.log_joint_real_combination_machine
+    return combination_machine("real_combination_machine", log_joint, real_data, num_causes, scale)
+
+
+def bernoulli_mixture(num_components):
+    return Case(
+        "bernoulli_mixture",
+        oracle.log_joint_bernoulli_mixture,
+        lambda rng: {
+            "mixing": rng.dirichlet(np.full(num_components, 2.0)),
+            "probs": rng.uniform(0.05, 0.95, (num_components, NUM_FEATURES)),
+        },
+        lambda rng, shape: {"component": rng.integers(0, num_components, shape)},
+        binary_data,
+        {"num_components": num_components},
+        {},
+        simplex=("mixing",),
+    )
+
+
+def noisy_or_network(layers, leak):
+    sizes = (NUM_FEATURES, *layers)
+
+    def parameters(rng):
+        sites = {f"leak_{level}": rng.uniform(*leak, size) for level, size in enumerate(sizes)}
+        for level in range(1, len(sizes)):
+            sites[f"weights_{level}"] = rng.gamma(1.0, 1.0, (sizes[level], sizes[level - 1]))
+        return sites
+
+    def latents(rng, shape):
+        return {
+            f"layer_{level}": bits(rng, (*shape, sizes[level]), 0.4)
+            for level in range(1, len(sizes))
+        }
+
+    return Case(
+        "noisy_or_network",
+        oracle.log_joint_noisy_or_network,
+        parameters,
+        latents,
+        binary_data,
+        {"layers": layers},
+        {},
+    )
+
+
+CASES = {
+    "sparse_coding": sparse_coding(3, 2.0),
+    "sparse_coding_one_cause": sparse_coding(1, 2.0),
+    "latent_trait": latent_trait(2, 1.2),
+    "latent_trait_saturated": latent_trait(3, 40.0),
+    "clipped_gaussian": clipped_gaussian(2, 1.2),
+    "clipped_gaussian_noise_by_column": clipped_gaussian(
+        3, 1.2, noise=np.array([0.6, 1.3, 0.9, 2.0, 0.75])
+    ),
+    "clipped_gaussian_tails": clipped_gaussian(2, 2.0, noise=0.2),
+    "combination_machine": binary_machine(3, 0.8),
+    # log cosh of these inputs is fine, their cosh is over the largest float32.
+    "combination_machine_strong": binary_machine(3, 60.0),
+    "real_combination_machine": real_machine(3, 0.8),
+    "bernoulli_mixture": bernoulli_mixture(3),
+    "bernoulli_product": Case(
+        "bernoulli_product",
+        oracle.log_joint_bernoulli_product,
+        lambda rng: {"probs": rng.uniform(0.05, 0.95, NUM_FEATURES)},
+        lambda rng, shape: {},  # noqa: ARG005
+        binary_data,
+        {},
+        {},
+    ),
+    "noisy_or": noisy_or_network((3, 2), (0.1, 0.8)),
+    "noisy_or_one_layer": noisy_or_network((3,), (0.1, 0.8)),
+    "noisy_or_three_layers": noisy_or_network((4, 3, 2), (0.1, 0.8)),
+    # 1 − exp(−u) in float32 has no digits left at u = 1e-7, −expm1(−u) has all.
+    "noisy_or_faint": noisy_or_network((3,), (1e-7, 1e-5))._replace(relative_step=True),
+}
+
+PRECISIONS = {"float32": 1e-5, "float64": 1e-12}
+# In float64 what is left is the differences' error; in float32 the program's own rounding.
+GRADIENT_TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
+
+
+@pytest.fixture(params=list(PRECISIONS))
+def precision(request):
+    """The name of the precision, set for JAX as a whole while the test runs."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", request.param == "float64")
+    yield request.param
+    jax.config.update("jax_enable_x64", before)
+
+
+def program_log_joint(case, sites, data, mask):
+    """Sum of the log probabilities of the sites inside the plate "data": one number a datum."""
+    model = functools.partial(getattr(ppl_models, case.program), mask=mask, **case.arguments)
+    fixed = handlers.substitute(handlers.seed(model, 0), data=sites)
+    trace = handlers.trace(fixed).get_trace(data)
+    names = {name for name, site in trace.items() if site["type"] == "sample"}
+    assert names == {"observed", *sites}
+    total = 0.0
+    for site in trace.values():
+        if site["type"] == "sample" and any(f.name == "data" for f in site["cond_indep_stack"]):
+            total = total + site["fn"].log_prob(site["value"])
+    return total
+
+
+def draw(case, masked, candidates, precision):
+    """Parameters, latents, data and mask, in float64 but of numbers that the precision holds."""
+    rng = np.random.default_rng([ord(letter) for letter in case.program])
+    parameters = case.parameters(rng)
+    shape = (NUM_CANDIDATES, NUM_DATA) if candidates else (NUM_DATA,)
+    latents = case.latents(rng, shape)
+    data = case.data(rng, (NUM_DATA,))
+    mask = rng.random(data.shape) < 0.7 if masked else None
+    if masked:
+        data = np.where(mask, data, 0.0)
+
+    def rounded(value):
+        value = np.asarray(value)
+        return value if value.dtype.kind == "i" else value.astype(precision).astype(np.float64)
+
+    parameters = {name: rounded(value) for name, value in parameters.items()}
+    latents = {name: rounded(value) for name, value in latents.items()}
+    return parameters, latents, rounded(data), mask
+
+
+def oracle_log_joint(case, sites, latents, data, mask, candidates):
+    if candidates and latents:
+        return oracle.log_joint_candidates(
+            case.log_joint, sites, latents, data, mask, **case.options
+        )
+    return case.log_joint(sites, data, mask, **case.options)
+
+
+def along_simplex(slopes, axis):
+    return slopes - slopes.mean(axis=axis, keepdims=True)
+
+
+def typed(values, precision):
+    """As JAX arrays of the precision; integers as they are."""
+    return {
+        name: jnp.asarray(value, dtype=None if value.dtype.kind == "i" else precision)
+        for name, value in values.items()
+    }
+
+
+def value_and_jacobian(function, point):
+    """Both from one pass in one compilation, for the sake of the time it takes."""
+
+    @jax.jit
+    def both(at):
+        value, pullback = jax.vjp(function, at)
+        rows = jnp.eye(value.size, dtype=value.dtype).reshape(value.size, *value.shape)
+        slopes = jax.vmap(pullback)(rows)[0]
+        return value, {k: v.reshape(*value.shape, *at[k].shape) for k, v in slopes.items()}
+
+    return both(point)
+
+
+@pytest.mark.parametrize("candidates", [False, True], ids=["one_state", "candidates"])
+@pytest.mark.parametrize("masked", [False, True], ids=["complete", "masked"])
+@pytest.mark.parametrize("name", CASES)
+def test_log_joint_and_gradient(name, masked, candidates, precision):
+    case = CASES[name]
+    parameters, latents, data, mask = draw(case, masked, candidates, precision)
+
+    fixed = {key: value for key, value in latents.items() if key not in case.continuous}
+    moving = {**parameters, **{key: latents[key] for key in case.continuous}}
+    states, observed = typed(fixed, precision), jnp.asarray(data, dtype=precision)
+
+    def program(moved):
+        return program_log_joint(case, {**states, **moved}, observed, mask)
+
+    def loops(moved):
+        sites = {**fixed, **moved}
+        return oracle_log_joint(case, sites, list(latents), data, mask, candidates)
+
+    found, jacobian = value_and_jacobian(program, typed(moving, precision))
+    wanted = loops(moving)
+    assert found.shape == wanted.shape
+    assert found.dtype == precision
+    tolerance = PRECISIONS[precision]
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+    tolerance = GRADIENT_TOLERANCE[precision]
+    for site, slope in oracle.finite_difference(loops, moving, relative=case.relative_step).items():
+        dimensions = moving[site].ndim
+        slope = np.moveaxis(slope, range(dimensions), range(-dimensions, 0))
+        program_slope = np.asarray(jacobian[site])
+        if site in case.simplex:
+            slope, program_slope = along_simplex(slope, -1), along_simplex(program_slope, -1)
+        scale = max(1.0, np.abs(slope).max())
+        np.testing.assert_allclose(
+            program_slope, slope, rtol=tolerance, atol=tolerance * scale, err_msg=site
+        )
