@@ -57,6 +57,20 @@ class Anatomy(NamedTuple):
         return sum(latent.size for latent in self.latents)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(latent.name for latent in self.latents)
+
+    def with_rows(self, num_data: int) -> Anatomy:
+        """The same program on another number of rows."""
+
+        def resize(latent: Latent) -> Latent:
+            shape = list(latent.shape)
+            shape[latent.axis] = num_data
+            return latent._replace(shape=tuple(shape))
+
+        return self._replace(num_data=num_data, latents=tuple(map(resize, self.latents)))
+
+    @property
     def binary(self) -> bool:
         return bool(self.latents) and all(latent.num_values == 2 for latent in self.latents)
 

@@ -54,52 +54,61 @@ def rows_of(anatomy: Anatomy, args: tuple, kwargs: dict) -> Rows:
 
 
 def sum_over_chunks(
-    function: Callable[[Arguments, Array, Array], Any], rows: Rows, chunk_size: int, extra: Array
+    function: Callable[[Arguments, Any, Array], Any], rows: Rows, chunk_size: int, extra: Any
 ) -> Any:
     """Sum a pytree of statistics over the data, a chunk at a time.
 
-    `function(arguments, extra, fresh)` gets one chunk; `extra` are further rows (weights, say) and
-    `fresh` is 1 for rows not counted before: the last chunk overlaps the one before it, so that all
-    have one shape and nothing is copied or padded. Sums are compensated (Kahan), so that many small
-    chunks lose no digits in float32.
+    `function(arguments, extra, fresh)` gets one chunk: `extra` is a pytree of further per-row arrays
+    (weights, say), `fresh` is 1 for rows not counted before. The last chunk overlaps the one before
+    it, so that all have one shape and nothing is copied or padded. Sums are compensated (Kahan), so
+    that many small chunks lose no digits in float32.
     """
-    num_data, size = rows.num_data, min(chunk_size, rows.num_data)
-    if size == num_data:
-        return function(rows.join(rows.leaves), extra, jnp.ones(num_data))
-    num_chunks = -(-num_data // size)
+    size = min(chunk_size, rows.num_data)
+    if size == rows.num_data:
+        return function(rows.join(rows.leaves), extra, jnp.ones(size))
 
     def one(start: Array) -> Any:
-        begin = jnp.minimum(start, num_data - size)
+        begin = jnp.minimum(start, rows.num_data - size)
         fresh = (begin + jnp.arange(size) >= start).astype(float)
-        part = lax.dynamic_slice_in_dim(extra, begin, size)
-        return function(rows.slice(begin, size), part, fresh)
+        return function(rows.slice(begin, size), _slice(extra, begin, size), fresh)
 
     def step(carry: Any, start: Array) -> tuple[Any, None]:
         total, lost = carry
-        part = one(start)
-        corrected = jax.tree.map(jnp.subtract, part, lost)
-        new = jax.tree.map(jnp.add, total, corrected)
-        lost = jax.tree.map(lambda n, t, c: (n - t) - c, new, total, corrected)
+        part = jax.tree.map(jnp.subtract, one(start), lost)
+        new = jax.tree.map(jnp.add, total, part)
+        lost = jax.tree.map(lambda n, t, p: (n - t) - p, new, total, part)
         return (new, lost), None
 
-    zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(one, jnp.zeros((), int)))
-    starts = jnp.arange(num_chunks) * size
+    zero = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, jnp.zeros((), int))
+    )
+    starts = jnp.arange(-(-rows.num_data // size)) * size
     (total, _), _ = lax.scan(step, (zero, zero), starts)
     return total
 
 
-def map_over_chunks(function: Callable[[Arguments, Array], Any], rows: Rows, chunk_size: int) -> Any:
-    """Apply a function of a chunk and its first row, and lay its per-row results end to end."""
-    num_data, size = rows.num_data, min(chunk_size, rows.num_data)
-    if size == num_data:
-        return function(rows.join(rows.leaves), jnp.zeros((), int))
-    starts = jnp.minimum(jnp.arange(-(-num_data // size)) * size, num_data - size)
+def map_over_chunks(
+    function: Callable[[Arguments, Any, Array], Any], rows: Rows, chunk_size: int, extra: Any
+) -> Any:
+    """Lay the per-row results of `function(arguments, extra, first_row)` end to end."""
+    size = min(chunk_size, rows.num_data)
+    if size == rows.num_data:
+        return function(rows.join(rows.leaves), extra, jnp.zeros((), int))
+    starts = jnp.minimum(jnp.arange(-(-rows.num_data // size)) * size, rows.num_data - size)
+
+    def one(start: Array) -> Any:
+        return function(rows.slice(start, size), _slice(extra, start, size), start)
 
     def step(out: Any, start: Array) -> tuple[Any, None]:
-        part = function(rows.slice(start, size), start)
-        write = lambda whole, x: lax.dynamic_update_slice_in_dim(whole, x, start, 0)  # noqa: E731
-        return jax.tree.map(write, out, part), None
+        def write(whole: Array, part: Array) -> Array:
+            return lax.dynamic_update_slice_in_dim(whole, part, start, 0)
 
-    shape = jax.eval_shape(function, rows.slice(0, size), jnp.zeros((), int))
-    empty = jax.tree.map(lambda x: jnp.zeros((num_data, *x.shape[1:]), x.dtype), shape)
+        return jax.tree.map(write, out, one(start)), None
+
+    shapes = jax.eval_shape(one, starts[0])
+    empty = jax.tree.map(lambda x: jnp.zeros((rows.num_data, *x.shape[1:]), x.dtype), shapes)
     return lax.scan(step, empty, starts)[0]
+
+
+def _slice(tree: Any, start: Array, size: int) -> Any:
+    return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), tree)

@@ -1,0 +1,185 @@
+"""The contract that every bespoke method meets, and the one loop that drives them all.
+
+A method looks like `numpyro.infer.SVI`:
+
+    em = EM(binary_sparse_coding)
+    result = em.run(random.key(0), 60, data, num_causes=10)    # .params .losses .state
+    state = em.init(key, data, num_causes=10)
+    state, loss = em.update(state, data, num_causes=10)        # pure: jit, vmap, scan apply
+    em.get_params(state)
+
+A one-shot method does its work in `init` and has an idle `update`. The loss is what the method
+minimises, summed over the data: for EM the negative log evidence (or its bound) of the parameters
+*before* the update.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from inference.local import Params
+
+
+class RunResult(NamedTuple):
+    """What `run` returns; the first three as `SVIRunResult` has them."""
+
+    params: Params
+    state: Any
+    losses: Array  # (steps done,)
+    reason: str  # why it stopped
+    seconds: float  # without compilation
+    compile_seconds: float
+
+
+class DivergedError(FloatingPointError):
+    """The loss is no longer a number. `state` is the last good one."""
+
+    def __init__(self, message: str, state: Any):
+        super().__init__(message)
+        self.state = state
+
+
+class Algorithm(abc.ABC):
+    """A method of inference on a program."""
+
+    model: Callable
+
+    @abc.abstractmethod
+    def init(self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any) -> Any:
+        """Check the program and its data, and give the state to start from."""
+
+    @abc.abstractmethod
+    def update(self, state: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]:
+        """One step: the next state, and the loss of the state that was passed in."""
+
+    @abc.abstractmethod
+    def get_params(self, state: Any) -> Params:
+        """The parameters of the program, by site."""
+
+    def run(
+        self,
+        rng_key: Array,
+        num_steps: int,
+        *args: Any,
+        progress_bar: bool = True,
+        tolerance: float | None = None,
+        init_state: Any = None,
+        init_params: Params | None = None,
+        **kwargs: Any,
+    ) -> RunResult:
+        """Repeat `update` up to `num_steps` times.
+
+        :param progress_bar: show one; never without a terminal or under CI.
+        :param tolerance: stop when the loss changes by less than this share of itself.
+        :param init_state: go on from here; `rng_key` is then not used.
+        :param init_params: start from these parameters.
+        """
+        if num_steps < 1:
+            raise ValueError(f"num_steps must be at least 1, found {num_steps}")
+        state = init_state
+        if state is None:
+            state = self.init(rng_key, *args, init_params=init_params, **kwargs)
+        return drive(self, state, num_steps, args, kwargs, progress_bar, tolerance)
+
+
+class _Progress(NamedTuple):
+    state: Any
+    good: Any  # the state before the last step
+    losses: Array
+    step: Array
+    change: Array
+
+
+def drive(
+    method: Algorithm,
+    state: Any,
+    num_steps: int,
+    args: tuple,
+    kwargs: dict[str, Any],
+    progress_bar: bool,
+    tolerance: float | None,
+) -> RunResult:
+    """The loop: compiled once, run in blocks so that a bar can move and Ctrl-C is heard."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    is_array = [isinstance(x, np.ndarray | Array) for x in leaves]
+    static = [None if a else x for a, x in zip(is_array, leaves, strict=True)]
+    arrays = [jnp.asarray(x) for a, x in zip(is_array, leaves, strict=True) if a]
+    limit = -1.0 if tolerance is None else tolerance
+
+    def block(progress: _Progress, end: Array, arrays: list[Array]) -> _Progress:
+        given = iter(arrays)
+        merged = [next(given) if a else x for a, x in zip(is_array, static, strict=True)]
+        args, kwargs = jax.tree.unflatten(tree, merged)
+
+        def unfinished(p: _Progress) -> Array:
+            return (p.step < end) & (p.change > limit)
+
+        def advance(p: _Progress) -> _Progress:
+            state, loss = method.update(p.state, *args, **kwargs)
+            last = p.losses[jnp.maximum(p.step - 1, 0)]
+            change = jnp.where(p.step > 0, jnp.abs(loss - last) / (1e-30 + jnp.abs(loss)), jnp.inf)
+            # A loss that is no number ends the loop: NaN is never larger than the limit.
+            change = jnp.where(jnp.isfinite(loss), change, jnp.nan)
+            losses = p.losses.at[p.step].set(loss)
+            return _Progress(state, p.state, losses, p.step + 1, change)
+
+        return lax.while_loop(unfinished, advance, progress)
+
+    dtype = jax.eval_shape(lambda s: method.update(s, *args, **kwargs)[1], state).dtype
+    zero = jnp.zeros((), int)
+    losses = jnp.full(num_steps, jnp.nan, dtype)
+    progress = _Progress(state, state, losses, zero, jnp.array(jnp.inf, dtype))
+
+    began = time.perf_counter()
+    compiled = jax.jit(block).lower(progress, zero, arrays).compile()
+    compile_seconds = time.perf_counter() - began
+
+    began, done, size = time.perf_counter(), 0, max(1, num_steps // 20)
+    with _bar(num_steps, progress_bar) as bar:
+        while done < num_steps:
+            progress = compiled(progress, jnp.minimum(zero + done + size, num_steps), arrays)
+            new = int(progress.step)
+            bar.update(new - done)
+            finished, done = new < min(done + size, num_steps), new
+            if finished or not progress.change > limit:
+                break
+            bar.set_postfix_str(f"loss {float(progress.losses[done - 1]):.6g}", refresh=False)
+    seconds = time.perf_counter() - began
+
+    if np.isnan(progress.change):
+        raise DivergedError(
+            f"the loss is {float(progress.losses[done - 1])} at step {done}: {_not_finite(progress)}",
+            progress.good,
+        )
+    reason = "all steps done"
+    if done < num_steps:
+        reason = f"the loss changed by less than {tolerance} of itself"
+    state = progress.state
+    return RunResult(
+        method.get_params(state), state, progress.losses[:done], reason, seconds, compile_seconds
+    )
+
+
+def _not_finite(progress: _Progress) -> str:
+    paths = jax.tree_util.tree_flatten_with_path(progress.good)[0]
+    for path, leaf in paths:
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not bool(jnp.isfinite(leaf).all()):
+            return f"{jax.tree_util.keystr(path)} is not finite"
+    return "the parameters are finite; the log density of the data under them is not"
+
+
+def _bar(total: int, wanted: bool) -> Any:
+    from tqdm import tqdm
+
+    visible = wanted and sys.stderr.isatty() and "CI" not in os.environ
+    return tqdm(total=total, disable=not visible)

@@ -1,0 +1,245 @@
+"""E-steps over sets of binary states, as functions of arrays.
+
+The states of a datum are all states, with at most k active, of C candidate bits; and, where C is less
+than the number of bits, every other bit alone (Henniges et al. 2010, eq. 4). For a quadratic log
+joint, all states of all data are one matrix product: (data × features) @ (features × states), with
+the candidates' bits and pairs of bits as features. Its transpose gives the moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.scipy.special import logsumexp
+
+from inference.anatomy import ProgramError
+from inference.local import Params, Structure
+from inference.reader import Form, Reader
+from inference.rows import Arguments
+from inference.states import AtMost
+
+Select = Callable[..., Array]
+
+
+class Expectation(NamedTuple):
+    """The posterior of a chunk, as an M-step wants it."""
+
+    evidence: Array  # (num_data,) log of the sum of p(y, s) over the states looked at
+    mean: Array  # (num_data, num_bits), ⟨s⟩
+    second: Callable[[Array], Array]  # weights (num_data,) -> Σ_n w_n ⟨s sᵀ⟩, (num_bits, num_bits)
+    weighted: Callable[[], tuple[Array, Array]]  # -> states (S, n or 1, bits), probabilities (S, n)
+    best: Callable[[], Array]  # -> the most probable state of each datum, (num_data, num_bits)
+
+
+class Candidates(NamedTuple):
+    """States of at most `max_active` out of `num_candidates` bits chosen for each datum.
+
+    :param select: ``select(params, *args, **kwargs) -> (num_data, num_bits)``, larger is better; by
+        default the log joint of the state in which that bit alone is on.
+    :param keep: a datum keeps its candidates of the last step unless the new ones explain it better.
+    """
+
+    num_candidates: int
+    max_active: int
+    select: Select | None = None
+    keep: bool = False
+
+    def check(self, num_bits: int) -> None:
+        if not 1 <= self.num_candidates <= num_bits:
+            raise ProgramError(
+                f"num_candidates is {self.num_candidates}, but a datum has {num_bits} bits"
+            )
+        if not 1 <= self.max_active <= self.num_candidates:
+            raise ProgramError(
+                f"max_active is {self.max_active}: it must be between 1 and num_candidates "
+                f"({self.num_candidates})"
+            )
+
+    def table(self) -> np.ndarray:
+        return AtMost(self.max_active).table((2,) * self.num_candidates)
+
+    def num_states(self, num_bits: int) -> int:
+        rest = num_bits if self.num_candidates < num_bits else 0
+        return len(self.table()) + rest
+
+    def start(self, num_data: int, num_bits: int, key: Array) -> Any:
+        """What is remembered of each datum: its candidates."""
+        del num_bits, key
+        first = jnp.arange(self.num_candidates, dtype=jnp.int32)
+        return jnp.broadcast_to(first, (num_data, self.num_candidates))
+
+    def search(
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, key: Array
+    ) -> tuple[Array, Array]:
+        """Choose candidates for a chunk: the evidence they give, (n,), and what to remember."""
+        del key
+        scene = _scene(self, reader, params, arguments)
+        indices = self._choose(scene, reader, params, arguments)
+        evidence = logsumexp_pair(*_logits(self, scene, reader, params, arguments, indices))
+        if not self.keep:
+            return evidence, indices
+        kept = logsumexp_pair(*_logits(self, scene, reader, params, arguments, memory))
+        better = evidence > kept
+        indices = jnp.where(better[:, None], indices, memory)
+        return jnp.where(better, evidence, kept), indices
+
+    def expect(
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array | None
+    ) -> Expectation:
+        """The posterior over the candidates in `memory`, or over freshly chosen ones."""
+        scene = _scene(self, reader, params, arguments)
+        indices = memory
+        if memory is None or self.num_candidates == reader.anatomy.num_bits:
+            indices = self._choose(scene, reader, params, arguments)
+        assert indices is not None
+        inside, outside = _logits(self, scene, reader, params, arguments, indices)
+        return _moments(self, reader, inside, outside, indices)
+
+    def contains(self, reader: Reader, memory: Array, bits: Array) -> Array:
+        """Whether states (S, n, bits) are among those looked at: (S, n)."""
+        each = jnp.arange(memory.shape[0])[:, None]
+        shape = (memory.shape[0], reader.anatomy.num_bits)
+        member = jnp.zeros(shape, bool).at[each, memory].set(True)
+        count = bits.sum(-1)
+        inside = ~(bits.astype(bool) & ~member).any(-1) & (count <= self.max_active)
+        return inside | (count <= 1) if self.num_candidates < shape[1] else inside
+
+    def _choose(
+        self, scene: Scene, reader: Reader, params: Params, arguments: Arguments
+    ) -> Array:
+        num_data, num_bits = reader.anatomy.num_data, reader.anatomy.num_bits
+        if self.num_candidates == num_bits:
+            return jnp.broadcast_to(jnp.arange(num_bits, dtype=jnp.int32), (num_data, num_bits))
+        if self.select is None:
+            scores = scene.single
+        else:
+            scores = self.select(params, *arguments[0], **arguments[1])
+            if scores.shape != (num_data, num_bits):
+                raise ProgramError(
+                    f"the selection function returned shape {scores.shape}, wanted one score a bit: "
+                    f"({num_data}, {num_bits})"
+                )
+        return lax.top_k(scores, self.num_candidates)[1].astype(jnp.int32)
+
+
+class Scene(NamedTuple):
+    """What all choices of candidates share."""
+
+    form: Form | None
+    single: Array | None  # (n, bits): log joint of each bit alone; None if every bit is a candidate
+
+
+def _scene(sets: Candidates, reader: Reader, params: Params, arguments: Arguments) -> Scene:
+    num_bits = reader.anatomy.num_bits
+    form = None
+    if reader.structure is not Structure.GENERAL:
+        form = reader.form(params, arguments)
+    if sets.num_candidates == num_bits:
+        return Scene(form, None)
+    if form is not None and form.hessian is not None:
+        single = form.linear + (0.5 * jnp.diagonal(form.hessian) + form.constant[:, None])
+    else:
+        eye = jnp.eye(num_bits, dtype=jnp.int32)[:, None, :]
+        single = reader.log_joint(params, eye, arguments).T
+    return Scene(form, single)
+
+
+def _logits(
+    sets: Candidates,
+    scene: Scene,
+    reader: Reader,
+    params: Params,
+    arguments: Arguments,
+    indices: Array,
+) -> tuple[Array, Array | None]:
+    """Log joints of the states of the candidates (n, S), and of all other single bits (n, bits)."""
+    table = sets.table()
+    form = scene.form
+    if form is None:
+        inside = reader.log_joint(params, _scatter(table, indices, reader), arguments).T
+    else:
+        first, second = np.triu_indices(sets.num_candidates, 1)
+        if form.hessian is not None:
+            diagonal = jnp.diagonal(form.hessian)[indices]
+            pairs = form.hessian[indices[:, first], indices[:, second]]
+        else:
+            hessian = reader.candidate_hessian(params, arguments, indices)
+            diagonal = jnp.diagonal(hessian, axis1=1, axis2=2)
+            pairs = hessian[:, first, second]
+        linear = jnp.take_along_axis(form.linear, indices, axis=1) + 0.5 * diagonal
+        features = jnp.concatenate([linear, pairs], axis=1)
+        inside = jnp.matmul(features, _design(table).T, precision=lax.Precision.HIGHEST)
+        inside = inside + form.constant[:, None]
+    if scene.single is None:
+        return inside, None
+    each = jnp.arange(indices.shape[0])[:, None]
+    return inside, scene.single.at[each, indices].set(-jnp.inf)
+
+
+def _moments(
+    sets: Candidates, reader: Reader, inside: Array, outside: Array | None, indices: Array
+) -> Expectation:
+    num_bits, num_candidates = reader.anatomy.num_bits, sets.num_candidates
+    table = sets.table()
+    evidence = logsumexp_pair(inside, outside)
+    probability = jnp.exp(inside - evidence[:, None])
+    moments = jnp.matmul(probability, _design(table), precision=lax.Precision.HIGHEST)
+    inner, pairs = moments[:, :num_candidates], moments[:, num_candidates:]
+    each = jnp.arange(indices.shape[0])[:, None]
+    first, second = np.triu_indices(num_candidates, 1)
+    if outside is None:
+        alone, mean = None, inner
+    else:
+        alone = jnp.exp(outside - evidence[:, None])
+        mean = alone.at[each, indices].set(inner)
+
+    def second_moment(weights: Array) -> Array:
+        if outside is None:
+            upper = jnp.zeros((num_bits, num_bits)).at[first, second].set(weights @ pairs)
+        else:
+            where = indices[:, first] * num_bits + indices[:, second]
+            flat = jnp.zeros(num_bits * num_bits).at[where].add(weights[:, None] * pairs)
+            upper = flat.reshape(num_bits, num_bits)
+        return upper + upper.T + jnp.diag(weights @ mean)
+
+    def weighted() -> tuple[Array, Array]:
+        if alone is None:
+            return jnp.asarray(table)[:, None, :], probability.T
+        eye = jnp.eye(num_bits, dtype=jnp.int32)[:, None, :]
+        eye = jnp.broadcast_to(eye, (num_bits, indices.shape[0], num_bits))
+        states = jnp.concatenate([_scatter(table, indices, reader), eye])
+        return states, jnp.concatenate([probability, alone], axis=1).T
+
+    def best() -> Array:
+        chosen = jnp.asarray(table)[jnp.argmax(inside, axis=1)].astype(jnp.int32)
+        state = jnp.zeros((indices.shape[0], num_bits), jnp.int32).at[each, indices].set(chosen)
+        if outside is None:
+            return state
+        single = jnp.eye(num_bits, dtype=jnp.int32)[jnp.argmax(outside, axis=1)]
+        return jnp.where((outside.max(1) > inside.max(1))[:, None], single, state)
+
+    return Expectation(evidence, mean, second_moment, weighted, best)
+
+
+def logsumexp_pair(inside: Array, outside: Array | None) -> Array:
+    """log Σ exp over the last axis of both."""
+    total = logsumexp(inside, axis=1)
+    return total if outside is None else jnp.logaddexp(total, logsumexp(outside, axis=1))
+
+
+def _design(table: np.ndarray) -> np.ndarray:
+    """Bits and products of pairs of bits of each state: (S, C + C(C-1)/2)."""
+    first, second = np.triu_indices(table.shape[1], 1)
+    return np.concatenate([table, table[:, first] * table[:, second]], axis=1).astype(np.float32)
+
+
+def _scatter(table: np.ndarray, indices: Array, reader: Reader) -> Array:
+    """States of the candidates as states of all bits: (S, n, bits)."""
+    each = jnp.arange(indices.shape[0])[:, None]
+    shape = (len(table), indices.shape[0], reader.anatomy.num_bits)
+    values = jnp.broadcast_to(jnp.asarray(table, jnp.int32)[:, None, :], (*shape[:2], table.shape[1]))
+    return jnp.zeros(shape, jnp.int32).at[:, each, indices].set(values)

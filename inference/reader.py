@@ -1,0 +1,135 @@
+"""One program, ready to be read: log joints of states by the cheapest way that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from inference.anatomy import Anatomy, ProgramError, inspect
+from inference.local import (
+    Params,
+    Structure,
+    find_structure,
+    hessians,
+    linear_part,
+    log_joint,
+    row_function,
+)
+from inference.rows import Arguments, Rows, rows_of
+
+
+class Reader(NamedTuple):
+    """A program with what is known of its form. Static: it holds no arrays."""
+
+    model: Callable
+    anatomy: Anatomy
+    structure: Structure
+
+    def at(self, num_data: int) -> Reader:
+        """The reader of a chunk of `num_data` rows."""
+        return self._replace(anatomy=self.anatomy.with_rows(num_data))
+
+    def log_joint(self, params: Params, bits: Array, arguments: Arguments) -> Array:
+        """log p(y_n, s) by running the program on states (S, num_data or 1, num_bits): (S, num_data)."""
+        return log_joint(self.model, self.anatomy, params, bits.astype(jnp.int32), arguments)
+
+    def form(self, params: Params, arguments: Arguments) -> Form:
+        """The constant and linear part for all rows, and the Hessian if all rows share it."""
+        function = row_function(self.model, self.anatomy, params, arguments)
+        zero = jnp.zeros((self.anatomy.num_data, self.anatomy.num_bits))
+        constant, linear = linear_part(function, zero)
+        hessian = None
+        if self.structure is Structure.SHARED:
+            hessian = shared_hessian(self, params, arguments)
+        return Form(constant, linear, hessian)
+
+    def candidate_hessian(self, params: Params, arguments: Arguments, indices: Array) -> Array:
+        """Each row's Hessian over its own candidates `indices` (num_data, C): (num_data, C, C)."""
+        function = row_function(self.model, self.anatomy, params, arguments)
+        each = jnp.arange(indices.shape[0])[:, None]
+        zero = jnp.zeros((self.anatomy.num_data, self.anatomy.num_bits))
+        return hessians(lambda z: function(zero.at[each, indices].set(z)), jnp.zeros(indices.shape))
+
+
+class Form(NamedTuple):
+    """log p(y_n, s) = constant_n + linear_n·s + ½ sᵀ hessian s."""
+
+    constant: Array  # (num_data,)
+    linear: Array  # (num_data, num_bits)
+    hessian: Array | None  # (num_bits, num_bits), None if it differs between rows
+
+    def value(self, bits: Array) -> Array:
+        """The log joint of states (num_data, S, num_bits): (num_data, S)."""
+        assert self.hessian is not None
+        s = bits.astype(self.linear.dtype)
+        bent = 0.5 * (s @ self.hessian) + self.linear[:, None, :]
+        return self.constant[:, None] + (s * bent).sum(-1)
+
+
+def shared_hessian(reader: Reader, params: Params, arguments: Arguments) -> Array:
+    """The Hessian that all rows share, from the first row alone."""
+    first = rows_of(reader.anatomy, *arguments).slice(0, 1)
+    function = row_function(reader.model, reader.anatomy.with_rows(1), params, first)
+    return hessians(function, jnp.zeros((1, reader.anatomy.num_bits)))[0]
+
+
+def open_program(
+    model: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    *,
+    structure: Structure | None = None,
+    plate: str | None = None,
+) -> tuple[Reader, Rows]:
+    """Inspect a program on its data and find the form of its log joint.
+
+    :param structure: the form where it is known already; `Structure.GENERAL` always holds.
+    """
+    check_data(args, kwargs)
+    anatomy = inspect(model, args, kwargs, plate=plate)
+    continuous = [x.name for x in anatomy.latents if x.num_values is None]
+    if continuous:
+        raise ProgramError(
+            f"the latents {continuous} are not discrete: this method sums over the states of "
+            "discrete latents"
+        )
+    if not anatomy.latents:
+        raise ProgramError(
+            f"the program has no unobserved site inside its plate {anatomy.plate!r}: "
+            "there is nothing to infer for a datum"
+        )
+    if not anatomy.observed:
+        raise ProgramError(
+            f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
+        )
+    rows = rows_of(anatomy, args, kwargs)
+    if structure is None:
+        structure = find_structure(model, anatomy, rows)
+    return Reader(model, anatomy, structure), rows
+
+
+def check_data(args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse data that can only end in NaN, by name and row, before any work."""
+    named = [(f"argument {i + 1}", x) for i, x in enumerate(args)] + list(kwargs.items())
+    for name, value in named:
+        if not isinstance(value, np.ndarray | Array):
+            continue
+        try:
+            concrete = np.asarray(value)
+        except Exception:  # a tracer: its values are not known yet
+            continue
+        if concrete.size == 0:
+            raise ValueError(f"{name} is empty: shape {concrete.shape}")
+        if not np.issubdtype(concrete.dtype, np.number):
+            continue
+        bad = ~np.isfinite(concrete)
+        if bad.any():
+            where = tuple(int(i) for i in np.argwhere(bad)[0])
+            raise ValueError(
+                f"{name} holds {concrete[where]} at index {where}: mark missing cells in `mask` "
+                "and put 0 there"
+            )
