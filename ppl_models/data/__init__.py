@@ -3,6 +3,8 @@
 from ppl_models.data.cells import InputError
 from ppl_models.data.clusters import Prototypes, prototypes
 from ppl_models.data.combination import CombinationTarget, combination_target
+from ppl_models.data.images import Digits, Patches, digits, patches, small_digits
+from ppl_models.data.registry import DATASETS, Dataset
 from ppl_models.data.spins import (
     Moments,
     Ring,
@@ -24,12 +26,16 @@ from ppl_models.data.strokes import (
 from ppl_models.data.tables import Table, load_table
 
 __all__ = [
+    "DATASETS",
     "LINE_PATTERNS",
     "Bars",
     "CombinationTarget",
+    "Dataset",
+    "Digits",
     "InputError",
     "Lines",
     "Moments",
+    "Patches",
     "Prototypes",
     "Ring",
     "Shifter",
@@ -37,12 +43,15 @@ __all__ = [
     "Table",
     "bars",
     "combination_target",
+    "digits",
     "lines",
     "load_table",
+    "patches",
     "prototypes",
     "ring",
     "ring_moments",
     "shifter",
+    "small_digits",
     "sum_constraint",
     "sum_constraint_moments",
 ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import re
 import zlib
 from itertools import islice
 from pathlib import Path
@@ -104,8 +103,9 @@ def _decode(path: Path, raw: bytes) -> str:
         raise complain(path, f"byte {byte} is not UTF-8 text: save it as UTF-8", row=row) from None
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    # What follows the last row is no row.
-    text = re.sub(r"(\n *)+\Z", "", text)
+    # Blank lines after the last row are no rows; spaces within that row are its own.
+    last = len(text.rstrip("\n "))
+    text = text[:last] + text[last:].split("\n", 1)[0]
     if not text.strip():
         raise complain(path, "is empty")
     return text
