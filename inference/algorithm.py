@@ -55,7 +55,9 @@ class Algorithm(abc.ABC):
     model: Callable
 
     @abc.abstractmethod
-    def init(self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any) -> Any:
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> Any:
         """Check the program and its data, and give the state to start from."""
 
     @abc.abstractmethod

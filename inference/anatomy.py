@@ -197,7 +197,9 @@ def _data_plate(trace: dict, sites: Sequence[str] | None, plate: str | None, fra
         if trace[name]["type"] != "sample" or trace[name]["is_observed"]:
             raise ProgramError(f"site {name!r} is not an unobserved sample site")
         if all(f.name != plate for f in trace[name]["cond_indep_stack"]):
-            raise ProgramError(f"site {name!r} is outside the plate {plate!r}: nothing to sum per datum")
+            raise ProgramError(
+                f"site {name!r} is outside the plate {plate!r}: nothing to sum per datum"
+            )
     return plate
 
 

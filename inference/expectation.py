@@ -108,9 +108,7 @@ class Candidates(NamedTuple):
         inside = ~(bits.astype(bool) & ~member).any(-1) & (count <= self.max_active)
         return inside | (count <= 1) if self.num_candidates < shape[1] else inside
 
-    def _choose(
-        self, scene: Scene, reader: Reader, params: Params, arguments: Arguments
-    ) -> Array:
+    def _choose(self, scene: Scene, reader: Reader, params: Params, arguments: Arguments) -> Array:
         num_data, num_bits = reader.anatomy.num_data, reader.anatomy.num_bits
         if self.num_candidates == num_bits:
             return jnp.broadcast_to(jnp.arange(num_bits, dtype=jnp.int32), (num_data, num_bits))
@@ -241,5 +239,7 @@ def _scatter(table: np.ndarray, indices: Array, reader: Reader) -> Array:
     """States of the candidates as states of all bits: (S, n, bits)."""
     each = jnp.arange(indices.shape[0])[:, None]
     shape = (len(table), indices.shape[0], reader.anatomy.num_bits)
-    values = jnp.broadcast_to(jnp.asarray(table, jnp.int32)[:, None, :], (*shape[:2], table.shape[1]))
+    values = jnp.broadcast_to(
+        jnp.asarray(table, jnp.int32)[:, None, :], (*shape[:2], table.shape[1])
+    )
     return jnp.zeros(shape, jnp.int32).at[:, each, indices].set(values)

@@ -82,7 +82,9 @@ def gradient_step(
             lambda *chunk: part(free, *chunk), rows, chunk_size, (weights, memory)
         )
         if prior:
-            extra = jax.value_and_grad(lambda f: -log_prior(reader.model, one.anatomy, constrain(f), few))
+            extra = jax.value_and_grad(
+                lambda f: -log_prior(reader.model, one.anatomy, constrain(f), few)
+            )
             value, slope = jax.tree.map(jnp.add, (value, slope), extra(free))
         count = jnp.maximum(weights.sum(), 1.0)
         return value / count, jax.tree.map(lambda g: g / count, slope)

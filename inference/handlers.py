@@ -99,7 +99,9 @@ class marginal(Messenger):  # noqa: N801
         if self.sites is None:
             anatomy = anatomy._replace(latents=self._discrete(anatomy, args, kwargs))
         if not anatomy.latents:
-            raise ProgramError("the program has no discrete latent site in its data plate to sum out")
+            raise ProgramError(
+                "the program has no discrete latent site in its data plate to sum out"
+            )
         self._run = _Run(anatomy, table_of(anatomy, self.states))
         try:
             return super().__call__(*args, **kwargs)

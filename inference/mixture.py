@@ -59,10 +59,10 @@ class StateMixture(dist.Distribution):
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         key_state, key_value = random.split(key)
-        weights = jnp.broadcast_to(
-            self.log_weights, self.log_weights.shape[:1] + self.batch_shape
+        weights = jnp.broadcast_to(self.log_weights, self.log_weights.shape[:1] + self.batch_shape)
+        chosen = random.categorical(
+            key_state, weights, axis=0, shape=sample_shape + self.batch_shape
         )
-        chosen = random.categorical(key_state, weights, axis=0, shape=sample_shape + self.batch_shape)
         draws = self.component.sample(key_value, sample_shape)
         axis = len(sample_shape)
         draws = draws.reshape((*sample_shape, -1, *self.batch_shape, *self.event_shape))

@@ -48,7 +48,9 @@ class AtMost(NamedTuple):
     def table(self, num_values: Sequence[int]) -> np.ndarray:
         num_bits = len(num_values)
         if any(n != 2 for n in num_values):
-            raise ProgramError("AtMost counts active bits, but a latent here has more than two values")
+            raise ProgramError(
+                "AtMost counts active bits, but a latent here has more than two values"
+            )
         if self.max_active < 0:
             raise ValueError(f"max_active must be at least 0, found {self.max_active}")
         count = sum(math.comb(num_bits, k) for k in range(min(self.max_active, num_bits) + 1))

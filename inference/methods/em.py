@@ -81,7 +81,9 @@ class EM(Algorithm):
         self.structure, self.plate = structure, plate
         self._forms: dict = {}
 
-    def init(self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any) -> EMState:
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> EMState:
         reader, rows = self._open(args, kwargs)
         self._sets(reader)  # refuses a table that is too large, before any work
         key_start, key = jax.random.split(rng_key)
@@ -149,10 +151,17 @@ class EM(Algorithm):
 
 
 def open_cached(
-    forms: dict, model: Callable, args: tuple, kwargs: dict, structure: Structure | None, plate: str | None
+    forms: dict,
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    structure: Structure | None,
+    plate: str | None,
 ) -> tuple[Reader, Rows]:
     """Open a program; its form is tested once for each kind of arguments."""
-    kind = jax.tree.map(lambda x: getattr(x, "shape", None) and (x.shape, str(x.dtype)), (args, kwargs))
+    kind = jax.tree.map(
+        lambda x: getattr(x, "shape", None) and (x.shape, str(x.dtype)), (args, kwargs)
+    )
     key = str(kind)
     known = structure if structure is not None else forms.get(key)
     reader, rows = open_program(model, args, kwargs, structure=known, plate=plate)
@@ -198,4 +207,6 @@ def chunk_rows(wanted: int | None, reader: Reader, num_states: int, rows: Rows) 
 def _num_states(sets: Any, reader: Reader) -> int:
     if isinstance(sets, Candidates):
         return sets.num_states(reader.anatomy.num_bits)
-    return sets.num_states([x.num_values or 0 for x in reader.anatomy.latents for _ in range(x.size)])
+    return sets.num_states(
+        [x.num_values or 0 for x in reader.anatomy.latents for _ in range(x.size)]
+    )

@@ -1,0 +1,242 @@
+"""Truncated EM: the posterior over a few states per datum (expectation truncation)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, random
+
+from inference.algorithm import Algorithm
+from inference.anatomy import ProgramError
+from inference.expectation import Candidates, Select
+from inference.gradient import gradient_step
+from inference.local import Params, Structure, log_prior
+from inference.methods.em import EMState, Posterior, chunk_rows, open_cached, start_params
+from inference.missed import missed_mass
+from inference.persistent import Persistent
+from inference.reader import Reader
+from inference.rows import Rows, map_over_chunks, sum_over_chunks
+from inference.updates import ClosedForm, closed_form, truncation
+
+
+class Cut(NamedTuple):
+    """Learn from the data that the truncation explains well (Henniges et al. 2010, §2).
+
+    All data up to step `begin`, then linearly fewer, from step `end` on only the N·A(π) of highest
+    evidence, as many as are expected to have at most `max_active` causes.
+    """
+
+    begin: int = 20
+    end: int = 40
+    sparsity: str = "sparsity"  # the site that holds π
+
+
+class TruncatedEM(Algorithm):
+    """EM over a set of states per datum, in place of all 2^H (Henniges et al. 2010).
+
+    :param model: any program with binary latents inside its data plate.
+    :param max_active: γ, the most bits on at once; its correction of π (eq. 8) comes with it.
+    :param num_candidates: H', the bits whose combinations are looked at for a datum; every other bit
+        is looked at alone.
+    :param select: what ranks the candidates, ``select(params, *args, **kwargs) -> (num_data, bits)``;
+        by default the log joint of each bit alone, which needs nothing but the program.
+    :param keep: a datum keeps its candidates unless the new ones explain it better, so that the loss
+        never rises. False is the paper's rule.
+    :param persistent: remember whole states instead: see `inference.persistent`.
+    :param cut: learn from the best explained data only, by the paper's schedule.
+    :param parameter_noise: site -> standard deviation of noise added to it after each step.
+
+    The others as for `EM`. The loss is the negative free energy, with the prior of the states
+    renormalised to those with at most `max_active` on, where the M-step corrects for it (eq. 8).
+
+    >>> from ppl_models import binary_sparse_coding
+    >>> from ppl_models.data import bars
+    >>> em = TruncatedEM(binary_sparse_coding, max_active=2, num_candidates=3)
+    >>> data = bars(random.key(1), 50, size=3).data
+    >>> result = em.run(random.key(0), 5, data, num_causes=6)
+    >>> posterior = em.posterior(result.params, data, num_causes=6)
+    >>> posterior.mean.shape, posterior.missed.shape
+    ((50, 6), (50,))
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        max_active: int = 3,
+        num_candidates: int = 5,
+        select: Select | None = None,
+        keep: bool = True,
+        persistent: Persistent | None = None,
+        m_step: ClosedForm | None = None,
+        prior: bool = False,
+        start: Callable[..., Params] | None = None,
+        cut: Cut | None = None,
+        parameter_noise: dict[str, float] | None = None,
+        gradient_steps: int = 5,
+        chunk_size: int | None = None,
+        structure: Structure | None = None,
+        plate: str | None = None,
+    ):
+        self.model, self.max_active = model, max_active
+        self.sets: Candidates | Persistent = persistent or Candidates(
+            num_candidates, max_active, select, keep
+        )
+        self.m_step, self.prior, self.start, self.cut = m_step, prior, start, cut
+        self.parameter_noise = parameter_noise or {}
+        self.gradient_steps, self.chunk_size = gradient_steps, chunk_size
+        self.structure, self.plate = structure, plate
+        self._forms: dict = {}
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> EMState:
+        reader, rows = self._open(args, kwargs)
+        for name in [*self.parameter_noise, *([self.cut.sparsity] if self.cut else [])]:
+            if name not in reader.anatomy.parameters:
+                raise ProgramError(
+                    f"no parameter {name!r} in the program: it has {list(reader.anatomy.parameters)}"
+                )
+        key_start, key_memory, key = random.split(rng_key, 3)
+        params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
+        memory = None
+        if self._searches:
+            memory = self.sets.start(rows.num_data, reader.anatomy.num_bits, key_memory)
+        return EMState(params, jnp.zeros((), int), key, memory)
+
+    def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
+        reader, rows = self._open(args, kwargs)
+        params, num_bits = state.params, reader.anatomy.num_bits
+        size = chunk_rows(self.chunk_size, reader, self.sets.num_states(num_bits), rows)
+        key, key_search, key_noise = random.split(state.rng_key, 3)
+        weights, memory = jnp.ones(rows.num_data), state.memory
+        if self._searches:
+            found, memory = self._search(reader, params, rows, size, memory, key_search)
+            if self.cut is not None:
+                weights = cut_weights(self.cut, state.step, found, self._mass(params, num_bits))
+        m_step = self._m_step(kwargs)
+        chunk_reader = reader.at(size)
+
+        def summarise(arguments: Any, extra: Any, fresh: Array) -> Any:
+            weights, memory = extra
+            posterior = self.sets.expect(chunk_reader, params, arguments, memory)
+            heavy = weights * fresh
+            sums = m_step.statistics(posterior, heavy, arguments) if m_step is not None else ()
+            return fresh @ posterior.evidence, sums
+
+        evidence, statistics = sum_over_chunks(summarise, rows, size, (weights, memory))
+        if m_step is not None:
+            new = m_step.maximise(params, statistics)
+        else:
+            new = gradient_step(
+                reader, params, rows, size, weights, memory, self.sets.expect,
+                prior=self.prior, num_steps=self.gradient_steps,
+            )  # fmt: skip
+        if getattr(m_step, "max_active", None) is not None:
+            evidence = evidence - rows.num_data * jnp.log(self._mass(params, num_bits))
+        if self.prior:
+            one = reader.anatomy.with_rows(1)
+            evidence = evidence + log_prior(self.model, one, params, rows.slice(0, 1))
+        for name, deviation in self.parameter_noise.items():
+            key_noise, key_site = random.split(key_noise)
+            new[name] = new[name] + deviation * random.normal(key_site, new[name].shape)
+        return EMState(new, state.step + 1, key, memory), -evidence
+
+    def get_params(self, state: EMState) -> Params:
+        return state.params
+
+    def posterior(
+        self,
+        params: Params,
+        *args: Any,
+        rng_key: Array | None = None,
+        memory: Any = None,
+        num_draws: int = 256,
+        search_steps: int = 30,
+        **kwargs: Any,
+    ) -> Posterior:
+        """The posterior of each row, and the share of its mass that the truncation misses.
+
+        :param memory: the state sets of a run on the same rows (``state.memory``); persistent sets
+            are otherwise grown anew, by `search_steps` rounds of proposals.
+        :param num_draws: draws of the importance sampler that looks outside the set.
+        """
+        reader, rows = self._open(args, kwargs)
+        num_bits = reader.anatomy.num_bits
+        key_start, key_search, key_missed = random.split(
+            random.key(0) if rng_key is None else rng_key, 3
+        )
+        # Outside draws run the program: a row costs as much as `num_draws` states.
+        states = max(self.sets.num_states(num_bits), num_draws)
+        size = chunk_rows(self.chunk_size, reader, states, rows)
+
+        def summarise(arguments: Any, memory: Any, start: Array) -> Posterior:
+            local = reader.at(size)
+            found = self.sets.expect(local, params, arguments, memory)
+            key = random.fold_in(key_missed, start)
+            missed, error = missed_mass(
+                local, self.sets.contains, params, arguments, memory, found, key, num_draws
+            )
+            return Posterior(found.mean, found.best(), found.evidence, missed, error)
+
+        @jax.jit
+        def compute(memory: Any) -> Posterior:
+            rounds = 1
+            if memory is None:
+                memory = self.sets.start(rows.num_data, num_bits, key_start)
+                rounds = search_steps if isinstance(self.sets, Persistent) else 1
+
+            def search(i: Array, memory: Any) -> Any:
+                key = random.fold_in(key_search, i)
+                return self._search(reader, params, rows, size, memory, key)[1]
+
+            memory = jax.lax.fori_loop(0, rounds, search, memory)
+            return map_over_chunks(summarise, rows, size, memory)
+
+        return compute(memory)
+
+    @property
+    def _searches(self) -> bool:
+        """Whether the states must be known before the sums: to be kept, or to choose the data."""
+        return self.sets.keep or self.cut is not None
+
+    def _search(
+        self, reader: Reader, params: Params, rows: Rows, size: int, memory: Any, key: Array
+    ) -> tuple[Array, Any]:
+        def search(arguments: Any, memory: Any, start: Array) -> tuple[Array, Any]:
+            local = random.fold_in(key, start)
+            return self.sets.search(reader.at(size), params, arguments, memory, local)
+
+        return map_over_chunks(search, rows, size, memory)
+
+    def _m_step(self, kwargs: dict) -> ClosedForm | None:
+        if self.m_step is not None or self.prior:
+            return self.m_step
+        correct = self.max_active if isinstance(self.sets, Candidates) else None
+        return closed_form(self.model, kwargs, correct)
+
+    def _mass(self, params: Params, num_bits: int) -> Array:
+        name = self.cut.sparsity if self.cut else "sparsity"
+        return truncation(params[name], num_bits, self.max_active)[0]
+
+    def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
+        reader, rows = open_cached(
+            self._forms, self.model, args, kwargs, self.structure, self.plate
+        )
+        if not reader.anatomy.binary:
+            many = [x.name for x in reader.anatomy.latents if x.num_values != 2]
+            raise ProgramError(f"the latents {many} are not binary: use EM")
+        self.sets.check(reader.anatomy.num_bits)
+        return reader, rows
+
+
+def cut_weights(cut: Cut, step: Array, evidence: Array, mass: Array) -> Array:
+    """1 for the data to learn from, 0 for the others: the set M of the paper."""
+    progress = jnp.clip((step - cut.begin) / max(1, cut.end - cut.begin), 0.0, 1.0)
+    num_data = evidence.shape[0]
+    count = jnp.ceil(num_data * (1.0 - progress * (1.0 - mass))).astype(int)
+    worst = jnp.sort(evidence)[jnp.clip(num_data - count, 0, num_data - 1)]
+    return (evidence >= worst).astype(evidence.dtype)

@@ -1,0 +1,120 @@
+"""State lists that persist: a datum keeps its best states and tries their neighbours.
+
+A fixed rule for choosing candidates loses mass where single bits do not show which of them belong
+together: strongly overlapping causes, many active at once. Here each datum remembers its
+`num_states` best states so far. A step draws parents from their posterior, flips one or two bits of
+each, and keeps the best of old and new. Under the new parameters that set has at least the mass of
+the old one, so the free energy cannot fall (Lücke, Forster & Dai, JMLR 2018; Guiraud et al., 2018).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax, random
+from jax.scipy.special import logsumexp
+
+from inference.anatomy import ProgramError
+from inference.expectation import Expectation
+from inference.local import Params, Structure
+from inference.reader import Reader
+from inference.rows import Arguments
+
+
+class Persistent(NamedTuple):
+    """The `num_states` best states of each datum so far; `num_proposals` new ones tried a step."""
+
+    num_states_kept: int = 32
+    num_proposals: int = 32
+    keep: bool = True
+
+    def check(self, num_bits: int) -> None:
+        if self.num_states_kept < 1 or self.num_proposals < 1:
+            raise ProgramError("a persistent set needs at least one state and one proposal")
+        if num_bits < 30 and self.num_states_kept > 2**num_bits:
+            raise ProgramError(
+                f"{self.num_states_kept} states were asked for, but {num_bits} bits have only "
+                f"{2**num_bits}: use EM"
+            )
+
+    def num_states(self, num_bits: int) -> int:
+        return (self.num_states_kept + self.num_proposals) * (1 + num_bits)
+
+    def start(self, num_data: int, num_bits: int, key: Array) -> Array:
+        """Start with nothing on, each bit alone, and random states beyond: (num_data, K, bits)."""
+        first = jnp.concatenate([jnp.zeros((1, num_bits), bool), jnp.eye(num_bits, dtype=bool)])
+        lacking = max(0, self.num_states_kept - len(first))
+        more = random.bernoulli(key, 0.5, (lacking, num_bits))
+        table = jnp.concatenate([first, more])[: self.num_states_kept]
+        return jnp.broadcast_to(table, (num_data, *table.shape))
+
+    def search(
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, key: Array
+    ) -> tuple[Array, Array]:
+        """Try neighbours of the kept states; the evidence and the states to keep."""
+        rows, kept, num_bits = memory.shape
+        values = _values(reader, params, arguments, memory)
+        key_parent, key_flip, key_second, key_both = random.split(key, 4)
+        shape = (rows, self.num_proposals)
+        parents = random.categorical(key_parent, values[:, None, :], axis=-1, shape=shape)
+        children = jnp.take_along_axis(memory, parents[:, :, None], axis=1)
+        each = jnp.arange(num_bits)
+        flip = random.randint(key_flip, shape, 0, num_bits)[..., None] == each
+        second = random.randint(key_second, shape, 0, num_bits)[..., None] == each
+        both = random.bernoulli(key_both, 0.5, (*shape, 1))
+        children = children ^ flip ^ (second & both)
+        pool = jnp.concatenate([memory, children], axis=1)
+        scores = jnp.concatenate([values, _values(reader, params, arguments, children)], axis=1)
+        scores = jnp.where(_repeated(pool), -jnp.inf, scores)
+        best, chosen = lax.top_k(scores, kept)
+        return logsumexp(best, axis=1), jnp.take_along_axis(pool, chosen[:, :, None], axis=1)
+
+    def expect(
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array | None
+    ) -> Expectation:
+        assert memory is not None
+        logits = jnp.where(_repeated(memory), -jnp.inf, _values(reader, params, arguments, memory))
+        evidence = logsumexp(logits, axis=1)
+        probability = jnp.exp(logits - evidence[:, None])
+        values = memory.astype(probability.dtype)
+
+        def second(weights: Array) -> Array:
+            heavy = (probability * weights[:, None])[..., None] * values
+            bits = values.shape[-1]
+            return heavy.reshape(-1, bits).T @ values.reshape(-1, bits)
+
+        def best() -> Array:
+            chosen = jnp.argmax(logits, axis=1)[:, None, None]
+            return jnp.take_along_axis(memory, chosen, axis=1)[:, 0].astype(jnp.int32)
+
+        mean = jnp.einsum("nk,nkh->nh", probability, values)
+        states = jnp.swapaxes(memory, 0, 1).astype(jnp.int32)
+        return Expectation(evidence, mean, second, lambda: (states, probability.T), best)
+
+    def contains(self, reader: Reader, memory: Array, bits: Array) -> Array:
+        """Whether states (S, n, bits) are among those kept: (S, n)."""
+        del reader
+        same = _codes(bits)[:, :, :, None] == _codes(memory)[:, None]
+        return same.all(0).any(-1)
+
+
+def _values(reader: Reader, params: Params, arguments: Arguments, bits: Array) -> Array:
+    """Log joint of states (n, K, bits): (n, K)."""
+    if reader.structure is Structure.SHARED:
+        return reader.form(params, arguments).value(bits)
+    return reader.log_joint(params, jnp.swapaxes(bits, 0, 1), arguments).T
+
+
+def _codes(bits: Array) -> Array:
+    """Two random 32-bit sums that tell states apart, (2, ...): they agree by chance in 1 of 2^64."""
+    multipliers = random.bits(random.key(0), (2, bits.shape[-1]), jnp.uint32)
+    return jnp.stack([(bits * m).sum(-1, dtype=jnp.uint32) for m in multipliers])
+
+
+def _repeated(bits: Array) -> Array:
+    """Which states (n, K, bits) stand earlier in the list of the same datum: (n, K)."""
+    codes = _codes(bits)
+    same = (codes[:, :, :, None] == codes[:, :, None, :]).all(0)
+    earlier = jnp.tril(jnp.ones(same.shape[1:], bool), -1)
+    return (same & earlier).any(-1)
