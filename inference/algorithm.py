@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from inference.anatomy import Anatomy
 from inference.local import Params
 
 
@@ -53,6 +54,12 @@ class Algorithm(abc.ABC):
     """A method of inference on a program."""
 
     model: Callable
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        """None if the method applies to a program of this anatomy, else the reason why not."""
+        del anatomy
+        return None
 
     @abc.abstractmethod
     def init(
@@ -159,9 +166,9 @@ def drive(
     seconds = time.perf_counter() - began
 
     if np.isnan(progress.change):
+        loss = float(progress.losses[done - 1])
         raise DivergedError(
-            f"the loss is {float(progress.losses[done - 1])} at step {done}: {_not_finite(progress)}",
-            progress.good,
+            f"the loss is {loss} at step {done}: {_not_finite(progress)}", progress.good
         )
     reason = "all steps done"
     if done < num_steps:

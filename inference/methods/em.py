@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from inference.algorithm import Algorithm
+from inference.anatomy import Anatomy
 from inference.expectation import Candidates, Expectation
 from inference.gradient import gradient_step
 from inference.local import Params, Structure, log_prior, prior_draw
@@ -80,6 +81,13 @@ class EM(Algorithm):
         self.start, self.gradient_steps, self.chunk_size = start, gradient_steps, chunk_size
         self.structure, self.plate = structure, plate
         self._forms: dict = {}
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        if not anatomy.latents:
+            return "no latent in the data plate"
+        continuous = [x.name for x in anatomy.latents if x.num_values is None]
+        return f"{continuous[0]} is continuous: it has no table of states" if continuous else None
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from inference.algorithm import Algorithm
-from inference.anatomy import ProgramError
+from inference.anatomy import Anatomy, ProgramError
 from inference.expectation import Candidates, Select
 from inference.gradient import gradient_step
 from inference.local import Params, Structure, log_prior
@@ -90,6 +90,13 @@ class TruncatedEM(Algorithm):
         self.gradient_steps, self.chunk_size = gradient_steps, chunk_size
         self.structure, self.plate = structure, plate
         self._forms: dict = {}
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        if not anatomy.latents:
+            return "no latent in the data plate"
+        other = [x.name for x in anatomy.latents if x.num_values != 2]
+        return f"{other[0]} is not binary" if other else None
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any

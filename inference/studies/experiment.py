@@ -1,0 +1,43 @@
+"""What an experiment of a paper is: options, numbers, one figure.
+
+Each file of `studies/papers` lists its own in ``EXPERIMENTS``; `latentbits list` and `latentbits
+reproduce` find them there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Outcome(NamedTuple):
+    """What an experiment ends with."""
+
+    numbers: dict[str, Any]  # goes into the JSON file as it is
+    figure: Callable[[], Figure]  # drawn only if it is asked for
+
+
+class Experiment(NamedTuple):
+    """One experiment of a paper."""
+
+    name: str
+    summary: str  # one line
+    run: Callable[[argparse.Namespace], Outcome]
+    options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+
+
+def experiments() -> dict[str, Experiment]:
+    """All experiments, by name."""
+    from inference.studies import papers
+
+    found = {}
+    for module in pkgutil.iter_modules(papers.__path__):
+        listed = importlib.import_module(f"{papers.__name__}.{module.name}").EXPERIMENTS
+        found.update({experiment.name: experiment for experiment in listed})
+    return found
