@@ -1,8 +1,6 @@
-"""The oracle checked against itself: by sums to one, by second derivations, by fixed points.
+"""The oracle's log joints, tables and moments: sums to one, and second derivations.
 
 Nothing here uses the code under test. An oracle that fails here proves nothing about a program.
-Three tolerances: identities in float64 (1e-12), integrals (stated by the quadrature), and finite
-differences (1e-7, from their step).
 """
 
 import math
@@ -10,15 +8,8 @@ import math
 import numpy as np
 import pytest
 from oracle import (
-    active_mass,
     all_states,
     bias_from_mean,
-    bound_log_evidence,
-    bound_log_likelihood,
-    bound_m_step,
-    bound_posterior,
-    bound_slope,
-    bound_update_variational,
     candidate_states,
     clipped_correlation_unbiased,
     clipped_mean,
@@ -26,12 +17,9 @@ from oracle import (
     combination_log_evidence,
     combination_log_evidence_gradient,
     combination_log_partition,
-    data_to_keep,
-    expected_active_mass,
     expected_log_joint,
     finite_difference,
     gauss_hermite,
-    gibbs_flip_probability,
     hard_clip_log_evidence,
     joint_states,
     latent_covariance,
@@ -42,15 +30,10 @@ from oracle import (
     log_joint_candidates,
     log_joint_clipped_gaussian,
     log_joint_combination_machine,
-    log_joint_latent_trait,
     log_joint_noisy_or_network,
     log_joint_real_combination_machine,
     log_joint_table,
     mixture_m_step,
-    noisy_or_leak_update,
-    noisy_or_weight_update,
-    noisy_or_weight_update_beta,
-    num_data_cut,
     posterior_mean,
     posterior_second_moments,
     posterior_table,
@@ -59,68 +42,20 @@ from oracle import (
     real_combination_log_evidence_gradient,
     real_combination_log_partition,
     selection_scores,
-    sparse_coding_m_step,
-    sparse_coding_sparsity,
     truncate_table,
 )
-from scipy import integrate, stats
-
-IDENTITY = 1e-12
-DIFFERENCE = 1e-7
-
-
-def close(found, wanted, tolerance=IDENTITY):
-    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
-
-
-def draws(seed=0):
-    return np.random.default_rng(seed)
-
-
-def machine(seed=1, num_causes=3, num_features=4):
-    rng = draws(seed)
-    return {
-        "weights": rng.normal(0.0, 0.8, (num_causes, num_features)),
-        "bias": rng.normal(-0.5, 0.7, num_causes),
-    }
-
-
-def trait(seed=2, num_factors=2, num_features=4):
-    rng = draws(seed)
-    return {
-        "weights": rng.normal(0.0, 1.1, (num_factors, num_features)),
-        "bias": rng.normal(0.3, 0.6, num_features),
-    }
-
-
-def network(seed=3, sizes=(4, 3, 2)):
-    rng = draws(seed)
-    sites = {f"leak_{layer}": rng.uniform(0.05, 0.6, size) for layer, size in enumerate(sizes)}
-    for layer in range(1, len(sizes)):
-        sites[f"weights_{layer}"] = rng.gamma(1.0, 0.9, (sizes[layer], sizes[layer - 1]))
-    return sites
-
-
-def coding(seed=4, num_causes=3, num_features=4):
-    rng = draws(seed)
-    weights = rng.normal(0.0, 2.0, (num_causes, num_features))
-    return {"weights": weights, "noise": 0.9, "sparsity": 0.3}
-
-
-def coded_data(parameters, num_data, seed=5):
-    rng = draws(seed)
-    causes = rng.random((num_data, len(parameters["weights"]))) < parameters["sparsity"]
-    noise = rng.normal(0.0, parameters["noise"], (num_data, parameters["weights"].shape[1]))
-    return causes @ parameters["weights"] + noise
-
-
-def mixture(seed=6, num_components=3, num_features=4):
-    rng = draws(seed)
-    return {
-        "mixing": rng.dirichlet(np.full(num_components, 3.0)),
-        "probs": rng.uniform(0.1, 0.9, (num_components, num_features)),
-    }
-
+from oracle.examples import (
+    DIFFERENCE,
+    close,
+    coded_data,
+    coding,
+    draws,
+    machine,
+    mixture,
+    network,
+    trait,
+)
+from scipy import integrate
 
 # Tables of states
 
@@ -299,281 +234,6 @@ def test_mixture_m_step_raises_the_likelihood_to_a_stationary_point():
         assert log_evidence(table).sum() > last
         last = log_evidence(table).sum()
         parameters = mixture_m_step(posterior_table(table), data, mask)
-
-
-# Henniges et al.
-
-
-def test_truncation_corrections_are_prior_sums_over_states():
-    states, sparsity = all_states(5), 0.23
-    mass = [np.prod(np.where(state == 1, sparsity, 1 - sparsity)) for state in states]
-    few = [m for m, state in zip(mass, states, strict=True) if state.sum() <= 2]
-    active = [m * s.sum() for m, s in zip(mass, states, strict=True) if s.sum() <= 2]
-    close(active_mass(sparsity, 5, 2), sum(few))
-    close(expected_active_mass(sparsity, 5, 2), sum(active))
-    close(num_data_cut(40, sparsity, 5, 2), 40 * sum(few))
-    close(num_data_cut(40, sparsity, 5, 5), 40.0)
-    # Without truncation the correction is one over H, as the paper notes.
-    close(active_mass(sparsity, 5, 5) * sparsity / expected_active_mass(sparsity, 5, 5), 1 / 5)
-
-
-def test_data_to_keep_are_the_best():
-    assert data_to_keep([0.3, -1.0, 2.0, 0.5], 2) == [2, 3]
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_sparse_coding_m_step_raises_the_likelihood_to_a_fixed_point(masked):
-    truth, states = coding(num_causes=2, num_features=3), all_states(2)
-    data = coded_data(truth, 15)
-    mask = draws(9).random(data.shape) < 0.85 if masked else None
-
-    def table_of(parameters):
-        return log_joint_table(
-            log_joint_binary_sparse_coding, parameters, {"causes": states}, data, mask
-        )
-
-    rng = draws(10)
-    parameters = {"weights": rng.normal(0.0, 2.0, (2, 3)), "noise": 2.0, "sparsity": 0.4}
-    last = -math.inf
-    for _ in range(60):
-        table = table_of(parameters)
-        evidence = log_evidence(table).sum()
-        assert evidence >= last - 1e-10
-        last = evidence
-        parameters = sparse_coding_m_step(
-            posterior_table(table), states, data, parameters["sparsity"], 2, mask=mask
-        )
-    for _ in range(2000):
-        previous = parameters
-        posterior = posterior_table(table_of(parameters))
-        parameters = sparse_coding_m_step(
-            posterior, states, data, parameters["sparsity"], 2, mask=mask
-        )
-        if np.abs(parameters["weights"] - previous["weights"]).max() < 1e-11:
-            break
-    slopes = finite_difference(lambda p: log_evidence(table_of(p)).sum(), parameters)
-    for slope in slopes.values():
-        close(slope, 0.0, 1e-6)
-
-
-def test_sparse_coding_m_step_sees_only_the_kept_data():
-    parameters, states = coding(), all_states(3)
-    data = coded_data(parameters, 30)
-    table = log_joint_table(log_joint_binary_sparse_coding, parameters, {"causes": states}, data)
-    posterior = posterior_table(table)
-    kept = data_to_keep(log_evidence(table), 25)
-    found = sparse_coding_m_step(posterior, states, data, 0.3, 2, kept=kept)
-    wanted = sparse_coding_m_step(posterior[:, kept], states, data[kept], 0.3, 2)
-    for name in wanted:
-        close(found[name], wanted[name])
-
-
-def test_sparsity_update_is_unbiased_under_truncation():
-    # With the prior restricted to γ active causes as posterior, (8) must give π back.
-    states, sparsity = all_states(4), 0.35
-    prior = np.prod(np.where(states == 1, sparsity, 1 - sparsity), axis=1)
-    prior[states.sum(1) > 2] = 0.0
-    posterior = (prior / prior.sum())[:, None]
-    close(sparse_coding_sparsity(posterior, states, sparsity, 2), sparsity)
-
-
-# Tipping
-
-
-def adaptive_log_evidence(log_joint, parameters, datum):
-    def density(*factors):
-        sites = {**parameters, "factors": np.array([factors])}
-        return math.exp(log_joint(sites, datum[None])[0])
-
-    limits = [(-9.0, 9.0)] * len(parameters["weights"])
-    accuracy = {"epsabs": 1e-8, "epsrel": 1e-8}
-    return math.log(integrate.nquad(density, limits, opts=accuracy)[0])
-
-
-@pytest.mark.parametrize("log_joint", [log_joint_latent_trait, log_joint_clipped_gaussian])
-@pytest.mark.parametrize("num_factors", [1, 2])
-def test_gauss_hermite_agrees_with_adaptive_integration(log_joint, num_factors):
-    parameters = trait(num_factors=num_factors, num_features=2)
-    parameters["weights"] *= 0.6
-    datum = np.array([1.0, 0.0])
-    table = quadrature_table(log_joint, parameters, *gauss_hermite(num_factors, 30), datum[None])
-    wanted = adaptive_log_evidence(log_joint, parameters, datum)
-    close(log_evidence(table)[0], wanted, 1e-7)
-
-
-@pytest.mark.parametrize("log_joint", [log_joint_latent_trait, log_joint_clipped_gaussian])
-def test_quadrature_evidence_sums_to_one_over_data(log_joint):
-    nodes, log_weights = gauss_hermite(2, 12)
-    table = quadrature_table(log_joint, trait(), nodes, log_weights, all_states(4))
-    # Sums over the data commute with any quadrature whose weights sum to one.
-    close(np.exp(log_evidence(table)).sum(), 1.0, 1e-11)
-
-
-def test_bound_is_below_and_touches():
-    for bit in (0.0, 1.0):
-        for activation in (-2.7, -0.4, 0.0, 1.3):
-            signed = (2.0 * bit - 1.0) * activation
-            exact = -math.log1p(math.exp(-signed))
-            close(bound_log_likelihood(bit, activation, abs(activation)), exact)
-            for variational in (0.0, 0.2, 1.0, 4.0):
-                assert bound_log_likelihood(bit, activation, variational) <= exact + IDENTITY
-    close(bound_slope(0.0), -0.125)
-    close(bound_slope(1e-3), -0.125, 1e-6)
-
-
-def test_bound_evidence_and_posterior_are_integrals_of_the_bound():
-    parameters = trait(num_features=5)
-    parameters["weights"] *= 0.5
-    data = (draws(11).random((3, 5)) < 0.5).astype(float)
-    variational = draws(12).uniform(0.1, 2.0, (3, 5))
-    mask = draws(13).random((3, 5)) < 0.7
-
-    def log_joint_bound(sites, data, mask=None):
-        result = np.zeros(len(data))
-        for n in range(len(data)):
-            result[n] = stats.norm.logpdf(sites["factors"][n]).sum()
-            for i in range(len(data[n])):
-                if mask is None or mask[n, i]:
-                    activation = sites["factors"][n] @ parameters["weights"][:, i]
-                    activation += parameters["bias"][i]
-                    result[n] += bound_log_likelihood(data[n, i], activation, variational[n, i])
-        return result
-
-    nodes, log_weights = gauss_hermite(2, 25)
-    table = quadrature_table(log_joint_bound, {}, nodes, log_weights, data, mask)
-    found = bound_log_evidence(**parameters, variational=variational, data=data, mask=mask)
-    close(found, log_evidence(table), 1e-9)
-    means, covariances = bound_posterior(
-        **parameters, variational=variational, data=data, mask=mask
-    )
-    posterior = posterior_table(table)
-    close(means, posterior_mean(posterior, nodes), 1e-8)
-    seconds = posterior_second_moments(posterior, nodes)
-    close(covariances + means[:, :, None] * means[:, None, :], seconds, 1e-8)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_bound_stays_below_the_evidence_and_its_em_climbs(masked):
-    parameters = trait(num_features=5)
-    data = (draws(14).random((8, 5)) < 0.5).astype(float)
-    mask = draws(15).random((8, 5)) < 0.8 if masked else None
-    variational = np.full((8, 5), 1.7)
-    nodes, log_weights = gauss_hermite(2, 25)
-    last = -math.inf
-    for _ in range(4):
-        for half in ("variational", "parameters"):
-            means, covariances = bound_posterior(
-                **parameters, variational=variational, data=data, mask=mask
-            )
-            if half == "variational":
-                variational = bound_update_variational(
-                    **parameters, means=means, covariances=covariances
-                )
-            else:
-                parameters = bound_m_step(means, covariances, variational, data, mask)
-            bound = bound_log_evidence(**parameters, variational=variational, data=data, mask=mask)
-            assert bound.sum() > last
-            last = bound.sum()
-    table = quadrature_table(log_joint_latent_trait, parameters, nodes, log_weights, data, mask)
-    assert np.all(bound < log_evidence(table))
-
-
-# Lewicki & Sejnowski
-
-
-@pytest.mark.parametrize(("layer", "unit"), [(1, 0), (1, 2), (2, 1)])
-def test_flip_probability_is_the_ratio_of_joints(layer, unit):
-    rng = draws(16)
-    sites = network()
-    sites["layer_1"] = (rng.random((7, 3)) < 0.5).astype(float)
-    sites["layer_2"] = (rng.random((7, 2)) < 0.5).astype(float)
-    data = (rng.random((7, 4)) < 0.5).astype(float)
-    mask = rng.random((7, 4)) < 0.7
-    flipped = {**sites, f"layer_{layer}": sites[f"layer_{layer}"].copy()}
-    flipped[f"layer_{layer}"][:, unit] = 1.0 - flipped[f"layer_{layer}"][:, unit]
-    before = np.exp(log_joint_noisy_or_network(sites, data, mask))
-    after = np.exp(log_joint_noisy_or_network(flipped, data, mask))
-    found = gibbs_flip_probability(sites, data, layer, unit, mask)
-    close(found, after / (before + after))
-
-
-def noisy_or_objective(parents, children, weights, leak, log_prior, mask):
-    total = log_prior(weights) + log_prior(leak)
-    for n in range(len(parents)):
-        for j in range(len(leak)):
-            if mask[n, j]:
-                reach = leak[j] + parents[n] @ weights[:, j]
-                total += math.log(-math.expm1(-reach)) if children[n, j] else -reach
-    return total
-
-
-def noisy_or_example():
-    rng = draws(17)
-    parents = (rng.random((25, 2)) < 0.5).astype(float)
-    weights, leak = rng.uniform(0.3, 1.5, (2, 3)), rng.uniform(0.1, 0.5, 3)
-    chance = -np.expm1(-(parents @ weights + leak))
-    children = (rng.random((25, 3)) < chance).astype(float)
-    mask = rng.random((25, 3)) < 0.9
-    return parents, children, rng.uniform(0.05, 0.15, (2, 3)), np.full(3, 0.1), mask
-
-
-@pytest.mark.parametrize("shape", [1.0, 1.6])
-def test_weight_update_9_climbs_to_a_stationary_point(shape):
-    parents, children, weights, leak, mask = noisy_or_example()
-
-    def log_prior(w):
-        # A flat gamma is finite at zero and beyond, where differences may step.
-        return (-1.5 * w if shape == 1.0 else (shape - 1.0) * np.log(w) - 1.5 * w).sum()
-
-    def objective(p):
-        return noisy_or_objective(parents, children, p["weights"], p["leak"], log_prior, mask)
-
-    first = objective({"weights": weights, "leak": leak})
-    for _ in range(3000):
-        arguments = (parents, children, weights, leak, shape, 1.5, mask)
-        new_weights = noisy_or_weight_update(*arguments)
-        new_leak = noisy_or_leak_update(*arguments)
-        if shape == 1.0:  # With a flat gamma the update is EM, and may not go down.
-            before = objective({"weights": weights, "leak": leak})
-            assert objective({"weights": new_weights, "leak": new_leak}) >= before - 1e-10
-        moved = np.abs(new_weights - weights).max() + np.abs(new_leak - leak).max()
-        weights, leak = new_weights, new_leak
-        if moved < 1e-11:
-            break
-    assert objective({"weights": weights, "leak": leak}) > first
-    # A flat prior may drive a weight to its boundary at zero, where the slope points outward.
-    slopes = finite_difference(objective, {"weights": weights, "leak": leak}, 1e-7)
-    for name, value in (("weights", weights), ("leak", leak)):
-        inside = value > 1e-3
-        assert inside.any()
-        close(slopes[name][inside], 0.0, 1e-5)
-
-
-def test_weight_update_with_a_beta_prior_is_stationary():
-    parents, children, weights, leak, mask = noisy_or_example()
-    for _ in range(3000):
-        new = noisy_or_weight_update_beta(parents, children, weights, leak, 1.4, 2.5, mask)
-        moved = np.abs(new - weights).max()
-        weights = new
-        if moved < 1e-11:
-            break
-
-    def objective(p):
-        reach = -np.expm1(-p["weights"])
-        log_prior = (0.4 * np.log(reach) + 1.5 * np.log1p(-reach)).sum()
-        nothing = noisy_or_objective(
-            parents, children, p["weights"], leak, lambda w: 0.0 * w.sum(), mask
-        )
-        return nothing + log_prior
-
-    close(finite_difference(objective, {"weights": weights})["weights"], 0.0, 1e-6)
-
-
-def test_top_layer_leak_is_a_base_rate():
-    layer = (draws(18).random((20, 3)) < 0.4).astype(float)
-    nobody, nothing = np.zeros((20, 0)), np.zeros((0, 3))
-    found = noisy_or_leak_update(nobody, layer, nothing, np.full(3, 0.7), rate=0.0)
-    close(-np.expm1(-found), layer.mean(0))
 
 
 # Lee & Sompolinsky
