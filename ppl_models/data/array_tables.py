@@ -28,7 +28,8 @@ def read_npz(path: Path, key: str | None) -> Cells:
     """One array of an .npz file: the only one, or the one called ``key``."""
     _expect(path, (b"PK",), "an .npz file")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here, because np.load leaves a damaged archive open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             if not archive.files:
                 raise complain(path, "holds no array")
             name = _choose(path, list(archive.files), key, "array")
@@ -53,12 +54,12 @@ def read_parquet(path: Path) -> Cells:
             path, "Parquet files need pyarrow: pip install 'latentbits[parquet]'"
         ) from None
     try:
-        table = pyarrow.parquet.read_table(path)
+        with pyarrow.parquet.ParquetFile(path) as file:
+            name_columns(path, list(file.schema_arrow.names))
+            # With pandas' own notes in the file its index comes back as an index: it is no column.
+            frame = file.read().to_pandas()
     except (pyarrow.ArrowException, OSError) as error:
         raise complain(path, f"is damaged ({error})") from None
-    name_columns(path, [str(name) for name in table.column_names])
-    # With pandas' own notes in the file its index comes back as an index: it is no column.
-    frame = table.to_pandas()
     return Cells(frame, name_columns(path, [str(name) for name in frame.columns]), 1, "")
 
 
@@ -121,7 +122,7 @@ def _expect(path: Path, magic: tuple[bytes, ...], what: str) -> bytes:
 
 
 def _loading(error: Exception) -> str:
-    if "allow_pickle" in str(error):
+    if any(sign in str(error) for sign in ("allow_pickle", "Python objects")):
         return "holds Python objects, which are not loaded: save numbers, or text as a text array"
     return f"is damaged ({error})"
 
