@@ -110,7 +110,7 @@ class TruncatedEM(Algorithm):
         key_start, key_memory, key = random.split(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
         memory = None
-        if self._searches:
+        if self.sets.keep:
             memory = self.sets.start(rows.num_data, reader.anatomy.num_bits, key_memory)
         return EMState(params, jnp.zeros((), int), key, memory)
 
@@ -119,17 +119,25 @@ class TruncatedEM(Algorithm):
         params, num_bits = state.params, reader.anatomy.num_bits
         size = chunk_rows(self.chunk_size, reader, self.sets.num_states(num_bits), rows)
         key, key_search, key_noise = random.split(state.rng_key, 3)
-        weights, memory = jnp.ones(rows.num_data), state.memory
-        if self._searches:
-            found, memory = self._search(reader, params, rows, size, memory, key_search)
-            if self.cut is not None:
-                weights = cut_weights(self.cut, state.step, found, self._mass(params, num_bits))
+        memory, weights = state.memory, jnp.ones(rows.num_data)
+        # One pass, unless states are to be kept or the data to learn from must be chosen first.
         m_step = self._m_step(kwargs)
+        chosen_here = (
+            self.cut is not None
+            and m_step is not None
+            and size == rows.num_data
+            and not self.sets.keep
+        )
+        if self.sets.keep or (self.cut is not None and not chosen_here):
+            found, memory = self._search(reader, params, rows, size, memory, key_search)
+            weights = self._weights(params, state.step, found, num_bits)
         chunk_reader = reader.at(size)
 
         def summarise(arguments: Any, extra: Any, fresh: Array) -> Any:
             weights, memory = extra
             posterior = self.sets.expect(chunk_reader, params, arguments, memory)
+            if chosen_here:
+                weights = self._weights(params, state.step, posterior.evidence, num_bits)
             heavy = weights * fresh
             sums = m_step.statistics(posterior, heavy, arguments) if m_step is not None else ()
             return fresh @ posterior.evidence, sums
@@ -150,7 +158,8 @@ class TruncatedEM(Algorithm):
         for name, deviation in self.parameter_noise.items():
             key_noise, key_site = random.split(key_noise)
             new[name] = new[name] + deviation * random.normal(key_site, new[name].shape)
-        return EMState(new, state.step + 1, key, memory), -evidence
+        kept = memory if self.sets.keep else None
+        return EMState(new, state.step + 1, key, kept), -evidence
 
     def get_params(self, state: EMState) -> Params:
         return state.params
@@ -205,19 +214,28 @@ class TruncatedEM(Algorithm):
 
         return compute(memory)
 
-    @property
-    def _searches(self) -> bool:
-        """Whether the states must be known before the sums: to be kept, or to choose the data."""
-        return self.sets.keep or self.cut is not None
-
     def _search(
         self, reader: Reader, params: Params, rows: Rows, size: int, memory: Any, key: Array
     ) -> tuple[Array, Any]:
+        if memory is None:
+            memory = self.sets.start(rows.num_data, reader.anatomy.num_bits, key)
+
         def search(arguments: Any, memory: Any, start: Array) -> tuple[Array, Any]:
             local = random.fold_in(key, start)
             return self.sets.search(reader.at(size), params, arguments, memory, local)
 
         return map_over_chunks(search, rows, size, memory)
+
+    def _weights(self, params: Params, step: Array, evidence: Array, num_bits: int) -> Array:
+        """1 for the data to learn from, 0 for the others."""
+        if self.cut is None:
+            return jnp.ones_like(evidence)
+        mass, cut = self._mass(params, num_bits), self.cut
+        return jax.lax.cond(
+            step > cut.begin,
+            lambda: cut_weights(cut, step, evidence, mass),
+            lambda: jnp.ones_like(evidence),
+        )
 
     def _m_step(self, kwargs: dict) -> ClosedForm | None:
         if self.m_step is not None or self.prior:
