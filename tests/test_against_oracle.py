@@ -1,9 +1,9 @@
 """Every program's log joint, value and gradient, against the oracle's loops.
 
 One row of ``CASES`` is one program at one size: what its parameters, latents and data are drawn
-from, and the oracle's function. Each row is read in float32 and float64, with and without a mask,
-and with and without a candidate axis. The examples are random and asymmetric: a symmetric one
-cannot show a sign error or a transposed matrix.
+from, and the oracle's function. A program's first row is read in float32 and float64, with and
+without a mask, with and without a candidate axis; its other rows, which try the edges, with both.
+The examples are random and asymmetric: a symmetric one cannot show a sign error.
 
 Tolerances: in float64 both sides compute the same number, so 1e-12; in float32 a log density keeps
 1e-5 of its largest term. Gradients are held to the oracle's central differences, whose own error is

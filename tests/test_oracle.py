@@ -131,6 +131,11 @@ def test_truncation_bounds_the_evidence_and_all_states_reach_it():
     close(log_evidence(truncate_table(table, states, [states] * 6)), log_evidence(table))
 
 
+def test_selection_scores_by_hand():
+    weights, datum = np.array([[3.0, 4.0], [0.0, -2.0]]), np.array([2.0, 1.0])
+    close(selection_scores(weights, datum), [2.0, -1.0])
+
+
 def test_candidates_are_the_states_of_equation_4():
     kept = candidate_states(np.array([0.1, 3.0, -2.0, 2.0, 1.0]), num_candidates=3, max_active=2)
     pairs = {(0, 1, 0, 1, 0), (0, 1, 0, 0, 1), (0, 0, 0, 1, 1)}

@@ -39,7 +39,7 @@ from oracle import (
     sparse_coding_m_step,
     sparse_coding_sparsity,
 )
-from oracle.examples import IDENTITY, close, coded_data, coding, draws, network, trait
+from oracle.examples import DIFFERENCE, IDENTITY, close, coded_data, coding, draws, network, trait
 from scipy import integrate, stats
 
 # Henniges et al.
@@ -191,6 +191,23 @@ def test_bound_evidence_and_posterior_are_integrals_of_the_bound():
     close(means, posterior_mean(posterior, nodes), 1e-8)
     seconds = posterior_second_moments(posterior, nodes)
     close(covariances + means[:, :, None] * means[:, None, :], seconds, 1e-8)
+
+
+def test_variational_update_8_ends_where_the_bound_is_best():
+    parameters = trait(num_features=3)
+    data = np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    variational = np.full((2, 3), 1.3)
+    for _ in range(300):
+        moments = bound_posterior(**parameters, variational=variational, data=data)
+        variational = bound_update_variational(
+            **parameters, means=moments[0], covariances=moments[1]
+        )
+
+    def bound(p):
+        return bound_log_evidence(**parameters, **p, data=data).sum()
+
+    slopes = finite_difference(bound, {"variational": variational})
+    close(slopes["variational"], 0.0, DIFFERENCE)
 
 
 @pytest.mark.parametrize("masked", [False, True])
