@@ -34,7 +34,8 @@ def clipped_gaussian(
     N(0, I)`, makes a probit model, :math:`P(s_i = 1 \mid y) = \Phi((\xi_i + w_i^T y) /
     \sqrt{\psi_i})`, which methods that need a gradient can use. A sign does not know the scale:
     only :math:`W` and :math:`\xi` over the standard deviation of the clipped variable are
-    identified. The paper's :math:`s = \pm 1` is :math:`2t - 1` for the observed :math:`t` in {0, 1}.
+    identified. The paper's :math:`s = \pm 1` is :math:`2t - 1` for the observed :math:`t` in
+    {0, 1}.
 
     ============  ===================  ===========================
     site          paper's symbol       shape

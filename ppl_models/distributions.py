@@ -135,12 +135,12 @@ def _log_normal_cdf(x: Array) -> Array:
     r"""Log of :math:`\Phi(x)`, with derivatives that hold in the far tail and are never NaN.
 
     JAX's own gradient is the exponential of a difference of two numbers of size :math:`x^2/2`, of
-    which nothing is right in single precision at :math:`x = -10^4`. Below -20 the asymptotic series
-    is exact to double precision (its first neglected term is below 3e-12, of a log of -200), and so
-    are its derivatives.
+    which nothing is right in single precision at :math:`x = -10^4`. From -20 down the asymptotic
+    series is exact to double precision (its first neglected term is below 3e-12, of a log of -200),
+    and so are its derivatives.
     """
     lowest = -math.sqrt(float(jnp.finfo(x.dtype).max))
-    tail = x < -20
+    tail = x <= -20
     z = jnp.where(tail & (x > lowest), x, -20.0)
     y = 1 / z**2
     series = -y * (1 - 3 * y * (1 - 5 * y * (1 - 7 * y * (1 - 9 * y))))
