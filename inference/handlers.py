@@ -4,10 +4,10 @@ The program stays as it is; each handler changes what one of its sites means.
 
     states            a latent site takes many values at once, on a new leading axis
     marginal          the latent site is summed out, the observed one becomes a mixture
-    quadratic_bound   an observed Bernoulli becomes a quadratic lower bound of itself
+    quadratic_bound   an observed Bernoulli or category becomes a quadratic lower bound of itself
 
-By the time a message reaches a handler outside the program, the plates inside have acted on it: `fn`
-is expanded, `scale` is final. Both facts are used below.
+By the time a message reaches a handler outside the program, the plates inside have acted on it:
+`fn` is expanded, `scale` is final. Both facts are used below.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax.scipy.special import logsumexp
 from numpyro.primitives import Messenger
 
 from inference.anatomy import Anatomy, Latent, ProgramError, inspect, trace_shapes
-from inference.bounds import BoundedBernoulli, map_base, unmasked
+from inference.bounds import BoundedBernoulli, BoundedCategorical, map_base, unmasked
 from inference.mixture import StateMixture
 from inference.states import AllStates, StateSet
 
@@ -186,11 +186,12 @@ class _Run:
             )
         if self.waiting:
             raise ProgramError(
-                f"site {msg['name']!r} comes before the latents {sorted(self.waiting)} of its datum: "
-                "sample every latent of a datum before its observations"
+                f"site {msg['name']!r} comes before the latents {sorted(self.waiting)} of its "
+                "datum: sample every latent of a datum before its observations"
             )
         power = _ratio(msg["scale"], self.scale)
         self.pending[msg["name"]] = (msg["fn"], power)
+        assert self.log_weights is not None
         msg["fn"] = StateMixture(msg["fn"], self.log_weights, self.evidence, power, self.anatomy)
         msg["scale"] = self.scale
         msg["cond_indep_stack"] = [
@@ -206,15 +207,19 @@ class _Run:
         self.evidence = logsumexp(self.log_weights, axis=0)
 
 
-# `quadratic_bound` swaps the likelihood for a bound that is quadratic in the logits, so that the log
-# joint becomes quadratic in whatever enters the logits linearly: Gaussian latents then have a
+# `quadratic_bound` swaps the likelihood for a bound that is quadratic in the logits: the log joint
+# becomes quadratic in whatever enters the logits linearly: Gaussian latents then have a
 # Gaussian posterior, binary ones the matrix-product path.
 class quadratic_bound(Messenger):  # noqa: N801
-    """Replace an observed Bernoulli site by its Jaakkola–Jordan bound at `xi`.
+    """Replace an observed site by a bound that is quadratic in its logits.
+
+    A Bernoulli site takes Jaakkola and Jordan's, a categorical one Böhning's: `inference.bounds`.
 
     :param fn: the program.
-    :param site: the observed Bernoulli site.
-    :param xi: variational parameters, broadcast against the site's logits: (num_data, num_features).
+    :param site: the observed Bernoulli or categorical site.
+    :param xi: variational parameters, broadcast against the site's logits: (num_data, num_features)
+        for Bernoulli, where the bound touches at logits ±xi; (num_data, num_features, num_levels)
+        for categorical, where it touches at logits xi.
     """
 
     def __init__(self, fn: Callable | None = None, site: str = "observed", xi: Array | float = 0.0):
@@ -226,11 +231,15 @@ class quadratic_bound(Messenger):  # noqa: N801
             msg["fn"] = map_base(msg["fn"], self._bounded)
 
     def _bounded(self, fn: dist.Distribution) -> dist.Distribution:
-        if not isinstance(fn, dist.BernoulliLogits | dist.BernoulliProbs):
-            raise ProgramError(
-                f"site {self.site!r} is {type(fn).__name__}: the bound is for Bernoulli sites"
-            )
-        return BoundedBernoulli(fn.logits, self.xi)
+        xi = jnp.asarray(self.xi)
+        if isinstance(fn, dist.BernoulliLogits | dist.BernoulliProbs):
+            return BoundedBernoulli(fn.logits, xi)
+        if isinstance(fn, dist.CategoricalLogits | dist.CategoricalProbs):
+            return BoundedCategorical(fn.logits, xi)
+        raise ProgramError(
+            f"site {self.site!r} is {type(fn).__name__}: the bound is for Bernoulli and "
+            "categorical sites"
+        )
 
 
 def table_of(anatomy: Anatomy, states: StateSet) -> Array:
