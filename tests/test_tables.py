@@ -430,18 +430,22 @@ def test_damaged_files_get_their_line(tmp_path, name, what):
         "a.parquet": b"PAR1",
         "a.nc": b"\x89HDF\r\n\x1a\n",
     }[name]
-    assert_complaint(write(path, start + garbage), "is damaged")
+    assert_complaint(write(path, start + garbage), "cannot be read (")
 
 
 def test_truncated_arrays_get_their_line(tmp_path):
     path = tmp_path / "a.npy"
     np.save(path, np.ones((100, 3)))
     write(path, path.read_bytes()[:-50])
-    assert_complaint(path, "is damaged")
+    assert_complaint(path, "cannot be read (")
     path = tmp_path / "a.npz"
     np.savez(path, np.ones((100, 3)))
     write(path, path.read_bytes()[:-50])
-    assert_complaint(path, "is damaged")
+    assert_complaint(path, "cannot be read (")
+    np.savez_compressed(path, np.arange(300).reshape(100, 3) % 7)
+    damaged = bytearray(path.read_bytes())
+    damaged[120:160] = bytes(40)
+    assert_complaint(write(path, bytes(damaged)), "array 'arr_0' cannot be read (")
 
 
 def test_parquet_with_bad_columns(tmp_path):

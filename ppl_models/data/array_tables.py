@@ -5,41 +5,53 @@ Nothing is ever unpickled: an object array in a file is an error, not a program 
 
 from __future__ import annotations
 
-import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ppl_models.data.cells import Cells, complain, name_columns, show
+from ppl_models.data.cells import Cells, InputError, complain, name_columns, show
+
+
+@contextmanager
+def _parsing(path: Path, what: str = "") -> Iterator[None]:
+    """Damage shows in a parser as any error whatever, an IndexError as soon as an OSError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if any(sign in str(error) for sign in ("allow_pickle", "Python objects")):
+            problem = "holds Python objects, which are not loaded: save numbers or text instead"
+        else:
+            problem = f"cannot be read ({error})"
+        raise complain(path, what + problem) from None
 
 
 def read_npy(path: Path) -> Cells:
     """The array of an .npy file, left on disk until it is read through."""
     _expect(path, (b"\x93NUMPY",), "an .npy file")
-    try:
+    with _parsing(path):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise complain(path, _loading(error)) from None
     return _matrix(path, array)
 
 
 def read_npz(path: Path, key: str | None) -> Cells:
     """One array of an .npz file: the only one, or the one called ``key``."""
     _expect(path, (b"PK",), "an .npz file")
-    try:
-        # Opened here, because np.load leaves a damaged archive open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            if not archive.files:
-                raise complain(path, "holds no array")
-            name = _choose(path, list(archive.files), key, "array")
+    # Opened here, because np.load leaves a damaged archive open.
+    with (
+        _parsing(path),
+        path.open("rb") as file,
+        np.load(file, allow_pickle=False) as archive,
+    ):
+        if not archive.files:
+            raise complain(path, "holds no array")
+        name = _choose(path, list(archive.files), key, "array")
+        with _parsing(path, f"array {show(name)} "):
             array = archive[name]
-    except (EOFError, OSError, zipfile.BadZipFile) as error:
-        raise complain(path, f"is damaged ({error})") from None
-    except ValueError as error:
-        if type(error) is not ValueError:
-            raise
-        raise complain(path, f"array {show(name)} {_loading(error)}") from None
     return _matrix(path, array)
 
 
@@ -47,19 +59,15 @@ def read_parquet(path: Path) -> Cells:
     """The columns of a Parquet file."""
     _expect(path, (b"PAR1",), "a Parquet file")
     try:
-        import pyarrow
-        import pyarrow.parquet
+        from pyarrow.parquet import ParquetFile
     except ImportError:
         raise complain(
             path, "Parquet files need pyarrow: pip install 'latentbits[parquet]'"
         ) from None
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            name_columns(path, list(file.schema_arrow.names))
-            # With pandas' own notes in the file its index comes back as an index: it is no column.
-            frame = file.read().to_pandas()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise complain(path, f"is damaged ({error})") from None
+    with _parsing(path), ParquetFile(path) as file:
+        name_columns(path, list(file.schema_arrow.names))
+        # With pandas' own notes in the file its index comes back as an index: it is no column.
+        frame = file.read().to_pandas()
     return Cells(frame, name_columns(path, [str(name) for name in frame.columns]), 1, "")
 
 
@@ -69,22 +77,23 @@ def read_netcdf(path: Path, key: str | None) -> Cells:
     Text along the second dimension gives the columns their names.
     """
     magic = _expect(path, (b"\x89HDF\r\n\x1a\n", b"CDF"), "a netCDF file")
+    import pandas as pd
     import xarray
 
     options: dict[str, Any] = {"engine": "scipy"}
     if magic != b"CDF":
+        # h5netcdf prints a traceback on its way out of a damaged file: let HDF5 look first.
+        import h5py
+
+        with _parsing(path), h5py.File(path, "r") as file:
+            file.visititems(lambda _, item: list(item.attrs) and None)
         options = {"engine": "h5netcdf", "phony_dims": "sort"}
-    try:
-        with xarray.open_dataset(path, decode_times=False, **options) as dataset:
-            variables = {str(name): variable.load() for name, variable in dataset.items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise complain(path, f"is damaged ({error})") from None
+    with _parsing(path), xarray.open_dataset(path, decode_times=False, **options) as dataset:
+        variables = {str(name): variable.load() for name, variable in dataset.items()}
     if not variables:
         raise complain(path, "holds no variable at its top level")
-    lengths = {variable.dims for variable in variables.values()}
-    if key is None and len(lengths) == 1 and len(next(iter(lengths))) == 1:
-        import pandas as pd
-
+    dimensions = {variable.dims for variable in variables.values()}
+    if key is None and len(dimensions) == 1 and len(next(iter(dimensions))) == 1:
         frame = pd.DataFrame({name: variable.values for name, variable in variables.items()})
         return Cells(frame, name_columns(path, list(variables)), 1, "")
     variable = variables[_choose(path, list(variables), key, "variable")]
@@ -119,12 +128,6 @@ def _expect(path: Path, magic: tuple[bytes, ...], what: str) -> bytes:
         if start.startswith(mark):
             return mark
     raise complain(path, f"is not {what}, whatever its name says")
-
-
-def _loading(error: Exception) -> str:
-    if any(sign in str(error) for sign in ("allow_pickle", "Python objects")):
-        return "holds Python objects, which are not loaded: save numbers, or text as a text array"
-    return f"is damaged ({error})"
 
 
 def _choose(path: Path, names: list[str], key: str | None, what: str) -> str:
