@@ -99,6 +99,9 @@ def test_one_column_with_an_empty_cell(tmp_path):
     table = load_table(write(tmp_path / "a.csv", "q\n1\n\n0\n"), allow_empty=True)
     assert table.values.tolist() == [[1.0], [0.0], [0.0]]
     assert table.mask.tolist() == [[True], [False], [True]]
+    table = load_table(write(tmp_path / "a.csv", "do you smoke\n\n1\n0\n"), allow_empty=True)
+    assert table.columns == ("do you smoke",)
+    assert table.mask.tolist() == [[False], [True], [True]]
 
 
 @pytest.mark.parametrize(

@@ -112,14 +112,15 @@ def _decode(path: Path, raw: bytes) -> str:
 
 
 def _delimiter(path: Path, text: str) -> str:
-    """What stands between cells: a tab in .tsv; else the first of ``; tab , space`` in row 2 or 1.
+    """What stands between cells: a tab in .tsv; else the first of ``; tab , space`` in a row.
 
-    The second row is asked first, because names may hold commas and spaces where values do not.
+    The first row below the top one is asked, because names may hold commas and spaces where values
+    do not.
     """
     if ".tsv" in path.name.lower():
         return "\t"
-    top = text.split("\n", 2)
-    line = top[1] if len(top) > 1 and top[1].strip() else top[0]
+    top, *below = text.split("\n", 20)
+    line = next((line for line in below[:19] if line.strip()), top)
     return next((mark for mark in (";", "\t", ",", " ") if mark in line.strip(" ")), ",")
 
 
