@@ -1,6 +1,6 @@
 """E-steps over sets of binary states, as functions of arrays.
 
-The states of a datum are all states, with at most k active, of C candidate bits; and, where C is less
+The states of a datum are those of C candidate bits with at most k of them on; and, where C is less
 than the number of bits, every other bit alone (Henniges et al. 2010, eq. 4). For a quadratic log
 joint, all states of all data are one matrix product: (data × features) @ (features × states), with
 the candidates' bits and pairs of bits as features. Its transpose gives the moments.
@@ -40,7 +40,7 @@ class Candidates(NamedTuple):
 
     :param select: ``select(params, *args, **kwargs) -> (num_data, num_bits)``, larger is better; by
         default the log joint of the state in which that bit alone is on.
-    :param keep: a datum keeps its candidates of the last step unless the new ones explain it better.
+    :param keep: a datum keeps its last candidates unless the new ones explain it better.
     """
 
     num_candidates: int
@@ -113,13 +113,14 @@ class Candidates(NamedTuple):
         if self.num_candidates == num_bits:
             return jnp.broadcast_to(jnp.arange(num_bits, dtype=jnp.int32), (num_data, num_bits))
         if self.select is None:
+            assert scene.single is not None
             scores = scene.single
         else:
             scores = self.select(params, *arguments[0], **arguments[1])
             if scores.shape != (num_data, num_bits):
                 raise ProgramError(
-                    f"the selection function returned shape {scores.shape}, wanted one score a bit: "
-                    f"({num_data}, {num_bits})"
+                    f"the selection function returned shape {scores.shape}, "
+                    f"wanted one score a bit: ({num_data}, {num_bits})"
                 )
         return best_bits(scores, self.num_candidates)
 

@@ -174,5 +174,5 @@ def _stand_in(leaf: Any, num_rows: int, seed: int) -> Array:
     if jnp.issubdtype(leaf.dtype, jnp.floating):
         values = np.asarray(leaf[chosen], np.float64) if known else generator.normal(size=shape)
         return jnp.asarray(values * generator.uniform(0.5, 1.5, shape))
-    values = np.asarray(leaf[chosen]) if known else generator.integers(0, 2, shape)
-    return jnp.asarray(values).astype(leaf.dtype)
+    whole = np.asarray(leaf[chosen]) if known else generator.integers(0, 2, shape)
+    return jnp.asarray(whole).astype(leaf.dtype)

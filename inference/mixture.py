@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -26,7 +26,7 @@ class StateMixture(dist.Distribution):
     :param power: :math:`\alpha`, where the site is scaled differently from the latents.
     """
 
-    arg_constraints = {}  # noqa: RUF012
+    arg_constraints: ClassVar = {}
     pytree_data_fields = ("component", "log_weights", "evidence", "power")
     pytree_aux_fields = ("anatomy",)
 

@@ -107,7 +107,7 @@ def _values(reader: Reader, params: Params, arguments: Arguments, bits: Array) -
 
 
 def _codes(bits: Array) -> Array:
-    """Two random 32-bit sums that tell states apart, (2, ...): they agree by chance in 1 of 2^64."""
+    """Two random 32-bit sums that tell states apart, (2, ...); chance agreement is 1 in 2^64."""
     multipliers = random.bits(random.key(0), (2, bits.shape[-1]), jnp.uint32)
     return jnp.stack([(bits * m).sum(-1, dtype=jnp.uint32) for m in multipliers])
 

@@ -34,7 +34,7 @@ class Reader(NamedTuple):
         return self._replace(anatomy=self.anatomy.with_rows(num_data))
 
     def log_joint(self, params: Params, bits: Array, arguments: Arguments) -> Array:
-        """log p(y_n, s) by running the program on states (S, num_data or 1, num_bits): (S, num_data)."""
+        """log p(y_n, s), (S, num_data): the program run on states (S, num_data or 1, num_bits)."""
         return log_joint(self.model, self.anatomy, params, bits.astype(jnp.int32), arguments)
 
     def form(self, params: Params, arguments: Arguments) -> Form:

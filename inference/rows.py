@@ -58,7 +58,7 @@ def sum_over_chunks(
 ) -> Any:
     """Sum a pytree of statistics over the data, a chunk at a time.
 
-    `function(arguments, extra, fresh)` gets one chunk: `extra` is a pytree of further per-row arrays
+    `function(arguments, extra, fresh)` gets one chunk: `extra` is a pytree of further arrays by row
     (weights, say), `fresh` is 1 for rows not counted before. The last chunk overlaps the one before
     it, so that all have one shape and nothing is copied or padded. Sums are compensated (Kahan), so
     that many small chunks lose no digits in float32.

@@ -1,7 +1,7 @@
 """Which latent states to look at.
 
-A state set is a recipe for a table of states, S rows of `num_bits` values. The sets of this file are
-the same for every datum; sets chosen per datum are made by the methods that need them.
+A state set is a recipe for a table of states, S rows of `num_bits` values. The sets here are the
+same for every datum; sets chosen per datum are made by the methods that need them.
 
     all states           exact: the posterior and the evidence of the program itself
     at most k active     a truncation, so a lower bound of the evidence
@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,8 +71,8 @@ class Given:
     (2, 2)
     """
 
-    def __init__(self, states: Sequence | np.ndarray):
-        self.states = states if hasattr(states, "ndim") else np.asarray(states)
+    def __init__(self, states: Any):
+        self.states: Any = states if hasattr(states, "ndim") else np.asarray(states)
         if self.states.ndim not in (2, 3):
             raise ValueError(
                 "states must be (num_states, num_bits) or (num_states, num_data, num_bits), "

@@ -1,4 +1,4 @@
-"""E-step over one table of states for all data: the program is run on it, whatever the latents are."""
+"""E-step over one table of states for all data: the program is run on it, whatever its latents."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def truncation(sparsity: Array, num_causes: int, max_active: int) -> tuple[Array
 
 @dataclasses.dataclass(frozen=True)
 class MixtureUpdate:
-    """Mixture of Bernoulli products: responsibilities weigh the rows (Freund & Haussler 1994, §2.3).
+    """Mixture of Bernoulli products: responsibilities weigh the rows (Freund & Haussler, §2.3).
 
     A mask is respected: a cell that was not seen does not count for its column.
     """

@@ -195,7 +195,8 @@ def start_params(
     unknown = set(params) - set(reader.anatomy.parameters)
     if unknown:
         raise ValueError(
-            f"no parameter {sorted(unknown)} in the program: it has {list(reader.anatomy.parameters)}"
+            f"no parameter {sorted(unknown)} in the program: "
+            f"it has {list(reader.anatomy.parameters)}"
         )
     return {name: jnp.asarray(value, float) for name, value in params.items()}
 

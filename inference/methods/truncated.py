@@ -39,12 +39,12 @@ class TruncatedEM(Algorithm):
 
     :param model: any program with binary latents inside its data plate.
     :param max_active: γ, the most bits on at once; its correction of π (eq. 8) comes with it.
-    :param num_candidates: H', the bits whose combinations are looked at for a datum; every other bit
-        is looked at alone.
-    :param select: what ranks the candidates, ``select(params, *args, **kwargs) -> (num_data, bits)``;
-        by default the log joint of each bit alone, which needs nothing but the program.
-    :param keep: a datum keeps its candidates unless the new ones explain it better, so that the loss
-        never rises. False is the paper's rule.
+    :param num_candidates: H', the bits whose combinations are looked at for a datum; every other
+        bit is looked at alone.
+    :param select: ranks the candidates, ``select(params, *args, **kwargs) -> (num_data, bits)``; by
+        default the log joint of each bit alone, which needs nothing but the program.
+    :param keep: a datum keeps its candidates unless the new ones explain it better, so that the
+        loss never rises. False is the paper's rule.
     :param persistent: remember whole states instead: see `inference.persistent`.
     :param cut: learn from the best explained data only, by the paper's schedule.
     :param parameter_noise: site -> standard deviation of noise added to it after each step.
@@ -105,7 +105,8 @@ class TruncatedEM(Algorithm):
         for name in [*self.parameter_noise, *([self.cut.sparsity] if self.cut else [])]:
             if name not in reader.anatomy.parameters:
                 raise ProgramError(
-                    f"no parameter {name!r} in the program: it has {list(reader.anatomy.parameters)}"
+                    f"no parameter {name!r} in the program: "
+                    f"it has {list(reader.anatomy.parameters)}"
                 )
         key_start, key_memory, key = random.split(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)

@@ -1,0 +1,207 @@
+"""Truncated EM read off the program against the same algorithm written by hand, and the ceiling.
+
+    python tests/benchmarks/bench_states.py [--full] [--json FILE]
+
+Measured in one run, compilation apart: seconds an EM iteration of binary sparse coding as read off
+the program and as written by hand for this one model, and their largest difference; log joints of
+states per second against a plain matrix product of the same size, which is the ceiling; and how the
+time of an iteration grows with the number of rows, causes and candidates. Sizes are the paper's
+(26×26 patches, 700 causes, 8 of 10 candidates) on fewer rows; `--full` takes all 200 000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+
+from inference import TruncatedEM
+from inference.expectation import Candidates, _design, _logits, _scene, best_bits
+from inference.methods.em import EMState
+from inference.reader import open_program
+from ppl_models import binary_sparse_coding
+
+
+def seconds(function, *args, repeats: int = 5) -> float:
+    """Median seconds of a warm call: processor time on a CPU, which others do not disturb."""
+    jax.block_until_ready(function(*args))
+    clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
+    taken = []
+    for _ in range(repeats):
+        began = clock()
+        jax.block_until_ready(function(*args))
+        taken.append(clock() - began)
+    return statistics.median(taken)
+
+
+def by_hand(params: dict, data: Array, sets: Candidates, chunk: int) -> dict:
+    """One iteration of eqs. (3)–(8) for binary sparse coding alone, no program in sight."""
+    weights, noise, sparsity = params["weights"], params["noise"], params["sparsity"]
+    num_causes, num_features = weights.shape
+    table, design = sets.table(), _design(sets.table())
+    first, second = np.triu_indices(sets.num_candidates, 1)
+    gram = weights @ weights.T / noise**2
+    bias = jnp.log(sparsity / (1 - sparsity)) - 0.5 * jnp.diagonal(gram)
+
+    def one(start: Array) -> dict:
+        y = lax.dynamic_slice_in_dim(data, start, chunk)
+        single = y @ weights.T / noise**2 + bias
+        chosen = best_bits(single, sets.num_candidates)
+        pairs = -gram[chosen[:, first], chosen[:, second]]
+        features = jnp.concatenate([jnp.take_along_axis(single, chosen, 1), pairs], axis=1)
+        inside = jnp.matmul(features, design.T, precision=lax.Precision.HIGHEST)
+        each = jnp.arange(chunk)[:, None]
+        outside = single.at[each, chosen].set(-jnp.inf)
+        total = jnp.logaddexp(
+            jax.scipy.special.logsumexp(inside, axis=1), jax.scipy.special.logsumexp(outside, axis=1)
+        )
+        moments = jnp.matmul(
+            jnp.exp(inside - total[:, None]), design, precision=lax.Precision.HIGHEST
+        )
+        inner, joint = moments[:, : sets.num_candidates], moments[:, sets.num_candidates :]
+        mean = jnp.exp(outside - total[:, None]).at[each, chosen].set(inner)
+        where = chosen[:, first] * num_causes + chosen[:, second]
+        upper = jnp.zeros(num_causes**2).at[where].add(joint).reshape(num_causes, num_causes)
+        return {
+            "cross": mean.T @ y,
+            "second": upper + upper.T + jnp.diag(mean.sum(0)),
+            "active": mean.sum(),
+            "power": jnp.sum(y * y),
+        }
+
+    starts = jnp.arange(0, data.shape[0], chunk)
+    if len(starts) == 1:
+        sums = one(starts[0])
+    else:
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape), jax.eval_shape(one, starts[0]))
+        sums, _ = lax.scan(lambda c, s: (jax.tree.map(jnp.add, c, one(s)), None), zero, starts)
+    ridge = 10 * jnp.finfo(gram.dtype).eps * jnp.trace(sums["second"]) / num_causes
+    new = jnp.linalg.solve(sums["second"] + ridge * jnp.eye(num_causes), sums["cross"])
+    residual = (
+        sums["power"] - 2 * jnp.sum(new * sums["cross"]) + jnp.sum((new @ new.T) * sums["second"])
+    )
+    from inference.updates import truncation
+
+    a, b = truncation(sparsity, num_causes, sets.max_active)
+    return {
+        "weights": new,
+        "noise": jnp.sqrt(residual / data.size),
+        "sparsity": sparsity * a / b * sums["active"] / data.shape[0],
+    }
+
+
+def problem(num_data: int, side: int, num_causes: int, seed: int = 0) -> tuple[Array, dict]:
+    """Patches drawn from the model itself, near the paper's sparseness and noise."""
+    key_w, key_s, key_y = random.split(random.key(seed), 3)
+    weights = random.normal(key_w, (num_causes, side * side)) * 0.3
+    causes = random.bernoulli(key_s, 7.5 / num_causes, (num_data, num_causes))
+    data = causes @ weights + 0.6 * random.normal(key_y, (num_data, side * side))
+    return data, {"weights": weights, "noise": jnp.array(0.6), "sparsity": jnp.array(7.5 / num_causes)}
+
+
+def iteration(num_data: int, num_causes: int, sets: Candidates, chunk: int, side: int = 26) -> dict:
+    """Seconds an iteration, read off the program and written by hand, and how far they differ."""
+    data, params = problem(num_data, side, num_causes)
+    em = TruncatedEM(
+        binary_sparse_coding,
+        max_active=sets.max_active,
+        num_candidates=sets.num_candidates,
+        keep=False,
+        chunk_size=chunk,
+    )
+    state = EMState(params, jnp.zeros((), int), random.key(0), None)
+    em.init(random.key(0), data, num_causes=num_causes)  # finds the form, once
+    read = jax.jit(lambda state, data: em.update(state, data, num_causes=num_causes)[0].params)
+    hand = jax.jit(partial(by_hand, sets=sets, chunk=chunk))
+    began = time.perf_counter()
+    ours, theirs = read(state, data), hand(params, data)
+    jax.block_until_ready((ours, theirs))
+    compile_seconds = time.perf_counter() - began
+    apart = max(float(jnp.abs(ours[k] - theirs[k]).max() / jnp.abs(theirs[k]).max()) for k in ours)
+    slow, fast = seconds(read, state, data), seconds(hand, params, data)
+    return {
+        "num_data": num_data, "num_causes": num_causes, "num_candidates": sets.num_candidates,
+        "chunk_size": chunk, "read_seconds": slow, "hand_seconds": fast, "ratio": slow / fast,
+        "largest_relative_difference": apart, "compile_seconds": compile_seconds,
+    }  # fmt: skip
+
+
+def ceiling(num_data: int, num_causes: int, sets: Candidates, side: int = 26) -> dict:
+    """Log joints of states per second, and a plain product of the same size."""
+    data, params = problem(num_data, side, num_causes)
+    reader, _ = open_program(binary_sparse_coding, (data,), {"num_causes": num_causes})
+    design = jnp.asarray(_design(sets.table()))
+
+    def prepare(params: dict, data: Array):
+        arguments = ((data,), {"num_causes": num_causes})
+        scene = _scene(sets, reader, params, arguments)
+        return scene, best_bits(scene.single, sets.num_candidates)
+
+    def evaluate(params: dict, data: Array, scene, chosen: Array) -> Array:
+        arguments = ((data,), {"num_causes": num_causes})
+        return _logits(sets, scene, reader, params, arguments, chosen)[0]
+
+    scene, chosen = jax.jit(prepare)(params, data)
+    features = random.normal(random.key(1), (num_data, design.shape[1]))
+    product = jax.jit(lambda f: jnp.matmul(f, design.T, precision=lax.Precision.HIGHEST))
+    states = num_data * len(sets.table())
+    ours = seconds(jax.jit(evaluate), params, data, scene, chosen)
+    plain = seconds(product, features)
+    form = seconds(jax.jit(prepare), params, data)
+    return {
+        "states_per_second": states / ours, "ceiling_per_second": states / plain,
+        "share_of_ceiling": plain / ours, "form_and_candidates_seconds": form,
+    }  # fmt: skip
+
+
+def growth(base: dict, name: str, values: list[int]) -> dict:
+    """Seconds an iteration as one size grows, and the fitted exponent."""
+    times = []
+    for value in values:
+        size = {**base, name: value}
+        sets = Candidates(size["num_candidates"], min(8, size["num_candidates"]))
+        times.append(
+            iteration(size["num_data"], size["num_causes"], sets, size["num_data"])["read_seconds"]
+        )
+    exponent = float(np.polyfit(np.log(values), np.log(times), 1)[0])
+    return {"values": values, "seconds": times, "exponent": exponent}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="all 200 000 rows")
+    parser.add_argument("--num-data", type=int, default=20_000)
+    parser.add_argument("--chunk-size", type=int, default=None)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    num_data = 200_000 if options.full else options.num_data
+    on_cpu = jax.default_backend() == "cpu"
+    chunk = options.chunk_size or (10_000 if on_cpu else num_data)
+    sets = Candidates(10, 8)
+    base = {"num_data": 4000 if on_cpu else 50_000, "num_causes": 200, "num_candidates": 8}
+    out = {
+        "backend": jax.default_backend(),
+        "iteration": iteration(num_data, 700, sets, chunk),
+        "ceiling": ceiling(min(num_data, chunk), 700, sets),
+        "growth": {
+            "num_data": growth(base, "num_data", [base["num_data"] * k for k in (1, 2, 4)]),
+            "num_causes": growth(base, "num_causes", [100, 200, 400]),
+            "num_candidates": growth(base, "num_candidates", [6, 8, 10, 12]),
+        },
+    }
+    text = json.dumps(out, indent=2)
+    print(text)
+    if options.json:
+        options.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
