@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from numpyro import handlers
 from numpyro.primitives import plate
 
 
@@ -33,7 +34,9 @@ def data_plate(data: Array | None, num_data: int | None) -> plate:
         raise ValueError(
             f"`num_data` is {num_data}, but `data` has {rows} rows: it must not be less"
         )
-    return numpyro.plate("data", num_data, subsample_size=rows, dim=-1)
+    # Which rows are at hand is the caller's choice: there is nothing to draw, so no key is needed.
+    with handlers.substitute(data={"data": jnp.arange(rows)}):
+        return numpyro.plate("data", num_data, subsample_size=rows, dim=-1)
 
 
 def num_columns(data: Array | None, num_features: int | None) -> int:

@@ -30,6 +30,14 @@ LOG_DENSITY = 2e-5
 RARE = 1e-6
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """These tests compile much and compute little."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def x64():
     before = jax.config.jax_enable_x64

@@ -1,0 +1,324 @@
+"""Every program as it is, under NumPyro's own machinery: nothing here is adapted to a method."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceGraph_ELBO
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.util import log_density
+
+import ppl_models
+
+# name: sizes, parameter sites with their shapes, latent sites with the shape of one datum.
+FEATURES, ROWS = 5, 6
+CASES = {
+    "bernoulli_mixture": (
+        {"num_components": 3},
+        {"mixing": (3,), "probs": (3, FEATURES)},
+        {"component": ()},
+    ),
+    "bernoulli_product": ({}, {"probs": (FEATURES,)}, {}),
+    "binary_sparse_coding": (
+        {"num_causes": 4},
+        {"weights": (4, FEATURES), "noise": (), "sparsity": ()},
+        {"causes": (4,)},
+    ),
+    "clipped_gaussian": (
+        {"num_factors": 3},
+        {"weights": (3, FEATURES), "bias": (FEATURES,)},
+        {"factors": (3,)},
+    ),
+    "combination_machine": (
+        {"num_causes": 4},
+        {"weights": (4, FEATURES), "bias": (4,)},
+        {"causes": (4,)},
+    ),
+    "latent_trait": (
+        {},
+        {"weights": (2, FEATURES), "bias": (FEATURES,)},
+        {"factors": (2,)},
+    ),
+    "noisy_or_network": (
+        {"layers": (4, 3)},
+        {
+            "leak_0": (FEATURES,),
+            "leak_1": (4,),
+            "leak_2": (3,),
+            "weights_1": (4, FEATURES),
+            "weights_2": (3, 4),
+        },
+        {"layer_1": (4,), "layer_2": (3,)},
+    ),
+    "real_combination_machine": (
+        {"num_causes": 4},
+        {"weights": (4, FEATURES), "bias": (4,)},
+        {"causes": (4,)},
+    ),
+}
+REAL = {"binary_sparse_coding", "real_combination_machine"}
+CONTINUOUS = ["bernoulli_product", "clipped_gaussian", "latent_trait"]
+EACH = pytest.mark.parametrize("name", CASES)
+# Rounding of single precision, in sums of a few dozen log probabilities.
+LOG_DENSITY = {"rtol": 2e-5, "atol": 2e-5}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """These tests compile much and compute little."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def program(name):
+    return getattr(ppl_models, name)
+
+
+@functools.cache
+def simulate(name):
+    """Every site of four draws from the program, under its priors."""
+    sizes = {**CASES[name][0], "num_features": FEATURES, "num_data": ROWS}
+    draw = Predictive(program(name), num_samples=4, parallel=True)
+    sites = jax.jit(lambda key: draw(key, **sizes))(random.key(0))
+    return [{site: value[i] for site, value in sites.items()} for i in range(4)]
+
+
+def trace(name, data, values, mask=None, num_data=None):
+    model = handlers.substitute(handlers.seed(program(name), random.key(9)), values)
+    kwargs = {**CASES[name][0], "mask": mask, "num_data": num_data}
+    return handlers.trace(model).get_trace(data, **kwargs)
+
+
+@functools.partial(jax.jit, static_argnames="name")
+def compiled_log_probs(name, data, values, mask):
+    sites = trace(name, data, values, mask)
+    in_plate = (*CASES[name][2], "observed")
+    return {site: sites[site]["fn"].log_prob(sites[site]["value"]) for site in in_plate}
+
+
+def log_probs(name, data, values, mask=None):
+    """The log probability of each site of the data plate, where every other site is given."""
+    given = {site: value for site, value in values.items() if site != "observed"}
+    return compiled_log_probs(name, data, given, mask)
+
+
+def test_every_program_is_in_the_table():
+    # The mixed trait takes columns of several kinds, and has tests of its own.
+    assert {*CASES, "mixed_trait"} == set(ppl_models.__all__)
+
+
+@EACH
+def test_prior_draws_have_the_sites_and_shapes_of_the_table(name):
+    draw = simulate(name)[0]
+    _, parameters, latents = CASES[name]
+    expected = {**parameters, "observed": (ROWS, FEATURES)}
+    expected |= {site: (ROWS, *shape) for site, shape in latents.items()}
+    assert {site: value.shape for site, value in draw.items()} == expected
+    assert all(np.isfinite(value).all() for value in draw.values())
+    if name not in REAL:
+        assert set(np.unique(draw["observed"])) <= {0, 1}
+
+
+@EACH
+def test_every_site_but_the_parameters_is_in_the_data_plate(name):
+    sites = {}
+    # Abstract evaluation: the structure is all that is asked for.
+    jax.eval_shape(lambda data: sites.update(trace(name, data, {})), simulate(name)[0]["observed"])
+    in_plate = {
+        site
+        for site, message in sites.items()
+        if message["type"] == "sample" and message["cond_indep_stack"]
+    }
+    assert in_plate == {*CASES[name][2], "observed"}
+    assert sites["observed"]["is_observed"]
+    assert [frame.name for frame in sites["observed"]["cond_indep_stack"]] == ["data"]
+
+
+@EACH
+def test_render(name):
+    sizes = {**CASES[name][0], "num_features": FEATURES, "num_data": ROWS}
+    graph = numpyro.render_model(program(name), model_kwargs=sizes, render_distributions=True)
+    for site in (*CASES[name][1], *CASES[name][2], "observed"):
+        assert site in graph.source
+
+
+@EACH
+def test_a_minibatch_counts_for_the_whole(name):
+    draw = simulate(name)[0]
+    values = {site: v for site, v in draw.items() if site != "observed"}
+    values |= {site: values[site][:2] for site in CASES[name][2]}
+    data = draw["observed"][:2]
+
+    @jax.jit
+    def joint(data, values):
+        sizes = CASES[name][0]
+        # No key is given: a minibatch that the caller chose leaves nothing to draw.
+        plain, sites = log_density(program(name), (data,), sizes, values)
+        scaled, _ = log_density(program(name), (data,), {**sizes, "num_data": ROWS}, values)
+        in_plate = [sites[site] for site in (*CASES[name][2], "observed")]
+        local = sum(site["fn"].log_prob(site["value"]).sum() for site in in_plate)
+        return plain, scaled, local
+
+    plain, scaled, local = joint(data, values)
+    np.testing.assert_allclose(scaled - plain, (ROWS / 2 - 1) * local, rtol=1e-4, atol=1e-4)
+
+
+@EACH
+def test_masked_columns_are_as_if_they_were_not_there(name):
+    """The observed site with its last two columns hidden, against the parameters without them."""
+    values = simulate(name)[0]
+    data = values["observed"]
+    mask = jnp.broadcast_to(jnp.arange(FEATURES) < 3, data.shape)
+    masked = log_probs(name, jnp.where(mask, data, 0), values, mask)["observed"]
+    shapes = CASES[name][1]
+    fewer = {
+        site: value[..., :3] if shapes.get(site, ())[-1:] == (FEATURES,) else value
+        for site, value in values.items()
+    }
+    expected = log_probs(name, data[:, :3], fewer)["observed"]
+    np.testing.assert_allclose(masked, expected, **LOG_DENSITY)
+
+
+@EACH
+def test_a_row_without_any_answer_says_nothing(name):
+    values = simulate(name)[0]
+    data = values["observed"]
+    mask = jnp.ones(data.shape, bool).at[1].set(False)
+    masked = log_probs(name, data, values, mask)["observed"]
+    full = log_probs(name, data, values)["observed"]
+    assert masked[1] == 0
+    np.testing.assert_allclose(masked[2:], full[2:], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][2]])
+def test_a_candidate_axis_is_free(name):
+    """Latents of shape (S, N, ...) give log probabilities (S, N), equal to those one by one."""
+    values, *others = simulate(name)
+    data = values["observed"]
+    stacked = {site: jnp.stack([other[site] for other in others]) for site in CASES[name][2]}
+    together = log_probs(name, data, {**values, **stacked})
+    for i, other in enumerate(others):
+        alone = log_probs(name, data, {**values, **{site: other[site] for site in stacked}})
+        for site, log_prob in alone.items():
+            assert together[site].shape == (3, ROWS)
+            np.testing.assert_allclose(together[site][i], log_prob, **LOG_DENSITY)
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_nuts_takes_the_program_as_it_is(name):
+    mcmc = MCMC(NUTS(program(name)), num_warmup=5, num_samples=5, progress_bar=False)
+    mcmc.run(random.key(0), simulate(name)[0]["observed"], **CASES[name][0])
+    samples = mcmc.get_samples()
+    assert set(samples) == {*CASES[name][1], *CASES[name][2]}
+    assert all(jnp.isfinite(value).all() for value in samples.values())
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_svi_with_an_automatic_guide(name):
+    model = program(name)
+    svi = SVI(model, AutoNormal(model), numpyro.optim.Adam(0.05), Trace_ELBO())
+    data = simulate(name)[0]["observed"]
+    result = svi.run(random.key(0), 30, data, progress_bar=False, **CASES[name][0])
+    assert jnp.isfinite(result.losses).all()
+    assert result.losses[-10:].mean() < result.losses[:10].mean()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in CONTINUOUS])
+def test_svi_with_a_guide_that_draws_the_binary_latents(name):
+    start = simulate(name)[0]
+    data = start["observed"]
+    model = program(name)
+    supports = {"noise": constraints.positive, "mixing": constraints.simplex}
+    supports |= dict.fromkeys(("sparsity", "probs"), constraints.unit_interval)
+    if name == "noisy_or_network":
+        supports = dict.fromkeys(CASES[name][1], constraints.positive)
+
+    def guide(data, **_):
+        for site in CASES[name][1]:
+            support = supports.get(site, constraints.real)
+            point = numpyro.param(f"{site}_point", start[site], constraint=support)
+            numpyro.sample(site, dist.Delta(point, event_dim=jnp.ndim(point)))
+        with numpyro.plate("data", len(data), dim=-1):
+            for site, shape in CASES[name][2].items():
+                if site == "component":
+                    logits = numpyro.param("component_logits", jnp.zeros((len(data), 3)))
+                    numpyro.sample(site, dist.Categorical(logits=logits))
+                else:
+                    logits = numpyro.param(f"{site}_logits", jnp.zeros((len(data), *shape)))
+                    numpyro.sample(site, dist.Bernoulli(logits=logits).to_event(1))
+
+    svi = SVI(model, guide, numpyro.optim.Adam(0.01), TraceGraph_ELBO())
+    result = svi.run(random.key(1), 3, data, progress_bar=False, **CASES[name][0])
+    assert jnp.isfinite(result.losses).all()
+    assert all(jnp.isfinite(value).all() for value in result.params.values())
+
+
+@pytest.mark.parametrize("noise", [0.0, np.array([0.0, 0.0, 1.0, 2.0, 0.5])])
+def test_noise_may_be_absent_or_one_for_each_column(noise):
+    sizes = {"num_data": 50, "num_features": FEATURES, "num_factors": 2}
+    draw = Predictive(ppl_models.clipped_gaussian, num_samples=1)
+    sites = jax.jit(lambda key: draw(key, noise=noise, **sizes))(random.key(0))
+    sites = {site: value[0] for site, value in sites.items()}
+    sign = sites["factors"] @ sites["weights"] + sites["bias"] > 0
+    hard = np.broadcast_to(noise, (FEATURES,)) == 0
+    np.testing.assert_array_equal(sites["observed"][:, hard], sign[:, hard])
+    values = {site: sites[site] for site in ("weights", "bias", "factors")}
+    kwargs = {"num_factors": 2, "noise": noise}
+
+    def log_joint(values):
+        return log_density(ppl_models.clipped_gaussian, (sites["observed"],), kwargs, values)[0]
+
+    value, gradient = jax.jit(jax.value_and_grad(log_joint))(values)
+    assert jnp.isfinite(value)
+    assert all(jnp.isfinite(slope).all() for slope in gradient.values())
+
+
+def test_priors_are_replaceable():
+    kwargs = {"num_data": 2, "num_features": 3, "num_components": 2}
+    kwargs |= {"prior_mixing": dist.Delta(jnp.array([0.0, 1.0]), event_dim=1)}
+    kwargs |= {"prior_probs": dist.Uniform(0.9, 1.0)}
+    sites = Predictive(ppl_models.bernoulli_mixture, num_samples=1)(random.key(0), **kwargs)
+    np.testing.assert_array_equal(sites["component"], 1)
+    assert (sites["probs"] >= 0.9).all()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({}, "give `data`, or `num_features`"),
+        ({"num_features": 3}, "give `data`, or `num_data`"),
+        ({"data": jnp.zeros((4, 3)), "num_features": 2}, "`data` has 3 columns"),
+        ({"data": jnp.zeros((4, 3)), "num_data": 2}, "`data` has 4 rows"),
+        ({"data": jnp.zeros(3)}, r"found shape \(3,\)"),
+        ({"data": jnp.zeros((4, 3)), "mask": jnp.ones((4, 2), bool)}, "`mask` has shape"),
+    ],
+)
+def test_wrong_arguments_are_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        handlers.seed(ppl_models.bernoulli_product, random.key(0))(**kwargs)
+
+
+def test_a_network_needs_a_layer():
+    with pytest.raises(ValueError, match="`layers` is empty"):
+        ppl_models.noisy_or_network(num_data=1, num_features=2, layers=())
+
+
+def test_importing_the_programs_starts_no_backend():
+    """A user must still be able to choose the platform, or start jax.distributed, afterwards."""
+    check = (
+        "import ppl_models; from jax._src import xla_bridge; "
+        "raise SystemExit(xla_bridge.backends_are_initialized())"
+    )
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
