@@ -111,7 +111,7 @@ def find_structure(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
         return Structure.GENERAL
     num_rows = min(rows.num_data, 5)
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-        leaves = [_stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
+        leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
         few = inspect(model, *rows.join(leaves), sites=anatomy.names, plate=anatomy.plate)
         if few.num_data != num_rows:
             raise ProgramError(
@@ -163,7 +163,7 @@ def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Argumen
     return {name: trace[name]["value"] for name in anatomy.parameters}
 
 
-def _stand_in(leaf: Any, num_rows: int, seed: int) -> Array:
+def stand_in(leaf: Any, num_rows: int, seed: int) -> Array:
     """A few rows like those of `leaf`, but no two alike: the form must not hang on their values."""
     generator = np.random.default_rng(seed)
     shape = (num_rows, *leaf.shape[1:])

@@ -85,7 +85,12 @@ class QuadratureEM(Algorithm):
     ):
         if num_nodes is not None and num_nodes < 1:
             raise ValueError(f"num_nodes must be at least 1, found {num_nodes}")
-        self.model, self.num_nodes, self.accelerate, self.prior = model, num_nodes, accelerate, prior
+        self.model, self.num_nodes, self.accelerate, self.prior = (
+            model,
+            num_nodes,
+            accelerate,
+            prior,
+        )
         self.start, self.mode_steps, self.gradient_steps = start, mode_steps, gradient_steps
         self.chunk_size, self.plate = chunk_size, plate
         self._cache: dict = {}

@@ -1,0 +1,127 @@
+"""Anderson acceleration of a fixed-point method, with a safeguard, so that it never goes down.
+
+EM climbs in a straight line and ever more slowly near the top. The last few steps tell how its map
+bends; the point where their residuals would cancel (Anderson 1965; for EM, with monotonicity kept,
+Henderson & Varadhan 2019) is tried next. If the loss there is not lower than the last one, the point
+is forgotten and the plain step, which cannot be worse, is taken in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+
+from inference.local import Params
+
+
+class Trail(NamedTuple):
+    """The last steps, and the point to be tried next."""
+
+    candidate: Array  # (p,), unconstrained parameters
+    point: Array  # (p,), the last point that was accepted
+    image: Array  # (p,), where the method led from it
+    points: Array  # (memory, p), differences of residuals between steps
+    images: Array  # (memory, p), differences of images
+    loss: Array  # the lowest so far
+
+
+class Visit(NamedTuple):
+    """What one evaluation of the method at some parameters gives."""
+
+    loss: Array
+    safe: Params  # a step that cannot raise the loss
+    fast: Params  # a step to build the acceleration on; often the same
+    memory: Any
+
+
+class Chart(NamedTuple):
+    """Parameters by site as one vector without constraints, and back."""
+
+    flatten: Callable[[Params], Array]
+    build: Callable[[Array], Params]
+
+
+def chart(params: Params, maps: dict[str, Any]) -> Chart:
+    """The chart of parameters like `params`; `maps` leads from the real line to each of them."""
+    free = lambda tree: {k: _inverse(maps[k], v) for k, v in tree.items()}  # noqa: E731
+    _, unravel = ravel_pytree(free(params))
+
+    def build(vector: Array) -> Params:
+        return {name: maps[name](value) for name, value in unravel(vector).items()}
+
+    return Chart(lambda tree: ravel_pytree(free(tree))[0], build)
+
+
+def begin(vector: Array, memory: int) -> Trail:
+    """An empty trail at a starting point."""
+    none = jnp.zeros((memory, vector.shape[0]), vector.dtype)
+    return Trail(vector, vector, vector, none, none, jnp.array(jnp.inf, vector.dtype))
+
+
+def step(
+    visit: Callable[[Params, Any], Visit], space: Chart, trail: Trail, safe: Params, memory: Any
+) -> tuple[Trail, Params, Any, Array]:
+    """One accelerated step: (trail, safe parameters, memory, loss).
+
+    :param visit: the method at some parameters.
+    :param safe: the plain step from the last point, taken if the candidate is no good.
+    """
+    plain_step = space.flatten(safe)
+
+    # A loop of one or two rounds, not two calls in a branch: the method is compiled once.
+    def attempt(carry: tuple) -> tuple:
+        _, _, point, first = carry
+        found = visit(space.build(point), memory)
+        # Rounding must not send a converged run back and forth.
+        slack = 4.0 * jnp.finfo(found.loss.dtype).eps * jnp.abs(found.loss)
+        good = found.loss <= trail.loss + slack  # False for NaN
+        again = first & ~good
+        return again, found, jnp.where(again, plain_step, point), first & good
+
+    shapes = jax.eval_shape(visit, safe, memory)
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    yes = jnp.array(True)
+    _, found, point, good = lax.while_loop(
+        lambda carry: carry[0], attempt, (yes, nothing, trail.candidate, yes)
+    )
+    image = space.flatten(found.fast)
+    residual = image - point
+    known = good & jnp.isfinite(trail.loss)
+    change = residual - (trail.image - trail.point)
+    push = lambda table, row: jnp.where(  # noqa: E731
+        known, jnp.roll(table, 1, 0).at[0].set(row), jnp.zeros_like(table)
+    )
+    points = push(trail.points, change)
+    images = push(trail.images, image - trail.image)
+    candidate = image - _mix(points, images, residual)
+    usable = jnp.isfinite(candidate).all()
+    candidate = jnp.where(usable, candidate, image)
+    lowest = jnp.fmin(trail.loss, found.loss)
+    new = Trail(candidate, point, image, points, images, lowest)
+    return new, found.safe, found.memory, found.loss
+
+
+def _mix(points: Array, images: Array, residual: Array) -> Array:
+    """The combination of past changes that takes the residual away, applied to the images."""
+    size = jnp.linalg.norm(points, axis=1)
+    scale = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 0.0)[:, None]
+    # Near-parallel steps in float32 know nothing more of the bend: they are cut off.
+    least = 30.0 * jnp.finfo(points.dtype).eps ** 0.75
+    share = jnp.linalg.lstsq((points * scale).T, residual, rcond=least)[0]
+    return share @ (images * scale)
+
+
+def _inverse(transform: Any, value: Array) -> Array:
+    inverse = getattr(transform, "_inverse", None) or getattr(transform, "inv", None)
+    return jnp.asarray(value) if inverse is None else inverse(jnp.asarray(value))
+
+
+def plain(visit: Callable[[Params, Any], Visit], params: Params, memory: Any) -> Any:
+    """One step without acceleration: (parameters, memory, loss)."""
+    found = visit(params, memory)
+    return found.safe, found.memory, found.loss

@@ -1,0 +1,201 @@
+"""A program under quadratic bounds, read by autodiff: what `BoundEM` does with a program it was not told.
+
+Every observed Bernoulli or categorical site is put under `quadratic_bound`. If what then stands is
+quadratic in the latents (tested in float64 on random states, never assumed), the Gaussian posterior
+is its slope and curvature at nought, and the best variational parameters are moments of the logits:
+the papers' formulas, from nothing but the program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, random
+from numpyro import handlers
+
+from inference.anatomy import ProgramError, inspect
+from inference.bounds import unmasked
+from inference.continuous import FactorReader
+from inference.expectation import Expectation
+from inference.gaussian import invert, root
+from inference.gradient import gradient_step
+from inference.handlers import quadratic_bound, states
+from inference.local import (
+    Params,
+    hessians,
+    linear_part,
+    log_joint,
+    prior_draw,
+    row_function,
+    stand_in,
+)
+from inference.rows import Arguments, Rows, map_over_chunks, rows_of
+
+
+class Bounded(NamedTuple):
+    """A program and its observed sites that take a bound."""
+
+    reader: FactorReader
+    rows: Rows
+    sites: tuple[str, ...]
+
+    def posterior(
+        self, reader: FactorReader, params: Params, arguments: Arguments, mean: Array, spread: Array
+    ) -> tuple[Array, Array, Array]:
+        """From one Gaussian posterior of a chunk to the next: mean, covariance, log bound."""
+        xi = self.variational(reader, params, arguments, mean, spread)
+        program = bound_sites(reader.model, xi)
+        function = row_function(program, reader.anatomy, params, arguments)
+        zero = jnp.zeros_like(mean)
+        constant, slope = linear_part(function, zero)
+        covariance, log_det = invert(-hessians(function, zero))
+        mean = jnp.einsum("nqr,nr->nq", covariance, slope)
+        evidence = constant + 0.5 * jnp.sum(mean * slope, -1) - 0.5 * log_det
+        return mean, covariance, evidence + 0.5 * mean.shape[-1] * math.log(2.0 * math.pi)
+
+    def variational(
+        self, reader: FactorReader, params: Params, arguments: Arguments, mean: Array, spread: Array
+    ) -> dict[str, Array]:
+        """The best ξ (bits, eq. 8) or ψ (categories) for a Gaussian posterior, by site."""
+        function = lambda x: _logits(reader, params, arguments, x, self.sites)  # noqa: E731
+        centre, push = jax.linearize(function, mean)
+        along = jax.vmap(push, in_axes=-1)(root(spread))  # (Q, ...) by site
+        out = {}
+        for site, value in centre.items():
+            square = value[0] ** 2 + jnp.sum(along[site][:, 0] ** 2, 0)
+            out[site] = value[0] if value[0].ndim > 2 else jnp.sqrt(square)
+        return out
+
+    def climb(
+        self,
+        params: Params,
+        mean: Array,
+        covariance: Array,
+        size: int,
+        prior: bool,
+        num_steps: int,
+    ) -> Params:
+        """L-BFGS on the expected bounded log joint.
+
+        The mean of a quadratic under a Gaussian is its mean over the 2Q points μ ± √Q L_k.
+        """
+
+        def tighten(arguments: Arguments, extra: Any, start: Array) -> dict[str, Array]:
+            del start
+            return self.variational(self.reader.at(size), params, arguments, *extra)
+
+        xi = map_over_chunks(tighten, self.rows, size, (mean, covariance))
+        args, kwargs = self.rows.join(self.rows.leaves)
+        model = self.reader.model
+
+        def program(*args: Any, variational: dict[str, Array], **kwargs: Any) -> Any:
+            return bound_sites(model, variational)(*args, **kwargs)
+
+        reading: Any = self.reader._replace(model=program)
+        rows = rows_of(self.reader.anatomy, args, {**kwargs, "variational": xi})
+
+        def expect(local: Any, params: Params, arguments: Arguments, extra: Any) -> Expectation:
+            del local, params, arguments
+            mean, covariance = extra
+            num_factors = mean.shape[-1]
+            arms = math.sqrt(num_factors) * jnp.moveaxis(root(covariance), -1, 0)
+            points = jnp.concatenate([mean + arms, mean - arms])
+            chance = jnp.full(points.shape[:2], 0.5 / num_factors)
+            nothing: Any = None
+            return Expectation(nothing, nothing, nothing, lambda: (points, chance), nothing)
+
+        return gradient_step(
+            reading, params, rows, size, jnp.ones(rows.num_data), (mean, covariance), expect,
+            prior=prior, num_steps=num_steps,
+        )  # fmt: skip
+
+
+def bound_sites(model: Callable, xi: dict[str, Array]) -> Callable:
+    """The program with each of these sites under its bound."""
+    for site, value in xi.items():
+        model = quadratic_bound(model, site, value)
+    return model
+
+
+def bounded_program(reader: FactorReader, rows: Rows, check: bool = False) -> Bounded:
+    """Find the sites that take a bound.
+
+    :param check: test on random rows, parameters and states that the bounded program is quadratic.
+    """
+    args, kwargs = rows.slice(0, 1)
+    with handlers.block(), handlers.seed(rng_seed=0):
+        trace = handlers.trace(reader.model).get_trace(*args, **kwargs)
+    kinds = (
+        dist.BernoulliLogits | dist.BernoulliProbs | dist.CategoricalLogits | dist.CategoricalProbs
+    )
+    sites = tuple(x for x in reader.anatomy.observed if isinstance(_base(trace[x]["fn"]), kinds))
+    found = Bounded(reader, rows, sites)
+    if check:
+        _check_quadratic(found)
+    return found
+
+
+def _check_quadratic(program: Bounded) -> None:
+    reader, rows = program.reader, program.rows
+    num_rows = min(rows.num_data, 5)
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
+        few = FactorReader(
+            reader.model,
+            inspect(
+                reader.model, *rows.join(leaves), sites=reader.anatomy.names,
+                plate=reader.anatomy.plate,
+            ),
+        )  # fmt: skip
+
+        @jax.jit
+        def error(key: Array, leaves: list[Array]) -> Array:
+            arguments = rows.join(leaves)
+            key_params, key_states = random.split(key)
+            params = prior_draw(reader.model, few.anatomy, key_params, arguments)
+            params = {name: value.astype(float) for name, value in params.items()}
+            shape = (num_rows, few.num_factors)
+            eye = jnp.broadcast_to(jnp.eye(shape[1]), (*shape, shape[1]))
+            xi = program.variational(few, params, arguments, jnp.zeros(shape), eye)
+            model = bound_sites(reader.model, xi)
+            function = row_function(model, few.anatomy, params, arguments)
+            zero = jnp.zeros(shape)
+            constant, slope = linear_part(function, zero)
+            bend = hessians(function, zero)
+            points = random.normal(key_states, (8, *shape))
+            direct = log_joint(model, few.anatomy, params, points, arguments)
+            read = constant + jnp.einsum("snq,nq->sn", points, slope)
+            read = read + 0.5 * jnp.einsum("snq,nqr,snr->sn", points, bend, points)
+            return jnp.abs(read - direct).max() / (1.0 + jnp.abs(direct - constant).max())
+
+        worst = max(float(error(random.key(seed), leaves)) for seed in range(2))
+    if not worst <= 1e-6:
+        raise ProgramError(
+            f"the program is not quadratic in {list(reader.anatomy.names)} with the sites "
+            f"{list(program.sites)} under their bounds (error {worst:.2g}): BoundEM needs Gaussian "
+            "latents and logits or means that are linear in them; use QuadratureEM or MonteCarloEM"
+        )
+
+
+def _logits(
+    reader: FactorReader, params: Params, arguments: Arguments, x: Array, sites: tuple[str, ...]
+) -> dict[str, Array]:
+    """Logits of these sites at latents (n, Q), with the candidate axis of one in front."""
+    args, kwargs = arguments
+    values = reader.anatomy.unpack(x[None])
+    program = handlers.substitute(states(reader.model, values), data=params)
+    with handlers.block():
+        trace = handlers.trace(program).get_trace(*args, **kwargs)
+    return {site: _base(trace[site]["fn"]).logits for site in sites}
+
+
+def _base(fn: Any) -> Any:
+    fn = unmasked(fn)
+    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
+        fn = fn.base_dist
+    return fn

@@ -1,0 +1,401 @@
+r"""Closed forms for programs whose columns are regressions on shared factors, one class for all kinds.
+
+For `latent_trait` and `mixed_trait` every column hangs on predictors :math:`A = xW + b`. Each kind
+of column is below by a quadratic in its predictors, in which
+
+.. math:: \text{slope at A} = z - \omega A \;(\text{times a metric}), \qquad
+          \text{curvature} = -\omega \;(\text{times the same metric})
+
+======== =================================== ========================== =============
+kind     z                                   :math:`\omega`             metric
+======== =================================== ========================== =============
+real     y                                   1                          1/σ²
+binary   t − ½                               :math:`2|\lambda(\xi)|`    1
+levels   :math:`\psi + B^{-1}(t - softmax)`  1                          B (Böhning)
+======== =================================== ========================== =============
+
+The E-step then is (6) and (7) of Tipping (1998), the M-step a weighted regression, his (11), for
+every kind. The methods differ only in what they average over. All of it is tested against the
+program's own reading, which is the judge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import logsumexp
+
+from inference.bounds import curvature
+from inference.gaussian import invert, with_one
+from inference.local import Params
+from inference.rows import Arguments
+from ppl_models import latent_trait, mixed_trait
+from ppl_models.mixed_trait import Kind, Layout
+
+
+class Responses(NamedTuple):
+    """A chunk of the data, a column for each predictor."""
+
+    target: Array  # (n, P): the value, the bit, or 1 for the level that was found; 0 where unseen
+    seen: Array | None  # (n, P), 1 where observed; None if everything is
+
+
+class Sums(NamedTuple):
+    """Sums over data of what the M-step wants; they add over chunks and devices."""
+
+    slope: Array  # (P, Q + 1): Σ ⟨(z − ω A) x̂⟩
+    bend: Array  # (P, Q + 1, Q + 1): Σ ω ⟨x̂ x̂ᵀ⟩
+    power: Array  # (R,): Σ ⟨(y − A)²⟩ of the real columns
+    count: Array  # (R,): how many were seen
+
+
+@dataclasses.dataclass(frozen=True)
+class Regressions:
+    """The columns of a program, by kind."""
+
+    kinds: tuple[Kind, ...]
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.kinds)
+
+    def responses(self, arguments: Arguments) -> Responses:
+        """The data of a chunk as its predictors see them."""
+        args, kwargs = arguments
+        data = jnp.asarray(args[0] if args else kwargs["data"])
+        mask = kwargs.get("mask")
+        data = data.astype(jnp.result_type(float))
+        layout = self.layout
+        seen = None if mask is None else jnp.asarray(mask).astype(data.dtype)
+        if seen is not None:
+            data = data * seen
+        if not self._plain:
+            parts = [data[:, layout.real[0]], data[:, layout.binary[0]]]
+            for levels, (columns, _) in layout.categorical.items():
+                hot = data[:, columns, None] == jnp.arange(1, levels)
+                parts.append(hot.reshape(len(data), -1).astype(data.dtype))
+            data = jnp.concatenate(parts, -1)[:, self._back]
+            seen = None if seen is None else seen[:, layout.column_of]
+            data = data if seen is None else data * seen
+        return Responses(data, seen)
+
+    def tangent(self, params: Params, mean: Array, spread: Array) -> tuple[Array, Array]:
+        """The residual z − ω A and ω of the bound that touches at these predictors.
+
+        :param mean: ⟨A⟩, (..., P).
+        :param spread: variance of A; where it is nought the residual is the true slope (over the
+            metric), so that the fixed point is the true maximum. It enters ω of the bits only, (8).
+        :return: what is to be added to z's share of the data, and ω: both (..., P).
+        """
+        del params
+        layout = self.layout
+        xi = jnp.sqrt(mean**2 + spread)
+        omega = -2.0 * curvature(xi)
+        if self._plain:
+            return -0.5 - omega * mean, omega
+        slope, bend = -mean, jnp.ones_like(mean)
+        at = layout.binary[1]
+        bend = bend.at[..., at].set(omega[..., at])
+        slope = slope.at[..., at].set(-0.5 - (omega * mean)[..., at])
+        for _, places in layout.categorical.values():
+            slope = slope.at[..., places].set(_spread_out(-_softmax(mean[..., places])))
+        return slope, bend
+
+    def mixed(self, target: Array) -> Array:
+        """The data's share of z: levels go through B⁻¹ of their column."""
+        for _, places in self.layout.categorical.values():
+            target = target.at[..., places].set(_spread_out(target[..., places]))
+        return target
+
+    def metric(self, params: Params, values: Array) -> Array:
+        """Predictors (..., P) times the metric of their kind."""
+        layout = self.layout
+        if len(layout.real[0]):
+            values = values.at[..., layout.real[1]].divide(params["noise"] ** 2)
+        for levels, (_, places) in layout.categorical.items():
+            part = values[..., places]
+            part = 0.5 * (part - part.sum(-1, keepdims=True) / levels)
+            values = values.at[..., places].set(part)
+        return values
+
+    def bound_at_bias(
+        self, params: Params, responses: Responses, mean: Array, spread: Array
+    ) -> Array:
+        """The log of the bound at x = 0, that is at A = b, summed over columns: (n,)."""
+        layout, bias = self.layout, params["bias"]
+        target = responses.target
+        xi = jnp.sqrt(mean**2 + spread)
+        half = curvature(xi)
+        bits = (target - 0.5) * bias + jax.nn.log_sigmoid(xi) - 0.5 * xi
+        bits = bits + half * (bias**2 - xi**2)
+        if not self._plain:
+            places = layout.real[1]
+            values = jnp.zeros_like(mean).at[:, layout.binary[1]].set(bits[:, layout.binary[1]])
+            if len(places):
+                noise = params["noise"]
+                away = (target[:, places] - bias[places]) / noise
+                real = -0.5 * away**2 - jnp.log(noise) - 0.5 * jnp.log(2.0 * jnp.pi)
+                values = values.at[:, places].set(real)
+            for levels, (_, places) in layout.categorical.items():
+                psi, at = mean[:, places], bias[places]
+                away = at - psi
+                bent = 0.25 * (jnp.sum(away**2, -1) - jnp.sum(away, -1) ** 2 / levels)
+                part = jnp.sum(target[:, places] * at, -1) - _log_sum(psi)
+                part = part - jnp.sum(away * _softmax(psi), -1) - bent
+                values = values.at[:, places[:, 0]].set(part)
+            bits = values
+        return jnp.sum(bits if responses.seen is None else bits * responses.seen, -1)
+
+    def bound_posterior(
+        self, params: Params, responses: Responses, mean: Array, covariance: Array
+    ) -> tuple[Array, Array, Array]:
+        """Eqs. (8), (6), (7): from one Gaussian posterior to the next, better one.
+
+        :return: mean (n, Q), covariance (n, Q, Q), log of the bound on the evidence (n,).
+        """
+        weights, bias = params["weights"], params["bias"]
+        centre, spread = self.predict(params, mean, covariance)
+        residual, omega = self.tangent(params, centre, spread)
+        right = residual + omega * centre + self.mixed(responses.target) - omega * bias
+        if responses.seen is not None:
+            right, omega = right * responses.seen, omega * responses.seen
+        dual = self.metric(params, weights)
+        size = len(weights)
+        outer = (dual[:, None, :] * weights[None, :, :]).reshape(size * size, -1)
+        precision = jnp.eye(size) + (omega @ outer.T).reshape(-1, size, size)
+        linear = right @ dual.T
+        covariance, log_det = invert(precision)
+        mean = jnp.einsum("nqr,nr->nq", covariance, linear)
+        constant = self.bound_at_bias(params, responses, centre, spread)
+        return mean, covariance, constant + 0.5 * jnp.sum(mean * linear, -1) - 0.5 * log_det
+
+    def predict(self, params: Params, mean: Array, covariance: Array) -> tuple[Array, Array]:
+        """Mean and variance of every predictor under Gaussian factors, (n, P) each."""
+        weights = params["weights"]
+        size = len(weights)
+        outer = (weights[:, None, :] * weights[None, :, :]).reshape(size * size, -1)
+        spread = covariance.reshape(-1, size * size) @ outer
+        return mean @ weights + params["bias"], jnp.maximum(spread, 0.0)
+
+    def gaussian_sums(
+        self, params: Params, responses: Responses, mean: Array, covariance: Array, heavy: Array
+    ) -> Sums:
+        """The sums of (11) and (12) under Gaussian posteriors, row n counted `heavy[n]` times."""
+        centre, spread = self.predict(params, mean, covariance)
+        residual, omega = self.tangent(params, centre, spread)
+        residual = residual + self.mixed(responses.target)
+        seen = heavy[:, None] if responses.seen is None else heavy[:, None] * responses.seen
+        residual, omega = residual * seen, omega * seen
+        moments = with_one(mean)
+        outer = moments[:, :, None] * moments[:, None, :]
+        size = mean.shape[-1]
+        outer = outer.at[:, :size, :size].add(covariance)
+        bend = (omega.T @ outer.reshape(len(mean), -1)).reshape(-1, size + 1, size + 1)
+        around = (omega.T @ covariance.reshape(len(mean), -1)).reshape(-1, size, size)
+        slope = residual.T @ moments
+        slope = slope.at[:, :size].add(-jnp.einsum("pqr,rp->pq", around, params["weights"]))
+        at = self.layout.real[1]
+        power = (responses.target - centre)[:, at] ** 2 + spread[:, at]
+        seen = jnp.broadcast_to(seen, omega.shape)[:, at]
+        return Sums(slope, bend, jnp.sum(power * seen, 0), jnp.sum(seen, 0))
+
+    def point_sums(
+        self,
+        params: Params,
+        responses: Responses,
+        points: Array,
+        probability: Array,
+        newton: bool = False,
+    ) -> Sums:
+        """The same sums under posteriors on points (S, n, Q) with probabilities (S, n).
+
+        :param newton: the true curvature of the bits instead of their bound's: not safe, but fast
+            when close.
+        """
+        size = points.shape[-1]
+        centre = points @ params["weights"] + params["bias"]  # (S, n, P)
+        slope, omega = self._at_points(params, centre, newton)
+        residual = slope + self.mixed(responses.target)
+        weight = probability[..., None]
+        if responses.seen is not None:
+            weight = weight * responses.seen
+        moments = with_one(points).reshape(-1, size + 1)
+        outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(moments), -1)
+        flat = lambda x: x.reshape(-1, x.shape[-1])  # noqa: E731
+        total = flat(residual * weight).T @ moments
+        bend = (flat(omega * weight).T @ outer).reshape(-1, size + 1, size + 1)
+        at = self.layout.real[1]
+        seen = jnp.broadcast_to(weight, centre.shape)[..., at]
+        power = (responses.target - centre)[..., at] ** 2
+        return Sums(total, bend, jnp.sum(power * seen, (0, 1)), jnp.sum(seen, (0, 1)))
+
+    def _at_points(self, params: Params, centre: Array, newton: bool) -> tuple[Array, Array]:
+        """Slope without the data's share, and ω, at known predictors: there the slope is true."""
+        if newton and self._plain:
+            chance = jax.nn.sigmoid(centre)
+            return -chance, chance * (1.0 - chance)
+        slope, omega = self.tangent(params, centre, jnp.zeros(()))
+        if not newton or not len(self.layout.binary[0]):
+            return slope, omega
+        at = self.layout.binary[1]
+        chance = jax.nn.sigmoid(centre[..., at])
+        return slope, omega.at[..., at].set(chance * (1.0 - chance))
+
+    def advance(
+        self, params: Params, sums: Sums, prior: Callable[[Params], Array] | None = None
+    ) -> Params:
+        """The M-step: every column's regression, and the noise of the real ones at its outcome.
+
+        :param prior: log density of the parameters; its slope and curvature join those of the data.
+        """
+        layout = self.layout
+        current = jnp.concatenate([params["weights"], params["bias"][None]]).T  # (P, Q + 1)
+        slope, bend = sums.slope, sums.bend
+        if prior is not None:
+            slope, bend = self._with_prior(params, slope, bend, prior)
+        # A column that nobody answered keeps its parameters instead of dividing by nought.
+        trace = jnp.trace(bend, axis1=1, axis2=2)[:, None, None]
+        size = bend.shape[-1]
+        ridge = 10 * jnp.finfo(bend.dtype).eps * trace / size + 1e-30
+        step = jnp.linalg.solve(bend + ridge * jnp.eye(size), slope[..., None])[..., 0]
+        new = (current + step).T
+        out = {**params, "weights": new[:-1], "bias": new[-1]}
+        if len(layout.real[0]):
+            at = layout.real[1]
+            step = step[at]
+            power = sums.power - 2.0 * jnp.sum(step * sums.slope[at], -1)
+            power = power + jnp.einsum("pq,pqr,pr->p", step, sums.bend[at], step)
+            out["noise"] = _noise(params, power, sums.count, prior)
+        return out
+
+    def _with_prior(
+        self, params: Params, slope: Array, bend: Array, prior: Callable[[Params], Array]
+    ) -> tuple[Array, Array]:
+        scale = jnp.ones(self.layout.num_predictors)
+        if len(self.layout.real[0]):
+            scale = scale.at[self.layout.real[1]].divide(params["noise"] ** 2)
+        for _, places in self.layout.categorical.values():
+            scale = scale.at[places].set(0.5)  # B ≤ ½ I: still a bound, and no column is coupled
+        gradient = jax.grad(prior)
+        ones = {
+            k: jnp.ones_like(v) if k != "noise" else jnp.zeros_like(v) for k, v in params.items()
+        }
+        first, second = jax.jvp(gradient, (params,), (ones,))
+        join = lambda x: jnp.concatenate([x["weights"], x["bias"][None]]).T  # noqa: E731
+        slope = self.metric(params, slope.T).T + join(first)
+        bend = bend * scale[:, None, None] - jax.vmap(jnp.diag)(join(second))
+        return slope, bend
+
+    # What follows is for points that all data share: the likelihood is then one matrix product.
+    def natural(self, params: Params, predictors: Array) -> tuple[Array, Array]:
+        """Natural parameters and log partition (S, P) at predictors (S, P)."""
+        layout = self.layout
+        if self._plain:
+            return predictors, jax.nn.softplus(predictors)
+        partition = jnp.zeros_like(predictors)
+        at = layout.binary[1]
+        partition = partition.at[:, at].set(jax.nn.softplus(predictors[:, at]))
+        at = layout.real[1]
+        if len(at):
+            square = predictors[:, at] ** 2 / (2.0 * params["noise"] ** 2)
+            partition = partition.at[:, at].set(square)
+            predictors = predictors.at[:, at].divide(params["noise"] ** 2)
+        for _, places in layout.categorical.values():
+            partition = partition.at[:, places[:, 0]].set(_log_sum(predictors[:, places]))
+        return predictors, partition
+
+    def log_likelihood(self, params: Params, responses: Responses, points: Array) -> Array:
+        """log p(t_n | x_s) at points (S, Q): (S, n), by matrix products."""
+        predictors = points @ params["weights"] + params["bias"]
+        natural, partition = self.natural(params, predictors)
+        table = natural @ responses.target.T
+        if responses.seen is None:
+            table = table - partition.sum(-1)[:, None]
+        else:
+            table = table - partition @ responses.seen.T
+        at = self.layout.real[1]
+        if len(at):
+            away = responses.target[:, at] / params["noise"]
+            own = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
+            table = table + (own if responses.seen is None else own * responses.seen[:, at]).sum(-1)
+        return table
+
+    def shared_sums(
+        self, params: Params, points: Array, found: Array, weight: Array, newton: bool
+    ) -> Sums:
+        """The sums for points (S, Q) that all data share.
+
+        :param found: Σ_n r_sn target_n, (S, P); `weight`: Σ_n r_sn seen_n, (S, P).
+        """
+        size = points.shape[-1]
+        centre = points @ params["weights"] + params["bias"]
+        slope, omega = self._at_points(params, centre, newton)
+        moments = with_one(points)
+        outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(points), -1)
+        total = (slope * weight + self.mixed(found)).T @ moments
+        bend = ((omega * weight).T @ outer).reshape(-1, size + 1, size + 1)
+        at = self.layout.real[1]
+        # Σ r (y − A)² without its Σ r y², which `monte_carlo` adds.
+        power = weight[:, at] * centre[:, at] ** 2 - 2.0 * found[:, at] * centre[:, at]
+        return Sums(total, bend, power.sum(0), weight[:, at].sum(0))
+
+    @property
+    def _plain(self) -> bool:
+        return all(kind == "binary" for kind in self.kinds)
+
+    @property
+    def _back(self) -> np.ndarray:
+        layout = self.layout
+        places = [layout.real[1], layout.binary[1]]
+        places += [at.ravel() for _, at in layout.categorical.values()]
+        return np.argsort(np.concatenate(places))
+
+
+def _softmax(predictors: Array) -> Array:
+    """Probabilities of the levels 1, 2, …, whose first companion has predictor 0."""
+    return jnp.exp(predictors - _log_sum(predictors)[..., None])
+
+
+def _log_sum(predictors: Array) -> Array:
+    zero = jnp.zeros_like(predictors[..., :1])
+    return logsumexp(jnp.concatenate([zero, predictors], -1), -1)
+
+
+def _spread_out(values: Array) -> Array:
+    """B⁻¹ v = 2 (v + 1 Σv), the inverse of Böhning's ½ (I − 11ᵀ/K) on K − 1 levels."""
+    return 2.0 * (values + values.sum(-1, keepdims=True))
+
+
+def _noise(
+    params: Params, power: Array, count: Array, prior: Callable[[Params], Array] | None
+) -> Array:
+    floor = 1e-6
+    noise = jnp.sqrt(jnp.maximum(power / jnp.maximum(count, 1e-30), floor**2))
+    noise = jnp.where(count > 0, noise, params["noise"])
+    if prior is None:
+        return noise
+    for _ in range(5):  # σ² (count − σ p'(σ)) = power, by fixed point: the prior is weak
+        slope = jax.grad(lambda s: prior({**params, "noise": s}))(noise)
+        weight = jnp.maximum(count - noise * slope, 0.5 * count + 1e-30)
+        noise = jnp.sqrt(jnp.maximum(power / weight, floor**2))
+    return noise
+
+
+def regressions_of(model: Any, args: tuple, kwargs: dict) -> Regressions | None:
+    """The columns of a program that is known to be of this kind, or None."""
+    given = dict(kwargs)
+    while isinstance(model, partial):
+        given, model = {**model.keywords, **given}, model.func
+    if model is latent_trait:
+        data = args[0] if args else given["data"]
+        return Regressions(("binary",) * jnp.shape(data)[1])
+    if model is mixed_trait:
+        return Regressions(tuple(given["kinds"]))
+    return None
