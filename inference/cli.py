@@ -1,0 +1,93 @@
+"""The command line: one table of commands, one place where errors become one line.
+
+A command is a module with two functions:
+
+    add_parser(subparsers)     adds one parser; it is read on every call, so it imports little
+    main(namespace) -> int     does the work and gives the exit status
+
+Exit status: 0 all is well, 2 something given is wrong (one line on stderr says what), 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+COMMANDS = (
+    "inference.studies.listing",
+    "inference.studies.check",
+    "inference.studies.reproduce",
+)
+"""The modules of the commands, in the order of the help."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="latentbits",
+        description="Latent-variable models of binary data: one program, many readings.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version('latentbits')}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for path in COMMANDS:
+        module = importlib.import_module(path)
+        known = set(subparsers.choices)
+        module.add_parser(subparsers)
+        for name in set(subparsers.choices) - known:
+            subparsers.choices[name].set_defaults(command=module.main)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    try:
+        namespace = make_parser().parse_args(argv)
+        remember_compilations()
+        status = namespace.command(namespace) or 0
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("latentbits: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone (`latentbits list | head -1`). Nothing more can be said,
+        # neither now nor by the interpreter when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (ValueError, FloatingPointError, OSError) as error:
+        if sys.flags.dev_mode:  # python -X dev -m inference ...: where did that come from?
+            raise
+        print(f"latentbits: {one_line(error)}", file=sys.stderr)
+        return 2
+    return status
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message, however many lines it was written in."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def remember_compilations() -> None:
+    """Keep what JAX compiles in the user's cache folder, so that a second run starts sooner.
+
+    ``JAX_COMPILATION_CACHE_DIR`` decides if it is set. A folder that cannot be written is no error.
+    """
+    import jax
+
+    if jax.config.jax_compilation_cache_dir:
+        return
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        folder = (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "latentbits"
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return
+    except (OSError, RuntimeError):  # RuntimeError: nobody knows where home is
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -1,0 +1,246 @@
+"""`latentbits check`: what is wrong with a table or a program, said before any long run."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.infer.util import log_density
+
+from inference.anatomy import Anatomy, ProgramError, inspect, trace_shapes
+from inference.handlers import marginal
+from inference.local import find_structure, log_joint, prior_draw
+from inference.rows import Rows, rows_of
+from inference.studies.catalogue import methods
+from inference.studies.given import Given, add_options, blame, open_given
+from ppl_models.data import Table
+
+NUM_DRAWS = 3
+MAX_FLOATS = 1 << 22
+"""Numbers that one evaluation may hold: a check is quick. Beyond that, one state a row, not all."""
+
+
+def add_parser(subparsers: Any) -> None:
+    words = "say what is wrong with a table or a program before any long run"
+    parser = subparsers.add_parser("check", help=words, description=words.capitalize() + ".")
+    add_options(parser)
+
+
+def main(namespace: argparse.Namespace) -> int:
+    given = open_given(namespace)
+    name, program, table, kwargs = given
+    with blame(name, "fails on this table"):
+        anatomy = inspect(program, (table.values,), kwargs)
+        sites = trace_shapes(program, (table.values,), kwargs)
+        if not anatomy.observed:
+            raise ProgramError(
+                f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
+            )
+        rows = rows_of(anatomy, (table.values,), kwargs)
+    holes = int((~table.mask).sum())
+    print(f"table    {table.path}: {len(table.values)} rows, {len(table.columns)} columns, "
+          f"{holes or 'no'} cell{'s' if holes > 1 else ''} missing")  # fmt: skip
+    print(f"plate    {anatomy.plate}, {anatomy.num_data} rows\n")
+    _print_aligned([("site", "kind", "shape", "distribution"), *_site_rows(anatomy, sites)])
+    print()
+    _check_support(given)
+    print(f"density  {_density(given, anatomy)}")
+    print(f"rows     {_rows(given, anatomy, rows)}")
+    print(f"form     {_form(given, anatomy, rows)}\n")
+    _print_aligned([("method", "applies"), *_method_rows(anatomy)])
+    return 0
+
+
+def _site_rows(anatomy: Anatomy, sites: dict[str, dict]) -> list[tuple[str, ...]]:
+    found = []
+    for name, site in sites.items():
+        if site["type"] not in ("sample", "param"):
+            continue
+        fn = site["fn"] if site["type"] == "sample" else None
+        kind = "parameter"
+        if name in anatomy.names:
+            kind = f"latent, {_values(anatomy, name, fn)}"
+        elif name not in anatomy.parameters:
+            kind = "observed" if name in anatomy.observed else "observed, not per datum"
+        while hasattr(fn, "base_dist"):  # masked, expanded, several columns as one event
+            fn = fn.base_dist
+        found.append((name, kind, str(jnp.shape(site["value"])), type(fn).__name__ if fn else "-"))
+    return found
+
+
+def _values(anatomy: Anatomy, name: str, fn: Any) -> str:
+    number = next(x.num_values for x in anatomy.latents if x.name == name)
+    if number is None:
+        return "unbounded count" if fn.support.is_discrete else "continuous"
+    return "binary" if number == 2 else f"categorical, {number} values"
+
+
+def _check_support(given: Given) -> None:
+    """Every observed value is one that the program could have made, whatever its parameters."""
+    name, program, table, kwargs = given
+    with blame(name, "fails on this table"):
+        seeded = handlers.seed(program, random.key(0))
+        sites = handlers.trace(seeded).get_trace(jnp.asarray(table.values), **kwargs)
+        for site in sites.values():
+            if site["type"] != "sample" or not site["is_observed"]:
+                continue
+            support = site["fn"].support
+            while isinstance(support, constraints.independent):
+                support = support.base_constraint
+            fits = np.asarray(support(site["value"]))
+            if fits.shape == table.mask.shape:
+                fits = fits | ~table.mask
+            if not fits.all():
+                place = tuple(int(i) for i in np.argwhere(~fits)[0])
+                raise ProgramError(
+                    f"site {site['name']!r} cannot be {np.asarray(site['value'])[place]:g} "
+                    f"({_place(place, table)}): its values are {_describe(support)}"
+                )
+
+
+def _place(index: tuple[int, ...], table: Table) -> str:
+    where = f"datum {index[-2] + 1 if len(index) > 1 else index[0] + 1}"
+    if len(index) == 2 and index[1] < len(table.columns):
+        where += f", column {table.columns[index[1]]}"
+    return where
+
+
+def _describe(support: Any) -> str:
+    return " ".join(type(support).__name__.strip("_").lower().split("_"))
+
+
+class _Point(NamedTuple):
+    """The log density at one draw from the prior."""
+
+    value: Array
+    slopes: dict[str, Array]  # site -> whether the gradient is finite
+    terms: dict[str, Array]  # site -> which log probabilities are not finite
+
+
+def _density(given: Given, anatomy: Anatomy) -> str:
+    """Value and gradient at draws from the prior; latents summed out where that is cheap."""
+    name, program, table, kwargs = given
+    discrete = [x for x in anatomy.latents if x.num_values is not None]
+    num_states = math.prod((x.num_values or 1) ** x.size for x in discrete)
+    listed = bool(discrete) and num_states * table.values.size <= MAX_FLOATS
+    how = f"summed over all {num_states} states" if listed else "at a drawn state of each datum"
+    how = f" ({how})" if discrete else ""
+    doing = "fails when its latents carry a leading axis of states" if listed else "fails"
+    target = marginal(program, sites=[x.name for x in discrete]) if listed else program
+
+    @jax.jit
+    def evaluate(key: Array, values: Array) -> _Point:
+        trace = handlers.trace(handlers.seed(target, key)).get_trace(values, **kwargs)
+        free = {
+            site["name"]: site["value"]
+            for site in trace.values()
+            if site["type"] == "param" or (site["type"] == "sample" and not site["is_observed"])
+        }
+        real = {k: v for k, v in free.items() if jnp.issubdtype(v.dtype, jnp.floating)}
+
+        def total(real: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+            value, trace = log_density(target, (values,), kwargs, {**free, **real})
+            sites = (x for x in trace.values() if x["type"] == "sample")
+            terms = {x["name"]: ~jnp.isfinite(x["fn"].log_prob(x["value"])) for x in sites}
+            return value, terms
+
+        (value, terms), slopes = jax.value_and_grad(total, has_aux=True)(real)
+        return _Point(value, {k: jnp.isfinite(x).all() for k, x in slopes.items()}, terms)
+
+    with blame(name, doing):
+        points = [evaluate(random.key(i), jnp.asarray(table.values)) for i in range(NUM_DRAWS)]
+    finite = [bool(jnp.isfinite(x.value)) for x in points]
+    if not any(finite):
+        raise ProgramError(
+            f"{name}: the log density is {float(points[0].value)} at each of {NUM_DRAWS} draws "
+            f"from the prior: {_culprit(points[0], table)}"
+        )
+    flat = [p for p, ok in zip(points, finite, strict=True) if ok and all(p.slopes.values())]
+    if not flat:
+        broken = [k for p in points for k, ok in p.slopes.items() if not ok]
+        raise ProgramError(
+            f"{name}: the log density is finite, but not its gradient with respect to {broken[0]!r}"
+        )
+    often = f"at {len(flat)} of {NUM_DRAWS} draws from the prior"
+    return f"{float(flat[0].value):.6g}; value and gradient finite {often}{how}"
+
+
+def _culprit(point: _Point, table: Table) -> str:
+    for name, bad in point.terms.items():
+        where = np.argwhere(np.asarray(bad))
+        if len(where):
+            rows = np.ndim(bad) and f", {_place(tuple(where[0]), table)}"
+            return f"site {name!r}{rows or ''}"
+    return "every site is finite, their sum is not"
+
+
+def _rows(given: Given, anatomy: Anatomy, rows: Rows) -> str:
+    """Rows and states do not look at each other: read together or one by one, all is the same."""
+    name, program, _, _ = given
+    few = min(4, anatomy.num_data)
+    with blame(name, f"fails on {few} rows"):
+        smaller = inspect(program, *rows.slice(0, few), plate=anatomy.plate)
+    if smaller.num_data != few:
+        raise ProgramError(
+            f"{name}: the plate {anatomy.plate!r} has {smaller.num_data} rows when {few} are "
+            "given: take its size from the data (len(data)), so that a chunk is a smaller plate"
+        )
+    if any(x.num_values is None for x in anatomy.latents) or not anatomy.latents:
+        return "the plate follows the data"
+    generator = np.random.default_rng(0)
+    most = np.concatenate([np.full(x.size, x.num_values) for x in anatomy.latents])
+    states = jnp.asarray(generator.integers(0, most, (3, few, anatomy.num_bits)))
+    with blame(name, "fails when its latents carry a leading axis of states"):
+        params = prior_draw(program, smaller, random.key(0), rows.slice(0, few))
+        read = jax.jit(_reader(program, anatomy, rows), static_argnums=2)
+        together = np.asarray(read(params, states, few, 0))
+        single = [
+            [float(read(params, states[s : s + 1, n : n + 1], 1, n)[0, 0]) for n in range(few)]
+            for s in range(3)
+        ]
+    if not np.allclose(together, single, rtol=1e-3, atol=1e-3):
+        raise ProgramError(
+            f"{name}: the log joint of a datum changes when other rows or states are read with it: "
+            "use only its own row, and let leading axes broadcast (no sum or reshape over them)"
+        )
+    return "each datum stands for itself, with many states at once or one"
+
+
+def _reader(program: Callable, anatomy: Anatomy, rows: Rows) -> Callable[..., Array]:
+    def read(params: Any, states: Array, size: int, start: Array) -> Array:
+        arguments = rows.slice(start, size)
+        return log_joint(program, anatomy.with_rows(size), params, states, arguments)
+
+    return read
+
+
+def _form(given: Given, anatomy: Anatomy, rows: Rows) -> str:
+    if not anatomy.latents:
+        return "no latent: every datum follows from the parameters alone"
+    if not anatomy.binary:
+        return "not looked for: only binary latents have one here"
+    with blame(given.name, "fails while its form is looked for"):
+        return f"log joint {find_structure(given.program, anatomy, rows).value}"
+
+
+def _method_rows(anatomy: Anatomy) -> list[tuple[str, str]]:
+    found = []
+    for name, method in methods().items():
+        admits = getattr(method, "admits", None)
+        reason = admits(anatomy) if admits is not None else None
+        found.append((name, "yes" if reason is None else f"no: {reason}"))
+    return found
+
+
+def _print_aligned(rows: list[tuple[str, ...]]) -> None:
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(x.ljust(size) for x, size in zip(row, sizes, strict=True)).rstrip())

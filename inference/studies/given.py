@@ -1,0 +1,223 @@
+"""A program and a table as a person names them: the options of every command that takes both.
+
+    latentbits check MODEL --data FILE [--key NAME] [--set NAME=VALUE ...]
+
+Whatever is wrong with them is said here in one line, in the words of their owner.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from inference.anatomy import ProgramError, trace_shapes
+from inference.studies.catalogue import programs
+from ppl_models.data import InputError, Table, load_table
+
+
+class Given(NamedTuple):
+    """A program with its data, to be called as ``program(table.values, **kwargs)``."""
+
+    name: str
+    program: Callable
+    table: Table
+    kwargs: dict[str, Any]  # the settings, and the mask if the table has holes
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """MODEL, --data, --key and --set."""
+    parser.add_argument("model", metavar="MODEL", help="a public program, or module:function")
+    parser.add_argument("--data", metavar="FILE", required=True, help="the table, one datum a row")
+    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=_setting,
+        help="an argument of the program, such as num_causes=10; may be repeated",
+    )
+
+
+def open_given(namespace: argparse.Namespace) -> Given:
+    """The program and the table that the options of `add_options` name."""
+    name, settings = namespace.model, dict(namespace.set)
+    program = find_program(name)
+    _check_call(name, program, settings)
+    table = _load(name, program, settings, namespace.data, namespace.key)
+    return Given(name, program, table, {**settings, **_mask(name, program, table)})
+
+
+@contextmanager
+def blame(name: str, doing: str = "") -> Iterator[None]:
+    """Say of an error inside a program where in the owner's file it came from."""
+    try:
+        yield
+    except ProgramError as error:
+        raise ProgramError(f"{name}: {error}") from error
+    except Exception as error:
+        file = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
+        # An error that the public programs raise is written for people already.
+        words = str(error) if file is None else explain(error, file)
+        raise ProgramError(f"{name}{doing and ' '}{doing}: {words}") from error
+
+
+def find_program(name: str) -> Callable:
+    """A public program by its name, or ``module:function`` from where the user is.
+
+    >>> find_program("latent_trait").__name__
+    'latent_trait'
+    """
+    known = programs()
+    if name in known:
+        return known[name]
+    module_name, colon, function_name = name.partition(":")
+    if not colon:
+        raise InputError(
+            f"there is no program {name!r}{_nearest(name, known)}: choose one of "
+            f"{', '.join(known)}, or module:function for one of your own"
+        )
+    if module_name.endswith(".py") or "/" in module_name:
+        raise InputError(
+            f"{name}: give the module as Python imports it from here, "
+            f"{Path(module_name).stem}:{function_name or 'model'}"
+        )
+    return _own_program(module_name, function_name)
+
+
+def _own_program(module_name: str, function_name: str) -> Callable:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if f"{module_name}.".startswith(f"{error.name}."):
+            raise InputError(f"there is no module {module_name!r} in {Path.cwd()}") from None
+        raise InputError(f"{module_name} cannot be imported: {explain(error)}") from None
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{module_name} cannot be imported: {explain(error)}") from None
+    program = getattr(module, function_name, None)
+    if not callable(program) or inspect.isclass(program):
+        own = [
+            name
+            for name, member in vars(module).items()
+            if inspect.isfunction(member) and member.__module__ == module_name
+        ]
+        what = "is no function" if program is not None else "is not there"
+        raise InputError(
+            f"{module_name}:{function_name} {what}{_nearest(function_name, own)}: "
+            f"{module_name} has {', '.join(own) or 'no function'}"
+        )
+    return program
+
+
+def explain(error: BaseException, file: str | None = None) -> str:
+    """An error of somebody's own program in one line: what, and where in their file.
+
+    :param file: say where in this file; by default where the error was raised.
+    """
+    words = " ".join(str(error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError):
+        return f"{Path(error.filename or '?').name}, line {error.lineno}: {error.msg}"
+    places = [frame for frame in frames if file is None or frame.filename == file]
+    where = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
+    return f"{type(error).__name__}: {words}{where}"
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    name = name.strip()
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=VALUE, such as num_causes=10")
+    try:
+        return name, ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: a value is a number, True, False, None, a tuple such as (10, 5) or 'text'"
+        ) from None
+
+
+def _check_call(name: str, program: Callable, settings: dict[str, Any]) -> None:
+    """The program can be called as ``program(data, **settings)``."""
+    arguments = list(inspect.signature(program).parameters.values())
+    if not arguments or arguments[0].kind in (
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.VAR_KEYWORD,
+    ):
+        raise ProgramError(f"{name} must take the data as its first argument")
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = [x for x in arguments[1:] if x.kind not in variable]
+    if all(x.kind is not inspect.Parameter.VAR_KEYWORD for x in arguments):
+        names = [x.name for x in named]
+        for wrong in [x for x in settings if x not in names]:
+            raise InputError(
+                f"--set {wrong}: {name} has no such argument{_nearest(wrong, names)}, "
+                f"it takes {', '.join(names) or 'none'}"
+            )
+    for x in named:
+        if x.default is x.empty and x.name not in settings:
+            raise InputError(f"{name} needs {x.name}: add --set {x.name}=VALUE")
+
+
+def _load(
+    name: str, program: Callable, settings: dict[str, Any], file: str, key: str | None
+) -> Table:
+    """The table as the program wants it: bits where it observes bits, else real numbers."""
+    binary, real = _try_to_load(file, "binary", key), _try_to_load(file, "real", key)
+    readable = [x for x in (binary, real) if isinstance(x, Table)]
+    if readable:
+        with blame(name, "fails on this table"):
+            wants_bits = _observes_bits(program, readable[0].values, settings)
+    else:
+        # Which of the two complaints is of use? What a program observes shows on any table.
+        try:
+            wants_bits = _observes_bits(program, np.zeros((5, 3), np.float32), settings)
+        except Exception:
+            wants_bits = True
+    table = binary if wants_bits else real
+    if isinstance(table, InputError):
+        raise table
+    return table
+
+
+def _try_to_load(file: str, kind: Literal["binary", "real"], key: str | None) -> Table | InputError:
+    try:
+        return load_table(file, kind=kind, key=key)
+    except InputError as error:
+        return error
+
+
+def _observes_bits(program: Callable, values: np.ndarray, settings: dict[str, Any]) -> bool:
+    sites = trace_shapes(program, (values,), settings).values()
+    seen = [x for x in sites if x["type"] == "sample" and x["is_observed"]]
+    return any(x["fn"].support.is_discrete for x in seen)
+
+
+def _mask(name: str, program: Callable, table: Table) -> dict[str, np.ndarray]:
+    if table.mask.all():
+        return {}
+    arguments = inspect.signature(program).parameters.values()
+    if any(x.name == "mask" or x.kind is x.VAR_KEYWORD for x in arguments):
+        return {"mask": table.mask}
+    row, column = (int(i) for i in np.argwhere(~table.mask)[0])
+    raise ProgramError(
+        f"{table.path} has {int((~table.mask).sum())} missing cells (the first: datum {row + 1}, "
+        f"column {table.columns[column]}), but {name} takes no argument mask"
+    )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -1,0 +1,59 @@
+"""`latentbits list`: models, methods, data sets and experiments, one line each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from typing import Any
+
+from inference.studies.catalogue import methods, programs, summary
+
+WIDTH = 100
+
+
+def add_parser(subparsers: Any) -> None:
+    words = "what there is: models, methods, data sets, experiments"
+    subparsers.add_parser("list", help=words, description=f"Print {words}, one line each.")
+
+
+def main(namespace: argparse.Namespace) -> int:
+    del namespace
+    for title, entries in contents().items():
+        print(title)
+        column = 4 + max(map(len, entries), default=0)
+        for name, words in entries.items():
+            print(f"  {name}".ljust(column) + fit(words.rstrip("."), WIDTH - column))
+    return 0
+
+
+def fit(words: str, width: int) -> str:
+    """A line that is not too long: a source in brackets at its end goes first.
+
+    >>> fit("four spins that add up to nought (Lee & Sompolinsky 1998)", 40)
+    'four spins that add up to nought'
+    """
+    if len(words) > width and words.endswith(")"):
+        words = words[: words.rindex(" (")]
+    return textwrap.shorten(words, width, placeholder=" …")
+
+
+def contents() -> dict[str, dict[str, str]]:
+    """Section -> name -> one line."""
+    from inference.studies.experiment import experiments
+    from ppl_models.data import DATASETS
+
+    return {
+        "models": {name: _program_line(program) for name, program in programs().items()},
+        "methods": {name: summary(method) for name, method in methods().items()},
+        "data sets": {name: dataset.description for name, dataset in DATASETS.items()},
+        "experiments": {name: experiment.summary for name, experiment in experiments().items()},
+    }
+
+
+def _program_line(program: Any) -> str:
+    # A program's own docstring begins with its citation; what it is stands above its file, unless
+    # the file tells several.
+    module = sys.modules[program.__module__]
+    alone = module.__name__.endswith(f".{program.__name__}")
+    return summary(module if alone else program)
