@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import jax
@@ -110,22 +111,27 @@ def find_structure(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
     if not anatomy.binary:
         return Structure.GENERAL
     num_rows = min(rows.num_data, 5)
-    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-        leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
+    # Also inside a trace the test is made at once. Shapes alone are found before: what is known at
+    # compile time would be computed, operation by operation, for nothing.
+    with jax.enable_x64(True):
+        with jax.ensure_compile_time_eval():
+            leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
         few = inspect(model, *rows.join(leaves), sites=anatomy.names, plate=anatomy.plate)
         if few.num_data != num_rows:
             raise ProgramError(
                 f"the plate {anatomy.plate!r} has {few.num_data} rows when {num_rows} are given: "
                 "take its size from the data (len(data)), so that a chunk is a smaller plate"
             )
-        return _examine(model, few, rows, leaves)
+        with jax.ensure_compile_time_eval():
+            return _examine(model, few, rows, leaves)
 
 
 def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[Array]) -> Structure:
     shape = (32, anatomy.num_data, anatomy.num_bits)
 
-    # Compiled as one: run operation by operation it would take many seconds.
-    @jax.jit
+    # Compiled as one: run operation by operation it would take many seconds. It runs three times on
+    # a few numbers, so that optimising it would take longer than it ever saves.
+    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
     def errors(key: Array, leaves: list[Array]) -> tuple[Array, Array]:
         arguments = rows.join(leaves)
         key_params, key_bits, key_rate = random.split(key, 3)
