@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ from numpyro.infer.util import log_density
 
 from inference.anatomy import Anatomy, ProgramError, inspect, trace_shapes
 from inference.handlers import marginal
-from inference.local import find_structure, log_joint, prior_draw
+from inference.local import find_structure, log_joint
 from inference.rows import Rows, rows_of
 from inference.studies.catalogue import methods
 from inference.studies.given import Given, add_options, blame, open_given
@@ -26,6 +27,9 @@ from ppl_models.data import Table
 NUM_DRAWS = 3
 MAX_FLOATS = 1 << 22
 """Numbers that one evaluation may hold: a check is quick. Beyond that, one state a row, not all."""
+
+# What is computed here is computed a few times: to optimise it would take longer than it saves.
+quick = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def add_parser(subparsers: Any) -> None:
@@ -51,20 +55,21 @@ def main(namespace: argparse.Namespace) -> int:
     print(f"plate    {anatomy.plate}, {anatomy.num_data} rows\n")
     _print_aligned([("site", "kind", "shape", "distribution"), *_site_rows(anatomy, sites)])
     print()
-    _check_support(given)
-    print(f"density  {_density(given, anatomy)}")
-    print(f"rows     {_rows(given, anatomy, rows)}")
+    draws = _draw(given)
+    _check_support(given, draws[0], sites)
+    print(f"density  {_density(given, anatomy, draws)}")
+    print(f"rows     {_rows(given, anatomy, rows, draws[0])}")
     print(f"form     {_form(given, anatomy, rows)}\n")
     _print_aligned([("method", "applies"), *_method_rows(anatomy)])
     return 0
 
 
 def _site_rows(anatomy: Anatomy, sites: dict[str, dict]) -> list[tuple[str, ...]]:
-    found = []
+    found: list[tuple[str, ...]] = []
     for name, site in sites.items():
         if site["type"] not in ("sample", "param"):
             continue
-        fn = site["fn"] if site["type"] == "sample" else None
+        fn: Any = site["fn"] if site["type"] == "sample" else None
         kind = "parameter"
         if name in anatomy.names:
             kind = f"latent, {_values(anatomy, name, fn)}"
@@ -83,27 +88,53 @@ def _values(anatomy: Anatomy, name: str, fn: Any) -> str:
     return "binary" if number == 2 else f"categorical, {number} values"
 
 
-def _check_support(given: Given) -> None:
-    """Every observed value is one that the program could have made, whatever its parameters."""
+class _Draw(NamedTuple):
+    """One draw from the prior, and whether the observed values are possible under it."""
+
+    free: dict[str, Array]  # unobserved site -> value
+    fits: dict[str, Array]  # observed site -> whether each value lies in its support
+    seen: dict[str, Array]  # observed site -> its values
+
+
+def _draw(given: Given) -> list[_Draw]:
     name, program, table, kwargs = given
+
+    @quick
+    def draw(key: Array, values: Array) -> _Draw:
+        trace = handlers.trace(handlers.seed(program, key)).get_trace(values, **kwargs)
+        free, fits, seen = {}, {}, {}
+        for site in trace.values():
+            if site["type"] == "sample" and site["is_observed"]:
+                seen[site["name"]] = site["value"]
+                fits[site["name"]] = _one_by_one(site["fn"].support)(site["value"])
+            elif site["type"] in ("sample", "param"):
+                free[site["name"]] = site["value"]
+        return _Draw(free, fits, seen)
+
     with blame(name, "fails on this table"):
-        seeded = handlers.seed(program, random.key(0))
-        sites = handlers.trace(seeded).get_trace(jnp.asarray(table.values), **kwargs)
-        for site in sites.values():
-            if site["type"] != "sample" or not site["is_observed"]:
-                continue
-            support = site["fn"].support
-            while isinstance(support, constraints.independent):
-                support = support.base_constraint
-            fits = np.asarray(support(site["value"]))
-            if fits.shape == table.mask.shape:
-                fits = fits | ~table.mask
-            if not fits.all():
-                place = tuple(int(i) for i in np.argwhere(~fits)[0])
-                raise ProgramError(
-                    f"site {site['name']!r} cannot be {np.asarray(site['value'])[place]:g} "
-                    f"({_place(place, table)}): its values are {_describe(support)}"
-                )
+        return [draw(random.key(i), jnp.asarray(table.values)) for i in range(NUM_DRAWS)]
+
+
+def _check_support(given: Given, draw: _Draw, sites: dict[str, dict]) -> None:
+    """Every observed value is one that the program could have made."""
+    for site, fits in draw.fits.items():
+        possible = np.asarray(fits)
+        if possible.shape == given.table.mask.shape:
+            possible = possible | ~given.table.mask
+        if not possible.all():
+            place = tuple(int(i) for i in np.argwhere(~possible)[0])
+            support = type(_one_by_one(sites[site]["fn"].support)).__name__
+            raise ProgramError(
+                f"{given.name}: site {site!r} cannot be {np.asarray(draw.seen[site])[place]:g} "
+                f"({_place(place, given.table)}): it must be {support.strip('_').replace('_', ' ')}"
+            )
+
+
+def _one_by_one(support: Any) -> Any:
+    """The constraint on a single value of a vector."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support
 
 
 def _place(index: tuple[int, ...], table: Table) -> str:
@@ -111,10 +142,6 @@ def _place(index: tuple[int, ...], table: Table) -> str:
     if len(index) == 2 and index[1] < len(table.columns):
         where += f", column {table.columns[index[1]]}"
     return where
-
-
-def _describe(support: Any) -> str:
-    return " ".join(type(support).__name__.strip("_").lower().split("_"))
 
 
 class _Point(NamedTuple):
@@ -125,7 +152,7 @@ class _Point(NamedTuple):
     terms: dict[str, Array]  # site -> which log probabilities are not finite
 
 
-def _density(given: Given, anatomy: Anatomy) -> str:
+def _density(given: Given, anatomy: Anatomy, draws: list[_Draw]) -> str:
     """Value and gradient at draws from the prior; latents summed out where that is cheap."""
     name, program, table, kwargs = given
     discrete = [x for x in anatomy.latents if x.num_values is not None]
@@ -136,27 +163,24 @@ def _density(given: Given, anatomy: Anatomy) -> str:
     doing = "fails when its latents carry a leading axis of states" if listed else "fails"
     target = marginal(program, sites=[x.name for x in discrete]) if listed else program
 
-    @jax.jit
-    def evaluate(key: Array, values: Array) -> _Point:
-        trace = handlers.trace(handlers.seed(target, key)).get_trace(values, **kwargs)
-        free = {
-            site["name"]: site["value"]
-            for site in trace.values()
-            if site["type"] == "param" or (site["type"] == "sample" and not site["is_observed"])
-        }
+    @quick
+    def evaluate(free: dict[str, Array], values: Array) -> _Point:
         real = {k: v for k, v in free.items() if jnp.issubdtype(v.dtype, jnp.floating)}
 
         def total(real: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
             value, trace = log_density(target, (values,), kwargs, {**free, **real})
-            sites = (x for x in trace.values() if x["type"] == "sample")
-            terms = {x["name"]: ~jnp.isfinite(x["fn"].log_prob(x["value"])) for x in sites}
-            return value, terms
+            terms = (x for x in trace.values() if x["type"] == "sample")
+            return value, {x["name"]: ~jnp.isfinite(x["fn"].log_prob(x["value"])) for x in terms}
 
         (value, terms), slopes = jax.value_and_grad(total, has_aux=True)(real)
         return _Point(value, {k: jnp.isfinite(x).all() for k, x in slopes.items()}, terms)
 
+    out = {x.name for x in discrete} if listed else set()
     with blame(name, doing):
-        points = [evaluate(random.key(i), jnp.asarray(table.values)) for i in range(NUM_DRAWS)]
+        points = [
+            evaluate({k: v for k, v in x.free.items() if k not in out}, jnp.asarray(table.values))
+            for x in draws
+        ]
     finite = [bool(jnp.isfinite(x.value)) for x in points]
     if not any(finite):
         raise ProgramError(
@@ -182,7 +206,7 @@ def _culprit(point: _Point, table: Table) -> str:
     return "every site is finite, their sum is not"
 
 
-def _rows(given: Given, anatomy: Anatomy, rows: Rows) -> str:
+def _rows(given: Given, anatomy: Anatomy, rows: Rows, draw: _Draw) -> str:
     """Rows and states do not look at each other: read together or one by one, all is the same."""
     name, program, _, _ = given
     few = min(4, anatomy.num_data)
@@ -199,8 +223,8 @@ def _rows(given: Given, anatomy: Anatomy, rows: Rows) -> str:
     most = np.concatenate([np.full(x.size, x.num_values) for x in anatomy.latents])
     states = jnp.asarray(generator.integers(0, most, (3, few, anatomy.num_bits)))
     with blame(name, "fails when its latents carry a leading axis of states"):
-        params = prior_draw(program, smaller, random.key(0), rows.slice(0, few))
-        read = jax.jit(_reader(program, anatomy, rows), static_argnums=2)
+        params = {site: draw.free[site] for site in anatomy.parameters}
+        read = partial(quick, static_argnums=2)(_reader(program, anatomy, rows))
         together = np.asarray(read(params, states, few, 0))
         single = [
             [float(read(params, states[s : s + 1, n : n + 1], 1, n)[0, 0]) for n in range(few)]

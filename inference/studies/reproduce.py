@@ -90,7 +90,8 @@ def table_lines(numbers: dict[str, Any]) -> list[str]:
       a            1
       b          2.5
     """
-    flat, blocks = [], []
+    flat: list[tuple[str, Any]] = []
+    blocks: list[tuple[str, Any]] = []
     for name, value in numbers.items():
         (blocks if isinstance(value, dict) else flat).append((str(name), value))
     rows = [[name, _show(value)] for name, value in flat]
