@@ -2,8 +2,8 @@
 
 EM climbs in a straight line and ever more slowly near the top. The last few steps tell how its map
 bends; the point where their residuals would cancel (Anderson 1965; for EM, with monotonicity kept,
-Henderson & Varadhan 2019) is tried next. If the loss there is not lower than the last one, the point
-is forgotten and the plain step, which cannot be worse, is taken in its place.
+Henderson & Varadhan 2019) is tried next. If the loss there is not lower than the last one, the
+point is forgotten and the plain step, which cannot be worse, is taken in its place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program under quadratic bounds, read by autodiff: what `BoundEM` does with a program it was not told.
+"""A program under quadratic bounds, read by autodiff: `BoundEM` for programs it was not told of.
 
 Every observed Bernoulli or categorical site is put under `quadratic_bound`. If what then stands is
 quadratic in the latents (tested in float64 on random states, never assumed), the Gaussian posterior

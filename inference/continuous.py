@@ -1,7 +1,7 @@
-"""Programs with continuous latents, ready to be read: points and weights in place of a table of states.
+"""Programs with continuous latents: points and weights in place of a table of states.
 
-The evidence of a datum is an integral over its latents x. Any rule of points :math:`x_s` and weights
-turns it into a sum, and the program is run on the points as on states:
+The evidence of a datum is an integral over its latents x. Any rule of points :math:`x_s` and
+weights turns it into a sum, and the program is run on the points as on states:
 
     log p(y_n) ≈ logsumexp_s [ log p(y_n, x_s) + log weight_s ]
 
@@ -95,7 +95,8 @@ def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
     """The product rule: exact for polynomials of degree 2·num_nodes − 1 times N(0, I).
 
     >>> rule = gauss_hermite(2, 5)
-    >>> rule.points.shape, round(float(jnp.exp(rule.log_weights + log_normal(rule.points)).sum()), 5)
+    >>> mass = jnp.exp(rule.log_weights + log_normal(rule.points))
+    >>> rule.points.shape, round(float(mass.sum()), 5)
     ((25, 2), 1.0)
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
@@ -143,8 +144,7 @@ def climb(
     """Newton steps towards each datum's mode, (n, Q); a step that would lead down is shortened."""
     function = row_function(reader.model, reader.anatomy, params, arguments)
 
-    def step(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
-        place, height = carry
+    def step(place: Array, _: None) -> tuple[Array, None]:
         value, slope = linear_part(function, place)
         covariance, _ = invert(_precision(function, place))
         move = jnp.einsum("nqr,nr->nq", covariance, slope)
@@ -154,10 +154,9 @@ def climb(
             better = there > top
             best = jnp.where(better[:, None], place + share * move, best)
             top = jnp.where(better, there, top)
-        return (best, top), None
+        return best, None
 
-    (place, _), _ = lax.scan(step, (start, function(start)), None, length=num_steps)
-    return place
+    return lax.scan(step, start, None, length=num_steps)[0]
 
 
 def _precision(function: Callable[[Array], Array], place: Array) -> Array:
@@ -215,7 +214,7 @@ def width(rows: Rows) -> int:
 
 
 def compiled(cache: dict, name: str, function: Callable, rows: Rows, *inputs: Any) -> Any:
-    """`function(rows, *inputs)`, compiled once for each shape: data are arguments, not constants."""
+    """`function(rows, *inputs)`, compiled once for each shape; data go in as arguments."""
     shapes = jax.tree.map(
         lambda x: (jnp.shape(x), str(jnp.asarray(x).dtype)), (rows.leaves, inputs)
     )

@@ -1,4 +1,4 @@
-"""What the three EM methods for continuous latents share: state, start, step, canonical rotation."""
+"""What the three EM methods for continuous latents share: state, start, step, rotation."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def start_params(
     args: tuple,
     kwargs: dict,
 ) -> Params:
-    """Starting values: those given, else those of `start`, else principal components, else a draw."""
+    """Starting values: given, else those of `start`, else principal components, else a draw."""
     names = set(reader.anatomy.parameters)
     params: Params = {}
     if start is not None:
@@ -97,7 +97,7 @@ def principal_start(
 ) -> Params:
     """Means give the biases, the leading principal components of the data the weights.
 
-    A little noise keeps two runs from different keys apart, and a factor that no column shows alive.
+    A little noise keeps runs from different keys apart, and a factor that no column shows alive.
     """
     size = min(rows.num_data, max(1, (1 << 20) // columns.layout.num_predictors))
 

@@ -12,7 +12,7 @@ from jax.scipy.linalg import solve_triangular
 def invert(precision: Array) -> tuple[Array, Array]:
     """Inverse (n, Q, Q) and log determinant (n,) of positive definite matrices.
 
-    In one or two dimensions by formula: a call of LAPACK for each row would cost more than all else.
+    In one or two dimensions by formula: a call of LAPACK for each row costs more than the rest.
 
     >>> inverse, log_det = invert(jnp.array([[[2.0, 0.0], [0.0, 4.0]]]))
     >>> inverse[0].tolist(), round(float(log_det[0]), 4)

@@ -1,4 +1,4 @@
-r"""Closed forms for programs whose columns are regressions on shared factors, one class for all kinds.
+r"""Closed forms for programs whose columns are regressions on shared factors, of any kind.
 
 For `latent_trait` and `mixed_trait` every column hangs on predictors :math:`A = xW + b`. Each kind
 of column is below by a quadratic in its predictors, in which
@@ -207,46 +207,68 @@ class Regressions:
         return Sums(slope, bend, jnp.sum(power * seen, 0), jnp.sum(seen, 0))
 
     def point_sums(
-        self,
-        params: Params,
-        responses: Responses,
-        points: Array,
-        probability: Array,
-        newton: bool = False,
-    ) -> Sums:
+        self, params: Params, responses: Responses, points: Array, probability: Array
+    ) -> tuple[Sums, Sums]:
         """The same sums under posteriors on points (S, n, Q) with probabilities (S, n).
 
-        :param newton: the true curvature of the bits instead of their bound's: not safe, but fast
-            when close.
+        :return: with the curvature of the bits' bound, which is safe; and with their own, which is
+            fast when close.
         """
         size = points.shape[-1]
         centre = points @ params["weights"] + params["bias"]  # (S, n, P)
-        slope, omega = self._at_points(params, centre, newton)
-        residual = slope + self.mixed(responses.target)
+        slope, safe, fast = self._at_points(centre)
         weight = probability[..., None]
         if responses.seen is not None:
             weight = weight * responses.seen
         moments = with_one(points).reshape(-1, size + 1)
         outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(moments), -1)
-        flat = lambda x: x.reshape(-1, x.shape[-1])  # noqa: E731
-        total = flat(residual * weight).T @ moments
-        bend = (flat(omega * weight).T @ outer).reshape(-1, size + 1, size + 1)
+        flat = lambda x: (x * weight).reshape(-1, x.shape[-1]).T  # noqa: E731
+        total = flat(slope + self.mixed(responses.target)) @ moments
+        bends = [(flat(x) @ outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
         at = self.layout.real[1]
         seen = jnp.broadcast_to(weight, centre.shape)[..., at]
-        power = (responses.target - centre)[..., at] ** 2
-        return Sums(total, bend, jnp.sum(power * seen, (0, 1)), jnp.sum(seen, (0, 1)))
+        power = jnp.sum((responses.target - centre)[..., at] ** 2 * seen, (0, 1))
+        count = jnp.sum(seen, (0, 1))
+        return Sums(total, bends[0], power, count), Sums(total, bends[1], power, count)
 
-    def _at_points(self, params: Params, centre: Array, newton: bool) -> tuple[Array, Array]:
-        """Slope without the data's share, and ω, at known predictors: there the slope is true."""
-        if newton and self._plain:
-            chance = jax.nn.sigmoid(centre)
-            return -chance, chance * (1.0 - chance)
-        slope, omega = self.tangent(params, centre, jnp.zeros(()))
-        if not newton or not len(self.layout.binary[0]):
-            return slope, omega
-        at = self.layout.binary[1]
-        chance = jax.nn.sigmoid(centre[..., at])
-        return slope, omega.at[..., at].set(chance * (1.0 - chance))
+    def _at_points(self, centre: Array) -> tuple[Array, Array, Array]:
+        """At known predictors: the true slope without the data's share, and both curvatures."""
+        # One tanh serves all: σ(A) = ½ (1 + tanh A/2), σ(1 − σ) = ¼ (1 − tanh²), ω = tanh / 2A.
+        bent = jnp.tanh(0.5 * centre)
+        small = jnp.abs(centre) < 1e-2
+        wide = 0.5 * bent / jnp.where(small, 1.0, centre)
+        safe = jnp.where(small, 0.25 - centre**2 / 48.0, wide)
+        fast, slope = 0.25 - 0.25 * bent**2, -0.5 - 0.5 * bent
+        if self._plain:
+            return slope, safe, fast
+        at, ones = self.layout.binary[1], jnp.ones_like(centre)
+        full = (-centre).at[..., at].set(slope[..., at])
+        for _, places in self.layout.categorical.values():
+            full = full.at[..., places].set(_spread_out(-_softmax(centre[..., places])))
+        return full, ones.at[..., at].set(safe[..., at]), ones.at[..., at].set(fast[..., at])
+
+    def point_log_likelihood(self, params: Params, responses: Responses, points: Array) -> Array:
+        """log p(t_n | x) at points (S, n, Q): (S, n)."""
+        target, seen = responses
+        centre = points @ params["weights"] + params["bias"]
+        if self._plain:
+            return _bits(target, seen, centre)
+        layout = self.layout
+        total = jnp.zeros(points.shape[:2])
+        at = layout.binary[1]
+        if len(at):
+            own = None if seen is None else seen[:, at]
+            total = total + _bits(target[:, at], own, centre[..., at])
+        at = layout.real[1]
+        if len(at):
+            away = (target[:, at] - centre[..., at]) / params["noise"]
+            part = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
+            total = total + jnp.sum(part if seen is None else part * seen[:, at], -1)
+        for _, places in layout.categorical.values():
+            predictors = centre[..., places]
+            part = jnp.sum(target[:, places] * predictors, -1) - _log_sum(predictors)
+            total = total + jnp.sum(part if seen is None else part * seen[:, places[:, 0]], -1)
+        return total
 
     def advance(
         self, params: Params, sums: Sums, prior: Callable[[Params], Array] | None = None
@@ -328,23 +350,24 @@ class Regressions:
         return table
 
     def shared_sums(
-        self, params: Params, points: Array, found: Array, weight: Array, newton: bool
-    ) -> Sums:
-        """The sums for points (S, Q) that all data share.
+        self, params: Params, points: Array, found: Array, weight: Array
+    ) -> tuple[Sums, Sums]:
+        """The sums for points (S, Q) that all data share, safe and fast.
 
         :param found: Σ_n r_sn target_n, (S, P); `weight`: Σ_n r_sn seen_n, (S, P).
         """
         size = points.shape[-1]
         centre = points @ params["weights"] + params["bias"]
-        slope, omega = self._at_points(params, centre, newton)
+        slope, safe, fast = self._at_points(centre)
         moments = with_one(points)
         outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(points), -1)
         total = (slope * weight + self.mixed(found)).T @ moments
-        bend = ((omega * weight).T @ outer).reshape(-1, size + 1, size + 1)
+        bends = [((x * weight).T @ outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
         at = self.layout.real[1]
         # Σ r (y − A)² without its Σ r y², which `monte_carlo` adds.
         power = weight[:, at] * centre[:, at] ** 2 - 2.0 * found[:, at] * centre[:, at]
-        return Sums(total, bend, power.sum(0), weight[:, at].sum(0))
+        power, count = power.sum(0), weight[:, at].sum(0)
+        return Sums(total, bends[0], power, count), Sums(total, bends[1], power, count)
 
     @property
     def _plain(self) -> bool:
@@ -356,6 +379,20 @@ class Regressions:
         places = [layout.real[1], layout.binary[1]]
         places += [at.ravel() for _, at in layout.categorical.values()]
         return np.argsort(np.concatenate(places))
+
+
+def _bits(target: Array, seen: Array | None, centre: Array) -> Array:
+    """Σ_i log Bernoulli(t_i; σ(A_i)) over the last axis.
+
+    Σ log(1 + e^{−|A|}) is the log of a product, taken of 64 columns at once: each factor is at most
+    2, so that nothing overflows, and a logarithm costs as much as all the rest.
+    """
+    factor = 1.0 + jnp.exp(-jnp.abs(centre))
+    main = target * centre - jnp.maximum(centre, 0.0)
+    if seen is not None:
+        main, factor = main * seen, jnp.where(seen > 0, factor, 1.0)
+    groups = [factor[..., start : start + 64] for start in range(0, factor.shape[-1], 64)]
+    return jnp.sum(main, -1) - sum(jnp.log(jnp.prod(group, -1)) for group in groups)
 
 
 def _softmax(predictors: Array) -> Array:

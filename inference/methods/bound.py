@@ -43,12 +43,12 @@ class BoundEM(Algorithm):
     """EM on a lower bound that is quadratic in the factors (Tipping 1998, section 4).
 
     Observed bits and categories are replaced by their quadratic bounds (`quadratic_bound`). The log
-    joint of a datum is then quadratic in its factors, so its posterior is Gaussian: (6) and (7). The
-    bound is tightened there by (8) and raised in the parameters by (11); it rises at every step.
+    joint of a datum is then quadratic in its factors, so its posterior is Gaussian: (6) and (7).
+    (8) tightens the bound there, (11) raises it in the parameters; it rises at every step.
 
-    For `latent_trait` and `mixed_trait` the form is written out in `inference.regressions`. Any other
-    program with Gaussian latents is read: value, slope and curvature of the bounded program by
-    autodiff, and L-BFGS in place of (11); see `inference.bounded`.
+    For `latent_trait` and `mixed_trait` the form is written out in `inference.regressions`. Any
+    other program with Gaussian latents is read: value, slope and curvature of the bounded program
+    by autodiff, and L-BFGS in place of (11); see `inference.bounded`.
 
     :param model: a program with Gaussian latents in its data plate, of any number, whose observed
         sites are Bernoulli, categorical, or Gaussian with a linear mean.
@@ -114,7 +114,7 @@ class BoundEM(Algorithm):
 
         def visit(params: Params, memory: tuple[Array, Array]) -> Visit:
             found = self._tighten(reader, columns, program, rows, params, memory, self.tighten)
-            mean, covariance, evidence = found
+            mean, covariance, _ = found
 
             def summarise(arguments: Arguments, extra: Any, fresh: Array) -> Any:
                 mean, covariance, evidence = extra

@@ -51,9 +51,9 @@ class MonteCarloEM(Algorithm):
 
     .. math:: \mathcal L \approx \sum_n \ln \frac1L \sum_l \prod_i P(t_{in} \mid x_l) \qquad (3)
 
-    The E-step gives each draw its responsibility for each datum, the M-step is a logistic regression
-    on the draws by iteratively re-weighted least squares. The draws are made once, so that the loss
-    falls steadily; it is that of (3), not of the true likelihood, which it overfits when L is small.
+    The E-step gives each draw its responsibility for each datum, the M-step is a logistic
+    regression on the draws by iteratively re-weighted least squares. The draws are made once, so
+    that the loss falls steadily; it is that of (3), not of the true likelihood: few draws are overfitted.
 
     :param model: any program with continuous latents inside its data plate.
     :param num_draws: L.
@@ -219,13 +219,13 @@ class MonteCarloEM(Algorithm):
             total = jnp.sum(value)
             return total if prior is None else total + prior(params)
 
-        def advance(params: Params, newton: bool) -> Params:
-            one = columns.shared_sums(params, points, found, weight, newton)
-            return columns.advance(params, one._replace(power=one.power + square), prior)
-
         def step(params: Params, _: None) -> tuple[Params, None]:
+            sums = columns.shared_sums(params, points, found, weight)
+            safe, fast = (
+                columns.advance(params, one._replace(power=one.power + square), prior)
+                for one in sums
+            )
             # Newton's step is the better one unless it overshoots; the bound's never does.
-            fast, safe = advance(params, True), advance(params, False)
             better = expected(fast) >= expected(safe)
             return jax.tree.map(lambda a, b: jnp.where(better, a, b), fast, safe), None
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.scipy.special import logsumexp
 
 from inference.acceleration import Visit
 from inference.algorithm import Algorithm
@@ -38,6 +39,7 @@ from inference.factor_em import (
     rotates,
     start_params,
 )
+from inference.gaussian import log_normal
 from inference.gradient import gradient_step
 from inference.local import Params
 from inference.regressions import regressions_of
@@ -49,7 +51,8 @@ class QuadratureEM(Algorithm):
 
     The grid is Gauss and Hermite's, moved to the mode of a datum's posterior and scaled by the
     curvature there (Liu & Pierce 1994), so that a few nodes serve however sharp the posterior is.
-    The E-step runs the program on the nodes. The M-step is a weighted regression for `latent_trait`
+    The E-step runs the program on the nodes (for `latent_trait` and `mixed_trait` its closed form
+    in `inference.regressions`). The M-step is a weighted regression for `latent_trait`
     and `mixed_trait` (the bound's curvature keeps it safe, the true one makes it fast), L-BFGS on
     the expected log joint for any other program.
 
@@ -126,8 +129,14 @@ class QuadratureEM(Algorithm):
 
         def expect(local: FactorReader, params: Params, arguments: Arguments, modes: Array) -> Any:
             moved = about_modes(local, params, arguments, modes, rule)
-            evidence, probability = weigh(local, params, arguments, moved)
-            return evidence, moved.points, probability
+            if columns is None:
+                evidence, probability = weigh(local, params, arguments, moved)
+                return evidence, moved.points, probability
+            responses = columns.responses(arguments)
+            table = columns.point_log_likelihood(params, responses, moved.points)
+            table = table + log_normal(moved.points) + moved.log_weights
+            evidence = logsumexp(table, axis=0)
+            return evidence, moved.points, jnp.exp(table - evidence)
 
         def visit(params: Params, modes: Array) -> Visit:
             def up(arguments: Arguments, modes: Array, start: Array) -> Array:
@@ -140,11 +149,8 @@ class QuadratureEM(Algorithm):
                 evidence, points, probability = expect(reader.at(size), params, arguments, modes)
                 if columns is None:
                     return fresh @ evidence, ()
-                heavy, responses = probability * fresh, columns.responses(arguments)
-                sums = [
-                    columns.point_sums(params, responses, points, heavy, newton=newton)
-                    for newton in ((False, True) if self.accelerate else (False,))
-                ]
+                responses = columns.responses(arguments)
+                sums = columns.point_sums(params, responses, points, probability * fresh)
                 return fresh @ evidence, sums
 
             evidence, sums = sum_over_chunks(summarise, rows, size, modes)
@@ -152,8 +158,8 @@ class QuadratureEM(Algorithm):
             if columns is None:
                 new = self._climb_expectation(reader, rows, params, modes, size, expect)
                 return Visit(loss, new, new, modes)
-            steps = [columns.advance(params, one, prior) for one in sums]
-            return Visit(loss, steps[0], steps[-1], modes)
+            safe, fast = (columns.advance(params, one, prior) for one in sums)
+            return Visit(loss, safe, fast, modes)
 
         return next_state(visit, reader, rows, state)
 
