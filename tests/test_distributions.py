@@ -11,6 +11,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
@@ -496,12 +497,12 @@ def test_double_precision_when_asked(name):
 )
 def test_wrong_arguments_are_refused(build, message):
     # NumPyro validates by default since 0.22.
-    with dist.validation_enabled(), pytest.raises(ValueError, match=message):
+    with numpyro.validation_enabled(), pytest.raises(ValueError, match=message):
         build()
 
 
 @EACH
 def test_values_out_of_support_are_told(name):
     fn = INSTANCES[name]()
-    with dist.validation_enabled(), pytest.warns(UserWarning, match="Out-of-support"):
+    with numpyro.validation_enabled(), pytest.warns(UserWarning, match="Out-of-support"):
         assert (fn.log_prob(jnp.full(fn.shape(), 0.5)) == -jnp.inf).all()
