@@ -79,7 +79,7 @@ def remember_compilations() -> None:
     """
     import jax
 
-    if jax.config.jax_compilation_cache_dir:
+    if getattr(jax.config, "jax_compilation_cache_dir", None):
         return
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:

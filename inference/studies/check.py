@@ -158,7 +158,7 @@ def _density(given: Given, anatomy: Anatomy, draws: list[_Draw]) -> str:
     discrete = [x for x in anatomy.latents if x.num_values is not None]
     num_states = math.prod((x.num_values or 1) ** x.size for x in discrete)
     listed = bool(discrete) and num_states * table.values.size <= MAX_FLOATS
-    how = f"summed over all {num_states} states" if listed else "at a drawn state of each datum"
+    how = f"all {num_states} states summed" if listed else "one drawn state a datum"
     how = f" ({how})" if discrete else ""
     doing = "fails when its latents carry a leading axis of states" if listed else "fails"
     target = marginal(program, sites=[x.name for x in discrete]) if listed else program
@@ -194,7 +194,7 @@ def _density(given: Given, anatomy: Anatomy, draws: list[_Draw]) -> str:
             f"{name}: the log density is finite, but not its gradient with respect to {broken[0]!r}"
         )
     often = f"at {len(flat)} of {NUM_DRAWS} draws from the prior"
-    return f"{float(flat[0].value):.6g}; value and gradient finite {often}{how}"
+    return f"{float(flat[0].value):.6g}, value and gradient finite {often}{how}"
 
 
 def _culprit(point: _Point, table: Table) -> str:
