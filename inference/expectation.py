@@ -170,9 +170,10 @@ def _logits(
             diagonal = jnp.diagonal(hessian, axis1=1, axis2=2)
             pairs = hessian[:, first, second]
         linear = jnp.take_along_axis(form.linear, indices, axis=1) + 0.5 * diagonal
-        features = jnp.concatenate([linear, pairs], axis=1)
-        inside = jnp.matmul(features, _design(table).T, precision=lax.Precision.HIGHEST)
-        inside = inside + form.constant[:, None]
+        # The constant is a feature that every state has: adding it later costs a pass over states.
+        features = jnp.concatenate([linear, pairs, form.constant[:, None]], axis=1)
+        design = np.concatenate([_design(table), np.ones((len(table), 1), np.float32)], axis=1)
+        inside = jnp.matmul(features, design.T, precision=lax.Precision.HIGHEST)
     if scene.single is None:
         return inside, None
     each = jnp.arange(indices.shape[0])[:, None]

@@ -1,0 +1,211 @@
+"""Binary sparse coding: the bars of figure 1 and the image patches of figure 2."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+
+from inference.local import Params
+from inference.methods.truncated import Cut, TruncatedEM
+from inference.studies.experiment import Experiment, Outcome
+from inference.updates import SparseCodingUpdate
+from ppl_models import binary_sparse_coding
+from ppl_models.data import InputError, bars
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NUM_STEPS = 60
+# Trials of a batch are one compiled call; larger batches leave the caches of the processor.
+BATCH_ROWS = 25_000
+
+
+def selection(params: Params, data: Array, **sizes: Any) -> Array:
+    """Henniges et al. (2010), eq. (5): how far a datum points along each basis function."""
+    del sizes
+    weights = params["weights"]
+    return data @ (weights / jnp.linalg.norm(weights, axis=1, keepdims=True)).T
+
+
+def start(active: float) -> Callable[..., Params]:
+    """The paper's start for bars: W ~ N(0, 2²), σ² the mean square of the data, πH given."""
+
+    def values(key: Array, data: Array, num_causes: int, **sizes: Any) -> Params:
+        del sizes
+        return {
+            "weights": 2.0 * random.normal(key, (num_causes, data.shape[1])),
+            "noise": jnp.sqrt(jnp.mean(data**2)),
+            "sparsity": jnp.asarray(active / num_causes),
+        }
+
+    return values
+
+
+def paper_recipe(active: float = 5.0) -> TruncatedEM:
+    """The paper's settings for bars; σ at the old W, as in the authors' own program."""
+    return TruncatedEM(
+        binary_sparse_coding,
+        max_active=3,
+        num_candidates=5,
+        select=selection,
+        keep=False,
+        cut=Cut(20, 40),
+        parameter_noise={"weights": 0.05},
+        m_step=SparseCodingUpdate(max_active=3, noise_at="old"),
+        start=start(active),
+    )
+
+
+class Trial(NamedTuple):
+    """One fit to one freshly drawn set of bars."""
+
+    recovered: Array
+    params: Params
+    noise: Array  # (restarts, steps): the course of σ
+    active: Array  # (restarts, steps): the course of πH
+    chosen: Array  # the restart of best evidence
+
+
+def bars_trial(
+    method: TruncatedEM, num_data: int, num_restarts: int, key: Array, num_steps: int = NUM_STEPS
+) -> Trial:
+    """Draw data, fit from `num_restarts` starts, keep the fit of highest free energy."""
+    key_data, key_fit = random.split(key)
+    truth = bars(key_data, num_data)
+    num_causes = truth.weights.shape[0]
+
+    def fit(key: Array) -> tuple[Params, Array, tuple[Array, Array]]:
+        state = method.init(key, truth.data, num_causes=num_causes)
+
+        def step(state: Any, _: None) -> tuple[Any, tuple[Array, Array]]:
+            state, _loss = method.update(state, truth.data, num_causes=num_causes)
+            return state, (state.params["noise"], num_causes * state.params["sparsity"])
+
+        state, course = lax.scan(step, state, None, length=num_steps)
+        _, loss = method.update(state, truth.data, num_causes=num_causes)
+        return state.params, loss, course
+
+    params, losses, (noise, active) = jax.vmap(fit)(random.split(key_fit, num_restarts))
+    best = jnp.argmin(losses)
+    params = {name: value[best] for name, value in params.items()}
+    return Trial(all_bars_found(truth.weights, params["weights"]), params, noise, active, best)
+
+
+def all_bars_found(true: Array, learned: Array) -> Array:
+    """Whether each bar is represented by a basis function of its own: the nearest in angle."""
+    unit = lambda w: w / jnp.linalg.norm(w, axis=1, keepdims=True)  # noqa: E731
+    nearest = jnp.argmax(unit(true) @ unit(learned).T, axis=1)
+    return (jnp.sort(nearest) == jnp.arange(len(true))).all()
+
+
+def run_bars(options: argparse.Namespace) -> Outcome:
+    """`bsc-bars`: how often all bars are found, and πH and σ at the end."""
+    trials = options.trials or (1000 if options.full else 100)
+    if trials < 1 or options.num_data < 1:
+        raise InputError("--trials and --num-data must be at least 1")
+    if not 0 < options.init_active < 10:
+        raise InputError(f"--init-active is {options.init_active}: between 0 and 10 causes")
+    restarts = 5 if options.improved else 1
+    method = paper_recipe(options.init_active)
+    batch = max(1, min(trials, BATCH_ROWS // (options.num_data * restarts)))
+    keys = random.split(random.key(options.seed), trials)
+    # The last batch is filled up with trials that are not counted: one shape, one compilation.
+    padded = jnp.concatenate([keys, keys[: -trials % batch]]) if trials % batch else keys
+
+    def many(keys: Array) -> Trial:
+        return jax.vmap(lambda key: bars_trial(method, options.num_data, restarts, key))(keys)
+
+    began = time.perf_counter()
+    compiled = jax.jit(many).lower(padded[:batch]).compile()
+    compile_seconds = time.perf_counter() - began
+    began_cpu, parts = time.process_time(), []
+    from tqdm import tqdm
+
+    for i in tqdm(range(0, len(padded), batch), disable=None, unit="batch"):
+        parts.append(jax.device_get(compiled(padded[i : i + batch])))
+    cpu_seconds = time.process_time() - began_cpu
+    joined = jax.tree.map(lambda *x: np.concatenate(x)[:trials], *parts)
+    active = 10 * joined.params["sparsity"]
+    numbers = {
+        "trials": trials,
+        "num_data": options.num_data,
+        "init_active": options.init_active,
+        "improved": options.improved,
+        "recovered": float(joined.recovered.mean()),
+        "pi_h_mean": float(active.mean()),
+        "pi_h_std": float(active.std()),
+        "sigma_mean": float(joined.params["noise"].mean()),
+        "sigma_std": float(joined.params["noise"].std()),
+        "cpu_seconds_per_trial": cpu_seconds / len(padded),
+        "compile_seconds": compile_seconds,
+    }
+    return Outcome(numbers, lambda: bars_figure(options.seed, options.num_data, joined))
+
+
+def bars_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=int, help="sets of data, 100 (with --full 1000)")
+    parser.add_argument("--num-data", type=int, default=1000, help="rows of a set (%(default)s)")
+    parser.add_argument(
+        "--init-active", type=float, default=5.0, help="πH at the start (%(default)s)"
+    )
+    parser.add_argument(
+        "--improved", action="store_true", help="five starts, the one of best free energy counts"
+    )
+
+
+def bars_figure(seed: int, num_data: int, trials: Trial) -> Figure:
+    """Data, basis functions over the iterations of the first trial, and the course of πH and σ."""
+    import matplotlib.pyplot as plt
+
+    from inference.studies.figures import house_style, image_grid
+
+    key = random.split(random.key(seed), len(trials.recovered))[0]
+    key_data, key_fit = random.split(key)
+    truth = bars(key_data, num_data)
+    method = paper_recipe(5.0)
+    state = method.init(random.split(key_fit, 1)[0], truth.data, num_causes=10)
+    update = jax.jit(lambda state: method.update(state, truth.data, num_causes=10)[0])
+    shown, rows = (0, 5, 10, 20, 40, 60), []
+    for step in range(NUM_STEPS + 1):
+        if step in shown:
+            rows.append(np.asarray(state.params["weights"]).reshape(10, 5, 5))
+        state = update(state)
+
+    with house_style():
+        figure = plt.figure(figsize=(11, 5.4), layout="constrained")
+        left, right = figure.subfigures(1, 2, width_ratios=(1.35, 1))
+        top, bottom = left.subfigures(2, 1, height_ratios=(1, 3.4))
+        image_grid(top, np.asarray(truth.data[:10]).reshape(1, 10, 5, 5), title="A  data")
+        image_grid(
+            bottom,
+            np.stack(rows),
+            title="B  basis functions",
+            row_labels=[f"{step}" for step in shown],
+        )
+        axes = right.subplots(2, 1, sharex=True)
+        count = min(40, len(trials.noise))
+        steps = np.arange(1, NUM_STEPS + 1)
+        for axis, values, name, true in (
+            (axes[0], trials.active, "πH", 2.0),
+            (axes[1], trials.noise, "σ", 2.0),
+        ):
+            course = values[np.arange(count), trials.chosen[:count]]
+            axis.plot(steps, course.T, color="C0", alpha=0.25, linewidth=0.8)
+            axis.plot(steps, course[0], color="C0")
+            axis.axhline(true, color="black", linestyle="--", linewidth=1)
+            axis.set_ylabel(name)
+        axes[0].set_title(f"C  {count} trials, dashed: truth", loc="left")
+        axes[1].set_xlabel("iteration")
+    return figure
+
+
+EXPERIMENTS = (
+    Experiment("bsc-bars", "bars test: how often all ten causes are found", run_bars, bars_options),
+)
