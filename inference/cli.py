@@ -14,6 +14,7 @@ import argparse
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -91,3 +92,5 @@ def remember_compilations() -> None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    # An entry that a killed run left half-written is compiled anew: nobody needs to hear of it.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")

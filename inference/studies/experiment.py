@@ -29,7 +29,7 @@ class Experiment(NamedTuple):
     name: str
     summary: str  # one line
     run: Callable[[argparse.Namespace], Outcome]
-    options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    options: Callable[[argparse.ArgumentParser], None] = lambda _: None
 
 
 def experiments() -> dict[str, Experiment]:

@@ -1,0 +1,374 @@
+"""The command line: what people type, what they read, and that nothing goes wrong silently."""
+
+import json
+import subprocess
+import sys
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import ppl_models
+from inference.cli import main, remember_compilations
+from inference.studies import reproduce
+from inference.studies.experiment import Experiment, Outcome
+from ppl_models.data import DATASETS
+
+
+def run(capsys, *arguments):
+    """Exit status, stdout, stderr of a command; argparse's own exits among them."""
+    try:
+        status = main(list(arguments))
+    except SystemExit as error:
+        status = error.code
+    out, err = capsys.readouterr()
+    return SimpleNamespace(status=status, out=out, err=err)
+
+
+def refused(result, *words):
+    """Exit status 2, nothing but one line, and the words in it."""
+    assert result.status == 2
+    lines = result.err.strip().splitlines()
+    if not lines[-1].startswith("usage"):
+        assert len(lines) == 1 or lines[0].startswith("usage"), result.err
+    assert "Traceback" not in result.err
+    for word in words:
+        assert word in lines[-1], result.err
+    return True
+
+
+# list
+
+
+def test_list_names_everything_within_100_columns(capsys):
+    result = run(capsys, "list")
+    assert result.status == 0
+    lines = result.out.splitlines()
+    assert [x for x in lines if not x.startswith(" ")] == [
+        "models", "methods", "data sets", "experiments",
+    ]  # fmt: skip
+    assert max(map(len, lines)) <= 100
+    names = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert {*ppl_models.__all__, *DATASETS, "EM", "TruncatedEM"} <= names
+    assert all(len(line.split()) > 2 for line in lines if line.startswith("  "))
+
+
+def test_list_into_a_closed_pipe_is_quiet():
+    command = f"{sys.executable} -m inference list | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_version_and_a_command_that_does_not_exist(capsys):
+    assert run(capsys, "--version").out.startswith("latentbits ")
+    assert refused(run(capsys, "lst"), "invalid choice")
+    assert refused(run(capsys), "COMMAND")
+
+
+# check: tables
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with two good tables, and the user in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    rng = np.random.default_rng(0)
+    np.savetxt(
+        "bits.csv",
+        rng.random((12, 4)) < 0.4,
+        delimiter=",",
+        fmt="%d",
+        header="a,b,c,d",
+        comments="",
+    )
+    np.savetxt("real.csv", rng.normal(size=(12, 4)), delimiter=",", header="a,b,c,d", comments="")
+    yield tmp_path
+    for name in [x for x in sys.modules if x.startswith("mine")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_says_what_it_found(capsys):
+    result = run(
+        capsys, "check", "binary_sparse_coding", "--data", "real.csv", "--set", "num_causes=3"
+    )
+    assert (result.status, result.err) == (0, "")
+    rows = [line.split() for line in result.out.splitlines()]
+    assert ["weights", "parameter", "(3,", "4)", "Normal"] in rows
+    assert ["causes", "latent,", "binary", "(12,", "3)", "BernoulliProbs"] in rows
+    assert ["observed", "observed", "(12,", "4)", "Normal"] in rows
+    assert ["TruncatedEM", "yes"] in rows
+    assert "all 8 states summed" in result.out
+    assert "quadratic, one Hessian for all data" in result.out
+    assert max(map(len, result.out.splitlines())) <= 100
+
+
+def test_check_takes_holes_and_categories(folder, capsys):
+    text = (folder / "bits.csv").read_text().splitlines()
+    text[3] = "?" + text[3][1:]
+    (folder / "bits.csv").write_text("\n".join(text))
+    result = run(
+        capsys, "check", "bernoulli_mixture", "--data", "bits.csv", "--set", "num_components=3"
+    )
+    assert (result.status, result.err) == (0, "")
+    assert "1 cell missing" in result.out
+    assert "latent, categorical, 3 values" in result.out
+    assert "TruncatedEM" in result.out
+    assert "no: component is not binary" in result.out
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_without_latents(capsys):
+    result = run(capsys, "check", "bernoulli_product", "--data", "bits.csv")
+    assert (result.status, result.err) == (0, "")
+    assert "no: no latent in the data plate" in result.out
+
+
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("third.csv", "a,b\n0,1\n1,2\n0,0\n", ("row 3", "'b'", "2")),
+        ("text.csv", "a,b\n0,1\n1,maybe\n", ("row 3", "'b'", "maybe")),
+        ("ragged.csv", "a,b\n0,1\n1\n", ("row 3",)),
+        ("constant.csv", "a,b\n0,1\n1,1\n", ("'b'", "every cell is 1")),
+        ("empty.csv", "", ("empty",)),
+        ("table.doc", "0 1", ("no known kind",)),
+    ],
+)
+def test_check_refuses_a_bad_table(folder, capsys, name, content, words):
+    (folder / name).write_text(content)
+    assert refused(run(capsys, "check", "latent_trait", "--data", name), name, *words)
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_refuses_a_table_that_is_not_there(capsys):
+    assert refused(run(capsys, "check", "latent_trait", "--data", "no.csv"), "no such file")
+    assert refused(run(capsys, "check", "latent_trait", "--data", "."), "folder")
+
+
+def test_check_refuses_real_numbers_for_bits_but_takes_bits_for_real_numbers(folder, capsys):
+    assert refused(run(capsys, "check", "latent_trait", "--data", "real.csv"), "row 2", "'a'")
+    (folder / "words.csv").write_text("a,b\n0.5,1\n1,many\n")
+    command = ("check", "binary_sparse_coding", "--set", "num_causes=2", "--data")
+    assert refused(run(capsys, *command, "words.csv"), "row 3", "'b'", "many")
+
+
+# check: programs and their arguments
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["latent_trai"], ("latent_trait?", "module:function")),
+        (["binary_sparse_coding"], ("needs num_causes", "--set num_causes=")),
+        (["latent_trait", "--set", "num_factor=2"], ("no such argument", "num_factors?")),
+        (["latent_trait", "--set", "num_factors"], ("NAME=VALUE",)),
+        (["latent_trait", "--set", "num_factors=two"], ("a number",)),
+        (["nowhere:model"], ("no module 'nowhere'",)),
+        (["mine.py:model"], ("mine:model",)),
+        (["noisy_or_network", "--set", "layers=()"], ("`layers` is empty",)),
+    ],
+)
+def test_check_refuses_what_cannot_be_called(capsys, arguments, words):
+    assert refused(run(capsys, "check", *arguments, "--data", "bits.csv"), *words)
+
+
+OWN = """
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+{before}
+
+def model(data, num_causes=2):
+    weights = numpyro.sample(
+        "weights", dist.Normal(0, 1).expand((num_causes, data.shape[1])).to_event(2))
+    {plate}
+        causes = numpyro.sample(
+            "causes", dist.Bernoulli(0.3 * jnp.ones(num_causes)).to_event(1))
+        {body}
+        numpyro.sample("seen", dist.{fn}.to_event(1), obs={obs})
+"""
+GOOD = {
+    "before": "",
+    "plate": 'with numpyro.plate("people", len(data)):',
+    "body": "",
+    "fn": "Normal(causes @ weights, 1.0)",
+    "obs": "data",
+}
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"before": "def f(:"}, ("mine.py, line 6", "syntax")),
+        ({"before": "import nothing_like_it"}, ("nothing_like_it", "mine.py, line 6")),
+        ({"plate": "if True:"}, ("no numpyro.plate",)),
+        ({"plate": 'with numpyro.plate("people", 12):'}, ("12 rows when", "len(data)")),
+        ({"body": "causes = causes @ jnp.ones(9)"}, ("TypeError", "mine.py, line 14")),
+        ({"body": "causes = causes + data.mean()"}, ("other rows or states",)),
+        ({"body": "weights = weights / 0.0"}, ("log density is", "'seen'")),
+        ({"fn": "Exponential(jnp.exp(causes @ weights))"}, ("'seen' cannot be -", "column")),
+        ({"obs": "None"}, ("nothing is observed",)),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_check_refuses_a_program_of_ones_own_and_says_where(folder, capsys, change, words):
+    (folder / "mine.py").write_text(OWN.format(**{**GOOD, **change}))
+    assert refused(run(capsys, "check", "mine:model", "--data", "real.csv"), *words)
+
+
+def test_check_takes_a_program_of_ones_own_in_a_process_of_its_own(folder):
+    (folder / "mine.py").write_text(OWN.format(**GOOD))
+    command = [sys.executable, "-m", "inference", "check", "mine:model", "--data", "real.csv"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "plate    people, 12 rows" in done.stdout
+
+
+def test_check_wants_a_mask_where_cells_are_missing(folder, capsys):
+    (folder / "mine.py").write_text(OWN.format(**GOOD))
+    text = (folder / "real.csv").read_text().splitlines()
+    text[2] = text[2].rpartition(",")[0] + ","
+    (folder / "real.csv").write_text("\n".join(text))
+    result = run(capsys, "check", "mine:model", "--data", "real.csv")
+    assert refused(result, "1 missing", "datum 2", "column d", "takes no argument mask")
+
+
+# reproduce
+
+
+@pytest.fixture
+def experiment(monkeypatch):
+    """An experiment that is done at once; what it does can be replaced."""
+
+    def figure():
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots()
+        axes.plot([0, 1], [0, 1], label="line")
+        axes.legend()
+        return figure
+
+    does = SimpleNamespace(ran=0, figure=figure, error=None)
+
+    def work(namespace):
+        does.ran += 1
+        if does.error is not None:
+            raise does.error
+        numbers = {
+            "seed": namespace.seed,
+            "size": namespace.size,
+            "share": np.float32(0.25),
+            "worst": float("nan"),
+            "by method": {"a": {"loss": 1.5, "steps": 2}, "b": {"loss": 2.5, "steps": 30}},
+        }
+        return Outcome(numbers, lambda: does.figure())
+
+    options = lambda parser: parser.add_argument("--size", type=int, default=3)  # noqa: E731
+    entry = Experiment("quick", "done at once", work, options)
+    monkeypatch.setattr(reproduce, "experiments", lambda: {"quick": entry})
+    return does
+
+
+@pytest.mark.usefixtures("experiment")
+def test_reproduce_prints_and_writes(tmp_path, capsys):
+    wanted = ["--json", str(tmp_path / "n.json"), "--figure", str(tmp_path / "f.svg")]
+    result = run(capsys, "reproduce", "quick", "--seed", "7", "--size", "4", *wanted)
+    assert (result.status, result.err) == (0, "")
+    assert "by method   loss   steps" in result.out
+    content = json.loads((tmp_path / "n.json").read_text())
+    assert content["settings"] == {"seed": 7, "full": False, "size": 4}
+    assert content["numbers"]["share"] == 0.25
+    assert content["numbers"]["worst"] is None
+    assert content["versions"]["latentbits"]
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["f.svg", "n.json"]
+
+
+@pytest.mark.usefixtures("experiment")
+def test_a_figure_is_the_same_bytes_each_time(tmp_path, capsys):
+    for suffix, sign in ((".svg", b"<?xml"), (".PNG", b"\x89PNG")):
+        files = [tmp_path / f"{i}{suffix}" for i in range(2)]
+        for file in files:
+            assert run(capsys, "reproduce", "quick", "--figure", str(file)).status == 0
+        first, second = (file.read_bytes() for file in files)
+        assert first.startswith(sign)
+        assert first == second
+
+
+@pytest.mark.parametrize(
+    "option, name, word",
+    [
+        ("--figure", "f.pdf", ".png or .svg"),
+        ("--figure", "no/f.png", "no folder"),
+        ("--json", "there", "is a folder"),
+        ("--json", "/dev/null", "no regular file"),
+    ],
+)
+def test_reproduce_looks_before_it_runs(
+    experiment, tmp_path, monkeypatch, capsys, option, name, word
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    assert refused(run(capsys, "reproduce", "quick", option, name), name, word)
+    assert experiment.ran == 0
+    assert [x.name for x in tmp_path.iterdir()] == ["there"]
+
+
+def test_reproduce_wants_two_files_and_a_seed(experiment, tmp_path, capsys):
+    file = str(tmp_path / "x.png")
+    assert refused(run(capsys, "reproduce", "quick", "--json", file, "--figure", file), "both")
+    assert refused(run(capsys, "reproduce", "quick", "--seed", "-1"), "--seed")
+    assert refused(run(capsys, "reproduce", "other"), "quick")
+    assert experiment.ran == 0
+
+
+@pytest.mark.parametrize(
+    "error, status, word",
+    [
+        (ValueError("two\nlines"), 2, "two lines"),
+        (FloatingPointError("the loss is nan"), 2, "the loss is nan"),
+        (OSError(28, "No space left on device"), 2, "No space left"),
+        (KeyboardInterrupt(), 130, "stopped"),
+    ],
+)
+def test_an_error_is_one_line_and_leaves_nothing(experiment, tmp_path, capsys, error, status, word):
+    experiment.error = error
+    (tmp_path / "n.json").write_text("what was there before")
+    result = run(capsys, "reproduce", "quick", "--json", str(tmp_path / "n.json"))
+    assert result.status == status
+    assert result.err.count("\n") == 1
+    assert word in result.err
+    assert [x.read_text() for x in tmp_path.iterdir()] == ["what was there before"]
+
+
+def test_a_figure_that_fails_leaves_no_numbers_either(experiment, tmp_path, capsys):
+    experiment.figure = lambda: 1 / 0
+    wanted = ["--json", str(tmp_path / "n.json"), "--figure", str(tmp_path / "f.png")]
+    with pytest.raises(ZeroDivisionError):  # a mistake of ours keeps its traceback
+        run(capsys, "reproduce", "quick", *wanted)
+    assert list(tmp_path.iterdir()) == []
+
+
+# the cache of compilations
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    import jax
+
+    (tmp_path / "file").write_text("")
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    monkeypatch.setattr(warnings, "filters", list(warnings.filters))
+    try:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        remember_compilations()
+        assert jax.config.jax_compilation_cache_dir is None
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
+        remember_compilations()
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "new" / "latentbits")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
