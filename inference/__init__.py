@@ -6,11 +6,15 @@ Read in this order: `handlers` (what a reading is), `anatomy` and `local` (what 
 
 from inference.algorithm import Algorithm, DivergedError, RunResult
 from inference.anatomy import Anatomy, ProgramError, inspect
+from inference.cells import count_cells, entropy, enumerate_cells
 from inference.handlers import marginal, quadratic_bound, states
 from inference.local import Structure, log_joint
 from inference.methods.em import EM, Posterior
+from inference.methods.moments import MomentInversion
 from inference.methods.truncated import Cut, TruncatedEM
 from inference.persistent import Persistent
+from inference.probit import morph
+from inference.spectrum import implied_correlation
 from inference.states import AllStates, AtMost, Given
 
 __all__ = [
@@ -22,15 +26,21 @@ __all__ = [
     "Cut",
     "DivergedError",
     "Given",
+    "MomentInversion",
     "Persistent",
     "Posterior",
     "ProgramError",
     "RunResult",
     "Structure",
     "TruncatedEM",
+    "count_cells",
+    "entropy",
+    "enumerate_cells",
+    "implied_correlation",
     "inspect",
     "log_joint",
     "marginal",
+    "morph",
     "quadratic_bound",
     "states",
 ]

@@ -51,6 +51,7 @@ class Anatomy(NamedTuple):
     latents: tuple[Latent, ...]
     observed: tuple[str, ...]  # observed sites inside the plate
     parameters: tuple[str, ...]  # unobserved sites outside the plate
+    likelihoods: tuple[str, ...] = ()  # class of each observed site's distribution, unwrapped
 
     @property
     def num_bits(self) -> int:
@@ -123,7 +124,7 @@ def inspect(
     plate = _data_plate(trace, sites, plate, frames)
     frame = frames[plate]
 
-    latents, observed, parameters = [], [], []
+    latents, observed, likelihoods, parameters = [], [], [], []
     for name, site in trace.items():
         inside = any(f.name == plate for f in site.get("cond_indep_stack", ()))
         if site["type"] == "param":
@@ -133,6 +134,7 @@ def inspect(
         elif site["is_observed"]:
             if inside:
                 observed.append(name)
+                likelihoods.append(_innermost(site["fn"]))
         elif not inside:
             if site["fn"].support.is_discrete:
                 raise ProgramError(
@@ -156,6 +158,7 @@ def inspect(
         latents=tuple(latents),
         observed=tuple(observed),
         parameters=tuple(parameters),
+        likelihoods=tuple(likelihoods),
     )
 
 
@@ -201,6 +204,12 @@ def _data_plate(trace: dict, sites: Sequence[str] | None, plate: str | None, fra
                 f"site {name!r} is outside the plate {plate!r}: nothing to sum per datum"
             )
     return plate
+
+
+def _innermost(fn: Any) -> str:
+    while hasattr(fn, "base_dist"):  # masked, expanded, several columns as one event
+        fn = fn.base_dist
+    return type(fn).__name__
 
 
 def _num_values(fn: Any) -> int | None:

@@ -58,9 +58,7 @@ def rule(dtype: jnp.dtype) -> Rule:
     return Rule((2, 12), (3, 20), 20.0, 1e-7)
 
 
-def correlation_of_cells(
-    first: Array, second: Array, cells: tuple[Array, Array, Array, Array]
-) -> Array:
+def correlation_of_cells(first: Array, second: Array, cells: tuple[Array, ...]) -> Array:
     """The ρ that makes the table of two clipped Gaussians, elementwise over arrays of one shape.
 
     :param first: the threshold a: P(first bit on) = Φ(a). Finite.
