@@ -164,7 +164,7 @@ def bars_figure(seed: int, num_data: int, trials: Trial) -> Figure:
     """Data, basis functions over the iterations of the first trial, and the course of πH and σ."""
     import matplotlib.pyplot as plt
 
-    from inference.studies.figures import house_style, image_grid
+    from inference.studies.figures import house_style, image_grid, time_course
 
     key = random.split(random.key(seed), len(trials.recovered))[0]
     key_data, key_fit = random.split(key)
@@ -186,23 +186,16 @@ def bars_figure(seed: int, num_data: int, trials: Trial) -> Figure:
         image_grid(
             bottom,
             np.stack(rows),
-            title="B  basis functions",
+            title="B  basis functions by iteration",
             row_labels=[f"{step}" for step in shown],
         )
         axes = right.subplots(2, 1, sharex=True)
-        count = min(40, len(trials.noise))
-        steps = np.arange(1, NUM_STEPS + 1)
-        for axis, values, name, true in (
-            (axes[0], trials.active, "πH", 2.0),
-            (axes[1], trials.noise, "σ", 2.0),
-        ):
-            course = values[np.arange(count), trials.chosen[:count]]
-            axis.plot(steps, course.T, color="C0", alpha=0.25, linewidth=0.8)
-            axis.plot(steps, course[0], color="C0")
-            axis.axhline(true, color="black", linestyle="--", linewidth=1)
-            axis.set_ylabel(name)
-        axes[0].set_title(f"C  {count} trials, dashed: truth", loc="left")
-        axes[1].set_xlabel("iteration")
+        count = min(40, len(trials.recovered))
+        chosen = np.arange(count), trials.chosen[:count]
+        time_course(axes[0], {"πH": trials.active[chosen]}, 2.0, label="")
+        axes[0].set(title=f"C  active causes πH, {count} trials", ylim=(0, None))
+        time_course(axes[1], {"σ": trials.noise[chosen]}, 2.0)
+        axes[1].set(title="D  noise σ", ylim=(0, None))
     return figure
 
 

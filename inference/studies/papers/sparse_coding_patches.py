@@ -104,7 +104,7 @@ def patches_figure(functions: Array, fit: GaborFit, losses: np.ndarray) -> Figur
 
     size = np.linalg.norm(np.asarray(functions).reshape(len(functions), -1), axis=1)
     largest = np.argsort(-size)[:100]
-    scaled = np.asarray(functions) / np.abs(functions).max(axis=(1, 2), keepdims=True)
+    images = np.asarray(functions)
     across, explained = np.asarray(fit.periods_across), np.asarray(fit.explained)
     order = np.argsort(np.where(fit.globular, across, across + 10.0))[:20]
     with house_style():
@@ -112,12 +112,16 @@ def patches_figure(functions: Array, fit: GaborFit, losses: np.ndarray) -> Figur
         left, right = figure.subfigures(1, 2, width_ratios=(1.25, 1))
         image_grid(
             left,
-            scaled[largest].reshape(-1, 10, *functions.shape[1:]),
+            images[largest].reshape(-1, 10, *functions.shape[1:]),
             title="A  basis functions of largest norm",
+            scale="image",
         )
         top, middle, bottom = right.subfigures(3, 1, height_ratios=(0.9, 1, 1))
         image_grid(
-            top, scaled[order].reshape(2, 10, *functions.shape[1:]), title="B  most globular"
+            top,
+            images[order].reshape(2, 10, *functions.shape[1:]),
+            title="B  most globular",
+            scale="image",
         )
         axis = middle.subplots()
         well = explained >= 0.6
