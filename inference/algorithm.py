@@ -40,6 +40,7 @@ class RunResult(NamedTuple):
     reason: str  # why it stopped
     seconds: float  # without compilation
     compile_seconds: float
+    history: Any = None  # what `record` saw of the parameters after each step
 
 
 class DivergedError(FloatingPointError):
@@ -84,6 +85,7 @@ class Algorithm(abc.ABC):
         tolerance: float | None = None,
         init_state: Any = None,
         init_params: Params | None = None,
+        record: Callable[[Params], Any] | None = None,
         **kwargs: Any,
     ) -> RunResult:
         """Repeat `update` up to `num_steps` times.
@@ -92,19 +94,21 @@ class Algorithm(abc.ABC):
         :param tolerance: stop when the loss changes by less than this share of itself.
         :param init_state: go on from here; `rng_key` is then not used.
         :param init_params: start from these parameters.
+        :param record: a function of the parameters to keep after each step, in ``history``.
         """
         if num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, found {num_steps}")
         state = init_state
         if state is None:
             state = self.init(rng_key, *args, init_params=init_params, **kwargs)
-        return drive(self, state, num_steps, args, kwargs, progress_bar, tolerance)
+        return drive(self, state, num_steps, args, kwargs, progress_bar, tolerance, record)
 
 
 class _Progress(NamedTuple):
     state: Any
     good: Any  # the state before the last step
     losses: Array
+    history: Any
     step: Array
     change: Array
 
@@ -117,6 +121,7 @@ def drive(
     kwargs: dict[str, Any],
     progress_bar: bool,
     tolerance: float | None,
+    record: Callable[[Params], Any] | None = None,
 ) -> RunResult:
     """The loop: compiled once, run in blocks so that a bar can move and Ctrl-C is heard."""
     leaves, tree = jax.tree.flatten((args, kwargs))
@@ -124,6 +129,9 @@ def drive(
     static = [None if a else x for a, x in zip(is_array, leaves, strict=True)]
     arrays = [jnp.asarray(x) for a, x in zip(is_array, leaves, strict=True) if a]
     limit = -1.0 if tolerance is None else tolerance
+
+    def see(state: Any) -> Any:
+        return None if record is None else record(method.get_params(state))
 
     def block(progress: _Progress, end: Array, arrays: list[Array]) -> _Progress:
         given = iter(arrays)
@@ -140,14 +148,18 @@ def drive(
             # A loss that is no number ends the loop: NaN is never larger than the limit.
             change = jnp.where(jnp.isfinite(loss), change, jnp.nan)
             losses = p.losses.at[p.step].set(loss)
-            return _Progress(state, p.state, losses, p.step + 1, change)
+            history = jax.tree.map(lambda h, x: h.at[p.step].set(x), p.history, see(state))
+            return _Progress(state, p.state, losses, history, p.step + 1, change)
 
         return lax.while_loop(unfinished, advance, progress)
 
     dtype = jax.eval_shape(lambda s: method.update(s, *args, **kwargs)[1], state).dtype
     zero = jnp.zeros((), int)
     losses = jnp.full(num_steps, jnp.nan, dtype)
-    progress = _Progress(state, state, losses, zero, jnp.array(jnp.inf, dtype))
+    history = jax.tree.map(
+        lambda x: jnp.zeros((num_steps, *x.shape), x.dtype), jax.eval_shape(see, state)
+    )
+    progress = _Progress(state, state, losses, history, zero, jnp.array(jnp.inf, dtype))
 
     began = time.perf_counter()
     compiled = jax.jit(block).lower(progress, zero, arrays).compile()
@@ -174,9 +186,9 @@ def drive(
     if done < num_steps:
         reason = f"the loss changed by less than {tolerance} of itself"
     state = progress.state
-    return RunResult(
-        method.get_params(state), state, progress.losses[:done], reason, seconds, compile_seconds
-    )
+    history = jax.tree.map(lambda x: x[:done], progress.history)
+    params, losses = method.get_params(state), progress.losses[:done]
+    return RunResult(params, state, losses, reason, seconds, compile_seconds, history)
 
 
 def _not_finite(progress: _Progress) -> str:

@@ -2,8 +2,8 @@
 
     g(u, v) = exp(−u²/2a² − v²/2b²) · {c cos 2πfu + d sin 2πfu},    (u, v) turned by an angle
 
-Amplitude and phase enter linearly (c, d) and are solved for; centre, angle, widths and frequency are
-found by L-BFGS from several starts. Ringach (2002) describes simple cells by the widths in periods,
+Amplitude and phase enter linearly (c, d) and are solved for; centre, angle, widths and frequency
+are found by L-BFGS from several starts. Ringach (2002) describes simple cells by the widths in periods,
 n_u = a·f and n_v = b·f: Gabor-like fields have stripes, globular ones lie near the origin.
 """
 
@@ -26,21 +26,30 @@ class GaborFit(NamedTuple):
     """The best fit of each function, (num_functions,) each."""
 
     explained: Array  # share of the squared values that the fit explains
-    periods_across: Array  # n_u, along the wave
-    periods_along: Array  # n_v, along the stripes
+    width: Array  # a, across the stripes, in pixels
+    length: Array  # b, along the stripes
+    frequency: Array  # f, in periods a pixel
     fitted: Array  # (num_functions, side, side)
 
     @property
+    def well(self) -> Array:
+        return self.explained >= WELL_FITTED
+
+    @property
     def globular(self) -> Array:
-        """Well fitted by one round lobe: under a quarter period wide, at most twice as long."""
-        ratio = self.periods_along / self.periods_across
-        round_ = (ratio > 0.5) & (ratio < 2.0)
-        return (self.explained >= WELL_FITTED) & (self.periods_across < QUARTER) & round_
+        """Well fitted by one round lobe inside the patch.
+
+        Under a quarter period across, neither side twice the other, no wider than a third of it.
+        """
+        ratio = self.length / self.width
+        is_round = (ratio > 0.5) & (ratio < 2.0)
+        inside = jnp.maximum(self.width, self.length) < self.fitted.shape[-1] / 3
+        return self.well & (self.width * self.frequency < QUARTER) & is_round & inside
 
     @property
     def gabor(self) -> Array:
-        """Well fitted, and not globular."""
-        return (self.explained >= WELL_FITTED) & ~self.globular
+        """Well fitted with at least a quarter period across: it has stripes, or an edge."""
+        return self.well & (self.width * self.frequency >= QUARTER)
 
 
 def fit_gabors(functions: Array, num_steps: int = 60) -> GaborFit:
@@ -121,6 +130,4 @@ def fit_gabors(functions: Array, num_steps: int = 60) -> GaborFit:
 
     free, explained, fitted = jax.jit(lambda u: lax.map(one, u, batch_size=64))(unit)
     width, length, frequency = (jnp.exp(free[:, i]) for i in (3, 4, 5))
-    return GaborFit(
-        explained, width * frequency, length * frequency, fitted.reshape(-1, side, side)
-    )
+    return GaborFit(explained, width, length, frequency, fitted.reshape(-1, side, side))

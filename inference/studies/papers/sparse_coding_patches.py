@@ -70,7 +70,13 @@ def run_patches(options: argparse.Namespace) -> Outcome:
     key_data, key_fit = random.split(random.key(options.seed))
     data = patches(key_data, size.num_data, size.side, images=options.images).data
     method = patches_method(size, options.chunk_size)
-    result = method.run(key_fit, size.num_steps, data, num_causes=size.num_causes)
+    result = method.run(
+        key_fit,
+        size.num_steps,
+        data,
+        num_causes=size.num_causes,
+        record=lambda params: (size.num_causes * params["sparsity"], params["noise"]),
+    )
     functions = result.params["weights"].reshape(-1, size.side, size.side)
     fit = fit_gabors(functions)
     # A cause that is never on has no shape to speak of.
@@ -86,7 +92,7 @@ def run_patches(options: argparse.Namespace) -> Outcome:
         "fraction_globular": float((fit.globular & used).mean()),
         "fraction_used": float(used.mean()),
     }
-    return Outcome(numbers, lambda: patches_figure(functions, fit, np.asarray(result.losses)))
+    return Outcome(numbers, lambda: patches_figure(functions, fit, result.history))
 
 
 def patches_options(parser: argparse.ArgumentParser) -> None:
@@ -96,42 +102,48 @@ def patches_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk-size", type=int, help="patches read at a time")
 
 
-def patches_figure(functions: Array, fit: GaborFit, losses: np.ndarray) -> Figure:
-    """Basis functions of largest norm, the most globular ones, and the free energy."""
+def patches_figure(functions: Array, fit: GaborFit, course: tuple[Array, Array]) -> Figure:
+    """Basis functions of largest norm, globular ones, envelopes, and the course of πH and σ."""
     import matplotlib.pyplot as plt
 
-    from inference.studies.figures import house_style, image_grid
+    from inference.studies.figures import house_style, image_grid, time_course
 
     size = np.linalg.norm(np.asarray(functions).reshape(len(functions), -1), axis=1)
-    largest = np.argsort(-size)[:100]
+    largest = np.argsort(-size)[: len(size) // 10 * 10][:100]
     images = np.asarray(functions)
-    across, explained = np.asarray(fit.periods_across), np.asarray(fit.explained)
-    order = np.argsort(np.where(fit.globular, across, across + 10.0))[:20]
+    globular = np.flatnonzero(fit.globular)[:20]
+    blobs = np.full((20, *images.shape[1:]), np.nan)
+    blobs[: len(globular)] = images[globular]
     with house_style():
-        figure = plt.figure(figsize=(11, 6), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(1.25, 1))
+        figure = plt.figure(figsize=(12, 7), layout="constrained")
+        left, right = figure.subfigures(1, 2, width_ratios=(1.3, 1))
         image_grid(
             left,
-            images[largest].reshape(-1, 10, *functions.shape[1:]),
+            images[largest].reshape(-1, 10, *images.shape[1:]),
             title="A  basis functions of largest norm",
             scale="image",
         )
-        top, middle, bottom = right.subfigures(3, 1, height_ratios=(0.9, 1, 1))
+        top, middle, bottom = right.subfigures(3, 1, height_ratios=(0.8, 1.2, 1))
         image_grid(
             top,
-            images[order].reshape(2, 10, *functions.shape[1:]),
-            title="B  most globular",
+            blobs.reshape(2, 10, *images.shape[1:]),
+            title=f"B  globular, {len(globular)} of {int(fit.globular.sum())}",
+            signed=True,
             scale="image",
         )
-        axis = middle.subplots()
-        well = explained >= 0.6
-        axis.scatter(across[well], np.asarray(fit.periods_along)[well], s=8, alpha=0.6)
-        axis.set(xlabel="periods across", ylabel="periods along", xlim=(0, 1.2), ylim=(0, 1.2))
-        axis.set_title("C  fitted envelopes", loc="left")
-        axis = bottom.subplots()
-        axis.plot(-losses)
-        axis.set(xlabel="iteration")
-        axis.set_title("D  free energy", loc="left")
+        axes = middle.subplots()
+        for chosen, name in ((fit.gabor, "Gabor-like"), (fit.globular, "globular")):
+            periods = np.asarray(fit.frequency * jnp.stack([fit.width, fit.length]))[:, chosen]
+            axes.scatter(*periods, s=12, alpha=0.7, label=name)
+        axes.set(xlabel="periods across", ylabel="along", xlim=(0, 1.2), ylim=(0, 1.2))
+        axes.set_title("C  size of the fitted envelopes")
+        axes.legend()
+        axes = bottom.subplots(1, 2)
+        for axis, values, name in zip(
+            axes, course, ("D  active causes πH", "E  noise σ"), strict=True
+        ):
+            time_course(axis, {name: values})
+            axis.set(title=name, ylim=(0, None))
     return figure
 
 
