@@ -29,6 +29,7 @@ class GaborFit(NamedTuple):
     width: Array  # a, across the stripes, in pixels
     length: Array  # b, along the stripes
     frequency: Array  # f, in periods a pixel
+    even: Array  # share of the fit that is its cosine part: 1 for a bar, 0 for an edge
     fitted: Array  # (num_functions, side, side)
 
     @property
@@ -39,17 +40,19 @@ class GaborFit(NamedTuple):
     def globular(self) -> Array:
         """Well fitted by one round lobe inside the patch.
 
-        Under a quarter period across, neither side twice the other, no wider than a third of it.
+        Under a quarter period across and even (the odd part has two lobes at any frequency),
+        neither side twice the other, no wider than a third of the patch.
         """
         ratio = self.length / self.width
         is_round = (ratio > 0.5) & (ratio < 2.0)
         inside = jnp.maximum(self.width, self.length) < self.fitted.shape[-1] / 3
-        return self.well & (self.width * self.frequency < QUARTER) & is_round & inside
+        single = (self.width * self.frequency < QUARTER) & (self.even > 0.8)
+        return self.well & single & is_round & inside
 
     @property
     def gabor(self) -> Array:
-        """Well fitted with at least a quarter period across: it has stripes, or an edge."""
-        return self.well & (self.width * self.frequency >= QUARTER)
+        """Well fitted with stripes or an edge: a quarter period across at least, or odd."""
+        return self.well & ((self.width * self.frequency >= QUARTER) | (self.even < 0.5))
 
 
 def fit_gabors(functions: Array, num_steps: int = 60) -> GaborFit:
@@ -110,7 +113,7 @@ def fit_gabors(functions: Array, num_steps: int = 60) -> GaborFit:
         (free, _), _ = lax.scan(step, (free, optimiser.init(free)), None, length=num_steps)
         return free, unexplained(free, target)
 
-    def one(target: Array) -> tuple[Array, Array, Array]:
+    def one(target: Array) -> tuple[Array, Array, Array, Array]:
         energy = target**2
         x, y = energy @ columns, energy @ rows
 
@@ -125,9 +128,10 @@ def fit_gabors(functions: Array, num_steps: int = 60) -> GaborFit:
         free, left = jax.vmap(lambda f: descend(f, target))(promising)
         best = jnp.argmin(jnp.where(jnp.isfinite(left), left, jnp.inf))
         shape = basis(free[best])
-        projection = (shape @ target) @ shape
-        return free[best], jnp.sum(projection * target), projection
+        amplitude = shape @ target
+        explained = amplitude @ amplitude
+        return free[best], explained, amplitude[0] ** 2 / (explained + 1e-12), amplitude @ shape
 
-    free, explained, fitted = jax.jit(lambda u: lax.map(one, u, batch_size=64))(unit)
+    free, explained, even, fitted = jax.jit(lambda u: lax.map(one, u, batch_size=64))(unit)
     width, length, frequency = (jnp.exp(free[:, i]) for i in (3, 4, 5))
-    return GaborFit(explained, width, length, frequency, fitted.reshape(-1, side, side))
+    return GaborFit(explained, width, length, frequency, even, fitted.reshape(-1, side, side))

@@ -111,9 +111,7 @@ def patches_figure(functions: Array, fit: GaborFit, course: tuple[Array, Array])
     size = np.linalg.norm(np.asarray(functions).reshape(len(functions), -1), axis=1)
     largest = np.argsort(-size)[: len(size) // 10 * 10][:100]
     images = np.asarray(functions)
-    globular = np.flatnonzero(fit.globular)[:20]
-    blobs = np.full((20, *images.shape[1:]), np.nan)
-    blobs[: len(globular)] = images[globular]
+    globular = np.flatnonzero(fit.globular)[:10]
     with house_style():
         figure = plt.figure(figsize=(12, 7), layout="constrained")
         left, right = figure.subfigures(1, 2, width_ratios=(1.3, 1))
@@ -123,14 +121,12 @@ def patches_figure(functions: Array, fit: GaborFit, course: tuple[Array, Array])
             title="A  basis functions of largest norm",
             scale="image",
         )
-        top, middle, bottom = right.subfigures(3, 1, height_ratios=(0.8, 1.2, 1))
-        image_grid(
-            top,
-            blobs.reshape(2, 10, *images.shape[1:]),
-            title=f"B  globular, {len(globular)} of {int(fit.globular.sum())}",
-            signed=True,
-            scale="image",
-        )
+        top, middle, bottom = right.subfigures(3, 1, height_ratios=(0.6, 1.2, 1))
+        if len(globular):
+            title = f"B  globular, {len(globular)} of {int(fit.globular.sum())}"
+            image_grid(top, images[None, globular], title=title, signed=True, scale="image")
+        else:
+            top.suptitle("B  no globular function", x=0.0, ha="left")
         axes = middle.subplots()
         for chosen, name in ((fit.gabor, "Gabor-like"), (fit.globular, "globular")):
             periods = np.asarray(fit.frequency * jnp.stack([fit.width, fit.length]))[:, chosen]
