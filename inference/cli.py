@@ -23,6 +23,7 @@ COMMANDS = (
     "inference.studies.listing",
     "inference.studies.check",
     "inference.studies.reproduce",
+    "inference.studies.map",
 )
 """The modules of the commands, in the order of the help."""
 
@@ -91,6 +92,7 @@ def remember_compilations() -> None:
     except (OSError, RuntimeError):  # RuntimeError: nobody knows where home is
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    # Also what compiles quickly: outside of jit, hundreds of little programs add up.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
     # An entry that a killed run left half-written is compiled anew: nobody needs to hear of it.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
