@@ -173,7 +173,7 @@ def _logits(
         # The constant is a feature that every state has: adding it later costs a pass over states.
         features = jnp.concatenate([linear, pairs, form.constant[:, None]], axis=1)
         design = np.concatenate([_design(table), np.ones((len(table), 1), np.float32)], axis=1)
-        inside = jnp.matmul(features, design.T, precision=lax.Precision.HIGHEST)
+        inside = _product(features, design.T)
     if scene.single is None:
         return inside, None
     each = jnp.arange(indices.shape[0])[:, None]
@@ -187,7 +187,7 @@ def _moments(
     table = sets.table()
     evidence = logsumexp_pair(inside, outside)
     probability = jnp.exp(inside - evidence[:, None])
-    moments = jnp.matmul(probability, _design(table), precision=lax.Precision.HIGHEST)
+    moments = _product(probability, _design(table))
     inner, pairs = moments[:, :num_candidates], moments[:, num_candidates:]
     each = jnp.arange(indices.shape[0])[:, None]
     first, second = np.triu_indices(num_candidates, 1)
@@ -244,6 +244,16 @@ def logsumexp_pair(inside: Array, outside: Array | None) -> Array:
     """log Σ exp over the last axis of both."""
     total = logsumexp(inside, axis=1)
     return total if outside is None else jnp.logaddexp(total, logsumexp(outside, axis=1))
+
+
+def _product(left: Array, right: np.ndarray) -> Array:
+    """A matrix product in full precision: a log joint has no digits to lose.
+
+    The barrier keeps XLA from fusing what makes `left` into the product, which on a GPU replaces
+    the library's product by a slower one.
+    """
+    left = lax.optimization_barrier(left)
+    return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
 
 
 def _design(table: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -38,14 +39,24 @@ class Reader(NamedTuple):
         return log_joint(self.model, self.anatomy, params, bits.astype(jnp.int32), arguments)
 
     def form(self, params: Params, arguments: Arguments) -> Form:
-        """The constant and linear part for all rows, and the Hessian if all rows share it."""
-        function = row_function(self.model, self.anatomy, params, arguments)
-        zero = jnp.zeros((self.anatomy.num_data, self.anatomy.num_bits))
-        constant, linear = linear_part(function, zero)
+        """The constant and linear part for all rows, and the Hessian if all rows share it.
+
+        One row is read and `vmap` does the rest: at zero all rows have the same latents, so that
+        what the program makes of them is computed once and not for each row.
+        """
+        rows = rows_of(self.anatomy, *arguments)
+        one = self.at(1)
+        zero = jnp.zeros((1, self.anatomy.num_bits))
+
+        def read(leaves: tuple) -> tuple[Array, Array]:
+            row = rows.join([leaf[None] for leaf in leaves])
+            return linear_part(row_function(one.model, one.anatomy, params, row), zero)
+
+        constant, linear = jax.vmap(read)(rows.leaves)
         hessian = None
         if self.structure is Structure.SHARED:
             hessian = shared_hessian(self, params, arguments)
-        return Form(constant, linear, hessian)
+        return Form(constant[:, 0], linear[:, 0], hessian)
 
     def candidate_hessian(self, params: Params, arguments: Arguments, indices: Array) -> Array:
         """Each row's Hessian over its own candidates `indices` (num_data, C): (num_data, C, C)."""

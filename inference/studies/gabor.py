@@ -3,8 +3,8 @@
     g(u, v) = exp(−u²/2a² − v²/2b²) · {c cos 2πfu + d sin 2πfu},    (u, v) turned by an angle
 
 Amplitude and phase enter linearly (c, d) and are solved for; centre, angle, widths and frequency
-are found by L-BFGS from several starts. Ringach (2002) describes simple cells by the widths in periods,
-n_u = a·f and n_v = b·f: Gabor-like fields have stripes, globular ones lie near the origin.
+are found by L-BFGS from several starts. Ringach (2002) describes simple cells by the widths in
+periods, n_u = a·f and n_v = b·f: Gabor-like fields have stripes, globular ones lie near the origin.
 """
 
 from __future__ import annotations

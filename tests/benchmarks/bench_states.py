@@ -24,7 +24,15 @@ import numpy as np
 from jax import Array, lax, random
 
 from inference import TruncatedEM
-from inference.expectation import Candidates, _design, _logits, _scene, best_bits
+from inference.expectation import (
+    Candidates,
+    _design,
+    _logits,
+    _product,
+    _scene,
+    best_bits,
+    logsumexp_pair,
+)
 from inference.methods.em import EMState
 from inference.reader import open_program
 from ppl_models import binary_sparse_coding
@@ -45,8 +53,8 @@ def seconds(function, *args, repeats: int = 5) -> float:
 def by_hand(params: dict, data: Array, sets: Candidates, chunk: int) -> dict:
     """One iteration of eqs. (3)–(8) for binary sparse coding alone, no program in sight."""
     weights, noise, sparsity = params["weights"], params["noise"], params["sparsity"]
-    num_causes, num_features = weights.shape
-    table, design = sets.table(), _design(sets.table())
+    num_causes = len(weights)
+    design = _design(sets.table())
     first, second = np.triu_indices(sets.num_candidates, 1)
     gram = weights @ weights.T / noise**2
     bias = jnp.log(sparsity / (1 - sparsity)) - 0.5 * jnp.diagonal(gram)
@@ -57,15 +65,11 @@ def by_hand(params: dict, data: Array, sets: Candidates, chunk: int) -> dict:
         chosen = best_bits(single, sets.num_candidates)
         pairs = -gram[chosen[:, first], chosen[:, second]]
         features = jnp.concatenate([jnp.take_along_axis(single, chosen, 1), pairs], axis=1)
-        inside = jnp.matmul(features, design.T, precision=lax.Precision.HIGHEST)
+        inside = _product(features, design.T)
         each = jnp.arange(chunk)[:, None]
         outside = single.at[each, chosen].set(-jnp.inf)
-        total = jnp.logaddexp(
-            jax.scipy.special.logsumexp(inside, axis=1), jax.scipy.special.logsumexp(outside, axis=1)
-        )
-        moments = jnp.matmul(
-            jnp.exp(inside - total[:, None]), design, precision=lax.Precision.HIGHEST
-        )
+        total = logsumexp_pair(inside, outside)
+        moments = _product(jnp.exp(inside - total[:, None]), design)
         inner, joint = moments[:, : sets.num_candidates], moments[:, sets.num_candidates :]
         mean = jnp.exp(outside - total[:, None]).at[each, chosen].set(inner)
         where = chosen[:, first] * num_causes + chosen[:, second]
@@ -104,7 +108,8 @@ def problem(num_data: int, side: int, num_causes: int, seed: int = 0) -> tuple[A
     weights = random.normal(key_w, (num_causes, side * side)) * 0.3
     causes = random.bernoulli(key_s, 7.5 / num_causes, (num_data, num_causes))
     data = causes @ weights + 0.6 * random.normal(key_y, (num_data, side * side))
-    return data, {"weights": weights, "noise": jnp.array(0.6), "sparsity": jnp.array(7.5 / num_causes)}
+    params = {"weights": weights, "noise": 0.6, "sparsity": 7.5 / num_causes}
+    return data, jax.tree.map(jnp.asarray, params)
 
 
 def iteration(num_data: int, num_causes: int, sets: Candidates, chunk: int, side: int = 26) -> dict:
