@@ -23,7 +23,6 @@ COMMANDS = (
     "inference.studies.listing",
     "inference.studies.check",
     "inference.studies.reproduce",
-    "inference.studies.map",
 )
 """The modules of the commands, in the order of the help."""
 
