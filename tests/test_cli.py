@@ -281,10 +281,10 @@ def test_reproduce_prints_and_writes(tmp_path, capsys):
     assert (result.status, result.err) == (0, "")
     assert "by method   loss   steps" in result.out
     content = json.loads((tmp_path / "n.json").read_text())
-    assert content["settings"] == {"seed": 7, "full": False, "size": 4}
-    assert content["numbers"]["share"] == 0.25
-    assert content["numbers"]["worst"] is None
-    assert content["versions"]["latentbits"]
+    assert content["made_by"]["settings"] == {"seed": 7, "full": False, "size": 4}
+    assert content["share"] == 0.25
+    assert content["worst"] is None
+    assert content["made_by"]["versions"]["latentbits"]
     assert sorted(x.name for x in tmp_path.iterdir()) == ["f.svg", "n.json"]
 
 

@@ -58,14 +58,8 @@ def main(namespace: argparse.Namespace) -> int:
         contents[figure_file] = _draw(outcome, figure_file.suffix)
     if json_file is not None:
         settings = {k: v for k, v in vars(namespace).items() if k not in COMMON}
-        contents[json_file] = as_json(
-            {
-                "experiment": experiment.name,
-                "settings": settings,
-                "versions": _versions(),
-                "numbers": outcome.numbers,
-            }
-        )
+        origin = {"experiment": experiment.name, "settings": settings, "versions": _versions()}
+        contents[json_file] = as_json({**outcome.numbers, "made_by": origin})
     for file, content in contents.items():
         write_whole(file, content)
     return 0
