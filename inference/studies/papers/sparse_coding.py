@@ -107,7 +107,9 @@ def all_bars_found(true: Array, learned: Array) -> Array:
 
 def run_bars(options: argparse.Namespace) -> Outcome:
     """`bsc-bars`: how often all bars are found, and πH and σ at the end."""
-    trials = options.trials or (1000 if options.full else 100)
+    trials = options.trials
+    if trials is None:
+        trials = 1000 if options.full else 100
     if trials < 1 or options.num_data < 1:
         raise InputError("--trials and --num-data must be at least 1")
     if not 0 < options.init_active < 10:
