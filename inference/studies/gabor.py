@@ -3,8 +3,8 @@
     g(u, v) = exp(−u²/2a² − v²/2b²) · {c cos 2πfu + d sin 2πfu},    (u, v) turned by an angle
 
 Amplitude and phase enter linearly (c, d) and are solved for; centre, angle, widths and frequency
-are found by L-BFGS from several starts. Ringach (2002) describes simple cells by the widths in
-periods, n_u = a·f and n_v = b·f: Gabor-like fields have stripes, globular ones lie near the origin.
+are found by least squares from several starts. Ringach (2002) describes simple cells by the widths
+in periods, n_u = a·f and n_v = b·f: Gabor-like fields have stripes, globular ones lie near zero.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GaborFit(NamedTuple):
         return self.well & ((self.width * self.frequency >= QUARTER) | (self.even < 0.5))
 
 
-def fit_gabors(functions: Array, num_steps: int = 60) -> GaborFit:
+def fit_gabors(functions: Array, num_steps: int = 50) -> GaborFit:
     """Fit a Gabor function to each of (num_functions, side, side).
 
     >>> y, x = np.mgrid[:9, :9] - 4.0
@@ -88,30 +88,33 @@ def fit_gabors(functions: Array, num_steps: int = 60) -> GaborFit:
         odd = odd - (odd @ even) * even
         return jnp.stack([even, odd / jnp.sqrt(odd @ odd + 1e-12)])
 
-    def unexplained(free: Array, target: Array) -> Array:
-        # Widths stay between half a pixel and the patch, the frequency below one in two pixels.
-        soft = jnp.sum(jax.nn.relu(jnp.log(0.5) - free[3:5]) ** 2)
-        soft += jnp.sum(jax.nn.relu(free[3:5] - jnp.log(side)) ** 2)
-        soft += jax.nn.relu(free[5] - jnp.log(0.5)) ** 2
-        return 1.0 - jnp.sum((basis(free) @ target) ** 2) + soft
+    def residual(free: Array, target: Array) -> Array:
+        """What the fit leaves over, and how far a width or the frequency is out of its range."""
+        shape = basis(free)
+        too_small = jax.nn.relu(jnp.log(0.5) - free[3:5])  # half a pixel at least
+        too_large = jax.nn.relu(free[3:5] - jnp.log(side))
+        too_fast = jax.nn.relu(free[5:] - jnp.log(0.5))  # a period has two pixels at least
+        left = target - (shape @ target) @ shape
+        return jnp.concatenate([left, too_small, too_large, too_fast])
+
+    def cost(free: Array, target: Array) -> Array:
+        return jnp.sum(residual(free, target) ** 2)
 
     def descend(free: Array, target: Array) -> tuple[Array, Array]:
-        import optax
-
-        optimiser = optax.lbfgs(memory_size=6)
-        value_and_grad = optax.value_and_grad_from_state(lambda f: unexplained(f, target))
+        """Levenberg and Marquardt's compromise between Newton and gradient."""
 
         def step(carry: tuple, _: None) -> tuple[tuple, None]:
-            free, state = carry
-            value, slope = value_and_grad(free, state=state)
-            change, state = optimiser.update(
-                slope, state, free, value=value, grad=slope,
-                value_fn=lambda f: unexplained(f, target),
-            )  # fmt: skip
-            return (optax.apply_updates(free, change), state), None
+            free, damping = carry
+            slope = jax.jacfwd(residual)(free, target)
+            square = slope.T @ slope
+            bent = square + damping * jnp.diag(jnp.diagonal(square) + 1e-6)
+            new = free - jnp.linalg.solve(bent, slope.T @ residual(free, target))
+            better = cost(new, target) < cost(free, target)
+            damping = jnp.clip(jnp.where(better, 0.3, 4.0) * damping, 1e-6, 1e6)
+            return (jnp.where(better, new, free), damping), None
 
-        (free, _), _ = lax.scan(step, (free, optimiser.init(free)), None, length=num_steps)
-        return free, unexplained(free, target)
+        (free, _), _ = lax.scan(step, (free, jnp.asarray(0.1)), None, length=num_steps)
+        return free, cost(free, target)
 
     def one(target: Array) -> tuple[Array, Array, Array, Array]:
         energy = target**2
@@ -122,7 +125,7 @@ def fit_gabors(functions: Array, num_steps: int = 60) -> GaborFit:
             return jnp.stack([x, y, angle, jnp.log(width), jnp.log(width), jnp.log(frequency)])
 
         candidates = jax.vmap(begin)(starts)
-        first = jax.vmap(lambda free: unexplained(free, target))(candidates)
+        first = jax.vmap(lambda free: cost(free, target))(candidates)
         # The four most promising starts are followed to their end.
         promising = candidates[jnp.argsort(first)[:4]]
         free, left = jax.vmap(lambda f: descend(f, target))(promising)
