@@ -173,7 +173,7 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
         + free * (smoothing / jnp.maximum(seen + smoothing, 1e-30))
         for count, shift, free in zip(counts, moves, independent, strict=True)
     )
-    return _invert(share_on, share_off, cells, constant, seen)
+    return _invert(share_on, share_off, cells, constant, seen, 0.0)
 
 
 def invert_moments(mean: Array, second_moment: Array) -> Inverted:
@@ -196,7 +196,9 @@ def invert_moments(mean: Array, second_moment: Array) -> Inverted:
     )
     share_on, share_off = 0.5 * (1 + mean), 0.5 * (1 - mean)
     constant = jnp.abs(mean) >= 1
-    return _invert(share_on, share_off, cells, constant, jnp.ones_like(product))
+    # What rounding alone can make of an empty cell.
+    rounding = float(jnp.finfo(product.dtype).eps)
+    return _invert(share_on, share_off, cells, constant, jnp.ones_like(product), rounding)
 
 
 def _upper(size: int) -> tuple[Array, Array, Array]:
@@ -222,17 +224,20 @@ def _square(values: Array, size: int) -> Array:
 
 
 def _invert(
-    share_on: Array, share_off: Array, cells: tuple, constant: Array, seen: Array
+    share_on: Array,
+    share_off: Array,
+    cells: tuple,
+    constant: Array,
+    seen: Array,
+    rounding: float,
 ) -> Inverted:
     # From the smaller share: the larger has lost the digits that its quantile needs.
     threshold = jnp.where(share_on < share_off, ndtri(share_on), -ndtri(share_off))
     first, second, counted = _upper(len(threshold))
     usable = ~(constant[first] | constant[second]) & (seen > 0)
     smallest = jnp.minimum(jnp.minimum(cells[0], cells[1]), jnp.minimum(cells[2], cells[3]))
-    # What rounding alone can make of an empty cell.
-    rounding = 4 * jnp.finfo(smallest.dtype).eps
-    outside = usable & (smallest < -rounding)
-    empty = usable & ~outside & (smallest <= 0.25 * rounding)
+    outside = usable & (smallest < -4 * jnp.finfo(smallest.dtype).eps)
+    empty = usable & ~outside & (smallest <= rounding)
     safe = jnp.where(constant, 0.0, threshold)
     gone = empty | outside
     kept = tuple(

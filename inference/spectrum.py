@@ -120,7 +120,7 @@ def principal_axes(correlation: Array, rank: int, num_steps: int = 200) -> Facto
         explained = jnp.minimum(jnp.sum(loadings**2, axis=1), 1 - SMALLEST_UNIQUENESS)
         reduced = jnp.where(diagonal, explained[:, None], correlation)
         # A factor of nought would make a basis of too few vectors: a trace of noise keeps it.
-        basis, _ = jnp.linalg.qr(reduced @ loadings + 1e-6 * start)
+        basis = jnp.linalg.qr(reduced @ loadings + 1e-6 * start)[0]
         values, turn = jnp.linalg.eigh(basis.T @ reduced @ basis)
         return (basis @ turn * jnp.sqrt(jnp.maximum(values, 0.0)))[:, ::-1]
 
@@ -129,9 +129,9 @@ def principal_axes(correlation: Array, rank: int, num_steps: int = 200) -> Facto
 
 def _held(loadings: Array, least: float) -> Factors:
     explained = jnp.sum(loadings**2, axis=0)
-    held = explained > 1 - least + 1e-4
-    shrink = jnp.where(held, jnp.sqrt((1 - least) / jnp.maximum(explained, 1e-30)), 1.0)
-    return Factors(loadings * shrink, 1 - jnp.sum((loadings * shrink) ** 2, axis=0), held)
+    most = 1 - least
+    shrink = jnp.sqrt(jnp.minimum(1.0, most / jnp.maximum(explained, 1e-30)))
+    return Factors(loadings * shrink, 1 - explained * shrink**2, explained > most + 1e-4)
 
 
 def noise_edge(rng_key: Array, errors: Array, num_draws: int = 20) -> Array:
