@@ -23,6 +23,7 @@ COMMANDS = (
     "inference.studies.listing",
     "inference.studies.check",
     "inference.studies.reproduce",
+    "inference.studies.map",
 )
 """The modules of the commands, in the order of the help."""
 

@@ -24,7 +24,7 @@ from jax.scipy.special import logsumexp, ndtri
 
 from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.gaussian import invert, log_normal, root
-from inference.local import Params, hessians, linear_part, log_joint, row_function
+from inference.local import Params, Structure, hessians, linear_part, log_joint, row_function
 from inference.reader import check_data
 from inference.rows import Arguments, Rows, map_over_chunks, rows_of
 
@@ -48,6 +48,11 @@ class FactorReader(NamedTuple):
     @property
     def num_factors(self) -> int:
         return self.anatomy.num_bits
+
+    @property
+    def structure(self) -> Structure:
+        """As other readers have it: whatever the form, the program is run on the points."""
+        return Structure.GENERAL
 
 
 class FactorPosterior(NamedTuple):

@@ -117,21 +117,23 @@ def principal_start(
     chance = jnp.clip(mean, 0.5 / rows.num_data, 1.0 - 0.5 / rows.num_data)
     link = chance * (1.0 - chance)
     bias = jnp.log(chance) - jnp.log1p(-chance)
-    for _, places in layout.categorical.values():
-        rest = jnp.clip(1.0 - mean[places].sum(-1, keepdims=True), 0.5 / rows.num_data)
-        bias = bias.at[places].set(jnp.log(chance[places] / rest))
-    at = layout.real[1]
-    link, bias = link.at[at].set(1.0), bias.at[at].set(mean[at])
+    _, bits, levels = layout.split(bias)
+    for k, part in layout.split(mean)[2].items():
+        rest = jnp.maximum(1.0 - part.sum(-1, keepdims=True), 0.5 / rows.num_data)
+        levels[k] = jnp.log(jnp.maximum(part, 0.5 / rows.num_data) / rest)
+    bias = layout.join(mean[: len(layout.real)], bits, levels)
+    at = slice(len(layout.real))
+    link = link.at[at].set(1.0)
     spread = jnp.sqrt(jnp.maximum(jnp.diagonal(cover), 1e-6))
     values, vectors = jnp.linalg.eigh(cover / jnp.outer(spread, spread))
     count = min(num_factors, len(values))
     values, vectors = values[::-1][:count], vectors[:, ::-1][:, :count]
     weights = (vectors * jnp.sqrt(jnp.maximum(values - 1.0, 0.1))).T * spread / link
-    weights = jnp.clip(weights, -4.0, 4.0) if not len(at) else weights
+    weights = jnp.clip(weights, -4.0, 4.0).at[:, at].set(weights[:, at])
     noise = jitter * jax.random.normal(key, (num_factors, layout.num_predictors))
     scale = jnp.ones(layout.num_predictors).at[at].set(spread[at])
     params = {"weights": (noise * scale).at[:count].add(weights), "bias": bias}
-    if len(at):
+    if len(layout.real):
         params["noise"] = 0.7 * spread[at]
     return params
 

@@ -28,9 +28,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jax.scipy.special import logsumexp
 
 from inference.bounds import curvature
 from inference.gaussian import invert, with_one
@@ -72,19 +70,16 @@ class Regressions:
         data = jnp.asarray(args[0] if args else kwargs["data"])
         mask = kwargs.get("mask")
         data = data.astype(jnp.result_type(float))
-        layout = self.layout
         seen = None if mask is None else jnp.asarray(mask).astype(data.dtype)
-        if seen is not None:
-            data = data * seen
+        layout = self.layout
         if not self._plain:
-            parts = [data[:, layout.real[0]], data[:, layout.binary[0]]]
-            for levels, (columns, _) in layout.categorical.items():
-                hot = data[:, columns, None] == jnp.arange(1, levels)
-                parts.append(hot.reshape(len(data), -1).astype(data.dtype))
-            data = jnp.concatenate(parts, -1)[:, self._back]
+            levels = {
+                k: (data[:, columns, None] == jnp.arange(1, k)).astype(data.dtype)
+                for k, columns in layout.categorical.items()
+            }
+            data = layout.join(data[:, layout.real], data[:, layout.binary], levels)
             seen = None if seen is None else seen[:, layout.column_of]
-            data = data if seen is None else data * seen
-        return Responses(data, seen)
+        return Responses(data if seen is None else data * seen, seen)
 
     def tangent(self, params: Params, mean: Array, spread: Array) -> tuple[Array, Array]:
         """The residual z − ω A and ω of the bound that touches at these predictors.
@@ -95,63 +90,62 @@ class Regressions:
         :return: what is to be added to z's share of the data, and ω: both (..., P).
         """
         del params
-        layout = self.layout
-        xi = jnp.sqrt(mean**2 + spread)
-        omega = -2.0 * curvature(xi)
+        omega = -2.0 * curvature(jnp.sqrt(mean**2 + spread))
+        slope = -0.5 - omega * mean
         if self._plain:
-            return -0.5 - omega * mean, omega
-        slope, bend = -mean, jnp.ones_like(mean)
-        at = layout.binary[1]
-        bend = bend.at[..., at].set(omega[..., at])
-        slope = slope.at[..., at].set(-0.5 - (omega * mean)[..., at])
-        for _, places in layout.categorical.values():
-            slope = slope.at[..., places].set(_spread_out(-_softmax(mean[..., places])))
-        return slope, bend
+            return slope, omega
+        real, _, levels = self.layout.split(mean)
+        return self._others(real, slope, levels), self._others(None, omega, levels)
+
+    def _others(self, real: Array | None, bits: Array, levels: dict[int, Array]) -> Array:
+        """Slopes of all kinds, given those of the bits; without `real`, curvatures."""
+        own, bits, _ = self.layout.split(bits)
+        if real is None:
+            ones = {k: jnp.ones_like(part) for k, part in levels.items()}
+            return self.layout.join(jnp.ones_like(own), bits, ones)
+        others = {k: _spread_out(-_softmax(part)) for k, part in levels.items()}
+        return self.layout.join(-real, bits, others)
 
     def mixed(self, target: Array) -> Array:
         """The data's share of z: levels go through B⁻¹ of their column."""
-        for _, places in self.layout.categorical.values():
-            target = target.at[..., places].set(_spread_out(target[..., places]))
-        return target
+        if not self.layout.categorical:
+            return target
+        real, bits, levels = self.layout.split(target)
+        return self.layout.join(real, bits, {k: _spread_out(x) for k, x in levels.items()})
 
     def metric(self, params: Params, values: Array) -> Array:
         """Predictors (..., P) times the metric of their kind."""
-        layout = self.layout
-        if len(layout.real[0]):
-            values = values.at[..., layout.real[1]].divide(params["noise"] ** 2)
-        for levels, (_, places) in layout.categorical.items():
-            part = values[..., places]
-            part = 0.5 * (part - part.sum(-1, keepdims=True) / levels)
-            values = values.at[..., places].set(part)
-        return values
+        if self._plain:
+            return values
+        real, bits, levels = self.layout.split(values)
+        if len(self.layout.real):
+            real = real / params["noise"] ** 2
+        bent = {k: 0.5 * (x - x.sum(-1, keepdims=True) / k) for k, x in levels.items()}
+        return self.layout.join(real, bits, bent)
 
     def bound_at_bias(
         self, params: Params, responses: Responses, mean: Array, spread: Array
     ) -> Array:
         """The log of the bound at x = 0, that is at A = b, summed over columns: (n,)."""
-        layout, bias = self.layout, params["bias"]
-        target = responses.target
+        layout, bias, target = self.layout, params["bias"], responses.target
         xi = jnp.sqrt(mean**2 + spread)
-        half = curvature(xi)
-        bits = (target - 0.5) * bias + jax.nn.log_sigmoid(xi) - 0.5 * xi
-        bits = bits + half * (bias**2 - xi**2)
+        values = (target - 0.5) * bias + jax.nn.log_sigmoid(xi) - 0.5 * xi
+        values = values + curvature(xi) * (bias**2 - xi**2)
         if not self._plain:
-            places = layout.real[1]
-            values = jnp.zeros_like(mean).at[:, layout.binary[1]].set(bits[:, layout.binary[1]])
-            if len(places):
-                noise = params["noise"]
-                away = (target[:, places] - bias[places]) / noise
-                real = -0.5 * away**2 - jnp.log(noise) - 0.5 * jnp.log(2.0 * jnp.pi)
-                values = values.at[:, places].set(real)
-            for levels, (_, places) in layout.categorical.items():
-                psi, at = mean[:, places], bias[places]
-                away = at - psi
-                bent = 0.25 * (jnp.sum(away**2, -1) - jnp.sum(away, -1) ** 2 / levels)
-                part = jnp.sum(target[:, places] * at, -1) - _log_sum(psi)
-                part = part - jnp.sum(away * _softmax(psi), -1) - bent
-                values = values.at[:, places[:, 0]].set(part)
-            bits = values
-        return jnp.sum(bits if responses.seen is None else bits * responses.seen, -1)
+            split = layout.split
+            (real, _, levels), (at, _, psi), (own, _, hot) = split(bias), split(mean), split(target)
+            del at
+            if len(layout.real):
+                away = (own - real) / params["noise"]
+                own = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
+            parts = {}
+            for k, point in psi.items():
+                away = levels[k] - point
+                bent = 0.25 * (jnp.sum(away**2, -1) - jnp.sum(away, -1) ** 2 / k)
+                part = jnp.sum(hot[k] * levels[k], -1) - _log_sum(point)
+                parts[k] = _first(part - jnp.sum(away * _softmax(point), -1) - bent, k)
+            values = layout.join(own, split(values)[1], parts)
+        return jnp.sum(values if responses.seen is None else values * responses.seen, -1)
 
     def bound_posterior(
         self, params: Params, responses: Responses, mean: Array, covariance: Array
@@ -201,7 +195,7 @@ class Regressions:
         around = (omega.T @ covariance.reshape(len(mean), -1)).reshape(-1, size, size)
         slope = residual.T @ moments
         slope = slope.at[:, :size].add(-jnp.einsum("pqr,rp->pq", around, params["weights"]))
-        at = self.layout.real[1]
+        at = slice(len(self.layout.real))
         power = (responses.target - centre)[:, at] ** 2 + spread[:, at]
         seen = jnp.broadcast_to(seen, omega.shape)[:, at]
         return Sums(slope, bend, jnp.sum(power * seen, 0), jnp.sum(seen, 0))
@@ -225,7 +219,7 @@ class Regressions:
         flat = lambda x: (x * weight).reshape(-1, x.shape[-1]).T  # noqa: E731
         total = flat(slope + self.mixed(responses.target)) @ moments
         bends = [(flat(x) @ outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
-        at = self.layout.real[1]
+        at = slice(len(self.layout.real))
         seen = jnp.broadcast_to(weight, centre.shape)[..., at]
         power = jnp.sum((responses.target - centre)[..., at] ** 2 * seen, (0, 1))
         count = jnp.sum(seen, (0, 1))
@@ -241,11 +235,9 @@ class Regressions:
         fast, slope = 0.25 - 0.25 * bent**2, -0.5 - 0.5 * bent
         if self._plain:
             return slope, safe, fast
-        at, ones = self.layout.binary[1], jnp.ones_like(centre)
-        full = (-centre).at[..., at].set(slope[..., at])
-        for _, places in self.layout.categorical.values():
-            full = full.at[..., places].set(_spread_out(-_softmax(centre[..., places])))
-        return full, ones.at[..., at].set(safe[..., at]), ones.at[..., at].set(fast[..., at])
+        real, _, levels = self.layout.split(centre)
+        bends = (self._others(None, bend, levels) for bend in (safe, fast))
+        return self._others(real, slope, levels), *bends
 
     def point_log_likelihood(self, params: Params, responses: Responses, points: Array) -> Array:
         """log p(t_n | x) at points (S, n, Q): (S, n)."""
@@ -254,20 +246,18 @@ class Regressions:
         if self._plain:
             return _bits(target, seen, centre)
         layout = self.layout
-        total = jnp.zeros(points.shape[:2])
-        at = layout.binary[1]
-        if len(at):
-            own = None if seen is None else seen[:, at]
-            total = total + _bits(target[:, at], own, centre[..., at])
-        at = layout.real[1]
-        if len(at):
-            away = (target[:, at] - centre[..., at]) / params["noise"]
+        (real, bits, levels), (own, ones, hot) = layout.split(centre), layout.split(target)
+        know = (None, None, {}) if seen is None else layout.split(seen)
+        total = _bits(ones, know[1], bits) if len(layout.binary) else jnp.zeros(points.shape[:2])
+        if len(layout.real):
+            away = (own - real) / params["noise"]
             part = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
-            total = total + jnp.sum(part if seen is None else part * seen[:, at], -1)
-        for _, places in layout.categorical.values():
-            predictors = centre[..., places]
-            part = jnp.sum(target[:, places] * predictors, -1) - _log_sum(predictors)
-            total = total + jnp.sum(part if seen is None else part * seen[:, places[:, 0]], -1)
+            total = total + jnp.sum(part if know[0] is None else part * know[0], -1)
+        for k, predictors in levels.items():
+            # In two sums, one for each shape: XLA's CPU compiler gets the sum of both wrong.
+            total = total + jnp.sum(hot[k] * predictors, (-2, -1))
+            rest = _log_sum(predictors)
+            total = total - jnp.sum(rest if seen is None else rest * know[2][k][..., 0], -1)
         return total
 
     def advance(
@@ -289,8 +279,8 @@ class Regressions:
         step = jnp.linalg.solve(bend + ridge * jnp.eye(size), slope[..., None])[..., 0]
         new = (current + step).T
         out = {**params, "weights": new[:-1], "bias": new[-1]}
-        if len(layout.real[0]):
-            at = layout.real[1]
+        if len(layout.real):
+            at = slice(len(layout.real))
             step = step[at]
             power = sums.power - 2.0 * jnp.sum(step * sums.slope[at], -1)
             power = power + jnp.einsum("pq,pqr,pr->p", step, sums.bend[at], step)
@@ -300,11 +290,11 @@ class Regressions:
     def _with_prior(
         self, params: Params, slope: Array, bend: Array, prior: Callable[[Params], Array]
     ) -> tuple[Array, Array]:
-        scale = jnp.ones(self.layout.num_predictors)
-        if len(self.layout.real[0]):
-            scale = scale.at[self.layout.real[1]].divide(params["noise"] ** 2)
-        for _, places in self.layout.categorical.values():
-            scale = scale.at[places].set(0.5)  # B ≤ ½ I: still a bound, and no column is coupled
+        real, bits, levels = self.layout.split(jnp.ones(self.layout.num_predictors))
+        if len(self.layout.real):
+            real = real / params["noise"] ** 2
+        # B ≤ ½ I: still a bound, and no column is coupled.
+        scale = self.layout.join(real, bits, {k: 0.5 * part for k, part in levels.items()})
         gradient = jax.grad(prior)
         ones = {
             k: jnp.ones_like(v) if k != "noise" else jnp.zeros_like(v) for k, v in params.items()
@@ -318,20 +308,15 @@ class Regressions:
     # What follows is for points that all data share: the likelihood is then one matrix product.
     def natural(self, params: Params, predictors: Array) -> tuple[Array, Array]:
         """Natural parameters and log partition (S, P) at predictors (S, P)."""
-        layout = self.layout
         if self._plain:
             return predictors, jax.nn.softplus(predictors)
-        partition = jnp.zeros_like(predictors)
-        at = layout.binary[1]
-        partition = partition.at[:, at].set(jax.nn.softplus(predictors[:, at]))
-        at = layout.real[1]
-        if len(at):
-            square = predictors[:, at] ** 2 / (2.0 * params["noise"] ** 2)
-            partition = partition.at[:, at].set(square)
-            predictors = predictors.at[:, at].divide(params["noise"] ** 2)
-        for _, places in layout.categorical.values():
-            partition = partition.at[:, places[:, 0]].set(_log_sum(predictors[:, places]))
-        return predictors, partition
+        layout = self.layout
+        real, bits, levels = layout.split(predictors)
+        own = real
+        if len(layout.real):
+            own, real = real / params["noise"] ** 2, 0.5 * (real / params["noise"]) ** 2
+        sums = {k: _first(_log_sum(part), k) for k, part in levels.items()}
+        return layout.join(own, bits, levels), layout.join(real, jax.nn.softplus(bits), sums)
 
     def log_likelihood(self, params: Params, responses: Responses, points: Array) -> Array:
         """log p(t_n | x_s) at points (S, Q): (S, n), by matrix products."""
@@ -342,8 +327,8 @@ class Regressions:
             table = table - partition.sum(-1)[:, None]
         else:
             table = table - partition @ responses.seen.T
-        at = self.layout.real[1]
-        if len(at):
+        if len(self.layout.real):
+            at = slice(len(self.layout.real))
             away = responses.target[:, at] / params["noise"]
             own = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
             table = table + (own if responses.seen is None else own * responses.seen[:, at]).sum(-1)
@@ -363,7 +348,7 @@ class Regressions:
         outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(points), -1)
         total = (slope * weight + self.mixed(found)).T @ moments
         bends = [((x * weight).T @ outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
-        at = self.layout.real[1]
+        at = slice(len(self.layout.real))
         # Σ r (y − A)² without its Σ r y², which `monte_carlo` adds.
         power = weight[:, at] * centre[:, at] ** 2 - 2.0 * found[:, at] * centre[:, at]
         power, count = power.sum(0), weight[:, at].sum(0)
@@ -372,13 +357,6 @@ class Regressions:
     @property
     def _plain(self) -> bool:
         return all(kind == "binary" for kind in self.kinds)
-
-    @property
-    def _back(self) -> np.ndarray:
-        layout = self.layout
-        places = [layout.real[1], layout.binary[1]]
-        places += [at.ravel() for _, at in layout.categorical.values()]
-        return np.argsort(np.concatenate(places))
 
 
 def _bits(target: Array, seen: Array | None, centre: Array) -> Array:
@@ -401,8 +379,15 @@ def _softmax(predictors: Array) -> Array:
 
 
 def _log_sum(predictors: Array) -> Array:
-    zero = jnp.zeros_like(predictors[..., :1])
-    return logsumexp(jnp.concatenate([zero, predictors], -1), -1)
+    """log(1 + Σ e^A) over the last axis."""
+    top = jax.lax.stop_gradient(jnp.maximum(predictors.max(-1), 0.0))
+    return top + jnp.log(jnp.exp(-top) + jnp.exp(predictors - top[..., None]).sum(-1))
+
+
+def _first(values: Array, levels: int) -> Array:
+    """A number for a whole column (..., C), put to the first of its K − 1 predictors."""
+    zeros = jnp.zeros((*values.shape, levels - 2), values.dtype)
+    return jnp.concatenate([values[..., None], zeros], -1)
 
 
 def _spread_out(values: Array) -> Array:

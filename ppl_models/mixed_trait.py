@@ -18,53 +18,69 @@ Kind = str | int
 
 
 class Layout(NamedTuple):
-    """Where the columns of each kind stand, and their linear predictors among all of them.
+    """Which columns are of which kind, and how their linear predictors follow each other.
+
+    First those of the real columns, then of the binary ones, then the K − 1 of each column of K
+    levels, small K first: so that every kind is a slice.
 
     >>> layout = Layout.of(("real", 3, "binary"))
-    >>> layout.num_predictors, layout.categorical[3][1].tolist()
-    (4, [[1, 2]])
+    >>> layout.num_predictors, layout.column_of.tolist()
+    (4, [0, 2, 1, 1])
     """
 
     kinds: tuple[Kind, ...]
-    real: tuple[np.ndarray, np.ndarray]  # columns (R,), predictors (R,)
-    binary: tuple[np.ndarray, np.ndarray]  # columns (B,), predictors (B,)
-    categorical: dict[int, tuple[np.ndarray, np.ndarray]]  # K: columns (C,), predictors (C, K - 1)
-    column_of: np.ndarray  # (num_predictors,)
+    real: np.ndarray  # columns (R,)
+    binary: np.ndarray  # columns (B,)
+    categorical: dict[int, np.ndarray]  # K: columns (C,)
+
+    @classmethod
+    def of(cls, kinds: Sequence[Kind]) -> Layout:
+        """The layout of columns of these kinds."""
+        if not len(kinds):
+            raise ValueError("`kinds` is empty: name the kind of each column")
+        places: dict[Kind, list[int]] = {}
+        for place, kind in enumerate(kinds):
+            levels = isinstance(kind, int | np.integer) and not isinstance(kind, bool)
+            if kind not in ("real", "binary") and not (levels and int(kind) >= 2):
+                raise ValueError(
+                    f"`kinds` has {kind!r} for column {place}: wanted 'real', 'binary' or a number "
+                    "of levels, at least 2"
+                )
+            places.setdefault(kind if isinstance(kind, str) else int(kind), []).append(place)
+        listed = lambda kind: np.array(places.get(kind, []), int)  # noqa: E731
+        numbers = sorted(kind for kind in places if not isinstance(kind, str))
+        return cls(tuple(kinds), listed("real"), listed("binary"), {k: listed(k) for k in numbers})
+
+    @property
+    def column_of(self) -> np.ndarray:
+        """The column of each predictor, (num_predictors,)."""
+        parts = [np.repeat(columns, k - 1) for k, columns in self.categorical.items()]
+        return np.concatenate([self.real, self.binary, *parts])
 
     @property
     def num_predictors(self) -> int:
         return len(self.column_of)
 
-    @classmethod
-    def of(cls, kinds: Sequence[Kind]) -> Layout:
-        """The layout of columns of these kinds; a column of K levels has K − 1 predictors."""
-        if not len(kinds):
-            raise ValueError("`kinds` is empty: name the kind of each column")
-        for place, kind in enumerate(kinds):
-            levels = isinstance(kind, int | np.integer) and not isinstance(kind, bool)
-            if kind not in ("real", "binary") and not (levels and kind >= 2):
-                raise ValueError(
-                    f"`kinds` has {kind!r} for column {place}: wanted 'real', 'binary' or a number "
-                    "of levels, at least 2"
-                )
-        widths = [1 if isinstance(kind, str) else int(kind) - 1 for kind in kinds]
-        first = np.concatenate([[0], np.cumsum(widths)])[:-1]
-        places = {kind: [] for kind in dict.fromkeys(kinds)}
-        for column, kind in enumerate(kinds):
-            places[kind].append(column)
+    @property
+    def bits(self) -> slice:
+        """The predictors of the binary columns."""
+        return slice(len(self.real), len(self.real) + len(self.binary))
 
-        def plain(kind: str) -> tuple[np.ndarray, np.ndarray]:
-            columns = np.array(places.get(kind, []), int)
-            return columns, first[columns]
+    def split(self, values: Array) -> tuple[Array, Array, dict[int, Array]]:
+        """Predictors (..., P) by kind: (..., R), (..., B), and K: (..., C, K − 1)."""
+        start = self.bits.stop
+        levels = {}
+        for k, columns in self.categorical.items():
+            stop = start + len(columns) * (k - 1)
+            part = values[..., start:stop]
+            levels[k] = part.reshape(*part.shape[:-1], len(columns), k - 1)
+            start = stop
+        return values[..., : len(self.real)], values[..., self.bits], levels
 
-        categorical = {}
-        for kind in sorted(int(k) for k in places if not isinstance(k, str)):
-            columns = np.array(places[kind], int)
-            categorical[kind] = (columns, first[columns][:, None] + np.arange(kind - 1))
-        return cls(
-            tuple(kinds), plain("real"), plain("binary"), categorical,
-            np.repeat(np.arange(len(kinds)), widths),
-        )  # fmt: skip
+    def join(self, real: Array, bits: Array, levels: dict[int, Array]) -> Array:
+        """The other way round."""
+        flat = [part.reshape(*part.shape[:-2], -1) for part in levels.values()]
+        return jnp.concatenate([real, bits, *flat], -1)
 
 
 def mixed_trait(
@@ -105,7 +121,7 @@ def mixed_trait(
     ``observed_K``        :math:`t`, levels   (num_data, columns of K levels)
     ====================  ==================  =============================
 
-    Sites of a kind that no column has are absent. Predictors follow the order of the columns.
+    Sites of a kind that no column has are absent. Predictors stand by kind: see :class:`Layout`.
 
     >>> from jax import random
     >>> from numpyro.handlers import seed
@@ -117,36 +133,26 @@ def mixed_trait(
     shape = (num_factors, layout.num_predictors)
     weights = numpyro.sample("weights", prior_weights.expand(shape).to_event(2))
     bias = numpyro.sample("bias", prior_bias.expand(shape[1:]).to_event(1))
-    num_real = len(layout.real[0])
+    num_real = len(layout.real)
     noise = None
     if num_real:
         noise = numpyro.sample("noise", prior_noise.expand((num_real,)).to_event(1))
     with data_plate(data, num_data):
         independent = dist.Normal(0.0, 1.0).expand((num_factors,))
         factors = numpyro.sample("factors", independent.to_event(1))
-        predictors = factors @ weights + bias
-        parts = {}
+        real, bits, levels = layout.split(factors @ weights + bias)
+        parts = []
         if num_real:
-            fn = dist.Normal(predictors[..., layout.real[1]], noise)
-            parts["real"] = _observe("real", fn, data, mask, layout.real[0])
-        if len(layout.binary[0]):
-            fn = dist.Bernoulli(logits=predictors[..., layout.binary[1]])
-            parts["binary"] = _observe("binary", fn, data, mask, layout.binary[0])
-        for levels, (columns, places) in layout.categorical.items():
-            logits = predictors[..., places]
-            logits = jnp.concatenate([jnp.zeros_like(logits[..., :1]), logits], axis=-1)
-            parts[levels] = _observe(
-                str(levels), dist.Categorical(logits=logits), data, mask, columns
-            )
-    order = np.argsort(
-        np.concatenate(
-            [layout.real[0]] * bool(num_real)
-            + [layout.binary[0]] * bool(len(layout.binary[0]))
-            + [columns for columns, _ in layout.categorical.values()]
-        )
-    )
-    whole = jnp.concatenate([jnp.asarray(part, float) for part in parts.values()], axis=-1)
-    return whole[..., order]
+            parts.append(_observe("real", dist.Normal(real, noise), data, mask, layout.real))
+        if len(layout.binary):
+            fn = dist.Bernoulli(logits=bits)
+            parts.append(_observe("binary", fn, data, mask, layout.binary))
+        for k, columns in layout.categorical.items():
+            first = jnp.zeros_like(levels[k][..., :1])
+            fn = dist.Categorical(logits=jnp.concatenate([first, levels[k]], axis=-1))
+            parts.append(_observe(str(k), fn, data, mask, columns))
+    order = np.argsort(np.concatenate([layout.real, layout.binary, *layout.categorical.values()]))
+    return jnp.concatenate([jnp.asarray(part, float) for part in parts], axis=-1)[..., order]
 
 
 def _observe(

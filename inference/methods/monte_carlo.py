@@ -53,7 +53,8 @@ class MonteCarloEM(Algorithm):
 
     The E-step gives each draw its responsibility for each datum, the M-step is a logistic
     regression on the draws by iteratively re-weighted least squares. The draws are made once, so
-    that the loss falls steadily; it is that of (3), not of the true likelihood: few draws are overfitted.
+    that the loss falls steadily; it is that of (3), not of the true likelihood: few draws are
+    overfitted.
 
     :param model: any program with continuous latents inside its data plate.
     :param num_draws: L.
@@ -128,7 +129,7 @@ class MonteCarloEM(Algorithm):
                 target, seen = columns.responses(arguments)
                 heavy = probability * fresh
                 weight = heavy.sum(1)[:, None] if seen is None else heavy @ seen
-                at = columns.layout.real[1]
+                at = slice(len(columns.layout.real))
                 count = fresh[:, None] if seen is None else fresh[:, None] * seen[:, at]
                 square = jnp.sum(target[:, at] ** 2 * count, 0)
                 return fresh @ evidence, (heavy @ target, weight, square)
@@ -213,7 +214,7 @@ class MonteCarloEM(Algorithm):
             natural, partition = columns.natural(params, predictors)
             value = found * natural - weight * partition
             if "noise" in params:
-                at, noise = columns.layout.real[1], params["noise"]
+                at, noise = slice(len(columns.layout.real)), params["noise"]
                 own = -0.5 * square / noise**2 - weight[:, at].sum(0) * jnp.log(noise)
                 value = value.at[0, at].add(own)
             total = jnp.sum(value)

@@ -4,6 +4,7 @@ from ppl_models.data.cells import InputError
 from ppl_models.data.clusters import Prototypes, prototypes
 from ppl_models.data.combination import CombinationTarget, combination_target
 from ppl_models.data.images import Digits, Patches, digits, patches, small_digits
+from ppl_models.data.mixed import MixedTable, load_mixed
 from ppl_models.data.registry import DATASETS, Dataset
 from ppl_models.data.spins import (
     Moments,
@@ -34,6 +35,7 @@ __all__ = [
     "Digits",
     "InputError",
     "Lines",
+    "MixedTable",
     "Moments",
     "Patches",
     "Prototypes",
@@ -45,6 +47,7 @@ __all__ = [
     "combination_target",
     "digits",
     "lines",
+    "load_mixed",
     "load_table",
     "patches",
     "prototypes",

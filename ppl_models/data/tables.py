@@ -81,7 +81,7 @@ def load_table(
     if kind not in ("binary", "real"):
         raise ValueError(f"`kind` must be 'binary' or 'real', found {kind!r}")
     file = Path(path).expanduser()
-    cells = _read(file, header=header, key=key, kind=kind)
+    cells = read_cells(file, header=header, key=key, kind=kind)
     if packed is not None:
         cells = unpack_bits(file, cells, packed)
     if columns is not None:
@@ -104,7 +104,8 @@ def load_table(
     return Table(values, mask, cells.columns, coding, str(file))
 
 
-def _read(path: Path, *, header: bool | None, key: str | None, kind: str) -> Cells:
+def read_cells(path: Path, *, header: bool | None, key: str | None, kind: str) -> Cells:
+    """The cells of a file as they stand there, by its kind, which its name tells."""
     readers: dict[str, Callable[[], Cells]] = {
         ".npy": lambda: read_npy(path),
         ".npz": lambda: read_npz(path, key),

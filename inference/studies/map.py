@@ -1,0 +1,337 @@
+"""`latentbits map FILE`: read a table, fit two factors, and draw where its rows lie."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from inference.studies.output import FIGURES, as_picture, check_output, write_whole
+from ppl_models.data import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from inference.continuous import FactorPosterior
+    from ppl_models.data import MixedTable
+
+MOST_CELLS = 3_000_000  # quadrature up to here, the bound beyond: half a minute on two cores
+
+
+class Map(NamedTuple):
+    """A fitted map: enough to place new rows on it."""
+
+    columns: tuple[str, ...]
+    kinds: tuple[str | int, ...]
+    levels: tuple[tuple[str, ...], ...]
+    centre: np.ndarray  # (num_features,), taken off real columns
+    scale: np.ndarray  # (num_features,), they are divided by it
+    params: dict[str, np.ndarray]  # of `mixed_trait`
+    method: str
+    mean: np.ndarray  # (num_data, 2), where its own rows lie
+
+    def transform(self, table: MixedTable) -> FactorPosterior:
+        """Place rows of a table with the same columns, old or new, on the map."""
+        from inference.methods.quadrature import QuadratureEM
+        from ppl_models import mixed_trait
+
+        if table.columns != self.columns or table.kinds != self.kinds:
+            raise InputError(
+                f"{table.path}: its columns {_pairs(table.columns, table.kinds)} are not those of "
+                f"the map, {_pairs(self.columns, self.kinds)}"
+            )
+        values = scaled(table, self.centre, self.scale)
+        method = QuadratureEM(mixed_trait, num_nodes=11)
+        return method.posterior(dict(self.params), values, mask=table.mask, kinds=self.kinds)
+
+    def chances(self, places: Any) -> np.ndarray:
+        """P(t = 1 | x) of the binary columns at places (S, 2): (S, binary columns)."""
+        from ppl_models.mixed_trait import Layout
+
+        at = Layout.of(self.kinds).bits
+        logits = np.asarray(places) @ self.params["weights"][:, at] + self.params["bias"][at]
+        return 1.0 / (1.0 + np.exp(-logits))
+
+    def save(self) -> bytes:
+        """The map as the bytes of an .npz file."""
+        about = {x: getattr(self, x) for x in ("columns", "kinds", "levels", "method")}
+        stream = io.BytesIO()
+        arrays = {f"param_{name}": value for name, value in self.params.items()}
+        np.savez_compressed(
+            stream, about=json.dumps(about), centre=self.centre, scale=self.scale, mean=self.mean,
+            **arrays,
+        )  # fmt: skip
+        return stream.getvalue()
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Map:
+        """A map that was saved before."""
+        try:
+            with np.load(Path(path).expanduser(), allow_pickle=False) as file:
+                about = json.loads(str(file["about"]))
+                params = {x[6:]: file[x] for x in file.files if x.startswith("param_")}
+                return cls(
+                    tuple(about["columns"]), tuple(about["kinds"]),
+                    tuple(tuple(x) for x in about["levels"]), file["centre"], file["scale"],
+                    params, about["method"], file["mean"],
+                )  # fmt: skip
+        except FileNotFoundError:
+            raise InputError(f"{path}: there is no such file") from None
+        except Exception as error:
+            raise InputError(f"{path}: is no saved map ({type(error).__name__})") from None
+
+
+def scaled(table: MixedTable, centre: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The values with real columns in units of their spread, still 0 where missing."""
+    return np.where(table.mask, (table.values - centre) / scale, 0.0).astype(np.float32)
+
+
+def fit_map(
+    table: MixedTable, *, seed: int = 0, num_steps: int = 150, method: str | None = None
+) -> tuple[Map, FactorPosterior, float]:
+    """Fit two factors to a table: the map, the posterior of its rows, nats a row.
+
+    Real columns are standardised first; their density is reported in those units. The parameters
+    maximise their posterior under the weak priors of `mixed_trait`, so that a column which the
+    others foretell exactly stays finite.
+
+    :param method: 'quadrature' (exact) or 'bound' (Tipping's); by default the first unless the
+        table is large.
+    """
+    import jax
+
+    from inference.methods.bound import BoundEM
+    from inference.methods.quadrature import QuadratureEM
+    from ppl_models import mixed_trait
+
+    if len(table.columns) < 2:
+        raise InputError(f"{table.path}: a map needs at least 2 columns, found 1")
+    real = np.array([kind == "real" for kind in table.kinds])
+    count = np.maximum(table.mask.sum(0), 1)
+    mean = np.where(table.mask, table.values, 0.0).sum(0) / count
+    away = np.where(table.mask, table.values - mean, 0.0)
+    spread = np.sqrt((away**2).sum(0) / count)
+    centre = np.where(real, mean, 0.0)
+    scale = np.where(real & (spread > 0), spread, 1.0)
+    method = method or ("quadrature" if table.values.size <= MOST_CELLS else "bound")
+    em: Any = BoundEM(mixed_trait, prior=True)
+    if method == "quadrature":
+        em = QuadratureEM(mixed_trait, num_nodes=9, prior=True)
+    values = scaled(table, centre, scale)
+    result = em.run(
+        jax.random.key(seed), num_steps, values, mask=table.mask, kinds=table.kinds, tolerance=1e-6
+    )
+    params = {name: np.asarray(value) for name, value in result.params.items()}
+    found = Map(
+        table.columns, table.kinds, table.levels, centre, scale, params, method, np.zeros((0, 2))
+    )
+    posterior = found.transform(table)
+    nats = -float(np.mean(posterior.evidence))
+    return found._replace(mean=np.asarray(posterior.mean)), posterior, nats
+
+
+def draw(
+    map_: Map,
+    posterior: FactorPosterior,
+    *,
+    label: np.ndarray | None = None,
+    lines: bool = False,
+    behind: np.ndarray | None = None,
+    image: tuple[int, int] | None = None,
+    places: np.ndarray | None = None,
+    title: str | None = None,
+) -> Figure:
+    """The map as a figure, with images of P(t | x) beside it if the bits are an image."""
+    from matplotlib.figure import Figure
+
+    from inference.studies.figures import image_grid
+    from inference.studies.map_figure import draw_lines, draw_map, mark_places, spread_places
+    from ppl_models.mixed_trait import Layout
+
+    many = label is not None and 1 < len(np.unique(label)) <= 12
+    figure = Figure(figsize=(9.2 if image else 7.6 if many or behind is not None else 6.4, 6))
+    left, right = figure, None
+    if image is not None:
+        left, right = figure.subfigures(1, 2, width_ratios=(2, 1))
+    axes = left.subplots()
+    draw_map(axes, posterior.mean, posterior.covariance, label=label, behind=behind, title=title)
+    if lines:
+        layout = Layout.of(map_.kinds)
+        columns, at = layout.binary, layout.bits
+        if not len(columns):
+            raise InputError("--lines: no column is binary, so there is no line to draw")
+        names = [map_.columns[i] for i in columns] if len(columns) <= 40 else None
+        draw_lines(axes, map_.params["weights"][:, at], map_.params["bias"][at], names)
+    if right is not None and image is not None:
+        places = spread_places(posterior.mean) if places is None else places
+        pictures = map_.chances(places).reshape(-1, 1, *image)
+        mark_places(axes, places)
+        numbers = [str(i) for i in range(1, len(places) + 1)]
+        image_grid(right, pictures, title="P(t | x)", row_labels=numbers)
+    return figure
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "map",
+        help="draw a table of any columns as a map",
+        description="Fit two factors to a table of real, binary and categorical columns, missing "
+        "cells among them, and draw where its rows lie (Tipping 1998).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", help="the table, one datum a row")
+    parser.add_argument(
+        "--kinds",
+        metavar="COLUMN=KIND",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=_kind,
+        help="real, binary, categorical or skip, where the guess is wrong",
+    )
+    parser.add_argument("--label", metavar="COLUMN", help="colour by this column, leave it out")
+    parser.add_argument("--lines", action="store_true", help="draw where P(bit | x) is 1/2")
+    parser.add_argument("--image", metavar="HxW", type=_size, help="the bits are an image: show it")
+    parser.add_argument(
+        "--at",
+        metavar="X,Y",
+        nargs="+",
+        action="extend",
+        type=_place,
+        help="places whose images are shown; by default four far apart",
+    )
+    parser.add_argument("--onto", metavar="FILE", help="place the rows on this saved map")
+    parser.add_argument("--out", metavar="FILE", default="map.svg", help="figure, .svg or .png")
+    parser.add_argument("--save", metavar="FILE", help="save the map, .npz, for --onto")
+    parser.add_argument("--places", metavar="FILE", help="write where each row lies, .csv")
+    parser.add_argument("--method", choices=("quadrature", "bound"), help="how it is fitted")
+    parser.add_argument("--steps", type=int, default=150, help="most steps of the fit")
+    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+    parser.add_argument("--packed", type=int, metavar="BITS", help="bits a row, if packed in bytes")
+
+
+def main(namespace: argparse.Namespace) -> int:
+    from ppl_models.data import load_mixed
+
+    # Before the work: after a long fit nobody wants to hear that a folder is missing.
+    out = check_output("--out", namespace.out, FIGURES)
+    save = check_output("--save", namespace.save, (".npz",)) if namespace.save else None
+    listed = check_output("--places", namespace.places, (".csv",)) if namespace.places else None
+    if namespace.steps < 1:
+        raise InputError(f"--steps {namespace.steps}: at least 1")
+    onto = Map.load(namespace.onto) if namespace.onto else None
+    levels = None if onto is None else _known(onto)
+    kinds = dict(namespace.kinds)
+    if onto is not None:
+        words = {"real": "real", "binary": "binary"}
+        given = zip(onto.columns, onto.kinds, strict=True)
+        kinds = {**{c: words.get(str(k), "categorical") for c, k in given}, **kinds}
+    table = load_mixed(
+        namespace.file, kinds=kinds, label=namespace.label, key=namespace.key,
+        packed=namespace.packed, levels=levels,
+    )  # fmt: skip
+    if namespace.image is not None:
+        bits = sum(kind == "binary" for kind in table.kinds)
+        if bits != namespace.image[0] * namespace.image[1]:
+            height, width = namespace.image
+            raise InputError(f"--image {height}x{width}: the table has {bits} binary columns")
+    if onto is None:
+        found, posterior, nats = fit_map(
+            table, seed=namespace.seed, num_steps=namespace.steps, method=namespace.method
+        )
+    else:
+        found, posterior = onto, onto.transform(table)
+        nats = -float(np.mean(posterior.evidence))
+    places = None if namespace.at is None else np.array(namespace.at)
+    contents = {out: _picture(found, posterior, table, namespace, onto, places, out.suffix)}
+    if save is not None:
+        contents[save] = found.save()
+    if listed is not None:
+        contents[listed] = _list(posterior, table)
+    for file, content in contents.items():
+        write_whole(file, content)
+    print(f"rows      {len(table.values)}, {float(1 - table.mask.mean()):.1%} of the cells missing")
+    print(f"columns   {_counted(table.kinds)}")
+    print(f"fit       {nats:.4f} nats a row, by {found.method}, evaluated by quadrature")
+    print(f"map       {namespace.out}")
+    return 0
+
+
+def _picture(
+    found: Map,
+    posterior: FactorPosterior,
+    table: MixedTable,
+    namespace: argparse.Namespace,
+    onto: Map | None,
+    places: np.ndarray | None,
+    suffix: str,
+) -> bytes:
+    import matplotlib
+
+    from inference.studies.figures import house_style
+
+    matplotlib.use("Agg")
+    with house_style():
+        figure = draw(
+            found, posterior, label=table.label, lines=namespace.lines,
+            behind=None if onto is None else onto.mean, image=namespace.image, places=places,
+            title=Path(namespace.file).name,
+        )  # fmt: skip
+        return as_picture(figure, suffix)
+
+
+def _list(posterior: FactorPosterior, table: MixedTable) -> bytes:
+    mean, spread = np.asarray(posterior.mean), np.asarray(posterior.covariance)
+    lines = ["row,factor_1,factor_2,sd_1,sd_2" + (",label" if table.label is not None else "")]
+    for row in range(len(mean)):
+        deviation = np.sqrt(np.diagonal(spread[row]))
+        cells = [str(row + 1), *(f"{x:.5f}" for x in (*mean[row], *deviation))]
+        if table.label is not None:
+            cells.append(json.dumps(str(table.label[row]), ensure_ascii=False))
+        lines.append(",".join(cells))
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _known(map_: Map) -> dict[str, tuple[str, ...]]:
+    return {c: x for c, x in zip(map_.columns, map_.levels, strict=True) if x}
+
+
+def _pairs(columns: tuple[str, ...], kinds: tuple[str | int, ...]) -> str:
+    pairs = [f"{c} ({k})" for c, k in zip(columns, kinds, strict=True)]
+    return ", ".join(pairs[:6]) + (", ..." if len(pairs) > 6 else "")
+
+
+def _counted(kinds: tuple[str | int, ...]) -> str:
+    words = [k if isinstance(k, str) else "categorical" for k in kinds]
+    return ", ".join(f"{words.count(k)} {k}" for k in dict.fromkeys(words))
+
+
+def _kind(text: str) -> tuple[str, str]:
+    column, equals, kind = text.rpartition("=")
+    if not equals or kind not in ("real", "binary", "categorical", "skip"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be COLUMN=KIND with real, binary, categorical or skip"
+        )
+    return column, kind
+
+
+def _size(text: str) -> tuple[int, int]:
+    try:
+        height, width = (int(part) for part in text.lower().split("x"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be HxW, such as 16x16") from None
+    return height, width
+
+
+def _place(text: str) -> tuple[float, float]:
+    try:
+        x, y = (float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be X,Y, such as 0.5,-1") from None
+    return x, y

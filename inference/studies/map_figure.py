@@ -1,0 +1,154 @@
+"""Drawing a map of data: posterior means with their uncertainty, decision lines, images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from inference.studies.figures import GREY, PALETTE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_ELLIPSES = 150
+MARKS = "osD^vP*Xh<>"
+
+
+class Spots(NamedTuple):
+    """Data that lie at one place, merged."""
+
+    mean: np.ndarray  # (S, 2)
+    covariance: np.ndarray  # (S, 2, 2)
+    count: np.ndarray  # (S,)
+    group: np.ndarray  # (S,), index of the label
+
+
+def merge(mean: ArrayLike, covariance: ArrayLike, group: ArrayLike | None = None) -> Spots:
+    """Rows of equal pattern have equal posteriors: one spot for all of them and each label.
+
+    >>> spots = merge([[0, 0], [1, 0], [0, 0]], np.tile(np.eye(2), (3, 1, 1)))
+    >>> spots.count.tolist()
+    [2, 1]
+    """
+    mean, covariance = np.asarray(mean, float), np.asarray(covariance, float)
+    group = np.zeros(len(mean), int) if group is None else np.asarray(group)
+    # Equal patterns may differ in the last digit, after another order of sums.
+    keys = np.column_stack([np.round(mean, 4), group])
+    _, first, count = np.unique(keys, axis=0, return_index=True, return_counts=True)
+    return Spots(mean[first], covariance[first], count, group[first])
+
+
+def draw_map(
+    axes: Axes,
+    mean: ArrayLike,
+    covariance: ArrayLike,
+    *,
+    label: Sequence[Any] | None = None,
+    behind: ArrayLike | None = None,
+    ellipses: bool = True,
+    title: str | None = None,
+) -> Axes:
+    """Posterior means, sized by how many rows share one, with ellipses of one standard deviation.
+
+    :param label: what colours the rows, and marks them, so that it also shows in grey.
+    :param behind: means of other data, shown faintly.
+    """
+    from matplotlib.collections import EllipseCollection
+
+    names: list[str] = []
+    group = None
+    if label is not None:
+        names, group = (list(x) for x in np.unique(np.asarray(label, str), return_inverse=True))
+    spots = merge(mean, covariance, group)
+    if behind is not None:
+        old = np.asarray(behind)
+        axes.scatter(*old.T, s=9, color=GREY, linewidths=0, zorder=1, label="the map's own rows")
+    if ellipses:
+        # Many ellipses are a fog: a fair sample of them tells as much.
+        chosen = np.arange(len(spots.count))
+        if len(chosen) > MOST_ELLIPSES:
+            chosen = np.random.default_rng(0).choice(chosen, MOST_ELLIPSES, replace=False)
+        values, vectors = np.linalg.eigh(spots.covariance[chosen])
+        width, height = 2.0 * np.sqrt(np.maximum(values, 0.0)).T
+        angle = np.degrees(np.arctan2(vectors[:, 1, 0], vectors[:, 0, 0]))
+        colours = [PALETTE[g % len(PALETTE)] for g in spots.group[chosen]]
+        axes.add_collection(
+            EllipseCollection(
+                width, height, angle, units="xy", offsets=spots.mean[chosen],
+                offset_transform=axes.transData, facecolors="none", edgecolors=colours,
+                linewidths=0.6, alpha=0.35, zorder=2,
+            )
+        )  # fmt: skip
+    size = 14.0 * np.sqrt(spots.count)
+    for number in range(max(1, len(names))):
+        own = spots.group == number
+        axes.scatter(
+            *spots.mean[own].T, s=size[own], color=PALETTE[number % len(PALETTE)],
+            marker=MARKS[number % len(MARKS)], alpha=0.8, linewidths=0.3, edgecolors="white",
+            zorder=3, label=names[number] if names else None,
+        )  # fmt: skip
+    reach = 1.06 * np.abs(spots.mean).max(initial=0.5)
+    if ellipses:
+        reach += 0.5 * float(np.sqrt(spots.covariance.max(initial=0.0)))
+    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+    axes.set(xlabel="factor 1", ylabel="factor 2")
+    if 1 < len(names) <= 12 or behind is not None:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), markerscale=1.2)
+    if title is not None:
+        axes.set_title(title)
+    return axes
+
+
+def draw_lines(
+    axes: Axes, weights: ArrayLike, bias: ArrayLike, names: Sequence[str] | None = None
+) -> Axes:
+    """Decision lines w·x + b = 0: on one side of each, its bit is more likely 1 than 0."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    for number, (w, b) in enumerate(zip(np.asarray(weights).T, np.asarray(bias), strict=True)):
+        ends = []
+        for x in (left, right):
+            if abs(w[1]) > 1e-9 and low <= (y := -(b + w[0] * x) / w[1]) <= high:
+                ends.append((x, y))
+        for y in (low, high):
+            if abs(w[0]) > 1e-9 and left <= (x := -(b + w[1] * y) / w[0]) <= right:
+                ends.append((x, y))
+        if len(ends) < 2:
+            continue
+        first, last = ends[0], ends[-1]
+        axes.plot(*zip(first, last, strict=True), color="0.45", linewidth=0.7, zorder=1.5)
+        if names is not None:
+            # The tick at the line's end points to where the bit is 1.
+            at = 0.03 * np.array(first) + 0.97 * np.array(last)
+            axes.annotate(
+                names[number], at, fontsize=7, color="0.35", ha="center", va="center",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8},
+            )  # fmt: skip
+    axes.set(xlim=(left, right), ylim=(low, high))
+    return axes
+
+
+def mark_places(axes: Axes, places: ArrayLike) -> None:
+    """Numbers at the places whose images are shown beside the map."""
+    for number, place in enumerate(np.asarray(places), start=1):
+        axes.annotate(
+            str(number), place, fontsize=11, fontweight="bold", ha="center", va="center", zorder=5,
+            bbox={"boxstyle": "circle,pad=0.25", "facecolor": "white", "edgecolor": "black"},
+        )  # fmt: skip
+
+
+def spread_places(mean: ArrayLike, number: int = 4) -> np.ndarray:
+    """Places that tell the map's story: data far from each other and not alone, (number, 2)."""
+    points = np.asarray(mean, float)
+    # Outliers are no story: keep the nine tenths that have the most neighbours.
+    sample = points[np.linspace(0, len(points) - 1, min(len(points), 1000)).astype(int)]
+    apart = np.linalg.norm(sample[:, None] - sample[None], axis=-1)
+    lonely = np.sort(apart, axis=1)[:, min(8, len(sample) - 1)]
+    sample = sample[lonely <= np.quantile(lonely, 0.9)]
+    chosen = [int(np.argmax(np.linalg.norm(sample - sample.mean(0), axis=1)))]
+    while len(chosen) < min(number, len(sample)):
+        apart = np.linalg.norm(sample[:, None] - sample[chosen][None], axis=-1).min(1)
+        chosen.append(int(np.argmax(apart)))
+    return sample[chosen]
