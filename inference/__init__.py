@@ -7,10 +7,16 @@ Read in this order: `handlers` (what a reading is), `anatomy` and `local` (what 
 from inference.algorithm import Algorithm, DivergedError, RunResult
 from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.cells import count_cells, entropy, enumerate_cells
+from inference.continuous import FactorPosterior
+from inference.factor_em import canonical
 from inference.handlers import marginal, quadratic_bound, states
+from inference.information import standard_errors
 from inference.local import Structure, log_joint
+from inference.methods.bound import BoundEM
 from inference.methods.em import EM, Posterior
 from inference.methods.moments import MomentInversion
+from inference.methods.monte_carlo import MonteCarloEM
+from inference.methods.quadrature import QuadratureEM
 from inference.methods.truncated import Cut, TruncatedEM
 from inference.persistent import Persistent
 from inference.probit import morph
@@ -23,16 +29,21 @@ __all__ = [
     "AllStates",
     "Anatomy",
     "AtMost",
+    "BoundEM",
     "Cut",
     "DivergedError",
+    "FactorPosterior",
     "Given",
     "MomentInversion",
+    "MonteCarloEM",
     "Persistent",
     "Posterior",
     "ProgramError",
+    "QuadratureEM",
     "RunResult",
     "Structure",
     "TruncatedEM",
+    "canonical",
     "count_cells",
     "entropy",
     "enumerate_cells",
@@ -42,5 +53,6 @@ __all__ = [
     "marginal",
     "morph",
     "quadratic_bound",
+    "standard_errors",
     "states",
 ]

@@ -154,7 +154,7 @@ def draw(
     from ppl_models.mixed_trait import Layout
 
     many = label is not None and 1 < len(np.unique(label)) <= 12
-    figure = Figure(figsize=(9.2 if image else 7.6 if many or behind is not None else 6.4, 6))
+    figure = Figure(figsize=(9.5 if image else 7.6 if many or behind is not None else 6.4, 6))
     left, right = figure, None
     if image is not None:
         left, right = figure.subfigures(1, 2, width_ratios=(2, 1))

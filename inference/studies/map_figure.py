@@ -65,7 +65,7 @@ def draw_map(
     spots = merge(mean, covariance, group)
     if behind is not None:
         old = np.asarray(behind)
-        axes.scatter(*old.T, s=9, color=GREY, linewidths=0, zorder=1, label="the map's own rows")
+        axes.scatter(*old.T, s=9, color=GREY, linewidths=0, zorder=1, label="map")
     if ellipses:
         # Many ellipses are a fog: a fair sample of them tells as much.
         chosen = np.arange(len(spots.count))

@@ -1,0 +1,314 @@
+"""Latent trait: the maps of figures 1 and 2, the bound against Monte Carlo of figures 3 and 4."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from inference.continuous import FactorPosterior, gauss_hermite
+from inference.gaussian import invert, log_normal, root
+from inference.local import Params, log_joint
+from inference.methods.bound import BoundEM
+from inference.methods.monte_carlo import MonteCarloEM
+from inference.methods.quadrature import QuadratureEM
+from inference.studies.experiment import Experiment, Outcome
+from ppl_models import latent_trait
+from ppl_models.data import InputError, digits, load_table, prototypes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NUM_STEPS = 500
+TOLERANCE = 1e-5  # of the loss: the same for all
+NUM_DRAWS = 500  # the paper's
+FLIPS = (0.05, 0.15)
+
+
+# --- figure 1
+
+
+def clusters(namespace: argparse.Namespace) -> Outcome:
+    """Both noise levels of figure 1."""
+    key_data, key_fit = jax.random.split(jax.random.key(namespace.seed))
+    method = BoundEM(latent_trait)
+    parts, numbers = [], {}
+    for flip in FLIPS:
+        truth = prototypes(key_data, flip=flip)
+        result = method.run(key_fit, NUM_STEPS, truth.data, tolerance=TOLERANCE)
+        posterior = method.posterior(result.params, truth.data)
+        parts.append((flip, truth, result.params, posterior))
+        # A cluster is seen if its rows lie nearer to its own centre than to the others'.
+        mean, label = np.asarray(posterior.mean), np.asarray(truth.label)
+        centres = np.stack([mean[label == k].mean(0) for k in range(3)])
+        nearest = np.linalg.norm(mean[:, None] - centres, axis=-1).argmin(1)
+        numbers[f"flip {flip}"] = {
+            "bound": float(-posterior.evidence.mean()),
+            "nll": float(-(posterior.evidence + posterior.gap).mean()),
+            "rows nearest to their own prototype": float((nearest == label).mean()),
+            "iterations": len(result.losses),
+        }
+
+    def figure() -> Figure:
+        from matplotlib.figure import Figure
+
+        from inference.studies.map_figure import draw_lines, draw_map
+
+        page = Figure(figsize=(12, 5.6))
+        for axes, (flip, truth, params, posterior) in zip(page.subplots(1, 2), parts, strict=True):
+            noisy = flip == FLIPS[1]
+            title = f"bits flipped with probability {flip}"
+            if noisy:
+                title += "; decision lines"
+            draw_map(
+                axes, posterior.mean, posterior.covariance, label=np.asarray(truth.label) + 1,
+                ellipses=not noisy, title=title,
+            )  # fmt: skip
+            legend = axes.get_legend()
+            legend.remove()
+            if noisy:
+                draw_lines(axes, params["weights"], params["bias"])
+            else:
+                axes.legend(title="prototype", loc="best")
+        return page
+
+    return Outcome(numbers, figure)
+
+
+# --- figure 2
+
+
+def twos(namespace: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+    """Binary twos without their constant pixels, and where those pixels are, (256,) bool."""
+    if namespace.data is not None:
+        table = load_table(
+            namespace.data, key=namespace.key, packed=namespace.packed, allow_constant=True
+        )
+        data = table.values
+        if round(data.shape[1] ** 0.5) ** 2 != data.shape[1]:
+            raise InputError(f"{namespace.data}: {data.shape[1]} columns are no square image")
+    else:
+        data = np.asarray(digits([2]).data)
+    if namespace.rows is not None:
+        if not 10 <= namespace.rows <= len(data):
+            raise InputError(f"--rows {namespace.rows}: wanted 10 to {len(data)}")
+        data = data[: namespace.rows]
+    # A pixel that never changes adds nothing to the likelihood, and its bias would be infinite.
+    varies = data.min(0) < data.max(0)
+    return data[:, varies], varies
+
+
+def digit_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="FILE", help="images of your own, 0/1, one a row")
+    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+    parser.add_argument("--packed", type=int, metavar="BITS", help="bits a row, if packed in bytes")
+    parser.add_argument("--rows", type=int, help="how many, from the first on; default all")
+
+
+def digit_map(namespace: argparse.Namespace) -> Outcome:
+    """Figure 2: the twos, and what they look like at four places."""
+    data, varies = twos(namespace)
+    method = BoundEM(latent_trait)
+    result = method.run(jax.random.key(namespace.seed), NUM_STEPS, data, tolerance=TOLERANCE)
+    posterior = method.posterior(result.params, data)
+    numbers = {
+        "rows": len(data),
+        "pixels that vary": int(varies.sum()),
+        "bound": float(-posterior.evidence.mean()),
+        "nll": float(-(posterior.evidence + posterior.gap).mean()),
+        "iterations": len(result.losses),
+        "seconds": result.seconds,
+        "compile_seconds": result.compile_seconds,
+    }
+
+    def figure() -> Figure:
+        from matplotlib.figure import Figure
+
+        from inference.studies.figures import image_grid
+        from inference.studies.map_figure import draw_map, mark_places, spread_places
+
+        page = Figure(figsize=(9.5, 6))
+        left, right = page.subfigures(1, 2, width_ratios=(2.4, 1))
+        axes = left.subplots()
+        draw_map(axes, posterior.mean, posterior.covariance, title=f"{len(data)} handwritten twos")
+        places = spread_places(posterior.mean)
+        mark_places(axes, places)
+        chance = jax.nn.sigmoid(places @ result.params["weights"] + result.params["bias"])
+        side = round(len(varies) ** 0.5)
+        images = np.zeros((len(places), len(varies)))
+        images[:, varies] = chance
+        names = [str(i) for i in range(1, len(places) + 1)]
+        grid = images.reshape(len(places), 1, side, side)
+        image_grid(right, grid, title="P(t | x)", row_labels=names)
+        return page
+
+    return Outcome(numbers, figure)
+
+
+# --- figures 3 and 4, table 1
+
+
+def methods() -> dict[str, Any]:
+    """The paper's two algorithms as they stand there, and the yardstick."""
+    return {
+        "bound": BoundEM(latent_trait, accelerate=False),
+        "monte_carlo": MonteCarloEM(latent_trait, num_draws=NUM_DRAWS, accelerate=False),
+        "quadrature": QuadratureEM(latent_trait, num_nodes=9),
+    }
+
+
+def compare(data: np.ndarray, key: Array, num_steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Numbers of table 1 on one data set, and what the figures need."""
+    yardstick = QuadratureEM(latent_trait, num_nodes=15)
+    key_start, key_run = jax.random.split(key)
+    start = BoundEM(latent_trait).init(key_start, data).params  # identical for all
+    numbers: dict[str, Any] = {}
+    kept: dict[str, Any] = {"data": data, "courses": {}}
+    for name, method in methods().items():
+        result = method.run(
+            key_run, num_steps, data, tolerance=TOLERANCE, init_params=start, progress_bar=False
+        )
+        exact = yardstick.evidence(result.params, data)
+        posterior = method.posterior(result.params, data)
+        numbers[name] = {
+            "seconds": result.seconds,
+            "compile_seconds": result.compile_seconds,
+            "nll": float(-exact.mean()),
+            "bound": float(-posterior.evidence.mean()),
+            "iterations": len(result.losses),
+        }
+        if name == "bound":
+            away = divergence(result.params, data, posterior, exact)
+            numbers["divergence"] = {
+                "mean": float(away.mean()),
+                "median": float(jnp.median(away)),
+                "largest": float(away.max()),
+                "per_datum": np.asarray(away).round(5).tolist(),
+            }
+            kept["bound"] = (result.params, posterior, np.asarray(away))
+        kept["courses"][name] = course(method, key_run, data, start, result, yardstick)
+    numbers["speedup"] = numbers["monte_carlo"]["seconds"] / numbers["bound"]["seconds"]
+    return numbers, kept
+
+
+def divergence(params: Params, data: Any, posterior: FactorPosterior, exact: Array) -> Array:
+    """KL(q ‖ p) of each datum's Gaussian from its true posterior, by quadrature under q, (n,)."""
+    from inference.continuous import open_factors
+
+    reader, _ = open_factors(latent_trait, (data,), {}, None)
+    rule = gauss_hermite(2, 20)
+    half = root(posterior.covariance)
+    points = posterior.mean + jnp.einsum("nqr,sr->snq", half, rule.points)
+    joint = jax.jit(lambda p, x: log_joint(latent_trait, reader.anatomy, p, x, ((data,), {})))
+    mass = jnp.exp(rule.log_weights + log_normal(rule.points))[:, None]
+    log_det = invert(posterior.covariance)[1]
+    own = log_normal(rule.points)[:, None] - 0.5 * log_det
+    return jnp.sum(mass * (own - joint(params, points)), 0) + exact
+
+
+def course(
+    method: Any, key: Array, data: Any, start: Params, result: Any, yardstick: QuadratureEM
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds and true error at some iterations of a run: figure 3."""
+    total = len(result.losses)
+    marks = sorted({min(total, m) for m in (1, 2, 4, 8, 16, 32, 64, 128, 256, total)})
+    update = jax.jit(method.update)
+    state, done = method.init(key, data, init_params=start), 0
+    errors = [float(-yardstick.evidence(start, data).mean())]
+    for mark in marks:
+        for _ in range(mark - done):
+            state, _ = update(state, data)
+        done = mark
+        errors.append(float(-yardstick.evidence(method.get_params(state), data).mean()))
+    return np.array([0, *marks]) * result.seconds / total, np.array(errors)
+
+
+def accuracy(namespace: argparse.Namespace) -> Outcome:
+    """Table 1 and figures 3 and 4 on both data sets."""
+    keys = jax.random.split(jax.random.key(namespace.seed), 3)
+    digit_data, _ = twos(namespace)
+    sets = {"synthetic": np.asarray(prototypes(keys[0]).data), "digits": digit_data}
+    if not namespace.full and namespace.data is None and namespace.rows is None:
+        sets["digits"] = digit_data[:250]
+        varies = sets["digits"].min(0) < sets["digits"].max(0)
+        sets["digits"] = sets["digits"][:, varies]
+    numbers: dict[str, Any] = {}
+    kept = {}
+    for number, (name, data) in enumerate(sets.items()):
+        numbers[name], kept[name] = compare(data, keys[1 + number], NUM_STEPS)
+    return Outcome(numbers, lambda: accuracy_figure(kept))
+
+
+def accuracy_figure(kept: dict[str, Any]) -> Figure:
+    """Above the course of the error in time, below a posterior as it is and as the bound has it."""
+    from matplotlib.figure import Figure
+
+    page = Figure(figsize=(11, 8.5))
+    axes = page.subplots(2, 2)
+    for column, (name, one) in enumerate(kept.items()):
+        top, low = axes[:, column]
+        words = {"bound": "bound", "monte_carlo": "Monte Carlo", "quadrature": "quadrature"}
+        for number, (method, (when, error)) in enumerate(one["courses"].items()):
+            mark = "osD"[number]
+            top.plot(
+                when, error, marker=mark, markersize=4, label=words[method], color=f"C{number}"
+            )
+        rows, bits = one["data"].shape
+        top.set(xlabel="seconds", ylabel="nats a row", title=f"{name}: {rows} rows of {bits} bits")
+        top.set_xscale("symlog", linthresh=max(1e-3, float(one["courses"]["bound"][0][1])))
+        top.legend()
+        _posteriors(low, one)
+    return page
+
+
+def _posteriors(axes: Any, one: dict[str, Any]) -> None:
+    params, posterior, away = one["bound"]
+    chosen = int(np.argsort(away)[len(away) // 2])  # of typical divergence
+    mean, spread = np.asarray(posterior.mean[chosen]), np.asarray(posterior.covariance[chosen])
+    reach = 4.0 * np.sqrt(np.diagonal(spread).max())
+    side = np.linspace(-reach, reach, 81)
+    grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 1, 2) + mean
+    row = jnp.asarray(one["data"][chosen : chosen + 1])
+    logits = grid @ np.asarray(params["weights"]) + np.asarray(params["bias"])
+    true = np.asarray(log_normal(jnp.asarray(grid)))[:, 0]
+    true = true + np.sum(np.asarray(row) * logits - np.logaddexp(0, logits), -1)[:, 0]
+    away_from = grid[:, 0] - mean
+    approximate = -0.5 * np.einsum("si,ij,sj->s", away_from, np.linalg.inv(spread), away_from)
+    levels = np.exp(-0.5 * np.array([3.0, 2.0, 1.0]) ** 2)
+    from matplotlib.lines import Line2D
+
+    for values, colour, style in ((true, "black", "-"), (approximate, "C0", "--")):
+        density = np.exp(values - values.max()).reshape(81, 81)
+        axes.contour(
+            mean[0] + side, mean[1] + side, density, levels=levels, colors=colour,
+            linestyles=style, linewidths=1.4,
+        )  # fmt: skip
+    lines = [Line2D([], [], color="black"), Line2D([], [], color="C0", linestyle="--")]
+    axes.legend(lines, ["true posterior", "bound"], loc="upper right")
+    axes.set(xlabel="factor 1", ylabel="factor 2", aspect="equal")
+    axes.set_title(f"one datum of typical divergence, {away[chosen]:.2g} nats")
+
+
+EXPERIMENTS = (
+    Experiment(
+        "trait-clusters",
+        "maps of noisy copies of three prototypes, both noise levels (Tipping 1998, figure 1)",
+        clusters,
+    ),
+    Experiment(
+        "trait-digits",
+        "a map of handwritten twos and what they look like on it (Tipping 1998, figure 2)",
+        digit_map,
+        digit_options,
+    ),
+    Experiment(
+        "trait-accuracy",
+        "the bound against Monte Carlo and quadrature (Tipping 1998, figures 3, 4, table 1)",
+        accuracy,
+        digit_options,
+    ),
+)
