@@ -111,7 +111,7 @@ def _mix(points: Array, images: Array, residual: Array) -> Array:
     size = jnp.linalg.norm(points, axis=1)
     scale = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 0.0)[:, None]
     # Near-parallel steps in float32 know nothing more of the bend: they are cut off.
-    least = 30.0 * jnp.finfo(points.dtype).eps ** 0.75
+    least = 30.0 * float(jnp.finfo(points.dtype).eps) ** 0.75
     share = jnp.linalg.lstsq((points * scale).T, residual, rcond=least)[0]
     return share @ (images * scale)
 

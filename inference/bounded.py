@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import Array, random
 from numpyro import handlers
@@ -32,7 +33,6 @@ from inference.local import (
     log_joint,
     prior_draw,
     row_function,
-    stand_in,
 )
 from inference.rows import Arguments, Rows, map_over_chunks, rows_of
 
@@ -142,9 +142,12 @@ def bounded_program(reader: FactorReader, rows: Rows, check: bool = False) -> Bo
 
 def _check_quadratic(program: Bounded) -> None:
     reader, rows = program.reader, program.rows
+    if any(isinstance(x, jax.core.Tracer) for x in rows.leaves):
+        return  # the data are not known yet
     num_rows = min(rows.num_data, 5)
+    chosen = np.linspace(0, rows.num_data - 1, num_rows).astype(int)
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-        leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
+        leaves = [_widen(np.asarray(x)[chosen]) for x in rows.leaves]
         few = FactorReader(
             reader.model,
             inspect(
@@ -180,6 +183,10 @@ def _check_quadratic(program: Bounded) -> None:
             f"{list(program.sites)} under their bounds (error {worst:.2g}): BoundEM needs Gaussian "
             "latents and logits or means that are linear in them; use QuadratureEM or MonteCarloEM"
         )
+
+
+def _widen(rows: np.ndarray) -> Array:
+    return jnp.asarray(rows.astype(np.float64) if rows.dtype.kind == "f" else rows)
 
 
 def _logits(

@@ -151,7 +151,7 @@ def climb(
 
     def step(place: Array, _: None) -> tuple[Array, None]:
         value, slope = linear_part(function, place)
-        covariance, _ = invert(_precision(function, place))
+        covariance = invert(_precision(function, place))[0]
         move = jnp.einsum("nqr,nr->nq", covariance, slope)
         best, top = place, value
         for share in (0.2, 1.0):

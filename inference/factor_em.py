@@ -37,7 +37,7 @@ def first_state(
 ) -> FactorState:
     trail = None
     if accelerate:
-        space = chart(params, transforms(reader.at(1), params, rows.slice(0, 1)))
+        space = chart(params, maps_of(reader, rows, params))
         trail = begin(space.flatten(params), HISTORY)
     return FactorState(params, jnp.zeros((), int), key, memory, trail)
 
@@ -49,9 +49,15 @@ def next_state(
     if state.trail is None:
         params, memory, loss = plain(visit, state.params, state.memory)
         return state._replace(params=params, step=state.step + 1, memory=memory), loss
-    space = chart(state.params, transforms(reader.at(1), state.params, rows.slice(0, 1)))
+    space = chart(state.params, maps_of(reader, rows, state.params))
     trail, params, memory, loss = step(visit, space, state.trail, state.params, state.memory)
     return FactorState(params, state.step + 1, state.rng_key, memory, trail), loss
+
+
+def maps_of(reader: FactorReader, rows: Rows, params: Params) -> dict[str, Any]:
+    """Site -> the map from the real line to where the parameter lives."""
+    one: Any = reader.at(1)
+    return transforms(one, params, rows.slice(0, 1))
 
 
 def prior_of(reader: FactorReader, rows: Rows, wanted: bool) -> Callable[[Params], Array] | None:

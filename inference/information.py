@@ -22,8 +22,7 @@ from inference.continuous import (
     weigh,
     width,
 )
-from inference.factor_em import rotates
-from inference.gradient import transforms
+from inference.factor_em import maps_of, rotates
 from inference.local import Params
 from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
 
@@ -60,7 +59,7 @@ def standard_errors(
     reader, rows = open_factors(model, args, kwargs, None)
     rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
     params = {name: jnp.asarray(value, float) for name, value in params.items()}
-    space = chart(params, transforms(reader.at(1), params, rows.slice(0, 1)))
+    space = chart(params, maps_of(reader, rows, params))
     size = chunk_of(chunk_size, len(rule.points) * width(rows), rows.num_data)
 
     def information(rows: Rows, params: Params) -> Array:

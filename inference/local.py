@@ -5,13 +5,14 @@ What the papers derive by hand is read off here. For latents s of datum n,
     log p(y_n, s) = c_n + b_n·s + ½ sᵀ A_n s
 
 holds for many programs (linear superposition with Gaussian noise, a bounded logistic, the
-combination machine, where A = 0). Then c, b, A are the value, gradient and Hessian at s = 0, and a
-state costs a few multiplications instead of a run of the program. Whether it holds is tested on
-random states, in float64, and never assumed; where it does not hold the program is run.
+combination machine, where A = 0). Then c and b are the value and gradient at s = 0, A is the
+Hessian, and a state costs a few multiplications instead of a run of the program. Whether it holds
+is tested on random states, in float64, and never assumed; where it does not hold the program runs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -22,10 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from numpyro import handlers
+from numpyro.distributions.distribution import validation_enabled
+from numpyro.infer import init_to_uniform
 
 from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.bounds import unmasked
-from inference.handlers import states
+from inference.handlers import scale_ratio, states
 from inference.rows import Arguments, Rows
 
 Params = dict[str, Array]
@@ -55,8 +58,7 @@ def log_joint(
         fn = unmasked(site["fn"]) if site["name"] in values else site["fn"]
         part = anatomy.per_datum(fn.log_prob(site["value"]))
         # What the whole datum is scaled by (a subsampled plate) is outside the exponent.
-        if site["scale"] is not None and site["scale"] is not scale:
-            part = part * (site["scale"] / (1.0 if scale is None else scale))
+        part = part * scale_ratio(site["scale"], scale)
         total = total + part
     return jnp.asarray(total)
 
@@ -78,28 +80,55 @@ class Structure(Enum):
     GENERAL = "not quadratic"
 
 
-def linear_part(function: Callable[[Array], Array], zero: Array) -> tuple[Array, Array]:
-    """Value (num_data,) and gradient (num_data, num_bits) at zero of a function of rows."""
-    value, pullback = jax.vjp(function, zero)
+def linear_part(function: Callable[[Array], Array], point: Array) -> tuple[Array, Array]:
+    """Value (num_data,) and gradient (num_data, num_bits) at a point of a function of rows."""
+    value, pullback = jax.vjp(function, point)
     return value, pullback(jnp.ones_like(value))[0]
 
 
-def hessians(function: Callable[[Array], Array], zero: Array) -> Array:
-    """Hessian of each row's function at zero, (num_data, num_bits, num_bits).
+def hessians(function: Callable[[Array], Array], point: Array) -> Array:
+    """Hessian of each row's function at a point, (num_data, num_bits, num_bits).
 
     One forward pass over the gradient for each bit; rows do not interact, so one pass serves all.
     """
     gradient = jax.grad(lambda x: function(x).sum())
-    directions = jnp.eye(zero.shape[-1], dtype=zero.dtype)
-    column = lambda e: jax.jvp(gradient, (zero,), (jnp.broadcast_to(e, zero.shape),))[1]  # noqa: E731
+    directions = jnp.eye(point.shape[-1], dtype=point.dtype)
+    column = lambda e: jax.jvp(gradient, (point,), (jnp.broadcast_to(e, point.shape),))[1]  # noqa: E731
     return jax.vmap(column, out_axes=-1)(directions)
+
+
+def general_position(num_data: int, num_bits: int) -> Array:
+    """Where a quadratic form is read off: (num_data, num_bits), close to zero but not there.
+
+    At zero logits may be zero as well, where the derivatives of NumPyro's Bernoulli, written in
+    terms of |logits|, are not those of its log probability. No two bits are alike, so that nothing
+    cancels; and all are small, so that the way back to zero costs no digits.
+    """
+    place = (0.25 + np.modf(0.618034 * np.arange(1, num_bits + 1))[0]) / 256
+    return jnp.broadcast_to(jnp.asarray(place, float), (num_data, num_bits))
+
+
+def at_zero(value: Array, slope: Array, bend: Array, point: Array) -> tuple[Array, Array]:
+    """The constant and linear part of a quadratic, from its value and slope at a point.
+
+    :param bend: what the slope owes to the way from zero, A · point.
+    """
+    return value - ((slope - 0.5 * bend) * point).sum(-1), slope - bend
 
 
 def row_function(
     model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments
 ) -> Callable[[Array], Array]:
-    """log p(y_n, s_n) as a function of real-valued latents (num_data, num_bits)."""
-    return lambda bits: log_joint(model, anatomy, params, bits[None], arguments)[0]
+    """log p(y_n, s_n) as a function of real-valued latents (num_data, num_bits).
+
+    Between the bits the formula counts: validation, which says minus infinity there, is off.
+    """
+
+    def function(bits: Array) -> Array:
+        with validation_enabled(False):
+            return log_joint(model, anatomy, params, bits[None], arguments)[0]
+
+    return function
 
 
 def find_structure(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
@@ -115,7 +144,7 @@ def find_structure(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
     # compile time would be computed, operation by operation, for nothing.
     with jax.enable_x64(True):
         with jax.ensure_compile_time_eval():
-            leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
+            leaves = [_stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
         few = inspect(model, *rows.join(leaves), sites=anatomy.names, plate=anatomy.plate)
         if few.num_data != num_rows:
             raise ProgramError(
@@ -136,14 +165,15 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[Array])
         arguments = rows.join(leaves)
         key_params, key_bits, key_rate = random.split(key, 3)
         bits = random.uniform(key_bits, shape) < random.uniform(key_rate, (32, 1, 1))
-        params = prior_draw(model, anatomy, key_params, arguments)
-        params = {k: v.astype(jnp.result_type(float)) for k, v in params.items()}
-        direct = log_joint(model, anatomy, params, bits.astype(jnp.int32), arguments)
+        params = anywhere(model, anatomy, key_params, arguments)
+        with validation_enabled(False):  # the rows are stand-ins
+            direct = log_joint(model, anatomy, params, bits.astype(jnp.int32), arguments)
         function = row_function(model, anatomy, params, arguments)
-        zero = jnp.zeros(shape[1:])
-        constant, linear = linear_part(function, zero)
-        quadratic = hessians(function, zero)
-        s = bits.astype(zero.dtype)
+        point = general_position(*shape[1:])
+        quadratic = hessians(function, point)
+        bend = jnp.einsum("nhk,nk->nh", quadratic, point)
+        constant, linear = at_zero(*linear_part(function, point), bend, point)
+        s = bits.astype(point.dtype)
         read = constant + jnp.einsum("snh,nh->sn", s, linear)
         read = read + 0.5 * jnp.einsum("snh,nhk,snk->sn", s, quadratic, s)
         spread = 1.0 + jnp.abs(direct - constant).max()
@@ -161,6 +191,18 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[Array])
     return Structure.SHARED if same else Structure.PER_DATUM
 
 
+def anywhere(model: Callable, anatomy: Anatomy, key: Array, arguments: Arguments) -> Params:
+    """Parameters far apart, uniform on the real line that each is mapped to.
+
+    A narrow prior would draw them where any smooth function looks quadratic.
+    """
+    args, kwargs = arguments
+    spread = handlers.substitute(handlers.seed(model, key), substitute_fn=init_to_uniform(radius=2))
+    with handlers.block():
+        trace = handlers.trace(spread).get_trace(*args, **kwargs)
+    return {name: trace[name]["value"].astype(float) for name in anatomy.parameters}
+
+
 def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Arguments) -> Params:
     """One draw of the parameters from their priors."""
     args, kwargs = arguments
@@ -169,16 +211,27 @@ def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Argumen
     return {name: trace[name]["value"] for name in anatomy.parameters}
 
 
-def stand_in(leaf: Any, num_rows: int, seed: int) -> Array:
-    """A few rows like those of `leaf`, but no two alike: the form must not hang on their values."""
+def _stand_in(leaf: Any, num_rows: int, seed: int) -> Array:
+    """A few rows like those of `leaf`, but no two alike: the form must not hang on their values.
+
+    The first holds the least value of each column and the last the largest, so that an index or a
+    mask that changes only once in all the data is still seen to change.
+    """
     generator = np.random.default_rng(seed)
     shape = (num_rows, *leaf.shape[1:])
+    floating = jnp.issubdtype(leaf.dtype, jnp.floating)
     if jnp.issubdtype(leaf.dtype, jnp.bool_):
-        return jnp.asarray(generator.random(shape) < 0.5)
-    known = not isinstance(leaf, jax.core.Tracer)
-    chosen = np.linspace(0, leaf.shape[0] - 1, num_rows).astype(int)
-    if jnp.issubdtype(leaf.dtype, jnp.floating):
-        values = np.asarray(leaf[chosen], np.float64) if known else generator.normal(size=shape)
-        return jnp.asarray(values * generator.uniform(0.5, 1.5, shape))
-    whole = np.asarray(leaf[chosen]) if known else generator.integers(0, 2, shape)
-    return jnp.asarray(whole).astype(leaf.dtype)
+        whole = np.array([[False], [True]])
+    elif not isinstance(leaf, jax.core.Tracer):
+        whole = np.asarray(leaf)
+    else:
+        whole = generator.normal(size=(20, 1)) if floating else np.array([[0], [1]])
+    whole = np.broadcast_to(whole.reshape(len(whole), -1), (len(whole), math.prod(shape[1:])))
+    picked = generator.integers(0, len(whole), (num_rows, whole.shape[1]))
+    values = np.take_along_axis(whole, picked, axis=0)
+    values[0], values[-1] = whole.min(0), whole.max(0)
+    values = values.reshape(shape)
+    if floating:
+        values = values * generator.uniform(0.5, 1.5, shape)
+        return jnp.asarray(values, jnp.result_type(float))
+    return jnp.asarray(values).astype(leaf.dtype)

@@ -51,7 +51,7 @@ class Sums(NamedTuple):
     slope: Array  # (P, Q + 1): Σ ⟨(z − ω A) x̂⟩
     bend: Array  # (P, Q + 1, Q + 1): Σ ω ⟨x̂ x̂ᵀ⟩
     power: Array  # (R,): Σ ⟨(y − A)²⟩ of the real columns
-    count: Array  # (R,): how many were seen
+    number: Array  # (R,): how many were seen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,8 +236,8 @@ class Regressions:
         if self._plain:
             return slope, safe, fast
         real, _, levels = self.layout.split(centre)
-        bends = (self._others(None, bend, levels) for bend in (safe, fast))
-        return self._others(real, slope, levels), *bends
+        safe, fast = (self._others(None, bend, levels) for bend in (safe, fast))
+        return self._others(real, slope, levels), safe, fast
 
     def point_log_likelihood(self, params: Params, responses: Responses, points: Array) -> Array:
         """log p(t_n | x) at points (S, n, Q): (S, n)."""
@@ -284,7 +284,7 @@ class Regressions:
             step = step[at]
             power = sums.power - 2.0 * jnp.sum(step * sums.slope[at], -1)
             power = power + jnp.einsum("pq,pqr,pr->p", step, sums.bend[at], step)
-            out["noise"] = _noise(params, power, sums.count, prior)
+            out["noise"] = _noise(params, power, sums.number, prior)
         return out
 
     def _with_prior(

@@ -193,8 +193,7 @@ class BoundEM(Algorithm):
             def once(_: Array, found: Any) -> Any:
                 return better(*found[:2])
 
-            start = better(*memory)
-            return jax.lax.fori_loop(1, rounds, once, start) if rounds > 1 else start
+            return jax.lax.fori_loop(1, rounds, once, better(*memory))
 
         return map_over_chunks(summarise, rows, size, memory)
 

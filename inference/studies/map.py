@@ -47,7 +47,8 @@ class Map(NamedTuple):
             )
         values = scaled(table, self.centre, self.scale)
         method = QuadratureEM(mixed_trait, num_nodes=11)
-        return method.posterior(dict(self.params), values, mask=table.mask, kinds=self.kinds)
+        params: Any = self.params
+        return method.posterior(params, values, mask=table.mask, kinds=self.kinds)
 
     def chances(self, places: Any) -> np.ndarray:
         """P(t = 1 | x) of the binary columns at places (S, 2): (S, binary columns)."""
@@ -61,7 +62,7 @@ class Map(NamedTuple):
         """The map as the bytes of an .npz file."""
         about = {x: getattr(self, x) for x in ("columns", "kinds", "levels", "method")}
         stream = io.BytesIO()
-        arrays = {f"param_{name}": value for name, value in self.params.items()}
+        arrays: dict[str, Any] = {f"param_{x}": value for x, value in self.params.items()}
         np.savez_compressed(
             stream, about=json.dumps(about), centre=self.centre, scale=self.scale, mean=self.mean,
             **arrays,
@@ -155,9 +156,10 @@ def draw(
 
     many = label is not None and 1 < len(np.unique(label)) <= 12
     figure = Figure(figsize=(9.5 if image else 7.6 if many or behind is not None else 6.4, 6))
-    left, right = figure, None
+    panes: Any = (figure, None)
     if image is not None:
-        left, right = figure.subfigures(1, 2, width_ratios=(2, 1))
+        panes = figure.subfigures(1, 2, width_ratios=(2.4, 1))
+    left, right = panes
     axes = left.subplots()
     draw_map(axes, posterior.mean, posterior.covariance, label=label, behind=behind, title=title)
     if lines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +22,7 @@ class Spots(NamedTuple):
 
     mean: np.ndarray  # (S, 2)
     covariance: np.ndarray  # (S, 2, 2)
-    count: np.ndarray  # (S,)
+    rows: np.ndarray  # (S,), how many
     group: np.ndarray  # (S,), index of the label
 
 
@@ -30,7 +30,7 @@ def merge(mean: ArrayLike, covariance: ArrayLike, group: ArrayLike | None = None
     """Rows of equal pattern have equal posteriors: one spot for all of them and each label.
 
     >>> spots = merge([[0, 0], [1, 0], [0, 0]], np.tile(np.eye(2), (3, 1, 1)))
-    >>> spots.count.tolist()
+    >>> spots.rows.tolist()
     [2, 1]
     """
     mean, covariance = np.asarray(mean, float), np.asarray(covariance, float)
@@ -46,7 +46,7 @@ def draw_map(
     mean: ArrayLike,
     covariance: ArrayLike,
     *,
-    label: Sequence[Any] | None = None,
+    label: ArrayLike | None = None,
     behind: ArrayLike | None = None,
     ellipses: bool = True,
     title: str | None = None,
@@ -65,10 +65,10 @@ def draw_map(
     spots = merge(mean, covariance, group)
     if behind is not None:
         old = np.asarray(behind)
-        axes.scatter(*old.T, s=9, color=GREY, linewidths=0, zorder=1, label="map")
+        axes.scatter(old[:, 0], old[:, 1], s=9, color=GREY, linewidths=0, zorder=1, label="map")
     if ellipses:
         # Many ellipses are a fog: a fair sample of them tells as much.
-        chosen = np.arange(len(spots.count))
+        chosen = np.arange(len(spots.rows))
         if len(chosen) > MOST_ELLIPSES:
             chosen = np.random.default_rng(0).choice(chosen, MOST_ELLIPSES, replace=False)
         values, vectors = np.linalg.eigh(spots.covariance[chosen])
@@ -82,12 +82,13 @@ def draw_map(
                 linewidths=0.6, alpha=0.35, zorder=2,
             )
         )  # fmt: skip
-    size = 14.0 * np.sqrt(spots.count)
+    size = 14.0 * np.sqrt(spots.rows)
     for number in range(max(1, len(names))):
         own = spots.group == number
         axes.scatter(
-            *spots.mean[own].T, s=size[own], color=PALETTE[number % len(PALETTE)],
-            marker=MARKS[number % len(MARKS)], alpha=0.8, linewidths=0.3, edgecolors="white",
+            spots.mean[own, 0], spots.mean[own, 1], s=size[own],
+            color=PALETTE[number % len(PALETTE)], marker=MARKS[number % len(MARKS)],
+            alpha=0.8, linewidths=0.3, edgecolors="white",
             zorder=3, label=names[number] if names else None,
         )  # fmt: skip
     reach = 1.06 * np.abs(spots.mean).max(initial=0.5)
@@ -123,7 +124,7 @@ def draw_lines(
             # The tick at the line's end points to where the bit is 1.
             at = 0.03 * np.array(first) + 0.97 * np.array(last)
             axes.annotate(
-                names[number], at, fontsize=7, color="0.35", ha="center", va="center",
+                names[number], (at[0], at[1]), fontsize=7, color="0.35", ha="center", va="center",
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8},
             )  # fmt: skip
     axes.set(xlim=(left, right), ylim=(low, high))
