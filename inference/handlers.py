@@ -173,8 +173,10 @@ class _Run:
         # A mask on a whole row would give each of its states weight one; without the mask on the
         # latent they still sum to one, and the row counts for nothing, as it should.
         log_prob = self.anatomy.per_datum(unmasked(msg["fn"]).log_prob(msg["value"]))
-        self.log_weights = log_prob if self.log_weights is None else self.log_weights + log_prob
-        self.scale = msg["scale"]
+        if self.log_weights is None:
+            self.log_weights, self.scale = log_prob, msg["scale"]
+        else:
+            self.log_weights += scale_ratio(msg["scale"], self.scale) * log_prob
         self.waiting.discard(msg["name"])
 
     def mix(self, msg: dict[str, Any]) -> None:
@@ -184,12 +186,17 @@ class _Run:
                 f"the unobserved site {msg['name']!r} hangs on sites that are summed out: it would "
                 "need one value per state; sum it out too, or sample it first"
             )
+        if any(frame.dim < self.anatomy.plate_dim for frame in msg["cond_indep_stack"]):
+            raise ProgramError(
+                f"site {msg['name']!r} is in a plate around the plate {self.anatomy.plate!r}: a "
+                "datum's states are summed for all of it at once; put the data plate outermost"
+            )
         if self.waiting:
             raise ProgramError(
                 f"site {msg['name']!r} comes before the latents {sorted(self.waiting)} of its "
                 "datum: sample every latent of a datum before its observations"
             )
-        power = _ratio(msg["scale"], self.scale)
+        power = scale_ratio(msg["scale"], self.scale)
         self.pending[msg["name"]] = (msg["fn"], power)
         assert self.log_weights is not None
         msg["fn"] = StateMixture(msg["fn"], self.log_weights, self.evidence, power, self.anatomy)
@@ -259,8 +266,8 @@ def table_of(anatomy: Anatomy, states: StateSet) -> Array:
     return table.astype(jnp.int32)
 
 
-def _ratio(scale: Any, reference: Any) -> Any:
-    """How much more a site is scaled than the latents of its datum: a power of its likelihood."""
+def scale_ratio(scale: Any, reference: Any) -> Any:
+    """How much more a site is scaled than the first latent of its datum: a power of it."""
     if scale is reference:
         return 1.0
     return (1.0 if scale is None else scale) / (1.0 if reference is None else reference)

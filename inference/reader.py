@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpyro.distributions import constraints
 
-from inference.anatomy import Anatomy, ProgramError, inspect
+from inference.anatomy import Anatomy, ProgramError, inspect, trace_shapes
 from inference.local import (
     Params,
     Structure,
+    at_zero,
     find_structure,
+    general_position,
     hessians,
     linear_part,
     log_joint,
@@ -29,6 +32,7 @@ class Reader(NamedTuple):
     model: Callable
     anatomy: Anatomy
     structure: Structure
+    by_row: tuple[bool, ...]  # which arguments have one entry per datum, in the order of their tree
 
     def at(self, num_data: int) -> Reader:
         """The reader of a chunk of `num_data` rows."""
@@ -38,24 +42,34 @@ class Reader(NamedTuple):
         """log p(y_n, s), (S, num_data): the program run on states (S, num_data or 1, num_bits)."""
         return log_joint(self.model, self.anatomy, params, bits.astype(jnp.int32), arguments)
 
+    def rows(self, arguments: Arguments) -> Rows:
+        """The rows of a chunk: an argument does not become one by being as long as the chunk."""
+        return rows_of(self.anatomy, *arguments, by_row=self.by_row)
+
     def form(self, params: Params, arguments: Arguments) -> Form:
         """The constant and linear part for all rows, and the Hessian if all rows share it.
 
-        One row is read and `vmap` does the rest: at zero all rows have the same latents, so that
-        what the program makes of them is computed once and not for each row.
+        One row is read and `vmap` does the rest: all rows have the same latents there, so that what
+        the program makes of them is computed once and not for each row.
         """
-        rows = rows_of(self.anatomy, *arguments)
-        one = self.at(1)
-        zero = jnp.zeros((1, self.anatomy.num_bits))
-
-        def read(leaves: tuple) -> tuple[Array, Array]:
-            row = rows.join([leaf[None] for leaf in leaves])
-            return linear_part(row_function(one.model, one.anatomy, params, row), zero)
-
-        constant, linear = jax.vmap(read)(rows.leaves)
+        rows, one = self.rows(arguments), self.at(1)
+        point = general_position(1, self.anatomy.num_bits)
         hessian = None
         if self.structure is Structure.SHARED:
             hessian = shared_hessian(self, params, arguments)
+
+        def read(leaves: tuple) -> tuple[Array, Array]:
+            row = rows.join([leaf[None] for leaf in leaves])
+            function = row_function(one.model, one.anatomy, params, row)
+            value, slope = linear_part(function, point)
+            if hessian is not None:
+                bend = point @ hessian
+            else:
+                gradient = lambda x: linear_part(function, x)[1]  # noqa: E731
+                bend = jax.jvp(gradient, (point,), (point,))[1]
+            return at_zero(value, slope, bend, point)
+
+        constant, linear = jax.vmap(read)(rows.leaves)
         return Form(constant[:, 0], linear[:, 0], hessian)
 
     def candidate_hessian(self, params: Params, arguments: Arguments, indices: Array) -> Array:
@@ -63,7 +77,8 @@ class Reader(NamedTuple):
         function = row_function(self.model, self.anatomy, params, arguments)
         each = jnp.arange(indices.shape[0])[:, None]
         zero = jnp.zeros((self.anatomy.num_data, self.anatomy.num_bits))
-        return hessians(lambda z: function(zero.at[each, indices].set(z)), jnp.zeros(indices.shape))
+        point = general_position(*indices.shape)
+        return hessians(lambda z: function(zero.at[each, indices].set(z)), point)
 
 
 class Form(NamedTuple):
@@ -83,9 +98,9 @@ class Form(NamedTuple):
 
 def shared_hessian(reader: Reader, params: Params, arguments: Arguments) -> Array:
     """The Hessian that all rows share, from the first row alone."""
-    first = rows_of(reader.anatomy, *arguments).slice(0, 1)
+    first = reader.rows(arguments).slice(0, 1)
     function = row_function(reader.model, reader.anatomy.with_rows(1), params, first)
-    return hessians(function, jnp.zeros((1, reader.anatomy.num_bits)))[0]
+    return hessians(function, general_position(1, reader.anatomy.num_bits))[0]
 
 
 def open_program(
@@ -117,10 +132,35 @@ def open_program(
         raise ProgramError(
             f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
         )
+    check_support(model, anatomy, args, kwargs)
     rows = rows_of(anatomy, args, kwargs)
     if structure is None:
         structure = find_structure(model, anatomy, rows)
-    return Reader(model, anatomy, structure), rows
+    return Reader(model, anatomy, structure, tuple(x is None for x in rows.rest)), rows
+
+
+def check_support(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse observations that the program gives no probability, before any work."""
+    trace = trace_shapes(model, args, kwargs)
+    for name in anatomy.observed:
+        site = trace[name]
+        try:
+            inside = np.asarray(site["fn"].support(site["value"]))
+        except Exception:  # data or bounds that are not known yet, or a support that cannot say
+            continue
+        if not inside.all():
+            where = tuple(int(i) for i in np.argwhere(~inside)[0])
+            found = np.asarray(site["value"])[where]
+            raise ValueError(
+                f"site {name!r} is given {found} at index {where}, outside its support: "
+                f"{_words(site['fn'].support)}"
+            )
+
+
+def _words(support: Any) -> str:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return "0 and 1" if support is constraints.boolean else str(support)
 
 
 def check_data(args: tuple, kwargs: dict[str, Any]) -> None:

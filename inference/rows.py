@@ -38,11 +38,13 @@ class Rows(NamedTuple):
         return jax.tree.unflatten(self.tree, merged)
 
 
-def rows_of(anatomy: Anatomy, args: tuple, kwargs: dict) -> Rows:
-    """Find the arguments that have one entry per datum."""
+def rows_of(
+    anatomy: Anatomy, args: tuple, kwargs: dict, by_row: tuple[bool, ...] | None = None
+) -> Rows:
+    """Find the arguments that have one entry per datum, unless `by_row` says which they are."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     num_data = anatomy.num_data
-    mine = [hasattr(x, "shape") and x.shape[:1] == (num_data,) for x in leaves]
+    mine = by_row or [hasattr(x, "shape") and x.shape[:1] == (num_data,) for x in leaves]
     if not any(mine):
         raise ProgramError(
             f"the plate {anatomy.plate!r} has {num_data} rows, but no argument of the program has: "
