@@ -5,26 +5,30 @@ The posterior of the old parameters is held fixed while the expected log joint
     Q(θ) = Σ_n Σ_s q_n(s) log p(y_n, s | θ)   [+ log p(θ)]
 
 is raised by L-BFGS with a line search, in the unconstrained space of the parameters, so that the
-free energy cannot fall. The data go through in chunks; q is computed anew in each, so that nothing
-of size data × states is kept.
+free energy cannot fall. The data go through in chunks, and q is computed anew in each, so that
+nothing of size data × states is kept. Where the log joint is quadratic with one Hessian A, the
+moments of q are all that is needed, and the program runs once a row instead of once a state:
+
+    Q(θ) = Σ_n (c_n + b_n·⟨s⟩_n) + ½ tr(A Σ_n ⟨s sᵀ⟩_n)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 
-from inference.local import Params, log_prior
-from inference.reader import Reader
-from inference.rows import Arguments, Rows, sum_over_chunks
+from inference.local import Params, Structure, log_prior
+from inference.reader import Reader, shared_hessian
+from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
 
 Expect = Callable[[Reader, Params, Arguments, Any], Any]
+Objective = Callable[[Params], Array]
 
 
 def transforms(reader: Reader, params: Params, arguments: Arguments) -> dict[str, Any]:
@@ -56,63 +60,194 @@ def gradient_step(
     num_steps: int,
 ) -> Params:
     """New parameters after `num_steps` of L-BFGS on the expected log joint."""
-    import optax  # the only place that needs it: closed forms run without
-
-    few = rows.slice(0, 1)
-    one = reader.at(1)
+    few, one = rows.slice(0, 1), reader.at(1)
     maps = transforms(one, params, few)
-    size = min(chunk_size, rows.num_data)
-    chunk_reader = reader.at(size)
+    build = _by_moments if reader.structure is Structure.SHARED else _by_states
+    by_chunk, at_once, extra = build(reader, params, rows, chunk_size, weights, memory, expect)
+    count = jnp.maximum(weights.sum(), 1.0)
 
     def constrain(free: Params) -> Params:
         return {name: maps[name](value) for name, value in free.items()}
 
-    def negative(free: Params, arguments: Arguments, extra: Any, fresh: Array) -> Array:
-        weights, memory = extra
-        posterior = expect(chunk_reader, params, arguments, memory)
-        states, probability = lax.stop_gradient(posterior.weighted())
-        new = chunk_reader.log_joint(constrain(free), states, arguments)
-        # A state of probability zero may have a log joint of minus infinity: 0 · ∞ is 0 here.
-        seen = probability > 0
-        terms = jnp.where(seen, probability * jnp.where(seen, new, 0.0), 0.0)
-        return -jnp.sum(terms.sum(0) * weights * fresh)
-
-    def value_and_grad(free: Params) -> tuple[Array, Params]:
-        part = jax.value_and_grad(negative)
-        value, slope = sum_over_chunks(
-            lambda *chunk: part(free, *chunk), rows, chunk_size, (weights, memory)
+    def rest(free: Params) -> Array:
+        value = at_once(constrain(free))
+        return (
+            value + log_prior(reader.model, one.anatomy, constrain(free), few) if prior else value
         )
-        if prior:
-            extra = jax.value_and_grad(
-                lambda f: -log_prior(reader.model, one.anatomy, constrain(f), few)
-            )
-            value, slope = jax.tree.map(jnp.add, (value, slope), extra(free))
-        count = jnp.maximum(weights.sum(), 1.0)
-        return value / count, jax.tree.map(lambda g: g / count, slope)
 
-    # The line search needs a function whose gradient JAX can take: give it the one above.
-    @jax.custom_vjp
-    def objective(free: Params) -> Array:
-        return value_and_grad(free)[0]
-
-    objective.defvjp(value_and_grad, lambda slope, g: (jax.tree.map(lambda s: g * s, slope),))
+    def total(derive: Callable[[Objective], Callable], free: Params) -> Any:
+        """What `derive` makes of the mean of −Q a datum, summed over the chunks."""
+        parts = sum_over_chunks(
+            lambda arguments, extra, fresh: derive(
+                lambda f: by_chunk(constrain(f), arguments, extra, fresh)
+            )(free),
+            rows, chunk_size, extra,
+        )  # fmt: skip
+        return jax.tree.map(lambda a, b: -(a + b) / count, parts, derive(rest)(free))
 
     free = {name: _inverse(maps[name], value) for name, value in params.items()}
-    optimiser = optax.lbfgs(memory_size=5)
+    return constrain(_minimise(total, free, num_steps))
 
-    def step(carry: Any, _: None) -> tuple[Any, None]:
-        free, state = carry
-        value, slope = optax.value_and_grad_from_state(objective)(free, state=state)
-        changes, state = optimiser.update(
-            slope, state, free, value=value, grad=slope, value_fn=objective
+
+def _by_states(
+    reader: Reader,
+    params: Params,
+    rows: Rows,
+    chunk_size: int,
+    weights: Array,
+    memory: Any,
+    expect: Expect,
+) -> tuple[Callable, Callable, Any]:
+    """Q of a chunk by running the program on its states; nothing that all chunks share."""
+    local = reader.at(min(chunk_size, rows.num_data))
+
+    def by_chunk(new: Params, arguments: Arguments, extra: Any, fresh: Array) -> Array:
+        weights, memory = extra
+        posterior = expect(local, params, arguments, memory)
+        states, probability = lax.stop_gradient(posterior.weighted())
+        log_joint = local.log_joint(new, states, arguments)
+        # A state of probability zero may have a log joint of minus infinity: 0 · ∞ is 0 here.
+        seen = probability > 0
+        terms = jnp.where(seen, probability * jnp.where(seen, log_joint, 0.0), 0.0)
+        return jnp.sum(terms.sum(0) * weights * fresh)
+
+    return by_chunk, lambda _: jnp.zeros(()), (weights, memory)
+
+
+def _by_moments(
+    reader: Reader,
+    params: Params,
+    rows: Rows,
+    chunk_size: int,
+    weights: Array,
+    memory: Any,
+    expect: Expect,
+) -> tuple[Callable, Callable, Any]:
+    """Q of a chunk from the means of its latents; the Hessian and the second moments, once."""
+    local = reader.at(min(chunk_size, rows.num_data))
+
+    def means(arguments: Arguments, memory: Any, start: Array) -> Array:
+        del start
+        return expect(local, params, arguments, memory).mean
+
+    def seconds(arguments: Arguments, extra: Any, fresh: Array) -> Array:
+        weights, memory = extra
+        return expect(local, params, arguments, memory).second(weights * fresh)
+
+    mean = map_over_chunks(means, rows, chunk_size, memory)
+    second = sum_over_chunks(seconds, rows, chunk_size, (weights, memory))
+
+    def by_chunk(new: Params, arguments: Arguments, extra: Any, fresh: Array) -> Array:
+        weights, mean = extra
+        form = local.form(new, arguments)
+        return (weights * fresh) @ (form.constant + (form.linear * mean).sum(1))
+
+    def at_once(new: Params) -> Array:
+        hessian = shared_hessian(reader.at(1), new, rows.slice(0, 1))
+        return 0.5 * jnp.sum(hessian * second)
+
+    return by_chunk, at_once, (weights, mean)
+
+
+class _Search(NamedTuple):
+    """A point, what is known there, and the step from it that is tried next."""
+
+    point: Params
+    value: Array
+    slope: Params
+    direction: Params
+    length: Array
+    memory: Any
+    done: Array  # steps taken
+    tried: Array  # evaluations
+
+
+def _minimise(total: Callable, free: Params, num_steps: int) -> Params:
+    """L-BFGS from `free`, each site measured in units of its own curvature.
+
+    Without the units, a deviation and a matrix of weights differ by orders of magnitude in what a
+    step of one does, and a few steps of L-BFGS move the one and leave the other where it is. The
+    line search only goes back, so that Q is compiled once and evaluated little more than once a
+    step, and a step is taken only if it lowers −Q.
+    """
+    import optax  # the only place that needs it: closed forms run without
+
+    units = _units(total, free)
+    quasi_newton = optax.scale_by_lbfgs(memory_size=10)
+
+    def value_and_slope(point: Params) -> tuple[Array, Params]:
+        value, slope = total(jax.value_and_grad, _times(point, units))
+        return value, _times(slope, units)
+
+    def aim(point: Params, slope: Params, memory: Any) -> tuple[Params, Any]:
+        """The direction of the next step; straight down where nothing is known, or it misleads."""
+        uphill, after = quasi_newton.update(slope, memory, point)
+        _, anew = quasi_newton.update(slope, quasi_newton.init(point), point)
+        bent = _dot(
+            jax.tree.map(jnp.subtract, slope, memory.updates),
+            jax.tree.map(jnp.subtract, point, memory.params),
         )
-        return (optax.apply_updates(free, changes), state), None
+        known = (memory.count > 0) & (bent > 0) & (_dot(uphill, slope) > 0)
+        choose = lambda a, b: jnp.where(known, a, b)  # noqa: E731
+        upward, memory = jax.tree.map(choose, (uphill, after), (slope, anew))
+        return jax.tree.map(jnp.negative, upward), memory
 
-    (new, _), _ = lax.scan(step, (free, optimiser.init(free)), None, length=num_steps)
-    # A line search that found nothing better must not make anything worse.
-    better = value_and_grad(new)[0] <= value_and_grad(free)[0]
-    chosen = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, free)
-    return constrain(chosen)
+    def advance(now: _Search) -> _Search:
+        trial = jax.tree.map(lambda x, d: x + now.length * d, now.point, now.direction)
+        value, slope = value_and_slope(trial)
+        fall = now.length * _dot(now.slope, now.direction)
+        taken = value <= now.value + 1e-4 * fall
+        direction, memory = aim(trial, slope, now.memory)
+        # The parabola through what is known has its lowest point here.
+        shorter = -0.5 * fall / (value - now.value - fall)
+        shorter = jnp.where(jnp.isfinite(shorter), jnp.clip(shorter, 0.1, 0.5), 0.1) * now.length
+        back = now._replace(length=shorter, tried=now.tried + 1)
+        one = jnp.ones_like(now.length)
+        on = _Search(trial, value, slope, direction, one, memory, now.done + 1, now.tried + 1)
+        return jax.tree.map(lambda a, b: jnp.where(taken, a, b), on, back)
+
+    point = {name: value / units[name] for name, value in free.items()}
+    nowhere = jax.tree.map(jnp.zeros_like, point)
+    zero = jnp.zeros((), int)
+    inf = jnp.full((), jnp.inf, jnp.result_type(float))
+    # The first trial goes nowhere: it finds the value and the slope at the start.
+    start = _Search(
+        point, inf, nowhere, nowhere, jnp.ones_like(inf), quasi_newton.init(point), zero - 1, zero
+    )
+    unfinished = lambda s: (s.done < num_steps) & (s.tried < 1 + 3 * num_steps)  # noqa: E731
+    return _times(lax.while_loop(unfinished, advance, start).point, units)
+
+
+def _units(total: Callable, free: Params) -> Params:
+    """Site -> one over the root of its mean curvature, from one random direction z in it: zᵀHz."""
+    keys = random.split(random.key(0), len(free))
+    signs = {
+        name: random.rademacher(key, value.shape, value.dtype)
+        for key, (name, value) in zip(keys, free.items(), strict=True)
+    }
+
+    def curvature(which: Array) -> Array:
+        z = {name: jnp.where(which == i, sign, 0.0) for i, (name, sign) in enumerate(signs.items())}
+
+        def along(function: Objective) -> Callable[[Params], Array]:
+            slope = lambda f: jax.jvp(function, (f,), (z,))[1]  # noqa: E731
+            return lambda f: jax.jvp(slope, (f,), (z,))[1]
+
+        return total(along, free)
+
+    bent = lax.map(curvature, jnp.arange(len(free)))
+    sizes = jnp.array([value.size for value in free.values()])
+    units = 1.0 / jnp.sqrt(jnp.abs(bent) / sizes)
+    units = jnp.where(jnp.isfinite(units), units, 1.0)
+    return {name: units[i] for i, name in enumerate(free)}
+
+
+def _times(params: Params, units: Params) -> Params:
+    return {name: value * units[name] for name, value in params.items()}
+
+
+def _dot(a: Params, b: Params) -> Array:
+    return sum((jnp.vdot(a[name], b[name]) for name in a), jnp.zeros(()))
 
 
 def _inverse(transform: Any, value: Array) -> Array:
