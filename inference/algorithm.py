@@ -20,6 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -106,7 +107,7 @@ class Algorithm(abc.ABC):
 
 class _Progress(NamedTuple):
     state: Any
-    good: Any  # the state before the last step
+    good: Any  # the last state but one: the loss of `state` itself is not known yet
     losses: Array
     history: Any
     step: Array
@@ -149,7 +150,10 @@ def drive(
             change = jnp.where(jnp.isfinite(loss), change, jnp.nan)
             losses = p.losses.at[p.step].set(loss)
             history = jax.tree.map(lambda h, x: h.at[p.step].set(x), p.history, see(state))
-            return _Progress(state, p.state, losses, history, p.step + 1, change)
+            # The loss is that of the state passed in: where it is no number, that state is bad.
+            choose = partial(jnp.where, jnp.isfinite(loss))
+            state, good = jax.tree.map(choose, (state, p.state), (p.state, p.good))
+            return _Progress(state, good, losses, history, p.step + 1, change)
 
         return lax.while_loop(unfinished, advance, progress)
 
@@ -192,7 +196,7 @@ def drive(
 
 
 def _not_finite(progress: _Progress) -> str:
-    paths = jax.tree_util.tree_flatten_with_path(progress.good)[0]
+    paths = jax.tree_util.tree_flatten_with_path(progress.state)[0]
     for path, leaf in paths:
         if jnp.issubdtype(leaf.dtype, jnp.floating) and not bool(jnp.isfinite(leaf).all()):
             return f"{jax.tree_util.keystr(path)} is not finite"
