@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.scipy.special import gammaln, logsumexp
 
 from inference.expectation import Expectation
@@ -43,6 +44,8 @@ class SparseCodingUpdate:
         \qquad \sigma^2 = \frac{1}{ND}\sum_n \big\langle \|y_n - W s\|^2 \big\rangle_n \\
         \pi &= \frac{A(\pi)\,\pi}{B(\pi)}\,\frac1N \sum_n \langle |s| \rangle_n
 
+    With a mask, the sums for a column of W run over the data in which it was observed.
+
     :param max_active: :math:`\gamma`, for the correction A/B of the truncation; None if exact, when
         :math:`A\pi/B = 1/H`.
     :param noise_at: whether :math:`\sigma` is taken at the new W, which maximises the expected log
@@ -54,26 +57,44 @@ class SparseCodingUpdate:
 
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         data = arguments[0][0] if arguments[0] else arguments[1]["data"]
+        mask = arguments[1].get("mask")
         heavy = posterior.mean * weights[:, None]
+        if mask is None:
+            second, cells = posterior.second(weights), weights.sum() * data.shape[1]
+        else:
+            # A column's sums run over the rows in which it was seen: (D, H, H).
+            seen = mask * weights[:, None]
+            second, cells = lax.map(posterior.second, seen.T), seen.sum()
+            data = data * mask
         return {
             "count": weights.sum(),
+            "cells": cells,
             "active": heavy.sum(),
             "cross": heavy.T @ data,  # Σ ⟨s⟩ yᵀ, (H, D)
-            "second": posterior.second(weights),
+            "second": second,
             "power": weights @ jnp.sum(data * data, axis=1),
         }
 
     def maximise(self, params: Params, statistics: Any) -> Params:
-        cross, second, count = statistics["cross"], statistics["second"], statistics["count"]
-        num_causes, num_features = cross.shape
+        cross, second = statistics["cross"], statistics["second"]
+        num_causes = cross.shape[0]
         # A cause that no datum uses leaves a zero row; the ridge keeps its weights at zero instead
         # of making them infinite.
-        ridge = 10 * jnp.finfo(second.dtype).eps * jnp.trace(second) / num_causes + 1e-30
-        weights = jnp.linalg.solve(second + ridge * jnp.eye(num_causes), cross)
+        trace = jnp.trace(second, axis1=-2, axis2=-1)[..., None, None]
+        ridge = 10 * jnp.finfo(second.dtype).eps * trace / num_causes + 1e-30
+        second_ridge = second + ridge * jnp.eye(num_causes)
+        if second.ndim == 2:
+            weights = jnp.linalg.solve(second_ridge, cross)
+        else:
+            weights = jnp.linalg.solve(second_ridge, cross.T[..., None])[..., 0].T
         at = weights if self.noise_at == "new" else params["weights"]
-        residual = statistics["power"] - 2 * jnp.sum(at * cross) + jnp.sum((at @ at.T) * second)
-        noise = jnp.sqrt(jnp.maximum(residual / (count * num_features), 1e-12))
-        mean_active = statistics["active"] / count
+        if second.ndim == 2:
+            spread = jnp.sum((at @ at.T) * second)
+        else:
+            spread = jnp.einsum("hd,dhk,kd->", at, second, at)
+        residual = statistics["power"] - 2 * jnp.sum(at * cross) + spread
+        noise = jnp.sqrt(jnp.maximum(residual / statistics["cells"], 1e-12))
+        mean_active = statistics["active"] / statistics["count"]
         if self.max_active is None or self.max_active >= num_causes:
             sparsity = mean_active / num_causes
         else:
@@ -107,12 +128,15 @@ class MixtureUpdate:
     A mask is respected: a cell that was not seen does not count for its column.
     """
 
+    num_components: int
+
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         data = arguments[0][0] if arguments[0] else arguments[1]["data"]
         mask = arguments[1].get("mask")
         seen = jnp.ones_like(data) if mask is None else mask.astype(data.dtype)
-        _, probability = posterior.weighted()
-        heavy = probability * weights
+        states, probability = posterior.weighted()
+        member = jax.nn.one_hot(states[..., 0], self.num_components)  # (S, n or 1, K)
+        heavy = ((probability * weights)[..., None] * member).sum(0).T
         return {"count": heavy.sum(1), "ones": heavy @ (data * seen), "seen": heavy @ seen}
 
     def maximise(self, params: Params, statistics: Any) -> Params:
@@ -128,8 +152,11 @@ def closed_form(model: Callable, kwargs: dict, max_active: int | None = None) ->
     given = dict(kwargs)
     while isinstance(model, partial):
         given, model = {**model.keywords, **given}, model.func
-    if model is binary_sparse_coding and given.get("mask") is None:
-        return SparseCodingUpdate(max_active)
+    mask = given.get("mask")
+    if model is binary_sparse_coding:
+        # With holes each column has second moments of its own: D matrices of H × H must fit.
+        small = mask is None or mask.shape[1] * given["num_causes"] ** 2 <= 1 << 24
+        return SparseCodingUpdate(max_active) if small else None
     if model is bernoulli_mixture:
-        return MixtureUpdate()
+        return MixtureUpdate(given["num_components"])
     return None
