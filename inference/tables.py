@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
+from inference.anatomy import Anatomy
 from inference.expectation import Expectation
 from inference.handlers import table_of
 from inference.local import Params
@@ -27,11 +26,18 @@ class Table:
     def num_states(self, num_values: list[int]) -> int:
         return len(self.states.table(num_values))
 
+    def by_row(self, anatomy: Anatomy) -> Array | None:
+        """The states of each datum, (num_data, S, bits), to go with its chunk; None if shared."""
+        table = table_of(anatomy, self.states)
+        return None if table.shape[1] == 1 else jnp.swapaxes(table, 0, 1)
+
     def expect(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Any = None
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array | None = None
     ) -> Expectation:
-        del memory
-        table = table_of(reader.anatomy, self.states)  # (S, 1 or n, bits)
+        if memory is not None:
+            table = jnp.swapaxes(memory, 0, 1)
+        else:
+            table = table_of(reader.anatomy, self.states)  # (S, 1 or n, bits)
         return expectation_over(reader, params, arguments, table)
 
 

@@ -104,20 +104,22 @@ class EM(Algorithm):
         size = chunk_rows(self.chunk_size, reader, _num_states(sets, reader), rows)
         chunk_reader = reader.at(size)
         weights = jnp.ones(rows.num_data)
+        memory = _memory(sets, reader)
         m_step = self.m_step or (None if self.prior else closed_form(self.model, kwargs))
 
-        def summarise(arguments: Any, weights: Array, fresh: Array) -> Any:
-            posterior = sets.expect(chunk_reader, state.params, arguments, None)
+        def summarise(arguments: Any, extra: Any, fresh: Array) -> Any:
+            weights, memory = extra
+            posterior = sets.expect(chunk_reader, state.params, arguments, memory)
             heavy = weights * fresh
-            extra = m_step.statistics(posterior, heavy, arguments) if m_step is not None else ()
-            return heavy @ posterior.evidence, extra
+            sums = m_step.statistics(posterior, heavy, arguments) if m_step is not None else ()
+            return heavy @ posterior.evidence, sums
 
-        evidence, statistics = sum_over_chunks(summarise, rows, size, weights)
+        evidence, statistics = sum_over_chunks(summarise, rows, size, (weights, memory))
         if m_step is not None:
             params = m_step.maximise(state.params, statistics)
         else:
             params = gradient_step(
-                reader, state.params, rows, size, weights, None, sets.expect,
+                reader, state.params, rows, size, weights, memory, sets.expect,
                 prior=self.prior, num_steps=self.gradient_steps,
             )  # fmt: skip
         if self.prior:
@@ -134,16 +136,17 @@ class EM(Algorithm):
         reader, rows = self._open(args, kwargs)
         sets = self._sets(reader)
         size = chunk_rows(self.chunk_size, reader, _num_states(sets, reader), rows)
+        memory = _memory(sets, reader)
 
-        def summarise(arguments: Any, extra: None, start: Array) -> Posterior:
-            del extra, start
-            found: Expectation = sets.expect(reader.at(size), params, arguments, None)
+        def summarise(arguments: Any, memory: Any, start: Array) -> Posterior:
+            del start
+            found: Expectation = sets.expect(reader.at(size), params, arguments, memory)
             nothing = jnp.zeros_like(found.evidence)
             if not isinstance(self.states, AllStates):
                 nothing = nothing + jnp.nan  # a table of one's own: nobody knows what it misses
             return Posterior(found.mean, found.best(), found.evidence, nothing, nothing)
 
-        return jax.jit(lambda: map_over_chunks(summarise, rows, size, None))()
+        return jax.jit(lambda: map_over_chunks(summarise, rows, size, memory))()
 
     def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
         return open_cached(self._forms, self.model, args, kwargs, self.structure, self.plate)
@@ -167,10 +170,9 @@ def open_cached(
     plate: str | None,
 ) -> tuple[Reader, Rows]:
     """Open a program; its form is tested once for each kind of arguments."""
-    kind = jax.tree.map(
-        lambda x: getattr(x, "shape", None) and (x.shape, str(x.dtype)), (args, kwargs)
-    )
-    key = str(kind)
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
+    key = f"{kinds} {tree}"
     known = structure if structure is not None else forms.get(key)
     reader, rows = open_program(model, args, kwargs, structure=known, plate=plate)
     forms[key] = reader.structure
@@ -187,10 +189,12 @@ def start_params(
     kwargs: dict,
 ) -> Params:
     """Starting values: those given, else those of `start`, else a draw from the priors."""
+    few = rows.slice(0, 1)
+    draw = lambda key: prior_draw(reader.model, reader.anatomy, key, few)  # noqa: E731
     params = start(key, *args, **kwargs) if start is not None else {}
     if set(params) | set(given or {}) < set(reader.anatomy.parameters):
-        drawn = prior_draw(reader.model, reader.anatomy.with_rows(1), key, rows.slice(0, 1))
-        params = {**drawn, **params}
+        # Compiled as one: a gamma drawn operation by operation would take many seconds.
+        params = {**jax.jit(draw)(key), **params}
     params = {**params, **(given or {})}
     unknown = set(params) - set(reader.anatomy.parameters)
     if unknown:
@@ -198,19 +202,36 @@ def start_params(
             f"no parameter {sorted(unknown)} in the program: "
             f"it has {list(reader.anatomy.parameters)}"
         )
+    for name, wanted in jax.eval_shape(draw, key).items():
+        found = jnp.shape(params[name])
+        if found != wanted.shape:
+            raise ValueError(
+                f"parameter {name!r} has shape {found}, but the program's has {wanted.shape}"
+            )
     return {name: jnp.asarray(value, float) for name, value in params.items()}
 
 
-def chunk_rows(wanted: int | None, reader: Reader, num_states: int, rows: Rows) -> int:
-    """How many rows to read at a time."""
+def chunk_rows(
+    wanted: int | None, reader: Reader, num_states: int, rows: Rows, num_runs: int = 0
+) -> int:
+    """How many rows to read at a time, if the program is run on `num_runs` states of each."""
     if wanted is not None:
         if wanted < 1:
             raise ValueError(f"chunk_size must be at least 1, found {wanted}")
         return min(wanted, rows.num_data)
     width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves) + reader.anatomy.num_bits
     # A quadratic form costs a number per state; a run of the program also one per observed value.
-    floats = num_states + width if reader.structure is not Structure.GENERAL else num_states * width
+    # A Hessian of each datum's own takes a run for each bit.
+    if reader.structure is Structure.GENERAL:
+        num_runs = max(num_runs, num_states)
+    elif reader.structure is Structure.PER_DATUM:
+        num_runs = max(num_runs, reader.anatomy.num_bits)
+    floats = num_states + width * (1 + num_runs)
     return max(1, min(rows.num_data, CHUNK_FLOATS // floats))
+
+
+def _memory(sets: Any, reader: Reader) -> Any:
+    return sets.by_row(reader.anatomy) if isinstance(sets, Table) else None
 
 
 def _num_states(sets: Any, reader: Reader) -> int:

@@ -186,9 +186,8 @@ class TruncatedEM(Algorithm):
         key_start, key_search, key_missed = random.split(
             random.key(0) if rng_key is None else rng_key, 3
         )
-        # Outside draws run the program: a row costs as much as `num_draws` states.
-        states = max(self.sets.num_states(num_bits), num_draws)
-        size = chunk_rows(self.chunk_size, reader, states, rows)
+        num_states = self.sets.num_states(num_bits)
+        size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs=num_draws)
 
         def summarise(arguments: Any, memory: Any, start: Array) -> Posterior:
             local = reader.at(size)
