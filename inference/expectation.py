@@ -233,6 +233,8 @@ def best_bits(scores: Array, count: int) -> Array:
     if count > 16:
         return lax.top_k(scores, count)[1].astype(jnp.int32)
     each, chosen = jnp.arange(scores.shape[1], dtype=jnp.int32), []
+    # Impossible bits score minus infinity; they must still rank above those already taken.
+    scores = jnp.maximum(scores, jnp.finfo(scores.dtype).min)
     for _ in range(count):
         best = lax.argmax(scores, 1, jnp.int32)
         chosen.append(best)
