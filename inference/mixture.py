@@ -26,7 +26,7 @@ class StateMixture(dist.Distribution):
     :param power: :math:`\alpha`, where the site is scaled differently from the latents.
     """
 
-    arg_constraints: ClassVar = {}
+    arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("component", "log_weights", "evidence", "power")
     pytree_aux_fields = ("anatomy",)
 

@@ -182,8 +182,8 @@ def bars_figure(seed: int, num_data: int, trials: Trial) -> Figure:
 
     with house_style():
         figure = plt.figure(figsize=(11, 5.4), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(1.35, 1))
-        top, bottom = left.subfigures(2, 1, height_ratios=(1, 3.4))
+        left, right = figure.subfigures(1, 2, width_ratios=(1.35, 1), squeeze=False)[0]
+        top, bottom = left.subfigures(2, 1, height_ratios=(1, 3.4), squeeze=False)[:, 0]
         image_grid(top, np.asarray(truth.data[:10]).reshape(1, 10, 5, 5), title="A  data")
         image_grid(
             bottom,

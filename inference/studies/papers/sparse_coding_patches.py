@@ -114,14 +114,15 @@ def patches_figure(functions: Array, fit: GaborFit, course: tuple[Array, Array])
     globular = np.flatnonzero(fit.globular)[:10]
     with house_style():
         figure = plt.figure(figsize=(12, 7), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(1.3, 1))
+        left, right = figure.subfigures(1, 2, width_ratios=(1.3, 1), squeeze=False)[0]
         image_grid(
             left,
             images[largest].reshape(-1, 10, *images.shape[1:]),
             title="A  basis functions of largest norm",
             scale="image",
         )
-        top, middle, bottom = right.subfigures(3, 1, height_ratios=(0.6, 1.2, 1))
+        parts = right.subfigures(3, 1, height_ratios=(0.6, 1.2, 1), squeeze=False)
+        top, middle, bottom = parts[:, 0]
         if len(globular):
             title = f"B  globular, {len(globular)} of {int(fit.globular.sum())}"
             image_grid(top, images[None, globular], title=title, signed=True, scale="image")
