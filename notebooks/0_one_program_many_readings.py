@@ -53,8 +53,8 @@ inspect(campaigns, (sales,), {"num_campaigns": 3})
 # %% [markdown]
 # ## Read outward: the campaigns are summed out
 #
-# `marginal` turns the observed site into the mixture over all states of the latent one. What is left
-# is continuous, so NUTS runs on it.
+# `marginal` turns the observed site into the mixture over all states of the latent one. What is
+# left is continuous, so NUTS runs on it.
 
 # %%
 sampler = MCMC(NUTS(marginal(campaigns)), num_warmup=150, num_samples=150, progress_bar=False)

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
+from oracle import selection_scores
 
 from inference.cli import main
 from inference.studies.papers.sparse_coding import all_bars_found, selection
-from oracle import selection_scores
 from ppl_models.data import bars
 
 
@@ -46,7 +46,9 @@ def test_bars_command_writes_its_numbers(tmp_path):
         assert numbers["sigma_mean"] > 2.0  # what is not explained is noise
 
 
-@pytest.mark.parametrize("wrong", [["--trials", "0"], ["--init-active", "11"], ["--num-data", "-1"]])
+@pytest.mark.parametrize(
+    "wrong", [["--trials", "0"], ["--init-active", "11"], ["--num-data", "-1"]]
+)
 def test_bars_command_refuses_nonsense(wrong, tmp_path, capsys):
     out = tmp_path / "bars.json"
     assert main(["reproduce", "bsc-bars", *wrong, "--json", str(out)]) == 2
