@@ -29,9 +29,9 @@ and a fixed number of steps is enough everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -72,17 +72,18 @@ def correlation_of_cells(first: Array, second: Array, cells: tuple[Array, ...]) 
     """
     shape = jnp.broadcast_shapes(first.shape, second.shape)
     count = int(np.prod(shape))
-    num_blocks = -(-count // BLOCK)
-    size = min(count, BLOCK)
+    num_blocks = max(1, -(-count // BLOCK))
 
     def blocks(x: Array, fill: float) -> Array:
         flat = jnp.broadcast_to(x, shape).reshape(-1)
-        return jnp.pad(flat, (0, num_blocks * size - count), constant_values=fill).reshape(
-            num_blocks, size
-        )
+        whole = jnp.pad(flat, (0, num_blocks * BLOCK - count), constant_values=fill)
+        return whole.reshape(num_blocks, BLOCK)
 
     arguments = (blocks(first, 0.0), blocks(second, 0.0), *(blocks(p, 0.25) for p in cells))
-    solved = lax.map(lambda block: _solve(*block), arguments)
+    if num_blocks == 1:  # of one shape, whatever the number of columns: compiled once
+        solved = _solve(*(x[0] for x in arguments))
+    else:
+        solved = lax.map(lambda block: _solve(*block), arguments)
     return solved.reshape(-1)[:count].reshape(shape)
 
 
@@ -97,8 +98,7 @@ def second_moment(first: Array, second: Array, correlation: Array) -> Array:
     corner, _, _ = _corner(first, second, same)
     angle = jnp.arccos(jnp.minimum(jnp.abs(correlation), 1.0))
     angle = jnp.maximum(angle, rule(angle.dtype).floor)
-    nodes = rule(angle.dtype).fine[1]
-    smallest = jnp.exp(_log_cell(corner, angle, jnp.ones_like(same), nodes))
+    smallest = jnp.exp(_log_cell(corner, angle, jnp.ones_like(same), jnp.array(True)))
     apart, along = jnp.abs(_mean(first) - _mean(second)), jnp.abs(_mean(first) + _mean(second))
     return jnp.where(same, 1 - apart - 4 * smallest, along - 1 + 4 * smallest)
 
@@ -141,7 +141,7 @@ def _corner(first: Array, second: Array, same: Array) -> tuple[_Corner, Array, A
     return corner, off, mine >= yours
 
 
-def _log_integral(corner: _Corner, angle: Array, from_end: Array, nodes: int) -> Array:
+def _log_integral(corner: _Corner, angle: Array, from_end: Array, fine: Array) -> Array:
     """Log of the integral above from 0 to tan(φ/2), or from there to 1, with its leading factor."""
     settings = rule(angle.dtype)
     tiny = jnp.finfo(angle.dtype).tiny ** 0.5
@@ -156,10 +156,11 @@ def _log_integral(corner: _Corner, angle: Array, from_end: Array, nodes: int) ->
     start = jnp.where(from_end, jnp.minimum(near, edge), jnp.maximum(near, edge))
     stop = jnp.maximum(jnp.minimum(far, jnp.where(from_end, edge, 1.0)), start)
 
-    width = 0.5 * jnp.sqrt(closing) + settings.floor
+    # Where h + k is nought nothing vanishes at y = 0, and no scale is wanted.
+    width = jnp.where(closing > 0, 0.5 * jnp.sqrt(closing) + settings.floor, 1.0)
     begin, end = jnp.arcsinh(start / width), jnp.arcsinh(stop / width)
     half, middle = 0.5 * (end - begin), jnp.exp(0.5 * (end + begin))
-    points, weights = (jnp.asarray(x, angle.dtype) for x in np.polynomial.legendre.leggauss(nodes))
+    points, weights, pairs = _nodes(settings, angle.dtype, fine)
 
     def height(growth: Array) -> Array:
         """The integrand at e^w = growth, times dy/dw."""
@@ -173,14 +174,25 @@ def _log_integral(corner: _Corner, angle: Array, from_end: Array, nodes: int) ->
         away = jnp.exp(half * points[node])
         return total + weights[node] * (height(middle * away) + height(middle / away))
 
-    total = 0.5 * width * half * lax.fori_loop(0, nodes // 2, add, jnp.zeros_like(angle))
+    total = 0.5 * width * half * lax.fori_loop(0, pairs, add, jnp.zeros_like(angle))
     scale = -(corner.high**2 + corner.low**2) / 4 - top - np.log(np.pi)
     return scale + jnp.log(jnp.maximum(total, jnp.finfo(angle.dtype).tiny))
 
 
-def _log_cell(corner: _Corner, angle: Array, vanishing: Array, nodes: int) -> Array:
+def _nodes(settings: Rule, dtype: jnp.dtype, fine: Array) -> tuple[Array, Array, Array]:
+    """One half of the symmetric nodes, their weights and their number, coarse or fine."""
+    most = settings.fine[1] // 2
+    table = np.zeros((2, 2, most))
+    for level, (_, nodes) in enumerate((settings.coarse, settings.fine)):
+        half = np.array(np.polynomial.legendre.leggauss(nodes))[:, : nodes // 2]
+        table[level, :, : nodes // 2] = half
+    points, weights = jnp.asarray(table, dtype)[fine.astype(int)]
+    return points, weights, jnp.where(fine, most, settings.coarse[1] // 2)
+
+
+def _log_cell(corner: _Corner, angle: Array, vanishing: Array, fine: Array) -> Array:
     """Log of the vanishing cell P(X > h, Y > k), or of its neighbour P(X > h, Y < k)."""
-    integral = _log_integral(corner, angle, vanishing, nodes)
+    integral = _log_integral(corner, angle, vanishing, fine)
     independent = corner.log_tail + log_ndtr(corner.low)
     return jnp.where(vanishing, integral, jnp.logaddexp(independent, integral))
 
@@ -194,6 +206,7 @@ def _angle(corner: _Corner, position: Array) -> Array:
     return jnp.clip(angle, rule(angle.dtype).floor, np.pi / 2)
 
 
+@jax.jit
 def _solve(
     first: Array, second: Array, both: Array, one: Array, two: Array, neither: Array
 ) -> Array:
@@ -217,31 +230,31 @@ def _solve(
 
     target = height(jnp.log(jnp.maximum(jnp.minimum(cell, beside), tiny)))
 
-    def newton(nodes: int) -> Callable:
-        def step(_: int, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            position, below, above = bracket
-            angle = _angle(corner, position)
-            found = height(_log_cell(corner, angle, vanishing, nodes))
-            below = jnp.where(found < target, position, below)
-            above = jnp.where(found < target, above, position)
-            edge = jnp.tan(angle / 2)
-            log_slope = -(corner.high**2 + low**2) / 4 - LOG_TWO_PI
-            log_slope -= corner.closing / edge**2 + corner.crossing * edge**2
-            rise = jnp.exp(log_slope - log_tail + 0.5 * found**2 + 0.5 * LOG_TWO_PI)
-            rise *= jnp.sin(angle) ** 2 / (mean + low * jnp.cos(angle))
-            proposed = position + (target - found) / rise
-            # The last steps are of the size of rounding: they may touch the bracket.
-            slack = 1e-4 * (1 + jnp.abs(position))
-            inside = (proposed > below - slack) & (proposed < above + slack)
-            middle = jnp.where(jnp.isinf(above), 2 * jnp.abs(position) + 1, 0.5 * (below + above))
-            return jnp.where(inside, proposed, middle), below, above
+    def newton(step: Array, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        position, below, above = bracket
+        fine = step >= settings.coarse[0]
+        # What the coarse rule has enclosed, the fine one need not agree to.
+        first_fine = step == settings.coarse[0]
+        below, above = jnp.where(first_fine, low, below), jnp.where(first_fine, jnp.inf, above)
+        angle = _angle(corner, position)
+        found = height(_log_cell(corner, angle, vanishing, fine))
+        below = jnp.where(found < target, position, below)
+        above = jnp.where(found < target, above, position)
+        edge = jnp.tan(angle / 2)
+        log_slope = -(corner.high**2 + low**2) / 4 - LOG_TWO_PI
+        log_slope -= corner.closing / edge**2 + corner.crossing * edge**2
+        rise = jnp.exp(log_slope - log_tail + 0.5 * found**2 + 0.5 * LOG_TWO_PI)
+        rise *= jnp.sin(angle) ** 2 / (mean + low * jnp.cos(angle))
+        proposed = position + (target - found) / rise
+        # The last steps are of the size of rounding: they may touch the bracket.
+        slack = 1e-4 * (1 + jnp.abs(position))
+        inside = (proposed > below - slack) & (proposed < above + slack)
+        middle = jnp.where(jnp.isinf(above), 2 * jnp.abs(position) + 1, 0.5 * (below + above))
+        return jnp.where(inside, proposed, middle), below, above
 
-        return step
-
-    position = jnp.maximum(target, low)
-    for steps, nodes in (settings.coarse, settings.fine):
-        bracket = (position, low, jnp.full_like(low, jnp.inf))
-        position, _, _ = lax.fori_loop(0, steps, newton(nodes), bracket)
+    start = (jnp.maximum(target, low), low, jnp.full_like(low, jnp.inf))
+    num_steps = settings.coarse[0] + settings.fine[0]
+    position, _, _ = lax.fori_loop(0, num_steps, newton, start)
     angle = jnp.where(cell > tiny, _angle(corner, position), 0.0)
     # Without biases the integrand is constant: the arcsine law (7), to the last digit.
     angle = jnp.where((first == 0) & (second == 0), 2 * np.pi * jnp.maximum(cell, 0.0), angle)

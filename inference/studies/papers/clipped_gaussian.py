@@ -44,6 +44,8 @@ def run_ring(namespace: argparse.Namespace) -> Outcome:
             "binary": _eigenvalues(moments.correlation),
             "gaussian": _eigenvalues(inverted.correlation),
         }
+    if namespace.rows < 1:
+        raise InputError(f"--rows {namespace.rows}: must be at least 1")
     data = ring(random.key(namespace.seed), namespace.rows, RING_SIZE).data
     method = MomentInversion(clipped_gaussian, rank="spectrum")
     state = method.init(random.key(namespace.seed), data, noise=0.0)
@@ -117,6 +119,10 @@ def run_digits(namespace: argparse.Namespace) -> Outcome:
     bits, shape = _images(namespace)
     key, rank = random.key(namespace.seed), namespace.rank
     data = jnp.asarray(bits)
+    if namespace.steps < 2:
+        raise InputError(f"--steps {namespace.steps}: a path has at least 2 images")
+    if not namespace.smoothing >= 0:
+        raise InputError(f"--smoothing {namespace.smoothing}: must not be negative")
     if not 0 < rank <= bits.shape[1]:
         raise InputError(f"--rank {rank}: must be from 1 to {bits.shape[1]}, the number of columns")
     raw = MomentInversion(clipped_gaussian, rank="spectrum").init(key, data)
@@ -320,8 +326,10 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
     from numpyro.infer.autoguide import AutoNormal
     from numpyro.optim import Adam
 
-    rows, columns, rank = (2000, 20, 2) if namespace.full else (300, 8, 2)
-    draws, svi_steps = (1000, 10_000) if namespace.full else (200, 2000)
+    rows, columns, rank = namespace.rows, namespace.columns, 2
+    draws, svi_steps = namespace.draws, namespace.svi_steps
+    if min(rows, draws, svi_steps) < 2 or columns < 3:
+        raise InputError("--rows, --draws and --svi-steps must be at least 2, --columns 3")
     keys = random.split(random.key(namespace.seed), 6)
     sizes = {"num_data": rows, "num_features": columns, "num_factors": rank}
     truth = {
@@ -369,23 +377,29 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
         num_warmup=draws, num_samples=draws, progress_bar=False,
     )  # fmt: skip
     # Once only, it is slow: its seconds include compilation.
-    kept, whole = timed(
-        lambda: mcmc.run(keys[5], data, num_factors=rank) or mcmc.get_samples()  # type: ignore[func-returns-value]
-    )
+    kept, whole = timed(lambda: mcmc.run(keys[5], data, num_factors=rank) or mcmc.get_samples())
     record("NUTS", implied_correlation(kept).mean(axis=0), whole, float("nan"))
     numbers = {"rows": rows, "columns": columns, "factors": rank, "methods": table}
     return Outcome(numbers, lambda: _draw_baselines(wanted[pairs], found, table, pairs))
 
 
+def baselines_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=int, default=300, help="of the data (default 300)")
+    parser.add_argument("--columns", type=int, default=8, help="of the data (default 8)")
+    parser.add_argument("--draws", type=int, default=200, help="of NUTS, after as many to warm up")
+    parser.add_argument("--svi-steps", type=int, default=2000, help="of SVI (default 2000)")
+
+
 def _draw_baselines(wanted: np.ndarray, found: dict, table: dict, pairs: Any) -> Figure:
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(found), figsize=(3.4 * len(found), 3.9), sharey=True)
+    figure, axes = pyplot.subplots(1, len(found), figsize=(3.4 * len(found), 4.6), sharey=True)
     for panel, (name, correlation) in zip(axes, found.items(), strict=True):
         panel.axline((0, 0), slope=1, color="black", linewidth=0.8)
         panel.plot(wanted, correlation[pairs], "o", markersize=4, alpha=0.7)
-        row = table[name]
-        panel.set_title(f"{name}\nerror {row['mean_abs_error']:.3f}, {row['seconds']:.2g} s")
+        error, seconds = table[name]["mean_abs_error"], table[name]["seconds"]
+        spent = f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+        panel.set_title(f"{name}\nerror {error:.3f}, {spent}")
         panel.set(xlabel="true correlation", aspect="equal")
     axes[0].set_ylabel("recovered")
     return figure
@@ -413,5 +427,6 @@ EXPERIMENTS = (
         "clipped-baselines",
         "moment inversion, SVI and NUTS on one clipped Gaussian: correlations and time",
         run_baselines,
+        baselines_options,
     ),
 )

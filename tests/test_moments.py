@@ -1,0 +1,291 @@
+"""Moment inversion: counts, repairs, spectra, factors, standard errors, and the contract."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+from numpyro.infer import Predictive
+
+from inference import MomentInversion, ProgramError, implied_correlation, inspect
+from inference.pairs import (
+    Pairs,
+    count_pairs,
+    invert_moments,
+    invert_pairs,
+    standard_errors,
+)
+from inference.spectrum import nearest_correlation, principal_axes, spectrum
+from ppl_models import clipped_gaussian, latent_trait
+from ppl_models.data import ring_moments, sum_constraint_moments
+
+TRUTH = {
+    "weights": jnp.array([[1.2, -0.8, 0.5, 1.0, -1.5, 0.7], [0.0, 0.9, 1.1, -0.6, 0.4, 0.8]]),
+    "bias": jnp.array([0.3, -0.9, 0.0, 1.2, -0.4, 0.6]),
+}
+
+
+def simulate(key, num_data, noise=1.0, params=TRUTH):
+    draw = Predictive(clipped_gaussian, posterior_samples=params, batch_ndims=0)
+    factors, features = params["weights"].shape
+    sizes = {"num_data": num_data, "num_features": features, "num_factors": factors}
+    return draw(key, noise=noise, **sizes)["observed"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return simulate(random.key(0), 4000)
+
+
+def count_by_hand(data, mask):
+    size = data.shape[1]
+    both, one, neither = np.zeros((3, size, size))
+    for row, seen in zip(data, mask, strict=True):
+        for i in range(size):
+            for j in range(size):
+                if seen[i] and seen[j]:
+                    both[i, j] += row[i] * row[j]
+                    one[i, j] += row[i] * (1 - row[j])
+                    neither[i, j] += (1 - row[i]) * (1 - row[j])
+    return both, one, neither
+
+
+def test_counts_in_chunks_with_holes():
+    generator = np.random.default_rng(3)
+    data = (generator.uniform(size=(23, 5)) < 0.4).astype(np.uint8)
+    mask = generator.uniform(size=data.shape) < 0.7
+    whole = np.ones_like(mask)
+    for chunk_size in (7, 100):
+        for given, used in ((mask, mask), (None, whole)):
+            found = count_pairs(jnp.asarray(data), given, chunk_size)
+            for a, b in zip(found, count_by_hand(data, used), strict=True):
+                assert (np.asarray(a) == b).all()
+    parts = [count_pairs(data[rows], mask[rows]) for rows in (slice(0, 11), slice(11, 23))]
+    added = jax.tree.map(jnp.add, *parts)
+    for a, b in zip(added, count_pairs(data, mask), strict=True):
+        assert (a == b).all()
+
+
+def test_moments_of_counts():
+    data = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1], [1, 1, 1], [1, 0, 0]])
+    spins = 2 * data - 1
+    pairs = count_pairs(jnp.asarray(data))
+    assert np.allclose(pairs.mean, spins.mean(axis=0), atol=1e-6)
+    assert np.allclose(pairs.second_moment, spins.T @ spins / 5, atol=1e-6)
+
+
+def test_arcsine_law_where_means_vanish():
+    """(7) is met to the last digits, and (10) near it joins without a step."""
+    second = jnp.array([[1.0, 0.4, -0.9], [0.4, 1.0, 0.1], [-0.9, 0.1, 1.0]])
+    found = invert_moments(jnp.zeros(3), second).correlation
+    assert np.allclose(found, np.sin(np.pi / 2 * np.asarray(second)), atol=1e-6)
+    beside = invert_moments(jnp.full(3, 1e-4), second).correlation
+    assert np.abs(found - beside).max() < 1e-5
+
+
+def test_counts_and_their_moments_invert_alike(data):
+    pairs = count_pairs(data)
+    counted = invert_pairs(pairs)
+    moved = invert_moments(pairs.mean, pairs.second_moment)
+    assert np.allclose(counted.threshold, moved.threshold, atol=1e-5)
+    assert np.abs(counted.correlation - moved.correlation).max() < 1e-4
+
+
+def test_missing_cells_cost_accuracy_and_nothing_else(data):
+    """Holes at random leave the same correlations within their standard errors."""
+    mask = random.bernoulli(random.key(5), 0.7, data.shape)
+    pairs = count_pairs(jnp.where(mask, data, 0.0), mask)
+    holed, whole = invert_pairs(pairs), invert_pairs(count_pairs(data))
+    error = np.asarray(standard_errors(pairs, holed))
+    off = ~np.eye(len(error), dtype=bool)
+    away = np.abs(holed.correlation - whole.correlation)[off] / error[off]
+    assert away.max() < 4  # 15 pairs, standard normal at worst
+    assert np.abs(holed.correlation - implied_correlation(TRUTH)).max() < 0.12
+
+
+def test_what_real_data_bring():
+    data = np.zeros((40, 6))
+    data[:20, 0] = 1
+    data[:10, 1] = 1  # whoever has 1 has 0: an empty cell, ρ = 1
+    data[20:25, 2] = 1  # nobody has 0 and 2: ρ = −1
+    data[::2, 3] = 1
+    data[:, 5] = 1  # 4 and 5 are constant
+    inverted = invert_pairs(count_pairs(jnp.asarray(data)))
+    repairs, correlation = inverted.repairs, np.asarray(inverted.correlation)
+    assert np.asarray(repairs.constant).tolist() == [False] * 4 + [True] * 2
+    assert correlation[0, 1] == 1 and correlation[0, 2] == -1 and correlation[1, 2] == -1
+    assert int(repairs.empty) == 3 and int(repairs.outside) == 0 and int(repairs.unseen) == 0
+    assert (correlation[4:, :4] == 0).all() and np.isfinite(inverted.threshold).all()
+    assert inverted.threshold[5] > 2 and inverted.threshold[4] < -2
+    assert len(repairs.lines()) == 2
+
+    smooth = invert_pairs(count_pairs(jnp.asarray(data)), smoothing=1.0)
+    assert int(smooth.repairs.empty) == 0
+    assert 0.8 < smooth.correlation[0, 1] < 1 and -1 < smooth.correlation[0, 2] < -0.4
+
+
+def test_a_moment_outside_its_range_is_moved_to_the_end():
+    """Seen together the two always agree; seen alone the first is mostly on, the second off."""
+    data = jnp.array([[1, 1]] * 5 + [[0, 0]] * 5 + [[1, 0]] * 10 + [[0, 0]] * 10)
+    mask = jnp.array([[True, True]] * 10 + [[True, False]] * 10 + [[False, True]] * 10)
+    inverted = invert_pairs(count_pairs(data, mask))
+    assert inverted.correlation[0, 1] == 1
+    assert int(inverted.repairs.outside) == 1 and int(inverted.repairs.empty) == 0
+    # Means 1/2 and −1/2 allow ⟨s s⟩ up to 0, and it is 1.
+    assert np.isclose(inverted.repairs.excess, 1.0)
+    apart = count_pairs(data, mask & jnp.array([[True, False]] * 20 + [[False, True]] * 10))
+    never = invert_pairs(apart)
+    assert never.correlation[0, 1] == 0 and int(never.repairs.unseen) == 1
+
+
+def test_spectrum_says_what_no_gaussian_has():
+    moments = sum_constraint_moments(4)
+    inverted = invert_moments(moments.mean, moments.correlation).correlation
+    found = spectrum(inverted)
+    assert np.isclose(found.eigenvalues[-1], -0.5, atol=1e-5)
+    assert int(found.num_negative) == 1
+    assert "1 negative eigenvalues, the least -0.5" in found.lines()[0]
+    circle = ring_moments(32)
+    fine = spectrum(invert_moments(circle.mean, circle.correlation).correlation)
+    assert int(fine.num_negative) == 0
+    assert np.allclose(fine.eigenvalues[:2], 16.0, atol=1e-3)
+    assert np.abs(fine.eigenvalues[2:]).max() < 1e-3
+
+
+def test_nearest_correlation_matrix():
+    """It is one; and no correlation matrix on the way back is nearer (a convex problem)."""
+    generator = np.random.default_rng(7)
+    bad = np.clip(generator.normal(scale=0.6, size=(7, 7)), -1, 1)
+    bad = np.triu(bad, 1) + np.triu(bad, 1).T + np.eye(7)
+    nearest = np.asarray(nearest_correlation(jnp.asarray(bad)))
+    assert np.linalg.eigvalsh(bad)[0] < -0.5
+    assert np.allclose(np.diagonal(nearest), 1.0) and np.linalg.eigvalsh(nearest)[0] > -1e-5
+    distance = np.linalg.norm(nearest - bad)
+    for _ in range(50):
+        root = generator.normal(size=(7, 7))
+        other = root @ root.T
+        scale = np.sqrt(np.diagonal(other))
+        other = 0.98 * nearest + 0.02 * other / scale[:, None] / scale
+        assert np.linalg.norm(other - bad) > distance - 1e-4
+
+
+def test_principal_axes_find_an_exact_solution():
+    loadings = np.array([[0.9, 0.5, -0.4, 0.3, 0.7, 0.1], [0.0, 0.6, 0.5, -0.7, 0.2, 0.4]])
+    correlation = loadings.T @ loadings
+    np.fill_diagonal(correlation, 1.0)
+    found = principal_axes(jnp.asarray(correlation), 2, num_steps=2000)
+    assert np.allclose(found.loadings.T @ found.loadings, loadings.T @ loadings, atol=1e-2)
+    assert np.allclose(found.uniqueness, 1 - (loadings**2).sum(axis=0), atol=1e-2)
+    assert not found.held.any()
+
+
+@pytest.mark.parametrize("noise", [1.0, 2.5, "columns"])
+def test_recovers_the_program(data, noise):
+    """Correlations and means of the program with the parameters found, whatever its noise."""
+    if noise == "columns":
+        noise = jnp.linspace(0.5, 2.0, 6)
+    result = MomentInversion(clipped_gaussian).run(
+        random.key(1), 1, data, num_factors=2, noise=noise, progress_bar=False
+    )
+    found = implied_correlation(result.params, noise)
+    # 4000 rows leave standard errors of up to 0.03 a pair.
+    assert np.abs(found - implied_correlation(TRUTH)).max() < 0.08
+    variance = (result.params["weights"] ** 2).sum(axis=0) + jnp.asarray(noise) ** 2
+    on = jax.scipy.stats.norm.cdf(result.params["bias"] / jnp.sqrt(variance))
+    assert np.allclose(on, data.mean(axis=0), atol=1e-4)
+    assert result.reason == "all steps done" and result.losses.shape == (1,)
+
+
+def test_hard_clip_recovers_the_ring():
+    from ppl_models.data import ring
+
+    method = MomentInversion(clipped_gaussian, rank="spectrum")
+    state = method.init(random.key(0), ring(random.key(1), 3000, 16).data, noise=0.0)
+    assert state.rank == 2 and state.edge < 2
+    assert np.allclose((state.params["weights"] ** 2).sum(axis=0), 1.0, atol=1e-4)
+    wanted = np.cos(2 * np.pi * (np.arange(16)[:, None] - np.arange(16)) / 16)
+    assert np.abs(implied_correlation(state.params, 0.0) - wanted).max() < 0.1
+
+
+def test_rank_by_the_spectrum():
+    """Three strong factors are found among twelve columns, none in coin tosses."""
+    weights = 2 * random.normal(random.key(3), (3, 12))
+    params = {"weights": weights, "bias": jnp.linspace(-1, 1, 12)}
+    method = MomentInversion(clipped_gaussian, rank="spectrum")
+    data = simulate(random.key(4), 2000, params=params)
+    assert method.init(random.key(5), data).rank == 3
+    tosses = random.bernoulli(random.key(6), 0.3, data.shape).astype(float)
+    state = method.init(random.key(5), tosses)
+    assert (state.spectrum.eigenvalues > state.edge).sum() <= 1
+    assert "rank" in state.report()
+
+
+def test_standard_errors_against_repetition():
+    """400 data sets: the spread of ρ is known to 3.5 %, its own estimate to less."""
+    params = {"weights": TRUTH["weights"][:, :4], "bias": TRUTH["bias"][:4]}
+    many = simulate(random.key(8), 400 * 500, params=params).reshape(400, 500, 4)
+
+    def one(data):
+        pairs = count_pairs(data)
+        inverted = invert_pairs(pairs)
+        return inverted.correlation, standard_errors(pairs, inverted)
+
+    correlation, error = jax.jit(jax.vmap(one))(many)
+    off = ~np.eye(4, dtype=bool)
+    spread = np.asarray(correlation).std(axis=0)[off]
+    assert np.abs(np.asarray(error).mean(axis=0)[off] / spread - 1).max() < 0.15
+    assert (np.asarray(error)[:, ~off] == 0).all()
+
+
+def test_standard_error_is_infinite_at_the_end():
+    both, one = jnp.array([[20.0, 20.0], [20.0, 30.0]]), jnp.array([[0.0, 0.0], [10.0, 0.0]])
+    pairs = Pairs(both, one, jnp.array([[20.0, 10.0], [10.0, 10.0]]))
+    assert np.isinf(standard_errors(pairs, invert_pairs(pairs))[0, 1])
+
+
+def test_the_contract(data):
+    method = MomentInversion(clipped_gaussian, errors=True, nearest=True)
+    state = method.init(random.key(0), data, num_factors=2)
+    after, loss = jax.jit(method.update)(state, data, num_factors=2)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), state, after))
+    assert loss == state.residual and state.standard_error.shape == (6, 6)
+    traced = jax.jit(lambda x: method.init(random.key(0), x, num_factors=2).params)(data)
+    for name, value in method.get_params(state).items():
+        assert np.allclose(value, traced[name], atol=1e-3)
+    chunked = MomentInversion(clipped_gaussian, chunk_size=300).init(
+        random.key(0), data, num_factors=2
+    )
+    assert np.allclose(chunked.correlation, invert_pairs(count_pairs(data)).correlation, atol=1e-6)
+
+
+def test_admits_clipped_gaussians_only(data):
+    arguments = ((data,), {"num_factors": 2})
+    assert MomentInversion.admits(inspect(clipped_gaussian, *arguments)) is None
+    assert "no clipped Gaussian" in MomentInversion.admits(inspect(latent_trait, *arguments))
+    with pytest.raises(ProgramError, match="no clipped Gaussian"):
+        MomentInversion(latent_trait).init(random.key(0), data, num_factors=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "words"),
+    [
+        ({"rank": "guess"}, {}, "'spectrum'"),
+        ({"rank": 0}, {}, "at least 1"),
+        ({"smoothing": -1.0}, {}, "smoothing"),
+        ({}, {}, "how many factors"),
+        ({"rank": 9}, {}, "only 6 columns"),
+        ({"rank": 2}, {"num_factors": 3}, "num_factors is 3"),
+        ({"rank": 2}, {"init_params": TRUTH}, "does not start"),
+    ],
+)
+def test_errors_before_any_work(data, settings, given, words):
+    with pytest.raises(ValueError, match=words):
+        MomentInversion(clipped_gaussian, **settings).init(random.key(0), data, **given)
+
+
+def test_data_other_than_bits_are_named(data):
+    data = data.astype(float)
+    with pytest.raises(ValueError, match=r"data holds 2\.0 in row 3, column 4"):
+        MomentInversion(clipped_gaussian, rank=1).init(random.key(0), data.at[3, 4].set(2.0))
+    with pytest.raises(ValueError, match="nan"):
+        MomentInversion(clipped_gaussian, rank=1).init(random.key(0), data.at[3, 4].set(jnp.nan))
