@@ -1,7 +1,9 @@
 """The experiments of binary sparse coding, at small size."""
 
 import json
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +11,12 @@ from jax import random
 from oracle import selection_scores
 
 from inference.cli import main
-from inference.studies.papers.sparse_coding import all_bars_found, selection
+from inference.studies.papers.sparse_coding import (
+    all_bars_found,
+    bars_trial,
+    paper_recipe,
+    selection,
+)
 from ppl_models.data import bars
 
 
@@ -44,6 +51,16 @@ def test_bars_command_writes_its_numbers(tmp_path):
         assert abs(numbers["sigma_mean"] - 2.0) < 0.1
     else:
         assert numbers["sigma_mean"] > 2.0  # what is not explained is noise
+
+
+def test_improved_recipe_chooses_among_its_starts_by_free_energy():
+    method, key = paper_recipe(1.0), random.key(3)
+    trial = jax.jit(partial(bars_trial, method, 300, 3, num_steps=12))(key)
+    key_data, key_fit = random.split(key)
+    data = bars(key_data, 300).data
+    runs = [method.run(k, 13, data, num_causes=10) for k in random.split(key_fit, 3)]
+    assert int(trial.chosen) == int(np.argmin([run.losses[-1] for run in runs]))
+    assert trial.noise.shape == (3, 12)
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,6 @@ def all_bars_found(true: Array, learned: Array) -> Array:
 def run_bars(options: argparse.Namespace) -> Outcome:
     """`bsc-bars`: how often all bars are found, and πH and σ at the end."""
     trials = options.trials
-    if trials is None:
-        trials = 1000 if options.full else 100
     if trials < 1 or options.num_data < 1:
         raise InputError("--trials and --num-data must be at least 1")
     if not 0 < options.init_active < 10:
@@ -152,7 +150,7 @@ def run_bars(options: argparse.Namespace) -> Outcome:
 
 
 def bars_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=int, help="sets of data, 100 (with --full 1000)")
+    parser.add_argument("--trials", type=int, default=1000, help="sets of data (%(default)s)")
     parser.add_argument("--num-data", type=int, default=1000, help="rows of a set (%(default)s)")
     parser.add_argument(
         "--init-active", type=float, default=5.0, help="πH at the start (%(default)s)"
