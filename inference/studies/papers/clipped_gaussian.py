@@ -160,7 +160,7 @@ def run_digits(namespace: argparse.Namespace) -> Outcome:
         "morph_hamming": np.asarray(path.hamming, int),
         "morph_ends_wrong": np.asarray(path.wrong, int),
     }
-    spectra = {"bits": binary, "Gaussian": gaussian, "Gaussian, nearest": repaired}
+    spectra = {"bits": binary, "Gaussian": gaussian, "Gaussian, smoothed, nearest": repaired}
     return Outcome(numbers, lambda: _draw_digits(state, spectra, edge, path, bits[pair], shape))
 
 
