@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,7 +14,7 @@ from inference.cells import count_cells, entropy
 from inference.methods.moments import MomentInversion, MomentState
 from inference.pairs import Pairs, count_pairs, invert_moments
 from inference.probit import Morph, modes, morph, reconstruct
-from inference.spectrum import implied_correlation, nearest_correlation
+from inference.spectrum import nearest_correlation
 from inference.studies.experiment import Experiment, Outcome
 from inference.tetrachoric import correlation_of_cells
 from ppl_models import clipped_gaussian
@@ -320,91 +319,6 @@ def _draw_constraint(sizes: np.ndarray, least: np.ndarray) -> Figure:
     return figure
 
 
-def run_baselines(namespace: argparse.Namespace) -> Outcome:
-    """NUTS and SVI on the same program: correlations recovered, and the time it takes."""
-    from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, init_to_value
-    from numpyro.infer.autoguide import AutoNormal
-    from numpyro.optim import Adam
-
-    rows, columns, rank = namespace.rows, namespace.columns, 2
-    draws, svi_steps = namespace.draws, namespace.svi_steps
-    if min(rows, draws, svi_steps) < 2 or columns < 3:
-        raise InputError("--rows, --draws and --svi-steps must be at least 2, --columns 3")
-    keys = random.split(random.key(namespace.seed), 6)
-    sizes = {"num_data": rows, "num_features": columns, "num_factors": rank}
-    truth = {
-        "weights": random.normal(keys[0], (rank, columns)),
-        "bias": random.uniform(keys[1], (columns,), minval=-1.0, maxval=1.0),
-    }
-    simulate = Predictive(clipped_gaussian, posterior_samples=truth, batch_ndims=0)
-    data = simulate(keys[2], **sizes)["observed"]
-    wanted = np.asarray(implied_correlation(truth))
-    pairs = np.triu_indices(columns, k=1)
-    found: dict[str, np.ndarray] = {}
-    table: dict[str, dict[str, float]] = {}
-
-    def record(name: str, correlation: Array, seconds: float, compiling: float) -> None:
-        found[name] = np.asarray(correlation)
-        error = np.abs(found[name] - wanted)[pairs]
-        table[name] = {
-            "mean_abs_error": float(error.mean()),
-            "seconds": seconds,
-            "compile_seconds": compiling,
-        }
-
-    def timed(work: Any) -> tuple[Any, float]:
-        began = time.perf_counter()
-        return jax.block_until_ready(work()), time.perf_counter() - began
-
-    method = MomentInversion(clipped_gaussian)
-    _, cold = timed(lambda: method.init(keys[3], data, num_factors=rank))
-    state, warm = timed(lambda: method.init(keys[3], data, num_factors=rank))
-    record("moments, pairs", state.correlation, warm, cold - warm)
-    record("moments, factors", implied_correlation(state.params), warm, cold - warm)
-
-    # Both start from the moments' parameters, so that neither loses time looking for them.
-    start = init_to_value(values={**state.params})
-    guide = AutoNormal(clipped_gaussian, init_loc_fn=start)
-    svi = SVI(clipped_gaussian, guide, Adam(0.02), Trace_ELBO())
-    step = {"num_factors": rank, "progress_bar": False}
-    _, first = timed(lambda: svi.run(keys[4], svi_steps, data, **step).params)
-    params, second = timed(lambda: svi.run(keys[4], svi_steps, data, **step).params)
-    drawn = guide.sample_posterior(keys[4], params, data, num_factors=rank, sample_shape=(200,))
-    record("SVI, normal guide", implied_correlation(drawn).mean(axis=0), second, first - second)
-
-    mcmc = MCMC(
-        NUTS(clipped_gaussian, init_strategy=start),
-        num_warmup=draws, num_samples=draws, progress_bar=False,
-    )  # fmt: skip
-    # Once only, it is slow: its seconds include compilation.
-    kept, whole = timed(lambda: mcmc.run(keys[5], data, num_factors=rank) or mcmc.get_samples())
-    record("NUTS", implied_correlation(kept).mean(axis=0), whole, float("nan"))
-    numbers = {"rows": rows, "columns": columns, "factors": rank, "methods": table}
-    return Outcome(numbers, lambda: _draw_baselines(wanted[pairs], found, table, pairs))
-
-
-def baselines_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=300, help="of the data (default 300)")
-    parser.add_argument("--columns", type=int, default=8, help="of the data (default 8)")
-    parser.add_argument("--draws", type=int, default=200, help="of NUTS, after as many to warm up")
-    parser.add_argument("--svi-steps", type=int, default=2000, help="of SVI (default 2000)")
-
-
-def _draw_baselines(wanted: np.ndarray, found: dict, table: dict, pairs: Any) -> Figure:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(found), figsize=(3.4 * len(found), 4.6), sharey=True)
-    for panel, (name, correlation) in zip(axes, found.items(), strict=True):
-        panel.axline((0, 0), slope=1, color="black", linewidth=0.8)
-        panel.plot(wanted, correlation[pairs], "o", markersize=4, alpha=0.7)
-        error, seconds = table[name]["mean_abs_error"], table[name]["seconds"]
-        spent = f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
-        panel.set_title(f"{name}\nerror {error:.3f}, {spent}")
-        panel.set(xlabel="true correlation", aspect="equal")
-    axes[0].set_ylabel("recovered")
-    return figure
-
-
 EXPERIMENTS = (
     Experiment(
         "clipped-ring",
@@ -422,11 +336,5 @@ EXPERIMENTS = (
         "clipped-constraint",
         "spins that add up to nought, which no Gaussian makes (Lee & Sompolinsky 1998, discussion)",
         run_constraint,
-    ),
-    Experiment(
-        "clipped-baselines",
-        "moment inversion, SVI and NUTS on one clipped Gaussian: correlations and time",
-        run_baselines,
-        baselines_options,
     ),
 )
