@@ -116,7 +116,10 @@ def inspect(
     >>> parts.plate, parts.num_data, parts.num_bits, parts.parameters
     ('data', 7, 10, ('weights', 'noise', 'sparsity'))
     """
-    trace = trace_shapes(model, args, kwargs or {})
+    return run_abstractly(model, args, kwargs or {}, lambda trace: _dissect(trace, sites, plate))
+
+
+def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Anatomy:
     frames: dict[str, Any] = {}
     for site in trace.values():
         for frame in site.get("cond_indep_stack", ()):
@@ -162,18 +165,28 @@ def inspect(
     )
 
 
-def trace_shapes(model: Callable, args: tuple, kwargs: dict) -> dict[str, dict]:
-    """The trace of one abstract run, hidden from every handler outside."""
-    found: dict[str, dict] = {}
+def run_abstractly(
+    model: Callable, args: tuple, kwargs: dict, read: Callable[[dict[str, dict]], Any]
+) -> Any:
+    """What `read` makes of the trace of one abstract run, hidden from every handler outside.
+
+    The trace holds tracers of a run that is over as soon as this returns: what `read` gives back
+    must hold none.
+    """
+    found = []
 
     def run() -> None:
         with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0):
             model(*args, **kwargs)
-        found.update(trace)
+        found.append(read(trace))
 
-    # The sites' distributions hold tracers of a finished trace: only their shapes may be looked at.
     jax.eval_shape(run)
-    return found
+    return found[0]
+
+
+def trace_shapes(model: Callable, args: tuple, kwargs: dict) -> dict[str, dict]:
+    """The trace of one abstract run, of which only shapes may be looked at; not inside `jit`."""
+    return run_abstractly(model, args, kwargs, dict)
 
 
 def _data_plate(trace: dict, sites: Sequence[str] | None, plate: str | None, frames: dict) -> str:

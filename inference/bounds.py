@@ -57,7 +57,8 @@ class BoundedBernoulli(dist.Distribution):
     @validate_sample
     def log_prob(self, value: Array) -> Array:
         signed = (2.0 * value - 1.0) * self.logits
-        quadratic = curvature(self.xi) * (signed**2 - self.xi**2)
+        # A² without the sign: the curvature is then seen not to depend on the bit.
+        quadratic = curvature(self.xi) * (self.logits**2 - self.xi**2)
         return log_sigmoid(self.xi) + (signed - self.xi) / 2.0 + quadratic
 
 

@@ -21,7 +21,7 @@ from jax import Array
 from jax.scipy.special import logsumexp
 from numpyro.primitives import Messenger
 
-from inference.anatomy import Anatomy, Latent, ProgramError, inspect, trace_shapes
+from inference.anatomy import Anatomy, Latent, ProgramError, inspect, run_abstractly
 from inference.bounds import BoundedBernoulli, BoundedCategorical, map_base, unmasked
 from inference.mixture import StateMixture
 from inference.states import AllStates, StateSet
@@ -118,12 +118,13 @@ class marginal(Messenger):  # noqa: N801
     def _has_children(self, anatomy: Anatomy, latent: Latent, args: tuple, kwargs: dict) -> bool:
         gap = (1,) * (anatomy.nesting - latent.batch_ndim)
         twice = jnp.zeros((2, *gap, *latent.shape), jnp.int32)
-        sites = trace_shapes(states(self.fn, {latent.name: twice}), args, kwargs)
-        return any(
-            len(site["fn"].batch_shape) > anatomy.nesting
-            for site in sites.values()
-            if site["type"] == "sample"
-        )
+
+        def deepest(trace: dict[str, dict]) -> int:
+            sites = [site for site in trace.values() if site["type"] == "sample"]
+            return max(len(site["fn"].batch_shape) for site in sites)
+
+        program = states(self.fn, {latent.name: twice})
+        return run_abstractly(program, args, kwargs, deepest) > anatomy.nesting
 
     def process_message(self, msg: dict[str, Any]) -> None:
         run = self._run

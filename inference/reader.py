@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 
-from inference.anatomy import Anatomy, ProgramError, inspect, trace_shapes
+from inference.anatomy import Anatomy, ProgramError, inspect, run_abstractly
 from inference.local import (
     Params,
     Structure,
@@ -141,26 +141,26 @@ def open_program(
 
 def check_support(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict[str, Any]) -> None:
     """Refuse observations that the program gives no probability, before any work."""
-    trace = trace_shapes(model, args, kwargs)
-    for name in anatomy.observed:
-        site = trace[name]
-        try:
-            inside = np.asarray(site["fn"].support(site["value"]))
-        except Exception:  # data or bounds that are not known yet, or a support that cannot say
-            continue
-        if not inside.all():
-            where = tuple(int(i) for i in np.argwhere(~inside)[0])
-            found = np.asarray(site["value"])[where]
-            raise ValueError(
-                f"site {name!r} is given {found} at index {where}, outside its support: "
-                f"{_words(site['fn'].support)}"
-            )
 
+    def check(trace: dict[str, dict]) -> None:
+        for name in anatomy.observed:
+            support, value = trace[name]["fn"].support, trace[name]["value"]
+            while isinstance(support, constraints.independent):
+                support = support.base_constraint
+            try:
+                with jax.ensure_compile_time_eval():
+                    inside = np.asarray(support(value))
+            except Exception:  # data or bounds that are not known yet
+                continue
+            if not inside.all():
+                where = tuple(int(i) for i in np.argwhere(~inside)[0])
+                words = "0 and 1" if support is constraints.boolean else str(support)
+                raise ValueError(
+                    f"site {name!r} is given {np.asarray(value)[where]} at index {where}, "
+                    f"outside its support: {words}"
+                )
 
-def _words(support: Any) -> str:
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return "0 and 1" if support is constraints.boolean else str(support)
+    run_abstractly(model, args, kwargs, check)
 
 
 def check_data(args: tuple, kwargs: dict[str, Any]) -> None:
