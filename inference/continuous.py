@@ -258,10 +258,14 @@ def by_quadrature(
 
 
 def default_nodes(num_factors: int) -> int:
-    """Nodes a dimension that leave an error of about 1e-4 nats a row on ordinary data."""
+    """Nodes a dimension, for an error of about 1e-4 nats a row also where weights are large.
+
+    On copies of three patterns, whose weights grow to 7, 9, 15 and 21 nodes in each of two
+    dimensions are off by 0.008, 0.002 and 0.0001; where weights are below 3, 9 are enough.
+    """
     if num_factors > 3:
         raise ProgramError(
             f"quadrature over {num_factors} dimensions takes too many points: it is for up to 3; "
             "use BoundEM, or MonteCarloEM"
         )
-    return {1: 21, 2: 15, 3: 9}[num_factors]
+    return {1: 41, 2: 21, 3: 11}[num_factors]

@@ -57,7 +57,7 @@ class QuadratureEM(Algorithm):
     the expected log joint for any other program.
 
     :param model: any program with continuous latents inside its data plate, at most 3 a datum.
-    :param num_nodes: nodes a dimension; by default 21, 15, 9 in 1, 2, 3 dimensions.
+    :param num_nodes: nodes a dimension; by default 41, 21, 11 in 1, 2, 3 dimensions.
     :param accelerate: Anderson steps with a safeguard: see `inference.acceleration`.
     :param prior: maximise the posterior of the parameters instead of the likelihood.
     :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.
