@@ -137,8 +137,12 @@ def test_a_path_never_leaves_the_images():
     flips = np.abs(np.diff(path.images, axis=0)).sum(axis=0)
     assert flips.max() == 1
     assert path.hamming.sum() == np.abs(path.images[0] - path.images[-1]).sum() > 5
-    # An image of the model is found again but for bits near their edge, as noise moves the mode.
-    assert path.wrong.max() <= 4
+    # The mode under noise is not the image itself; how far off it is, is told, and it is nearer
+    # than the image of the prior's mode.
+    reached = np.asarray(path.images)[[0, -1]]
+    np.testing.assert_array_equal(path.wrong, np.abs(reached - np.asarray(ends)).sum(axis=1))
+    prior_mode = np.asarray(params["bias"] > 0).astype(float)
+    assert (np.asarray(path.wrong) < np.abs(prior_mode - np.asarray(ends)).sum(axis=1)).all()
     with pytest.raises(ValueError, match="at least 2"):
         morph(params, ends[0], ends[1], 1)
     with pytest.raises(ValueError, match="noise"):
