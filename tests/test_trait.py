@@ -255,6 +255,26 @@ def test_slope_at_points_is_the_programs(kind):
     np.testing.assert_allclose(found[-1], slope["bias"], atol=1e-8)
 
 
+def test_optimised_code_is_right():
+    """Two columns of three levels: XLA's optimiser once got the sum over them wrong by 16 nats."""
+    kinds = ("real", "binary", 3, 3)
+    columns = Regressions(kinds)
+    rng = np.random.default_rng(0)
+    data = np.column_stack([rng.normal(size=50), rng.integers(0, [2, 3, 3], (50, 3))])
+    mask = rng.random(data.shape) < 0.8
+    params = {
+        "weights": rng.normal(size=(2, 6)), "bias": rng.normal(size=6), "noise": np.array([0.7])
+    }  # fmt: skip
+    points = jnp.asarray(rng.normal(size=(49, 50, 2)), float)
+    responses = columns.responses(((jnp.asarray(data),), {"mask": jnp.asarray(mask)}))
+    inputs = (as_jax(params), responses, points)
+    fast = jax.jit(
+        columns.point_log_likelihood, compiler_options={"xla_backend_optimization_level": 3}
+    )
+    plain = columns.point_log_likelihood(*inputs)  # operation by operation
+    np.testing.assert_allclose(fast(*inputs), plain, atol=1e-4)
+
+
 # --- the methods
 
 

@@ -281,7 +281,7 @@ def accuracy_figure(kept: dict[str, Any]) -> Figure:
         rows, bits = one["data"].shape
         top.set(xlabel="processor seconds", ylabel="nats a row", xscale="log")
         top.set_title(f"{name}: {rows} rows of {bits} bits")
-        top.legend(loc="lower left")
+        top.legend(loc="upper right", fontsize=10)
         _posteriors(low, one)
     return page
 
@@ -290,7 +290,7 @@ def _posteriors(axes: Any, one: dict[str, Any]) -> None:
     params, posterior, away = one["bound"]
     chosen = int(np.argsort(away)[len(away) // 2])  # of typical divergence
     mean, spread = np.asarray(posterior.mean[chosen]), np.asarray(posterior.covariance[chosen])
-    reach = 4.0 * np.sqrt(np.diagonal(spread).max())
+    reach = 4.6 * np.sqrt(np.diagonal(spread).max())
     side = np.linspace(-reach, reach, 81)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 1, 2) + mean
     row = jnp.asarray(one["data"][chosen : chosen + 1])
