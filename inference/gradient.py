@@ -47,6 +47,11 @@ def transforms(reader: Reader, params: Params, arguments: Arguments) -> dict[str
     return out
 
 
+def gradient_runs(reader: Reader, num_states: int) -> int:
+    """On how many states of a row `gradient_step` runs the program: none where moments do."""
+    return 0 if reader.structure is Structure.SHARED else num_states
+
+
 def gradient_step(
     reader: Reader,
     params: Params,

@@ -12,7 +12,7 @@ from jax import Array
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy
 from inference.expectation import Candidates, Expectation
-from inference.gradient import gradient_step
+from inference.gradient import gradient_runs, gradient_step
 from inference.local import Params, Structure, log_prior, prior_draw
 from inference.reader import Reader, open_program
 from inference.rows import Rows, map_over_chunks, sum_over_chunks
@@ -101,11 +101,13 @@ class EM(Algorithm):
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         reader, rows = self._open(args, kwargs)
         sets = self._sets(reader)
-        size = chunk_rows(self.chunk_size, reader, _num_states(sets, reader), rows)
+        m_step = self.m_step or (None if self.prior else closed_form(self.model, kwargs))
+        num_states = _num_states(sets, reader)
+        num_runs = gradient_runs(reader, num_states) if m_step is None else 0
+        size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
         chunk_reader = reader.at(size)
         weights = jnp.ones(rows.num_data)
         memory = _memory(sets, reader)
-        m_step = self.m_step or (None if self.prior else closed_form(self.model, kwargs))
 
         def summarise(arguments: Any, extra: Any, fresh: Array) -> Any:
             weights, memory = extra

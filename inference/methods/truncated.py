@@ -12,7 +12,7 @@ from jax import Array, random
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError
 from inference.expectation import Candidates, Select
-from inference.gradient import gradient_step
+from inference.gradient import gradient_runs, gradient_step
 from inference.local import Params, Structure, log_prior
 from inference.methods.em import EMState, Posterior, chunk_rows, open_cached, start_params
 from inference.missed import missed_mass
@@ -118,11 +118,12 @@ class TruncatedEM(Algorithm):
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         reader, rows = self._open(args, kwargs)
         params, num_bits = state.params, reader.anatomy.num_bits
-        size = chunk_rows(self.chunk_size, reader, self.sets.num_states(num_bits), rows)
+        m_step, num_states = self._m_step(kwargs), self.sets.num_states(num_bits)
+        num_runs = gradient_runs(reader, num_states) if m_step is None else 0
+        size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
         key, key_search, key_noise = random.split(state.rng_key, 3)
         memory, weights = state.memory, jnp.ones(rows.num_data)
         # One pass, unless states are to be kept or the data to learn from must be chosen first.
-        m_step = self._m_step(kwargs)
         chosen_here = (
             self.cut is not None
             and m_step is not None
