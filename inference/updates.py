@@ -112,7 +112,7 @@ def truncation(sparsity: Array, num_causes: int, max_active: int) -> tuple[Array
     r"""A(π) and B(π) of eq. (8): the binomial's mass up to γ, and its first moment there.
 
     >>> a, b = truncation(jnp.array(0.2), 10, 10)
-    >>> float(a.round(5)), float((0.2 * a / b).round(5))
+    >>> round(float(a), 5), round(float(0.2 * a / b), 5)
     (1.0, 0.1)
     """
     k = np.arange(min(max_active, num_causes) + 1)
