@@ -6,6 +6,7 @@ Read in this order: `handlers` (what a reading is), `anatomy` and `local` (what 
 
 from inference.algorithm import Algorithm, DivergedError, RunResult
 from inference.anatomy import Anatomy, ProgramError, inspect
+from inference.annealed import anneal, log_mean
 from inference.cells import count_cells, entropy, enumerate_cells
 from inference.continuous import FactorPosterior
 from inference.factor_em import canonical
@@ -43,6 +44,7 @@ __all__ = [
     "RunResult",
     "Structure",
     "TruncatedEM",
+    "anneal",
     "canonical",
     "count_cells",
     "entropy",
@@ -50,6 +52,7 @@ __all__ = [
     "implied_correlation",
     "inspect",
     "log_joint",
+    "log_mean",
     "marginal",
     "morph",
     "quadratic_bound",
