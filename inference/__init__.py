@@ -9,6 +9,7 @@ from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.annealed import anneal, log_mean
 from inference.cells import count_cells, entropy, enumerate_cells
 from inference.continuous import FactorPosterior
+from inference.evidence import Evidence, Likelihood, likelihood, log_likelihood
 from inference.factor_em import canonical
 from inference.handlers import marginal, quadratic_bound, states
 from inference.information import standard_errors
@@ -33,8 +34,10 @@ __all__ = [
     "BoundEM",
     "Cut",
     "DivergedError",
+    "Evidence",
     "FactorPosterior",
     "Given",
+    "Likelihood",
     "MomentInversion",
     "MonteCarloEM",
     "Persistent",
@@ -51,7 +54,9 @@ __all__ = [
     "enumerate_cells",
     "implied_correlation",
     "inspect",
+    "likelihood",
     "log_joint",
+    "log_likelihood",
     "log_mean",
     "marginal",
     "morph",

@@ -176,11 +176,16 @@ def _precision(function: Callable[[Array], Array], place: Array) -> Array:
 def about_modes(
     reader: FactorReader, params: Params, arguments: Arguments, modes: Array, rule: Rule
 ) -> Rule:
-    """The rule moved to each datum's mode and scaled by the curvature there: points (S, n, Q)."""
+    """The rule moved to each datum's mode and scaled by the curvature there: points (S, n, Q).
+
+    All data share the points of the rule, (S, Q), or each has its own, (S, n, Q).
+    """
     function = row_function(reader.model, reader.anatomy, params, arguments)
     covariance, log_det = invert(_precision(function, modes))
-    points = modes + jnp.einsum("nqr,sr->snq", root(covariance), rule.points)
-    return Rule(points, rule.log_weights[:, None] - 0.5 * log_det)
+    shared = rule.points.ndim == 2
+    points = jnp.einsum("nqr,sr->snq" if shared else "nqr,snr->snq", root(covariance), rule.points)
+    weights = rule.log_weights[:, None] if shared else rule.log_weights
+    return Rule(modes + points, weights - 0.5 * log_det)
 
 
 def weigh(

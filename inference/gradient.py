@@ -23,7 +23,7 @@ from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 
-from inference.local import Params, Structure, log_prior
+from inference.local import Params, log_prior
 from inference.reader import Reader, shared_hessian
 from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
 
@@ -49,7 +49,7 @@ def transforms(reader: Reader, params: Params, arguments: Arguments) -> dict[str
 
 def gradient_runs(reader: Reader, num_states: int) -> int:
     """On how many states of a row `gradient_step` runs the program: none where moments do."""
-    return 0 if reader.structure is Structure.SHARED else num_states
+    return 0 if reader.structure.shared else num_states
 
 
 def gradient_step(
@@ -67,7 +67,7 @@ def gradient_step(
     """New parameters after `num_steps` of L-BFGS on the expected log joint."""
     few, one = rows.slice(0, 1), reader.at(1)
     maps = transforms(one, params, few)
-    build = _by_moments if reader.structure is Structure.SHARED else _by_states
+    build = _by_moments if reader.structure.shared else _by_states
     by_chunk, at_once, extra = build(reader, params, rows, chunk_size, weights, memory, expect)
     count = jnp.maximum(weights.sum(), 1.0)
 

@@ -75,9 +75,15 @@ def log_prior(model: Callable, anatomy: Anatomy, params: Params, arguments: Argu
 class Structure(Enum):
     """How the log joint of a datum depends on its latents."""
 
+    LINEAR = "linear: no latent minds the others"
     SHARED = "quadratic, one Hessian for all data"
     PER_DATUM = "quadratic, a Hessian for each datum"
     GENERAL = "not quadratic"
+
+    @property
+    def shared(self) -> bool:
+        """Whether all data have the same Hessian, nought included."""
+        return self in (Structure.LINEAR, Structure.SHARED)
 
 
 def linear_part(function: Callable[[Array], Array], point: Array) -> tuple[Array, Array]:
@@ -144,7 +150,7 @@ def find_structure(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
     # compile time would be computed, operation by operation, for nothing.
     with jax.enable_x64(True):
         with jax.ensure_compile_time_eval():
-            leaves = [_stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
+            leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
         few = inspect(model, *rows.join(leaves), sites=anatomy.names, plate=anatomy.plate)
         if few.num_data != num_rows:
             raise ProgramError(
@@ -161,7 +167,7 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[Array])
     # Compiled as one: run operation by operation it would take many seconds. It runs three times on
     # a few numbers, so that optimising it would take longer than it ever saves.
     @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-    def errors(key: Array, leaves: list[Array]) -> tuple[Array, Array]:
+    def errors(key: Array, leaves: list[Array]) -> tuple[Array, Array, Array]:
         arguments = rows.join(leaves)
         key_params, key_bits, key_rate = random.split(key, 3)
         bits = random.uniform(key_bits, shape) < random.uniform(key_rate, (32, 1, 1))
@@ -179,15 +185,18 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[Array])
         spread = 1.0 + jnp.abs(direct - constant).max()
         size = jnp.abs(quadratic).max()
         uneven = jnp.abs(quadratic - quadratic[:1]).max()
-        return jnp.abs(read - direct).max() / spread, uneven / jnp.where(size > 0, size, 1.0)
+        error = jnp.abs(read - direct).max() / spread
+        return error, uneven / jnp.where(size > 0, size, 1.0), size / spread
 
     try:
         trials = [errors(random.key(seed), leaves) for seed in range(3)]
     except TypeError:
         return Structure.GENERAL  # the program needs whole numbers (it indexes with its latents)
-    if not all(error <= 1e-6 for error, _ in trials):  # also when NaN
+    if not all(error <= 1e-6 for error, _, _ in trials):  # also when NaN
         return Structure.GENERAL
-    same = all(uneven <= 1e-9 for _, uneven in trials)
+    if all(size <= 1e-12 for _, _, size in trials):
+        return Structure.LINEAR
+    same = all(uneven <= 1e-9 for _, uneven, _ in trials)
     return Structure.SHARED if same else Structure.PER_DATUM
 
 
@@ -211,7 +220,7 @@ def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Argumen
     return {name: trace[name]["value"] for name in anatomy.parameters}
 
 
-def _stand_in(leaf: Any, num_rows: int, seed: int) -> Array:
+def stand_in(leaf: Any, num_rows: int, seed: int) -> Array:
     """A few rows like those of `leaf`, but no two alike: the form must not hang on their values.
 
     The first holds the least value of each column and the last the largest, so that an index or a

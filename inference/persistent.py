@@ -17,7 +17,7 @@ from jax.scipy.special import logsumexp
 
 from inference.anatomy import ProgramError
 from inference.expectation import Expectation
-from inference.local import Params, Structure
+from inference.local import Params
 from inference.reader import Reader
 from inference.rows import Arguments
 
@@ -101,7 +101,7 @@ class Persistent(NamedTuple):
 
 def _values(reader: Reader, params: Params, arguments: Arguments, bits: Array) -> Array:
     """Log joint of states (n, K, bits): (n, K)."""
-    if reader.structure is Structure.SHARED:
+    if reader.structure.shared:
         return reader.form(params, arguments).value(bits)
     return reader.log_joint(params, jnp.swapaxes(bits, 0, 1), arguments).T
 

@@ -55,7 +55,7 @@ class Reader(NamedTuple):
         rows, one = self.rows(arguments), self.at(1)
         point = general_position(1, self.anatomy.num_bits)
         hessian = None
-        if self.structure is Structure.SHARED:
+        if self.structure.shared:
             hessian = shared_hessian(self, params, arguments)
 
         def read(leaves: tuple) -> tuple[Array, Array]:

@@ -163,7 +163,7 @@ def _cases():
         "combination_machine": Case(
             combination_machine, oracle.log_joint_combination_machine,
             {"weights": rng.normal(0.1, 0.8, wide), "bias": rng.normal(-0.5, 0.8, NUM_CAUSES)},
-            bits, causes, {"causes": 4}, Structure.SHARED,
+            bits, causes, {"causes": 4}, Structure.LINEAR,
         ),
         "noisy_or": Case(
             noisy_or_network, oracle.log_joint_noisy_or_network,

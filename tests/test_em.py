@@ -75,7 +75,7 @@ def reader_of(case, structure=None):
 
 def structures(case):
     """The form that was found, and those above it that hold as well."""
-    order = [Structure.SHARED, Structure.PER_DATUM, Structure.GENERAL]
+    order = [Structure.LINEAR, Structure.SHARED, Structure.PER_DATUM, Structure.GENERAL]
     return order[order.index(case.structure) :]
 
 

@@ -1,0 +1,227 @@
+"""The marginal log likelihood of each row, latents summed out: one estimator for all methods.
+
+Whatever method gave the parameters, they are judged by log p(y_n | θ), and by the same estimate of
+it. Which one is read off the program, the first that applies:
+
+    no latents                                the program itself
+    binary latents, log joint linear in them  closed form, a sum of softplus
+    discrete latents, few enough states       all states
+    up to 3 continuous latents                quadrature about each datum's mode
+    more of them                              importance sampling about each datum's mode
+
+The first three are exact. The others say how far off they may be, row by row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+from jax.scipy.special import logsumexp
+
+from inference.anatomy import Anatomy, ProgramError, inspect
+from inference.annealed import log_mean
+from inference.continuous import (
+    FactorReader,
+    Rule,
+    about_modes,
+    chunk_of,
+    climb,
+    default_nodes,
+    gauss_hermite,
+    width,
+)
+from inference.gaussian import log_normal
+from inference.handlers import marginal
+from inference.local import Params, Structure, log_joint
+from inference.methods.em import EM
+from inference.reader import Reader, check_data, open_program
+from inference.rows import Arguments, Rows, map_over_chunks, rows_of
+
+MAX_STATES = 1 << 14
+"""States of a datum that are listed; beyond, their sum is estimated."""
+
+
+class Evidence(NamedTuple):
+    """Marginal log likelihoods and how far off each may be."""
+
+    value: Array  # (num_data,)
+    error: Array  # (num_data,) nought if exact; else a standard error or the change at finer nodes
+
+
+class Likelihood(NamedTuple):
+    """How log p(y_n | θ) of given rows is found, as a pure function of parameters and rows."""
+
+    how: str  # in words
+    exact: bool
+    rows: Rows
+    function: Callable[[Params, Rows], Evidence]
+
+    def __call__(self, params: Params) -> Evidence:
+        """The evidence of each row, (num_data,)."""
+        return self._compiled(lambda rows: self.function(params, rows))
+
+    def of_draws(self, draws: Params) -> Evidence:
+        """The evidence under each of many draws of the parameters, (num_draws, num_data)."""
+        return self._compiled(lambda rows: lax.map(lambda p: self.function(p, rows), draws))
+
+    def _compiled(self, function: Callable[[Rows], Evidence]) -> Evidence:
+        # The data go in as an argument: a constant would be copied into the compiled program.
+        hollow = self.rows._replace(leaves=())
+        return jax.jit(lambda leaves: function(hollow._replace(leaves=leaves)))(self.rows.leaves)
+
+
+def log_likelihood(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Evidence:
+    """The marginal log likelihood of each row under the parameters.
+
+    >>> from ppl_models import bernoulli_mixture
+    >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
+    >>> found = log_likelihood(bernoulli_mixture, params, jnp.array([[1]]), num_components=2)
+    >>> round(float(jnp.exp(found.value[0])), 4)
+    0.5
+    """
+    return likelihood(model, *args, **kwargs)(params)
+
+
+def likelihood(
+    model: Callable,
+    *args: Any,
+    num_nodes: int | None = None,
+    num_draws: int = 1000,
+    max_states: int = MAX_STATES,
+    **kwargs: Any,
+) -> Likelihood:
+    """Choose the estimator for a program on its data; see the top of this file.
+
+    :param num_nodes: nodes a dimension of the quadrature.
+    :param num_draws: draws a row where the evidence is sampled.
+    :param max_states: list a datum's states up to here.
+
+    >>> from ppl_models import latent_trait
+    >>> likelihood(latent_trait, jnp.zeros((3, 4)), num_factors=2).how
+    'quadrature, 21 nodes in each of 2 dimensions'
+    """
+    check_data(args, kwargs)
+    anatomy = inspect(model, args, kwargs)
+    if not anatomy.observed:
+        raise ProgramError(
+            f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
+        )
+    if not anatomy.latents:
+        return _without_latents(model, anatomy, args, kwargs)
+    discrete = [x for x in anatomy.latents if x.num_values is not None]
+    if len(discrete) == len(anatomy.latents):
+        return _discrete(model, anatomy, args, kwargs, max_states)
+    if discrete:
+        # The discrete ones are summed inside, the continuous ones integrated outside.
+        model = marginal(model)
+        kept = tuple(x for x in anatomy.latents if x.num_values is None)
+        anatomy = anatomy._replace(latents=kept)
+    reader, rows = FactorReader(model, anatomy), rows_of(anatomy, args, kwargs)
+    if reader.num_factors <= 3:
+        return _quadrature(reader, rows, num_nodes or default_nodes(reader.num_factors))
+    return _sampled(reader, rows, num_draws)
+
+
+def _without_latents(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> Likelihood:
+    def function(params: Params, rows: Rows) -> Evidence:
+        none = jnp.zeros((1, 1, 0))
+        value = log_joint(model, anatomy, params, none, rows.join(rows.leaves))[0]
+        return Evidence(value, jnp.zeros_like(value))
+
+    return Likelihood("the program itself", True, rows_of(anatomy, args, kwargs), function)
+
+
+def _discrete(
+    model: Callable,
+    anatomy: Anatomy,
+    args: tuple,
+    kwargs: dict,
+    max_states: int,
+) -> Likelihood:
+    known = Structure.GENERAL if not anatomy.binary else None
+    reader, rows = open_program(model, args, kwargs, structure=known, plate=anatomy.plate)
+    if reader.structure is Structure.LINEAR:
+        return _linear(reader, rows)
+    num_states = math.prod((x.num_values or 1) ** x.size for x in anatomy.latents)
+    if num_states > max_states:
+        raise ProgramError(
+            f"a datum has {num_states} states: at most {max_states} are listed (max_states=...)"
+        )
+    em = EM(model, plate=anatomy.plate, structure=reader.structure)
+
+    def function(params: Params, rows: Rows) -> Evidence:
+        args, kwargs = rows.join(rows.leaves)
+        value = em.posterior(params, *args, **kwargs).evidence
+        return Evidence(value, jnp.zeros_like(value))
+
+    return Likelihood(f"all {num_states} states", True, rows, function)
+
+
+def _linear(reader: Reader, rows: Rows) -> Likelihood:
+    """Σ_s exp(c + b·s) is the product of 1 + exp(b_h) over the bits."""
+
+    def function(params: Params, rows: Rows) -> Evidence:
+        form = reader.form(params, rows.join(rows.leaves))
+        value = form.constant + jax.nn.softplus(form.linear).sum(-1)
+        return Evidence(value, jnp.zeros_like(value))
+
+    return Likelihood("closed form", True, rows, function)
+
+
+def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
+    fine = gauss_hermite(reader.num_factors, num_nodes)
+    coarse = gauss_hermite(reader.num_factors, max(3, 2 * num_nodes // 3))
+    # One run of the program on the points of both.
+    both = Rule(*map(jnp.concatenate, zip(fine, coarse, strict=True)))
+    size = chunk_of(None, len(both.points) * width(rows), rows.num_data)
+
+    def function(params: Params, rows: Rows) -> Evidence:
+        def chunk(arguments: Arguments, extra: None, start: Array) -> Evidence:
+            del extra, start
+            local = reader.at(size)
+            modes = climb(local, params, arguments, jnp.zeros((size, reader.num_factors)), 15)
+            moved = about_modes(local, params, arguments, modes, both)
+            table = local.log_joint(params, moved.points, arguments) + moved.log_weights
+            value = logsumexp(table[: len(fine.points)], axis=0)
+            return Evidence(value, jnp.abs(value - logsumexp(table[len(fine.points) :], axis=0)))
+
+        return map_over_chunks(chunk, rows, size, None)
+
+    count = reader.num_factors
+    each = f"in each of {count} dimensions" if count > 1 else "in one dimension"
+    return Likelihood(f"quadrature, {num_nodes} nodes {each}", False, rows, function)
+
+
+def _sampled(reader: FactorReader, rows: Rows, num_draws: int) -> Likelihood:
+    """Draws from the Gaussian at each datum's mode, a tenth of them three times as wide.
+
+    The wide ones bound the weights where the posterior has heavier tails than its peak suggests.
+    """
+    count = reader.num_factors
+    size = chunk_of(None, num_draws * width(rows), rows.num_data)
+    num_wide = max(1, num_draws // 10)
+    scale = jnp.where(jnp.arange(num_draws) < num_wide, 3.0, 1.0)[:, None, None]
+    share = num_wide / num_draws
+
+    def function(params: Params, rows: Rows) -> Evidence:
+        def chunk(arguments: Arguments, extra: None, start: Array) -> Evidence:
+            del extra
+            local = reader.at(size)
+            modes = climb(local, params, arguments, jnp.zeros((size, count)), 15)
+            key = random.fold_in(random.key(0), start)
+            points = random.normal(key, (num_draws, size, count)) * scale
+            wide = log_normal(points / 3.0) - count * math.log(3.0)
+            density = jnp.logaddexp(math.log(share) + wide, math.log1p(-share) + log_normal(points))
+            moved = about_modes(local, params, arguments, modes, Rule(points, -density))
+            log_weights = local.log_joint(params, moved.points, arguments) + moved.log_weights
+            return Evidence(*log_mean(log_weights)[:2])
+
+        return map_over_chunks(chunk, rows, size, None)
+
+    how = f"importance sampling, {num_draws} draws a row"
+    return Likelihood(how, False, rows, function)

@@ -1,0 +1,156 @@
+"""The marginal log likelihood of every program, by every estimator, against the oracle's sums."""
+
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from oracle.examples import coded_data, coding, draws, machine, mixture, network, trait
+
+import ppl_models
+from inference.anatomy import ProgramError
+from inference.evidence import likelihood, log_likelihood
+
+NUM_DATA = 5
+BITS = (draws(7).random((NUM_DATA, 4)) < [0.2, 0.8, 0.5, 0.4]).astype(np.float64)
+MASK = draws(8).random((NUM_DATA, 4)) < 0.7
+
+
+def enumerated(log_joint, parameters, states, data, mask):
+    return oracle.log_evidence(oracle.log_joint_table(log_joint, parameters, states, data, mask))
+
+
+def integrated(log_joint, parameters, data, mask, num_nodes=60):
+    nodes, weights = oracle.gauss_hermite(len(parameters["weights"]), num_nodes)
+    table = oracle.quadrature_table(log_joint, parameters, nodes, weights, data, mask)
+    return oracle.log_evidence(table)
+
+
+def causes(mask, data=BITS):
+    return enumerated(
+        oracle.log_joint_combination_machine,
+        machine(),
+        {"causes": oracle.all_states(3)},
+        data,
+        mask,
+    )
+
+
+SPARSE = coded_data(coding(), NUM_DATA)
+PRODUCT = {"probs": np.array([0.3, 0.6, 0.8, 0.45])}
+CASES = {
+    "combination_machine": (machine(), BITS, {"num_causes": 3}, causes),
+    "binary_sparse_coding": (
+        coding(),
+        SPARSE,
+        {"num_causes": 3},
+        lambda mask: enumerated(
+            oracle.log_joint_binary_sparse_coding,
+            coding(),
+            {"causes": oracle.all_states(3)},
+            SPARSE,
+            mask,
+        ),
+    ),
+    "bernoulli_mixture": (
+        mixture(),
+        BITS,
+        {"num_components": 3},
+        lambda mask: enumerated(
+            oracle.log_joint_bernoulli_mixture,
+            mixture(),
+            {"component": np.arange(3)},
+            BITS,
+            mask,
+        ),
+    ),
+    "bernoulli_product": (
+        PRODUCT,
+        BITS,
+        {},
+        lambda mask: oracle.log_joint_bernoulli_product(PRODUCT, BITS, mask),
+    ),
+    "noisy_or_network": (
+        network(),
+        BITS,
+        {"layers": (3, 2)},
+        lambda mask: enumerated(
+            oracle.log_joint_noisy_or_network,
+            network(),
+            oracle.joint_states(layer_1=3, layer_2=2),
+            BITS,
+            mask,
+        ),
+    ),
+    "latent_trait": (
+        trait(),
+        BITS,
+        {"num_factors": 2},
+        lambda mask: integrated(oracle.log_joint_latent_trait, trait(), BITS, mask),
+    ),
+    "clipped_gaussian": (
+        trait(),
+        BITS,
+        {"num_factors": 2},
+        lambda mask: integrated(oracle.log_joint_clipped_gaussian, trait(), BITS, mask),
+    ),
+}
+
+
+NOT_AGAIN = (("latent_trait", False), ("clipped_gaussian", True))
+
+
+# A mask changes nothing in how continuous latents are integrated: one of the two is enough.
+@pytest.mark.parametrize(
+    ("name", "masked"), [(x, m) for x in CASES for m in (False, True) if (x, m) not in NOT_AGAIN]
+)
+def test_evidence_is_the_oracles_sum_over_latents(name, masked):
+    params, data, sizes, wanted = CASES[name]
+    extra = {"mask": MASK} if masked else {}
+    params = {site: jnp.asarray(value, jnp.float32) for site, value in params.items()}
+    found = log_likelihood(
+        getattr(ppl_models, name), params, jnp.asarray(data, jnp.float32), **sizes, **extra
+    )
+    # float32: 1e-5 of the largest term; quadrature says its own error, which float32 rounds.
+    np.testing.assert_allclose(
+        found.value,
+        wanted(MASK if masked else None),
+        rtol=2e-5,
+        atol=2e-5 + float(found.error.max()),
+    )
+    assert float(found.error.max()) < 2e-4
+
+
+def test_a_masked_machine_is_not_linear_and_is_summed_over_all_states():
+    seen = likelihood(ppl_models.combination_machine, BITS, num_causes=3)
+    holes = likelihood(ppl_models.combination_machine, BITS, num_causes=3, mask=MASK)
+    assert (seen.how, holes.how) == ("closed form", "all 8 states")
+
+
+def test_importance_sampling_covers_quadrature_with_its_own_error():
+    rng = draws(9)
+    weights = rng.normal(0.0, 1.0, (4, 4))
+    weights[3] = 0.0  # a factor that no column shows: four are three, which quadrature can do
+    params = {"weights": jnp.asarray(weights), "bias": jnp.asarray(rng.normal(size=4))}
+    fewer = {**params, "weights": params["weights"][:3]}
+    data = jnp.asarray(BITS)
+    exact = log_likelihood(ppl_models.latent_trait, fewer, data, num_factors=3)
+    estimate = likelihood(ppl_models.latent_trait, data, num_factors=4, num_draws=2000)
+    assert estimate.how == "importance sampling, 2000 draws a row" and not estimate.exact
+    found = estimate(params)
+    # Five rows: a normal deviate beyond 4 in one of them has a chance of 3e-4.
+    assert np.all(np.abs(found.value - exact.value) < 4 * found.error + exact.error)
+    assert float(found.error.max()) < 0.05
+
+
+def test_draws_of_parameters_are_read_one_by_one():
+    one = {site: jnp.asarray(value, jnp.float32) for site, value in mixture().items()}
+    two = {**one, "probs": 1.0 - one["probs"]}
+    draws_of_both = {site: jnp.stack([one[site], two[site]]) for site in one}
+    estimate = likelihood(ppl_models.bernoulli_mixture, jnp.asarray(BITS), num_components=3)
+    found = estimate.of_draws(draws_of_both).value
+    np.testing.assert_allclose(found, [estimate(one).value, estimate(two).value], rtol=1e-6)
+
+
+def test_a_program_without_data_is_refused():
+    with pytest.raises(ProgramError, match="nothing is observed"):
+        likelihood(ppl_models.latent_trait, num_data=3, num_features=4, num_factors=2)
