@@ -26,7 +26,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.util import log1mexp, promote_shapes, validate_sample
 from numpyro.util import is_prng_key
 
-from ppl_models.state_sums import MAX_CAUSES, draw_states, log_normalizer
+from ppl_models.state_sums import MAX_CAUSES, draw_states, gibbs_states, log_normalizer
 
 
 class _Bit(dist.Distribution):
@@ -163,10 +163,17 @@ class _Causes(dist.Distribution):
         "bias": constraints.real_vector,
     }
     support = constraints.independent(constraints.boolean, 1)
-    _log_mass: Callable[[Array], Array]
+    pytree_data_fields = ("weights", "bias", "given_log_normalizer")
+    log_mass: Callable[[Array], Array]  # Σ_j A(ω(h)_j), over the last axis
+    draw_observed: Callable[[Array, Array], Array]  # (key, ω(h)) -> x as the paper has it
 
     def __init__(
-        self, weights: ArrayLike, bias: ArrayLike, *, validate_args: bool | None = None
+        self,
+        weights: ArrayLike,
+        bias: ArrayLike,
+        *,
+        log_normalizer: ArrayLike | None = None,
+        validate_args: bool | None = None,
     ) -> None:
         name = type(self).__name__
         if jnp.ndim(weights) < 2 or jnp.ndim(bias) < 1:
@@ -180,19 +187,19 @@ class _Causes(dist.Distribution):
                 f"{name}: `weights` has {num_causes} causes (its last axis but one), "
                 f"but `bias` has {jnp.shape(bias)[-1]}"
             )
-        if num_causes > MAX_CAUSES:
-            raise ValueError(
-                f"{name}: {num_causes} causes have 2^{num_causes} states, and all are summed; "
-                f"at most {MAX_CAUSES} causes"
-            )
-        self.weights, self.bias = weights, bias
+        self.weights, self.bias, self.given_log_normalizer = weights, bias, log_normalizer
         batch_shape = lax.broadcast_shapes(jnp.shape(weights)[:-2], jnp.shape(bias)[:-1])
         super().__init__(batch_shape, (num_causes,), validate_args=validate_args)
 
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
         assert is_prng_key(key)
         assert key is not None
-        draw = partial(draw_states, type(self)._log_mass, math.prod(sample_shape))
+        if self.event_shape[0] <= MAX_CAUSES:
+            draw = partial(draw_states, type(self).log_mass, math.prod(sample_shape))
+        elif self.given_log_normalizer is not None:
+            draw = partial(gibbs_states, type(self).draw_observed, math.prod(sample_shape))
+        else:
+            raise self._too_many()
         keys = random.split(key, self.batch_shape)
         key_axes = "()" if jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) else "(k)"
         draw_each = jnp.vectorize(draw, signature=f"{key_axes},(m,n),(m)->(s,m)")
@@ -203,19 +210,32 @@ class _Causes(dist.Distribution):
     @validate_sample
     def log_prob(self, value: ArrayLike) -> Array:
         combined = jnp.einsum("...i,...ij->...j", value, self.weights, precision="highest")
-        log_mass = jnp.sum(value * self.bias, -1) + jnp.sum(type(self)._log_mass(combined), -1)
+        log_mass = jnp.sum(value * self.bias, -1) + type(self).log_mass(combined)
         return log_mass - self.log_normalizer
 
     @property
     def log_normalizer(self) -> Array:
-        r""":math:`\log Z`, exact: every state of the hidden units is summed."""
-        log_sum = partial(log_normalizer, type(self)._log_mass)
+        r""":math:`\log Z`: the one given, else exact, every state of the hidden units summed."""
+        if self.given_log_normalizer is not None:
+            return jnp.asarray(self.given_log_normalizer)
+        if self.event_shape[0] > MAX_CAUSES:
+            raise self._too_many()
+        log_sum = partial(log_normalizer, type(self).log_mass)
         return jnp.vectorize(log_sum, signature="(m,n),(m)->()")(self.weights, self.bias)
+
+    def _too_many(self) -> ValueError:
+        num_causes = self.event_shape[0]
+        return ValueError(
+            f"{type(self).__name__}: {num_causes} causes have 2^{num_causes} states, and all are "
+            f"summed; at most {MAX_CAUSES} causes, or give `log_normalizer`"
+        )
 
     @property
     def mean(self) -> Array:
+        if self.event_shape[0] > MAX_CAUSES:
+            raise self._too_many()
         # (3.5): the derivative of log Z with respect to a bias is the mean of its unit.
-        mean = jax.grad(partial(log_normalizer, type(self)._log_mass), argnums=1)
+        mean = jax.grad(partial(log_normalizer, type(self).log_mass), argnums=1)
         return jnp.vectorize(mean, signature="(m,n),(m)->(m)")(self.weights, self.bias)
 
     @property
@@ -224,13 +244,36 @@ class _Causes(dist.Distribution):
         return mean * (1 - mean)
 
 
-def _log_two_cosh(x: Array) -> Array:
-    # Not |x| + log1p(exp(-2|x|)), whose second derivative autodiff takes to be 0 at the origin.
-    return jnp.logaddexp(x, -x)
+@jax.custom_jvp
+def _log_cosh_mass(x: Array) -> Array:
+    """Σ_j log(2 cosh x_j) over the last axis."""
+    size = jnp.abs(x)
+    # Factors between ½ and 1: up to 64 can be multiplied before one logarithm serves them all.
+    groups = max(1, -(-x.shape[-1] // 64))
+    rest = -x.shape[-1] % groups
+    padded = jnp.pad(size, [(0, 0)] * (x.ndim - 1) + [(0, rest)]) if rest else size
+    factors = 0.5 + 0.5 * jnp.exp(-2.0 * padded.reshape(*x.shape[:-1], groups, -1))
+    return size.sum(-1) + jnp.log(factors.prod(-1)).sum(-1) + x.shape[-1] * math.log(2.0)
+
+
+# Autodiff would take the second derivative of |x| to be 0 at the origin, where that of the whole
+# is 1.
+@_log_cosh_mass.defjvp
+def _log_cosh_mass_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return _log_cosh_mass(x), jnp.sum(jnp.tanh(x) * dx, -1)
 
 
 def _log_gaussian_mass(x: Array) -> Array:
-    return x**2 / 2 + math.log(2 * math.pi) / 2
+    return jnp.sum(x**2, -1) / 2 + x.shape[-1] * math.log(2 * math.pi) / 2
+
+
+def _draw_signs(key: Array, field: Array) -> Array:
+    return jnp.where(random.bernoulli(key, jax.nn.sigmoid(2 * field)), 1.0, -1.0)
+
+
+def _draw_normal(key: Array, field: Array) -> Array:
+    return field + random.normal(key, field.shape, field.dtype)
 
 
 class CombinationCauses(_Causes):
@@ -251,6 +294,8 @@ class CombinationCauses(_Causes):
 
     :param weights: :math:`\omega`, shape (num_causes, num_features); leading axes are a batch.
     :param bias: :math:`\theta`, shape (num_causes,).
+    :param log_normalizer: :math:`\log Z_B` as found elsewhere, for machines of which the states are
+        too many to sum. Those are drawn by Gibbs sampling, so not exactly.
 
     >>> causes = CombinationCauses(weights=jnp.zeros((2, 5)), bias=jnp.array([0.0, jnp.log(3.0)]))
     >>> print(causes.mean.round(2))
@@ -259,7 +304,8 @@ class CombinationCauses(_Causes):
     -0.9808
     """
 
-    _log_mass = staticmethod(_log_two_cosh)
+    log_mass = staticmethod(_log_cosh_mass)
+    draw_observed = staticmethod(_draw_signs)
 
 
 class RealCombinationCauses(_Causes):
@@ -281,4 +327,5 @@ class RealCombinationCauses(_Causes):
     [0.5]
     """
 
-    _log_mass = staticmethod(_log_gaussian_mass)
+    log_mass = staticmethod(_log_gaussian_mass)
+    draw_observed = staticmethod(_draw_normal)

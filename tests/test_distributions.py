@@ -491,7 +491,10 @@ def test_double_precision_when_asked(name):
         (lambda: ClippedNormal(np.nan, 1.0), "ClippedNormal distribution got invalid loc"),
         (lambda: CombinationCauses(np.ones(3), np.ones(3)), r"found shapes \(3,\) and \(3,\)"),
         (lambda: CombinationCauses(np.ones((3, 2)), np.ones(2)), "3 causes .* but `bias` has 2"),
-        (lambda: RealCombinationCauses(np.ones((31, 2)), np.ones(31)), "at most 30 causes"),
+        (
+            lambda: RealCombinationCauses(np.ones((31, 2)), np.ones(31)).log_normalizer,
+            "at most 30 causes",
+        ),
         (lambda: CombinationCauses(np.full((3, 2), np.nan), np.ones(3)), "invalid weights"),
     ],
 )
