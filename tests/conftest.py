@@ -1,8 +1,10 @@
-"""Settings of every test run. Environment only: it must be in place before JAX is imported."""
+"""Settings of every test run: an environment that must be in place before JAX is imported."""
 
 import os
 from importlib.metadata import version
 from pathlib import Path
+
+import pytest
 
 # Compiling takes most of the time of a run; the next one reuses it, whatever its order of tests.
 _caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -18,3 +20,14 @@ if version("jaxlib").startswith("0.10."):
 os.environ["XLA_FLAGS"] = " ".join(_flags)
 # Figures are drawn on machines without a screen too.
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@pytest.fixture
+def double():
+    """Everything in float64 while the test runs."""
+    import jax
+
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)

@@ -1,0 +1,162 @@
+"""What EM refuses before any work, and what it never holds in memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from jax.extend.core import jaxprs_in_params
+from small_programs import CASES, NUM_CAUSES, NUM_DATA, NUM_FEATURES
+from tools import reader_of
+
+import inference.methods.em as em_module
+from inference import (
+    EM,
+    AtMost,
+    Persistent,
+    ProgramError,
+    Structure,
+    TruncatedEM,
+)
+from ppl_models import bernoulli_mixture, binary_sparse_coding
+
+
+def no_plate(data, *, num_causes):
+    numpyro.sample("on", dist.Bernoulli(jnp.full((len(data), num_causes), 0.3)).to_event(2))
+    numpyro.sample("y", dist.Normal(0.0, 1.0).expand(data.shape).to_event(2), obs=data)
+
+
+def fixed_plate(data, *, num_causes):
+    with numpyro.plate("data", NUM_DATA):
+        on = numpyro.sample("on", dist.Bernoulli(jnp.full(num_causes, 0.3)).to_event(1))
+        numpyro.sample("y", dist.Normal(on.sum(-1), 1.0), obs=data[:NUM_DATA, 0])
+
+
+def global_bit(data, *, num_causes):
+    switch = numpyro.sample("switch", dist.Bernoulli(0.5))
+    with numpyro.plate("data", len(data)):
+        on = numpyro.sample("on", dist.Bernoulli(jnp.full(num_causes, 0.3)).to_event(1))
+        numpyro.sample("y", dist.Normal(on.sum(-1) + switch, 1.0), obs=data[:, 0])
+
+
+def bernoulli_product_of_causes(data, *, num_causes):
+    with numpyro.plate("data", len(data)):
+        on = numpyro.sample("on", dist.Bernoulli(jnp.full(num_causes, 0.3)).to_event(1))
+        logits = jnp.broadcast_to(on.sum(-1, keepdims=True), (*on.shape[:-1], data.shape[1]))
+        numpyro.sample("y", dist.Bernoulli(logits=logits).to_event(1), obs=data)
+
+
+DATA = np.ones((NUM_DATA, NUM_FEATURES))
+HOLE = np.where(np.arange(NUM_FEATURES) == 2, np.nan, DATA)
+BAD = {
+    "nan": (EM(binary_sparse_coding), HOLE, r"argument 1 holds nan at index \(0, 2\)"),
+    "not_binary": (EM(bernoulli_product_of_causes), 2.0 * DATA, r"given 2.0.*support: 0 and 1"),
+    "empty": (EM(binary_sparse_coding), DATA[:0], "argument 1 is empty"),
+    "no_plate": (EM(no_plate), DATA, "no numpyro.plate"),
+    "fixed_plate": (EM(fixed_plate), DATA, "take its size from the data"),
+    "global_bit": (EM(global_bit), DATA, "'switch' is discrete and outside the plate"),
+    "too_active": (
+        TruncatedEM(binary_sparse_coding, max_active=3, num_candidates=2), DATA, "max_active is 3",
+    ),
+    "too_many_candidates": (
+        TruncatedEM(binary_sparse_coding, num_candidates=9), DATA, "num_candidates is 9",
+    ),
+    "too_many_lists": (
+        TruncatedEM(binary_sparse_coding, persistent=Persistent(17)), DATA, "17 states were asked",
+    ),
+    "noise_on_nothing": (
+        TruncatedEM(binary_sparse_coding, max_active=2, num_candidates=2,
+                    parameter_noise={"wieghts": 1.0}),
+        DATA, "no parameter 'wieghts'",
+    ),
+    "chunk": (EM(binary_sparse_coding, chunk_size=0), DATA, "chunk_size must be at least 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_errors_come_first(name):
+    method, data, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        method.run(random.key(0), 3, data, num_causes=NUM_CAUSES)
+
+
+def test_categories_need_a_table():
+    with pytest.raises(ProgramError, match="not binary: use EM"):
+        TruncatedEM(bernoulli_mixture).init(random.key(0), DATA, num_components=3)
+
+
+def test_too_many_states():
+    with pytest.raises(ProgramError, match="too many to hold"):
+        EM(binary_sparse_coding, structure=Structure.SHARED).init(
+            random.key(0), DATA, num_causes=40
+        )
+    with pytest.raises(ProgramError, match="lower max_active"):
+        EM(binary_sparse_coding, AtMost(20), structure=Structure.SHARED).init(
+            random.key(0), DATA, num_causes=40
+        )
+
+
+def test_starting_values_are_checked():
+    method = EM(binary_sparse_coding, structure=Structure.SHARED)
+    with pytest.raises(ValueError, match=r"no parameter \['wieghts'\]"):
+        method.init(random.key(0), DATA, init_params={"wieghts": 1.0}, num_causes=2)
+    wrong = {"weights": np.ones((NUM_FEATURES, 2))}
+    with pytest.raises(ValueError, match=r"'weights' has shape \(5, 2\).* has \(2, 5\)"):
+        method.init(random.key(0), DATA, init_params=wrong, num_causes=2)
+    given = {"noise": 0.25}
+    state = method.init(random.key(0), DATA, init_params=given, num_causes=2)
+    assert float(state.params["noise"]) == 0.25
+    assert state.params["weights"].shape == (2, NUM_FEATURES)
+
+
+def test_steps_are_counted():
+    with pytest.raises(ValueError, match="num_steps must be at least 1"):
+        EM(binary_sparse_coding).run(random.key(0), 0, DATA, num_causes=2)
+
+
+@pytest.mark.parametrize("name", ["sparse_coding", "sparse_coding_masked"])
+@pytest.mark.parametrize("prior", [False, True], ids=["closed", "gradient"])
+def test_quadratic_programs_hold_nothing_by_states_and_features(name, prior, monkeypatch):
+    """No array of a step is as large as data × states × features.
+
+    A Hessian per datum has no sums that an M-step by gradients could use: there the program runs on
+    its states, in chunks that keep to the limit.
+    """
+    monkeypatch.setattr(em_module, "CHUNK_FLOATS", 40_000)
+    num_data, num_causes, num_features = 50, 6, 40
+    data = jnp.ones((num_data, num_features))
+    kwargs = {"num_causes": num_causes}
+    structure = CASES[name].structure
+    if name == "sparse_coding_masked":
+        kwargs["mask"] = jnp.ones((num_data, num_features), bool)
+    method = EM(binary_sparse_coding, prior=prior, structure=structure)
+    params = {"weights": jnp.ones((num_causes, num_features)), "noise": 1.0, "sparsity": 0.2}
+    state = method.init(random.key(0), data, init_params=params, **kwargs)
+    jaxpr = jax.make_jaxpr(lambda state: method.update(state, data, **kwargs))(state)
+    largest = max(size for size in sizes(jaxpr.jaxpr))
+    assert largest < num_data * 2**num_causes * num_features / 4
+
+
+def sizes(jaxpr):
+    for equation in jaxpr.eqns:
+        yield from (v.aval.size for v in equation.outvars if hasattr(v.aval, "size"))
+        for inner in jaxprs_in_params(equation.params):
+            yield from sizes(inner)
+
+
+def test_chunks_count_the_runs_of_the_program():
+    """A Hessian per datum takes a run per bit: the chunk must be smaller by as much."""
+    case = CASES["sparse_coding_masked"]
+    reader, rows = reader_of(case)
+    width = 2 * NUM_FEATURES + NUM_CAUSES
+    before = em_module.CHUNK_FLOATS
+    em_module.CHUNK_FLOATS = 2 * (16 + width * (1 + NUM_CAUSES))
+    try:
+        assert em_module.chunk_rows(None, reader, 16, rows) == 2
+        shared = reader._replace(structure=Structure.SHARED)
+        assert em_module.chunk_rows(None, shared, 16, rows) == 5
+        assert em_module.chunk_rows(None, shared, 16, rows, num_runs=100) == 1
+    finally:
+        em_module.CHUNK_FLOATS = before

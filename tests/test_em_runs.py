@@ -1,0 +1,200 @@
+"""Runs of exact and truncated EM: the loss falls, chunks do not matter, the truth is recovered."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import oracle
+import pytest
+from jax import random
+from small_programs import CASES, NUM_DATA
+from tools import ROUNDED, close, fast_jit, fit, knowing, reader_of, update_once
+
+from inference import (
+    EM,
+    Cut,
+    DivergedError,
+    Persistent,
+    TruncatedEM,
+)
+from inference.rows import map_over_chunks
+from inference.updates import SparseCodingUpdate
+from ppl_models import binary_sparse_coding
+from ppl_models.data import bars
+
+
+def falls(losses, tolerance=1e-5):
+    """Never rises by more than rounding: `tolerance` of the loss itself, in float32."""
+    losses = np.asarray(losses)
+    assert np.isfinite(losses).all()
+    assert (np.diff(losses) <= tolerance * np.abs(losses).max()).all(), losses
+    assert losses[-1] < losses[0]
+
+
+RUNS = {
+    "exact": lambda model: EM(model),
+    "gradient": lambda model: EM(model, prior=True, gradient_steps=3),
+    "keep": lambda model: TruncatedEM(model, max_active=2, num_candidates=3),
+    "persistent": lambda model: TruncatedEM(model, persistent=Persistent(5, 4)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("sparse_coding", "exact"),
+        ("sparse_coding", "gradient"),
+        ("sparse_coding", "keep"),
+        ("sparse_coding", "persistent"),
+        ("sparse_coding_masked", "keep"),
+        ("max_of_causes", "keep"),
+        ("two_sites", "persistent"),
+    ],
+)
+def test_loss_never_rises(name, kind):
+    falls(fit(RUNS[kind](CASES[name].model), 12, CASES[name])[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("sparse_coding", "exact"),
+        ("sparse_coding", "keep"),
+        ("sparse_coding_masked", "keep"),
+        ("noisy_or", "exact"),
+    ],
+)
+def test_chunk_size_does_not_matter(name, kind):
+    found = []
+    for size in (None, 1, 3) if name == "sparse_coding" else (None, 3):
+        method = RUNS[kind](CASES[name].model)
+        method.chunk_size = size
+        found.append(update_once(method, CASES[name])[0])
+    for other in found[1:]:
+        for site, value in found[0].items():
+            # The noisy-OR's M-step is a search: its steps amplify the last digits.
+            close(other[site], value, 2e-3 if name == "noisy_or" else 5e-5)
+
+
+def test_chunk_size_does_not_matter_to_persistent_sets():
+    """A chunk draws its own proposals, so that the expectation is compared and not the search."""
+    case = CASES["noisy_or"]
+    reader, rows = reader_of(case)
+    sets = Persistent(5, 4)
+    memory = sets.start(NUM_DATA, 4, random.key(0))
+
+    def means(size):
+        def mean(arguments, memory, _):
+            return sets.expect(reader.at(size), case.typed(), arguments, memory).mean
+
+        return map_over_chunks(mean, rows, size, memory)
+
+    close(fast_jit(lambda: means(3))(), fast_jit(lambda: means(NUM_DATA))(), ROUNDED)
+
+
+def test_vmap_over_keys_and_over_data():
+    case = CASES["sparse_coding"]
+    (data,), kwargs = case.arguments
+    keys = random.split(random.key(2), 3)
+
+    def once(method, key, data):
+        state = method.init(key, data, **kwargs)
+        state, loss = method.update(state, data, **kwargs)
+        return loss + state.params["noise"]
+
+    # A method that knows nothing yet finds the form inside the trace.
+    many = fast_jit(jax.vmap(functools.partial(once, EM(case.model)), (0, None)))(keys, data)
+    assert len(set(np.asarray(many).tolist())) == 3
+    one = fast_jit(functools.partial(once, knowing(EM(case.model), case)))
+    close(many, [one(key, data) for key in keys], ROUNDED)
+    tables = jnp.stack([data, 2.0 * data, data - 1.0])
+    told = knowing(EM(case.model), case)
+    many = fast_jit(jax.vmap(functools.partial(once, told), (None, 0)))(keys[0], tables)
+    close(many, [one(keys[0], table) for table in tables], ROUNDED)
+
+
+def test_a_run_can_be_resumed():
+    case = CASES["sparse_coding"]
+    args, kwargs = case.arguments
+    method = TruncatedEM(
+        case.model, max_active=2, num_candidates=3, parameter_noise={"weights": 0.1},
+        structure=case.structure,
+    )  # fmt: skip
+    whole = method.run(random.key(3), 6, *args, **kwargs)
+    half = method.run(random.key(3), 3, *args, **kwargs)
+    rest = method.run(random.key(9), 3, *args, init_state=half.state, **kwargs)
+    assert whole.reason == "all steps done"
+    np.testing.assert_array_equal(np.concatenate([half.losses, rest.losses]), whole.losses)
+    np.testing.assert_array_equal(rest.params["weights"], whole.params["weights"])
+
+
+def test_tolerance_stops_a_run():
+    case = CASES["sparse_coding"]
+    args, kwargs = case.arguments
+    method = knowing(EM(case.model), case)
+    run = method.run(random.key(0), 400, *args, tolerance=1e-4, **kwargs)
+    assert "1e-04" in run.reason or "0.0001" in run.reason
+    assert 2 <= len(run.losses) < 400
+    assert abs(run.losses[-1] - run.losses[-2]) <= 1e-4 * abs(run.losses[-1])
+
+
+def test_divergence_gives_the_last_good_state():
+    """The second update makes NaN, seen in the third loss; what comes back is the state before."""
+
+    class Breaks(SparseCodingUpdate):
+        def maximise(self, params, statistics):
+            new = super().maximise(params, statistics)
+            return {**new, "noise": jnp.where(params["noise"] == 7.0, jnp.nan, 7.0)}
+
+    case = CASES["sparse_coding"]
+    args, kwargs = case.arguments
+    method = knowing(EM(case.model, m_step=Breaks()), case)
+    with pytest.raises(DivergedError, match=r"noise.* is not finite") as error:
+        method.run(random.key(0), 10, *args, init_params=case.typed(), **kwargs)
+    state = error.value.state
+    assert float(state.params["noise"]) == 7.0
+    loss = fast_jit(lambda state: method.update(state, *args, **kwargs)[1])(state)
+    assert np.isfinite(loss)
+
+
+def test_map_is_pulled_towards_the_prior():
+    """A strong prior moves the estimate, and the loss has the prior's density in it."""
+    case = CASES["sparse_coding"]
+    narrow = {**case.kwargs, "prior_weights": dist.Normal(0.0, 0.1)}
+    held = case._replace(kwargs=narrow)
+    params, losses = fit(EM(case.model, prior=True), 15, held, case.typed())
+    assert np.abs(params["weights"]).max() < 0.5 < np.abs(case.params["weights"]).max()
+    table, _ = case.table()
+    prior = dist.Normal(0.0, 0.1).log_prob(case.params["weights"]).sum()
+    prior += dist.HalfNormal(10.0).log_prob(0.9)
+    close(losses[0], -(oracle.log_evidence(table).sum() + prior), ROUNDED)
+
+
+@pytest.mark.parametrize("kind", ["exact", "gradient", "truncated", "persistent"])
+def test_bars_are_recovered(kind):
+    """Every true bar has one learned field close to it, up to the order of the fields."""
+    # So few bars an image that hardly any has more than the truncation's three.
+    truth = bars(random.key(4), 400, size=3, active=1.2, noise=1.0)
+    method = {
+        "exact": EM(binary_sparse_coding),
+        "gradient": EM(binary_sparse_coding, prior=True),
+        # The few images with more than three bars would count as noise: the cut leaves them out.
+        "truncated": TruncatedEM(
+            binary_sparse_coding, max_active=3, num_candidates=5, cut=Cut(5, 15)
+        ),
+        "persistent": TruncatedEM(binary_sparse_coding, persistent=Persistent(12, 12)),
+    }[kind]
+    # Started near the truth: this is a test of the fixed point, not of the search for it.
+    near = truth.weights[::-1] + 3.0 * random.normal(random.key(5), truth.weights.shape)
+    start = {"weights": near, "noise": jnp.array(4.0), "sparsity": jnp.array(0.3)}
+    case = CASES["sparse_coding"]._replace(data=truth.data, kwargs={"num_causes": 6})
+    params, _ = fit(method, 30, case, start)
+    distance = np.abs(params["weights"][:, None] - truth.weights[None]).max(-1)
+    assert sorted(distance.argmin(1)) == list(range(6))
+    # A pixel of a field is the mean of about 80 images: a standard error of 0.11, and of 54 pixels
+    # the worst is within five.
+    assert distance.min(1).max() < 0.55
+    assert abs(float(params["noise"]) - 1.0) < 0.1
+    assert abs(float(params["sparsity"]) - 0.2) < 0.05

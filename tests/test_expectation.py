@@ -1,0 +1,193 @@
+"""The E-step of exact and truncated EM against the oracle's full tables, on every program."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import oracle
+import pytest
+from small_programs import CASES, NUM_DATA
+from tools import ROUNDED, close, fast_jit, in_double, knowing, reader_of, update_once
+
+from inference import (
+    EM,
+    Given,
+    Persistent,
+    Structure,
+    TruncatedEM,
+)
+from inference.expectation import Candidates, best_bits
+from ppl_models import binary_sparse_coding
+
+
+def structures(case):
+    """The form that was found, and those above it that hold as well."""
+    order = [Structure.LINEAR, Structure.SHARED, Structure.PER_DATUM, Structure.GENERAL]
+    return order[order.index(case.structure) :]
+
+
+READ = [
+    pytest.param(name, structure, id=f"{name}-{structure.name}")
+    for name, case in CASES.items()
+    for structure in structures(case)
+]
+
+
+@in_double
+@pytest.mark.parametrize(("name", "structure"), READ)
+def test_expectation_is_the_posterior(name, structure):
+    """Evidence, mean and second moments: all states, and the candidates of the default ranking."""
+    case = CASES[name]
+    reader, _ = reader_of(case, structure)
+    table, states = case.table()
+    alone = np.array([table[states @ (1 << np.arange(4)) == 1 << h][0] for h in range(4)]).T
+    kept = [oracle.candidate_states(scores, 3, 2) for scores in alone]
+    weights = np.linspace(0.5, 2.0, NUM_DATA)
+
+    @fast_jit
+    def compute(params):
+        out = []
+        for sets in (Candidates(4, 4), Candidates(3, 2)):
+            found = sets.expect(reader, params, case.arguments, None)
+            out.append(
+                (found.evidence, found.mean, found.second(jnp.asarray(weights)), found.best())
+            )
+        return out
+
+    full, truncated = compute(case.typed())
+    for found, wanted in ((full, table), (truncated, oracle.truncate_table(table, states, kept))):
+        posterior = oracle.posterior_table(wanted)
+        second = oracle.posterior_second_moments(posterior, states)
+        close(found[0], oracle.log_evidence(wanted))
+        close(found[1], oracle.posterior_mean(posterior, states))
+        close(found[2], np.einsum("n,nhk->hk", weights, second))
+        np.testing.assert_array_equal(found[3], states[wanted.argmax(0)])
+
+
+@in_double
+def test_candidates_by_the_papers_selection():
+    case = CASES["sparse_coding"]
+
+    def select(params, data, **_):
+        weights = params["weights"]
+        return data @ weights.T / jnp.sqrt((weights**2).sum(1))
+
+    reader, _ = reader_of(case)
+    sets = Candidates(3, 2, select)
+    evidence = fast_jit(lambda p: sets.expect(reader, p, case.arguments, None).evidence)
+    table, states = case.table()
+    scores = [oracle.selection_scores(case.params["weights"], datum) for datum in case.data]
+    kept = [oracle.candidate_states(score, 3, 2) for score in scores]
+    wanted = oracle.log_evidence(oracle.truncate_table(table, states, kept))
+    close(evidence(case.typed()), wanted)
+
+
+def test_impossible_bits_are_chosen_once():
+    """A score of minus infinity still ranks above a bit that was taken: no state counts twice."""
+    scores = jnp.array([[-jnp.inf, 0.0, -jnp.inf, -jnp.inf], [-jnp.inf] * 4])
+    chosen = np.sort(np.asarray(best_bits(scores, 3)), axis=1)
+    assert all(len(set(row)) == 3 for row in chosen)
+
+
+def test_bits_impossible_alone():
+    """Causes that cannot explain a datum alone, but can together."""
+
+    def both_needed(data, *, num_causes):
+        with numpyro.plate("data", len(data)):
+            on = numpyro.sample("on", dist.Bernoulli(jnp.full(num_causes, 0.3)).to_event(1))
+            pairs = on[..., :-1] * on[..., 1:]
+            chance = jnp.where(pairs > 0, 0.9, 0.0)
+            numpyro.sample("seen", dist.Bernoulli(chance).to_event(1), obs=data)
+
+    data = jnp.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    method = TruncatedEM(
+        both_needed, max_active=2, num_candidates=3, keep=False, structure=Structure.GENERAL
+    )
+    found = method.posterior({}, data, num_causes=4)
+    # Of three candidates the first is a tie of impossible bits; the evidence is over distinct ones.
+    assert np.isfinite(found.evidence[0])
+    close(found.evidence[0], math.log(0.3**2 * 0.7**2 * 0.9), ROUNDED)
+
+
+@in_double
+def test_a_table_per_datum_goes_with_its_chunk():
+    case = CASES["sparse_coding"]
+    table, states = case.table()
+    rng = np.random.default_rng(3)
+    chosen = np.stack([rng.choice(16, 6, replace=False) for _ in range(NUM_DATA)], axis=1)
+    wanted = np.take_along_axis(table, chosen, axis=0)
+    args, kwargs = case.arguments
+    for size in (None, 3):
+        method = knowing(EM(case.model, Given(states[chosen]), chunk_size=size), case)
+        found = method.posterior(case.typed(), *args, **kwargs)
+        close(found.evidence, oracle.log_evidence(wanted))
+        assert np.isnan(found.missed).all()
+        new, loss = update_once(method, case)
+        close(loss, -oracle.log_evidence(wanted).sum())
+        assert np.isfinite(new["weights"]).all()
+
+
+def test_truncated_is_below_exact_and_equal_with_all_states():
+    case = CASES["max_of_causes"]
+    args, kwargs = case.arguments
+    exact = knowing(EM(case.model), case).posterior(case.typed(), *args, **kwargs).evidence
+    some = knowing(TruncatedEM(case.model, max_active=2, num_candidates=3), case)
+    every = knowing(TruncatedEM(case.model, max_active=4, num_candidates=4), case)
+    params = case.typed()
+    below = some.posterior(params, *args, **kwargs).evidence
+    assert (below <= exact + 1e-6 * np.abs(exact)).all()
+    assert (below < exact - 1e-4).any()
+    found = every.posterior(params, *args, **kwargs)
+    close(found.evidence, exact, ROUNDED)
+    np.testing.assert_array_equal(found.missed, 0.0)
+    table, _ = case.table()
+    close(exact, oracle.log_evidence(table), ROUNDED)
+
+
+def test_missed_mass_is_estimated():
+    """Against the true missed mass by enumeration: within a few of its own standard errors."""
+    case = CASES["max_of_causes"]
+    args, kwargs = case.arguments
+    method = knowing(TruncatedEM(case.model, max_active=1, num_candidates=1), case)
+    found = method.posterior(case.typed(), *args, num_draws=4000, **kwargs)
+    table, states = case.table()
+    small = np.where(states.sum(1)[:, None] <= 1, table, -np.inf)
+    close(found.evidence, oracle.log_evidence(small), ROUNDED)
+    true = 1.0 - np.exp(oracle.log_evidence(small) - oracle.log_evidence(table))
+    assert true.max() > 0.4
+    error = np.abs(np.asarray(found.missed) - true)
+    assert (error <= 5.0 * np.asarray(found.missed_error) + 1e-3).all()
+    assert (np.asarray(found.missed_error) < 0.1).all()
+
+
+def overlapping():
+    """Causes that share one strong direction: alone, each looks as good as any other."""
+    rng = np.random.default_rng(8)
+    num_causes, columns = 8, 6
+    weights = 3.0 + rng.normal(0.0, 1.0, (num_causes, columns))
+    causes = np.zeros((NUM_DATA, num_causes))
+    for n in range(NUM_DATA):
+        causes[n, rng.choice(num_causes, 4, replace=False)] = 1.0
+    params = {"weights": weights, "noise": 0.5, "sparsity": 0.5}
+    return params, causes @ weights + rng.normal(0.0, 0.5, (NUM_DATA, columns))
+
+
+def test_persistent_sets_find_what_candidates_miss():
+    params, data = overlapping()
+    params = {name: jnp.asarray(value, float) for name, value in params.items()}
+    data = jnp.asarray(data)
+    form = Structure.SHARED
+    exact = EM(binary_sparse_coding, structure=form).posterior(params, data, num_causes=8)
+    narrow = TruncatedEM(binary_sparse_coding, max_active=4, num_candidates=5, structure=form)
+    # As many states as the candidates have: 31 of five bits with at most four on, and 8 alone.
+    as_many = Persistent(narrow.sets.num_states(8), 32)
+    lists = TruncatedEM(binary_sparse_coding, persistent=as_many, structure=form)
+    chosen, found = (
+        method.posterior(params, data, num_causes=8, num_draws=64) for method in (narrow, lists)
+    )
+    assert (np.asarray(exact.evidence - found.evidence) >= -1e-3).all()
+    assert np.max(exact.evidence - found.evidence) < 0.05
+    assert np.max(exact.evidence - chosen.evidence) > 1.0
+    np.testing.assert_array_equal(found.best, exact.best)

@@ -1,0 +1,197 @@
+"""`marginal` against the oracle's sum over all states, and inside NumPyro's own machinery.
+
+Monte Carlo moments are held within four standard errors, stated where they are taken.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import oracle
+import pytest
+from jax import random
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, init_to_value, log_likelihood
+from numpyro.infer.autoguide import AutoDelta
+from numpyro.infer.util import initialize_model
+from numpyro.optim import Adam
+from small_programs import CASES, NUM_DATA, NUM_FEATURES, mixture_case
+from tools import density, fast_jit, in_double, near, oracle_evidence
+
+from inference import (
+    AllStates,
+    AtMost,
+    Given,
+    marginal,
+)
+from inference.anatomy import trace_shapes
+from ppl_models import bernoulli_mixture, binary_sparse_coding
+
+
+@in_double
+@pytest.mark.parametrize("name", [*CASES, "mixture"])
+def test_marginal_is_the_sum_over_states(name):
+    """Value per datum and gradient in every parameter, several latent sites and categories."""
+    case = mixture_case() if name == "mixture" else CASES[name]
+    args, kwargs = case.arguments
+    program = marginal(case.model)
+
+    def evidence(params):
+        if name == "mixture":
+            values = {"component": np.arange(3)}
+            table = oracle.log_joint_table(case.log_joint, params, values, case.data)
+            return oracle.log_evidence(table)
+        return oracle_evidence(case, params)
+
+    def per_datum(params):
+        (value,) = log_likelihood(program, params, *args, batch_ndims=0, **kwargs).values()
+        return value, value
+
+    slopes, value = fast_jit(jax.jacrev(per_datum, has_aux=True))(case.typed())
+    near(value, evidence(case.params), 1e-9)
+    for site, wanted in oracle.finite_difference(evidence, case.params).items():
+        wanted = np.moveaxis(wanted, -1, 0)
+        found = np.asarray(slopes[site])
+        if site == "mixing":  # only what lies along the simplex means something
+            found = found - found.mean(-1, keepdims=True)
+            wanted = wanted - wanted.mean(-1, keepdims=True)
+        near(found, wanted, 1e-6)
+
+
+def test_truncated_marginal_is_a_bound():
+    case = CASES["sparse_coding"]
+    table, bits = case.table()
+    for limit in (1, 2):
+        small = np.where(bits.sum(1)[:, None] <= limit, table, -np.inf)
+        found = density(marginal(case.model, AtMost(limit)), case, case.typed())
+        near(found, oracle.log_evidence(small).sum())
+        assert found < oracle.log_evidence(table).sum()
+    chosen = np.stack([np.roll(np.arange(16), n)[:6] for n in range(NUM_DATA)], axis=1)
+    wanted = oracle.log_evidence(np.take_along_axis(table, chosen, axis=0)).sum()
+    near(density(marginal(case.model, Given(bits[chosen])), case, case.typed()), wanted)
+
+
+def test_nuts_potential():
+    """Value and gradient of what NUTS descends, constraints and their Jacobians included."""
+    case = CASES["sparse_coding"]
+    args, kwargs = case.arguments
+    model = marginal(case.model)
+    info = initialize_model(
+        random.key(0), model, init_strategy=init_to_value(values=case.typed()),
+        model_args=args, model_kwargs=kwargs, validate_grad=False,
+    )  # fmt: skip
+    free = {
+        "weights": case.params["weights"],
+        "noise": np.log(case.params["noise"]),
+        "sparsity": np.log(0.3 / 0.7),
+    }
+
+    def wanted(free):
+        rate = 1.0 / (1.0 + np.exp(-free["sparsity"]))
+        params = {"weights": free["weights"], "noise": np.exp(free["noise"]), "sparsity": rate}
+        prior = -0.5 * np.sum((free["weights"] / 10.0) ** 2)
+        prior -= free["weights"].size * (np.log(10.0) + 0.5 * np.log(2.0 * np.pi))
+        prior += np.log(2.0) - np.log(10.0) - 0.5 * np.log(2.0 * np.pi)
+        prior -= 0.5 * (params["noise"] / 10.0) ** 2
+        jacobian = free["noise"] + np.log(rate) + np.log1p(-rate)
+        return -(oracle_evidence(case, params).sum() + prior + jacobian)
+
+    typed = {name: jnp.asarray(value, float) for name, value in free.items()}
+    value, slopes = fast_jit(jax.value_and_grad(info.potential_fn))(typed)
+    near(value, wanted(free))
+    for site, slope in oracle.finite_difference(wanted, free).items():
+        near(slopes[site], slope, 1e-4)
+
+
+def test_svi_loss():
+    """A guide of points: the loss is the log density there, so the oracle's sum and the priors."""
+    case = CASES["combination_machine"]
+    args, kwargs = case.arguments
+    model = marginal(case.model)
+    guide = AutoDelta(model, init_loc_fn=init_to_value(values=case.typed()))
+    svi = SVI(model, guide, Adam(0.01), Trace_ELBO())
+    state = jax.jit(lambda key: svi.init(key, *args, **kwargs))(random.key(0))
+    prior = dist.Normal(0.0, 3.0).log_prob(case.params["weights"]).sum()
+    prior += dist.Normal(0.0, 100.0).log_prob(case.params["bias"]).sum()
+    step = fast_jit(lambda state: svi.update(state, *args, **kwargs))
+    state, first = step(state)
+    near(first, -(oracle_evidence(case).sum() + prior))
+    for _ in range(3):
+        state, last = step(state)
+    assert last < first
+
+
+def test_predictive_simulates_the_program():
+    """Without data the marginal program draws what the program draws: same first two moments."""
+    params = {name: value[None] for name, value in CASES["sparse_coding"].typed().items()}
+    draw = Predictive(marginal(binary_sparse_coding), params)
+    size = {"num_data": 20_000, "num_features": NUM_FEATURES, "num_causes": 4}
+    found = fast_jit(lambda key: draw(key, **size))(random.key(1))
+    assert set(found) == {"observed"}
+    data = np.asarray(found["observed"][0])
+    weights = np.asarray(params["weights"][0])
+    mean = 0.3 * weights.sum(0)
+    covariance = 0.3 * 0.7 * weights.T @ weights + 0.81 * np.eye(NUM_FEATURES)
+    deviation = np.sqrt(np.diag(covariance))
+    # Four standard errors of 20 000 draws; those of a covariance are below 2 σ_i σ_j / sqrt(n).
+    assert (np.abs(data.mean(0) - mean) < 4 * deviation / np.sqrt(20_000)).all()
+    bound = 8 * np.outer(deviation, deviation) / np.sqrt(20_000)
+    assert (np.abs(np.cov(data.T) - covariance) < bound).all()
+
+
+def test_predictive_from_the_prior():
+    draw = Predictive(marginal(binary_sparse_coding), num_samples=3)
+    size = {"num_data": 4, "num_features": NUM_FEATURES, "num_causes": 2}
+    found = jax.eval_shape(lambda key: draw(key, **size), random.key(2))
+    assert found["weights"].shape == (3, 2, NUM_FEATURES)
+    assert found["observed"].shape == (3, 4, NUM_FEATURES)
+
+
+def test_log_likelihood_is_by_datum():
+    case = CASES["noisy_or"]
+    args, kwargs = case.arguments
+    two = {name: jnp.stack([value, 0.7 * value]) for name, value in case.typed().items()}
+    found = fast_jit(lambda two: log_likelihood(marginal(case.model), two, *args, **kwargs))(two)
+    less = {name: 0.7 * value for name, value in case.params.items()}
+    near(found["observed"], np.stack([oracle_evidence(case), oracle_evidence(case, less)]))
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto")
+def test_loo_of_a_marginal_program():
+    """NUTS on a program with a vector of binary causes, then PSIS-LOO by datum."""
+    import arviz as az
+
+    case = CASES["sparse_coding"]
+    (data,), kwargs = case.arguments
+    model = marginal(case.model)
+    start = init_to_value(values=case.typed())
+    mcmc = MCMC(
+        NUTS(model, init_strategy=start, max_tree_depth=4), num_warmup=60, num_samples=60,
+        progress_bar=False,
+    )  # fmt: skip
+    mcmc.run(random.key(0), data, **kwargs)
+    assert set(mcmc.get_samples()) == {"weights", "noise", "sparsity"}
+    by_datum = log_likelihood(model, mcmc.get_samples(), data, **kwargs)["observed"]
+    assert by_datum.shape == (60, NUM_DATA)
+    groups = {
+        "posterior": mcmc.get_samples(group_by_chain=True),
+        "log_likelihood": {"observed": np.asarray(by_datum)[None]},
+    }
+    if az.__version__.startswith("0."):
+        converted = az.from_numpyro(mcmc)
+        np.testing.assert_allclose(
+            converted.log_likelihood["observed"].values[0], by_datum, rtol=1e-4, atol=1e-4
+        )
+        result = az.loo(az.from_dict(**groups))
+    else:
+        result = az.loo(az.from_dict(groups))
+    assert result.n_data_points == NUM_DATA
+
+
+def test_mixture_summed_out_has_no_discrete_site():
+    case = mixture_case()
+    args, kwargs = case.arguments
+    program = handlers.seed(marginal(bernoulli_mixture, AllStates()), 0)
+    trace = trace_shapes(program, args, kwargs)
+    names = {name for name, site in trace.items() if site["type"] == "sample"}
+    assert names == {"mixing", "probs", "observed"}

@@ -1,0 +1,84 @@
+"""Readings refuse a program that they cannot handle, and say what to change."""
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+
+from inference import (
+    Given,
+    ProgramError,
+    marginal,
+    states,
+)
+from inference.anatomy import trace_shapes
+from ppl_models import binary_sparse_coding
+
+
+def late_latent(data):
+    with numpyro.plate("data", len(data)):
+        on = numpyro.sample("on", dist.Bernoulli(0.3))
+        numpyro.sample("first", dist.Normal(on, 1.0), obs=data[:, 0])
+        late = numpyro.sample("late", dist.Bernoulli(0.3))
+        numpyro.sample("second", dist.Normal(late, 1.0), obs=data[:, 1])
+
+
+def hanging(data):
+    with numpyro.plate("data", len(data)):
+        on = numpyro.sample("on", dist.Bernoulli(0.3))
+        level = numpyro.sample("level", dist.Normal(on, 1.0))
+        numpyro.sample("y", dist.Normal(level, 1.0), obs=data[:, 0])
+
+
+def nothing_discrete(data):
+    with numpyro.plate("data", len(data)):
+        level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(level, 1.0), obs=data[:, 0])
+
+
+def many_bits(data):
+    with numpyro.plate("data", len(data)):
+        on = numpyro.sample("on", dist.Bernoulli(jnp.full(40, 0.3)).to_event(1))
+        numpyro.sample("y", dist.Normal(on.sum(-1), 1.0), obs=data[:, 0])
+
+
+def plate_around(data):
+    with numpyro.plate("groups", 2, dim=-2), numpyro.plate("data", len(data), dim=-1):
+        on = numpyro.sample("on", dist.Bernoulli(0.3))
+        numpyro.sample("y", dist.Normal(on, 1.0), obs=jnp.stack([data[:, 0], data[:, 1]]))
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "message"),
+    [
+        (late_latent, {}, "'first' comes before the latents|'late' is sampled after an observed"),
+        (hanging, {}, "'level' hangs on sites that are summed out"),
+        (nothing_discrete, {}, "no discrete latent site"),
+        (nothing_discrete, {"sites": ["level"]}, "'level' is not discrete"),
+        (many_bits, {}, "too many to hold"),
+        (many_bits, {"sites": ["off"]}, "no site 'off' in the program"),
+        (many_bits, {"sites": ["y"]}, "'y' is not an unobserved sample site"),
+        (many_bits, {"plate": "rows"}, "no plate 'rows' in the program"),
+        (many_bits, {"states": Given([[0, 1]])}, "the given states have 2 values each"),
+        (plate_around, {}, "in a plate around the plate 'data'"),
+    ],
+)
+def test_marginal_errors(program, options, message):
+    with pytest.raises(ProgramError, match=message):
+        trace_shapes(marginal(program, **options), (jnp.ones((3, 2)),), {})
+
+
+def test_states_error():
+    program = states(binary_sparse_coding, {"observed": jnp.zeros((2, 1, 3))})
+    with pytest.raises(ProgramError, match="'observed' is observed"):
+        trace_shapes(program, (jnp.ones((4, 3)),), {"num_causes": 2})
+
+
+def test_marginal_is_no_context():
+    with (
+        pytest.raises(ProgramError, match="not as a context manager"),
+        marginal(binary_sparse_coding),
+        handlers.seed(rng_seed=0),
+    ):
+        binary_sparse_coding(jnp.ones((4, 3)), num_causes=2)

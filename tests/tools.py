@@ -1,0 +1,85 @@
+"""What many tests share: how close is close, compiling fast, one step and a few of EM.
+
+Tolerances: in float64 both sides compute one number, 1e-9 after sums and solves; in float32 a log
+joint keeps about 1e-6 of its largest term, so that a sum over data keeps 1e-5.
+"""
+
+import functools
+
+import jax
+import numpy as np
+import oracle
+import pytest
+from jax import random
+from numpyro.infer.util import log_density
+
+from inference.reader import open_program
+
+EXACT, ROUNDED = 1e-9, 1e-5
+in_double = pytest.mark.usefixtures("double")  # the fixture stands in conftest.py
+# Compiling is nearly all that tests do; what they compile runs once, on a few numbers. Whatever is
+# run outside of it is compiled an operation at a time, which takes ten times as long.
+fast_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def close(found, wanted, tolerance=EXACT):
+    scale = max(1.0, float(np.abs(wanted).max()))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale)
+
+
+def near(found, wanted, tolerance=ROUNDED):
+    """As close as float32 keeps a sum over data."""
+    close(found, wanted, tolerance)
+
+
+def reader_of(case, structure=None):
+    args, kwargs = case.arguments
+    return open_program(case.model, args, kwargs, structure=structure or case.structure)
+
+
+def knowing(method, case):
+    """The method, told the form of the case's program, which test_structure finds for all."""
+    method.structure = case.structure
+    return method
+
+
+def update_once(method, case, params=None):
+    """Parameters and loss after one step from the case's own parameters."""
+    args, kwargs = case.arguments
+    knowing(method, case)
+    state = method.init(random.key(0), *args, init_params=params or case.typed(), **kwargs)
+    state, loss = fast_jit(lambda state, args: method.update(state, *args, **kwargs))(state, args)
+    return method.get_params(state), loss
+
+
+def fit(method, num_steps, case, init_params=None, key=1):
+    """Parameters and losses of a run; `run` itself compiles longer, and has tests of its own."""
+    args, kwargs = case.arguments
+    knowing(method, case)
+    state = method.init(random.key(key), *args, init_params=init_params, **kwargs)
+    step = fast_jit(lambda state, args: method.update(state, *args, **kwargs))
+    losses = []
+    for _ in range(num_steps):
+        state, loss = step(state, args)
+        losses.append(float(loss))
+    return method.get_params(state), losses
+
+
+def oracle_evidence(case, params=None):
+    return oracle.log_evidence(case.table(params)[0])
+
+
+def density(program, case, params, **more):
+    """What the data contribute to the log density, compiled: op by op it would take seconds."""
+    return fast_jit(lambda params: contribution(program, case, params, **more))(params)
+
+
+def contribution(program, case, params, **more):
+    args, kwargs = case.arguments
+    _, trace = log_density(program, args, {**kwargs, **more}, params)
+    sites = [site for site in trace.values() if site["type"] == "sample" and site["is_observed"]]
+    total = 0.0
+    for site in sites:
+        scale = 1.0 if site["scale"] is None else site["scale"]
+        total = total + scale * site["fn"].log_prob(site["value"]).sum()
+    return total
