@@ -146,30 +146,26 @@ def find_structure(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
     if not anatomy.binary:
         return Structure.GENERAL
     num_rows = min(rows.num_data, 5)
-    # Also inside a trace the test is made at once. Shapes alone are found before: what is known at
-    # compile time would be computed, operation by operation, for nothing.
     with jax.enable_x64(True):
-        with jax.ensure_compile_time_eval():
-            leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
+        leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
         few = inspect(model, *rows.join(leaves), sites=anatomy.names, plate=anatomy.plate)
         if few.num_data != num_rows:
             raise ProgramError(
                 f"the plate {anatomy.plate!r} has {few.num_data} rows when {num_rows} are given: "
                 "take its size from the data (len(data)), so that a chunk is a smaller plate"
             )
-        with jax.ensure_compile_time_eval():
-            return _examine(model, few, rows, leaves)
+        return _examine(model, few, rows, leaves)
 
 
-def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[Array]) -> Structure:
+def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndarray]) -> Structure:
     shape = (32, anatomy.num_data, anatomy.num_bits)
 
     # Compiled as one: run operation by operation it would take many seconds. It runs three times on
     # a few numbers, so that optimising it would take longer than it ever saves.
     @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-    def errors(key: Array, leaves: list[Array]) -> tuple[Array, Array, Array]:
+    def errors(seed: Array, leaves: list[Array]) -> tuple[Array, Array, Array]:
         arguments = rows.join(leaves)
-        key_params, key_bits, key_rate = random.split(key, 3)
+        key_params, key_bits, key_rate = random.split(random.key(seed), 3)
         bits = random.uniform(key_bits, shape) < random.uniform(key_rate, (32, 1, 1))
         params = anywhere(model, anatomy, key_params, arguments)
         with validation_enabled(False):  # the rows are stand-ins
@@ -189,7 +185,10 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[Array])
         return error, uneven / jnp.where(size > 0, size, 1.0), size / spread
 
     try:
-        trials = [errors(random.key(seed), leaves) for seed in range(3)]
+        # An executable runs at once on numbers of NumPy's, also inside a trace, where a function
+        # would become part of it.
+        run = errors.lower(np.int32(0), leaves).compile()
+        trials = [[*map(np.asarray, run(np.int32(seed), leaves))] for seed in range(3)]
     except TypeError:
         return Structure.GENERAL  # the program needs whole numbers (it indexes with its latents)
     if not all(error <= 1e-6 for error, _, _ in trials):  # also when NaN
@@ -220,7 +219,7 @@ def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Argumen
     return {name: trace[name]["value"] for name in anatomy.parameters}
 
 
-def stand_in(leaf: Any, num_rows: int, seed: int) -> Array:
+def stand_in(leaf: Any, num_rows: int, seed: int) -> np.ndarray:
     """A few rows like those of `leaf`, but no two alike: the form must not hang on their values.
 
     The first holds the least value of each column and the last the largest, so that an index or a
@@ -241,6 +240,5 @@ def stand_in(leaf: Any, num_rows: int, seed: int) -> Array:
     values[0], values[-1] = whole.min(0), whole.max(0)
     values = values.reshape(shape)
     if floating:
-        values = values * generator.uniform(0.5, 1.5, shape)
-        return jnp.asarray(values, jnp.result_type(float))
-    return jnp.asarray(values).astype(leaf.dtype)
+        return np.asarray(values * generator.uniform(0.5, 1.5, shape), jnp.result_type(float))
+    return values.astype(leaf.dtype)
