@@ -16,6 +16,7 @@ from inference.information import standard_errors
 from inference.local import Structure, log_joint
 from inference.methods.bound import BoundEM
 from inference.methods.em import EM, Posterior
+from inference.methods.gibbs import BinaryGibbs
 from inference.methods.moments import MomentInversion
 from inference.methods.monte_carlo import MonteCarloEM
 from inference.methods.quadrature import QuadratureEM
@@ -31,6 +32,7 @@ __all__ = [
     "AllStates",
     "Anatomy",
     "AtMost",
+    "BinaryGibbs",
     "BoundEM",
     "Cut",
     "DivergedError",

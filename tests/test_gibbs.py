@@ -1,0 +1,300 @@
+"""Gibbs sampling of bits: against the paper's equations and the enumerated posterior."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import oracle
+import pytest
+from jax import random
+from numpyro.diagnostics import effective_sample_size
+from numpyro.handlers import condition
+from numpyro.infer import MCMC, NUTS, HMCGibbs
+from oracle.examples import network
+from small_programs import CASES
+
+from inference import BinaryGibbs, ProgramError, inspect, marginal
+from inference.flips import open_bits
+from inference.noisy_or import find_wiring, read_network, read_seen
+from inference.noisy_or_steps import flip_probabilities
+from ppl_models import bernoulli_mixture, binary_sparse_coding, latent_trait, noisy_or_network
+from ppl_models.distributions import NoisyOr
+
+# Monte Carlo: a mean of draws is within four of its standard errors, for a few dozen means.
+STANDARD_ERRORS = 4.0
+
+RNG = np.random.default_rng(11)
+DATA = (RNG.random((3, 4)) < 0.5).astype(float)
+MASK = RNG.random((3, 4)) < 0.8
+PARAMS = network()  # 4 inputs, layers of 3 and 2
+KWARGS = {"layers": (3, 2), "mask": jnp.asarray(MASK)}
+
+
+def typed(params):
+    return {name: jnp.asarray(value, float) for name, value in params.items()}
+
+
+def renamed(table, *, width):
+    """A network under other names, with causes that reach past the middle layer."""
+    rate = numpyro.sample("rate", dist.Gamma(1.0, 1.0).expand((2,)).to_event(1))
+    down = numpyro.sample("down", dist.Gamma(1.0, 1.0).expand((2, width)).to_event(2))
+    skip = numpyro.sample("skip", dist.Gamma(1.0, 1.0).expand((2, table.shape[1])).to_event(2))
+    low = numpyro.sample("low", dist.Gamma(1.0, 1.0).expand((width, table.shape[1])).to_event(2))
+    with numpyro.plate("people", len(table)):
+        top = numpyro.sample("top", NoisyOr(rate).to_event(1))
+        middle = numpyro.sample("middle", NoisyOr(0.2 + top @ down).to_event(1))
+        numpyro.sample("seen", NoisyOr(0.1 + middle @ low + top @ skip).to_event(1), obs=table)
+
+
+def crossed(table, *, width):
+    """Noisy-OR units whose causes multiply: not a network."""
+    low = numpyro.sample("low", dist.Gamma(1.0, 1.0).expand((width, table.shape[1])).to_event(2))
+    with numpyro.plate("people", len(table)):
+        top = numpyro.sample("top", NoisyOr(jnp.full(width, 0.5)).to_event(1))
+        both = top * jnp.roll(top, 1, axis=-1)
+        numpyro.sample("seen", NoisyOr(0.1 + both @ low).to_event(1), obs=table)
+
+
+def by_row(table, leak, *, width):
+    """Noisy-OR units whose leak differs from row to row."""
+    low = numpyro.sample("low", dist.Gamma(1.0, 1.0).expand((width, table.shape[1])).to_event(2))
+    with numpyro.plate("people", len(table)):
+        top = numpyro.sample("top", NoisyOr(jnp.full(width, 0.5)).to_event(1))
+        numpyro.sample("seen", NoisyOr(leak[:, None] + top @ low).to_event(1), obs=table)
+
+
+def wiring_of(model, *args, **kwargs):
+    return find_wiring(model, inspect(model, args, kwargs), (args, kwargs))
+
+
+def test_a_network_is_known_by_its_form_and_not_by_its_name():
+    data = jnp.asarray(DATA)
+    found = wiring_of(noisy_or_network, data, **KWARGS)
+    assert found.hidden == ("layer_2", "layer_1")
+    assert found.edges == (("layer_2", "layer_1"), ("layer_1", "observed"))
+    assert set(wiring_of(renamed, data, width=3).edges) == {
+        ("top", "middle"),
+        ("top", "seen"),
+        ("middle", "seen"),
+    }
+    assert wiring_of(crossed, data, width=3) is None
+    assert wiring_of(by_row, data, jnp.array([0.1, 0.5, 0.9]), width=3) is None
+    assert wiring_of(binary_sparse_coding, data, num_causes=3) is None
+
+
+def test_what_is_read_are_the_parameters():
+    arguments = ((jnp.asarray(DATA),), KWARGS)
+    anatomy = inspect(noisy_or_network, *arguments)
+    wiring = find_wiring(noisy_or_network, anatomy, arguments)
+    read = read_network(noisy_or_network, anatomy, wiring, typed(PARAMS), arguments)
+    np.testing.assert_allclose(read.weights["layer_2", "layer_1"], PARAMS["weights_2"], rtol=1e-6)
+    np.testing.assert_allclose(read.weights["layer_1", "observed"], PARAMS["weights_1"], rtol=1e-6)
+    np.testing.assert_allclose(read.leak["layer_2"], PARAMS["leak_2"], rtol=1e-6)
+    np.testing.assert_allclose(read.leak["observed"], PARAMS["leak_0"], rtol=1e-6)
+    np.testing.assert_array_equal(
+        read_seen(noisy_or_network, anatomy, arguments)["observed"].mask, MASK
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_flip_probabilities_are_equations_six_and_seven(seed):
+    rng = np.random.default_rng(seed)
+    bits = {f"layer_{i}": (rng.random((3, n)) < 0.5).astype(float) for i, n in ((1, 3), (2, 2))}
+    arguments = ((jnp.asarray(DATA),), KWARGS)
+    anatomy = inspect(noisy_or_network, *arguments)
+    wiring = find_wiring(noisy_or_network, anatomy, arguments)
+    read = read_network(noisy_or_network, anatomy, wiring, typed(PARAMS), arguments)
+    seen = read_seen(noisy_or_network, anatomy, arguments)
+    found = flip_probabilities(wiring, read, jax.tree.map(jnp.asarray, bits), seen)
+    for layer, units in ((1, 3), (2, 2)):
+        for unit in range(units):
+            wanted = oracle.gibbs_flip_probability({**PARAMS, **bits}, DATA, layer, unit, MASK)
+            # Log densities in float32.
+            np.testing.assert_allclose(found[f"layer_{layer}"][:, unit], wanted, atol=2e-6)
+
+
+def posterior_moments(log_joint, params, sizes, data, mask=None):
+    states = oracle.joint_states(**sizes)
+    table = oracle.posterior_table(oracle.log_joint_table(log_joint, params, states, data, mask))
+    joined = np.concatenate([states[name] for name in sizes], axis=1)
+    mean = oracle.posterior_mean(table, joined)
+    return mean, oracle.posterior_second_moments(table, joined)
+
+
+def assert_draws_agree(draws, mean, second):
+    """Means of bits and of pairs of bits (chains, draws, rows, bits), by their standard errors."""
+    pairs = np.einsum("cdnh,cdnk->cdnhk", draws, draws)
+    for found, wanted in ((draws, mean), (pairs, second)):
+        flat = found.reshape(*found.shape[:2], -1).astype(float)
+        deviation = flat.std((0, 1))
+        moved = deviation > 0
+        count = effective_sample_size(flat[:, :, moved])
+        error = deviation[moved] / np.sqrt(count)
+        gap = np.abs(flat.mean((0, 1)) - wanted.ravel())
+        assert (gap[moved] < STANDARD_ERRORS * error + 1e-3).all()
+        # A bit that was never seen to change is one that hardly ever does.
+        assert (gap[~moved] < 0.01).all()
+
+
+def run_chains(kernel, num_samples, data, chain_method="vectorized", chains=4, **kwargs):
+    mcmc = MCMC(
+        kernel, num_warmup=50, num_samples=num_samples, num_chains=chains,
+        chain_method=chain_method, progress_bar=False,
+    )  # fmt: skip
+    mcmc.run(random.key(0), data, extra_fields=("log_joint", "largest_flip"), **kwargs)
+    return mcmc
+
+
+@pytest.mark.parametrize("by_network", [True, False])
+def test_draws_are_from_the_enumerated_posterior(by_network):
+    kernel = BinaryGibbs(condition(noisy_or_network, data=typed(PARAMS)), by_network=by_network)
+    assert open_bits(kernel.model, (jnp.asarray(DATA),), KWARGS).wiring is not None
+    mcmc = run_chains(kernel, 1000, jnp.asarray(DATA), **KWARGS)
+    samples = mcmc.get_samples(group_by_chain=True)
+    draws = np.concatenate([samples["layer_2"], samples["layer_1"]], axis=-1)
+    sizes = {"layer_2": 2, "layer_1": 3}
+    log_joint = oracle.log_joint_noisy_or_network
+    assert_draws_agree(draws, *posterior_moments(log_joint, PARAMS, sizes, DATA, MASK))
+    last = {name: value[0, -1] for name, value in samples.items()}
+    wanted = log_joint({**PARAMS, **{k: np.asarray(v) for k, v in last.items()}}, DATA, MASK).sum()
+    fields = mcmc.get_extra_fields(group_by_chain=True)
+    np.testing.assert_allclose(fields["log_joint"][0, -1], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sparse_coding_masked", "two_sites"])
+def test_two_readings_per_bit_serve_any_program(name):
+    case = CASES[name]
+    (data,), kwargs = case.arguments
+    kernel = BinaryGibbs(condition(case.model, data=case.typed()))
+    mcmc = run_chains(kernel, 800, data, chain_method="sequential", chains=1, **kwargs)
+    samples = mcmc.get_samples(group_by_chain=True)
+    draws = np.concatenate([samples[site] for site in case.latents], axis=-1)
+    params, mask = case.params, case.mask
+    assert_draws_agree(
+        draws, *posterior_moments(case.log_joint, params, case.latents, case.data, mask)
+    )
+
+
+def test_parallel_chains():
+    program = """
+        import jax, jax.numpy as jnp
+        from jax import random
+        from numpyro.handlers import condition
+        from numpyro.infer import MCMC
+        from inference import BinaryGibbs
+        from ppl_models import noisy_or_network
+        params = {"leak_0": jnp.full(3, 0.1), "leak_1": jnp.full(2, 0.5),
+                  "weights_1": jnp.array([[2.0, 2.0, 0.0], [0.0, 2.0, 2.0]])}
+        mcmc = MCMC(BinaryGibbs(condition(noisy_or_network, data=params)), num_warmup=5,
+                    num_samples=10, num_chains=2, chain_method="parallel", progress_bar=False)
+        mcmc.run(random.key(0), jnp.array([[1, 1, 0], [0, 0, 0]]), layers=(2,))
+        chains = mcmc.get_samples(group_by_chain=True)["layer_1"]
+        assert chains.shape == (2, 10, 2, 2) and (chains[0] != chains[1]).any()
+    """
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        check=True,
+        timeout=300,
+    )
+
+
+def rates(data):
+    """One unknown parameter, three causes of which each pixel has one or two."""
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 2.0))
+    weights = jnp.array([[1.5, 0.4, 0.0], [0.0, 1.2, 0.8], [0.5, 0.0, 2.0]])
+    with numpyro.plate("data", len(data)):
+        on = numpyro.sample("on", NoisyOr(jnp.broadcast_to(rate, (3,))).to_event(1))
+        numpyro.sample("observed", NoisyOr(0.1 + on @ weights).to_event(1), obs=data)
+
+
+RATES_DATA = jnp.asarray(np.random.default_rng(3).random((20, 3)) < 0.4, float)
+
+
+@pytest.fixture(scope="module")
+def rate_by_nuts():
+    """The posterior mean of the rate with all causes summed out, and its standard error."""
+    mcmc = MCMC(NUTS(marginal(rates)), num_warmup=300, num_samples=2000, progress_bar=False)
+    mcmc.run(random.key(1), RATES_DATA)
+    return mean_and_error(mcmc.get_samples(group_by_chain=True)["rate"])
+
+
+def mean_and_error(draws):
+    draws = np.asarray(draws)
+    return draws.mean(), draws.std() / np.sqrt(effective_sample_size(draws))
+
+
+def test_composes_with_nuts_in_hmc_gibbs(rate_by_nuts):
+    kernel = HMCGibbs(NUTS(rates), BinaryGibbs(rates).gibbs_fn(RATES_DATA), gibbs_sites=["on"])
+    mcmc = MCMC(kernel, num_warmup=300, num_samples=2000, progress_bar=False)
+    mcmc.run(random.key(2), RATES_DATA)
+    mean, error = mean_and_error(mcmc.get_samples(group_by_chain=True)["rate"])
+    assert abs(mean - rate_by_nuts[0]) < STANDARD_ERRORS * np.hypot(error, rate_by_nuts[1])
+
+
+@pytest.mark.skipif(not hasattr(numpyro.infer, "Gibbs"), reason="NumPyro 0.22 brought Gibbs")
+def test_is_a_block_of_numpyros_gibbs(rate_by_nuts):
+    kernel = numpyro.infer.Gibbs([(BinaryGibbs(rates), ["on"]), (NUTS(rates), None)])
+    mcmc = MCMC(kernel, num_warmup=300, num_samples=2000, progress_bar=False)
+    mcmc.run(random.key(2), RATES_DATA)
+    samples = mcmc.get_samples(group_by_chain=True)
+    assert samples["on"].shape == (1, 2000, 20, 3)
+    mean, error = mean_and_error(samples["rate"])
+    assert abs(mean - rate_by_nuts[0]) < STANDARD_ERRORS * np.hypot(error, rate_by_nuts[1])
+
+
+LINES = {
+    "weights_1": jnp.array([[4.0, 4.0, 0.0, 0.0], [0.0, 0.0, 4.0, 4.0], [4.0, 4.0, 4.0, 4.0]]),
+    "leak_0": jnp.full(4, 0.01),
+    "leak_1": jnp.array([0.3, 0.3, 0.05]),
+}
+
+
+def test_each_row_stops_by_the_papers_rule():
+    kernel = BinaryGibbs(noisy_or_network)
+    data = jnp.array([[1.0, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]])
+    found = kernel.settle(random.key(0), LINES, data, layers=(3,), max_sweeps=50, stop_below=0.05)
+    # Two rows have one explanation each; two lines or the square explain the third.
+    assert (found.largest_flip[:2] < 0.05).all()
+    assert (found.sweeps[:2] <= 5).all()
+    np.testing.assert_array_equal(found.bits[:2], [[1, 0, 0], [0, 0, 0]])
+    once = kernel.settle(random.key(0), LINES, data, layers=(3,), max_sweeps=1)
+    assert (once.sweeps == 1).all()
+
+
+def test_annealing_and_restarts_free_what_sticks():
+    """From the square alone, the two lines that are likelier are two flips away over a ridge."""
+    data = jnp.ones((64, 4))
+    params = {**LINES, "leak_1": jnp.array([2.0, 2.0, 0.05])}
+    stuck = {"layer_1": jnp.tile(jnp.array([0, 0, 1]), (64, 1))}
+    best = jnp.array([1, 1, 0])
+
+    def share(**options):
+        kernel = BinaryGibbs(noisy_or_network, **options)
+        found = kernel.settle(
+            random.key(0), params, data, init_params=stuck, layers=(3,), max_sweeps=3
+        )
+        return float((found.bits == best).all(1).mean())
+
+    plain = share()
+    assert share(restarts=8) > plain
+    assert share(restarts=8, annealing=5) > 0.9
+
+
+def test_refuses_what_it_cannot_sample():
+    data = jnp.asarray(DATA)
+    with pytest.raises(ProgramError, match=r"weights_1.*condition"):
+        BinaryGibbs(noisy_or_network).init(random.key(0), 0, None, (data,), {"layers": (2,)})
+    with pytest.raises(ProgramError, match=r"factors.*not binary"):
+        open_bits(latent_trait, (data,), {})
+    with pytest.raises(ProgramError, match=r"component.*not binary"):
+        open_bits(bernoulli_mixture, (data,), {"num_components": 3})
+    with pytest.raises(ValueError, match="restarts"):
+        BinaryGibbs(noisy_or_network, restarts=0)
