@@ -1,0 +1,308 @@
+"""The generic methods on the same programs: NUTS, NumPyro's own Gibbs, SVI, MAP.
+
+Discrete latents are summed out by `marginal` where a gradient is needed; everything else is
+NumPyro's. What is added is a clock: each runs in compiled blocks, so that a budget of seconds can
+end it, Ctrl-C is heard, and the time to any accuracy can be read off afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.infer
+import optax
+from jax import Array, lax, random
+from numpyro import handlers
+from numpyro.infer import NUTS, SVI, Trace_ELBO, autoguide
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.infer.util import log_density
+
+from inference.anatomy import Anatomy, ProgramError, inspect
+from inference.handlers import marginal
+from inference.local import Params
+
+SNAPSHOTS = 50
+"""How often a run is looked at."""
+
+
+class Draws(NamedTuple):
+    """What a generic method hands out: draws of the parameters, and when they were to be had."""
+
+    params: Params  # (num_chains, num_draws, ...) by site
+    stats: dict[str, np.ndarray]  # (num_chains, num_draws)
+    losses: np.ndarray  # (steps done,), empty for a sampler
+    snapshots: Params  # (num_times, num_draws, ...); for a sampler its draws, one a time
+    clock: np.ndarray  # (num_times,) seconds, compilation left out
+    seconds: float
+    compile_seconds: float
+    reason: str
+
+
+class Budget:
+    """Seconds that a run may take, counted from its first step.
+
+    >>> Budget(None).spent, Budget(0.0).spent
+    (False, True)
+    """
+
+    def __init__(self, seconds: float | None):
+        self.limit, self.began = seconds, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    @property
+    def spent(self) -> bool:
+        return self.limit is not None and self.seconds >= self.limit
+
+
+def differentiable(model: Callable, anatomy: Anatomy) -> Callable:
+    """The program without discrete latents: as it is, or with them summed out."""
+    discrete = [x for x in anatomy.latents if x.num_values is not None]
+    return marginal(model, plate=anatomy.plate) if discrete else model
+
+
+def nuts(
+    model: Callable,
+    rng_key: Array,
+    *args: Any,
+    num_warmup: int = 500,
+    num_samples: int = 500,
+    num_chains: int = 4,
+    budget: float | None = None,
+    **kwargs: Any,
+) -> Draws:
+    """NUTS on all continuous sites, discrete latents summed out.
+
+    >>> from ppl_models import bernoulli_product
+    >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
+    >>> found = nuts(bernoulli_product, random.key(1), data, num_warmup=50, num_samples=50)
+    >>> found.params["probs"].shape
+    (4, 50, 2)
+    """
+    anatomy = inspect(model, args, kwargs)
+    kernel = NUTS(differentiable(model, anatomy))
+    return sample(
+        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget
+    )
+
+
+def discrete_gibbs(
+    model: Callable,
+    rng_key: Array,
+    *args: Any,
+    num_warmup: int = 500,
+    num_samples: int = 500,
+    num_chains: int = 4,
+    budget: float | None = None,
+    **kwargs: Any,
+) -> Draws:
+    """NumPyro's own Gibbs: its `DiscreteGibbs` for the bits, NUTS for the parameters."""
+    if not hasattr(numpyro.infer, "Gibbs"):
+        raise ProgramError("NumPyro has Gibbs from 0.22 on: this one is older")
+    from numpyro.infer import DiscreteGibbs, Gibbs
+    from numpyro.infer.gibbs import discrete_latent_sites
+
+    anatomy = inspect(model, args, kwargs)
+    if not any(x.num_values is not None for x in anatomy.latents):
+        raise ProgramError("the program has no discrete latent: NUTS samples all of it")
+    continuous = NUTS(model, find_heuristic_step_size=False)
+    kernel = Gibbs([(DiscreteGibbs(model), discrete_latent_sites), (continuous, None)])
+    return sample(
+        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget
+    )
+
+
+def sample(
+    kernel: MCMCKernel,
+    anatomy: Anatomy,
+    rng_key: Array,
+    args: tuple,
+    kwargs: dict[str, Any],
+    num_warmup: int,
+    num_samples: int,
+    num_chains: int,
+    budget: float | None,
+) -> Draws:
+    """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters."""
+    began = time.perf_counter()
+    keys = random.split(rng_key, num_chains)
+    state = kernel.init(keys, num_warmup, None, model_args=args, model_kwargs=kwargs)
+    block = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
+    finish = kernel.postprocess_fn(args, kwargs)
+
+    def advance(state: Any) -> tuple[Any, Any]:
+        def step(state: Any, _: None) -> tuple[Any, Any]:
+            state = kernel.sample(state, args, kwargs)
+            sites = finish_chains(finish, getattr(state, kernel.sample_field))
+            return state, ({x: sites[x] for x in anatomy.parameters}, _stats(state))
+
+        return lax.scan(step, state, None, length=block)
+
+    compiled = jax.jit(advance).lower(state).compile()
+    compile_seconds = time.perf_counter() - began
+
+    clock: list[float] = []
+    kept: list[Any] = []
+    timer = Budget(budget)
+    warm = 0
+    while warm < num_warmup and not timer.spent:
+        state, _ = jax.block_until_ready(compiled(state))
+        warm += block
+    while len(kept) * block < num_samples and not timer.spent:
+        state, found = jax.block_until_ready(compiled(state))
+        kept.append(found)
+        clock.append(timer.seconds)
+    if not kept:
+        raise BudgetError(f"{timer.seconds:.0f} s were spent in warm-up: no draw was made")
+    params, stats = jax.tree.map(lambda *x: np.swapaxes(np.concatenate(x), 0, 1), *kept)
+    done = len(kept) * block
+    times = np.interp(np.arange(1, done + 1), block * np.arange(1, len(kept) + 1), clock)
+    reason = "all draws made" if done >= num_samples else f"out of budget after {done} draws"
+    # Of a sampler, what is known at a time is all draws so far.
+    flat = {x: np.swapaxes(v, 0, 1) for x, v in params.items()}
+    return Draws(params, stats, np.empty(0), flat, times, timer.seconds, compile_seconds, reason)
+
+
+class BudgetError(RuntimeError):
+    """Nothing was finished in the time given."""
+
+
+def finish_chains(finish: Callable, values: Any) -> Any:
+    """Unconstrained values of all chains as those of the sites."""
+    return jax.vmap(finish)(values)
+
+
+def _stats(state: Any) -> dict[str, Array]:
+    """What the kernel says of each draw, under ArviZ's names."""
+    names = {"diverging": "diverging", "num_steps": "n_steps", "accept_prob": "acceptance_rate"}
+    return {new: getattr(state, old) for old, new in names.items() if hasattr(state, old)}
+
+
+GUIDES: dict[str, Callable] = {
+    "mean_field": autoguide.AutoNormal,
+    "low_rank": autoguide.AutoLowRankMultivariateNormal,
+    "flow": autoguide.AutoBNAFNormal,
+    "map": autoguide.AutoDelta,
+}
+MOST_FLOW = 400
+"""Sites that a flow is asked to bend at once: its matrices grow with their square."""
+
+
+def svi(
+    model: Callable,
+    rng_key: Array,
+    *args: Any,
+    guide: str = "mean_field",
+    num_steps: int = 2000,
+    step_size: float = 0.03,
+    num_samples: int = 500,
+    num_particles: int = 4,
+    budget: float | None = None,
+    **kwargs: Any,
+) -> Draws:
+    """Stochastic variational inference with one of `GUIDES`; ``guide="map"`` is its mode.
+
+    Adam, its step falling to nought along a cosine.
+
+    >>> from ppl_models import bernoulli_product
+    >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
+    >>> svi(bernoulli_product, random.key(1), data, num_steps=100).params["probs"].shape
+    (1, 500, 2)
+    """
+    began = time.perf_counter()
+    anatomy = inspect(model, args, kwargs)
+    program = differentiable(model, anatomy)
+    if guide == "flow":
+        size = _num_continuous(program, args, kwargs)
+        if size > MOST_FLOW:
+            raise ProgramError(f"{size} unknowns at once: a flow is tried up to {MOST_FLOW}")
+    chosen = GUIDES[guide](program)
+    optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
+    engine = SVI(program, chosen, optimiser, Trace_ELBO(1 if guide == "map" else num_particles))
+    key_init, key_draw = random.split(rng_key)
+    state = engine.init(key_init, *args, **kwargs)
+    block = max(1, num_steps // SNAPSHOTS)
+
+    def advance(state: Any) -> tuple[Any, Array]:
+        return lax.scan(lambda s, _: engine.update(s, *args, **kwargs), state, None, length=block)
+
+    compiled = jax.jit(advance).lower(state).compile()
+    compile_seconds = time.perf_counter() - began
+    clock: list[float] = []
+    losses: list[np.ndarray] = []
+    seen: list[Any] = []
+    timer = Budget(budget)
+    while len(losses) * block < num_steps and not timer.spent:
+        state, loss = jax.block_until_ready(compiled(state))
+        losses.append(np.asarray(loss))
+        clock.append(timer.seconds)
+        seen.append(engine.get_params(state))
+    seconds = timer.seconds
+    done = len(losses) * block
+    if not losses or not np.isfinite(losses[-1]).all():
+        raise FloatingPointError(f"the ELBO is not finite after {done} steps")
+
+    few, count = (1, 1) if guide == "map" else (num_samples // 5, num_samples)
+    looks = jax.tree.map(lambda *x: jnp.stack(x), *seen)
+    snapshots = jax.jit(
+        lambda looks: lax.map(lambda p: _parameters(chosen, anatomy, key_draw, p, few), looks)
+    )(looks)
+    final = engine.get_params(state)
+    draws, stats = jax.jit(
+        lambda p: _weighed(program, chosen, anatomy, key_draw, p, count, args, kwargs)
+    )(final)
+    reason = "all steps done" if done >= num_steps else f"out of budget after {done} steps"
+    return Draws(
+        jax.tree.map(lambda x: np.asarray(x)[None], draws),
+        {} if guide == "map" else jax.tree.map(lambda x: np.asarray(x)[None], stats),
+        np.concatenate(losses), jax.tree.map(np.asarray, snapshots), np.asarray(clock),
+        seconds, compile_seconds, reason,
+    )  # fmt: skip
+
+
+def _parameters(guide: Any, anatomy: Anatomy, key: Array, params: Any, count: int) -> Params:
+    draws = guide.sample_posterior(key, params, sample_shape=(count,))
+    return {x: draws[x] for x in anatomy.parameters}
+
+
+def _weighed(
+    program: Callable,
+    guide: Any,
+    anatomy: Anatomy,
+    key: Array,
+    params: Any,
+    count: int,
+    args: tuple,
+    kwargs: dict,
+) -> tuple[Params, dict[str, Array]]:
+    """Draws from a guide with log p and log q of each, so that they can be re-weighted."""
+
+    def one(key: Array) -> tuple[Params, dict[str, Array]]:
+        drawn = handlers.seed(guide, key)
+        log_q, trace = log_density(drawn, args, kwargs, params)
+        replayed = handlers.replay(handlers.seed(program, key), trace)
+        log_p, _ = log_density(replayed, args, kwargs, params)
+        sites = {x: trace[x]["value"] for x in anatomy.parameters}
+        return sites, {"log_p": log_p, "log_q": log_q}
+
+    return lax.map(one, random.split(key, count))
+
+
+def _num_continuous(program: Callable, args: tuple, kwargs: dict) -> int:
+    shapes = jax.eval_shape(
+        lambda: {
+            name: site["value"]
+            for name, site in handlers.trace(handlers.seed(program, random.key(0)))
+            .get_trace(*args, **kwargs)
+            .items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
+    )
+    return sum(int(np.prod(x.shape)) for x in shapes.values())

@@ -1,0 +1,172 @@
+"""Results as ArviZ has them; the only module that imports it.
+
+Both lines of ArviZ are served: 0.23, whose containers are `InferenceData`, and 1.x, whose are
+xarray's `DataTree`. Groups are made here as xarray data sets, so that neither line's way of sorting
+variables into groups is relied upon, and either reads the other's files.
+
+What goes where is a matter of honesty. Draws of a sampler are `posterior` with `sample_stats`.
+A point estimate is `point_estimate` and `optimization`, never `posterior`, where it would show an
+interval of no width. Variational draws are `posterior` of one chain with log p and log q beside
+them, so that they can be checked. `log_likelihood` is always the marginal one of each datum.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from inference.studies.output import plain
+
+DIMS: dict[str, tuple[str, ...]] = {
+    "observed": ("row", "column"),
+    "mask": ("row", "column"),
+    "bias": ("column",),
+    "weights": ("latent", "column"),
+    "probs": ("component", "column"),
+    "mixing": ("component",),
+}
+"""Dimensions of the sites that the public programs have; other sites get numbered ones."""
+
+Groups = dict[str, xr.Dataset]
+
+
+def import_arviz() -> Any:
+    """ArviZ, without what it says on being imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        import arviz
+    return arviz
+
+
+def dataset(
+    values: Mapping[str, Any],
+    leading: Sequence[str] = (),
+    *,
+    columns: Sequence[str] | None = None,
+    attrs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, tuple[str, ...]] | None = None,
+) -> xr.Dataset:
+    """Arrays as one group: `leading` dimensions first, then those of each site.
+
+    :param columns: names of the columns of the data, a coordinate wherever that dimension occurs.
+
+    >>> group = dataset({"bias": np.zeros((2, 5, 3))}, ("chain", "draw"), columns=["a", "b", "c"])
+    >>> group["bias"].dims, group["bias"].sel(column="b").shape
+    (('chain', 'draw', 'column'), (2, 5))
+    """
+    known = {**DIMS, **(dims or {})}
+    variables: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
+    for name, value in values.items():
+        array = np.asarray(value)
+        array = array.astype(np.int8) if array.dtype == bool and not leading else array
+        rest = array.shape[len(leading) :]
+        own = known.get(name, ())
+        if len(own) != len(rest) or (
+            "column" in own and columns and rest[own.index("column")] != len(columns)
+        ):
+            own = tuple(f"{name}_dim_{i}" for i in range(len(rest)))
+        for dim, size in zip((*leading, *own), array.shape, strict=True):
+            if sizes.setdefault(dim, size) != size:  # two sites of unlike sizes: not one dimension
+                own = tuple(f"{name}_dim_{i}" for i in range(len(rest)))
+        sizes.update(zip((*leading, *own), array.shape, strict=True))
+        variables[name] = ((*leading, *own), array)
+    coords = {dim: np.arange(sizes[dim]) for dim in leading}
+    used = {dim for where, _ in variables.values() for dim in where}
+    if columns and "column" in used:
+        coords["column"] = np.asarray(columns, dtype=object).astype(str)
+    made = {name: _attribute(value) for name, value in (attrs or {}).items()}
+    return xr.Dataset(variables, coords, made)
+
+
+def _attribute(value: Any) -> Any:
+    """What netCDF can hold: numbers and text."""
+    value = plain(value)
+    return (
+        value
+        if isinstance(value, int | float | str) and not isinstance(value, bool)
+        else str(value)
+    )
+
+
+def container(groups: Groups) -> Any:
+    """Groups as what the installed ArviZ calls its own.
+
+    >>> draws = {"bias": np.random.default_rng(0).normal(size=(2, 9, 3))}
+    >>> data = container({"posterior": dataset(draws, ("chain", "draw"))})
+    >>> list(import_arviz().summary(data).index)[0]
+    'bias[0]'
+    """
+    arviz = import_arviz()
+    if _has_own_container(arviz):
+        return arviz.InferenceData(**groups)
+    return xr.DataTree.from_dict({f"/{name}": group for name, group in groups.items()})
+
+
+def _has_own_container(arviz: Any) -> bool:
+    return int(arviz.__version__.split(".")[0]) < 1
+
+
+def save(groups: Groups, path: str | PathLike[str], attrs: Mapping[str, Any] | None = None) -> None:
+    """Write groups as netCDF that `arviz.from_netcdf` of either line opens."""
+    top = xr.Dataset(attrs={name: _attribute(value) for name, value in (attrs or {}).items()})
+    tree = xr.DataTree.from_dict({"/": top, **{f"/{name}": g for name, g in groups.items()}})
+    tree.to_netcdf(path, engine="h5netcdf")
+
+
+def load(path: str | PathLike[str]) -> tuple[Groups, dict[str, Any]]:
+    """The groups of a file, in memory, and its attributes."""
+    with xr.open_datatree(path, engine="h5netcdf") as tree:
+        found = {name: child.to_dataset().load() for name, child in tree.children.items()}
+        return found, {str(name): value for name, value in tree.attrs.items()}
+
+
+def diagnose(draws: xr.Dataset) -> dict[str, dict[str, float]]:
+    """R̂ and effective sample sizes of each scalar of a group of draws.
+
+    >>> rng = np.random.default_rng(0)
+    >>> found = diagnose(dataset({"loss": rng.normal(size=(4, 200))}, ("chain", "draw")))
+    >>> sorted(found["loss"]), found["loss"]["rhat"] < 1.05
+    (['ess_bulk', 'ess_tail', 'rhat'], True)
+    """
+    arviz = import_arviz()
+    found: dict[str, dict[str, float]] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a scalar that never changes has no R̂
+        rhat = arviz.rhat(draws)
+        bulk, tail = arviz.ess(draws, method="bulk"), arviz.ess(draws, method="tail")
+    for name in draws.data_vars:
+        found[str(name)] = {
+            "rhat": float(np.max(rhat[name].values)),
+            "ess_bulk": float(np.min(bulk[name].values)),
+            "ess_tail": float(np.min(tail[name].values)),
+        }
+    return found
+
+
+def pareto_k(log_ratios: Any) -> float:
+    """Pareto's k̂ of importance ratios: below 0.7 they can be trusted (Vehtari et al. 2024).
+
+    >>> rng = np.random.default_rng(0)
+    >>> bool(pareto_k(rng.normal(size=2000)) < 0.7 < pareto_k(9 * rng.normal(size=2000)))
+    True
+    """
+    ratios = np.asarray(log_ratios, np.float64).ravel()
+    arviz = import_arviz()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if _has_own_container(arviz):
+            return float(arviz.psislw(ratios)[1])
+        from arviz_stats.base import array_stats
+
+        return float(array_stats.psislw(ratios)[1])
+
+
+def loo(groups: Groups) -> Any:
+    """`arviz.loo` of one result, on the marginal likelihood of each datum."""
+    return import_arviz().loo(container(groups), pointwise=True)
