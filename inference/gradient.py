@@ -90,7 +90,7 @@ def gradient_step(
         )  # fmt: skip
         return jax.tree.map(lambda a, b: -(a + b) / count, parts, derive(rest)(free))
 
-    free = {name: _inverse(maps[name], value) for name, value in params.items()}
+    free = {name: inverse(maps[name], value) for name, value in params.items()}
     return constrain(_minimise(total, free, num_steps))
 
 
@@ -255,6 +255,6 @@ def _dot(a: Params, b: Params) -> Array:
     return sum((jnp.vdot(a[name], b[name]) for name in a), jnp.zeros(()))
 
 
-def _inverse(transform: Any, value: Array) -> Array:
-    inverse = getattr(transform, "inv", None) or getattr(transform, "_inverse", None)
-    return jnp.asarray(value) if inverse is None else inverse(jnp.asarray(value, float))
+def inverse(transform: Any, value: Array) -> Array:
+    back = getattr(transform, "inv", None) or getattr(transform, "_inverse", None)
+    return jnp.asarray(value) if back is None else back(jnp.asarray(value, float))

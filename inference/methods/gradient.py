@@ -1,0 +1,150 @@
+"""Gradient ascent on the exact log likelihood: Freund & Haussler (1994), section 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, random
+
+from inference.algorithm import Algorithm
+from inference.anatomy import Anatomy, ProgramError
+from inference.ascent import (
+    Climb,
+    linear_posterior,
+    near_origin,
+    open_climb,
+    optimizer_of,
+    without_normalizer,
+)
+from inference.local import Params, Structure
+from inference.methods.em import EM, Posterior
+from inference.partition import Causes, normalizer, truncated
+
+LEARNING_RATE, MOMENTUM = 0.1, 0.9
+
+
+class GradientState(NamedTuple):
+    """What the next step needs."""
+
+    params: Params
+    optim_state: Any
+    rng_key: Array
+
+
+class ExactGradient(Algorithm):
+    """Gradient ascent on the log likelihood with the latents summed out exactly.
+
+    For the combination machine the gradient is that of equations (3.5) and (3.6), the clamped phase
+    less the sleep phase, both exact; for the real one (3.8) and (3.9). It is found by autodiff of
+    the program, and so for any program of discrete latents.
+
+    :param model: any program with discrete latents inside its data plate.
+    :param optimizer: of NumPyro or optax; by default gradient ascent with momentum, as in the
+        paper: each step is `learning_rate` times the gradient of the mean log likelihood plus
+        `momentum` times the last step.
+    :param max_active: of a combination machine, sum the sleep phase over the hidden states with at
+        most so many active units only (section 3): for machines of more units than can be summed.
+    :param prior: climb the posterior density of the parameters instead of the likelihood.
+    :param start: ``start(key, *args, **kwargs) -> params``; by default near the origin.
+    :param chunk_size: rows read at a time; by default as many as fit into memory.
+
+    >>> from ppl_models import combination_machine
+    >>> from ppl_models.data import combination_target
+    >>> data = combination_target(random.key(0), 200).data[:, :6]
+    >>> result = ExactGradient(combination_machine).run(random.key(1), 20, data, num_causes=2)
+    >>> result.params["weights"].shape, bool(result.losses[-1] < result.losses[0])
+    ((2, 6), True)
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        optimizer: Any = None,
+        learning_rate: float = LEARNING_RATE,
+        momentum: float = MOMENTUM,
+        max_active: int | None = None,
+        prior: bool = False,
+        start: Callable[..., Params] | None = None,
+        spread: float = 0.1,
+        chunk_size: int | None = None,
+        plate: str | None = None,
+    ):
+        if max_active is not None and max_active < 1:
+            raise ValueError(f"max_active must be at least 1, found {max_active}")
+        self.model = model if max_active is None else normalizer(model, self._truncated)
+        self._opened = without_normalizer(model)
+        self.optimizer, self.learning_rate, self.momentum = optimizer, learning_rate, momentum
+        self.max_active, self.prior, self.start = max_active, prior, start
+        self.spread, self.chunk_size, self.plate = spread, chunk_size, plate
+        self._cache: dict = {}
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        return EM.admits(anatomy)
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> GradientState:
+        climb = self._open(args, kwargs)
+        key_start, key = random.split(rng_key)
+        params = near_origin(climb, key_start, self.spread, init_params, self.start, (args, kwargs))
+        return GradientState(params, self._optimizer().init(climb.free(params)), key)
+
+    def update(
+        self, state: GradientState, *args: Any, **kwargs: Any
+    ) -> tuple[GradientState, Array]:
+        climb = self._open(args, kwargs)
+        optimizer, count = self._optimizer(), climb.rows.num_data
+        free = optimizer.get_params(state.optim_state)
+
+        def along(gradient: Params) -> Params:
+            """The gradient with respect to the unconstrained parameters, a datum, downhill."""
+            _, pullback = jax.vjp(lambda f: climb.constrain(f, state.params), free)
+            return jax.tree.map(lambda g: -g / count, pullback(gradient)[0])
+
+        total, gradient = climb.value_and_grad(state.params, self.model)
+        if self.prior:
+            extra, slope = jax.value_and_grad(climb.prior)(state.params)
+            total, gradient = total + extra, jax.tree.map(jnp.add, gradient, slope)
+        optim_state = optimizer.update(along(gradient), state.optim_state)
+        params = climb.constrain(optimizer.get_params(optim_state), state.params)
+        return GradientState(params, optim_state, state.rng_key), -total
+
+    def get_params(self, state: GradientState) -> Params:
+        return state.params
+
+    def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
+        """The posterior of each row given parameters, exact."""
+        climb = self._open(args, kwargs)
+        if climb.reader.structure is Structure.LINEAR:
+            return linear_posterior(climb, params, self.model)
+        em = EM(self.model, structure=climb.reader.structure, plate=self.plate)
+        return em.posterior(params, *args, **kwargs)
+
+    def log_likelihood(self, params: Params, *args: Any, **kwargs: Any) -> Array:
+        """The log likelihood of each row, (num_data,); pure."""
+        return self._open(args, kwargs).log_likelihood(params, self.model)
+
+    def _open(self, args: tuple, kwargs: dict) -> Climb:
+        climb = open_climb(self._cache, self._opened, args, kwargs, self.plate, self.chunk_size)
+        if self.max_active is not None and climb.reader.structure is not Structure.LINEAR:
+            raise ProgramError(
+                "max_active cuts the sleep phase of a combination machine without holes in its "
+                f"data; the log joint of this program is {climb.reader.structure.value}"
+            )
+        return climb
+
+    def _truncated(self, causes: Causes) -> Array:
+        assert self.max_active is not None
+        return truncated(causes, self.max_active).value
+
+    def _optimizer(self) -> Any:
+        if self.optimizer is not None:
+            return optimizer_of(self.optimizer)
+        from numpyro.optim import Momentum
+
+        return Momentum(self.learning_rate, self.momentum)
