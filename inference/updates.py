@@ -21,7 +21,7 @@ from jax.scipy.special import gammaln, logsumexp
 from inference.expectation import Expectation
 from inference.local import Params
 from inference.rows import Arguments
-from ppl_models import bernoulli_mixture, binary_sparse_coding
+from ppl_models import bernoulli_mixture, binary_sparse_coding, real_combination_machine
 
 
 class ClosedForm(Protocol):
@@ -126,9 +126,14 @@ class MixtureUpdate:
     """Mixture of Bernoulli products: responsibilities weigh the rows (Freund & Haussler, §2.3).
 
     A mask is respected: a cell that was not seen does not count for its column.
+
+    :param pseudo_count: rows of each kind that every component is taken to have seen already: the
+        mode under a Beta(1 + c, 1 + c) prior of its probabilities. The least that there is only
+        keeps them from 0 and 1, where an unseen row would have no chance at all.
     """
 
     num_components: int
+    pseudo_count: float = 1e-6
 
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         data = arguments[0][0] if arguments[0] else arguments[1]["data"]
@@ -141,10 +146,32 @@ class MixtureUpdate:
 
     def maximise(self, params: Params, statistics: Any) -> Params:
         del params
-        # A probability of 0 or 1 would give an unseen row no chance at all.
-        probs = (statistics["ones"] + 1e-6) / (statistics["seen"] + 2e-6)
+        extra = self.pseudo_count
+        probs = (statistics["ones"] + extra) / (statistics["seen"] + 2 * extra)
         count = statistics["count"] + 1e-12
         return {"mixing": count / count.sum(), "probs": probs}
+
+
+@dataclasses.dataclass(frozen=True)
+class OneUnitUpdate:
+    r"""The real combination machine of one hidden unit, Freund & Haussler (1994).
+
+    .. math:: \omega = \frac{\hat E(h x)}{\hat E(h)} \quad (3.14), \qquad
+              \theta = -\ln\frac{1 - \hat E(h)}{\hat E(h)} - \tfrac12 \|\omega\|^2 \quad (3.15)
+    """
+
+    def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
+        data = arguments[0][0] if arguments[0] else arguments[1]["data"]
+        heavy = posterior.mean[:, 0] * weights
+        return {"count": weights.sum(), "active": heavy.sum(), "cross": heavy @ data}
+
+    def maximise(self, params: Params, statistics: Any) -> Params:
+        del params
+        # A unit that is never or always on would have an infinite bias.
+        share = jnp.clip(statistics["active"] / statistics["count"], 1e-6, 1.0 - 1e-6)
+        weights = statistics["cross"] / (share * statistics["count"])
+        bias = jnp.log(share) - jnp.log1p(-share) - 0.5 * weights @ weights
+        return {"weights": weights[None], "bias": bias[None]}
 
 
 def closed_form(model: Callable, kwargs: dict, max_active: int | None = None) -> ClosedForm | None:
@@ -159,4 +186,6 @@ def closed_form(model: Callable, kwargs: dict, max_active: int | None = None) ->
         return SparseCodingUpdate(max_active) if small else None
     if model is bernoulli_mixture:
         return MixtureUpdate(given["num_components"])
+    if model is real_combination_machine and given["num_causes"] == 1 and mask is None:
+        return OneUnitUpdate()
     return None
