@@ -14,17 +14,26 @@ from inference.factor_em import canonical
 from inference.handlers import marginal, quadratic_bound, states
 from inference.information import standard_errors
 from inference.local import Structure, log_joint
+from inference.measures import Measure, measure
 from inference.methods.bound import BoundEM
+from inference.methods.contrastive import ContrastiveDivergence
 from inference.methods.em import EM, Posterior
 from inference.methods.gibbs import BinaryGibbs
+from inference.methods.gradient import ExactGradient
 from inference.methods.moments import MomentInversion
 from inference.methods.monte_carlo import MonteCarloEM
+from inference.methods.pursuit import ProjectionPursuit
 from inference.methods.quadrature import QuadratureEM
+from inference.methods.splitting import SplittingEM
 from inference.methods.truncated import Cut, TruncatedEM
+from inference.partition import annealed, normalizer, truncated
 from inference.persistent import Persistent
 from inference.probit import morph
+from inference.queries import complete, log_conditional, most_probable_state
 from inference.spectrum import implied_correlation
 from inference.states import AllStates, AtMost, Given
+from inference.universality import universal_machine
+from inference.validation import keep_best
 
 __all__ = [
     "EM",
@@ -34,35 +43,49 @@ __all__ = [
     "AtMost",
     "BinaryGibbs",
     "BoundEM",
+    "ContrastiveDivergence",
     "Cut",
     "DivergedError",
     "Evidence",
+    "ExactGradient",
     "FactorPosterior",
     "Given",
     "Likelihood",
+    "Measure",
     "MomentInversion",
     "MonteCarloEM",
     "Persistent",
     "Posterior",
     "ProgramError",
+    "ProjectionPursuit",
     "QuadratureEM",
     "RunResult",
+    "SplittingEM",
     "Structure",
     "TruncatedEM",
     "anneal",
+    "annealed",
     "canonical",
+    "complete",
     "count_cells",
     "entropy",
     "enumerate_cells",
     "implied_correlation",
     "inspect",
+    "keep_best",
     "likelihood",
+    "log_conditional",
     "log_joint",
     "log_likelihood",
     "log_mean",
     "marginal",
+    "measure",
     "morph",
+    "most_probable_state",
+    "normalizer",
     "quadratic_bound",
     "standard_errors",
     "states",
+    "truncated",
+    "universal_machine",
 ]

@@ -1,0 +1,94 @@
+"""Early stopping by rows that are not trained on: keep the parameters that explain them best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from inference.algorithm import Algorithm, DivergedError
+from inference.evidence import likelihood
+from inference.local import Params
+
+
+class Validated(NamedTuple):
+    """The best parameters on the way, and the way."""
+
+    params: Params
+    score: float  # mean log likelihood of the rows held out, under the best parameters
+    step: int  # after how many steps they were met
+    steps: np.ndarray  # (checks,): when was looked
+    scores: np.ndarray  # (checks,): what was seen
+    reason: str  # why it stopped
+
+
+def keep_best(
+    method: Algorithm,
+    rng_key: Array,
+    num_steps: int,
+    data: Array,
+    *,
+    valid: Array,
+    every: int = 10,
+    patience: int = 20,
+    init_params: Params | None = None,
+    score: Callable[[Params], Array] | None = None,
+    **kwargs: Any,
+) -> Validated:
+    """Run a method and keep the parameters of highest mean log likelihood of `valid`.
+
+    :param valid: rows like those of `data`, not trained on.
+    :param every: look after so many steps.
+    :param patience: stop when so many looks in a row found nothing better.
+    :param score: ``score(params)``, larger is better; by default the mean over `valid` of the
+        marginal log likelihood, the method's own if it has one, else `inference.evidence`.
+
+    >>> from ppl_models import bernoulli_mixture
+    >>> from ppl_models.data import prototypes
+    >>> from inference.methods.em import EM
+    >>> rows = prototypes(jax.random.key(0), copies=50).data
+    >>> found = keep_best(EM(bernoulli_mixture), jax.random.key(1), 40, rows[::2],
+    ...     valid=rows[1::2], every=5, num_components=3)
+    >>> bool(found.score == found.scores.max())
+    True
+    """
+    if num_steps < 1 or every < 1 or patience < 1:
+        raise ValueError("num_steps, every and patience must be at least 1")
+    if score is None:
+        score = _mean_evidence(method, valid, kwargs)
+    state = method.init(rng_key, data, init_params=init_params, **kwargs)
+
+    @jax.jit
+    def advance(state: Any, data: Array) -> tuple[Any, Params, Array]:
+        step = lambda state, _: method.update(state, data, **kwargs)  # noqa: E731
+        state, _ = lax.scan(step, state, None, length=every)
+        params = method.get_params(state)
+        return state, params, score(params)
+
+    best, best_step, best_params = -np.inf, 0, None
+    scores: list[float] = []
+    reason = "all steps done"
+    for check in range(1, -(-num_steps // every) + 1):
+        state, params, value = advance(state, jnp.asarray(data))
+        scores.append(float(value))
+        if not np.isfinite(scores[-1]):
+            raise DivergedError(f"the score of the held-out rows is {scores[-1]}", state)
+        if scores[-1] > best:
+            best, best_step, best_params = scores[-1], check, params
+        elif check - best_step >= patience:
+            reason = f"nothing better for {patience * every} steps"
+            break
+    assert best_params is not None
+    when = every * np.arange(1, len(scores) + 1)
+    return Validated(best_params, best, every * best_step, when, np.array(scores), reason)
+
+
+def _mean_evidence(method: Any, valid: Array, kwargs: dict) -> Callable[[Params], Array]:
+    if hasattr(method, "log_likelihood"):  # its own, which is exact and need not be looked for
+        return lambda params: method.log_likelihood(params, valid, **kwargs).mean()
+    found = likelihood(method.model, jnp.asarray(valid), **kwargs)
+    return lambda params: found.function(params, found.rows).value.mean()
