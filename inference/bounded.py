@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ import numpyro.distributions as dist
 from jax import Array, random
 from numpyro import handlers
 
-from inference.anatomy import ProgramError, inspect
+from inference.anatomy import ProgramError, inspect, run_abstractly
 from inference.bounds import unmasked
 from inference.continuous import FactorReader
 from inference.expectation import Expectation
@@ -127,13 +128,14 @@ def bounded_program(reader: FactorReader, rows: Rows, check: bool = False) -> Bo
 
     :param check: test on random rows, parameters and states that the bounded program is quadratic.
     """
-    args, kwargs = rows.slice(0, 1)
-    with handlers.block(), handlers.seed(rng_seed=0):
-        trace = handlers.trace(reader.model).get_trace(*args, **kwargs)
     kinds = (
         dist.BernoulliLogits | dist.BernoulliProbs | dist.CategoricalLogits | dist.CategoricalProbs
     )
-    sites = tuple(x for x in reader.anatomy.observed if isinstance(_base(trace[x]["fn"]), kinds))
+
+    def bounded(trace: dict[str, dict]) -> tuple[str, ...]:
+        return tuple(x for x in reader.anatomy.observed if isinstance(_base(trace[x]["fn"]), kinds))
+
+    sites = run_abstractly(reader.model, *rows.slice(0, 1), bounded)
     found = Bounded(reader, rows, sites)
     if check:
         _check_quadratic(found)
@@ -146,7 +148,7 @@ def _check_quadratic(program: Bounded) -> None:
         return  # the data are not known yet
     num_rows = min(rows.num_data, 5)
     chosen = np.linspace(0, rows.num_data - 1, num_rows).astype(int)
-    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+    with jax.enable_x64(True):
         leaves = [_widen(np.asarray(x)[chosen]) for x in rows.leaves]
         few = FactorReader(
             reader.model,
@@ -156,10 +158,11 @@ def _check_quadratic(program: Bounded) -> None:
             ),
         )  # fmt: skip
 
-        @jax.jit
-        def error(key: Array, leaves: list[Array]) -> Array:
+        # It runs twice on a few numbers: optimising it would take longer than it ever saves.
+        @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+        def error(seed: Array, leaves: list[Array]) -> Array:
             arguments = rows.join(leaves)
-            key_params, key_states = random.split(key)
+            key_params, key_states = random.split(random.key(seed))
             params = prior_draw(reader.model, few.anatomy, key_params, arguments)
             params = {name: value.astype(float) for name, value in params.items()}
             shape = (num_rows, few.num_factors)
@@ -176,7 +179,9 @@ def _check_quadratic(program: Bounded) -> None:
             read = read + 0.5 * jnp.einsum("snq,nqr,snr->sn", points, bend, points)
             return jnp.abs(read - direct).max() / (1.0 + jnp.abs(direct - constant).max())
 
-        worst = max(float(error(random.key(seed), leaves)) for seed in range(2))
+        # An executable runs at once, also inside a trace.
+        run = error.lower(np.int32(0), leaves).compile()
+        worst = max(float(np.asarray(run(np.int32(seed), leaves))) for seed in range(2))
     if not worst <= 1e-6:
         raise ProgramError(
             f"the program is not quadratic in {list(reader.anatomy.names)} with the sites "
@@ -185,8 +190,8 @@ def _check_quadratic(program: Bounded) -> None:
         )
 
 
-def _widen(rows: np.ndarray) -> Array:
-    return jnp.asarray(rows.astype(np.float64) if rows.dtype.kind == "f" else rows)
+def _widen(rows: np.ndarray) -> np.ndarray:
+    return rows.astype(np.float64) if rows.dtype.kind == "f" else rows
 
 
 def _logits(

@@ -37,8 +37,15 @@ def first_state(
 ) -> FactorState:
     trail = None
     if accelerate:
-        space = chart(params, maps_of(reader, rows, params))
-        trail = begin(space.flatten(params), HISTORY)
+        one: Any = reader.at(1)
+        few = rows.slice(0, 1)
+
+        # Compiled as one: a run of the program, operation by operation, takes seconds.
+        @jax.jit
+        def start(params: Params) -> Trail:
+            return begin(chart(params, transforms(one, params, few)).flatten(params), HISTORY)
+
+        trail = start(params)
     return FactorState(params, jnp.zeros((), int), key, memory, trail)
 
 
@@ -84,10 +91,15 @@ def start_params(
     if start is not None:
         params = start(key, *args, **kwargs)
     elif columns is not None and not names <= set(given or {}):
-        params = principal_start(columns, rows, key, reader.num_factors)
+        hollow = rows._replace(leaves=())
+        params = jax.jit(
+            lambda leaves, key: principal_start(
+                columns, hollow._replace(leaves=leaves), key, reader.num_factors
+            )
+        )(rows.leaves, key)
     if not names <= set(params) | set(given or {}):
-        drawn = prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
-        params = {**drawn, **params}
+        one, few = reader.at(1).anatomy, rows.slice(0, 1)
+        params = {**jax.jit(lambda key: prior_draw(reader.model, one, key, few))(key), **params}
     params = {**params, **(given or {})}
     unknown = set(params) - names
     if unknown:
