@@ -87,6 +87,7 @@ class Algorithm(abc.ABC):
         init_state: Any = None,
         init_params: Params | None = None,
         record: Callable[[Params], Any] | None = None,
+        budget: float | None = None,
         **kwargs: Any,
     ) -> RunResult:
         """Repeat `update` up to `num_steps` times.
@@ -96,13 +97,14 @@ class Algorithm(abc.ABC):
         :param init_state: go on from here; `rng_key` is then not used.
         :param init_params: start from these parameters.
         :param record: a function of the parameters to keep after each step, in ``history``.
+        :param budget: begin no further block of steps after so many seconds; compilation is free.
         """
         if num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, found {num_steps}")
         state = init_state
         if state is None:
             state = self.init(rng_key, *args, init_params=init_params, **kwargs)
-        return drive(self, state, num_steps, args, kwargs, progress_bar, tolerance, record)
+        return drive(self, state, num_steps, args, kwargs, progress_bar, tolerance, record, budget)
 
 
 class _Progress(NamedTuple):
@@ -123,6 +125,7 @@ def drive(
     progress_bar: bool,
     tolerance: float | None,
     record: Callable[[Params], Any] | None = None,
+    budget: float | None = None,
 ) -> RunResult:
     """The loop: compiled once, run in blocks so that a bar can move and Ctrl-C is heard."""
     leaves, tree = jax.tree.flatten((args, kwargs))
@@ -178,6 +181,8 @@ def drive(
             finished, done = new < min(done + size, num_steps), new
             if finished or not progress.change > limit:
                 break
+            if budget is not None and time.perf_counter() - began > budget:
+                break
             bar.set_postfix_str(f"loss {float(progress.losses[done - 1]):.6g}", refresh=False)
     seconds = time.perf_counter() - began
 
@@ -187,8 +192,10 @@ def drive(
             f"the loss is {loss} at step {done}: {_not_finite(progress)}", progress.good
         )
     reason = "all steps done"
-    if done < num_steps:
+    if not progress.change > limit:
         reason = f"the loss changed by less than {tolerance} of itself"
+    elif done < num_steps:
+        reason = f"out of budget after {done} steps"
     state = progress.state
     history = jax.tree.map(lambda x: x[:done], progress.history)
     params, losses = method.get_params(state), progress.losses[:done]

@@ -110,8 +110,15 @@ def discrete_gibbs(
     from numpyro.infer.gibbs import discrete_latent_sites
 
     anatomy = inspect(model, args, kwargs)
-    if not any(x.num_values is not None for x in anatomy.latents):
+    discrete = [x for x in anatomy.latents if x.num_values is not None]
+    if not discrete:
         raise ProgramError("the program has no discrete latent: NUTS samples all of it")
+    for latent in discrete:
+        if len(latent.shape) > latent.batch_ndim:
+            raise ProgramError(
+                f"{latent.name!r} is a vector of bits in one event, and NumPyro's DiscreteGibbs "
+                "lists the values of scalar sites only"
+            )
     continuous = NUTS(model, find_heuristic_step_size=False)
     kernel = Gibbs([(DiscreteGibbs(model), discrete_latent_sites), (continuous, None)])
     return sample(
@@ -132,18 +139,22 @@ def sample(
 ) -> Draws:
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters."""
     began = time.perf_counter()
-    keys = random.split(rng_key, num_chains)
-    state = kernel.init(keys, num_warmup, None, model_args=args, model_kwargs=kwargs)
+
+    def begin(key: Array) -> Any:
+        return kernel.init(key, num_warmup, None, model_args=args, model_kwargs=kwargs)
+
+    # One chain, many times: every kernel knows one key, and only some a batch of them.
+    state = jax.vmap(begin)(random.split(rng_key, num_chains))
     block = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
     finish = kernel.postprocess_fn(args, kwargs)
 
-    def advance(state: Any) -> tuple[Any, Any]:
-        def step(state: Any, _: None) -> tuple[Any, Any]:
-            state = kernel.sample(state, args, kwargs)
-            sites = finish_chains(finish, getattr(state, kernel.sample_field))
-            return state, ({x: sites[x] for x in anatomy.parameters}, _stats(state))
+    def step(state: Any) -> tuple[Any, Any]:
+        state = kernel.sample(state, args, kwargs)
+        sites = finish(getattr(state, kernel.sample_field))
+        return state, ({x: sites[x] for x in anatomy.parameters}, _stats(state))
 
-        return lax.scan(step, state, None, length=block)
+    def advance(state: Any) -> tuple[Any, Any]:
+        return lax.scan(lambda s, _: jax.vmap(step)(s), state, None, length=block)
 
     compiled = jax.jit(advance).lower(state).compile()
     compile_seconds = time.perf_counter() - began
@@ -172,11 +183,6 @@ def sample(
 
 class BudgetError(RuntimeError):
     """Nothing was finished in the time given."""
-
-
-def finish_chains(finish: Callable, values: Any) -> Any:
-    """Unconstrained values of all chains as those of the sites."""
-    return jax.vmap(finish)(values)
 
 
 def _stats(state: Any) -> dict[str, Array]:

@@ -1,0 +1,102 @@
+"""Runs that are ended by the clock, and several starts at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+from inference import EM, ProgramError
+from inference.baselines import BudgetError, discrete_gibbs, nuts, svi
+from inference.restarts import Restarts
+from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding
+from ppl_models.data import prototypes
+
+DATA = prototypes(random.key(0), copies=8, num_features=5, flip=0.2).data
+
+
+def test_a_run_out_of_budget_says_so_and_keeps_what_it_has():
+    result = EM(bernoulli_mixture).run(random.key(0), 100, DATA, budget=0.0, num_components=2)
+    assert len(result.losses) == 5  # one block of twenty
+    assert result.reason == "out of budget after 5 steps"
+    assert np.isfinite(result.params["probs"]).all()
+
+
+def test_restarts_run_the_method_from_each_key_and_keep_the_best():
+    em = EM(bernoulli_mixture)
+    four = Restarts(em, 4).run(random.key(3), 10, DATA, num_components=3)
+    alone = [
+        em.run(key, 10, DATA, num_components=3).losses for key in random.split(random.key(3), 4)
+    ]
+    np.testing.assert_allclose(four.losses, np.min(alone, axis=0), rtol=1e-5)
+    best = int(np.argmin([losses[-1] for losses in alone]))
+    assert int(np.argmin(four.state.losses)) == best
+
+
+def test_a_start_that_goes_astray_does_not_stop_the_others():
+    def start(key, data, num_components):
+        probs = random.uniform(key, (num_components, data.shape[1]), minval=0.2, maxval=0.8)
+        probs = probs.at[0, 0].set(jnp.where(random.uniform(key) < median, probs[0, 0], jnp.nan))
+        return {"mixing": jnp.ones(num_components) / num_components, "probs": probs}
+
+    # EM hands its start the first half of its own key.
+    starts = jax.vmap(lambda key: random.split(key)[0])(random.split(random.key(0), 3))
+    median = jnp.median(jax.vmap(random.uniform)(starts))
+
+    result = Restarts(EM(bernoulli_mixture, start=start), 3).run(
+        random.key(0), 3, DATA, num_components=2
+    )
+    assert np.isfinite(result.losses).all() and np.isinf(np.asarray(result.state.losses)).sum() >= 1
+    assert np.isfinite(result.params["probs"]).all()
+
+
+def test_nuts_finds_the_posterior_of_a_product():
+    """Each column's chance has a Beta posterior: its mean within 5 Monte Carlo errors."""
+    found = nuts(bernoulli_product, random.key(0), DATA, num_warmup=200, num_samples=200)
+    draws = found.params["probs"]
+    assert draws.shape == (4, 200, 5) and found.clock.shape == (200,)
+    ones, rows = np.asarray(DATA).sum(0), len(DATA)
+    wanted = (ones + 1) / (rows + 2)
+    deviation = np.sqrt(wanted * (1 - wanted) / (rows + 3))
+    # At least 200 of the 800 draws' worth: NUTS on five independent scalars.
+    assert np.all(np.abs(draws.mean((0, 1)) - wanted) < 5 * deviation / np.sqrt(200))
+    assert set(found.stats) == {"diverging", "n_steps", "acceptance_rate"}
+    assert (np.diff(found.clock) >= 0).all() and found.reason == "all draws made"
+
+
+def test_variational_draws_carry_both_densities():
+    """Mean-field is exact up to its family here: log p − log q hardly varies."""
+    found = svi(bernoulli_product, random.key(1), DATA, num_steps=1000)
+    ratio = found.stats["log_p"] - found.stats["log_q"]
+    assert found.params["probs"].shape == (1, 500, 5) and ratio.shape == (1, 500)
+    assert ratio.std() < 0.5
+    ones, rows = np.asarray(DATA).sum(0), len(DATA)
+    log_evidence = sum(_log_beta(o + 1, rows - o + 1) for o in ones)
+    # The mean of the ratio is the evidence, less what the family cannot reach.
+    assert abs(np.log(np.mean(np.exp(ratio - ratio.max()))) + ratio.max() - log_evidence) < 0.1
+    assert found.snapshots["probs"].shape == (50, 100, 5)
+
+
+def _log_beta(a, b):
+    from scipy.special import betaln
+
+    return float(betaln(a, b))
+
+
+def test_warm_up_that_outlasts_the_budget_is_an_error_for_people():
+    with pytest.raises(BudgetError, match="warm-up"):
+        nuts(bernoulli_product, random.key(0), DATA, num_warmup=200, num_samples=200, budget=0.0)
+
+
+@pytest.mark.skipif(
+    not hasattr(__import__("numpyro").infer, "Gibbs"), reason="NumPyro has Gibbs from 0.22 on"
+)
+def test_numpyros_own_gibbs_runs_on_bits_and_parameters():
+    found = discrete_gibbs(
+        bernoulli_mixture, random.key(1), DATA, num_warmup=20, num_samples=20, num_chains=2,
+        num_components=2,
+    )  # fmt: skip
+    assert found.params["probs"].shape == (2, 20, 2, 5)
+    assert found.params["mixing"].std() > 0
+    with pytest.raises(ProgramError, match="'causes' is a vector of bits"):
+        discrete_gibbs(binary_sparse_coding, random.key(1), DATA, num_causes=2)
