@@ -132,7 +132,7 @@ class ContrastiveDivergence(Algorithm):
             total, gradient = total + extra, jax.tree.map(jnp.add, gradient, slope)
         optimizer = self._optimizer()
         downhill = jax.tree.map(lambda g: -g / climb.rows.num_data, gradient)
-        optim_state = optimizer.update(downhill, state.optim_state)
+        optim_state = optimizer.update(downhill, state.optim_state, value=-total)
         params = optimizer.get_params(optim_state)
         return ContrastiveState(params, optim_state, key, hidden), -total
 

@@ -110,7 +110,7 @@ class ExactGradient(Algorithm):
         if self.prior:
             extra, slope = jax.value_and_grad(climb.prior)(state.params)
             total, gradient = total + extra, jax.tree.map(jnp.add, gradient, slope)
-        optim_state = optimizer.update(along(gradient), state.optim_state)
+        optim_state = optimizer.update(along(gradient), state.optim_state, value=-total)
         params = climb.constrain(optimizer.get_params(optim_state), state.params)
         return GradientState(params, optim_state, state.rng_key), -total
 
