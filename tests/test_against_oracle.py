@@ -43,6 +43,7 @@ class Case(NamedTuple):
     options: dict[str, Any]
     simplex: tuple = ()
     continuous: tuple = ()
+    observed: tuple = ("observed",)
     relative_step: bool = False
 
 
@@ -167,11 +168,49 @@ def noisy_or_network(layers, leak):
     )
 
 
+def mixed_trait(kinds, num_factors, observed):
+    num_reals = kinds.count("real")
+    num_predictors = sum(kind - 1 if isinstance(kind, int) else 1 for kind in kinds)
+
+    def parameters(rng):
+        sites = {
+            "weights": rng.normal(0.2, 1.2, (num_factors, num_predictors)),
+            "bias": rng.normal(-0.4, 1.0, num_predictors),
+        }
+        return {**sites, "noise": rng.uniform(0.5, 1.5, num_reals)} if num_reals else sites
+
+    def data(rng, shape):
+        draws = {"real": lambda: rng.normal(0.4, 2.0, shape), "binary": lambda: bits(rng, shape)}
+        columns = [
+            draws[kind]() if kind in draws else rng.integers(0, kind, shape).astype(float)
+            for kind in kinds
+        ]
+        return np.stack(columns, axis=-1)
+
+    return Case(
+        "mixed_trait",
+        oracle.log_joint_mixed_trait,
+        parameters,
+        lambda rng, shape: {"factors": rng.normal(0.0, 1.0, (*shape, num_factors))},
+        data,
+        {"kinds": kinds, "num_factors": num_factors},
+        {"kinds": kinds},
+        continuous=("factors",),
+        observed=observed,
+    )
+
+
 CASES = {
     "sparse_coding": sparse_coding(3, 2.0),
     "sparse_coding_one_cause": sparse_coding(1, 2.0),
     "latent_trait": latent_trait(2, 1.2),
     "latent_trait_saturated": latent_trait(3, 40.0),
+    # Columns of one kind apart from each other, larger numbers of levels before smaller ones.
+    "mixed_trait": mixed_trait(
+        ("real", 4, "binary", 3, "binary", "real", 4),
+        2,
+        ("observed_real", "observed_binary", "observed_3", "observed_4"),
+    ),
     "clipped_gaussian": clipped_gaussian(2, 1.2),
     # The small deviations reach far into the tails, where Φ itself is zero in float32.
     "clipped_gaussian_noise_by_column": clipped_gaussian(
@@ -238,7 +277,7 @@ def program_log_joint(case, sites, data, mask):
     fixed = handlers.substitute(handlers.seed(model, 0), data=sites)
     trace = handlers.trace(fixed).get_trace(data)
     names = {name for name, site in trace.items() if site["type"] == "sample"}
-    assert names == {"observed", *sites}
+    assert names == {*case.observed, *sites}
     total = 0.0
     for site in trace.values():
         if site["type"] == "sample" and any(f.name == "data" for f in site["cond_indep_stack"]):

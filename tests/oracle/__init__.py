@@ -39,6 +39,7 @@ from oracle.latent_trait import (
     bound_update_variational,
     log_joint_latent_trait,
 )
+from oracle.mixed_trait import log_joint_mixed_trait
 from oracle.noisy_or_network import (
     gibbs_flip_probability,
     log_joint_noisy_or_network,
@@ -110,6 +111,7 @@ __all__ = [
     "log_joint_clipped_gaussian",
     "log_joint_combination_machine",
     "log_joint_latent_trait",
+    "log_joint_mixed_trait",
     "log_joint_noisy_or_network",
     "log_joint_real_combination_machine",
     "log_joint_table",
