@@ -1,0 +1,275 @@
+"""Combination machine, mixture and product on handwritten digits: figures 4.3 to 4.9."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+
+from inference.algorithm import Algorithm
+from inference.local import Params
+from inference.measures import (
+    chosen_bits,
+    log_loss,
+    reconstruction,
+    row_functions,
+    single_bit,
+)
+from inference.methods.contrastive import ContrastiveDivergence
+from inference.methods.pursuit import ProjectionPursuit
+from inference.methods.splitting import SplittingEM
+from inference.partition import Causes, annealed, causes_of, normalizer
+from inference.studies.experiment import Experiment, Outcome
+from ppl_models import bernoulli_mixture, bernoulli_product, combination_machine
+from ppl_models.data import InputError, digits, load_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROWS = {
+    "product": "product",
+    "mixture": "mixture",
+    "combination": "combination",
+    "combination_improved": "combination, improved",
+}
+MEASURES = {
+    "log_loss": "log-loss, bits a bit",
+    "single_bit": "single-bit error",
+    "reconstruction": "reconstruction, bits a bit",
+}
+
+
+class Size(NamedTuple):
+    """How large the experiment is."""
+
+    units: int
+    runs: int
+    steps: int  # of the persistent gradient
+    chains: int  # of annealed importance sampling
+    temperatures: int
+    bits: int | None  # of each row that are predicted; None: all
+
+
+PAPER = Size(45, 5, 1500, 200, 3000, None)
+SMALL = Size(45, 2, 1000, 100, 1000, 16)
+
+
+class Run(NamedTuple):
+    """Every model of the table, from one start."""
+
+    params: dict[str, Params]
+    train: dict[str, dict[str, Array]]
+    test: dict[str, dict[str, Array]]
+    log_normalizer_error: dict[str, Array]  # standard error of log Z, nats
+
+
+def improved() -> ContrastiveDivergence:
+    """What follows pursuit: a persistent sleep phase, slow steps, and weights held near nought."""
+    import numpyro.distributions as dist
+    import optax
+
+    model = partial(combination_machine, prior_weights=dist.Normal(0.0, 0.3))
+    return ContrastiveDivergence(model, persistent=True, optimizer=optax.adam(0.003), prior=True)
+
+
+def one_run(size: Size, train: Array, test: Array, key: Array) -> Run:
+    """Fit every row of the table to the training data, and measure it on both."""
+    keys = random.split(key, 5)
+    units: dict[str, Any] = {"num_causes": size.units}
+    parts: dict[str, Any] = {"num_components": size.units}
+
+    def follow(method: Algorithm, key: Array, steps: int, sizes: dict, **start: Any) -> Params:
+        step = lambda state, _: method.update(state, train, **sizes)  # noqa: E731
+        begun = method.init(key, train, **start, **sizes)
+        return method.get_params(lax.scan(step, begun, None, length=steps)[0])
+
+    splitting = SplittingEM(bernoulli_mixture)
+    pursuit = ProjectionPursuit(combination_machine, num_starts=1, significant=False)
+    mixture = follow(splitting, keys[0], splitting.num_steps(size.units), parts)
+    found = follow(pursuit, keys[1], size.units, units)
+    better = follow(improved(), keys[2], size.steps, units, init_params=found)
+
+    # A pixel that is never inked in training has a count too few to be sure of.
+    odds = (train.sum(0) + 0.5) / (len(train) + 1.0)
+    params = {
+        "product": {"probs": odds},
+        "mixture": mixture,
+        "combination": found,
+        "combination_improved": better,
+    }
+    base = 0.5 * jnp.log(odds / (1.0 - odds))
+    scores: dict[str, list] = {"train": [], "test": []}
+    errors = {}
+    programs: dict[str, tuple[Callable, dict]] = {
+        "product": (bernoulli_product, {}),
+        "mixture": (bernoulli_mixture, parts),
+    }
+    columns = None
+    if size.bits is not None:
+        columns = chosen_bits(keys[4], len(train), train.shape[1], size.bits)
+    for number, (name, value) in enumerate(params.items()):
+        model, sizes = programs.get(name, (combination_machine, units))
+        if name not in programs:
+            causes = causes_of(model, value, train, **units)
+            log_z = annealed(
+                random.fold_in(keys[3], number), causes, base=base,
+                num_chains=size.chains, num_steps=size.temperatures,
+            )  # fmt: skip
+            model = normalizer(model, partial(_constant, log_z.value))
+            errors[name] = log_z.standard_error
+        for part, data in (("train", train), ("test", test)):
+            of = row_functions(model, value, data, **sizes)
+            scores[part].append(
+                {
+                    "log_loss": log_loss(of.log_likelihood, data).value,
+                    "single_bit": single_bit(of.log_likelihood, data, columns).value,
+                    "reconstruction": reconstruction(of.log_decoded, data).value,
+                }
+            )
+    named = {part: dict(zip(params, found, strict=True)) for part, found in scores.items()}
+    return Run(params, named["train"], named["test"], errors)
+
+
+def _constant(value: Array, causes: Causes) -> Array:
+    del causes
+    return value
+
+
+def load(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+    """Training and test rows: 500 and 500 embedded digits, or the halves of one's own."""
+    if options.data is not None:
+        table = load_table(
+            options.data, key=options.key, packed=options.packed, allow_constant=True,
+            allow_missing=False,
+        )  # fmt: skip
+        data = table.values
+    else:
+        data = np.asarray(digits().data)
+    if options.shuffle or options.data is None:
+        data = data[np.random.default_rng(options.seed).permutation(len(data))]
+    rows = (
+        options.rows if options.rows is not None else (1000 if options.data is None else len(data))
+    )
+    if not 4 <= rows <= len(data):
+        raise InputError(f"--rows {rows}: wanted 4 to {len(data)}")
+    if round(data.shape[1] ** 0.5) ** 2 != data.shape[1]:
+        raise InputError(f"{options.data}: {data.shape[1]} columns are no square image")
+    half = rows // 2
+    return data[:half], data[half : 2 * half]
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """All runs, one compiled call; the table is their mean."""
+    size = PAPER if options.full else SMALL
+    given = {"units": options.units, "runs": options.runs, "steps": options.steps}
+    size = size._replace(**{name: value for name, value in given.items() if value is not None})
+    if min(size.units, size.runs, size.steps) < 1:
+        raise InputError("--units, --runs and --steps must be at least 1")
+    train, test = load(options)
+    keys = random.split(random.key(options.seed), size.runs)
+
+    def every(train: Array, test: Array, keys: Array) -> Run:
+        batch = size.runs if jax.default_backend() != "cpu" else 1
+        return lax.map(partial(one_run, size, train, test), keys, batch_size=batch)
+
+    arguments = (jnp.asarray(train, float), jnp.asarray(test, float), keys)
+    began = time.perf_counter()
+    compiled = jax.jit(every).lower(*arguments).compile()
+    compile_seconds = time.perf_counter() - began
+    began = time.perf_counter()
+    runs: Run = jax.device_get(compiled(*arguments))
+    seconds = time.perf_counter() - began
+    whole = {"train": runs.train, "test": runs.test}
+    table = lambda what: {  # noqa: E731
+        row: {
+            name: {part: float(what(whole[part][row][name])) for part in whole} for name in MEASURES
+        }
+        for row in ROWS
+    }
+    spread = table(lambda x: x.std(ddof=1)) if size.runs > 1 else {}
+    numbers: dict[str, Any] = {
+        "table": table(np.mean),
+        "standard_deviations": spread,
+        "log_normalizer_error": {k: float(v.mean()) for k, v in runs.log_normalizer_error.items()},
+        "rows": len(train),
+        "units": size.units,
+        "runs": size.runs,
+        "steps": size.steps,
+        "seconds_per_run": seconds / size.runs,
+        "compile_seconds": compile_seconds,
+    }
+    return Outcome(numbers, lambda: figure(train, runs))
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="FILE", help="images of your own, 0/1, one a row")
+    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+    parser.add_argument("--packed", type=int, metavar="BITS", help="bits a row, if packed in bytes")
+    parser.add_argument("--rows", type=int, help="how many, half of them to train; default all")
+    parser.add_argument("--shuffle", action="store_true", help="take the rows in random order")
+    parser.add_argument("--units", type=int, help="hidden units and components; default 45")
+    parser.add_argument("--runs", type=int, help="from different starts; default 2, with --full 5")
+    parser.add_argument("--steps", type=int, help="of the persistent gradient")
+
+
+def figure(train: np.ndarray, runs: Run) -> Figure:
+    """Some digits, weight vectors of mixture and machine, and the table as dots."""
+    from matplotlib.figure import Figure
+
+    from inference.studies.figures import image_grid
+
+    side = round(train.shape[1] ** 0.5)
+    page = Figure(figsize=(13, 7.4))
+    left, right = page.subfigures(1, 2, width_ratios=(1.6, 1), squeeze=False)[0]
+    panes = left.subfigures(4, 1, height_ratios=(1.25, 2, 2, 2), squeeze=False)[:, 0]
+    count = min(12, len(train))
+    image_grid(panes[0], train[:count].reshape(1, count, side, side), title="A  digits")
+    titles = {
+        "mixture": "B  components of the mixture: whole digits",
+        "combination": "C  weights by pursuit: strokes, to be combined",
+        "combination_improved": "D  weights after the persistent gradient",
+    }
+    for pane, (row, title) in zip(panes[1:], titles.items(), strict=True):
+        first = {name: value[0] for name, value in runs.params[row].items()}
+        if row == "mixture":
+            busy = np.argsort(-np.asarray(first["mixing"]))
+            probs = np.asarray(first["probs"])[busy].clip(0.002, 0.998)
+            images = np.log(probs / (1 - probs))
+        else:
+            images = np.asarray(first["weights"])
+        columns = min(12, len(images))
+        rows = min(2, len(images) // columns)
+        shown = images[: rows * columns].reshape(rows, columns, side, side)
+        image_grid(pane, shown, title=title, signed=True, scale="image")
+    axes = right.subplots(3, 1, sharey=True)
+    places = np.arange(len(ROWS))[::-1]
+    for number, (name, words) in enumerate(MEASURES.items()):
+        for part, mark, colour in (("train", "o", "C0"), ("test", "D", "C1")):
+            values = np.stack([getattr(runs, part)[row][name] for row in ROWS])
+            axes[number].plot(
+                values.mean(1), places, color=colour, marker=mark, linestyle="", label=part,
+                markersize=6,
+            )  # fmt: skip
+        axes[number].set(xlabel=words, ylim=(-0.6, len(ROWS) - 0.4))
+        axes[number].set_yticks(places, ["product", "mixture", "combination", "improved"])
+        axes[number].grid(axis="x", alpha=0.3)
+    axes[0].set_title(f"E  means of {len(values[0])} runs")
+    axes[0].legend(loc="upper left", fontsize=10)
+    return page
+
+
+EXPERIMENTS = (
+    Experiment(
+        "combination-digits",
+        "machine against mixture and product on digits (Freund & Haussler 1994, figures 4.3-4.9)",
+        run,
+        options,
+    ),
+)
