@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from inference.bounds import curvature
-from inference.gaussian import invert, with_one
+from inference.levels import softmax, spread_out
 from inference.local import Params
 from inference.rows import Arguments
 from ppl_models import latent_trait, mixed_trait
@@ -72,7 +72,7 @@ class Regressions:
         data = data.astype(jnp.result_type(float))
         seen = None if mask is None else jnp.asarray(mask).astype(data.dtype)
         layout = self.layout
-        if not self._plain:
+        if not self.plain:
             levels = {
                 k: (data[:, columns, None] == jnp.arange(1, k)).astype(data.dtype)
                 for k, columns in layout.categorical.items()
@@ -92,18 +92,18 @@ class Regressions:
         del params
         omega = -2.0 * curvature(jnp.sqrt(mean**2 + spread))
         slope = -0.5 - omega * mean
-        if self._plain:
+        if self.plain:
             return slope, omega
         real, _, levels = self.layout.split(mean)
-        return self._others(real, slope, levels), self._others(None, omega, levels)
+        return self.others(real, slope, levels), self.others(None, omega, levels)
 
-    def _others(self, real: Array | None, bits: Array, levels: dict[int, Array]) -> Array:
+    def others(self, real: Array | None, bits: Array, levels: dict[int, Array]) -> Array:
         """Slopes of all kinds, given those of the bits; without `real`, curvatures."""
         own, bits, _ = self.layout.split(bits)
         if real is None:
             ones = {k: jnp.ones_like(part) for k, part in levels.items()}
             return self.layout.join(jnp.ones_like(own), bits, ones)
-        others = {k: _spread_out(-_softmax(part)) for k, part in levels.items()}
+        others = {k: spread_out(-softmax(part)) for k, part in levels.items()}
         return self.layout.join(-real, bits, others)
 
     def mixed(self, target: Array) -> Array:
@@ -111,154 +111,17 @@ class Regressions:
         if not self.layout.categorical:
             return target
         real, bits, levels = self.layout.split(target)
-        return self.layout.join(real, bits, {k: _spread_out(x) for k, x in levels.items()})
+        return self.layout.join(real, bits, {k: spread_out(x) for k, x in levels.items()})
 
     def metric(self, params: Params, values: Array) -> Array:
         """Predictors (..., P) times the metric of their kind."""
-        if self._plain:
+        if self.plain:
             return values
         real, bits, levels = self.layout.split(values)
         if len(self.layout.real):
             real = real / params["noise"] ** 2
         bent = {k: 0.5 * (x - x.sum(-1, keepdims=True) / k) for k, x in levels.items()}
         return self.layout.join(real, bits, bent)
-
-    def bound_at_bias(
-        self, params: Params, responses: Responses, mean: Array, spread: Array
-    ) -> Array:
-        """The log of the bound at x = 0, that is at A = b, summed over columns: (n,)."""
-        layout, bias, target = self.layout, params["bias"], responses.target
-        xi = jnp.sqrt(mean**2 + spread)
-        values = (target - 0.5) * bias + jax.nn.log_sigmoid(xi) - 0.5 * xi
-        values = values + curvature(xi) * (bias**2 - xi**2)
-        if not self._plain:
-            split = layout.split
-            (real, _, levels), (at, _, psi), (own, _, hot) = split(bias), split(mean), split(target)
-            del at
-            if len(layout.real):
-                away = (own - real) / params["noise"]
-                own = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
-            parts = {}
-            for k, point in psi.items():
-                away = levels[k] - point
-                bent = 0.25 * (jnp.sum(away**2, -1) - jnp.sum(away, -1) ** 2 / k)
-                part = jnp.sum(hot[k] * levels[k], -1) - _log_sum(point)
-                parts[k] = _first(part - jnp.sum(away * _softmax(point), -1) - bent, k)
-            values = layout.join(own, split(values)[1], parts)
-        return jnp.sum(values if responses.seen is None else values * responses.seen, -1)
-
-    def bound_posterior(
-        self, params: Params, responses: Responses, mean: Array, covariance: Array
-    ) -> tuple[Array, Array, Array]:
-        """Eqs. (8), (6), (7): from one Gaussian posterior to the next, better one.
-
-        :return: mean (n, Q), covariance (n, Q, Q), log of the bound on the evidence (n,).
-        """
-        weights, bias = params["weights"], params["bias"]
-        centre, spread = self.predict(params, mean, covariance)
-        residual, omega = self.tangent(params, centre, spread)
-        right = residual + omega * centre + self.mixed(responses.target) - omega * bias
-        if responses.seen is not None:
-            right, omega = right * responses.seen, omega * responses.seen
-        dual = self.metric(params, weights)
-        size = len(weights)
-        outer = (dual[:, None, :] * weights[None, :, :]).reshape(size * size, -1)
-        precision = jnp.eye(size) + (omega @ outer.T).reshape(-1, size, size)
-        linear = right @ dual.T
-        covariance, log_det = invert(precision)
-        mean = jnp.einsum("nqr,nr->nq", covariance, linear)
-        constant = self.bound_at_bias(params, responses, centre, spread)
-        return mean, covariance, constant + 0.5 * jnp.sum(mean * linear, -1) - 0.5 * log_det
-
-    def predict(self, params: Params, mean: Array, covariance: Array) -> tuple[Array, Array]:
-        """Mean and variance of every predictor under Gaussian factors, (n, P) each."""
-        weights = params["weights"]
-        size = len(weights)
-        outer = (weights[:, None, :] * weights[None, :, :]).reshape(size * size, -1)
-        spread = covariance.reshape(-1, size * size) @ outer
-        return mean @ weights + params["bias"], jnp.maximum(spread, 0.0)
-
-    def gaussian_sums(
-        self, params: Params, responses: Responses, mean: Array, covariance: Array, heavy: Array
-    ) -> Sums:
-        """The sums of (11) and (12) under Gaussian posteriors, row n counted `heavy[n]` times."""
-        centre, spread = self.predict(params, mean, covariance)
-        residual, omega = self.tangent(params, centre, spread)
-        residual = residual + self.mixed(responses.target)
-        seen = heavy[:, None] if responses.seen is None else heavy[:, None] * responses.seen
-        residual, omega = residual * seen, omega * seen
-        moments = with_one(mean)
-        outer = moments[:, :, None] * moments[:, None, :]
-        size = mean.shape[-1]
-        outer = outer.at[:, :size, :size].add(covariance)
-        bend = (omega.T @ outer.reshape(len(mean), -1)).reshape(-1, size + 1, size + 1)
-        around = (omega.T @ covariance.reshape(len(mean), -1)).reshape(-1, size, size)
-        slope = residual.T @ moments
-        slope = slope.at[:, :size].add(-jnp.einsum("pqr,rp->pq", around, params["weights"]))
-        at = slice(len(self.layout.real))
-        power = (responses.target - centre)[:, at] ** 2 + spread[:, at]
-        seen = jnp.broadcast_to(seen, omega.shape)[:, at]
-        return Sums(slope, bend, jnp.sum(power * seen, 0), jnp.sum(seen, 0))
-
-    def point_sums(
-        self, params: Params, responses: Responses, points: Array, probability: Array
-    ) -> tuple[Sums, Sums]:
-        """The same sums under posteriors on points (S, n, Q) with probabilities (S, n).
-
-        :return: with the curvature of the bits' bound, which is safe; and with their own, which is
-            fast when close.
-        """
-        size = points.shape[-1]
-        centre = points @ params["weights"] + params["bias"]  # (S, n, P)
-        slope, safe, fast = self._at_points(centre)
-        weight = probability[..., None]
-        if responses.seen is not None:
-            weight = weight * responses.seen
-        moments = with_one(points).reshape(-1, size + 1)
-        outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(moments), -1)
-        flat = lambda x: (x * weight).reshape(-1, x.shape[-1]).T  # noqa: E731
-        total = flat(slope + self.mixed(responses.target)) @ moments
-        bends = [(flat(x) @ outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
-        at = slice(len(self.layout.real))
-        seen = jnp.broadcast_to(weight, centre.shape)[..., at]
-        power = jnp.sum((responses.target - centre)[..., at] ** 2 * seen, (0, 1))
-        count = jnp.sum(seen, (0, 1))
-        return Sums(total, bends[0], power, count), Sums(total, bends[1], power, count)
-
-    def _at_points(self, centre: Array) -> tuple[Array, Array, Array]:
-        """At known predictors: the true slope without the data's share, and both curvatures."""
-        # One tanh serves all: σ(A) = ½ (1 + tanh A/2), σ(1 − σ) = ¼ (1 − tanh²), ω = tanh / 2A.
-        bent = jnp.tanh(0.5 * centre)
-        small = jnp.abs(centre) < 1e-2
-        wide = 0.5 * bent / jnp.where(small, 1.0, centre)
-        safe = jnp.where(small, 0.25 - centre**2 / 48.0, wide)
-        fast, slope = 0.25 - 0.25 * bent**2, -0.5 - 0.5 * bent
-        if self._plain:
-            return slope, safe, fast
-        real, _, levels = self.layout.split(centre)
-        safe, fast = (self._others(None, bend, levels) for bend in (safe, fast))
-        return self._others(real, slope, levels), safe, fast
-
-    def point_log_likelihood(self, params: Params, responses: Responses, points: Array) -> Array:
-        """log p(t_n | x) at points (S, n, Q): (S, n)."""
-        target, seen = responses
-        centre = points @ params["weights"] + params["bias"]
-        if self._plain:
-            return _bits(target, seen, centre)
-        layout = self.layout
-        (real, bits, levels), (own, ones, hot) = layout.split(centre), layout.split(target)
-        know = (None, None, {}) if seen is None else layout.split(seen)
-        total = _bits(ones, know[1], bits) if len(layout.binary) else jnp.zeros(points.shape[:2])
-        if len(layout.real):
-            away = (own - real) / params["noise"]
-            part = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
-            total = total + jnp.sum(part if know[0] is None else part * know[0], -1)
-        for k, predictors in levels.items():
-            # In two sums, one for each shape: XLA's CPU compiler gets the sum of both wrong.
-            total = total + jnp.sum(hot[k] * predictors, (-2, -1))
-            rest = _log_sum(predictors)
-            total = total - jnp.sum(rest if seen is None else rest * know[2][k][..., 0], -1)
-        return total
 
     def advance(
         self, params: Params, sums: Sums, prior: Callable[[Params], Array] | None = None
@@ -305,94 +168,9 @@ class Regressions:
         bend = bend * scale[:, None, None] - jax.vmap(jnp.diag)(join(second))
         return slope, bend
 
-    # What follows is for points that all data share: the likelihood is then one matrix product.
-    def natural(self, params: Params, predictors: Array) -> tuple[Array, Array]:
-        """Natural parameters and log partition (S, P) at predictors (S, P)."""
-        if self._plain:
-            return predictors, jax.nn.softplus(predictors)
-        layout = self.layout
-        real, bits, levels = layout.split(predictors)
-        own = real
-        if len(layout.real):
-            own, real = real / params["noise"] ** 2, 0.5 * (real / params["noise"]) ** 2
-        sums = {k: _first(_log_sum(part), k) for k, part in levels.items()}
-        return layout.join(own, bits, levels), layout.join(real, jax.nn.softplus(bits), sums)
-
-    def log_likelihood(self, params: Params, responses: Responses, points: Array) -> Array:
-        """log p(t_n | x_s) at points (S, Q): (S, n), by matrix products."""
-        predictors = points @ params["weights"] + params["bias"]
-        natural, partition = self.natural(params, predictors)
-        table = natural @ responses.target.T
-        if responses.seen is None:
-            table = table - partition.sum(-1)[:, None]
-        else:
-            table = table - partition @ responses.seen.T
-        if len(self.layout.real):
-            at = slice(len(self.layout.real))
-            away = responses.target[:, at] / params["noise"]
-            own = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
-            table = table + (own if responses.seen is None else own * responses.seen[:, at]).sum(-1)
-        return table
-
-    def shared_sums(
-        self, params: Params, points: Array, found: Array, weight: Array
-    ) -> tuple[Sums, Sums]:
-        """The sums for points (S, Q) that all data share, safe and fast.
-
-        :param found: Σ_n r_sn target_n, (S, P); `weight`: Σ_n r_sn seen_n, (S, P).
-        """
-        size = points.shape[-1]
-        centre = points @ params["weights"] + params["bias"]
-        slope, safe, fast = self._at_points(centre)
-        moments = with_one(points)
-        outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(points), -1)
-        total = (slope * weight + self.mixed(found)).T @ moments
-        bends = [((x * weight).T @ outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
-        at = slice(len(self.layout.real))
-        # Σ r (y − A)² without its Σ r y², which `monte_carlo` adds.
-        power = weight[:, at] * centre[:, at] ** 2 - 2.0 * found[:, at] * centre[:, at]
-        power, count = power.sum(0), weight[:, at].sum(0)
-        return Sums(total, bends[0], power, count), Sums(total, bends[1], power, count)
-
     @property
-    def _plain(self) -> bool:
+    def plain(self) -> bool:
         return all(kind == "binary" for kind in self.kinds)
-
-
-def _bits(target: Array, seen: Array | None, centre: Array) -> Array:
-    """Σ_i log Bernoulli(t_i; σ(A_i)) over the last axis.
-
-    Σ log(1 + e^{−|A|}) is the log of a product, taken of 64 columns at once: each factor is at most
-    2, so that nothing overflows, and a logarithm costs as much as all the rest.
-    """
-    factor = 1.0 + jnp.exp(-jnp.abs(centre))
-    main = target * centre - jnp.maximum(centre, 0.0)
-    if seen is not None:
-        main, factor = main * seen, jnp.where(seen > 0, factor, 1.0)
-    groups = [factor[..., start : start + 64] for start in range(0, factor.shape[-1], 64)]
-    return jnp.sum(main, -1) - sum(jnp.log(jnp.prod(group, -1)) for group in groups)
-
-
-def _softmax(predictors: Array) -> Array:
-    """Probabilities of the levels 1, 2, …, whose first companion has predictor 0."""
-    return jnp.exp(predictors - _log_sum(predictors)[..., None])
-
-
-def _log_sum(predictors: Array) -> Array:
-    """log(1 + Σ e^A) over the last axis."""
-    top = jax.lax.stop_gradient(jnp.maximum(predictors.max(-1), 0.0))
-    return top + jnp.log(jnp.exp(-top) + jnp.exp(predictors - top[..., None]).sum(-1))
-
-
-def _first(values: Array, levels: int) -> Array:
-    """A number for a whole column (..., C), put to the first of its K − 1 predictors."""
-    zeros = jnp.zeros((*values.shape, levels - 2), values.dtype)
-    return jnp.concatenate([values[..., None], zeros], -1)
-
-
-def _spread_out(values: Array) -> Array:
-    """B⁻¹ v = 2 (v + 1 Σv), the inverse of Böhning's ½ (I − 11ᵀ/K) on K − 1 levels."""
-    return 2.0 * (values + values.sum(-1, keepdims=True))
 
 
 def _noise(

@@ -21,6 +21,7 @@ from tools import fast_jit, in_double
 
 import inference
 from inference.bounded import bound_sites, bounded_program
+from inference.bounded_regressions import bound_posterior, gaussian_sums
 from inference.bounds import BoundedCategorical
 from inference.continuous import climb, gauss_hermite, moments, open_factors, prior_points, weigh
 from inference.factor_em import canonical, principal_start
@@ -29,6 +30,7 @@ from inference.local import log_joint, row_function
 from inference.methods.bound import BoundEM
 from inference.methods.monte_carlo import MonteCarloEM
 from inference.methods.quadrature import QuadratureEM
+from inference.point_regressions import point_log_likelihood, point_sums, shared_log_likelihood
 from inference.regressions import Regressions
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
 
@@ -116,13 +118,13 @@ def test_posterior_and_bound_are_the_oracles():
     given = (params["weights"], params["bias"], xi, data, mask)
     columns = Regressions(("binary",) * NUM_FEATURES)
     responses = columns.responses(((jnp.asarray(data),), {"mask": jnp.asarray(mask)}))
-    found = columns.bound_posterior(as_jax(params), responses, mean, spread)
+    found = bound_posterior(columns, as_jax(params), responses, mean, spread)
     wanted = (*oracle.bound_posterior(*given), oracle.bound_log_evidence(*given))
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-10)
     np.testing.assert_allclose(found[1][2], np.eye(NUM_FACTORS), atol=1e-12)  # nothing observed
 
-    sums = columns.gaussian_sums(as_jax(params), responses, mean, spread, jnp.ones(NUM_DATA))
+    sums = gaussian_sums(columns, as_jax(params), responses, mean, spread, jnp.ones(NUM_DATA))
     new = columns.advance(as_jax(params), sums)
     wanted = oracle.bound_m_step(mean, spread, xi, data, mask)
     for name, value in wanted.items():
@@ -198,20 +200,20 @@ def test_closed_form_is_the_programs_reading(kind):
         responses = columns.responses(arguments)
         joint = lambda model, p, x: log_joint(model, reader.anatomy, p, x, arguments)  # noqa: E731
         posterior = (
-            columns.bound_posterior(params, responses, mean, spread),
+            bound_posterior(columns, params, responses, mean, spread),
             program.posterior(reader, params, arguments, mean, spread),
         )
-        sums = columns.gaussian_sums(params, responses, mean, spread, jnp.ones(num_data))
+        sums = gaussian_sums(columns, params, responses, mean, spread, jnp.ones(num_data))
         new = columns.advance(params, sums)
         xi = program.variational(reader, params, arguments, mean, spread)
         bounded = bound_sites(model, xi)
         slope = jax.grad(lambda p: joint(bounded, p, sigma).mean(0).sum())(new)
         own = (
-            columns.point_log_likelihood(params, responses, points),
+            point_log_likelihood(columns, params, responses, points),
             joint(model, params, points) - standard_normal(points),
         )
         shared = (
-            columns.log_likelihood(params, responses, points[:, 0]),
+            shared_log_likelihood(columns, params, responses, points[:, 0]),
             joint(model, params, points[:, :1]) - standard_normal(points[:, :1]),
         )
         return posterior, slope, own, shared
@@ -241,7 +243,7 @@ def test_slope_at_points_is_the_programs(kind):
         slope = jax.grad(lambda p: weigh(reader, p, arguments, rule)[0].sum())(params)
         _, probability = weigh(reader, params, arguments, rule)
         points = jnp.broadcast_to(rule.points[:, None], (*probability.shape, NUM_FACTORS))
-        safe, _ = columns.point_sums(params, columns.responses(arguments), points, probability)
+        safe, _ = point_sums(columns, params, columns.responses(arguments), points, probability)
         return slope, columns.metric(params, safe.slope.T)
 
     slope, found = compute(params, *arrays)
@@ -265,8 +267,8 @@ def test_optimised_code_is_right():
     options = {"xla_backend_optimization_level": 3}
     if version("jaxlib").startswith("0.10."):  # see conftest.py
         options["xla_cpu_use_fusion_emitters"] = True
-    fast = jax.jit(columns.point_log_likelihood, compiler_options=options)
-    plain = columns.point_log_likelihood(*inputs)  # operation by operation
+    fast = jax.jit(functools.partial(point_log_likelihood, columns), compiler_options=options)
+    plain = point_log_likelihood(columns, *inputs)  # operation by operation
     np.testing.assert_allclose(fast(*inputs), plain, atol=1e-4)
 
 

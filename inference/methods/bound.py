@@ -13,6 +13,7 @@ from inference.acceleration import Visit
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy
 from inference.bounded import Bounded, bounded_program
+from inference.bounded_regressions import bound_posterior, gaussian_sums
 from inference.continuous import (
     FactorPosterior,
     FactorReader,
@@ -121,7 +122,7 @@ class BoundEM(Algorithm):
                 if columns is None:
                     return fresh @ evidence, ()
                 responses = columns.responses(arguments)
-                sums = columns.gaussian_sums(params, responses, mean, covariance, fresh)
+                sums = gaussian_sums(columns, params, responses, mean, covariance, fresh)
                 return fresh @ evidence, sums
 
             total, sums = sum_over_chunks(summarise, rows, size, found)
@@ -183,7 +184,7 @@ class BoundEM(Algorithm):
             del start
             if columns is not None:
                 responses = columns.responses(arguments)
-                better = lambda m, c: columns.bound_posterior(params, responses, m, c)  # noqa: E731
+                better = lambda m, c: bound_posterior(columns, params, responses, m, c)  # noqa: E731
             else:
                 assert program is not None
                 better = lambda m, c: program.posterior(  # noqa: E731

@@ -42,6 +42,7 @@ from inference.factor_em import (
 from inference.gaussian import log_normal
 from inference.gradient import gradient_step
 from inference.local import Params
+from inference.point_regressions import natural_form, shared_log_likelihood, shared_sums
 from inference.regressions import Regressions, regressions_of
 from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
 
@@ -194,7 +195,7 @@ class MonteCarloEM(Algorithm):
         if columns is None:
             weights = -log_normal(points) - jnp.log(self.num_draws)
             return weigh(reader, params, arguments, Rule(points, weights))
-        table = columns.log_likelihood(params, columns.responses(arguments), points)
+        table = shared_log_likelihood(columns, params, columns.responses(arguments), points)
         total = logsumexp(table, axis=0)
         return total - jnp.log(self.num_draws), jnp.exp(table - total)
 
@@ -211,7 +212,7 @@ class MonteCarloEM(Algorithm):
 
         def expected(params: Params) -> Array:
             predictors = points @ params["weights"] + params["bias"]
-            natural, partition = columns.natural(params, predictors)
+            natural, partition = natural_form(columns, params, predictors)
             value = found * natural - weight * partition
             if "noise" in params:
                 at, noise = slice(len(columns.layout.real)), params["noise"]
@@ -221,7 +222,7 @@ class MonteCarloEM(Algorithm):
             return total if prior is None else total + prior(params)
 
         def step(params: Params, _: None) -> tuple[Params, None]:
-            sums = columns.shared_sums(params, points, found, weight)
+            sums = shared_sums(columns, params, points, found, weight)
             safe, fast = (
                 columns.advance(params, one._replace(power=one.power + square), prior)
                 for one in sums

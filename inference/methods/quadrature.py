@@ -42,6 +42,7 @@ from inference.factor_em import (
 from inference.gaussian import log_normal
 from inference.gradient import gradient_step
 from inference.local import Params
+from inference.point_regressions import point_log_likelihood, point_sums
 from inference.regressions import regressions_of
 from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
 
@@ -133,7 +134,7 @@ class QuadratureEM(Algorithm):
                 evidence, probability = weigh(local, params, arguments, moved)
                 return evidence, moved.points, probability
             responses = columns.responses(arguments)
-            table = columns.point_log_likelihood(params, responses, moved.points)
+            table = point_log_likelihood(columns, params, responses, moved.points)
             table = table + log_normal(moved.points) + moved.log_weights
             evidence = logsumexp(table, axis=0)
             return evidence, moved.points, jnp.exp(table - evidence)
@@ -150,7 +151,7 @@ class QuadratureEM(Algorithm):
                 if columns is None:
                     return fresh @ evidence, ()
                 responses = columns.responses(arguments)
-                sums = columns.point_sums(params, responses, points, probability * fresh)
+                sums = point_sums(columns, params, responses, points, probability * fresh)
                 return fresh @ evidence, sums
 
             evidence, sums = sum_over_chunks(summarise, rows, size, modes)
