@@ -101,10 +101,14 @@ class Algorithm(abc.ABC):
         """
         if num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, found {num_steps}")
-        state = init_state
-        if state is None:
-            state = self.init(rng_key, *args, init_params=init_params, **kwargs)
-        return drive(self, state, num_steps, args, kwargs, progress_bar, tolerance, record, budget)
+
+        # Not the state itself, which would be held here for as long as the loop runs.
+        def start() -> Any:
+            if init_state is not None:
+                return init_state
+            return self.init(rng_key, *args, init_params=init_params, **kwargs)
+
+        return drive(self, start, num_steps, args, kwargs, progress_bar, tolerance, record, budget)
 
 
 class _Progress(NamedTuple):
@@ -118,7 +122,7 @@ class _Progress(NamedTuple):
 
 def drive(
     method: Algorithm,
-    state: Any,
+    start: Callable[[], Any],
     num_steps: int,
     args: tuple,
     kwargs: dict[str, Any],
@@ -127,7 +131,12 @@ def drive(
     record: Callable[[Params], Any] | None = None,
     budget: float | None = None,
 ) -> RunResult:
-    """The loop: compiled once, run in blocks so that a bar can move and Ctrl-C is heard."""
+    """The loop: compiled once, run in blocks so that a bar can move and Ctrl-C is heard.
+
+    A block is written over the one before it: of a state with an entry for each datum no more is
+    held than the last, the last but one and the next.
+    """
+    state = start()
     leaves, tree = jax.tree.flatten((args, kwargs))
     is_array = [isinstance(x, np.ndarray | Array) for x in leaves]
     static = [None if a else x for a, x in zip(is_array, leaves, strict=True)]
@@ -137,10 +146,17 @@ def drive(
     def see(state: Any) -> Any:
         return None if record is None else record(method.get_params(state))
 
-    def block(progress: _Progress, end: Array, arrays: list[Array]) -> _Progress:
+    def merge(arrays: list[Array]) -> tuple[tuple, dict[str, Any]]:
         given = iter(arrays)
         merged = [next(given) if a else x for a, x in zip(is_array, static, strict=True)]
-        args, kwargs = jax.tree.unflatten(tree, merged)
+        return jax.tree.unflatten(tree, merged)
+
+    def loss_of(state: Any, arrays: list[Array]) -> Array:
+        args, kwargs = merge(arrays)
+        return method.update(state, *args, **kwargs)[1]
+
+    def block(progress: _Progress, end: Array, arrays: list[Array]) -> _Progress:
+        args, kwargs = merge(arrays)
 
         def unfinished(p: _Progress) -> Array:
             return (p.step < end) & (p.change > limit)
@@ -160,16 +176,19 @@ def drive(
 
         return lax.while_loop(unfinished, advance, progress)
 
-    dtype = jax.eval_shape(lambda s: method.update(s, *args, **kwargs)[1], state).dtype
+    dtype = jax.eval_shape(loss_of, state, arrays).dtype
     zero = jnp.zeros((), int)
     losses = jnp.full(num_steps, jnp.nan, dtype)
     history = jax.tree.map(
         lambda x: jnp.zeros((num_steps, *x.shape), x.dtype), jax.eval_shape(see, state)
     )
-    progress = _Progress(state, state, losses, history, zero, jnp.array(jnp.inf, dtype))
+    # Copies: the caller's state is not written over, nor is one array in two places.
+    state, good = (jax.tree.map(jnp.copy, state) for _ in range(2))
+    progress = _Progress(state, good, losses, history, zero + 0, jnp.array(jnp.inf, dtype))
+    del state, good
 
     began = time.perf_counter()
-    compiled = jax.jit(block).lower(progress, zero, arrays).compile()
+    compiled = jax.jit(block, donate_argnums=0).lower(progress, zero, arrays).compile()
     compile_seconds = time.perf_counter() - began
 
     began, done, size = time.perf_counter(), 0, max(1, num_steps // 20)

@@ -165,16 +165,17 @@ def check_columns(columns: Regressions | None, args: tuple, kwargs: dict, prior:
     if isinstance(data, jax.core.Tracer) or isinstance(mask, jax.core.Tracer):
         return
     data = np.asarray(data)
-    seen = np.ones(data.shape, bool) if mask is None else np.asarray(mask).astype(bool)
+    seen = None if mask is None else np.asarray(mask)
     for column, kind in enumerate(columns.kinds):
-        values = data[seen[:, column], column]
+        rows = slice(None) if seen is None else np.flatnonzero(seen[:, column])
+        values = data[rows, column]
         if not len(values):
             raise ValueError(f"column {column} has no observed cell: leave it out")
         levels = 2 if kind == "binary" else None if kind == "real" else int(kind)
         if levels is not None:
             wrong = ~np.isin(values, np.arange(levels))
             if wrong.any():
-                row = np.flatnonzero(seen[:, column])[int(np.argmax(wrong))]
+                row = np.arange(len(data))[rows][int(np.argmax(wrong))]
                 wanted = "0 or 1" if levels == 2 else f"a level from 0 to {levels - 1}"
                 raise ValueError(
                     f"row {row}, column {column} holds {values[np.argmax(wrong)]}: wanted {wanted}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import resource
 import time
 from pathlib import Path
@@ -99,36 +100,61 @@ def items():
     }  # fmt: skip
 
 
+def many_rows(num_data, num_features, dtype):
+    """Items of two factors, made a few rows at a time so that nothing else of that size is held."""
+    generator = np.random.default_rng(0)
+    weights = generator.normal(0, 0.8, (2, num_features)).astype(np.float32)
+    data = np.empty((num_data, num_features), dtype)
+    for start in range(0, num_data, 5000):
+        size = min(5000, num_data - start)
+        here = generator.normal(size=(size, 2)).astype(np.float32) @ weights
+        data[start : start + size] = generator.random(here.shape) < 1 / (1 + np.exp(-here))
+    return data
+
+
 def large(num_data=100_000, num_features=100, steps=40):
-    """100 000 × 100, two factors, by the bound to a standstill: seconds, and memory by rows."""
+    """100 000 × 100, two factors, by the bound to a standstill."""
+    data = many_rows(num_data, num_features, np.uint8)
+    began, cpu = time.perf_counter(), time.process_time()
+    result = BoundEM(latent_trait).run(
+        random.key(0), steps, data, tolerance=1e-6, progress_bar=False
+    )
+    return {
+        "seconds, all": time.perf_counter() - began,
+        "cpu, all": time.process_time() - cpu,
+        "seconds, iterations": result.seconds,
+        "compile": result.compile_seconds,
+        "iterations": len(result.losses),
+        "bound": float(result.losses[-1]) / num_data,
+    }
+
+
+def peak(num_data, dtype, steps=3):
+    """The most MiB that a process ever held which made such data, and fitted them."""
+    data = many_rows(num_data, 100, dtype)
+    BoundEM(latent_trait).run(random.key(0), steps, data, progress_bar=False)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def memory(small=100_000, large=400_000):
+    """By how much memory grows from the one to the other number of rows, beyond the data's own."""
     out = {}
-    for rows in (num_data // 4, num_data):
-        generator = np.random.default_rng(0)
-        weights = generator.normal(0, 0.8, (2, num_features)).astype(np.float32)
-        data = np.empty((rows, num_features), np.uint8)
-        for start in range(0, rows, 5000):
-            here = generator.normal(size=(min(5000, rows - start), 2)).astype(np.float32) @ weights
-            data[start : start + 5000] = generator.random(here.shape) < 1 / (1 + np.exp(-here))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        method = BoundEM(latent_trait)
-        began, cpu = time.perf_counter(), time.process_time()
-        result = method.run(random.key(0), steps, data, tolerance=1e-6, progress_bar=False)
-        out[f"{rows} rows"] = {
-            "seconds, all": time.perf_counter() - began,
-            "cpu, all": time.process_time() - cpu,
-            "seconds, iterations": result.seconds,
-            "compile": result.compile_seconds,
-            "iterations": len(result.losses),
-            "bound": float(result.losses[-1]) / rows,
-            "data MiB": data.nbytes / 2**20,
-            "peak MiB above what was held": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            / 1024
-            - before,
+    fresh = multiprocessing.get_context("spawn")  # a peak never goes down: a process for each
+    for dtype in ("uint8", "float32"):
+        with fresh.Pool(1, maxtasksperchild=1) as pool:
+            low, high = pool.starmap(peak, [(small, dtype), (large, dtype)], chunksize=1)
+        data = (large - small) * 100 * np.dtype(dtype).itemsize
+        grown = (high - low) * 2**20
+        out[dtype] = {
+            "peak MiB": (low, high),
+            "data grow by MiB": data / 2**20,
+            "peak grows by MiB": grown / 2**20,
+            "bytes a row beyond the data": (grown - data) / (large - small),
         }
     return out
 
 
-PARTS = {"clusters": clusters, "speed": speed, "items": items, "large": large}
+PARTS = {"clusters": clusters, "speed": speed, "items": items, "large": large, "memory": memory}
 
 
 def main():
