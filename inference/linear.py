@@ -91,7 +91,9 @@ def linear_form(
 
     def read(leaves: tuple) -> tuple[Array, Array]:
         row = rows.join([leaf[None] for leaf in leaves])
-        value, slope = linear_part(row_function(one.model, one.anatomy, params, row), point)
+        # A GPU multiplies single precision with ten bits unless told otherwise.
+        with jax.default_matmul_precision("highest"):
+            value, slope = linear_part(row_function(one.model, one.anatomy, params, row), point)
         # There is no curvature: the slope at the point is that at zero.
         return (value - (slope * point).sum(-1))[0], slope[0]
 

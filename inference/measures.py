@@ -146,6 +146,7 @@ def _decoded(model: Callable, params: Params, data: Array, kwargs: dict[str, Any
     return log_decoded
 
 
+@jax.default_matmul_precision("highest")
 def log_given(
     model: Callable, anatomy: Anatomy, params: Params, bits: Array, arguments: Arguments
 ) -> Array:

@@ -210,7 +210,9 @@ def annealed(
         chance = jax.nn.sigmoid(beta * (observed @ weights.T + bias))
         return random.bernoulli(key_hidden, chance).astype(weights.dtype)
 
+    # A GPU multiplies single precision with ten bits unless told otherwise.
     @jax.jit
+    @jax.default_matmul_precision("highest")
     def run(key: Array) -> LogMean:
         key_start, key_path = random.split(key)
         start = random.bernoulli(key_start, 0.5, (num_chains, num_causes)).astype(weights.dtype)

@@ -142,12 +142,15 @@ class MixtureUpdate:
         states, probability = posterior.weighted()
         member = jax.nn.one_hot(states[..., 0], self.num_components)  # (S, n or 1, K)
         heavy = ((probability * weights)[..., None] * member).sum(0).T
-        return {"count": heavy.sum(1), "ones": heavy @ (data * seen), "seen": heavy @ seen}
+        # A GPU multiplies with ten bits unless told otherwise: a probability could exceed 1.
+        sums = partial(jnp.matmul, heavy, precision="highest")
+        return {"count": heavy.sum(1), "ones": sums(data * seen), "seen": sums(seen)}
 
     def maximise(self, params: Params, statistics: Any) -> Params:
         del params
         extra = self.pseudo_count
         probs = (statistics["ones"] + extra) / (statistics["seen"] + 2 * extra)
+        probs = jnp.minimum(probs, 1.0)  # the sums are rounded, each its own way
         count = statistics["count"] + 1e-12
         return {"mixing": count / count.sum(), "probs": probs}
 

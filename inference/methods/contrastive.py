@@ -160,6 +160,7 @@ class ContrastiveDivergence(Algorithm):
         return Momentum(self.learning_rate, self.momentum) if given is None else optimizer_of(given)
 
 
+@jax.default_matmul_precision("highest")
 def sweeps(key: Array, causes: Causes, hidden: Array, count: int) -> tuple[Array, Array]:
     """Block Gibbs sampling from hidden states: those at the end, and the observed ones they met."""
 

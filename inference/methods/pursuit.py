@@ -154,6 +154,7 @@ class ProjectionPursuit(Algorithm):
         data = self._examples(anatomy, args, kwargs)
         return -0.5 * (data**2).sum() - 0.5 * data.size * math.log(2.0 * math.pi)
 
+    @jax.default_matmul_precision("highest")
     def _one_unit(self, key: Array, sample: Array) -> tuple[Array, Array, Array]:
         """The most likely unit of a sample from several starts, and the log likelihood it adds."""
 

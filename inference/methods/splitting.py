@@ -144,6 +144,8 @@ def _last_level(num_components: int) -> int:
     return max(num_components - 1, 0).bit_length()
 
 
+# A GPU multiplies with ten bits unless told otherwise: a probability could exceed 1.
+@jax.default_matmul_precision("highest")
 def _tie(params: Params, level: Array) -> Params:
     """Components that are the same one at this level, made equal to the last digit."""
     mixing, probs = params["mixing"], params["probs"]
@@ -156,6 +158,7 @@ def _tie(params: Params, level: Array) -> Params:
     return {"mixing": total / same.sum(1), "probs": (same * share) @ probs}
 
 
+@jax.default_matmul_precision("highest")
 def _split(key: Array, params: Params, level: Array, jitter: float) -> Params:
     """Two of each component: equal weights, log odds moved apart at random."""
     mixing, probs = params["mixing"], params["probs"]

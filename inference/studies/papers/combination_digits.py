@@ -14,8 +14,10 @@ import numpy as np
 from jax import Array, lax, random
 
 from inference.algorithm import Algorithm
+from inference.ascent import without_normalizer
 from inference.local import Params
 from inference.measures import (
+    PerRow,
     chosen_bits,
     log_loss,
     reconstruction,
@@ -25,7 +27,7 @@ from inference.measures import (
 from inference.methods.contrastive import ContrastiveDivergence
 from inference.methods.pursuit import ProjectionPursuit
 from inference.methods.splitting import SplittingEM
-from inference.partition import Causes, annealed, causes_of, normalizer
+from inference.partition import annealed, causes_of
 from inference.studies.experiment import Experiment, Outcome
 from ppl_models import bernoulli_mixture, bernoulli_product, combination_machine
 from ppl_models.data import InputError, digits, load_table
@@ -116,19 +118,20 @@ def one_run(size: Size, train: Array, test: Array, key: Array) -> Run:
         columns = chosen_bits(keys[4], len(train), train.shape[1], size.bits)
     for number, (name, value) in enumerate(params.items()):
         model, sizes = programs.get(name, (combination_machine, units))
+        shift = jnp.zeros(())
         if name not in programs:
             causes = causes_of(model, value, train, **units)
             log_z = annealed(
                 random.fold_in(keys[3], number), causes, base=base,
                 num_chains=size.chains, num_steps=size.temperatures,
             )  # fmt: skip
-            model = normalizer(model, partial(_constant, log_z.value))
+            model, shift = without_normalizer(model), log_z.value
             errors[name] = log_z.standard_error
         for part, data in (("train", train), ("test", test)):
             of = row_functions(model, value, data, **sizes)
             scores[part].append(
                 {
-                    "log_loss": log_loss(of.log_likelihood, data).value,
+                    "log_loss": log_loss(partial(_less, shift, of.log_likelihood), data).value,
                     "single_bit": single_bit(of.log_likelihood, data, columns).value,
                     "reconstruction": reconstruction(of.log_decoded, data).value,
                 }
@@ -137,9 +140,8 @@ def one_run(size: Size, train: Array, test: Array, key: Array) -> Run:
     return Run(params, named["train"], named["test"], errors)
 
 
-def _constant(value: Array, causes: Causes) -> Array:
-    del causes
-    return value
+def _less(shift: Array, log_likelihood: PerRow, rows: Array) -> Array:
+    return log_likelihood(rows) - shift
 
 
 def load(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
