@@ -19,7 +19,9 @@ from inference.methods.bound import BoundEM
 from inference.methods.contrastive import ContrastiveDivergence
 from inference.methods.em import EM, Posterior
 from inference.methods.gibbs import BinaryGibbs
-from inference.methods.gradient import ExactGradient
+from inference.methods.gibbs_em import GibbsEM, GibbsPosterior
+from inference.methods.gibbs_search import GibbsSearch
+from inference.methods.gradient import ExactGradient, from_base_rates
 from inference.methods.moments import MomentInversion
 from inference.methods.monte_carlo import MonteCarloEM
 from inference.methods.pursuit import ProjectionPursuit
@@ -49,6 +51,9 @@ __all__ = [
     "Evidence",
     "ExactGradient",
     "FactorPosterior",
+    "GibbsEM",
+    "GibbsPosterior",
+    "GibbsSearch",
     "Given",
     "Likelihood",
     "Measure",
@@ -70,6 +75,7 @@ __all__ = [
     "count_cells",
     "entropy",
     "enumerate_cells",
+    "from_base_rates",
     "implied_correlation",
     "inspect",
     "keep_best",

@@ -148,3 +148,32 @@ class ExactGradient(Algorithm):
         from numpyro.optim import Momentum
 
         return Momentum(self.learning_rate, self.momentum)
+
+
+def from_base_rates(
+    key: Array,
+    data: Array,
+    *,
+    num_causes: int,
+    mask: Array | None = None,
+    spread: float = 0.1,
+    **sizes: Any,
+) -> Params:
+    """A start for a combination machine: the product of the bits' own rates, all but one unit idle.
+
+    The first unit is always on and has half the log odds of the bits for weights: it does what the
+    visible biases of a restricted Boltzmann machine do. The others are near nought. For data whose
+    bits are mostly 0 or mostly 1 this is far ahead of a start near the origin.
+
+    >>> rows = jnp.array([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]])
+    >>> first = from_base_rates(random.key(0), rows, num_causes=2)["weights"][0]
+    >>> [round(float(x), 2) for x in first]  # half the log odds of 0.5, 2.5 and 1.5 of 3
+    [-0.8, 0.8, 0.0]
+    """
+    del sizes
+    data = jnp.asarray(data, float)
+    seen = jnp.ones_like(data) if mask is None else jnp.asarray(mask, float)
+    rate = ((data * seen).sum(0) + 0.5) / (seen.sum(0) + 1.0)
+    weights = spread * random.normal(key, (num_causes, data.shape[1]))
+    bias = jnp.zeros(num_causes).at[0].set(8.0)
+    return {"weights": weights.at[0].set(0.5 * jnp.log(rate / (1.0 - rate))), "bias": bias}
