@@ -8,7 +8,7 @@ import pytest
 from jax import random
 from numpyro.handlers import seed, substitute, trace
 
-from inference.cli import main
+from inference.cli import main, make_parser
 from inference.studies.map import Map, fit_map
 from inference.studies.map_figure import merge, spread_places
 from inference.studies.papers.latent_trait import compare, divergence
@@ -113,6 +113,11 @@ def test_command_maps_saves_and_places_new_rows(tmp_path, capsys, monkeypatch):
 
     assert main(["map", "new.csv", "--label", "group", "--onto", "m.npz", "--out", "n.png"]) == 0
     assert (tmp_path / "n.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_places_may_be_negative():
+    words = ["map", "bits.npy", "--image", "4x4", "--at", "-1,2", "-.5,-2", "0,1"]
+    assert make_parser().parse_args(words).at == [(-1.0, 2.0), (-0.5, -2.0), (0.0, 1.0)]
 
 
 def test_command_refuses_in_one_line(tmp_path, capsys, monkeypatch):

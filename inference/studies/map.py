@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import re
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -207,6 +208,8 @@ def add_parser(subparsers: Any) -> None:
         type=_place,
         help="places whose images are shown; by default four far apart",
     )
+    # Half of the plane is negative: "-1,2" is a place, where argparse would see an option.
+    parser._negative_number_matcher = re.compile(r"-\.?\d")
     parser.add_argument("--onto", metavar="FILE", help="place the rows on this saved map")
     parser.add_argument("--out", metavar="FILE", default="map.svg", help="figure, .svg or .png")
     parser.add_argument("--save", metavar="FILE", help="save the map, .npz, for --onto")

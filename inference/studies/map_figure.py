@@ -91,9 +91,10 @@ def draw_map(
             alpha=0.8, linewidths=0.3, edgecolors="white",
             zorder=3, label=names[number] if names else None,
         )  # fmt: skip
-    reach = 1.06 * np.abs(spots.mean).max(initial=0.5)
-    if ellipses:
-        reach += 0.5 * float(np.sqrt(spots.covariance.max(initial=0.0)))
+    out = np.abs(spots.mean)
+    if ellipses:  # as far as the ellipses go: none is cut off
+        out = out + np.sqrt(np.diagonal(spots.covariance, axis1=1, axis2=2))
+    reach = 1.06 * max(out.max(initial=0.5), 0.0 if behind is None else np.abs(old).max())
     axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     axes.set(xlabel="factor 1", ylabel="factor 2")
     if 1 < len(names) <= 12 or behind is not None:
@@ -121,10 +122,12 @@ def draw_lines(
         first, last = ends[0], ends[-1]
         axes.plot(*zip(first, last, strict=True), color="0.45", linewidth=0.7, zorder=1.5)
         if names is not None:
-            # The tick at the line's end points to where the bit is 1.
+            # Near its end, where lines lie apart, and inside the axes.
             at = 0.03 * np.array(first) + 0.97 * np.array(last)
+            side = (at[0] - left) / (right - left)
+            align = "right" if side > 0.9 else "left" if side < 0.1 else "center"
             axes.annotate(
-                names[number], (at[0], at[1]), fontsize=7, color="0.35", ha="center", va="center",
+                names[number], (at[0], at[1]), fontsize=7, color="0.35", ha=align, va="center",
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8},
             )  # fmt: skip
     axes.set(xlim=(left, right), ylim=(low, high))

