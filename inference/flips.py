@@ -9,6 +9,7 @@ program when it is opened.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -157,8 +158,23 @@ def open_bits(
         raise ProgramError(
             f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
         )
-    wiring = find_wiring(model, anatomy, (args, kwargs)) if by_network else None
+    wiring = _wiring(model, anatomy, (args, kwargs)) if by_network else None
     return BitProgram(model, anatomy, wiring)
+
+
+_WIRINGS: weakref.WeakKeyDictionary[Callable, dict[str, Wiring | None]]
+_WIRINGS = weakref.WeakKeyDictionary()
+
+
+def _wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiring | None:
+    """The form of a program is looked for once for each kind of arguments."""
+    leaves, tree = jax.tree.flatten(arguments)
+    kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
+    name = f"{anatomy.plate} {kinds} {tree}"
+    known = _WIRINGS.setdefault(model, {})
+    if name not in known:
+        known[name] = find_wiring(model, anatomy, arguments)
+    return known[name]
 
 
 class Rules(NamedTuple):

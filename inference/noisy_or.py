@@ -14,6 +14,7 @@ on arrays, in `inference.noisy_or_steps`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -34,12 +35,27 @@ Edge = tuple[str, str]
 """From a hidden site to a site that it may turn on."""
 
 
+class Names(NamedTuple):
+    """Which parameter of the program holds which numbers of the network."""
+
+    leak: dict[str, str]  # site -> parameter; what the program holds constant is left out
+    weights: dict[Edge, str]
+    lost: tuple[str, ...]  # parameters that are not, each by itself, one of these
+
+    def update(self, params: Params, network: Network) -> Params:
+        """The parameters with what the network holds."""
+        leak = {name: network.leak[site] for site, name in self.leak.items()}
+        weights = {name: network.weights[edge] for edge, name in self.weights.items()}
+        return {**params, **leak, **weights}
+
+
 class Wiring(NamedTuple):
     """Which sites there are and which turn on which: what stays when the numbers change."""
 
     hidden: tuple[str, ...]  # in the order of the program, so that parents come first
     observed: tuple[str, ...]
     edges: tuple[Edge, ...]
+    names: Names | None = None
 
     def children(self, site: str) -> tuple[str, ...]:
         return tuple(child for parent, child in self.edges if parent == site)
@@ -150,29 +166,46 @@ def find_wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiri
         return None
     if set(anatomy.likelihoods) != {NoisyOr.__name__}:
         return None
-    with jax.ensure_compile_time_eval(), validation_enabled(False):
-        known = jax.tree.map(_stand_in, arguments)
-        try:
-            return _examine(model, anatomy, known)
-        except (_NotANetworkError, TypeError):
-            return None
+    leaves, tree = jax.tree.flatten(arguments)
+    is_array = [isinstance(x, np.ndarray | Array) for x in leaves]
+    arrays = [_stand_in(x) for a, x in zip(is_array, leaves, strict=True) if a]
+
+    def join(arrays: list[Array]) -> Arguments:
+        given = iter(arrays)
+        return jax.tree.unflatten(
+            tree, [next(given) if a else x for a, x in zip(is_array, leaves, strict=True)]
+        )
+
+    try:
+        with validation_enabled(False), jax.default_matmul_precision("highest"):
+            return _examine(model, anatomy, join, arrays)
+    except (_NotANetworkError, TypeError):
+        return None
 
 
 class _NotANetworkError(Exception):
     pass
 
 
-def _examine(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiring | None:
+def _examine(
+    model: Callable,
+    anatomy: Anatomy,
+    join: Callable[[list[Array]], Arguments],
+    arrays: list[np.ndarray],
+) -> Wiring | None:
     hidden = anatomy.names
     everything = tuple(
-        (a, b) for i, a in enumerate(hidden) for b in (*hidden[i + 1 :], *anatomy.observed)
+        (parent, child)
+        for i, parent in enumerate(hidden)
+        for child in (*hidden[i + 1 :], *anatomy.observed)
     )
+    wiring = Wiring(hidden, anatomy.observed, everything)
 
-    @jax.jit
-    def trial(key: Array) -> tuple[dict[Edge, Array], Array]:
-        key_params, key_bits, key_real = random.split(key, 3)
+    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    def trial(seed: Array, arrays: list[Array]) -> tuple[Params, Network, Array]:
+        arguments = join(arrays)
+        key_params, key_bits, key_real = random.split(random.key(seed), 3)
         params = anywhere(model, anatomy, key_params, arguments)
-        wiring = Wiring(hidden, anatomy.observed, everything)
         network = read_network(model, anatomy, wiring, params, arguments)
         # Between the bits too: what is affine there is affine at the bits.
         real = random.uniform(key_real, (anatomy.num_bits,))
@@ -186,14 +219,35 @@ def _examine(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiring 
         seen = read_seen(model, anatomy, arguments)
         read = network_log_joint(wiring, network, anatomy.unpack(random_bits), seen)
         errors.append(_distance(read, direct))
-        used = {edge: (weight != 0).any() for edge, weight in network.weights.items()}
-        return used, jnp.stack(errors).max()
+        return params, network, jnp.stack(errors).max()
 
-    trials = [jax.device_get(trial(random.key(seed))) for seed in range(2)]
-    if not all(error <= 1e-4 for _, error in trials):  # also when NaN
+    # An executable runs at once on numbers of NumPy's, also inside a trace.
+    run = trial.lower(np.int32(0), arrays).compile()
+    trials = [jax.tree.map(np.asarray, run(np.int32(seed), arrays)) for seed in range(2)]
+    if not all(error <= 1e-4 for _, _, error in trials):  # also when NaN
         return None
-    edges = tuple(edge for edge in everything if any(used[edge] for used, _ in trials))
-    return Wiring(hidden, anatomy.observed, edges)
+    edges = tuple(e for e in everything if any(net.weights[e].any() for _, net, _ in trials))
+    params, network, _ = trials[0]
+    return wiring._replace(edges=edges, names=_names(params, network, edges))
+
+
+def _names(params: Params, network: Network, edges: tuple[Edge, ...]) -> Names:
+    """Tell, from random parameters, which array of them is which of the network."""
+
+    def name_of(value: Array) -> str | None:
+        for name, other in params.items():
+            if other.shape == value.shape and np.allclose(other, value, rtol=1e-5):
+                return name
+        return None
+
+    leak = {site: name_of(value) for site, value in network.leak.items()}
+    weights = {edge: name_of(network.weights[edge]) for edge in edges}
+    found = [*leak.values(), *weights.values()]
+    return Names(
+        {site: name for site, name in leak.items() if name is not None},
+        {edge: name for edge, name in weights.items() if name is not None},
+        tuple(name for name in params if found.count(name) != 1),
+    )
 
 
 def _distance(a: Array, b: Array) -> Array:
@@ -208,7 +262,8 @@ def _inputs(
     """The causal inputs (units,) of all sites, for one row with latents `flat` (bits,)."""
     args, kwargs = arguments
     program = handlers.substitute(states(model, anatomy.unpack(flat[None, None])), data=params)
-    with handlers.block(), validation_enabled(False):
+    # Some devices round the factors of a product to ten bits: what is read must be exact.
+    with handlers.block(), validation_enabled(False), jax.default_matmul_precision("highest"):
         trace = handlers.trace(program).get_trace(*args, **kwargs)
     inputs, scales = {}, set()
     for name, site in trace.items():
@@ -246,11 +301,11 @@ def _unwrap(fn: Any) -> tuple[NoisyOr, Array | None]:
     return fn, mask
 
 
-def _stand_in(leaf: Any) -> Any:
-    """A leaf of the arguments; where its values are not known yet, others of its shape."""
+def _stand_in(leaf: Any) -> np.ndarray:
+    """An array of the arguments; where its values are not known yet, others of its shape."""
     if not isinstance(leaf, jax.core.Tracer):
-        return leaf
+        return np.asarray(leaf)
     generator = np.random.default_rng(leaf.size)
     if jnp.issubdtype(leaf.dtype, jnp.floating):
-        return jnp.asarray(generator.uniform(0.1, 0.9, leaf.shape), leaf.dtype)
-    return jnp.asarray(generator.integers(0, 2, leaf.shape)).astype(leaf.dtype)
+        return generator.uniform(0.1, 0.9, leaf.shape).astype(leaf.dtype)
+    return generator.integers(0, 2, leaf.shape).astype(leaf.dtype)

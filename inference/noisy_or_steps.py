@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from jax import Array, lax, random
 from jax.nn import sigmoid
 
+from inference.anatomy import ProgramError
 from inference.noisy_or import Network, Seen, Wiring, causal_inputs, exact_product
 
 # A cause of an impossible effect is certain: large enough a log odds, and still a number.
 SMALLEST = 1e-37
+LEAST_STRENGTH = 1e-9
 
 
 class Swept(NamedTuple):
@@ -125,3 +128,77 @@ def _sweep_site(
     units = (weight, -jnp.expm1(-weight), odds.T, states.T, draws)
     _, (new, flips) = lax.scan(visit, jnp.concatenate(inputs, -1), units)
     return new.T, flips.T
+
+
+class Sums(NamedTuple):
+    """What learning needs of the states; sums over rows, so that they add up over blocks."""
+
+    share: Network  # Σ_n S_i S_j f_ij / g_j: how often i turned j on, as far as one can tell
+    chances: Network  # Σ_n S_i: how often it could have
+
+
+def sum_shares(
+    wiring: Wiring,
+    network: Network,
+    bits: Mapping[str, Array],
+    seen: Mapping[str, Seen],
+    row_weights: Array,
+) -> Sums:
+    """The sums of equation (9) over rows; a leak is the weight of a cause that is always on."""
+    share, chances = Network({}, {}), Network({}, {})
+    for site in (*wiring.hidden, *wiring.observed):
+        value = bits[site] if site in bits else seen[site].value
+        value = value.astype(row_weights.dtype)
+        counted = jnp.broadcast_to(row_weights[:, None], value.shape)
+        mask = seen[site].mask if site in seen else None
+        if mask is not None:
+            counted = counted * mask
+        inputs = causal_inputs(wiring, network, bits, site)
+        # f/g is a share: where the input is nought f is as well, and nothing is to be shared.
+        ratio = counted * value / -jnp.expm1(-jnp.maximum(inputs, SMALLEST))
+        share.leak[site] = -jnp.expm1(-network.leak[site]) * ratio.sum(0)
+        chances.leak[site] = counted.sum(0)
+        for parent in wiring.parents(site):
+            edge, on = (parent, site), bits[parent].astype(ratio.dtype)
+            strength = -jnp.expm1(-network.weights[edge])
+            share.weights[edge] = strength * exact_product(on.T, ratio)
+            chances.weights[edge] = exact_product(on.T, counted)
+    return Sums(share, chances)
+
+
+def reestimate(weight: Array, share: Array, count: Array, prior: dist.Distribution | None) -> Array:
+    r"""Equation (9): new weights, from the share of their effects that was theirs.
+
+    With :math:`f = 1 - e^{-w}`, a Gamma(α, β) prior on w, or a Beta(α, β) prior on f,
+
+    .. math::
+
+        f \leftarrow \frac{\sum_n S_i S_j f/g_j + (\alpha - 1) f/w}{\sum_n S_i + \beta}
+        \qquad\text{or}\qquad
+        f \leftarrow \frac{\alpha - 1 + 2f + \sum_n S_i S_j f/g_j}{\alpha + \beta + \sum_n S_i}
+
+    Printed copies of the paper lack the equation; both have their fixed points where the slope of
+    the log posterior in w is zero. Without a prior the likelihood is maximised.
+
+    >>> weights = reestimate(jnp.array([1.0]), jnp.array([3.0]), jnp.array([4.0]), None)
+    >>> round(float(1 - jnp.exp(-weights[0])), 4)
+    0.75
+    """
+    strength = -jnp.expm1(-weight)
+    if prior is None:
+        new = jnp.where(count > 0, share / jnp.where(count > 0, count, 1.0), strength)
+    elif isinstance(prior, dist.Beta):
+        alpha, beta = prior.concentration1, prior.concentration0
+        new = (alpha - 1.0 + 2.0 * strength + share) / (alpha + beta + count)
+    elif isinstance(prior, dist.Gamma):
+        alpha, beta = prior.concentration, prior.rate
+        # As w goes to nought f/w goes to one.
+        ratio = jnp.where(weight > 0, strength / jnp.where(weight > 0, weight, 1.0), 1.0)
+        new = (share + (alpha - 1.0) * ratio) / (count + beta)
+    else:
+        raise ProgramError(
+            f"the prior of the weights is {type(prior).__name__}: equation (9) is for Gamma on the "
+            "weights or Beta on 1 - exp(-weight); pass prior="
+        )
+    # Neither end has a way back: a weight of nought stays, and one of infinity too.
+    return -jnp.log1p(-jnp.clip(new, LEAST_STRENGTH, 1.0 - 1e-6))

@@ -73,7 +73,6 @@ class BinaryGibbs(MCMCKernel):
         self.rules = Rules(annealing=annealing, restarts=restarts)
         self.rules.check()
         self.by_network, self.plate = by_network, plate
-        self._opened: dict[str, BitProgram] = {}
 
     @property
     def model(self) -> Callable:
@@ -184,7 +183,7 @@ class BinaryGibbs(MCMCKernel):
     def wrap_model(self, wrapper: Callable) -> BinaryGibbs:
         """A copy for the wrapped model, as ``numpyro.infer.Gibbs`` wants it."""
         kernel = copy.copy(self)
-        kernel._model, kernel._opened = wrapper(self._model), {}
+        kernel._model = wrapper(self._model)
         return kernel
 
     def get_constrain_fn(self, model_args: tuple, model_kwargs: Any) -> Callable:
@@ -195,16 +194,7 @@ class BinaryGibbs(MCMCKernel):
     def get_diagnostics_str(self, state: BinaryGibbsState) -> str:
         return f"largest flip probability {float(jnp.max(state.largest_flip)):.2f}"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": {}}
-
     def _open(self, args: tuple, kwargs: dict[str, Any] | None) -> BitProgram:
-        """The program's form is looked for once for each kind of arguments."""
-        leaves, tree = jax.tree.flatten((args, kwargs or {}))
-        kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
-        name = f"{kinds} {tree}"
-        if name not in self._opened:
-            self._opened[name] = open_bits(
-                self._model, args, kwargs or {}, plate=self.plate, by_network=self.by_network
-            )
-        return self._opened[name]
+        return open_bits(
+            self._model, args, kwargs or {}, plate=self.plate, by_network=self.by_network
+        )

@@ -1,0 +1,262 @@
+"""EM of noisy-OR networks with Gibbs sampling as its E-step, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, random
+from numpyro import handlers
+
+from inference.algorithm import Algorithm
+from inference.anatomy import Anatomy
+from inference.flips import Rules, open_bits, settle
+from inference.layers import (
+    Layered,
+    Phase,
+    Priors,
+    open_layers,
+    read_priors,
+    run_epoch,
+    start_uniform,
+)
+from inference.local import Params, prior_draw
+from inference.noisy_or import Network, Seen, read_network, read_seen
+from inference.reader import check_data
+from inference.rows import Arguments
+
+Schedule = Literal["layers", "stability", "joint"]
+
+
+class GibbsEMState(NamedTuple):
+    """What the next epoch needs."""
+
+    params: Params
+    step: Array
+    rng_key: Array
+    bits: Array  # (num_data, num_bits): the state of each row, where the next sweep begins
+    level: Array  # layers that are open, counted from the inputs
+    changed: Array  # (num_bits,) how often each bit changed in a sweep of the last epoch
+
+
+class GibbsPosterior(NamedTuple):
+    """What chains of Gibbs sampling say of each row."""
+
+    mean: Array  # (num_data, num_bits) ⟨s⟩; sites in the order of the program
+    error: Array  # (num_data, num_bits) its standard error, from how far the chains disagree
+    best: Array  # (num_data, num_bits) the state of highest log joint that was met
+    log_joint: Array  # (num_data,) log p(y, best)
+
+
+class GibbsEM(Algorithm):
+    """EM of a noisy-OR network by Gibbs sampling, layer by layer (Lewicki & Sejnowski 1996).
+
+    A step is an epoch: each block of rows is sampled by equations (6), (7) until no bit is likely
+    to change, then the weights are re-estimated by (9). The loss is the negative log joint of data
+    and sampled states, open layers only; it is noisy, and it jumps when a layer opens.
+
+    :param model: a program that is a noisy-OR network, known by its form.
+    :param prior: of the weights: the program's own (``"program"``, Gamma in the paper), a
+        ``Gamma`` on w, a ``Beta`` on 1 − exp(−w), or None for maximum likelihood.
+    :param schedule: ``"layers"`` opens a layer every `epochs_per_layer` epochs, the lowest first,
+        and fine-tunes all of them when the last has had its turn; ``"stability"`` opens the next
+        layer when the bits of the highest change in less than `stable_below` of their visits, and
+        frees the weights to a unit when that unit is as stable; ``"joint"`` learns all at once,
+        which the paper found to give priors that are too strong.
+    :param block_size: rows between two estimates of the weights.
+    :param max_sweeps: sweeps through the units for a block, at most.
+    :param stop_below: a row stops when no unit had a larger probability to change.
+    :param annealing: sweeps beforehand in which the likelihood's power rises from 0 to 1.
+    :param restarts: chains a row, of which the best by log joint is learned from.
+    :param keep_states: begin where the last epoch ended, instead of with all units off.
+    :param start: ``start(key, *args, **kwargs) -> params``; by default the paper's, uniform between
+        0.05 and 0.15.
+
+    >>> from ppl_models import noisy_or_network
+    >>> from ppl_models.data import lines
+    >>> em = GibbsEM(noisy_or_network, epochs_per_layer=2)
+    >>> result = em.run(random.key(0), 4, lines(random.key(1), 200).data, layers=(4, 2))
+    >>> result.params["weights_1"].shape, result.params["weights_2"].shape
+    ((4, 25), (2, 4))
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        prior: dist.Distribution | Literal["program"] | None = "program",
+        schedule: Schedule = "layers",
+        epochs_per_layer: int = 10,
+        stable_below: float = 0.05,
+        block_size: int = 200,
+        max_sweeps: int = 15,
+        stop_below: float = 0.05,
+        annealing: int = 0,
+        restarts: int = 1,
+        keep_states: bool = True,
+        start: Callable[..., Params] | None = None,
+        plate: str | None = None,
+    ):
+        if schedule not in ("layers", "stability", "joint"):
+            raise ValueError(
+                f"schedule is {schedule!r}: it must be 'layers', 'stability' or 'joint'"
+            )
+        if block_size < 1 or epochs_per_layer < 1:
+            raise ValueError(
+                "block_size and epochs_per_layer must be at least 1, found "
+                f"{block_size} and {epochs_per_layer}"
+            )
+        self.model, self.prior, self.schedule = model, prior, schedule
+        self.epochs_per_layer, self.stable_below = epochs_per_layer, stable_below
+        self.block_size, self.keep_states, self.start, self.plate = (
+            block_size, keep_states, start, plate,
+        )  # fmt: skip
+        self.rules = Rules(max_sweeps, stop_below, annealing, restarts)
+        self.rules.check()
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        other = [x.name for x in anatomy.latents if x.num_values != 2]
+        if other or not anatomy.latents:
+            return f"{other[0]} is not binary" if other else "no latent in the data plate"
+        if set(anatomy.likelihoods) != {"NoisyOr"}:
+            return f"{anatomy.observed[0]} is not a noisy-OR site"
+        return None
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> GibbsEMState:
+        check_data(args, kwargs)
+        layered = self.open(args, kwargs)
+        anatomy = layered.program.anatomy
+        key_start, key = random.split(rng_key)
+        params = jax.jit(lambda k: prior_draw(self.model, anatomy, k, (args, kwargs)))(key_start)
+        params = start_uniform(layered, key_start, params)
+        if self.start is not None:
+            params = {**params, **self.start(key_start, *args, **kwargs)}
+        params = _checked(params, init_params)
+        bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
+        level = jnp.ones((), int) * (1 if self.schedule != "joint" else len(anatomy.latents))
+        zero = jnp.zeros((), int)
+        return GibbsEMState(params, zero, key, bits, level, jnp.ones(anatomy.num_bits))
+
+    def update(self, state: GibbsEMState, *args: Any, **kwargs: Any) -> tuple[GibbsEMState, Array]:
+        layered = self.open(args, kwargs)
+        network, seen, priors = self.read(layered, state.params, (args, kwargs))
+        key, key_epoch = random.split(state.rng_key)
+        level, phase = self._phase(layered, state)
+        epoch = run_epoch(
+            layered, network, seen, state.bits, phase, key_epoch,
+            rules=self.rules, block_size=self.block_size, priors=priors,
+            keep_states=self.keep_states,
+        )  # fmt: skip
+        params = layered.names.update(state.params, epoch.network)
+        new = GibbsEMState(params, state.step + 1, key, epoch.bits, level, epoch.changed)
+        return new, -epoch.log_joint
+
+    def get_params(self, state: GibbsEMState) -> Params:
+        return state.params
+
+    def posterior(
+        self,
+        params: Params,
+        *args: Any,
+        rng_key: Array | None = None,
+        num_chains: int = 4,
+        num_sweeps: int = 50,
+        annealing: int = 25,
+        **kwargs: Any,
+    ) -> GibbsPosterior:
+        """The posterior of each row by annealed chains, and how far they disagree."""
+        program = self.open(args, kwargs).program
+        rules = Rules(1, 0.0, annealing)
+        shape = (program.anatomy.num_data, program.anatomy.num_bits)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        is_array = [hasattr(x, "shape") for x in leaves]
+
+        # Arrays go in as arguments: constants would be copied into the compiled program.
+        @jax.jit
+        def chains(keys: Array, params: Params, arrays: list) -> tuple[Array, Array, Array]:
+            given = iter(arrays)
+            merged = [next(given) if a else x for a, x in zip(is_array, leaves, strict=True)]
+            draw, score = program.read(params, jax.tree.unflatten(tree, merged))
+
+            def one(key: Array) -> tuple[Array, Array, Array]:
+                key_start, key_chain = random.split(key)
+                off = jnp.zeros(shape, jnp.int8)
+                bits = settle(draw, score, key_start, off, rules).bits
+
+                def again(i: Array, carry: tuple) -> tuple:
+                    bits, total, best, value = carry
+                    bits, _ = draw(random.fold_in(key_chain, i), bits, 1.0)
+                    here = score(bits, 1.0)
+                    best = jnp.where((here > value)[:, None], bits, best)
+                    return bits, total + bits, best, jnp.maximum(here, value)
+
+                start = (bits, jnp.zeros(shape), bits, score(bits, 1.0))
+                _, total, best, value = jax.lax.fori_loop(0, num_sweeps, again, start)
+                return total / num_sweeps, best, value
+
+            return jax.vmap(one)(keys)
+
+        keys = random.split(random.key(0) if rng_key is None else rng_key, num_chains)
+        arrays = [x for a, x in zip(is_array, leaves, strict=True) if a]
+        means, bests, values = chains(keys, params, arrays)
+        chosen, rows = jnp.argmax(values, axis=0), jnp.arange(values.shape[1])
+        error = means.std(0, ddof=1) / jnp.sqrt(num_chains)
+        return GibbsPosterior(means.mean(0), error, bests[chosen, rows], values[chosen, rows])
+
+    def open(self, args: tuple, kwargs: dict[str, Any]) -> Layered:
+        """The network that the program is."""
+        return open_layers(open_bits(self.model, args, kwargs, plate=self.plate))
+
+    def read(
+        self, layered: Layered, params: Params, arguments: Arguments
+    ) -> tuple[Network, dict[str, Seen], Priors]:
+        """The numbers of the network, the data, and the priors."""
+        program = layered.program
+        network = read_network(self.model, program.anatomy, layered.wiring, params, arguments)
+        seen = read_seen(self.model, program.anatomy, arguments)
+        for site, part in seen.items():
+            if part.mask is not None:  # one flag a cell, so that a block of rows can be cut out
+                seen[site] = part._replace(mask=jnp.broadcast_to(part.mask, part.value.shape))
+
+        @cache
+        def trace() -> dict:
+            args, kwargs = arguments
+            with handlers.block(), handlers.seed(rng_seed=0):
+                return handlers.trace(self.model).get_trace(*args, **kwargs)
+
+        return network, seen, read_priors(layered, trace, self.prior)
+
+    def _phase(self, layered: Layered, state: GibbsEMState) -> tuple[Array, Phase]:
+        depth = len(layered.wiring.hidden)
+        if self.schedule == "joint":
+            return state.level, layered.phase(depth, True)
+        if self.schedule == "layers":
+            turn = state.step // self.epochs_per_layer + 1
+            level = jnp.minimum(turn, depth)
+            return level, layered.phase(level, turn > depth)
+        changed = layered.program.split(state.changed)
+        calm = jnp.stack([changed[site].mean() for site in reversed(layered.wiring.hidden)])
+        settled = calm[state.level - 1] < self.stable_below
+        level = jnp.minimum(state.level + settled, depth)
+        stable = {site: changed[site] < self.stable_below for site in layered.wiring.hidden}
+        return level, layered.phase(level, (state.level == depth) & settled, stable)
+
+
+def _checked(params: Params, given: Params | None) -> Params:
+    """The starting values, those that were given among them."""
+    for name, value in (given or {}).items():
+        if name not in params:
+            raise ValueError(f"no parameter {name!r} in the program: it has {list(params)}")
+        if jnp.shape(value) != jnp.shape(params[name]):
+            raise ValueError(
+                f"parameter {name!r} has shape {jnp.shape(value)}, but the program's has "
+                f"{jnp.shape(params[name])}"
+            )
+    return {name: jnp.asarray(x, float) for name, x in {**params, **(given or {})}.items()}

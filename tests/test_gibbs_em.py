@@ -1,0 +1,277 @@
+"""Learning noisy-OR networks: against the paper's equation (9), the exact posterior and EM."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import oracle
+import pytest
+from jax import random
+from oracle.examples import network
+
+from inference import EM, GibbsEM, GibbsSearch, ProgramError, TruncatedEM, inspect
+from inference.network_evidence import annealed_evidence, exact_evidence
+from inference.noisy_or import Network, Seen, Wiring
+from inference.noisy_or_steps import reestimate, sum_shares
+from ppl_models import binary_sparse_coding, noisy_or_network
+from ppl_models.data import lines
+from ppl_models.distributions import NoisyOr
+
+RNG = np.random.default_rng(5)
+NUM_DATA = 30
+PARAMS = network()  # 4 inputs, layers of 3 and 2
+BITS = {
+    name: (RNG.random((NUM_DATA, n)) < 0.5).astype(float)
+    for name, n in (("layer_1", 3), ("layer_2", 2))
+}
+DATA = (RNG.random((NUM_DATA, 4)) < 0.5).astype(float)
+MASK = RNG.random((NUM_DATA, 4)) < 0.8
+WIRING = Wiring(
+    ("layer_2", "layer_1"), ("observed",), (("layer_2", "layer_1"), ("layer_1", "observed"))
+)
+
+
+def typed(params):
+    return {name: jnp.asarray(value, float) for name, value in params.items()}
+
+
+def as_network(params):
+    params = typed(params)
+    return Network(
+        {"observed": params["leak_0"], "layer_1": params["leak_1"], "layer_2": params["leak_2"]},
+        {("layer_1", "observed"): params["weights_1"], ("layer_2", "layer_1"): params["weights_2"]},
+    )
+
+
+def test_new_weights_are_equation_nine():
+    """Both priors, both layers, the leaks of all, and cells that were not seen."""
+    net = as_network(PARAMS)
+    bits, seen = typed(BITS), {"observed": Seen(jnp.asarray(DATA), jnp.asarray(MASK))}
+    sums = sum_shares(WIRING, net, bits, seen, jnp.ones(NUM_DATA))
+    gamma, beta = dist.Gamma(1.3, 1.5), dist.Beta(1.2, 2.0)
+    for parent, child, number in (("layer_1", "observed", 1), ("layer_2", "layer_1", 2)):
+        below, mask = (DATA, MASK) if child == "observed" else (BITS[child], None)
+        weights, leak = PARAMS[f"weights_{number}"], PARAMS[f"leak_{number - 1}"]
+        edge = (parent, child)
+        share, chances = sums.share.weights[edge], sums.chances.weights[edge]
+        given = (BITS[parent], below, weights, leak)
+        # Weights near nought come out of 1 - exp(-w) in float32.
+        close = {"rtol": 2e-5, "atol": 1e-6}
+        found = reestimate(net.weights[edge], share, chances, gamma)
+        wanted = oracle.noisy_or_weight_update(*given, 1.3, 1.5, mask)
+        np.testing.assert_allclose(found, wanted, **close)
+        found = reestimate(net.weights[edge], share, chances, beta)
+        wanted = oracle.noisy_or_weight_update_beta(*given, 1.2, 2.0, mask)
+        np.testing.assert_allclose(found, wanted, **close)
+        share, chances = sums.share.leak[child], sums.chances.leak[child]
+        found = reestimate(net.leak[child], share, chances, gamma)
+        np.testing.assert_allclose(
+            found, oracle.noisy_or_leak_update(*given, 1.3, 1.5, mask), **close
+        )
+    none = np.zeros((NUM_DATA, 0)), BITS["layer_2"], np.zeros((0, 2)), PARAMS["leak_2"]
+    top = reestimate(
+        net.leak["layer_2"], sums.share.leak["layer_2"], sums.chances.leak["layer_2"], gamma
+    )
+    np.testing.assert_allclose(top, oracle.noisy_or_leak_update(*none, 1.3, 1.5), rtol=2e-5)
+
+
+def test_where_the_update_rests_the_programs_slope_is_zero():
+    """The fixed point of (9) is a stationary point of the program's own log joint and prior."""
+    net = as_network(PARAMS)
+    bits, seen = typed(BITS), {"observed": Seen(jnp.asarray(DATA), None)}
+    priors = {"weights": dist.Gamma(1.0, 1.5), "leak": dist.Gamma(1.0, 1.0)}
+
+    @jax.jit
+    def rest(net):
+        def step(_, net):
+            sums = sum_shares(WIRING, net, bits, seen, jnp.ones(NUM_DATA))
+            new = {
+                kind: {
+                    place: reestimate(value, getattr(sums.share, kind)[place],
+                                      getattr(sums.chances, kind)[place], priors[kind])
+                    for place, value in getattr(net, kind).items()
+                }
+                for kind in ("leak", "weights")
+            }  # fmt: skip
+            return Network(new["leak"], new["weights"])
+
+        return jax.lax.fori_loop(0, 3000, step, net)
+
+    net = rest(net)
+
+    def log_density(net):
+        params = {
+            "leak_0": net.leak["observed"], "leak_1": net.leak["layer_1"],
+            "leak_2": net.leak["layer_2"],
+            "weights_1": net.weights["layer_1", "observed"],
+            "weights_2": net.weights["layer_2", "layer_1"],
+        }  # fmt: skip
+        values = {**params, **{name: x.astype(int) for name, x in bits.items()}}
+        total, _ = numpyro.infer.util.log_density(
+            noisy_or_network, (jnp.asarray(DATA),), {"layers": (3, 2)}, values
+        )
+        return total
+
+    slope = jax.grad(log_density)(net)
+    for value, gradient in zip(jax.tree.leaves(net), jax.tree.leaves(slope), strict=True):
+        inside = value > 1e-3
+        # Slopes add up NUM_DATA terms of size one, in float32; the way there ends at 3000 steps.
+        assert (jnp.abs(gradient)[inside] < 0.02).all()
+        assert (gradient[~inside] < 0.02).all()  # at the edge only the way in may go up
+
+
+@pytest.mark.parametrize("mask", [None, MASK])
+def test_evidence_is_exact_for_small_networks_and_annealed_within_its_error(mask):
+    states = oracle.joint_states(layer_2=2, layer_1=3)
+    few, seen = DATA[:6], None if mask is None else mask[:6]
+    table = oracle.log_joint_table(oracle.log_joint_noisy_or_network, PARAMS, states, few, seen)
+    wanted = oracle.log_evidence(table)
+    kwargs = {"layers": (3, 2)} | ({} if mask is None else {"mask": jnp.asarray(seen)})
+    exact = exact_evidence(noisy_or_network, typed(PARAMS), jnp.asarray(few), **kwargs)
+    np.testing.assert_allclose(exact, wanted, rtol=1e-5)
+    found = annealed_evidence(
+        noisy_or_network, typed(PARAMS), jnp.asarray(few), num_chains=64, num_densities=50, **kwargs
+    )
+    # Monte Carlo: four standard errors, for six rows.
+    assert (np.abs(found.value - wanted) < 4.0 * found.standard_error).all()
+    assert (found.standard_error < 0.2).all()
+
+
+ONE_LAYER = {"layers": (3,)}
+THREE = jnp.asarray(
+    (np.random.default_rng(8).random((60, 5)) < 0.5) | (np.arange(60) % 3 == 0)[:, None], float
+)
+
+
+def test_one_layer_networks_agree_under_em_truncation_enumeration_and_gibbs():
+    """From one start, to one maximum; Gibbs EM to within the noise of its states."""
+    start = {
+        "weights_1": jnp.asarray(RNG.uniform(0.3, 1.5, (3, 5))),
+        "leak_0": jnp.full(5, 0.2),
+        "leak_1": jnp.full(3, 0.5),
+    }
+    run = {"progress_bar": False, "init_params": start, **ONE_LAYER}
+    exact = EM(noisy_or_network).run(random.key(0), 60, THREE, **run)
+    truncated = TruncatedEM(noisy_or_network, max_active=3, num_candidates=3)
+    same = truncated.run(random.key(0), 60, THREE, **run)
+    np.testing.assert_allclose(same.losses[-1], exact.losses[-1], rtol=1e-5)
+    assert (jnp.diff(exact.losses) < 1e-2).all()
+    value = exact_evidence(noisy_or_network, exact.params, THREE, **ONE_LAYER).sum()
+    below = float(exact.losses[-1])
+    assert -1e-3 * below < -value - below < 1e-3 * below  # the loss is that of the step before
+    gibbs = GibbsEM(noisy_or_network, prior=None, block_size=60, max_sweeps=20, stop_below=0.0)
+    sampled = gibbs.run(random.key(1), 150, THREE, **run)
+    found = exact_evidence(noisy_or_network, sampled.params, THREE, **ONE_LAYER).sum()
+    # EM on draws goes to and fro about the maximum, of a likelihood with 23 parameters: half a nat
+    # each is what parameters drawn from their own posterior would lose.
+    assert -value - 1.0 < -found < -value + 23 / 2
+
+
+def test_layers_open_one_after_another_and_lower_ones_then_rest():
+    data = lines(random.key(0), 200).data
+    em = GibbsEM(noisy_or_network, epochs_per_layer=1, max_sweeps=2)
+    update = jax.jit(lambda state: em.update(state, data, layers=(4, 3))[0])
+    start = em.init(random.key(1), data, layers=(4, 3))
+    first = update(start)
+    second = update(first)
+    third = update(second)
+    changed = lambda a, b, name: bool((a.params[name] != b.params[name]).any())  # noqa: E731
+    assert changed(start, first, "weights_1")
+    assert changed(start, first, "leak_1")
+    assert not changed(start, first, "weights_2")
+    assert not first.bits[:, :3].any()  # the top comes first in the program: it is closed
+    assert changed(first, second, "weights_2")
+    assert not changed(first, second, "weights_1")
+    assert changed(second, third, "weights_1")  # fine-tuning
+    assert changed(second, third, "weights_2")
+
+
+def test_stability_opens_the_next_layer_and_frees_units_one_by_one():
+    data = lines(random.key(0), 200).data
+    em = GibbsEM(noisy_or_network, schedule="stability", stable_below=0.05, max_sweeps=2)
+    state = em.init(random.key(1), data, layers=(4, 3))
+    assert int(state.level) == 1
+    layered = em.open((data,), {"layers": (4, 3)})
+    restless = state._replace(changed=jnp.full(7, 0.2))
+    level, phase = em._phase(layered, restless)
+    assert int(level) == 1
+    assert not phase.open_sites["layer_2"]
+    # The four units of the lower layer come last; one of them still changes, but their mean is low.
+    calm = state._replace(changed=jnp.array([0.2, 0.2, 0.2, 0.0, 0.0, 0.0, 0.1]))
+    level, phase = em._phase(layered, calm)
+    assert int(level) == 2
+    assert phase.open_sites["layer_2"]
+    np.testing.assert_array_equal(
+        phase.learn.weights["layer_2", "layer_1"], [True, True, True, False]
+    )
+
+
+def test_a_block_that_overlaps_counts_its_rows_once():
+    """Blocks of 40 on 60 rows are blocks of 40 and of 20: the last one must not count 40."""
+    em = GibbsEM(noisy_or_network, block_size=40, max_sweeps=1)
+    whole = GibbsEM(noisy_or_network, block_size=60, max_sweeps=1)
+    state = em.init(random.key(0), THREE, **ONE_LAYER)
+    sure = {**state.params, "leak_1": jnp.full(3, 30.0)}  # all units are on, whatever is drawn
+    for method, blocks in ((em, (slice(0, 40), slice(40, 60))), (whole, (slice(0, 60),))):
+        new, _ = method.update(state._replace(params=sure), THREE, **ONE_LAYER)
+        weights, leak = (np.asarray(sure[name], float) for name in ("weights_1", "leak_0"))
+        for rows in blocks:
+            part = np.asarray(THREE)[rows]
+            on = np.ones((len(part), 3))
+            weights, leak = (
+                oracle.noisy_or_weight_update(on, part, weights, leak, 1.0, 1.5),
+                oracle.noisy_or_leak_update(on, part, weights, leak, 1.0, 1.0),
+            )
+        np.testing.assert_allclose(new.params["weights_1"], weights, rtol=2e-5, atol=1e-6)
+
+
+def test_search_keeps_the_best_and_improves():
+    data = lines(random.key(0), 200).data
+    search = GibbsSearch(GibbsEM(noisy_or_network, max_sweeps=3), population=4, rounds=4, epochs=2)
+    result = search.run(random.key(1), 4, data, layers=(10,), progress_bar=False)
+    assert (jnp.diff(result.losses) <= 1e-3).all()  # the survivors of a layer only get better
+    assert (jnp.diff(result.state.scores) <= 0).all()
+    np.testing.assert_array_equal(
+        result.state.members.weights["layer_1", "observed"][0], result.params["weights_1"]
+    )
+
+
+def test_posterior_means_lie_within_their_errors():
+    em = GibbsEM(noisy_or_network)
+    found = em.posterior(
+        typed(PARAMS), jnp.asarray(DATA[:5]), num_chains=16, num_sweeps=200, layers=(3, 2)
+    )
+    states = oracle.joint_states(layer_2=2, layer_1=3)
+    log_joint = oracle.log_joint_noisy_or_network
+    table = oracle.log_joint_table(log_joint, PARAMS, states, DATA[:5])
+    joined = np.concatenate([states["layer_2"], states["layer_1"]], axis=1)
+    mean = oracle.posterior_mean(oracle.posterior_table(table), joined)
+    assert (np.abs(found.mean - mean) < 4.5 * found.error + 1e-3).all()  # 25 means, 15 degrees
+    np.testing.assert_array_equal(found.best, joined[table.argmax(0)])
+    np.testing.assert_allclose(found.log_joint, table.max(0), rtol=1e-5)
+
+
+def tied(data):
+    """The same weights twice: (9) is for weights that are each by themselves."""
+    weights = numpyro.sample("weights", dist.Gamma(1.0, 1.0).expand((3, data.shape[1])).to_event(2))
+    with numpyro.plate("data", len(data)):
+        a = numpyro.sample("a", NoisyOr(jnp.full(3, 0.5)).to_event(1))
+        b = numpyro.sample("b", NoisyOr(jnp.full(3, 0.5)).to_event(1))
+        numpyro.sample("observed", NoisyOr(0.1 + (a + b) @ weights).to_event(1), obs=data)
+
+
+def test_refusals_say_what_to_use_instead():
+    data = jnp.asarray(DATA)
+    with pytest.raises(ProgramError, match=r"weights.*use EM"):
+        GibbsEM(tied).init(random.key(0), data)
+    with pytest.raises(ProgramError, match="not a noisy-OR network"):
+        GibbsEM(binary_sparse_coding).init(random.key(0), data, num_causes=2)
+    with pytest.raises(ValueError, match="schedule"):
+        GibbsEM(noisy_or_network, schedule="all")
+    with pytest.raises(ValueError, match=r"weights_1.*shape"):
+        GibbsEM(noisy_or_network).init(
+            random.key(0), data, layers=(2,), init_params={"weights_1": jnp.ones((3, 3))}
+        )
+    anatomy = inspect(binary_sparse_coding, (data,), {"num_causes": 2})
+    assert "noisy-OR" in GibbsEM.admits(anatomy)
