@@ -193,13 +193,13 @@ def figure(setting: Setting, trials: Trial) -> Figure:
         weights = first[row]["weights"]
         order = _matching(first["true_model"]["weights"], weights)
         grids.append(weights[order].reshape(UNITS, 8, 8))
-    top, low = left.subfigures(2, 1, height_ratios=(2.6, 1), squeeze=False)[:, 0]
+    top, low = left.subfigures(2, 1, height_ratios=(3.2, 1), squeeze=False)[:, 0]
     image_grid(
         top,
         np.stack(grids),
-        title="A  weights, red is positive; each row to its own scale",
+        title="A  weights, red is positive; each unit to its own scale",
         row_labels=["true", "gradient", "pursuit", "both"],
-        scale="row",
+        scale="image",
     )
     _projections(low, setting, first["pursuit_gradient"], first["true_model"])
     axes = right.subplots(3, 1, sharey=True)
@@ -233,7 +233,7 @@ def _projections(where: Any, setting: Setting, params: Params, truth: Params) ->
         place.hist(along, bins=24, color="C0")
         place.set(xticks=[], yticks=[])
         place.spines["left"].set_visible(False)
-    axes[0].set_title("B  data along the weights of the last row")
+    where.suptitle("B  data along the weights of the last row", x=0.01, ha="left", fontsize=13)
 
 
 def _matching(true: Any, learned: Any) -> np.ndarray:
