@@ -153,6 +153,18 @@ def test_quadrature_is_the_oracles(masked):
 
 
 @in_double
+def test_quadrature_holds_in_three_dimensions():
+    """The default number of nodes, against the oracle's rule about nought with 18 a dimension."""
+    rng = np.random.default_rng(4)
+    params = {"weights": rng.normal(0.2, 0.7, (3, 4)), "bias": rng.normal(-0.3, 0.8, 4)}
+    data = np.array([[1, 0, 0, 1], [0, 1, 1, 1], [1, 1, 0, 0.0]])
+    nodes, log_weights = oracle.gauss_hermite(3, 18)
+    table = oracle.quadrature_table(oracle.log_joint_latent_trait, params, nodes, log_weights, data)
+    found = QuadratureEM(latent_trait).evidence(as_jax(params), data, num_factors=3)
+    np.testing.assert_allclose(found, oracle.log_evidence(table), atol=1e-5)
+
+
+@in_double
 def test_bound_is_below_the_evidence():
     params, data, mask = bits_example()
     posterior = BoundEM(latent_trait).posterior(as_jax(params), data, mask=mask)
