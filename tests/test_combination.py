@@ -1,0 +1,364 @@
+"""The combination machine: its likelihood, its gradient, and the methods that climb or pursue."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import optax
+import oracle
+import pytest
+from jax import random
+from numpyro.infer import MCMC, NUTS
+
+from inference import (
+    EM,
+    ContrastiveDivergence,
+    ExactGradient,
+    ProgramError,
+    ProjectionPursuit,
+    Structure,
+    annealed,
+    keep_best,
+    marginal,
+    truncated,
+)
+from inference.linear import linear_form
+from inference.methods.contrastive import sweeps
+from inference.methods.pursuit import found
+from inference.partition import causes_of
+from ppl_models import (
+    bernoulli_mixture,
+    combination_machine,
+    noisy_or_network,
+    real_combination_machine,
+    state_sums,
+)
+from ppl_models.data import prototypes
+from ppl_models.distributions import CombinationCauses, RealCombinationCauses
+
+UNITS, WIDTH, ROWS = 4, 5, 7
+SIZES = {"num_causes": UNITS}
+KINDS = pytest.mark.parametrize("kind", [CombinationCauses, RealCombinationCauses])
+
+
+def numbers(seed=0, units=UNITS, width=WIDTH, scale=0.8):
+    generator = np.random.default_rng(seed)
+    weights = generator.normal(0.1, scale, (units, width))
+    return weights, generator.normal(-0.5, 0.8, units)
+
+
+def rows(kind="binary"):
+    generator = np.random.default_rng(3)
+    if kind == "real":
+        return generator.normal(0.3, 1.2, (ROWS, WIDTH))
+    return (generator.random((ROWS, WIDTH)) < [0.2, 0.8, 0.5, 0.4, 0.7]).astype(float)
+
+
+MACHINES = {
+    "binary": (
+        combination_machine,
+        oracle.combination_log_evidence,
+        oracle.combination_log_evidence_gradient,
+    ),
+    "real": (
+        real_combination_machine,
+        oracle.real_combination_log_evidence,
+        oracle.real_combination_log_evidence_gradient,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_gradient_is_that_of_the_paper(name):
+    """(3.5) and (3.6), (3.8) and (3.9): clamped less sleep phase, in the oracle's loops."""
+    model, log_evidence, gradient = MACHINES[name]
+    weights, bias = numbers()
+    data = rows(name)
+    params = {"weights": jnp.asarray(weights, float), "bias": jnp.asarray(bias, float)}
+    method = ExactGradient(model)
+    climb = method._open((jnp.asarray(data),), SIZES)
+    assert climb.affine == (name == "binary")  # of real data the constant is quadratic
+    value, slopes = jax.jit(lambda p: climb.value_and_grad(p, model))(params)
+    np.testing.assert_allclose(value, log_evidence(weights, bias, data).sum(), rtol=1e-5)
+    for site, slope in gradient(weights, bias, data).items():
+        np.testing.assert_allclose(slopes[site], slope, rtol=1e-4, atol=1e-4)
+    # Chunks of rows make no difference.
+    small = climb._replace(chunk_size=3)
+    _, again = jax.jit(lambda p: small.value_and_grad(p, model))(params)
+    np.testing.assert_allclose(again["weights"], slopes["weights"], rtol=1e-4, atol=1e-5)
+
+
+def test_posterior_is_the_oracles():
+    weights, bias = numbers()
+    data = rows()
+    params = {"weights": jnp.asarray(weights, float), "bias": jnp.asarray(bias, float)}
+    posterior = ExactGradient(combination_machine).posterior(params, jnp.asarray(data), **SIZES)
+    states = oracle.joint_states(causes=UNITS)
+    table = oracle.log_joint_table(
+        oracle.log_joint_combination_machine, {"weights": weights, "bias": bias}, states, data, None
+    )
+    chance = oracle.posterior_table(table)
+    np.testing.assert_allclose(posterior.mean, chance.T @ states["causes"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(posterior.best, states["causes"][table.argmax(0)])
+    np.testing.assert_allclose(posterior.evidence, oracle.log_evidence(table), rtol=1e-5)
+
+
+def test_momentum_is_a_share_of_the_last_step():
+    data = jnp.asarray(rows())
+    method = ExactGradient(combination_machine, learning_rate=0.2, momentum=0.5)
+    first = method.init(random.key(0), data, **SIZES)
+    step = jax.jit(lambda state: method.update(state, data, **SIZES))
+    second, loss = step(first)
+    third, after = step(second)
+    assert after < loss
+    slope = lambda p: oracle.combination_log_evidence_gradient(  # noqa: E731
+        np.asarray(p["weights"], float), np.asarray(p["bias"], float), np.asarray(data)
+    )
+    for site in ("weights", "bias"):
+        uphill = [0.2 * slope(state.params)[site] / ROWS for state in (first, second)]
+        np.testing.assert_allclose(
+            second.params[site] - first.params[site], uphill[0], rtol=1e-3, atol=1e-5
+        )
+        np.testing.assert_allclose(
+            third.params[site] - second.params[site],
+            uphill[1] + 0.5 * uphill[0],
+            rtol=1e-3,
+            atol=1e-5,
+        )
+
+
+def test_any_program_of_discrete_latents_can_be_climbed():
+    """A mixture has no linear form and bounded parameters; its loss is minus EM's evidence."""
+    data = jnp.asarray(rows())
+    method = ExactGradient(bernoulli_mixture, optimizer=optax.adam(0.05))
+    result = method.run(random.key(0), 30, data, num_components=2)
+    assert result.losses[-1] < result.losses[0]
+    np.testing.assert_allclose(result.params["mixing"].sum(), 1.0, rtol=1e-5)
+    evidence = EM(bernoulli_mixture).posterior(result.params, data, num_components=2).evidence
+    _, loss = method.update(result.state, data, num_components=2)
+    np.testing.assert_allclose(loss, -evidence.sum(), rtol=1e-5)
+
+
+# --- the normaliser
+
+
+@KINDS
+def test_three_ways_to_the_normaliser_agree(kind):
+    weights, bias = numbers(1, units=6)
+    causes = kind(jnp.asarray(weights, float), jnp.asarray(bias, float))
+    exact = float(causes.log_normalizer)
+    wanted = {
+        CombinationCauses: oracle.combination_log_partition,
+        RealCombinationCauses: oracle.real_combination_log_partition,
+    }[kind](weights, bias)
+    np.testing.assert_allclose(exact, wanted, rtol=1e-5)
+    np.testing.assert_allclose(truncated(causes, 6).value, exact, rtol=1e-6)
+    # 200 chains: the estimate lies within four of its standard errors.
+    guess = annealed(random.key(0), causes, num_chains=200, num_steps=200, base=jnp.ones(WIDTH) / 3)
+    assert abs(guess.value - exact) < 4 * guess.standard_error
+    assert guess.standard_error < 0.2
+
+
+@KINDS
+def test_truncation_states_its_error(kind):
+    weights, bias = numbers(2, units=6, scale=0.3)
+    causes = kind(jnp.asarray(weights, float), jnp.asarray(bias - 2.0, float))
+    exact = causes.log_normalizer
+    states = np.asarray(oracle.all_states(6))
+    mass = np.exp(np.asarray(causes.log_prob(jnp.asarray(states))))
+    last = -np.inf
+    for most in (1, 2, 3):
+        part = truncated(causes, most)
+        missed = mass[states.sum(1) > most].sum()
+        np.testing.assert_allclose(-np.expm1(part.value - exact), missed, atol=1e-5)
+        assert last < part.value <= exact <= part.upper
+        assert missed <= part.missed_at_most + 1e-6
+        last = part.value
+
+
+def test_gradient_of_a_sum_over_many_chunks(monkeypatch):
+    """One pass gives value and slope, however the states are cut; so does a list of states."""
+    monkeypatch.setattr(state_sums, "_cells_per_chunk", lambda: 24)  # 8 states of 3 bits: 3 units
+    weights, bias = (jnp.asarray(x, float) for x in numbers(4, units=6, width=3))
+    states = np.asarray(oracle.all_states(6)).astype(np.int8)
+
+    def direct(weights, bias):
+        combined = states @ weights
+        return jax.scipy.special.logsumexp(
+            states @ bias + jnp.logaddexp(combined, -combined).sum(1)
+        )
+
+    log_mass = CombinationCauses.log_mass
+    ways = (
+        lambda w, b: state_sums.log_normalizer(log_mass, w, b),
+        lambda w, b: state_sums.log_partial_sum(log_mass, w, b, states[:50]),
+        lambda w, b: state_sums.log_partial_sum(log_mass, w, b, states),
+    )
+    wanted, slopes = jax.value_and_grad(direct, (0, 1))(weights, bias)
+    for number, way in enumerate(ways):
+        value, found = jax.value_and_grad(way, (0, 1))(weights, bias)
+        if number == 1:
+            assert value < wanted
+            continue
+        np.testing.assert_allclose(value, wanted, rtol=1e-6)
+        for one, other in zip(found, slopes, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    # Second derivatives: the variances of the units, by differentiating the means once more.
+    bent = jax.hessian(ways[0], 1)(weights, bias)
+    np.testing.assert_allclose(bent, jax.hessian(direct, 1)(weights, bias), atol=1e-5)
+
+
+def test_truncated_sleep_phase():
+    """Fifty units are too many to sum, not too many for pairs of active ones."""
+    data = jnp.asarray(rows())
+    part = ExactGradient(combination_machine, max_active=2)
+    many = part.run(random.key(5), 5, data, num_causes=50)
+    assert many.losses[-1] < many.losses[0]
+    with pytest.raises(ValueError, match="at most 30 causes"):
+        ExactGradient(combination_machine).run(random.key(5), 1, data, num_causes=50)
+    with pytest.raises(ProgramError, match="without holes"):
+        part.init(random.key(5), data, mask=jnp.asarray(rows() > -1), **SIZES)
+
+
+# --- contrastive divergence
+
+
+def test_sleep_phase_of_long_chains_is_the_exact_one():
+    weights, bias = (jnp.asarray(x, float) for x in numbers(scale=0.5))
+    causes = CombinationCauses(weights, bias)
+    start = jnp.zeros((20_000, UNITS))
+    hidden, observed = jax.jit(lambda key: sweeps(key, causes, start, 30))(random.key(0))
+    # 20 000 draws of a number within ±1: three standard errors are 0.02.
+    np.testing.assert_allclose(hidden.mean(0), causes.mean, atol=0.02)
+    inputs = jax.nn.sigmoid(observed @ weights.T + bias)
+    slope = jax.grad(lambda w: CombinationCauses(w, bias).log_normalizer)(weights)
+    np.testing.assert_allclose(inputs.T @ observed / len(observed), slope, atol=0.02)
+
+
+def test_contrastive_divergence_climbs():
+    data = prototypes(random.key(0), copies=40, num_features=8, flip=0.1).data
+    method = ContrastiveDivergence(combination_machine, learning_rate=0.05)
+    result = method.run(random.key(1), 150, data, **SIZES)
+    exact = ExactGradient(combination_machine)
+    before = exact.log_likelihood(method.init(random.key(1), data, **SIZES).params, data, **SIZES)
+    after = exact.log_likelihood(result.params, data, **SIZES)
+    # From nearly uniform, 8 log 2 = 5.5 nats a row, most of the way to three prototypes.
+    assert after.mean() > before.mean() + 1.0
+    assert method.posterior(result.params, data, **SIZES).mean.shape == (len(data), UNITS)
+
+
+def test_contrastive_divergence_refuses_other_programs():
+    data = jnp.asarray(rows())
+    with pytest.raises(ProgramError, match="independent given the data"):
+        ContrastiveDivergence(noisy_or_network).init(random.key(0), data, layers=(2,))
+
+
+# --- projection pursuit
+
+
+def test_one_unit_em_is_that_of_the_paper():
+    """(3.14) and (3.15) in loops; and a stationary point of the program's expected log joint."""
+    weights, bias = numbers(6, units=1)
+    data = rows("real")
+    em = EM(real_combination_machine, structure=Structure.LINEAR)
+    params = {"weights": jnp.asarray(weights, float), "bias": jnp.asarray(bias, float)}
+    state = em.init(random.key(0), jnp.asarray(data), num_causes=1, init_params=params)
+    new = em.update(state, jnp.asarray(data), num_causes=1)[0].params
+    active, cross = 0.0, np.zeros(WIDTH)
+    for row in data:
+        chance = 1 / (1 + np.exp(-(sum(weights[0] * row) + bias[0])))
+        active += chance / ROWS
+        cross += chance * row / ROWS
+    np.testing.assert_allclose(new["weights"][0], cross / active, rtol=1e-4)
+    wanted = -np.log((1 - active) / active) - 0.5 * np.sum((cross / active) ** 2)
+    np.testing.assert_allclose(new["bias"][0], wanted, rtol=1e-4)
+
+
+def test_pursuit_finds_how_many_units_there_are():
+    """One unit in ten real dimensions: found, and nothing after it; in noise nothing at all."""
+    weights = jnp.zeros(10).at[:3].set(2.0).at[6:].set(-1.0)
+    causes = random.bernoulli(random.key(0), 0.3, (600, 1)) + 0.0
+    noise = random.normal(random.key(1), (600, 10))
+    pursuit = ProjectionPursuit(real_combination_machine, num_starts=5)
+    search = lambda data: pursuit.run(  # noqa: E731
+        random.key(2), 6, data, num_causes=6, tolerance=0.0
+    )
+    result = search(causes * weights + noise)
+    units = found(result.params)
+    assert len(units["bias"]) == 1
+    assert result.reason.startswith("the loss changed by less")
+    assert (jnp.diff(result.losses) <= 0).all()
+    # A mean of 180 rows of unit variance: standard error 0.075.
+    np.testing.assert_allclose(units["weights"][0], weights, atol=0.3)
+    # What is left is noise about nought: its structure has been removed.
+    np.testing.assert_allclose(np.cov(result.state.residual.T), np.eye(10), atol=0.25)
+    assert len(found(search(noise).params)["bias"]) == 0
+
+
+def test_pursuit_refuses_what_it_cannot_do():
+    data = jnp.asarray(rows())
+    pursuit = ProjectionPursuit(combination_machine)
+    with pytest.raises(ProgramError, match="missing cells"):
+        pursuit.init(random.key(0), data, mask=data > -1, **SIZES)
+    with pytest.raises(ValueError, match="takes no init_params"):
+        pursuit.init(random.key(0), data, init_params={}, **SIZES)
+    with pytest.raises(ProgramError, match="weights and biases"):
+        ProjectionPursuit(bernoulli_mixture).init(random.key(0), data, num_components=2)
+
+
+# --- early stopping, and NUTS
+
+
+def test_early_stopping_keeps_the_best():
+    data = prototypes(random.key(0), copies=20, num_features=8, flip=0.2).data
+    method = ExactGradient(combination_machine, optimizer=optax.adam(0.2))
+    kept = keep_best(
+        method, random.key(1), 400, data[:20], valid=data[20:], every=10, patience=5, **SIZES
+    )
+    score = method.log_likelihood(kept.params, data[20:], **SIZES).mean()
+    np.testing.assert_allclose(score, kept.score, rtol=1e-5)
+    assert kept.score == kept.scores.max() and kept.step < kept.steps[-1]
+    assert len(kept.scores) < 40  # twenty rows are soon learned by heart
+
+
+def test_nuts_on_a_small_machine():
+    """One unit and one bit, whose posterior is a sum over a grid: mean of P(bit is 1)."""
+    data = jnp.array([[1.0]] * 9 + [[0.0]] * 3)
+    model = marginal(combination_machine)
+    priors = {"prior_weights": dist.Normal(0.0, 1.0), "prior_bias": dist.Normal(0.0, 1.0)}
+    mcmc = MCMC(NUTS(model), num_warmup=300, num_samples=1500, progress_bar=False)
+    mcmc.run(random.key(0), data, num_causes=1, **priors)
+    draws = mcmc.get_samples()
+
+    def chance(weight, bias):  # (2.4) for the two values of the bit
+        on, off = 1 + np.exp(weight + bias), 1 + np.exp(-weight + bias)
+        return on / (on + off)
+
+    side = np.linspace(-6, 6, 241)
+    weight, bias = np.meshgrid(side, side)
+    on = chance(weight, bias)
+    density = np.exp(-0.5 * (weight**2 + bias**2)) * on**9 * (1 - on) ** 3
+    mean = (density * on).sum() / density.sum()
+    sampled = chance(np.asarray(draws["weights"])[:, 0, 0], np.asarray(draws["bias"])[:, 0])
+    # The deviation is 0.11 or so; 1500 draws are worth some 300 independent ones: 0.006 each.
+    assert abs(sampled.mean() - mean) < 0.03
+
+
+def test_linear_form_of_one_row_read_is_that_of_all():
+    weights, bias = numbers()
+    data = jnp.asarray(rows())
+    method = ExactGradient(combination_machine)
+    climb = method._open((data,), SIZES)
+    params = {"weights": jnp.asarray(weights, float), "bias": jnp.asarray(bias, float)}
+    arguments = ((data,), SIZES)
+    once = jax.jit(lambda p: linear_form(climb.reader, p, arguments, affine=True))(params)
+    each = jax.jit(lambda p: linear_form(climb.reader, p, arguments))(params)
+    np.testing.assert_allclose(once.linear, each.linear, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(once.constant, each.constant, atol=1e-5)
+    signs = 2 * np.asarray(data) - 1
+    np.testing.assert_allclose(once.linear, signs @ weights.T + bias, rtol=1e-4, atol=1e-5)
+    causes = causes_of(combination_machine, params, data, **SIZES)
+    assert isinstance(causes, CombinationCauses)
+    with pytest.raises(ProgramError, match="no site distributed as CombinationCauses"):
+        mixture = {"mixing": jnp.ones(2) / 2, "probs": jnp.full((2, WIDTH), 0.5)}
+        causes_of(bernoulli_mixture, mixture, data, num_components=2)
