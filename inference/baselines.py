@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -30,13 +31,17 @@ SNAPSHOTS = 50
 """How often a run is looked at."""
 
 
+# What runs a single time: to optimise it would take longer than it ever saves.
+once = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
 class Draws(NamedTuple):
     """What a generic method hands out: draws of the parameters, and when they were to be had."""
 
-    params: Params  # (num_chains, num_draws, ...) by site
+    params: dict[str, Any]  # (num_chains, num_draws, ...) by site
     stats: dict[str, np.ndarray]  # (num_chains, num_draws)
     losses: np.ndarray  # (steps done,), empty for a sampler
-    snapshots: Params  # (num_times, num_draws, ...); for a sampler its draws, one a time
+    snapshots: dict[str, Any]  # (num_times, num_draws, ...); for a sampler its draws, one a time
     clock: np.ndarray  # (num_times,) seconds, compilation left out
     seconds: float
     compile_seconds: float
@@ -143,8 +148,9 @@ def sample(
     def begin(key: Array) -> Any:
         return kernel.init(key, num_warmup, None, model_args=args, model_kwargs=kwargs)
 
-    # One chain, many times: every kernel knows one key, and only some a batch of them.
-    state = jax.vmap(begin)(random.split(rng_key, num_chains))
+    # One chain, many times: every kernel knows one key, and only some a batch of them. In one
+    # piece: run operation by operation, NumPyro's start compiles hundreds of little programs.
+    state = once(jax.vmap(begin))(random.split(rng_key, num_chains))
     block = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
     finish = kernel.postprocess_fn(args, kwargs)
 
@@ -188,13 +194,16 @@ class BudgetError(RuntimeError):
 def _stats(state: Any) -> dict[str, Array]:
     """What the kernel says of each draw, under ArviZ's names."""
     names = {"diverging": "diverging", "num_steps": "n_steps", "accept_prob": "acceptance_rate"}
-    return {new: getattr(state, old) for old, new in names.items() if hasattr(state, old)}
+    found = {new: getattr(state, old) for old, new in names.items() if hasattr(state, old)}
+    if hasattr(state, "potential_energy"):
+        found["lp"] = -state.potential_energy
+    return found
 
 
 GUIDES: dict[str, Callable] = {
     "mean_field": autoguide.AutoNormal,
     "low_rank": autoguide.AutoLowRankMultivariateNormal,
-    "flow": autoguide.AutoBNAFNormal,
+    "flow": autoguide.AutoIAFNormal,
     "map": autoguide.AutoDelta,
 }
 MOST_FLOW = 400
@@ -233,7 +242,7 @@ def svi(
     optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
     engine = SVI(program, chosen, optimiser, Trace_ELBO(1 if guide == "map" else num_particles))
     key_init, key_draw = random.split(rng_key)
-    state = engine.init(key_init, *args, **kwargs)
+    state = _begin(engine, chosen, key_init, args, kwargs)
     block = max(1, num_steps // SNAPSHOTS)
 
     def advance(state: Any) -> tuple[Any, Array]:
@@ -257,11 +266,11 @@ def svi(
 
     few, count = (1, 1) if guide == "map" else (num_samples // 5, num_samples)
     looks = jax.tree.map(lambda *x: jnp.stack(x), *seen)
-    snapshots = jax.jit(
+    snapshots = once(
         lambda looks: lax.map(lambda p: _parameters(chosen, anatomy, key_draw, p, few), looks)
     )(looks)
     final = engine.get_params(state)
-    draws, stats = jax.jit(
+    draws, stats = once(
         lambda p: _weighed(program, chosen, anatomy, key_draw, p, count, args, kwargs)
     )(final)
     reason = "all steps done" if done >= num_steps else f"out of budget after {done} steps"
@@ -271,6 +280,23 @@ def svi(
         np.concatenate(losses), jax.tree.map(np.asarray, snapshots), np.asarray(clock),
         seconds, compile_seconds, reason,
     )  # fmt: skip
+
+
+def _begin(engine: SVI, guide: Any, key: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """`SVI.init` in one compiled piece: by itself it compiles every operation of the program.
+
+    The guide remembers where it started; what it remembers must not be of a trace that is over.
+    """
+    names = ("_init_locs", "_init_latent")
+
+    def begin(key: Array) -> tuple[Any, dict[str, Any]]:
+        state = engine.init(key, *args, **kwargs)
+        return state, {x: getattr(guide, x) for x in names if hasattr(guide, x)}
+
+    state, remembered = once(begin)(key)
+    for name, value in remembered.items():
+        setattr(guide, name, value)
+    return state
 
 
 def _parameters(guide: Any, anatomy: Anatomy, key: Array, params: Any, count: int) -> Params:

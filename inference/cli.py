@@ -22,6 +22,7 @@ from pathlib import Path
 COMMANDS = (
     "inference.studies.listing",
     "inference.studies.check",
+    "inference.studies.comparing",
     "inference.studies.reproduce",
     "inference.studies.map",
 )

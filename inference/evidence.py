@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -44,6 +46,8 @@ from inference.rows import Arguments, Rows, map_over_chunks, rows_of
 
 MAX_STATES = 1 << 14
 """States of a datum that are listed; beyond, their sum is estimated."""
+BLOCK = 25
+"""Draws of the parameters that are looked at in one compiled call."""
 
 
 class Evidence(NamedTuple):
@@ -53,26 +57,45 @@ class Evidence(NamedTuple):
     error: Array  # (num_data,) nought if exact; else a standard error or the change at finer nodes
 
 
-class Likelihood(NamedTuple):
+@dataclass(frozen=True)
+class Likelihood:
     """How log p(y_n | θ) of given rows is found, as a pure function of parameters and rows."""
 
-    how: str  # in words
+    how: str
+    """in words"""
     exact: bool
     rows: Rows
     function: Callable[[Params, Rows], Evidence]
 
     def __call__(self, params: Params) -> Evidence:
         """The evidence of each row, (num_data,)."""
-        return self._compiled(lambda rows: self.function(params, rows))
+        return jax.tree.map(lambda x: x[0], self.of_draws(jax.tree.map(lambda x: x[None], params)))
 
-    def of_draws(self, draws: Params) -> Evidence:
-        """The evidence under each of many draws of the parameters, (num_draws, num_data)."""
-        return self._compiled(lambda rows: lax.map(lambda p: self.function(p, rows), draws))
+    def of_draws(self, draws: Any) -> Evidence:
+        """The evidence under each of many draws of the parameters, (num_draws, num_data).
 
-    def _compiled(self, function: Callable[[Rows], Evidence]) -> Evidence:
+        In blocks of one size, so that it is compiled once, however many draws there are.
+        """
+        count = len(jax.tree.leaves(draws)[0])
+        block = 1 if count == 1 else BLOCK
+        padded = -(-count // block) * block
+        full = jax.tree.map(lambda x: jnp.asarray(x)[jnp.arange(padded) % count], draws)
+        parts = [
+            self._run(self.rows.leaves, jax.tree.map(lambda x: x[i : i + block], full))  # noqa: B023
+            for i in range(0, padded, block)
+        ]
+        return jax.tree.map(lambda *x: jnp.concatenate(x)[:count], *parts)
+
+    @cached_property
+    def _run(self) -> Callable[[tuple, Params], Evidence]:
         # The data go in as an argument: a constant would be copied into the compiled program.
         hollow = self.rows._replace(leaves=())
-        return jax.jit(lambda leaves: function(hollow._replace(leaves=leaves)))(self.rows.leaves)
+
+        def run(leaves: tuple, draws: Params) -> Evidence:
+            rows = hollow._replace(leaves=leaves)
+            return lax.map(lambda params: self.function(params, rows), draws)
+
+        return jax.jit(run)
 
 
 def log_likelihood(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Evidence:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
-from inference.evidence import likelihood
+from inference.evidence import Likelihood, likelihood
 from inference.local import Params
 
 
@@ -42,6 +42,14 @@ def cell_probabilities(
     >>> round(float(found[0]), 4)  # 0.9² + 0.1²
     0.82
     """
+    asked = ask(model, data, cells, mask=mask, **kwargs)
+    return answer(asked, draws)
+
+
+def ask(
+    model: Callable, data: Any, cells: np.ndarray, *, mask: Any = None, **kwargs: Any
+) -> Likelihood:
+    """The likelihood of every row in question with its cell set to 1, then with it set to 0."""
     data, cells = np.asarray(data, np.float32), np.asarray(cells)
     rows, columns = cells.T
     each = np.arange(len(cells))
@@ -53,8 +61,13 @@ def cell_probabilities(
         seen = np.asarray(mask, bool)[rows]
         seen[each, columns] = True
         kwargs["mask"] = jnp.asarray(np.tile(seen, (2, 1)))
-    found = likelihood(model, jnp.asarray(values), **kwargs).of_draws(draws).value
-    one, nought = np.asarray(found, np.float64).reshape(-1, 2, len(cells)).swapaxes(0, 1)
+    return likelihood(model, jnp.asarray(values), **kwargs)
+
+
+def answer(asked: Likelihood, draws: Any) -> np.ndarray:
+    """P(cell = 1 | the rest of its row) of each cell that was asked for."""
+    found = np.asarray(asked.of_draws(draws).value, np.float64)
+    one, nought = found.reshape(len(found), 2, -1).swapaxes(0, 1)
     # P(row with 1) over P(row either way), each averaged over the draws.
     return np.exp(logsumexp(one, axis=0) - logsumexp(np.logaddexp(one, nought), axis=0))
 

@@ -60,7 +60,7 @@ def test_nuts_finds_the_posterior_of_a_product():
     deviation = np.sqrt(wanted * (1 - wanted) / (rows + 3))
     # At least 200 of the 800 draws' worth: NUTS on five independent scalars.
     assert np.all(np.abs(draws.mean((0, 1)) - wanted) < 5 * deviation / np.sqrt(200))
-    assert set(found.stats) == {"diverging", "n_steps", "acceptance_rate"}
+    assert set(found.stats) == {"diverging", "n_steps", "acceptance_rate", "lp"}
     assert (np.diff(found.clock) >= 0).all() and found.reason == "all draws made"
 
 

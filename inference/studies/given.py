@@ -35,10 +35,16 @@ class Given(NamedTuple):
     kwargs: dict[str, Any]  # the settings, and the mask if the table has holes
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """MODEL, --data, --key and --set."""
+def add_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """MODEL, --data, --key and --set.
+
+    :param optional: without --data there is an example for every public program.
+    """
     parser.add_argument("model", metavar="MODEL", help="a public program, or module:function")
-    parser.add_argument("--data", metavar="FILE", required=True, help="the table, one datum a row")
+    more = "; by default an example drawn from the program" if optional else ""
+    parser.add_argument(
+        "--data", metavar="FILE", required=not optional, help=f"the table, one datum a row{more}"
+    )
     parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
     parser.add_argument(
         "--set",

@@ -6,7 +6,9 @@ import io
 import json
 import math
 import os
+import platform
 import uuid
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,22 @@ def check_output(option: str, path: str | Path, suffixes: tuple[str, ...] = ()) 
     except OSError as error:
         raise InputError(f"{option} {path}: cannot be written ({error.strerror})") from None
     return file
+
+
+def check_folder(option: str, path: str | Path) -> Path:
+    """A folder that is there, or can be made: to be called before the long run."""
+    folder = Path(path).expanduser().resolve()
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{option} {path}: is no folder")
+    inside = folder if folder.is_dir() else folder.parent
+    check_output(option, inside / "report.html")
+    return folder
+
+
+def versions() -> dict[str, str]:
+    """What made a result."""
+    packages = ("latentbits", "numpyro", "jax", "jaxlib", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
 def write_whole(file: Path, content: bytes) -> None:

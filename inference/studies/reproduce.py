@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import platform
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from inference.studies.experiment import Experiment, Outcome, experiments
-from inference.studies.output import FIGURES, as_json, as_picture, check_output, write_whole
+from inference.studies.output import (
+    FIGURES,
+    as_json,
+    as_picture,
+    check_output,
+    versions,
+    write_whole,
+)
 from ppl_models.data import InputError
 
 COMMON = ("json", "figure", "command", "experiment")
@@ -58,7 +63,7 @@ def main(namespace: argparse.Namespace) -> int:
         contents[figure_file] = _draw(outcome, figure_file.suffix)
     if json_file is not None:
         settings = {k: v for k, v in vars(namespace).items() if k not in COMMON}
-        origin = {"experiment": experiment.name, "settings": settings, "versions": _versions()}
+        origin = {"experiment": experiment.name, "settings": settings, "versions": versions()}
         contents[json_file] = as_json({**outcome.numbers, "made_by": origin})
     for file, content in contents.items():
         write_whole(file, content)
@@ -136,8 +141,3 @@ def _seed(text: str) -> int:
     if not 0 <= value < 2**32:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 2^32 - 1")
     return value
-
-
-def _versions() -> dict[str, str]:
-    packages = ("latentbits", "numpyro", "jax", "jaxlib", "numpy")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}

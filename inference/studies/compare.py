@@ -1,0 +1,208 @@
+"""Bespoke and generic inference on one program and one table, judged alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+
+from inference.anatomy import ProgramError, inspect
+from inference.evidence import likelihood
+from inference.prediction import ask
+from inference.studies.contenders import Contender, chosen
+from inference.studies.judge import Field, Judged, judge
+from inference.studies.verdict import doubts, headline, settle, verdict
+from inference.symmetry import align
+
+BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
+"""Distributions of a bit."""
+MOST_CELLS = 1000
+"""Held-out cells that are predicted from the rest of their rows, for calibration."""
+HELD_OUT = 0.25
+
+
+class Comparison(NamedTuple):
+    """All that a report shows."""
+
+    model: str
+    about: dict[str, Any]
+    rows: dict[str, dict[str, Any]]  # method -> numbers
+    held_out: dict[str, np.ndarray]  # method -> (num_test,) log predictive densities
+    paths: dict[str, tuple[np.ndarray, np.ndarray]]  # method -> held-out score and its seconds
+    reliability: dict[str, dict[str, Any]]  # method -> calibration of single cells
+    params: dict[str, dict[str, np.ndarray]]  # method -> mean parameters, brought together
+
+    @property
+    def headline(self) -> str:
+        return headline(self.rows)
+
+    @property
+    def verdict(self) -> list[tuple[str, str]]:
+        return verdict(self.rows)
+
+
+def compare(
+    model: Callable,
+    data: Any,
+    methods: Iterable[str] | None = None,
+    *,
+    rng_key: Any = None,
+    mask: Any = None,
+    budget: float | None = 20.0,
+    held_out: float = HELD_OUT,
+    truth: dict[str, Any] | None = None,
+    name: str | None = None,
+    on_result: Callable[[str, dict[str, Any]], None] | None = None,
+    keep: dict[str, Judged] | None = None,
+    **sizes: Any,
+) -> Comparison:
+    """Run methods on one program and one table, and judge all of them alike.
+
+    :param data: (num_data, num_features).
+    :param methods: names; by default all that apply.
+    :param budget: seconds that each may run.
+    :param held_out: share of the rows that no method sees, drawn at random.
+    :param truth: true parameters by site, where they are known.
+    :param on_result: called with a method's name and row as soon as it is done.
+    :param keep: filled with all draws, by method, for whoever wants to save them.
+
+    >>> from ppl_models import bernoulli_product
+    >>> data = random.bernoulli(random.key(0), 0.3, (40, 3)).astype(float)
+    >>> found = compare(bernoulli_product, data, ["MAP"])
+    >>> found.rows["MAP"]["status"], found.rows["MAP"]["best"]
+    ('done', True)
+    """
+    rng_key = random.key(0) if rng_key is None else rng_key
+    values = np.asarray(data, np.float32)
+    if values.ndim != 2:
+        raise ValueError(f"data must be a table (num_data, num_features), found {values.shape}")
+    if not 0.0 < held_out < 1.0:
+        raise ValueError(f"held_out is a share of the rows, between 0 and 1: found {held_out}")
+    key_split, key_run = random.split(rng_key)
+    order = np.asarray(random.permutation(key_split, len(values)))
+    cut = len(values) - max(1, round(held_out * len(values)))
+    if cut < 2 or cut > len(values) - 2:
+        raise ValueError(f"{len(values)} rows are too few to hold some of them out")
+    field = _field(model, values, mask, np.sort(order[:cut]), np.sort(order[cut:]), sizes, truth)
+    args, kwargs = field.train_arguments
+    picked, refused = chosen(inspect(model, args, kwargs), None if methods is None else [*methods])
+
+    judged: dict[str, Judged] = {} if keep is None else keep
+    rows: dict[str, dict[str, Any]] = {}
+    interrupted = False
+    for number, contender in enumerate(picked):
+        try:
+            row = _run(field, contender, random.fold_in(key_run, number), budget, judged)
+        except KeyboardInterrupt:
+            interrupted = True
+            break
+        rows[contender.name] = row
+        if on_result is not None:
+            on_result(contender.name, row)
+    for method, reason in refused.items() if methods is not None else ():
+        rows[method] = {"status": "does not apply", "reason": f"does not apply: {reason}"}
+
+    paths = {x: (j.path, j.clock) for x, j in judged.items()}
+    settle(rows, {x: j.held_out for x, j in judged.items()}, paths)
+    reference = _refer(rows, judged)
+    about = {
+        "num_data": len(values), "num_train": cut, "num_features": values.shape[1],
+        "missing": 0.0 if mask is None else float(1 - np.mean(mask)),
+        "likelihood": field.test.how, "likelihood_exact": field.test.exact,
+        "budget": budget, "reference": reference, "refused": refused, "interrupted": interrupted,
+        "sizes": {x: repr(v) for x, v in sizes.items()},
+    }  # fmt: skip
+    return Comparison(
+        name or str(getattr(model, "__name__", "program")), about, rows,
+        {x: j.held_out for x, j in judged.items()}, paths,
+        {x: j.reliability for x, j in judged.items() if j.reliability is not None},
+        _means(model, judged, rows, truth),
+    )  # fmt: skip
+
+
+def _field(
+    model: Callable,
+    values: np.ndarray,
+    mask: Any,
+    train: np.ndarray,
+    test: np.ndarray,
+    sizes: dict[str, Any],
+    truth: Any,
+) -> Field:
+    def part(rows: np.ndarray) -> tuple[tuple, dict[str, Any]]:
+        holes = {} if mask is None else {"mask": jnp.asarray(np.asarray(mask, bool)[rows])}
+        return (jnp.asarray(values[rows]),), {**holes, **sizes}
+
+    known, new = part(train), part(test)
+    asked, bits = None, np.empty(0)
+    if set(inspect(model, *known).likelihoods) <= BITS:
+        seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
+        cells = np.argwhere(seen[test])
+        cells = cells[np.random.default_rng(0).permutation(len(cells))[:MOST_CELLS]]
+        asked = ask(model, values[test], cells, mask=seen[test], **sizes)
+        bits = values[test][cells[:, 0], cells[:, 1]]
+    true = None if truth is None else {x: np.asarray(v) for x, v in truth.items()}
+    return Field(
+        model, likelihood(model, *known[0], **known[1]), likelihood(model, *new[0], **new[1]),
+        known, true, asked, bits,
+    )  # fmt: skip
+
+
+def _run(
+    field: Field, contender: Contender, key: Any, budget: float | None, judged: dict[str, Judged]
+) -> dict[str, Any]:
+    """One method from start to row. Whatever goes wrong is a row that says so."""
+    began = time.perf_counter()
+    try:
+        draws, engine = contender.run(field.model, key, *field.train_arguments, budget)
+        found = judge(field, contender, draws, engine)
+    except ProgramError as error:
+        return {"status": "does not apply", "reason": f"does not apply: {error}"}
+    except Exception as error:
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        seconds = time.perf_counter() - began
+        return {"status": "failed", "reason": f"failed after {seconds:.0f} s: {words[:300]}"}
+    if not np.isfinite(found.held_out).all():
+        bad = int((~np.isfinite(found.held_out)).sum())
+        found.row["status"] = "diverged"
+        found.row["reason"] = f"{bad} held-out rows have no finite likelihood"
+    judged[contender.name] = found
+    return found.row
+
+
+def _refer(rows: dict[str, dict[str, Any]], judged: dict[str, Judged]) -> str | None:
+    """Distance of each from the sampler that passes all its checks, with that one's own error."""
+    samplers = [x for x in judged if rows[x]["kind"] == "sampler" and doubts(rows[x]) == []]
+    if not samplers:
+        return None
+    chief = max(samplers, key=lambda x: rows[x]["ess_bulk"])
+    each = judged[chief].train  # (chains, draws, rows)
+    parts = np.array_split(each.reshape(-1, each.shape[-1]), 2)
+    means = [np.logaddexp.reduce(part, axis=0) - np.log(len(part)) for part in parts]
+    error = float(np.abs(means[0] - means[1]).mean() / 2)
+    for name, one in judged.items():
+        gap = np.abs(one.held_out - judged[chief].held_out).mean()
+        rows[name] |= {"distance": float(gap), "distance_error": error}
+    return chief
+
+
+def _means(
+    model: Callable, judged: dict[str, Judged], rows: dict[str, dict[str, Any]], truth: Any
+) -> dict[str, dict[str, np.ndarray]]:
+    """Mean parameters of each, after its draws, and then the methods, were brought together."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    goal = truth
+    order = sorted(judged, key=lambda x: -rows[x]["held_out"])
+    for name in order:
+        params = judged[name].draws.params
+        last = {x: np.asarray(v)[-1, -1] for x, v in params.items()}
+        goal = last if goal is None else goal
+        some = {x: np.asarray(v)[:, :: max(1, v.shape[1] // 50)] for x, v in params.items()}
+        same = all(np.shape(goal[x]) == v.shape for x, v in last.items())
+        aligned = align(model, some, goal if same else last)
+        found[name] = {x: v.mean((0, 1)) for x, v in aligned.items()}
+    return {name: found[name] for name in judged}

@@ -1,0 +1,149 @@
+"""`latentbits compare MODEL`: run every method that applies, judge all alike, write a report."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from inference.studies.given import Given, add_options, find_program, open_given
+from inference.studies.output import as_json, check_folder, versions, write_whole
+from ppl_models.data import InputError, Table
+
+if TYPE_CHECKING:
+    from inference.studies.compare import Comparison
+
+BUDGET = 20.0
+"""Seconds of running that each method has by default; compiling is not counted."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "compare",
+        help="bespoke and generic inference on one program and one table",
+        description="Run every method that applies on one program and one table, judge all alike, "
+        "and write a report.",
+        allow_abbrev=False,
+    )
+    add_options(parser, optional=True)
+    parser.add_argument("--methods", metavar="A,B,…", help="by default all that apply")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=BUDGET,
+        metavar="SECONDS",
+        help=f"for each method, compiling left out (default {BUDGET:g})",
+    )
+    parser.add_argument("--out", metavar="DIR", help="by default compare_MODEL")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+
+
+def main(namespace: argparse.Namespace) -> int:
+    # Before the work: after minutes of it nobody wants to hear that a folder is missing.
+    if not namespace.budget > 0:
+        raise InputError(f"--budget {namespace.budget:g}: must be more than 0 seconds")
+    folder = check_folder("--out", namespace.out or f"compare_{namespace.model.replace(':', '_')}")
+    given, truth, words = _open(namespace)
+
+    from jax import random
+
+    from inference.studies.compare import compare
+    from inference.studies.keeping import save_comparison, save_method
+    from inference.studies.report import render
+
+    kept: dict[str, Any] = {}
+    kwargs = dict(given.kwargs)
+    wanted = None if namespace.methods is None else namespace.methods.split(",")
+    found = compare(
+        given.program, given.table.values, wanted, mask=kwargs.pop("mask", None), truth=truth,
+        budget=namespace.budget, rng_key=random.key(namespace.seed), name=given.name,
+        on_result=_progress, keep=kept, **kwargs,
+    )  # fmt: skip
+    found.about.update(words=words, seed=namespace.seed, versions=versions())
+    folder.mkdir(exist_ok=True)
+    for name, one in kept.items():
+        save_method(one, given.table, found, name, folder / f"{name.replace(' ', '_')}.nc")
+    save_comparison(found, folder / "result.nc")
+    numbers = summary(found)
+    write_whole(folder / "manifest.json", as_json(numbers))
+    write_whole(folder / "report.html", render(found))
+    if namespace.json:
+        print(as_json(numbers).decode(), end="")
+    else:
+        print("\n".join(lines(found)))
+        print(f"\nreport    {folder / 'report.html'}")
+    return 130 if found.about["interrupted"] else 0
+
+
+def _open(namespace: argparse.Namespace) -> tuple[Given, dict[str, np.ndarray] | None, str]:
+    if namespace.data is not None:
+        given = open_given(namespace)
+        return given, None, Path(namespace.data).name
+    from inference.studies.examples import MAKERS, example
+
+    program = find_program(namespace.model)
+    if namespace.model not in MAKERS:
+        raise InputError(f"{namespace.model} is your own: say which table with --data FILE")
+    made = example(namespace.model)
+    sizes = {**made.sizes, **dict(namespace.set)}
+    columns = tuple(f"x{i + 1}" for i in range(made.values.shape[1]))
+    full = np.ones(made.values.shape, bool)
+    table = Table(made.values, full, columns, ("",) * len(columns), "example")
+    truth = made.truth if sizes == made.sizes else None  # other sizes, other parameters
+    return Given(namespace.model, program, table, sizes), truth, made.words
+
+
+def summary(found: Comparison) -> dict[str, Any]:
+    """The numbers of a comparison, as JSON has them."""
+    return {
+        "model": found.model,
+        "headline": found.headline,
+        "verdict": dict(found.verdict),
+        "methods": found.rows,
+        "about": found.about,
+    }
+
+
+COLUMNS = {
+    "held_out": ("nats a row", "{:.3f}"),
+    "held_out_error": ("±", "{:.3f}"),
+    "behind": ("behind", "{:.3f}"),
+    "compile_seconds": ("compile s", "{:.1f}"),
+    "seconds": ("run s", "{:.2f}"),
+    "seconds_to_best": ("to 0.01 s", "{:.2f}"),
+    "rhat": ("R̂", "{:.3f}"),
+    "ess_per_second": ("ESS/s", "{:.0f}"),
+    "pareto_k": ("k̂", "{:.2f}"),
+    "bound_gap": ("gap", "{:.3f}"),
+    "recovery": ("recovery", "{:.3f}"),
+}
+"""What the table in a terminal shows."""
+
+
+def lines(found: Comparison) -> list[str]:
+    """The table, then the verdict."""
+    from inference.studies.reproduce import align
+
+    done = [x for x in found.rows if "held_out" in found.rows[x]]
+    shown = [c for c in COLUMNS if any(found.rows[x].get(c) is not None for x in done)]
+    cells = [["method", *(COLUMNS[c][0] for c in shown)]]
+    for name in sorted(done, key=lambda x: -found.rows[x]["held_out"]):
+        values = [found.rows[name].get(c) for c in shown]
+        texts = [
+            "" if v is None else COLUMNS[c][1].format(v) for c, v in zip(shown, values, strict=True)
+        ]
+        cells.append([name, *texts])
+    return [*align(cells), "", found.headline, *(f"  {words}" for _, words in found.verdict)]
+
+
+def _progress(name: str, row: dict[str, Any]) -> None:
+    """One line on stderr as a method ends."""
+    import sys
+
+    words = row["reason"]
+    if "held_out" in row:
+        words = f"{row['held_out']:.4f} nats a held-out row, {row['seconds']:.2f} s"
+    print(f"  {name:<22} {words}", file=sys.stderr, flush=True)

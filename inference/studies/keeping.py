@@ -1,0 +1,117 @@
+"""A comparison as files: one netCDF from which the report is made again, one for each method.
+
+The files of the methods hold ArviZ's groups, so that `arviz.from_netcdf` opens them and `summary`,
+`loo`, `compare` and the plots work: see `inference.studies.arviz` for what goes where.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from inference.studies.arviz import Groups, dataset, load, save
+from inference.studies.compare import Comparison
+from inference.studies.judge import Judged, thin
+from inference.studies.output import plain
+from ppl_models.data import InputError, Table
+
+KIND = "latentbits comparison"
+
+
+def save_comparison(found: Comparison, path: Path) -> None:
+    """All that a report shows, in one file."""
+    names = list(found.held_out)
+    groups: Groups = {}
+    if names:
+        width = max(len(found.paths[x][0]) for x in names)
+        times = np.full((len(names), 2, width), np.nan)
+        for i, name in enumerate(names):
+            score, clock = found.paths[name]
+            times[i, 0, : len(score)], times[i, 1, : len(clock)] = score, clock
+        groups["held_out"] = xr.Dataset(
+            {
+                "log_density": (("method", "row"), np.stack([found.held_out[x] for x in names])),
+                "score": (("method", "time"), times[:, 0]),
+                "seconds": (("method", "time"), times[:, 1]),
+            },
+            {"method": np.array(names, dtype=str)},
+        )
+        for name in names:
+            groups[f"params_{names.index(name)}"] = dataset(found.params[name])
+    told = {x: {k: plain(v) for k, v in r.items()} for x, r in found.reliability.items()}
+    save(groups, path, {
+        "kind": KIND, "model": found.model, "about": json.dumps(plain(found.about)),
+        "rows": json.dumps(plain(found.rows)), "reliability": json.dumps(told),
+    })  # fmt: skip
+
+
+def load_comparison(path: str | Path) -> Comparison:
+    """What `save_comparison` wrote."""
+    if not Path(path).is_file():
+        raise InputError(f"{path}: there is no such file")
+    try:
+        groups, attrs = load(path)
+    except Exception as error:
+        raise InputError(f"{path}: is no netCDF file ({type(error).__name__})") from None
+    if attrs.get("kind") != KIND:
+        raise InputError(f"{path}: holds no comparison; `latentbits compare` writes one")
+    held_out: dict[str, np.ndarray] = {}
+    paths: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    params: dict[str, dict[str, np.ndarray]] = {}
+    if "held_out" in groups:
+        group = groups["held_out"]
+        for i, name in enumerate(str(x) for x in group["method"].values):
+            held_out[name] = group["log_density"].values[i]
+            seen = np.isfinite(group["seconds"].values[i])
+            paths[name] = (group["score"].values[i][seen], group["seconds"].values[i][seen])
+            params[name] = {str(x): v.values for x, v in groups[f"params_{i}"].items()}
+    reliability = json.loads(attrs["reliability"])
+    for one in reliability.values():
+        one["said"], one["seen"] = np.array(one["said"]), np.array(one["seen"])
+    return Comparison(
+        attrs["model"], json.loads(attrs["about"]), json.loads(attrs["rows"]), held_out, paths,
+        reliability, params,
+    )  # fmt: skip
+
+
+def save_method(found: Judged, table: Table, about: Comparison, name: str, path: Path) -> None:
+    """One method's results as a file that ArviZ opens."""
+    made_by = {
+        "method": name,
+        "model": about.model,
+        "seconds": found.draws.seconds,
+        "compile_seconds": found.draws.compile_seconds,
+        **about.about.get("versions", {}),
+    }
+    groups = method_groups(found, table.values, table.columns, made_by)
+    save(groups, path, made_by)
+
+
+def method_groups(
+    found: Judged, observed: np.ndarray, columns: Sequence[str], attrs: dict[str, Any]
+) -> Groups:
+    """One method's results as ArviZ's groups."""
+    draws = found.draws
+    groups: Groups = {"observed_data": dataset({"observed": observed}, columns=columns)}
+    if found.row["kind"] == "point":
+        point = {x: np.asarray(v)[0, 0] for x, v in draws.params.items()}
+        groups["point_estimate"] = dataset(point, columns=columns, attrs=attrs)
+        steps = np.arange(len(draws.losses))
+        groups["optimization"] = xr.Dataset(
+            {"loss": ("iteration", draws.losses)}, {"iteration": steps}
+        )
+        return groups
+    count = found.train.shape[0] * found.train.shape[1]  # those whose likelihood is known
+    kept = thin(draws.params, count)
+    groups["posterior"] = dataset(kept, ("chain", "draw"), columns=columns, attrs=attrs)
+    stats = thin({x: np.asarray(v) for x, v in draws.stats.items()}, count)
+    groups["sample_stats"] = dataset(stats, ("chain", "draw"))
+    groups["log_likelihood"] = dataset(
+        {"observed": found.train}, ("chain", "draw"), dims={"observed": ("row",)}
+    )
+    return groups

@@ -1,0 +1,138 @@
+"""A comparison in words, by stated rules.
+
+best        the highest mean held-out log likelihood among those that finished
+as good     its paired difference from the best, row by row, is within two standard errors
+reached     the first time at which the held-out score was within 0.01 nats a row of the best
+trusted     a sampler: R̂ ≤ 1.01, at least 400 effective draws, no divergence
+            a variational guide: Pareto k̂ ≤ 0.7
+            a bound: mean gap ≤ 0.1 nats a row; truncation: mean missed mass ≤ 0.01
+            a point estimate without any of these: not judged
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+CLOSE = 0.01
+RHAT, ESS, PARETO, GAP, MISSED = 1.01, 400.0, 0.7, 0.1, 0.01
+RULES = __doc__.split("\n\n", 1)[1]
+
+
+def doubts(row: dict[str, Any]) -> list[str] | None:
+    """Why a result is not to be trusted; empty: it is; None: nothing can be said."""
+    found, judged = [], False
+    for key, limit, words in (
+        ("rhat", RHAT, "R̂ of the log joint {:.3f}"),
+        ("rhat_parameters", 1.05, "R̂ of the parameters {:.2f} after relabelling"),
+        ("divergences", 0, "{:.0f} divergences"),
+        ("pareto_k", PARETO, "Pareto k̂ {:.2f}"),
+        ("bound_gap", GAP, "a bound {:.2f} nats a row below the evidence"),
+        ("missed_mass", MISSED, "{:.1%} of the posterior mass missed"),
+    ):
+        value = row.get(key)
+        if value is None:
+            continue
+        judged = judged or key != "divergences"
+        if not value <= limit:  # also when NaN
+            found.append(words.format(value))
+    if row.get("ess_bulk") is not None and not row["ess_bulk"] >= ESS:
+        found.append(f"{row['ess_bulk']:.0f} effective draws")
+    return found if judged else None
+
+
+def paired(best: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """Mean and standard error of the row-by-row difference."""
+    difference = np.asarray(best) - np.asarray(other)
+    return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))
+
+
+def settle(rows: dict[str, dict[str, Any]], held_out: dict[str, np.ndarray], paths: dict) -> None:
+    """Put into the rows what needs all of them: difference from the best, time to come close."""
+    done = [name for name in rows if name in held_out and np.isfinite(rows[name]["held_out"])]
+    if not done:
+        return
+    best = max(done, key=lambda name: rows[name]["held_out"])
+    for name in done:
+        difference, error = paired(held_out[best], held_out[name])
+        path, clock = paths[name]
+        close = np.flatnonzero(path >= rows[best]["held_out"] - CLOSE)
+        rows[name] |= {
+            "best": name == best,
+            "behind": difference,
+            "behind_error": error,
+            "as_good": bool(difference <= max(2 * error, 1e-9)),
+            "seconds_to_best": float(clock[close[0]]) if len(close) else None,
+        }
+
+
+def verdict(rows: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
+    """One sentence a method, the best first: (method, words)."""
+    done = sorted((x for x in rows if "behind" in rows[x]), key=lambda x: rows[x]["behind"])
+    found = [(name, _sentence(name, rows)) for name in done]
+    return found + [
+        (name, f"{name}: {rows[name]['reason']}.") for name in rows if "behind" not in rows[name]
+    ]
+
+
+def _sentence(name: str, rows: dict[str, dict[str, Any]]) -> str:
+    row = rows[name]
+    words = [f"{row['held_out']:.3f} ± {row['held_out_error']:.3f} nats a held-out row"]
+    if row["best"]:
+        words = [f"best with {words[0]}"]
+    elif row["as_good"]:
+        words = [f"as good as the best ({row['behind']:.3f} ± {row['behind_error']:.3f} behind)"]
+    else:
+        words = [f"worse than the best by {row['behind']:.3f} ± {row['behind_error']:.3f}"]
+    reached = row["seconds_to_best"]
+    if reached is not None:
+        words.append(f"within {CLOSE} nats of it after {_seconds(reached)}")
+    else:
+        words.append(f"never within {CLOSE} nats of it in {_seconds(row['seconds'])}")
+    problems = doubts(row)
+    if problems is None:
+        words.append("a point estimate: no error bars to judge")
+    elif problems:
+        words.append("not to be trusted: " + ", ".join(problems))
+    else:
+        words.append("its own checks pass")
+    return f"{name}: " + "; ".join(words) + "."
+
+
+def headline(rows: dict[str, dict[str, Any]]) -> str:
+    """Does the paper's own inference beat the generic one here? One sentence."""
+    good = {x: r for x, r in rows.items() if r.get("as_good")}
+    sides: dict[bool, list[str]] = {True: [], False: []}
+    for name, row in good.items():
+        if row["seconds_to_best"] is not None:
+            sides[row["bespoke"]].append(name)
+    fastest = {
+        side: min(names, key=lambda x: good[x]["seconds_to_best"])
+        for side, names in sides.items()
+        if names
+    }
+    if True in fastest and False in fastest:
+        ours, theirs = fastest[True], fastest[False]
+        ratio = good[theirs]["seconds_to_best"] / max(good[ours]["seconds_to_best"], 1e-9)
+        if ratio >= 1:
+            return (
+                f"The paper's own inference wins here: {ours} comes within {CLOSE} nats a row of "
+                f"the best {ratio:.3g} times as fast as {theirs}, the fastest generic method as "
+                "good."
+            )
+        return (
+            f"Generic inference wins here: {theirs} comes within {CLOSE} nats a row of the best "
+            f"{1 / ratio:.3g} times as fast as {ours}, the fastest bespoke method as good."
+        )
+    if True in fastest:
+        return f"Only bespoke inference gets there: {fastest[True]} is best or as good as the best."
+    if False in fastest:
+        return (
+            f"Only generic inference gets there: {fastest[False]} is best or as good as the best."
+        )
+    return "No method finished."
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
