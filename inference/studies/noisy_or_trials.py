@@ -1,0 +1,93 @@
+"""What the experiments on noisy-OR networks share: recipes, a fit, batches of trials."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+
+from inference.local import Params
+from inference.methods.gibbs_em import GibbsEM
+from inference.methods.gibbs_search import GibbsSearch
+from ppl_models import noisy_or_network
+
+
+class Recipe(NamedTuple):
+    """How a network is learned.
+
+    The paper's: blocks of 200 patterns, at most 15 sweeps, 10 epochs a layer, lower layers first.
+    The improved one: the same learning in a population, where stuck units are seeded anew
+    (`GibbsSearch`), then a few epochs of all layers together, with all patterns as one block, so
+    that the prior counts once and not once in 200 patterns.
+    """
+
+    population: int = 0  # 0: the paper's recipe
+    rounds: int = 6  # for each layer
+    epochs: int = 5  # in a round
+    max_sweeps: int = 15
+    tuning: int = 10  # epochs at the end
+
+    def em(self, **options: Any) -> GibbsEM:
+        return GibbsEM(noisy_or_network, max_sweeps=self.max_sweeps, **options)
+
+
+PAPER = Recipe()
+IMPROVED = Recipe(population=20, max_sweeps=5)
+
+
+def fit(recipe: Recipe, key: Array, data: Array, layers: tuple[int, ...]) -> Params:
+    """Learn a network; a pure function, so that trials can be mapped over."""
+    key_fit, key_tune = random.split(key)
+    if recipe.population == 0:
+        em = recipe.em()
+        state = em.init(key_fit, data, layers=layers)
+        steps = len(layers) * em.epochs_per_layer
+        return _repeat(em, state, steps, data, layers).params
+    search = GibbsSearch(
+        recipe.em(), population=recipe.population, rounds=recipe.rounds, epochs=recipe.epochs
+    )
+    found = _repeat(
+        search, search.init(key_fit, data, layers=layers), len(layers) * recipe.rounds, data, layers
+    )
+    em = recipe.em(schedule="joint", block_size=len(data))
+    state = em.init(key_tune, data, layers=layers, init_params=found.params)
+    state = state._replace(bits=found.bits[0])
+    return _repeat(em, state, recipe.tuning, data, layers).params
+
+
+def _repeat(method: Any, state: Any, steps: int, data: Array, layers: tuple[int, ...]) -> Any:
+    def step(state: Any, _: None) -> tuple[Any, None]:
+        return method.update(state, data, layers=layers)[0], None
+
+    return lax.scan(step, state, None, length=steps)[0]
+
+
+def in_batches(
+    trial: Callable[[Array], Any], seed: int, trials: int, batch: int
+) -> tuple[Any, dict[str, float]]:
+    """Map a trial over keys, a batch in one compiled call; the results end to end, and seconds."""
+    from tqdm import tqdm
+
+    batch = min(batch, trials)
+    keys = random.split(random.key(seed), trials)
+    # The last batch is filled up with trials that are not counted: one shape, one compilation.
+    padded = jnp.concatenate([keys, keys[: -trials % batch]]) if trials % batch else keys
+    began = time.perf_counter()
+    compiled = jax.jit(jax.vmap(trial)).lower(padded[:batch]).compile()
+    seconds = {"compile_seconds": time.perf_counter() - began}
+    began, parts = time.perf_counter(), []
+    for i in tqdm(range(0, len(padded), batch), disable=None, unit="batch"):
+        parts.append(jax.device_get(compiled(padded[i : i + batch])))
+    seconds["seconds_per_trial"] = (time.perf_counter() - began) / len(padded)
+    return jax.tree.map(lambda *x: np.concatenate(x)[:trials], *parts), seconds
+
+
+def strengths(weights: Array) -> Array:
+    """f = 1 − exp(−w): how often a cause alone turns its effect on; what is negligible is 0."""
+    found = -jnp.expm1(-jnp.asarray(weights))
+    return jnp.where(found > 1e-3, found, 0.0)

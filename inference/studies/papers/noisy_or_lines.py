@@ -1,0 +1,233 @@
+"""Noisy-OR networks: the high-order lines problem of Lewicki & Sejnowski (1996), figure 2."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jax.scipy.special import logsumexp
+
+from inference.local import Params
+from inference.network_evidence import layered_evidence
+from inference.noisy_or import Network, Seen, Wiring
+from inference.studies.experiment import Experiment, Outcome
+from inference.studies.noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches, strengths
+from ppl_models.data import InputError, lines
+from ppl_models.data.strokes import LINE_PATTERNS, stroke_masks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LAYERS = (10, 5)
+PATTERN_PROBABILITIES = (0.125, 0.125, 0.125, 0.125)
+"""Of 'll', '+', '=' and ']'; in the other half each line is on with probability 0.3."""
+
+LINE_PROBABILITY = 0.3
+NUM_TEST = 1000
+WIRING = Wiring(
+    ("layer_2", "layer_1"), ("observed",), (("layer_2", "layer_1"), ("layer_1", "observed"))
+)
+
+
+class Trial(NamedTuple):
+    """One network, learned from one freshly drawn set."""
+
+    lines: Array  # (10,) which lines have a unit of their own
+    patterns: Array  # (4,) which patterns have one
+    test: Array  # mean log likelihood of new patterns, nats
+    true: Array  # the same under a network made by hand
+    generator: Array  # and under the process that made them
+    params: Params
+
+
+def lines_trial(recipe: Recipe, num_data: int, key: Array) -> Trial:
+    """Draw patterns, learn, and look for the lines and patterns that made them."""
+    key_data, key_test, key_fit = random.split(key, 3)
+    chances = jnp.array(PATTERN_PROBABILITIES)
+    data = lines(key_data, num_data, LINE_PROBABILITY, chances).data
+    test = lines(key_test, NUM_TEST, LINE_PROBABILITY, chances).data
+    params = fit(recipe, key_fit, data, LAYERS)
+    owner = line_units(params)
+    return Trial(
+        owner.any(0),
+        patterns_found(params, owner),
+        mean_log_likelihood(params, test),
+        mean_log_likelihood(true_network(), test),
+        generator_log_likelihood(test).mean(),
+        params,
+    )
+
+
+def line_units(params: Params) -> Array:
+    """Which unit stands for which line, (10 units, 10 lines).
+
+    A unit stands for a line if it turns on, more often than not, exactly the line's pixels.
+    """
+    drawn = strengths(params["weights_1"]) > 0.5
+    return (drawn[:, None] == (stroke_masks(5) > 0)).all(-1)
+
+
+def patterns_found(params: Params, owner: Array) -> Array:
+    """Which of the four patterns have a top unit that turns on exactly their lines, (4,)."""
+    members = np.zeros((len(LINE_PATTERNS), 10), bool)
+    for i, chosen in enumerate(LINE_PATTERNS.values()):
+        members[i, list(chosen)] = True
+    on = strengths(params["weights_2"]) > 0.5  # (top, units)
+    drawn = (on[:, :, None] & owner).any(1)  # (top, lines)
+    other = (on & ~owner.any(1)).any(1)  # something that is no line
+    exact = (drawn[:, None] == members).all(-1) & ~other[:, None]
+    return exact.any(0) & owner.any(0).all()
+
+
+def true_network() -> Params:
+    """The network that a person would draw: lines, patterns, and a unit for lines at random.
+
+    The generator is not quite a network: its patterns exclude each other and the random lines.
+    """
+    sure, never = 8.0, 1e-4
+    members = np.zeros((5, 10))
+    for i, chosen in enumerate(LINE_PATTERNS.values()):
+        members[i, list(chosen)] = sure
+    members[4] = -np.log1p(-LINE_PROBABILITY)
+    rest = 1.0 - sum(PATTERN_PROBABILITIES)
+    return {
+        "weights_1": jnp.asarray(sure * stroke_masks(5), float),
+        "leak_0": jnp.full(25, never),
+        "weights_2": jnp.asarray(members, float),
+        "leak_1": jnp.full(10, never),
+        "leak_2": -jnp.log1p(-jnp.array([*PATTERN_PROBABILITIES, rest])),
+    }
+
+
+def mean_log_likelihood(params: Params, data: Array) -> Array:
+    """Exact, nats a pattern."""
+    network = Network(
+        {"observed": params["leak_0"], "layer_1": params["leak_1"], "layer_2": params["leak_2"]},
+        {("layer_2", "layer_1"): params["weights_2"], ("layer_1", "observed"): params["weights_1"]},
+    )
+    return layered_evidence(WIRING, network, {"observed": Seen(data, None)}).mean()
+
+
+def generator_log_likelihood(data: Array) -> Array:
+    """Log probability of each pattern under the process itself: no network can do better."""
+    states = np.indices((2,) * 10).reshape(10, -1).T
+    chance = np.prod(np.where(states, LINE_PROBABILITY, 1 - LINE_PROBABILITY), axis=1)
+    chance = chance * (1.0 - sum(PATTERN_PROBABILITIES))
+    for probability, chosen in zip(PATTERN_PROBABILITIES, LINE_PATTERNS.values(), strict=True):
+        state = np.isin(np.arange(10), chosen)
+        chance[(states == state).all(1)] += probability
+    drawn = (states @ stroke_masks(5) > 0).astype(np.float32)
+    # Two pictures are one if they agree in all 25 pixels.
+    agree = data @ drawn.T + (1.0 - data) @ (1.0 - drawn).T
+    return logsumexp(jnp.where(agree > 24.5, np.log(chance), -jnp.inf), axis=1)
+
+
+def run_lines(options: argparse.Namespace) -> Outcome:
+    """`noisyor-lines`: how often all lines and all patterns are found."""
+    if options.trials < 1 or options.num_data < 200:
+        raise InputError("--trials must be at least 1 and --num-data at least 200, one block")
+    recipe = PAPER if options.recipe == "paper" else IMPROVED
+    trial = partial(lines_trial, recipe, options.num_data)
+    found, seconds = in_batches(trial, options.seed, options.trials, options.batch)
+    numbers = {
+        "trials": options.trials,
+        "num_data": options.num_data,
+        "recipe": options.recipe,
+        "pattern_probabilities": dict(zip(LINE_PATTERNS, PATTERN_PROBABILITIES, strict=True)),
+        "line_probability": LINE_PROBABILITY,
+        "lines_recovered": float(found.lines.sum(1).mean()),
+        "all_lines": float(found.lines.all(1).mean()),
+        "patterns_recovered": float(found.patterns.sum(1).mean()),
+        "all_patterns": float(found.patterns.all(1).mean()),
+        "test_log_likelihood": float(found.test.mean()),
+        "true_network_log_likelihood": float(found.true.mean()),
+        "generator_log_likelihood": float(found.generator.mean()),
+        "failures": failures(found),
+        **seconds,
+    }
+    return Outcome(numbers, lambda: lines_figure(found, options.seed))
+
+
+def failures(found: Trial) -> dict[str, dict[str, Any]]:
+    """Trials by what they found, and what the networks that failed are worth on new patterns."""
+    kinds = {
+        "all lines, all patterns": found.lines.all(1) & found.patterns.all(1),
+        "all lines, patterns missing": found.lines.all(1) & ~found.patterns.all(1),
+        "lines missing": ~found.lines.all(1),
+    }
+    table = {}
+    for name, chosen in kinds.items():
+        if chosen.any():
+            table[name] = {
+                "trials": int(chosen.sum()),
+                "lines": float(found.lines[chosen].sum(1).mean()),
+                "patterns": float(found.patterns[chosen].sum(1).mean()),
+                "test": float(found.test[chosen].mean()),
+            }
+    return table
+
+
+def lines_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=int, default=100, help="sets of data (%(default)s)")
+    parser.add_argument("--num-data", type=int, default=1000, help="patterns (%(default)s)")
+    parser.add_argument(
+        "--recipe",
+        choices=("improved", "paper"),
+        default="improved",
+        help="improved: a population whose stuck units are seeded anew (%(default)s)",
+    )
+    parser.add_argument("--batch", type=int, default=10, help="trials at once (%(default)s)")
+
+
+def lines_figure(found: Trial, seed: int) -> Figure:
+    """Patterns, and the weights of the best of the first trials as Hinton diagrams (figure 2)."""
+    import matplotlib.pyplot as plt
+
+    from inference.studies.figures import hinton, house_style, image_grid
+
+    data = lines(random.split(random.key(seed))[0], 24).data
+    best = int(np.argmax(found.lines.sum(1) + found.patterns.sum(1)))
+    params = {name: value[best] for name, value in found.params.items()}
+    below, above = strengths(params["weights_1"]), strengths(params["weights_2"])
+    order = _by_line(params)
+    with house_style():
+        figure = plt.figure(figsize=(11, 5.6), layout="constrained")
+        parts = figure.subfigures(3, 1, height_ratios=(1.35, 1.0, 1.75), squeeze=False)
+        top, middle, bottom = parts[:, 0]
+        image_grid(top, np.asarray(data).reshape(2, 12, 5, 5), title="A  patterns", signed=False)
+        for axis, unit in zip(middle.subplots(1, len(order)), order, strict=True):
+            hinton(axis, np.asarray(below[unit]).reshape(5, 5), largest=1.0)
+        middle.suptitle(
+            "B  second layer: how often each unit alone turns a pixel on", x=0.01, ha="left"
+        )
+        rate = strengths(params["leak_2"])
+        for unit, axis in enumerate(bottom.subplots(1, len(rate))):
+            # Each line drawn as strongly as the top unit turns it on.
+            picture = np.asarray(above[unit] @ below).reshape(5, 5)
+            hinton(axis, picture, largest=1.0)
+            axis.set_title(f"on in {float(rate[unit]):.0%}", fontsize=11)
+        bottom.suptitle(
+            "C  third layer: the lines that each unit turns on, and how often it is on",
+            x=0.01, ha="left",
+        )  # fmt: skip
+    return figure
+
+
+def _by_line(params: Params) -> list[int]:
+    """Units in the order of the lines they stand for, the others last."""
+    overlap = np.asarray(strengths(params["weights_1"])) @ stroke_masks(5).T
+    return list(np.argsort(overlap.argmax(1), kind="stable"))
+
+
+EXPERIMENTS = (
+    Experiment(
+        "noisyor-lines",
+        "lines and patterns of lines: how often a 25–10–5 network finds them",
+        run_lines,
+        lines_options,
+    ),
+)

@@ -1,0 +1,293 @@
+"""Noisy-OR networks: the shifter problem of Lewicki & Sejnowski (1996), and what feedback does."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from inference.local import Params
+from inference.methods.gibbs_em import GibbsEM
+from inference.noisy_or import Network, Seen, Wiring
+from inference.noisy_or_steps import flip_probabilities
+from inference.studies.experiment import Experiment, Outcome
+from inference.studies.noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches, strengths
+from ppl_models import noisy_or_network
+from ppl_models.data import InputError, shifter
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LAYERS = (20, 2)
+WIDTH = 8
+NUM_TEST = 1000
+SWEEPS: dict[str, Any] = {"num_chains": 8, "annealing": 25, "num_sweeps": 25}
+"""How new patterns are looked at. Gibbs sampling alone sticks with the direction it took first."""
+
+
+class Trial(NamedTuple):
+    """One network, learned from one freshly drawn set; accuracies on new, decidable patterns."""
+
+    features: Array  # (16,) which local shifts have a unit of their own
+    accuracy: Array  # of the top layer
+    without_feedback: Array  # the same, the first two terms of (7) left out in the lower layer
+    base_rates: Array  # the same, the lower layer knowing how often each unit is on, but no more
+    accuracy_all: Array  # of the top layer on all new patterns
+    decidable: Array  # share of new patterns whose direction can be told at all
+    params: Params
+
+
+def shifter_trial(recipe: Recipe, num_data: int, key: Array) -> Trial:
+    """Draw patterns, learn, and ask the top layer which way new ones were shifted."""
+    key_data, key_test, key_fit, key_look = random.split(key, 4)
+    data, test = shifter(key_data, num_data, WIDTH), shifter(key_test, NUM_TEST, WIDTH)
+    params = fit(recipe, key_fit, data.data, LAYERS)
+    keys = random.split(key_look, 4)
+    some = slice(0, 500)  # which unit means which way is read off patterns that were learned from
+    sign = jnp.sign((vote(look(params, data.data[some], keys[0])) * data.direction[some]).sum())
+    right = lambda votes: 0.5 + 0.5 * sign * votes * test.direction  # noqa: E731, a toss if 0
+    can = decidable(test.row)
+    among = lambda values: (values * can).sum() / can.sum()  # noqa: E731
+    with_feedback = right(vote(look(params, test.data, keys[1])))
+    flat = jnp.full(LAYERS[0], 0.5)
+    without = right(vote(look_upwards(params, test.data, flat, keys[2])[1]))
+    rates = right(vote(look_upwards(params, test.data, mean_rates(params), keys[3])[1]))
+    return Trial(
+        features_found(params),
+        among(with_feedback),
+        among(without),
+        among(rates),
+        with_feedback.mean(),
+        can.mean(),
+        params,
+    )
+
+
+def look(params: Params, data: Array, key: Array) -> Array:
+    """The best explanation of each pattern that was met, (num_data, 22); the top comes first."""
+    return GibbsEM(noisy_or_network).posterior(
+        params, data, rng_key=key, layers=LAYERS, **SWEEPS
+    ).best  # fmt: skip
+
+
+def look_upwards(params: Params, data: Array, rates: Array, key: Array) -> tuple[Array, Array]:
+    """The best states of the lower layer by itself, (num_data, 20), and what the top makes of them.
+
+    The top layer sees these states as if they were data, and tells the lower layer nothing.
+
+    :param rates: how often each lower unit is on. A half leaves out the first two terms of (7),
+        'the feedback from higher levels'.
+    """
+    method, (key_low, key_top) = GibbsEM(noisy_or_network), random.split(key)
+    lower = {
+        "weights_1": params["weights_1"],
+        "leak_0": params["leak_0"],
+        "leak_1": -jnp.log1p(-rates),
+    }
+    states = method.posterior(lower, data, rng_key=key_low, layers=LAYERS[:1], **SWEEPS).best
+    upper = {
+        "weights_1": params["weights_2"],
+        "leak_0": params["leak_1"],
+        "leak_1": params["leak_2"],
+    }
+    seen = states.astype(data.dtype)
+    return states, method.posterior(upper, seen, rng_key=key_top, layers=LAYERS[1:], **SWEEPS).best
+
+
+def mean_rates(params: Params) -> Array:
+    """How often each unit of the lower layer is on in the network, (20,)."""
+    states = jnp.asarray(np.indices((2, 2)).reshape(2, -1).T, float)
+    on = strengths(params["leak_2"])
+    chance = jnp.prod(jnp.where(states == 1, on, 1.0 - on), axis=1)
+    return chance @ strengths(states @ params["weights_2"] + params["leak_1"])
+
+
+def vote(states: Array) -> Array:
+    """+1 where the first top unit is on alone, −1 where the second is, 0 where they agree."""
+    return states[:, 0].astype(float) - states[:, 1]
+
+
+def decidable(row: Array) -> Array:
+    """Whether a row, (num_data, width), looks different when moved right and when moved left."""
+    return (jnp.roll(row, 1, axis=1) != jnp.roll(row, -1, axis=1)).any(1)
+
+
+def feature_masks() -> np.ndarray:
+    """The 16 local shifts, (16, 32): a bottom bit and its right neighbour above; then left."""
+    bottom = np.eye(WIDTH)
+    sides = [np.roll(bottom, step, axis=1) for step in (1, -1)]
+    return np.concatenate([np.concatenate([top, top, bottom, bottom], axis=1) for top in sides])
+
+
+def features_found(params: Params) -> Array:
+    """Which local shifts have a unit that turns on exactly their four pixels, (16,)."""
+    drawn = strengths(params["weights_1"]) > 0.5
+    return (drawn[:, None] == (feature_masks() > 0)).all(-1).any(0)
+
+
+def run_shifter(options: argparse.Namespace) -> Outcome:
+    """`noisyor-shifter`: can the top layer tell the direction, and could the lower one alone?"""
+    if options.trials < 1 or options.num_data < 500:
+        raise InputError("--trials must be at least 1 and --num-data at least 500")
+    recipe = PAPER if options.recipe == "paper" else IMPROVED._replace(rounds=12)
+    trial = partial(shifter_trial, recipe, options.num_data)
+    found, seconds = in_batches(trial, options.seed, options.trials, options.batch)
+    numbers = {
+        "trials": options.trials,
+        "num_data": options.num_data,
+        "recipe": options.recipe,
+        "shift_accuracy": float(np.median(found.accuracy)),
+        "shift_accuracy_without_feedback": float(np.median(found.without_feedback)),
+        "shift_accuracy_base_rates": float(np.median(found.base_rates)),
+        "share_of_trials_above_95": float((found.accuracy >= 0.95).mean()),
+        "shift_accuracy_all_patterns": float(np.median(found.accuracy_all)),
+        "decidable": float(found.decidable.mean()),
+        "features_recovered": float(found.features.sum(1).mean()),
+        "all_features": float(found.features.all(1).mean()),
+        "accuracy_by_trial": sorted(float(x) for x in found.accuracy),
+        **seconds,
+    }
+    return Outcome(numbers, lambda: shifter_figure(found, options.seed))
+
+
+def shifter_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=int, default=20, help="sets of data (%(default)s)")
+    parser.add_argument("--num-data", type=int, default=1000, help="patterns (%(default)s)")
+    parser.add_argument(
+        "--recipe",
+        choices=("improved", "paper"),
+        default="improved",
+        help="improved: a population whose stuck units are seeded anew (%(default)s)",
+    )
+    parser.add_argument("--batch", type=int, default=5, help="trials at once (%(default)s)")
+
+
+def shifter_figure(found: Trial, seed: int) -> Figure:
+    """Weights of the best network, and a pattern whose lower states flip because of feedback."""
+    import matplotlib.pyplot as plt
+
+    from inference.studies.figures import hinton, house_style
+
+    best = int(np.argmax(found.accuracy + found.features.mean(1)))
+    params = {name: jnp.asarray(value[best]) for name, value in found.params.items()}
+    below, above = np.asarray(strengths(params["weights_1"])), strengths(params["weights_2"])
+    # Each unit under the direction whose top unit turns it on more often; each in its place.
+    side = np.asarray(above).argmax(0)
+    place = (below.reshape(-1, 4, WIDTH)[:, 2:].sum(1)).argmax(1)
+    used = below.max(1) > 0.5
+    rows = [sorted(np.flatnonzero(used & (side == row)), key=lambda u: place[u]) for row in (0, 1)]
+    with house_style():
+        figure = plt.figure(figsize=(12, 5.6), layout="constrained")
+        top, bottom = figure.subfigures(2, 1, height_ratios=(1.0, 1.25), squeeze=False)[:, 0]
+        axes = top.subplots(2, max(map(len, rows)), squeeze=False)
+        for axis in axes.flat:
+            axis.set_axis_off()
+        for row, units in enumerate(rows):
+            for axis, unit in zip(axes[row], units, strict=False):
+                axis.set_axis_on()
+                hinton(axis, below[unit].reshape(4, WIDTH), largest=1.0)
+                axis.set_title(f"{float(above[row, unit]):.2f}", fontsize=9)
+        top.suptitle(
+            "A  lower units, by the top unit that turns them on (a row each) and how often it does",
+            x=0.01, ha="left",
+        )  # fmt: skip
+        _draw_flip(bottom, params, seed)
+    return figure
+
+
+def _draw_flip(where: Any, params: Params, seed: int) -> None:
+    """The clearest of a hundred new patterns whose lower state changes when the top may speak."""
+    from inference.studies.figures import GREY, PALETTE
+
+    test = shifter(random.key(seed + 1), 200, WIDTH)
+    keys = random.split(random.key(seed), 2)
+    after = np.asarray(look(params, test.data, keys[0]))
+    flat = jnp.full(LAYERS[0], 0.5)
+    before = np.asarray(look_upwards(params, test.data, flat, keys[1])[0])
+    chosen = _clearest(after, before, np.asarray(decidable(test.row)), np.asarray(test.row))
+    picture = np.asarray(test.data[chosen]).reshape(4, WIDTH)
+    side = np.asarray(strengths(params["weights_2"])).argmax(0)
+    drawn = np.asarray(strengths(params["weights_1"])) > 0.5
+
+    axes = where.subplots(1, 4, width_ratios=(1, 1, 1, 1.35))
+    titles = ("B  the input", "C  without feedback", "D  with feedback")
+    for axis, title, states in zip(axes, titles, (None, before, after[:, 2:]), strict=False):
+        axis.set(xlim=(-0.6, WIDTH - 0.4), ylim=(3.6, -0.6), aspect="equal", xticks=[], yticks=[])
+        axis.set_facecolor(GREY)
+        axis.set_title(title)
+        axis.spines[:].set_visible(False)
+        for y, x in np.argwhere(picture > 0):
+            axis.add_patch(_square(x, y, 0.84, "white", "black"))
+        if states is None:
+            continue
+        for unit in np.flatnonzero(states[chosen]):
+            # Units of the two directions side by side in a pixel that both explain.
+            shift = -0.2 if side[unit] == 0 else 0.2
+            for y, x in np.argwhere(drawn[unit].reshape(4, WIDTH)):
+                axis.add_patch(_square(x + shift, y, 0.34, PALETTE[side[unit]], "none"))
+    axes[1].set_xlabel("both directions\nexplain it", fontsize=11)
+    name = "first" if after[chosen, 0] else "second"
+    axes[2].set_xlabel(f"the {name} top unit is on:\none direction is left", fontsize=11)
+
+    local, informed = _chances(params, test.data[chosen], after[chosen])
+    used = drawn.any(1) & ((before[chosen] | after[chosen, 2:]) == 1)
+    units = sorted(np.flatnonzero(used), key=lambda unit: side[unit])
+    at = np.arange(len(units))
+    colours = [PALETTE[side[unit]] for unit in units]
+    axes[3].barh(at - 0.2, local[units], 0.36, color=colours, alpha=0.35)
+    axes[3].barh(at + 0.2, informed[units], 0.36, color=colours)
+    axes[3].set(
+        xlim=(0, 1), xlabel="given all other units of D", ylim=(len(units) - 0.4, -0.6),
+        yticks=at, yticklabels=[f"unit {unit + 1}" for unit in units],
+    )  # fmt: skip
+    axes[3].set_title("E  probability to be on by (7):\n    pale without, full with feedback")
+
+
+def _square(x: float, y: float, size: float, colour: str, edge: str) -> Any:
+    from matplotlib.patches import Rectangle
+
+    corner = (x - size / 2, y - size / 2)
+    return Rectangle(corner, size, size, facecolor=colour, edgecolor=edge, linewidth=0.6)
+
+
+def _clearest(after: np.ndarray, before: np.ndarray, can: np.ndarray, row: np.ndarray) -> int:
+    """A pattern of few bits in which units that were on by themselves are turned off."""
+    sure = can & (after[:, 0] != after[:, 1])
+    dropped = ((before == 1) & (after[:, 2:] == 0)).sum(1)
+    gained = ((before == 0) & (after[:, 2:] == 1)).sum(1)
+    return int(np.argmax(np.where(sure & (row.sum(1) <= 4), dropped + gained, -1)))
+
+
+def _chances(params: Params, pattern: Array, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """P(on) of each lower unit given all others: from its children alone, and with feedback."""
+    seen = {"observed": Seen(pattern[None], None)}
+    bits = {"layer_2": jnp.asarray(state[None, :2]), "layer_1": jnp.asarray(state[None, 2:])}
+    wiring = Wiring(
+        ("layer_2", "layer_1"), ("observed",), (("layer_2", "layer_1"), ("layer_1", "observed"))
+    )
+    leak = {"layer_2": params["leak_2"], "observed": params["leak_0"]}
+    weights = {("layer_1", "observed"): params["weights_1"]}
+    down = ("layer_2", "layer_1")
+    chances = []
+    for base, feedback in (
+        (jnp.full(LAYERS[0], jnp.log(2.0)), jnp.zeros_like(params["weights_2"])),
+        (params["leak_1"], params["weights_2"]),
+    ):
+        network = Network({**leak, "layer_1": base}, {**weights, down: feedback})
+        flip = flip_probabilities(wiring, network, bits, seen)["layer_1"][0]
+        chances.append(np.asarray(jnp.where(bits["layer_1"][0] == 1, 1.0 - flip, flip)))
+    return chances[0], chances[1]
+
+
+EXPERIMENTS = (
+    Experiment(
+        "noisyor-shifter",
+        "which way a row was shifted: the top layer tells, the lower one alone cannot",
+        run_shifter,
+        shifter_options,
+    ),
+)

@@ -1,0 +1,181 @@
+"""Noisy-OR networks on a table of words: causes that read as topics, and held-out likelihoods."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from inference.evidence import log_likelihood
+from inference.local import Params
+from inference.methods.em import EM
+from inference.methods.gibbs_em import GibbsEM
+from inference.methods.gibbs_search import GibbsSearch
+from inference.network_evidence import MAX_UNITS, annealed_evidence, exact_evidence
+from inference.studies.experiment import Experiment, Outcome
+from inference.studies.noisy_or_trials import strengths
+from ppl_models import bernoulli_mixture, noisy_or_network
+from ppl_models.data import InputError, load_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BLOCK_SIZE = 2000
+"""Rows between two estimates. Words are rare: in 200 documents most causes would hardly be seen."""
+
+TUNING = 20
+
+
+def run_words(options: argparse.Namespace) -> Outcome:
+    """`noisyor-words`: topics, and the likelihood of documents that were not learned from."""
+    if options.data is None:
+        raise InputError("--data FILE is needed: a table of 0/1, a row a document, a column a word")
+    if len(options.layers) != 2 or min(options.layers) < 1:
+        raise InputError("--layers wants two numbers of units, the lower layer first")
+    table = load_table(options.data, key=options.key, allow_missing=False)
+    rows = random.permutation(random.key(options.seed), len(table.values))
+    num_test = max(1, int(0.2 * len(rows)))
+    data = jnp.asarray(table.values)
+    train, test = data[rows[num_test:]], data[rows[:num_test]]
+
+    began = time.perf_counter()
+    params = fit_words(options, train)
+    seconds = time.perf_counter() - began
+    value, error = network_log_likelihood(params, test, options.layers)
+    size = sum(int(x.size) for x in params.values())
+    components = max(2, round((size + 1) / (data.shape[1] + 1)))
+    topics = read_topics(params, table.columns)
+    numbers = {
+        "num_train": len(train),
+        "num_test": len(test),
+        "layers": list(options.layers),
+        "parameters": size,
+        "test_log_likelihood": value,
+        "test_log_likelihood_error": error,
+        "product_log_likelihood": product_log_likelihood(train, test),
+        "mixture_log_likelihood": mixture_log_likelihood(train, test, components, options.seed),
+        "mixture_components": components,
+        "seconds": seconds,
+        "topics": {f"cause {i + 1}": " | ".join(topic) for i, topic in enumerate(topics)},
+    }
+    return Outcome(numbers, lambda: words_figure(params, table.columns))
+
+
+def fit_words(options: argparse.Namespace, train: Array) -> Params:
+    """A search layer by layer, then all layers together."""
+    key_search, key_tune = random.split(random.key(options.seed + 1))
+    layers, block = tuple(options.layers), min(BLOCK_SIZE, len(train))
+    search = GibbsSearch(
+        GibbsEM(noisy_or_network, block_size=block, max_sweeps=5),
+        population=options.population,
+        rounds=options.rounds,
+        epochs=3,
+    )
+    found = search.run(key_search, len(layers) * options.rounds, train, layers=layers)
+    em = GibbsEM(noisy_or_network, schedule="joint", block_size=len(train), max_sweeps=5)
+    state = em.init(key_tune, train, layers=layers, init_params=found.params)
+    state = state._replace(bits=found.state.bits[0])
+    return em.run(key_tune, TUNING, train, layers=layers, init_state=state).params
+
+
+def network_log_likelihood(params: Params, test: Array, layers: list[int]) -> tuple[float, float]:
+    """Mean over rows, nats, and its standard error: nought where all states are summed."""
+    if max(layers) <= MAX_UNITS:
+        return float(
+            exact_evidence(noisy_or_network, params, test, layers=tuple(layers)).mean()
+        ), 0.0
+    found = annealed_evidence(
+        noisy_or_network, params, test, num_chains=16, num_densities=100, layers=tuple(layers)
+    )
+    error = float(jnp.sqrt(jnp.sum(found.standard_error**2)) / len(test))
+    return float(found.value.mean()), error
+
+
+def product_log_likelihood(train: Array, test: Array) -> float:
+    """Independent words, each as often as in the training rows (one pseudo-count each way)."""
+    rate = (train.sum(0) + 1.0) / (len(train) + 2.0)
+    return float((test @ jnp.log(rate) + (1.0 - test) @ jnp.log1p(-rate)).mean())
+
+
+def mixture_log_likelihood(train: Array, test: Array, components: int, seed: int) -> float:
+    """A mixture with as many parameters as the network: the best of three starts."""
+    em = EM(bernoulli_mixture)
+    runs = [
+        em.run(random.key(seed + start), 100, train, num_components=components, tolerance=1e-6)
+        for start in range(3)
+    ]
+    best = min(runs, key=lambda run: float(run.losses[-1]))
+    # A word that a component never saw is not impossible there.
+    smooth = {**best.params, "probs": jnp.clip(best.params["probs"], 1e-4, 1.0 - 1e-4)}
+    return float(
+        log_likelihood(bernoulli_mixture, smooth, test, num_components=components).value.mean()
+    )
+
+
+def read_topics(params: Params, columns: tuple[str, ...], most: int = 6) -> list[list[str]]:
+    """For each top cause the lower causes it turns on, each by its strongest words."""
+    below, above = np.asarray(strengths(params["weights_1"])), strengths(params["weights_2"])
+    names = [" ".join(_strongest(row, columns, most)) for row in below]
+    topics = []
+    for row in np.asarray(above):
+        order = [unit for unit in np.argsort(-row) if row[unit] > 0.1 and below[unit].max() > 0.05]
+        topics.append([names[unit] for unit in order] or ["(none)"])
+    return topics
+
+
+def _strongest(row: np.ndarray, columns: tuple[str, ...], most: int) -> list[str]:
+    return [columns[i] for i in np.argsort(-row)[:most] if row[i] > 0.05]
+
+
+def words_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="FILE", help="a table of 0/1 with names of columns")
+    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+    parser.add_argument(
+        "--layers", type=int, nargs="+", default=[16, 4], help="units, lower layer first (16 4)"
+    )
+    parser.add_argument("--population", type=int, default=6, help="networks at once (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=8, help="for each layer (%(default)s)")
+
+
+def words_figure(params: Params, columns: tuple[str, ...]) -> Figure:
+    """Lower causes as lists of words, under the top cause that turns them on most often."""
+    import matplotlib.pyplot as plt
+
+    from inference.studies.figures import PALETTE, house_style
+
+    below, above = np.asarray(strengths(params["weights_1"])), strengths(params["weights_2"])
+    top = np.asarray(above).argmax(0)
+    rate = strengths(params["leak_2"])
+    with house_style():
+        count = above.shape[0]
+        figure, axes = plt.subplots(1, count, figsize=(3.2 * count, 6.4), squeeze=False)
+        for i, axis in enumerate(axes[0]):
+            axis.set_axis_off()
+            axis.set_title(f"cause {i + 1}, on in {float(rate[i]):.0%}", color=PALETTE[i % 7])
+            units = [u for u in np.argsort(-np.asarray(above[i])) if top[u] == i]
+            units = [u for u in units if below[u].max() > 0.05][:9]
+            for place, unit in enumerate(units):
+                y = 1.0 - (place + 0.5) / max(len(units), 6)
+                axis.text(0.0, y + 0.028, f"{float(above[i, unit]):.2f}", fontsize=9, color="grey")
+                words = _strongest(below[unit], columns, 6)
+                axis.text(0.0, y - 0.022, _wrapped(words), fontsize=11, va="center")
+    return figure
+
+
+def _wrapped(words: list[str]) -> str:
+    half = (len(words) + 1) // 2
+    return " ".join(words[:half]) + ("\n" + " ".join(words[half:]) if words[half:] else "")
+
+
+EXPERIMENTS: tuple[Any, ...] = (
+    Experiment(
+        "noisyor-words",
+        "topics of a table of words (--data FILE), and its held-out likelihood",
+        run_words,
+        words_options,
+    ),
+)
