@@ -22,6 +22,8 @@ from pathlib import Path
 COMMANDS = (
     "inference.studies.listing",
     "inference.studies.check",
+    "inference.studies.fitting",
+    "inference.studies.using",
     "inference.studies.comparing",
     "inference.studies.reproduce",
     "inference.studies.map",

@@ -44,6 +44,7 @@ def log_joint(
     """
     args, kwargs = arguments
     values = anatomy.unpack(bits)
+    params = {name: jnp.asarray(value) for name, value in params.items()}  # as a file has them
     program = handlers.substitute(states(model, values), data=params)
     with handlers.block():
         trace = handlers.trace(program).get_trace(*args, **kwargs)

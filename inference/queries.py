@@ -115,7 +115,7 @@ def most_probable_state(
     """The most probable latents of each row given what was seen of it, (num_data, num_bits).
 
     >>> from ppl_models import combination_machine
-    >>> params = {"weights": jnp.array([[3.0, 3.0], [-3.0, 3.0]]), "bias": jnp.zeros(2)}
+    >>> params = {"weights": jnp.array([[3.0, 2.0], [-3.0, 2.0]]), "bias": -jnp.ones(2)}
     >>> rows = jnp.array([[1.0, 1.0], [0.0, 1.0]])
     >>> most_probable_state(combination_machine, params, rows, num_causes=2).tolist()
     [[1, 0], [0, 1]]

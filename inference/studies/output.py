@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import uuid
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,16 @@ def write_whole(file: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_with(file: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` make a file beside `file`, then put it in its place in one step."""
+    beside = _neighbour(file)
+    try:
+        write(beside)
         beside.replace(file)
     finally:
         beside.unlink(missing_ok=True)

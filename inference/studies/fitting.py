@@ -1,0 +1,235 @@
+"""`latentbits fit MODEL --data FILE --out FIT.nc`: fit a program to a table, and keep the fit."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inference.studies.given import Given, add_options, find_program, open_given
+from inference.studies.output import check_output, versions, write_with
+from ppl_models.data import InputError, Table
+
+KIND = "latentbits fit"
+PREFERRED = {
+    "latent_trait": "QuadratureEM",
+    "mixed_trait": "QuadratureEM",
+    "clipped_gaussian": "MomentInversion",
+    "binary_sparse_coding": "TruncatedEM",
+    "combination_machine": "ExactGradient",
+    "real_combination_machine": "ExactGradient",
+    "bernoulli_mixture": "EM",
+    "noisy_or_network": "GibbsEM",
+}
+"""The method of each program's own paper; a program of one's own takes the first that applies."""
+
+
+class Fit(NamedTuple):
+    """A program with parameters: enough to be used on new rows."""
+
+    name: str
+    program: Callable
+    method: str
+    params: dict[str, np.ndarray]  # (num_draws, ...), one draw for a point estimate
+    sizes: dict[str, Any]  # keyword arguments of the program
+    columns: tuple[str, ...]
+    kind: str  # what a cell is: 'binary' or 'real'
+
+    @property
+    def point(self) -> dict[str, np.ndarray]:
+        """The point estimate, or the mean of the draws brought together."""
+        from inference.symmetry import align
+
+        last = {x: v[-1] for x, v in self.params.items()}
+        return {x: v.mean(0) for x, v in align(self.program, self.params, last).items()}
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "fit",
+        help="fit a program to a table and keep the fit",
+        description="Fit a program to a table. `transform`, `complete` and `score` use the fit.",
+        allow_abbrev=False,
+    )
+    add_options(parser)
+    parser.add_argument("--method", help="by default that of the program's own paper")
+    parser.add_argument("--out", metavar="FIT.nc", required=True, help="where the fit is kept")
+    parser.add_argument("--steps", type=int, default=500, help="most steps (default 500)")
+    parser.add_argument("--starts", type=int, default=1, help="starts, of which the best counts")
+    parser.add_argument(
+        "--valid", metavar="FILE", help="rows not trained on: keep what explains them best"
+    )
+    parser.add_argument(
+        "--patience", type=int, default=20, help="looks at --valid without gain before the end"
+    )
+    words = "a setting of the method, such as learning_rate=0.1; may be repeated"
+    parser.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=words)
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="most seconds of running")
+    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+
+
+def main(namespace: argparse.Namespace) -> int:
+    from inference.anatomy import inspect
+    from inference.studies.contenders import contenders
+
+    out = check_output("--out", namespace.out, (".nc",))
+    for option in ("steps", "starts", "patience"):
+        if getattr(namespace, option) < 1:
+            raise InputError(f"--{option} {getattr(namespace, option)}: at least 1")
+    settings = dict(_setting(text) for text in namespace.option)
+    given = open_given(namespace)
+    anatomy = inspect(given.program, (given.table.values,), given.kwargs)
+    found, refused = contenders(anatomy)
+    name = namespace.method or PREFERRED.get(given.name) or next(iter(found))
+    if name not in found:
+        why = (
+            f"does not apply to {given.name}: {refused[name]}" if name in refused else "is unknown"
+        )
+        raise InputError(f"--method {name} {why}; choose from {', '.join(found)}")
+    valid = None
+    if namespace.valid is not None:
+        valid = read_rows(namespace.valid, given.table.columns, _kind(given), namespace.key)
+    params, facts = _fit(given, found[name], namespace, settings, valid)
+    groups = _groups(found[name].kind, params, facts, given)
+    attrs = {
+        "kind": KIND, "model": given.name, "method": name, "cells": _kind(given),
+        "sizes": json.dumps({x: repr(v) for x, v in given.kwargs.items() if x != "mask"}),
+        "columns": json.dumps(given.table.columns), "data": Path(namespace.data).name,
+        "settings": json.dumps({"steps": namespace.steps, "starts": namespace.starts,
+                                "seed": namespace.seed, **settings}),
+        "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
+    }  # fmt: skip
+
+    from inference.studies.arviz import save
+
+    write_with(out, lambda path: save(groups, path, attrs))
+    print(f"model     {given.name}, {name}")
+    print(f"rows      {len(given.table.values)}, {len(given.table.columns)} columns")
+    print(f"stopped   {facts['reason']}")
+    if "score" in facts:
+        print(f"valid     {facts['score']:.4f} nats a row after {facts['step']} steps")
+    print(f"fit       {namespace.out}")
+    return 0
+
+
+def _fit(
+    given: Given, contender: Any, namespace: argparse.Namespace, settings: dict, valid: Table | None
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Parameters (chains, draws, ...), and what is to be said of the run."""
+    import jax.numpy as jnp
+    from jax import random
+
+    from inference.algorithm import Algorithm
+    from inference.restarts import Restarts
+    from inference.studies.catalogue import methods
+    from inference.validation import keep_best
+
+    key, data = random.key(namespace.seed), jnp.asarray(given.table.values)
+    cls: Any = methods().get(contender.name)
+    if cls is None or not issubclass(cls, Algorithm):
+        if valid is not None or settings:
+            raise InputError(f"--valid and --option are for bespoke methods, not {contender.name}")
+        draws, _ = contender.run(given.program, key, (data,), given.kwargs, namespace.budget)
+        return draws.params, {**draws._asdict(), "losses": draws.losses}
+    try:
+        engine: Algorithm = cls(given.program, **settings)
+    except TypeError as error:
+        raise InputError(f"--option: {contender.name} does not take it ({error})") from None
+    if namespace.starts > 1:
+        engine = Restarts(engine, namespace.starts)
+    if valid is not None:
+        if not valid.mask.all() or not given.table.mask.all():
+            raise InputError("--valid wants tables without missing cells")
+        import time
+
+        began = time.perf_counter()
+        best = keep_best(
+            engine, key, namespace.steps, data, valid=jnp.asarray(valid.values),
+            patience=namespace.patience, **given.kwargs,
+        )  # fmt: skip
+        facts = {"seconds": time.perf_counter() - began, "compile_seconds": float("nan"),
+                 "reason": best.reason, "score": best.score, "step": best.step,
+                 "losses": -best.scores}  # fmt: skip
+        return {x: np.asarray(v)[None, None] for x, v in best.params.items()}, facts
+    result = engine.run(
+        key, namespace.steps, data, tolerance=1e-7, budget=namespace.budget, **given.kwargs
+    )
+    facts = {x: getattr(result, x) for x in ("seconds", "compile_seconds", "reason", "losses")}
+    return {x: np.asarray(v)[None, None] for x, v in result.params.items()}, facts
+
+
+def _groups(kind: str, params: dict, facts: dict, given: Given) -> Any:
+    import xarray as xr
+
+    from inference.studies.arviz import dataset
+
+    columns = given.table.columns
+    groups = {"observed_data": dataset({"observed": given.table.values}, columns=columns)}
+    if kind == "point":
+        point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
+        groups["point_estimate"] = dataset(point, columns=columns)
+    else:
+        groups["posterior"] = dataset(params, ("chain", "draw"), columns=columns)
+        groups["sample_stats"] = dataset(facts.get("stats", {}), ("chain", "draw"))
+    if len(facts["losses"]):
+        groups["optimization"] = xr.Dataset({"loss": ("iteration", np.asarray(facts["losses"]))})
+    return groups
+
+
+def _kind(given: Given) -> str:
+    return "real" if "real" in given.table.coding else "binary"
+
+
+def read_rows(path: str, columns: tuple[str, ...], kind: Any, key: str | None = None) -> Table:
+    """New rows of a table with known columns; a column may be constant, a row unseen."""
+    from ppl_models.data import load_table
+
+    table = load_table(path, kind=kind, key=key, allow_constant=True, allow_empty=True)
+    if table.columns != columns:
+        found, wanted = ", ".join(table.columns[:6]), ", ".join(columns[:6])
+        raise InputError(
+            f"{path}: has {len(table.columns)} columns ({found} …), but the fit has "
+            f"{len(columns)} ({wanted} …)"
+        )
+    return table
+
+
+def load_fit(path: str) -> Fit:
+    """A fit that was kept before."""
+    from inference.studies.arviz import load
+
+    if not Path(path).is_file():
+        raise InputError(f"{path}: there is no such file")
+    try:
+        groups, attrs = load(path)
+    except Exception as error:
+        raise InputError(f"{path}: is no netCDF file ({type(error).__name__})") from None
+    if attrs.get("kind") != KIND:
+        raise InputError(f"{path}: holds no fit; `latentbits fit` writes one")
+    if "point_estimate" in groups:
+        params = {str(x): v.values[None] for x, v in groups["point_estimate"].items()}
+    else:
+        stacked = {str(x): v.values for x, v in groups["posterior"].items()}
+        params = {x: v.reshape((-1, *v.shape[2:])) for x, v in stacked.items()}
+        step = max(1, -(-len(next(iter(params.values()))) // 100))
+        params = {x: v[step - 1 :: step] for x, v in params.items()}
+    sizes = {x: ast.literal_eval(v) for x, v in json.loads(attrs["sizes"]).items()}
+    return Fit(
+        attrs["model"], find_program(attrs["model"]), attrs["method"], params, sizes,
+        tuple(json.loads(attrs["columns"])), attrs["cells"],
+    )  # fmt: skip
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name.strip(), ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError):
+        raise InputError(
+            f"--option {text}: must be NAME=VALUE, such as learning_rate=0.1"
+        ) from None
