@@ -25,6 +25,7 @@ COMMANDS = (
     "inference.studies.fitting",
     "inference.studies.using",
     "inference.studies.comparing",
+    "inference.studies.reporting",
     "inference.studies.reproduce",
     "inference.studies.map",
 )

@@ -13,7 +13,7 @@ from jax import random
 from inference.anatomy import ProgramError, inspect
 from inference.evidence import likelihood
 from inference.prediction import ask
-from inference.studies.contenders import Contender, chosen
+from inference.studies.contenders import Contender, Limits, chosen
 from inference.studies.judge import Field, Judged, judge
 from inference.studies.verdict import doubts, headline, settle, verdict
 from inference.symmetry import align
@@ -23,6 +23,8 @@ BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
 MOST_CELLS = 1000
 """Held-out cells that are predicted from the rest of their rows, for calibration."""
 HELD_OUT = 0.25
+MOST_SHOWN = 500
+"""Rows of the table that figures show, such as a map."""
 
 
 class Comparison(NamedTuple):
@@ -35,6 +37,8 @@ class Comparison(NamedTuple):
     paths: dict[str, tuple[np.ndarray, np.ndarray]]  # method -> held-out score and its seconds
     reliability: dict[str, dict[str, Any]]  # method -> calibration of single cells
     params: dict[str, dict[str, np.ndarray]]  # method -> mean parameters, brought together
+    table: dict[str, np.ndarray]  # some rows: values, mask, held_out; the names of columns
+    truth: dict[str, np.ndarray]  # true parameters, where they are known
 
     @property
     def headline(self) -> str:
@@ -53,6 +57,7 @@ def compare(
     rng_key: Any = None,
     mask: Any = None,
     budget: float | None = 20.0,
+    num_draws: int = 500,
     held_out: float = HELD_OUT,
     truth: dict[str, Any] | None = None,
     name: str | None = None,
@@ -65,6 +70,7 @@ def compare(
     :param data: (num_data, num_features).
     :param methods: names; by default all that apply.
     :param budget: seconds that each may run.
+    :param num_draws: of each of a sampler's four chains, after as many of warm-up.
     :param held_out: share of the rows that no method sees, drawn at random.
     :param truth: true parameters by site, where they are known.
     :param on_result: called with a method's name and row as soon as it is done.
@@ -91,12 +97,13 @@ def compare(
     args, kwargs = field.train_arguments
     picked, refused = chosen(inspect(model, args, kwargs), None if methods is None else [*methods])
 
+    limits = Limits(budget, num_draws)
     judged: dict[str, Judged] = {} if keep is None else keep
     rows: dict[str, dict[str, Any]] = {}
     interrupted = False
     for number, contender in enumerate(picked):
         try:
-            row = _run(field, contender, random.fold_in(key_run, number), budget, judged)
+            row = _run(field, contender, random.fold_in(key_run, number), limits, judged)
         except KeyboardInterrupt:
             interrupted = True
             break
@@ -120,8 +127,19 @@ def compare(
         name or str(getattr(model, "__name__", "program")), about, rows,
         {x: j.held_out for x, j in judged.items()}, paths,
         {x: j.reliability for x, j in judged.items() if j.reliability is not None},
-        _means(model, judged, rows, truth),
+        _means(model, judged, rows, truth), _some_rows(values, mask, order, cut),
+        {} if truth is None else {x: np.asarray(v) for x, v in truth.items()},
     )  # fmt: skip
+
+
+def _some_rows(values: np.ndarray, mask: Any, order: np.ndarray, cut: int) -> dict[str, np.ndarray]:
+    """What figures show of the table. The rows are in a random order, so the first are a sample."""
+    held_out = np.arange(len(values)) >= cut
+    # Both kinds in their shares.
+    chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), MOST_SHOWN)).astype(int))
+    seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
+    rows = order[chosen]
+    return {"values": values[rows], "mask": seen[rows], "held_out": held_out[chosen]}
 
 
 def _field(
@@ -153,12 +171,12 @@ def _field(
 
 
 def _run(
-    field: Field, contender: Contender, key: Any, budget: float | None, judged: dict[str, Judged]
+    field: Field, contender: Contender, key: Any, limits: Limits, judged: dict[str, Judged]
 ) -> dict[str, Any]:
     """One method from start to row. Whatever goes wrong is a row that says so."""
     began = time.perf_counter()
     try:
-        draws, engine = contender.run(field.model, key, *field.train_arguments, budget)
+        draws, engine = contender.run(field.model, key, field.train_arguments, limits)
         found = judge(field, contender, draws, engine)
     except ProgramError as error:
         return {"status": "does not apply", "reason": f"does not apply: {error}"}

@@ -46,7 +46,7 @@ def main(namespace: argparse.Namespace) -> int:
     if not namespace.budget > 0:
         raise InputError(f"--budget {namespace.budget:g}: must be more than 0 seconds")
     folder = check_folder("--out", namespace.out or f"compare_{namespace.model.replace(':', '_')}")
-    given, truth, words = _open(namespace)
+    given, truth, told = _open(namespace)
 
     from jax import random
 
@@ -62,7 +62,8 @@ def main(namespace: argparse.Namespace) -> int:
         budget=namespace.budget, rng_key=random.key(namespace.seed), name=given.name,
         on_result=_progress, keep=kept, **kwargs,
     )  # fmt: skip
-    found.about.update(words=words, seed=namespace.seed, versions=versions())
+    found.about.update(told, seed=namespace.seed, versions=versions())
+    found.table["columns"] = np.array(given.table.columns, dtype=str)
     folder.mkdir(exist_ok=True)
     for name, one in kept.items():
         save_method(one, given.table, found, name, folder / f"{name.replace(' ', '_')}.nc")
@@ -78,10 +79,13 @@ def main(namespace: argparse.Namespace) -> int:
     return 130 if found.about["interrupted"] else 0
 
 
-def _open(namespace: argparse.Namespace) -> tuple[Given, dict[str, np.ndarray] | None, str]:
+def _open(
+    namespace: argparse.Namespace,
+) -> tuple[Given, dict[str, np.ndarray] | None, dict[str, Any]]:
+    """The program and its table, the truth if it is known, and what a report tells of them."""
     if namespace.data is not None:
         given = open_given(namespace)
-        return given, None, Path(namespace.data).name
+        return given, None, {"words": Path(namespace.data).name, "image_shape": None}
     from inference.studies.examples import MAKERS, example
 
     program = find_program(namespace.model)
@@ -93,7 +97,8 @@ def _open(namespace: argparse.Namespace) -> tuple[Given, dict[str, np.ndarray] |
     full = np.ones(made.values.shape, bool)
     table = Table(made.values, full, columns, ("",) * len(columns), "example")
     truth = made.truth if sizes == made.sizes else None  # other sizes, other parameters
-    return Given(namespace.model, program, table, sizes), truth, made.words
+    told = {"words": made.words, "image_shape": made.image_shape}
+    return Given(namespace.model, program, table, sizes), truth, told
 
 
 def summary(found: Comparison) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import xarray as xr
 from inference.studies.arviz import Groups, dataset, load, save
 from inference.studies.compare import Comparison
 from inference.studies.judge import Judged, thin
-from inference.studies.output import plain
 from ppl_models.data import InputError, Table
 
 KIND = "latentbits comparison"
@@ -43,11 +42,24 @@ def save_comparison(found: Comparison, path: Path) -> None:
         )
         for name in names:
             groups[f"params_{names.index(name)}"] = dataset(found.params[name])
-    told = {x: {k: plain(v) for k, v in r.items()} for x, r in found.reliability.items()}
+    if found.table:
+        columns = found.table.get("columns")
+        groups["table"] = dataset(
+            {x: v for x, v in found.table.items() if x != "columns"},
+            columns=None if columns is None else [str(x) for x in columns],
+            dims={"values": ("row", "column"), "held_out": ("row",)},
+        )
+    if found.truth:
+        groups["truth"] = dataset(found.truth)
     save(groups, path, {
-        "kind": KIND, "model": found.model, "about": json.dumps(plain(found.about)),
-        "rows": json.dumps(plain(found.rows)), "reliability": json.dumps(told),
+        "kind": KIND, "model": found.model, "about": _as_text(found.about),
+        "rows": _as_text(found.rows), "reliability": _as_text(found.reliability),
     })  # fmt: skip
+
+
+def _as_text(values: Any) -> str:
+    """JSON that keeps what is no number: an R̂ that cannot be computed is a reason for doubt."""
+    return json.dumps(values, default=lambda x: x.tolist())
 
 
 def load_comparison(path: str | Path) -> Comparison:
@@ -70,12 +82,18 @@ def load_comparison(path: str | Path) -> Comparison:
             seen = np.isfinite(group["seconds"].values[i])
             paths[name] = (group["score"].values[i][seen], group["seconds"].values[i][seen])
             params[name] = {str(x): v.values for x, v in groups[f"params_{i}"].items()}
+    table = {str(x): v.values for x, v in groups["table"].items()} if "table" in groups else {}
+    for name in table.keys() & {"mask", "held_out"}:  # netCDF has no truth values
+        table[name] = table[name].astype(bool)
+    if table and "column" in groups["table"].coords:
+        table["columns"] = groups["table"]["column"].values.astype(str)
+    truth = {str(x): v.values for x, v in groups["truth"].items()} if "truth" in groups else {}
     reliability = json.loads(attrs["reliability"])
     for one in reliability.values():
         one["said"], one["seen"] = np.array(one["said"]), np.array(one["seen"])
     return Comparison(
         attrs["model"], json.loads(attrs["about"]), json.loads(attrs["rows"]), held_out, paths,
-        reliability, params,
+        reliability, params, table, truth,
     )  # fmt: skip
 
 

@@ -2,59 +2,89 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from inference.studies.verdict import RULES, doubts
+from inference.studies.verdict import CLOSE, RULES, doubts
 
 if TYPE_CHECKING:
     from inference.studies.compare import Comparison
 
 COLUMNS = {
     "held_out": ("held out", "{:.3f}", "mean log likelihood of a held-out row, in nats"),
-    "held_out_error": ("±", "{:.3f}", "standard error over the held-out rows"),
+    "held_out_error": ("±", "{:.3f}", "standard error of it over the held-out rows"),
     "behind": ("behind", "{:.3f}", "mean difference from the best, row by row"),
+    "behind_error": ("±", "{:.3f}", "standard error of that difference"),
     "distance": ("distance", "{:.4f}", "mean distance from the reference, row by row"),
+    "distance_error": ("±", "{:.4f}", "the reference's own error"),
     "compile_seconds": ("compile s", "{:.1f}", "seconds to compile"),
-    "seconds": ("run s", "{:.2f}", "seconds to run, compiled"),
-    "seconds_to_best": ("to 0.01 s", "{:.2f}", "seconds until within 0.01 nats a row of the best"),
+    "seconds": ("run s", "seconds", "seconds to run, compiled"),
+    "seconds_to_best": ("to 0.01 s", "seconds", "seconds until within 0.01 nats a row of the best"),
     "rhat": ("R̂", "{:.3f}", "of the log joint, which knows no labels"),
+    "rhat_parameters": ("R̂ par.", "{:.2f}", "largest of the parameters, after relabelling"),
     "ess_bulk": ("ESS", "{:.0f}", "effective draws, bulk"),
     "ess_tail": ("tail", "{:.0f}", "effective draws, tail"),
     "ess_per_second": ("ESS/s", "{:.1f}", "effective draws a second"),
     "divergences": ("div.", "{:.0f}", "divergent transitions"),
-    "bound_gap": ("gap", "{:.3f}", "evidence less the method's own bound, nats a row"),
-    "missed_mass": ("missed", "{:.2%}", "posterior mass outside the states looked at"),
+    "bound_gap": ("gap", "{:.2f}", "evidence less the method's own bound, nats a row"),
+    "missed_mass": ("missed", "{:.1%}", "posterior mass outside the states looked at"),
     "pareto_k": ("k̂", "{:.2f}", "Pareto's k̂ of log p − log q"),
     "recovery": ("recovery", "{:.3f}", "correlation with the true parameters"),
     "calibration_error": ("calibr.", "{:.3f}", "mean error of the chance of a single cell"),
+    "calibration_expected": ("by chance", "{:.3f}", "what that error would be if all were right"),
 }
 """Key -> heading, format, what it means."""
+
+NUMBER = re.compile(r"(?<![\w.])(?:-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?|-?inf\b|nan\b)")
 
 
 def render(found: Comparison) -> bytes:
     """The page."""
     from inference.studies.report_figures import figures
 
+    title = escape(f"{found.model}: bespoke against generic inference")
     parts = [
-        f"<h1>{escape(found.model)}: bespoke against generic inference</h1>",
-        f'<p class="lead">{escape(found.headline)}</p>',
+        f"<h1>{title}</h1>",
+        f'<p class="lead">{linked(found.headline, list(found.rows))}</p>',
         f"<p>{escape(_about(found))}</p>",
         _table(found),
+        _figures(figures(found)),
+        "<h2>Verdict</h2><ul>",
     ]
-    for title, words, svg in figures(found):
-        caption = f"<figcaption><b>{escape(title)}.</b> {escape(words)}</figcaption>"
-        parts.append(f"<figure>{caption}{svg}</figure>")
-    parts.append("<h2>Verdict</h2><ul>")
     for name, words in found.verdict:
-        parts.append(
-            f'<li><a href="#{_anchor(name)}">{escape(name)}</a>{escape(words[len(name) :])}</li>'
-        )
-    parts.append("</ul><h2>By which rules</h2><pre>" + escape(RULES) + "</pre>")
+        parts.append(f"<li>{linked(words, [name])}</li>")
+    parts.append(f'</ul><h2 id="rules">By which rules</h2>{_rules()}')
     parts.append(_settings(found))
-    title = escape(f"{found.model}: bespoke against generic inference")
     page = PAGE.format(title=title, style=STYLE, body="\n".join(parts))
     return page.encode()
+
+
+def linked(words: str, names: list[str]) -> str:
+    """Words in which each method, and each number said of it, links to its row of the table.
+
+    >>> linked("MAP: 0.2 behind", ["MAP"])
+    '<a href="#row-MAP">MAP</a>: <a href="#row-MAP">0.2</a> behind'
+    """
+    longest = sorted(map(re.escape, names), key=len, reverse=True)
+    either = re.compile("|".join([rf"(?P<name>{'|'.join(longest) or '(?!)'})", NUMBER.pattern]))
+    mentioned = either.search(words)
+    row = names[0] if len(names) == 1 else None
+    parts, end = [], 0
+    while mentioned is not None:
+        text = mentioned.group()
+        if mentioned["name"]:
+            row = text
+        parts.append(escape(words[end : mentioned.start()]))
+        if text == str(CLOSE):  # no result: it is what the rules call near
+            parts.append(f'<a href="#rules">{text}</a>')
+        elif row is not None:
+            parts.append(f'<a href="#{_anchor(row)}">{escape(text)}</a>')
+        else:
+            parts.append(escape(text))
+        end = mentioned.end()
+        mentioned = either.search(words, end)
+    return "".join(parts) + escape(words[end:])
 
 
 def _about(found: Comparison) -> str:
@@ -66,10 +96,13 @@ def _about(found: Comparison) -> str:
         if reference
         else " No sampler passed its own checks, so there is no reference to measure distance from."
     )
+    stopped = (
+        " The comparison was interrupted: methods are missing." if about["interrupted"] else ""
+    )
     return (
         f"{about.get('words', 'Data')}: {about['num_data']} rows of {about['num_features']} "
         f"columns{missing}; {about['num_train']} rows to learn from, the rest held out. Likelihood "
-        f"of a row: {about['likelihood']}, the same for all methods.{referred}"
+        f"of a row: {about['likelihood']}, the same for all methods.{referred}{stopped}"
     )
 
 
@@ -89,28 +122,57 @@ def _table(found: Comparison) -> str:
     for name in done:
         row, problems = rows[name], doubts(rows[name])
         mark = "–" if problems is None else "no" if problems else "yes"
-        cells = "".join(f"<td>{_cell(row, c)}</td>" for c in shown)
+        why = escape("; ".join(problems or [])) or "by the rules below"
+        cells = "".join(_cell(row, c) for c in shown)
         kind = "bespoke" if row["bespoke"] else "generic"
         best = ' class="best"' if row["best"] else ""
         lines.append(
             f'<tr id="{_anchor(name)}"{best}><th scope="row">{escape(name)}</th><td>{kind}</td>'
-            f"{cells}<td>{mark}</td></tr>"
+            f'<td title="{why}">{mark}</td>{cells}</tr>'
         )
     for name in (x for x in rows if "behind" not in rows[x]):
         lines.append(
             f'<tr id="{_anchor(name)}" class="out"><th scope="row">{escape(name)}</th>'
             f'<td colspan="{len(shown) + 2}">{escape(rows[name]["reason"])}</td></tr>'
         )
+    meanings = "".join(f"<dt>{escape(COLUMNS[c][0])}</dt><dd>{COLUMNS[c][2]}</dd>" for c in shown)
     return (
-        '<div class="scroll"><table><thead><tr><th scope="col">method</th><th scope="col">kind</th>'
-        f'{head}<th scope="col" title="by the rules below">trusted</th></tr></thead>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="results">'
+        '<table><thead><tr><th scope="col">method</th><th scope="col">kind</th>'
+        f'<th scope="col"><a href="#rules">trusted</a></th>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
+        f"<details><summary>What the columns mean</summary><dl>{meanings}</dl></details>"
     )
 
 
 def _cell(row: dict[str, Any], column: str) -> str:
-    value = row.get(column)
-    return "" if value is None else escape(COLUMNS[column][1].format(value))
+    value, form = row.get(column), COLUMNS[column][1]
+    if value is None:
+        return "<td></td>"
+    text = (f"{value:.2g}" if value < 10 else f"{value:.0f}") if form == "seconds" else ""
+    return f'<td title="{value:.6g}">{text or form.format(value)}</td>'
+
+
+def _figures(made: list[tuple[str, str, str]]) -> str:
+    each = [
+        f"<figure><figcaption><b>{escape(title)}.</b> {escape(words)}</figcaption>{svg}</figure>"
+        for title, words, svg in made
+    ]
+    return f'<div class="figures">{"".join(each)}</div>'
+
+
+def _rules() -> str:
+    """The rules as a list of terms; what is indented goes on with the term above."""
+    terms: list[tuple[str, list[str]]] = []
+    for line in RULES.strip().splitlines():
+        term, _, words = line.strip().partition("  ") if line[:1].strip() else ("", "", line)
+        if term:
+            terms.append((term, []))
+        terms[-1][1].append(words.strip())
+    return "<dl>" + "".join(
+        f"<dt>{escape(term)}</dt><dd>{'<br>'.join(map(escape, words))}</dd>"
+        for term, words in terms
+    ) + "</dl>"  # fmt: skip
 
 
 def _settings(found: Comparison) -> str:
@@ -126,23 +188,39 @@ def _settings(found: Comparison) -> str:
 
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #d5d9de; --mark: #e8f1fb; }
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #d5d9de;
+  --mark: #e8f1fb; --faint: #6b7280; --link: #0b5cad; --hit: #fff3c4; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e3e7ec; --paper: #14171b; --line: #363c44; --mark: #1d2c3d; } }
+  :root { --ink: #e3e7ec; --paper: #14171b; --line: #363c44; --mark: #1d2c3d; --faint: #8b95a1;
+    --link: #8ec5ff; --hit: #4a3d0c; } }
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 72rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.5rem; } .lead { font-size: 1.15rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right;
+  max-width: 76rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; }
+.lead { font-size: 1.15rem; }
+a { color: var(--link); text-decoration-thickness: 1px; text-underline-offset: .15em; }
+.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem;
+  width: 100%; overflow-wrap: normal; }
+th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: right;
   white-space: nowrap; }
-tbody th, thead th:first-child { text-align: left; } td:nth-child(2) { text-align: left; }
-tr.best { background: var(--mark); }
-tr.out td { text-align: left; white-space: normal; opacity: .75; }
-figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; color: var(--ink); }
-figcaption { margin-bottom: .5rem; } pre { overflow-x: auto; font-size: .85rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; } dd { margin: 0; }
-a { color: inherit; }
+tbody tr:last-child > * { border-bottom: 0; }
+tbody th, thead th:nth-child(-n+3), tbody td:nth-child(-n+3) { text-align: left; }
+tbody th, thead th:first-child { position: sticky; left: 0; background: var(--paper); }
+tr.best > * { background: var(--mark); }
+tr.out td { text-align: left; white-space: normal; color: var(--faint); min-width: 20rem; }
+tr:target > * { background: var(--hit); }
+details { margin: .5rem 0 1rem; } summary { cursor: pointer; }
+.figures { display: grid; gap: 2rem 2.5rem; margin-top: 1.5rem; align-items: start;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); }
+figure { margin: 0; min-width: 0; max-width: 38rem; }
+figure svg { display: block; width: 100%; height: auto; color: var(--ink); margin-top: .5rem; }
+figcaption { font-size: .95rem; }
+ul { padding-left: 1.2rem; } li { margin: .3rem 0; }
+dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .15rem 1rem; }
+dt { font-weight: 600; } dd { margin: 0; }
+@media print { .scroll { overflow: visible; border: 0; } figure { break-inside: avoid; } }
 """
 
 PAGE = """<!DOCTYPE html>

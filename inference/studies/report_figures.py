@@ -1,12 +1,18 @@
-"""The figures of a report, as SVG that takes its ink from the page: light and dark alike."""
+"""The figures of a report, as SVG that takes its ink from the page: light and dark alike.
+
+Here are those that every program has; `report_model_figures` has those of the papers' kinds.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from inference.studies.figures import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,67 +21,235 @@ if TYPE_CHECKING:
 
 INK = "#123456"
 """Drawn in this colour, then replaced by the page's own."""
+WIDTH = 6.0
+"""Inches. On a phone the letters of such a figure still have ten pixels."""
+MARKS = "osD^vPXh<>*"
+LEAST = 1e-4
+"""Nats a row: what is nearer to the best is drawn there, for a logarithm has no nought."""
+
+
+class Picture(NamedTuple):
+    """One figure, and its words for those who see it and those who do not."""
+
+    title: str
+    words: str
+    alt: str
+    figure: Figure
+    pale: bool = False  # black and white mean something: drawn on a pale ground, not in ink
 
 
 def figures(found: Comparison) -> list[tuple[str, str, str]]:
     """Title, words and SVG of each figure."""
     import matplotlib
-    from matplotlib.figure import Figure
 
     from inference.studies.figures import house_style
+    from inference.studies.report_model_figures import model_pictures
 
     matplotlib.use("Agg")
-    made = []
     parts = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     ink: Any = {**dict.fromkeys(parts, INK), "svg.fonttype": "path"}
     with house_style(), matplotlib.rc_context(ink):
-        if found.paths:
-            figure = Figure(figsize=(8, 4))
-            draw_paths(figure, found)
-            words = "The held-out score of each method against the seconds it had run."
-            made.append(("Accuracy against time", words, as_svg(figure, words)))
-        if found.reliability:
-            figure = Figure(figsize=(8, 4))
-            draw_reliability(figure, found)
-            words = "How often a held-out cell was 1 where its chance was said to be so."
-            made.append(("Calibration", words, as_svg(figure, words)))
-    return made
+        pictures = [*general_pictures(found), *model_pictures(found)]
+        return [
+            (one.title, one.words, as_svg(one, f"f{number}-"))
+            for number, one in enumerate(pictures, start=1)
+        ]
 
 
-def draw_paths(figure: Figure, found: Comparison) -> None:
+def general_pictures(found: Comparison) -> Iterator[Picture]:
+    """What can be drawn for any program, a user's own too."""
+    done = ranked(found)
+    if not done:
+        return
+    order = "Best first: " + ", ".join(done) + "."
+    yield Picture(
+        "Accuracy against time",
+        "How far each method was behind the best score of all, in nats a held-out row, by the "
+        "seconds it had run. Solid: bespoke; dashed: generic. Below the dotted line a method is "
+        "within 0.01 nats.",
+        f"Nats a row behind the best against seconds, one line a method. {order}",
+        draw_paths(found),
+    )
+    if len(done) > 1:
+        yield Picture(
+            "Behind the best",
+            "Mean difference from the best, row by row, with two standard errors either way: a bar "
+            "that meets the dotted line is as good. Filled: bespoke; open: generic.",
+            f"Difference from the best with error bars, one row a method. {order}",
+            draw_differences(found),
+        )
+    told = [x for x in done if x in found.reliability]
+    if told:
+        errors = ", ".join(f"{x} {found.reliability[x]['error']:.3f}" for x in told)
+        yield Picture(
+            "Calibration",
+            "How often a held-out cell was 1 where its chance, given the rest of its row, was said "
+            "to be so. On the dotted line chances are right.",
+            f"Share of ones against the chance that was said. Mean errors: {errors}.",
+            draw_reliability(found, told),
+        )
+    sized = [site for site, value in found.truth.items() if np.size(value) > 1]
+    if sized:
+        yield Picture(
+            "Parameters beside the truth",
+            f"Mean {_listed(sized)} by each method against the values that made the data, after "
+            "what the likelihood cannot tell apart was brought together.",
+            f"Scatter of estimated against true parameters, one panel a method. {order}",
+            draw_recovery(found, sized),
+        )
+
+
+def ranked(found: Comparison) -> list[str]:
+    """Methods with a finite score, the best first."""
+    rows = {x: r for x, r in found.rows.items() if x in found.paths and "behind" in r}
+    return sorted(rows, key=lambda x: rows[x]["behind"])
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+
+
+def styles(found: Comparison) -> dict[str, dict[str, Any]]:
+    """How each method is drawn, in every figure alike."""
+    colours = [INK if colour == "#000000" else colour for colour in PALETTE]
+    return {
+        name: {
+            "color": colours[i % len(colours)],
+            "marker": MARKS[i % len(MARKS)],
+            "linestyle": "-" if found.rows[name]["bespoke"] else (0, (4, 2)),
+        }
+        for i, name in enumerate(x for x in found.rows if x in found.paths)
+    }
+
+
+def draw_paths(found: Comparison) -> Figure:
+    from matplotlib.figure import Figure
+
+    done, style = ranked(found), styles(found)
+    best = max(found.rows[name]["held_out"] for name in done)
+    figure = Figure(figsize=(WIDTH, 4.4 + 0.1 * len(done)))
     axes = figure.subplots()
-    best = max(row["held_out"] for row in found.rows.values() if "held_out" in row)
-    for name, (score, clock) in found.paths.items():
-        row = found.rows[name]
-        gap = np.maximum(best - score, 1e-4)
-        style: Any = "-" if row["bespoke"] else "--"
-        axes.loglog(np.maximum(clock, 1e-3), gap, style, marker="o", markersize=3, label=name)
     axes.axhline(0.01, color=INK, linewidth=0.8, linestyle=":")
+    for name in done:
+        score, clock = found.paths[name]
+        gap = np.where(np.isfinite(score), np.maximum(best - score, LEAST), np.nan)
+        axes.loglog(
+            np.maximum(clock, 1e-3), gap, label=name, markersize=4, linewidth=1.4, **style[name]
+        )
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, LEAST / 1.5), max(high, 0.03))
     axes.set_xlabel("seconds, compilation left out")
     axes.set_ylabel("nats a row behind the best")
-    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+    legend_below(figure, done)
+    return figure
 
 
-def draw_reliability(figure: Figure, found: Comparison) -> None:
+def draw_differences(found: Comparison) -> Figure:
+    from matplotlib.figure import Figure
+
+    done, style = ranked(found), styles(found)
+    figure = Figure(figsize=(WIDTH, 1.2 + 0.32 * len(done)))
+    axes = figure.subplots()
+    axes.axvline(0.0, color=INK, linewidth=0.8, linestyle=":")
+    for place, name in enumerate(done):
+        row = found.rows[name]
+        axes.errorbar(
+            row["behind"], place, xerr=2 * row["behind_error"], color=style[name]["color"],
+            fmt=style[name]["marker"], markersize=7, linewidth=1.6,
+            markerfacecolor=style[name]["color"] if row["bespoke"] else "none",
+        )  # fmt: skip
+    # One that is far off would press all others together.
+    largest = max(found.rows[name]["behind"] for name in done)
+    if largest > 1.0:
+        axes.set_xscale("symlog", linthresh=0.1, linscale=0.6)
+        axes.set_xlim(right=2 * largest)
+    axes.set_yticks(range(len(done)), done)
+    axes.set_ylim(len(done) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("nats a row behind the best")
+    return figure
+
+
+def draw_reliability(found: Comparison, told: list[str]) -> Figure:
+    from matplotlib.figure import Figure
+
+    style = styles(found)
+    figure = Figure(figsize=(WIDTH, 5.0 + 0.1 * len(told)))
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
-    for name, one in found.reliability.items():
-        style = "-" if found.rows[name]["bespoke"] else "--"
-        axes.plot(one["said"], one["seen"], style, marker="o", markersize=3, label=name)
+    for name in told:
+        one = found.reliability[name]
+        axes.plot(one["said"], one["seen"], label=name, markersize=4, linewidth=1.2, **style[name])
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     axes.set_xlabel("chance that was said")
     axes.set_ylabel("share of ones")
-    axes.set_aspect("equal")
-    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+    legend_below(figure, told)
+    return figure
 
 
-def as_svg(figure: Figure, words: str) -> str:
-    """A figure as inline SVG: transparent, with words for those who cannot see it."""
+def draw_recovery(found: Comparison, sites: list[str], most: int = 6) -> Figure:
+    from matplotlib.figure import Figure
+
+    shown = [x for x in ranked(found) if _same_shapes(found.params[x], found.truth, sites)][:most]
+    columns = min(3, max(1, len(shown)))
+    rows = max(1, -(-len(shown) // columns))
+    figure = Figure(figsize=(WIDTH, 0.5 + (WIDTH / columns) * rows * 0.92))
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    every = np.concatenate([np.ravel(found.truth[x]) for x in sites])
+    low, high = float(every.min()), float(every.max())
+    margin = 0.08 * (high - low or 1.0)
+    for place, axes in enumerate(grid.flat):
+        if place >= len(shown):
+            axes.set_visible(False)
+            continue
+        ends = [low - margin, high + margin]
+        axes.plot(ends, ends, color=INK, linewidth=0.8, linestyle=":")
+        for number, site in enumerate(sites):
+            axes.scatter(
+                np.ravel(found.truth[site]), np.ravel(found.params[shown[place]][site]), s=16,
+                color=PALETTE[number % 6], marker=MARKS[number], linewidths=0, alpha=0.8,
+                label=site,
+            )  # fmt: skip
+        axes.set_title(shown[place], fontsize=11)
+    figure.supxlabel("true", fontsize=12)
+    figure.supylabel("estimated", fontsize=12)
+    if len(sites) > 1 and shown:
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=3, fontsize=11)
+    return figure
+
+
+def _same_shapes(params: dict, truth: dict, sites: list[str]) -> bool:
+    return all(x in params and np.shape(params[x]) == np.shape(truth[x]) for x in sites)
+
+
+def legend_below(figure: Figure, names: list[str]) -> None:
+    """A legend that takes its own room: nothing is drawn over, nothing is cut off."""
+    columns = max(1, min(3, 58 // (max(map(len, names)) + 6)))
+    figure.legend(loc="outside lower center", ncols=columns, fontsize=11)
+
+
+def as_svg(picture: Picture, prefix: str) -> str:
+    """A figure as inline SVG: transparent, with words for those who cannot see it.
+
+    :param prefix: of all names in it: two figures in one page must not share one.
+    """
     from inference.studies.output import as_picture
 
+    figure = picture.figure
     figure.patch.set_alpha(0.0)
-    for axes in figure.axes:
-        axes.patch.set_alpha(0.0)
+    if not picture.pale:
+        for axes in figure.axes:
+            axes.patch.set_alpha(0.0)
     text = as_picture(figure, ".svg").decode()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
+    if not picture.pale:
+        text = text.replace("#000000", "currentColor").replace("#ffffff", "var(--paper)")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(words)}" ', 1)
+    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)  # HTML knows what an SVG is
+    text = re.sub(r'\bid="', f'id="{prefix}', text)
+    text = re.sub(r'href="#', f'href="#{prefix}', text)
+    text = text.replace("url(#", f"url(#{prefix}")
+    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(picture.alt)}" ', 1)

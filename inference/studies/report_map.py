@@ -1,0 +1,145 @@
+"""Where the rows of a table lie under two factors, for the map in a report.
+
+A report is made again from saved results, quickly and without compiling anything, so the posterior
+of two factors is summed over a grid in NumPy: the programs with factors are few and the plane is
+small. `latentbits map` and the methods use adaptive quadrature instead, to which tests compare.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy.special import log_ndtr, logsumexp, softmax
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from inference.studies.compare import Comparison
+
+GRID = np.linspace(-5.0, 5.0, 101)
+"""Of each factor, whose prior is a standard normal."""
+MOST_LABELS = 24
+FONT = 9.0
+
+
+class Places(NamedTuple):
+    """The posterior of each row's factors."""
+
+    mean: np.ndarray  # (num_rows, 2)
+    covariance: np.ndarray  # (num_rows, 2, 2)
+
+
+def locate(found: Comparison, method: str) -> Places | None:
+    """Posterior means and covariances under a method's parameters; None without two factors."""
+    params, table = found.params[method], found.table
+    if "values" not in table or np.shape(params.get("weights"))[:1] != (2,):
+        return None
+    nodes = np.stack(np.meshgrid(GRID, GRID, indexing="ij"), -1).reshape(-1, 2)
+    score = log_likelihoods(found, params, nodes)
+    if score is None:
+        return None
+    share = softmax(score - 0.5 * (nodes**2).sum(1), axis=1)
+    mean = share @ nodes
+    pairs = (nodes[:, :, None] * nodes[:, None, :]).reshape(-1, 4)
+    second = (share @ pairs).reshape(-1, 2, 2)
+    return Places(mean, second - mean[:, :, None] * mean[:, None, :])
+
+
+def log_likelihoods(
+    found: Comparison, params: dict[str, np.ndarray], nodes: np.ndarray
+) -> np.ndarray | None:
+    """log p(row | factors) at each node, (num_rows, num_nodes); cells not seen are left out."""
+    values = np.asarray(found.table["values"], float)
+    seen = np.asarray(found.table["mask"], float)
+    predictors = nodes @ params["weights"] + params["bias"]
+    if found.model == "latent_trait":
+        return _bits(values, seen, -np.logaddexp(0, -predictors), -np.logaddexp(0, predictors))
+    if found.model == "clipped_gaussian":
+        noise = np.asarray(setting(found, "noise", 1.0), float)
+        if not (noise > 0).all():
+            return None  # a hard clip leaves no posterior to sum on a grid
+        return _bits(values, seen, log_ndtr(predictors / noise), log_ndtr(-predictors / noise))
+    if found.model == "mixed_trait":
+        return _mixed(setting(found, "kinds", None), params, values, seen, predictors)
+    return None
+
+
+def _bits(values: np.ndarray, seen: np.ndarray, one: np.ndarray, nought: np.ndarray) -> np.ndarray:
+    return (seen * values) @ one.T + (seen * (1 - values)) @ nought.T
+
+
+def _mixed(
+    kinds: Any,
+    params: dict[str, np.ndarray],
+    values: np.ndarray,
+    seen: np.ndarray,
+    predictors: np.ndarray,
+) -> np.ndarray:
+    from ppl_models.mixed_trait import Layout
+
+    layout = Layout.of(kinds)
+    real, bits, levels = (np.asarray(x) if hasattr(x, "ndim") else x
+                          for x in layout.split(predictors))  # fmt: skip
+    at = layout.binary
+    total = _bits(values[:, at], seen[:, at], -np.logaddexp(0, -bits), -np.logaddexp(0, bits))
+    for place, column in enumerate(layout.real):
+        away = (values[:, column, None] - real[:, place]) / params["noise"][place]
+        total = total - 0.5 * seen[:, column, None] * away**2
+    for part, columns in zip(levels.values(), layout.categorical.values(), strict=True):
+        for place, column in enumerate(columns):
+            each = np.pad(part[:, place], ((0, 0), (1, 0)))
+            each = each - logsumexp(each, axis=1, keepdims=True)
+            chosen = values[:, column].astype(int)
+            total = total + seen[:, column, None] * each[:, chosen].T
+    return total
+
+
+def setting(found: Comparison, name: str, default: Any) -> Any:
+    """An argument of the program, as it was when the comparison was made."""
+    text = found.about["sizes"].get(name)
+    return default if text is None else ast.literal_eval(text)
+
+
+def predictors_of_bits(found: Comparison) -> tuple[slice, list[str]]:
+    """Which predictors are those of bits, and the names of their columns."""
+    columns = [str(x) for x in found.table.get("columns", ())]
+    if found.model != "mixed_trait":
+        return slice(None), columns
+    from ppl_models.mixed_trait import Layout
+
+    layout = Layout.of(setting(found, "kinds", None))
+    return layout.bits, [columns[i] for i in layout.binary] if columns else []
+
+
+def label_lines(axes: Axes, weights: np.ndarray, bias: np.ndarray, names: Sequence[str]) -> None:
+    """Names beside decision lines w·x + b = 0, none over another: one without room has none."""
+    if not 0 < len(names) <= MOST_LABELS:
+        return
+    reach = axes.get_xlim()[1]
+    # A letter in units of the axes, which are about 4.6 inches wide.
+    tall = 2 * reach * FONT * 1.25 / (4.6 * 72)
+    placed: list[tuple[float, float, float]] = []  # left, right, height of the middle
+    for name, w, b in zip(names, weights.T, bias, strict=True):
+        short = name if len(name) <= 14 else name[:13] + "…"
+        wide = tall * 0.55 * (len(short) + 1)
+        size = float(np.hypot(*w))
+        if size < 1e-9:
+            continue
+        near, along = -b * w / size**2, np.array([-w[1], w[0]]) / size
+        for step in np.linspace(1.4 * reach, -1.4 * reach, 57):
+            x, y = near + step * along
+            inside = abs(x) + wide / 2 < 0.99 * reach and abs(y) + tall / 2 < 0.99 * reach
+            apart = all(
+                x + wide / 2 < left or x - wide / 2 > right or abs(y - middle) > tall
+                for left, right, middle in placed
+            )
+            if inside and apart:
+                placed.append((x - wide / 2, x + wide / 2, y))
+                axes.annotate(
+                    short, (x, y), fontsize=FONT, ha="center", va="center", zorder=4,
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
+                )  # fmt: skip
+                break

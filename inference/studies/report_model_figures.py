@@ -1,0 +1,272 @@
+"""Figures of the papers' kinds for the program at hand: map, spectrum, morph, weights.
+
+They are drawn from the mean parameters of the methods, after those were brought together, and from
+some rows of the table. A user's own program has none of them: nobody knows what its sites mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from inference.studies.report_figures import INK, WIDTH, Picture, legend_below, ranked
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from inference.studies.compare import Comparison
+
+MOST_UNITS = 10
+MOST_METHODS = 6
+MORPH_STEPS = 9
+
+
+def model_pictures(found: Comparison) -> Iterator[Picture]:
+    """Those of a public program; nothing for another."""
+    if not ranked(found):
+        return
+    for kind in KINDS.get(found.model, ()):
+        yield from kind(found)
+
+
+def chiefs(found: Comparison) -> list[str]:
+    """The best bespoke and the best generic method, the better first."""
+    sides: dict[bool, str] = {}
+    for name in ranked(found):
+        sides.setdefault(found.rows[name]["bespoke"], name)
+    return list(sides.values())
+
+
+def compared(found: Comparison, site: str, names: list[str]) -> dict[str, np.ndarray]:
+    """A site by method, the truth first where it is known."""
+    values = {name: found.params[name][site] for name in names if site in found.params[name]}
+    return {"truth": found.truth[site], **values} if site in found.truth else values
+
+
+def image_shape(found: Comparison, num_features: int) -> tuple[int, int] | None:
+    """Height and width, if a row is an image."""
+    shape = found.about.get("image_shape")
+    if not shape or shape[0] * shape[1] != num_features:
+        return None
+    return int(shape[0]), int(shape[1])
+
+
+def _some(count: int, what: str) -> str:
+    return f" The first {MOST_UNITS} of {count} {what}." if count > MOST_UNITS else ""
+
+
+def maps(found: Comparison) -> Iterator[Picture]:
+    """Tipping (1998), figures 1 and 3."""
+    from inference.studies.report_map import locate
+
+    for name in chiefs(found):
+        places = locate(found, name)
+        if places is None:
+            continue
+        yield Picture(
+            f"Map by {name}",
+            "Where the rows lie: posterior means of the two factors, larger where rows coincide, "
+            "with ellipses of one standard deviation. On one side of each line its bit is more "
+            "likely 1 than 0.",
+            f"Scatter of {len(places.mean)} rows on two factors, with decision lines.",
+            draw_places(found, name),
+        )
+
+
+def draw_places(found: Comparison, name: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    from inference.studies.map_figure import draw_lines, draw_map
+    from inference.studies.report_map import label_lines, locate, predictors_of_bits
+
+    places = locate(found, name)
+    assert places is not None
+    figure = Figure(figsize=(WIDTH, 6.2))
+    axes = figure.subplots()
+    label = np.where(found.table["held_out"], "held out", "learned from")
+    draw_map(axes, places.mean, places.covariance, label=label)
+    if (legend := axes.get_legend()) is not None:
+        legend.remove()
+        legend_below(figure, ["held out", "learned from"])
+    at, names = predictors_of_bits(found)
+    weights, bias = found.params[name]["weights"][:, at], found.params[name]["bias"][at]
+    draw_lines(axes, weights, bias)
+    label_lines(axes, weights, bias, names)
+    return figure
+
+
+def spectra(found: Comparison) -> Iterator[Picture]:
+    """Lee & Sompolinsky (1998), figures 2 to 4."""
+    from matplotlib.figure import Figure
+
+    from inference.spectrum import implied_correlation
+    from inference.studies.figures import spectrum
+    from inference.studies.report_map import setting
+
+    noise = setting(found, "noise", 1.0)
+    each = compared(found, "weights", ranked(found)[:MOST_METHODS])
+    values = {
+        name: np.linalg.eigvalsh(np.asarray(implied_correlation({"weights": w}, noise), float))
+        for name, w in each.items()
+    }
+    figure = Figure(figsize=(WIDTH, 4.4 + 0.1 * len(values)))
+    axes = spectrum(figure.subplots(), values)
+    axes.set_ylim(bottom=0.0)
+    if (legend := axes.get_legend()) is not None:
+        legend.remove()
+        legend_below(figure, list(values))
+    first = ", ".join(f"{name} {value[-1]:.2f}" for name, value in values.items())
+    yield Picture(
+        "Spectrum of the correlations",
+        "Eigenvalues of the Gaussian's correlations before the clip, as each method's parameters "
+        "imply them: on these, unlike on weights, methods can be compared.",
+        f"Eigenvalues by rank, one line a method. The largest: {first}.",
+        figure,
+    )
+
+
+def morphs(found: Comparison) -> Iterator[Picture]:
+    """Lee & Sompolinsky (1998), figure 4: from one row to another, a straight line clipped."""
+    from matplotlib.figure import Figure
+
+    from inference.studies.figures import image_grid
+    from inference.studies.report_map import locate
+
+    name = ranked(found)[0]
+    places = locate(found, name)
+    if places is None:
+        return
+    apart = np.linalg.norm(places.mean[:, None] - places.mean[None], axis=-1)
+    first, last = np.unravel_index(np.argmax(apart), apart.shape)
+    share = np.linspace(0.0, 1.0, MORPH_STEPS)[:, None]
+    path = (1 - share) * places.mean[first] + share * places.mean[last]
+    params = found.params[name]
+    bits = (path @ params["weights"] + params["bias"] > 0).astype(float)
+    shape = image_shape(found, bits.shape[1])
+    if shape is None:
+        figure = Figure(figsize=(WIDTH, 1.2 + WIDTH * MORPH_STEPS / max(bits.shape[1], 12)))
+        axes = image_grid(figure, bits[:, None, None, :].transpose(0, 2, 1, 3), signed=False)
+        axes.set_ylabel("from one row to the other")
+        axes.set_xlabel("columns")
+    else:
+        figure = Figure(figsize=(WIDTH, 1.3))
+        image_grid(figure, bits.reshape(1, -1, *shape), signed=False)
+    changed = int(np.abs(np.diff(bits, axis=0)).sum())
+    yield Picture(
+        f"Morph by {name}",
+        "From the row at one end of the map to the row at the other: their factors move on a "
+        "straight line and are clipped, so that each bit changes at most once. Black is 1.",
+        f"{MORPH_STEPS} steps between two rows, in which {changed} bits change.",
+        figure,
+        pale=True,
+    )
+
+
+def basis_functions(found: Comparison) -> Iterator[Picture]:
+    """Henniges et al. (2010), figures 2 and 4; patterns of a mixture likewise."""
+    mixture = found.model == "bernoulli_mixture"
+    site, what = ("probs", "patterns") if mixture else ("weights", "basis functions")
+    each = compared(found, site, ranked(found)[:MOST_METHODS])
+    each = {x: v for x, v in each.items() if v.shape == next(iter(each.values())).shape}
+    count, size = next(iter(each.values())).shape
+    shape = image_shape(found, size)
+    words = "Chances of a 1 in each component" if mixture else "What each cause adds to a row"
+    words += ", by method; causes were matched to each other." + _some(count, what)
+    alt = f"{what.capitalize()}, one row for each of {', '.join(each)}."
+    stacked = np.stack(list(each.values()))[:, :MOST_UNITS]
+    yield Picture(what.capitalize(), words, alt, draw_images(stacked, list(each), shape), pale=True)
+
+
+def draw_images(values: np.ndarray, names: list[str], shape: tuple[int, int] | None) -> Figure:
+    """Units as images, a row for each method; without a shape one picture (units, columns) each."""
+    from matplotlib.figure import Figure
+
+    from inference.studies.figures import image_grid
+
+    # A row of one method: its units side by side, or one picture of all of them.
+    pictures = values.reshape(*values.shape[:2], *shape) if shape else values[:, None]
+    rows, columns, height, width = pictures.shape
+    room = WIDTH - 0.11 * max(map(len, names))
+    side = min(1.1, room / columns) if shape else room
+    figure = Figure(figsize=(WIDTH, 0.25 + rows * (side * height / width * 1.08)))
+    image_grid(figure, pictures, row_labels=names)
+    return figure
+
+
+def influences(found: Comparison) -> Iterator[Picture]:
+    """Freund & Haussler (1994): the weights of each hidden unit as a Hinton diagram."""
+    each = compared(found, "weights", chiefs(found))
+    count, size = next(iter(each.values())).shape
+    figure = draw_hintons(each, image_shape(found, size))
+    yield Picture(
+        "Weights of the hidden units",
+        "What each unit does to the bits when it is on: black squares push towards 1, white ones "
+        "towards 0, the area is the size." + _some(count, "units"),
+        f"Hinton diagrams of {min(count, MOST_UNITS)} units, a row for each of {', '.join(each)}.",
+        figure,
+        pale=True,
+    )
+
+
+def layers(found: Comparison) -> Iterator[Picture]:
+    """Lewicki & Sejnowski (1996), figure 2: what the units of each layer turn on."""
+    from inference.studies.noisy_or_trials import strengths
+
+    below: dict[str, np.ndarray] = {}
+    number = 1
+    while each := compared(found, f"weights_{number}", chiefs(found)):
+        turned = {name: np.asarray(strengths(value)) for name, value in each.items()}
+        # Of a higher layer: the inputs that its units turn on through those below.
+        below = {x: v @ below[x] if number > 1 else v for x, v in turned.items()}
+        count, size = next(iter(below.values())).shape
+        through = "" if number == 1 else ", through the layers below"
+        yield Picture(
+            f"Layer {number}: what its units turn on",
+            f"How often each unit alone turns an input on{through}: the area of a square; a full "
+            "cell is always." + _some(count, "units"),
+            f"Hinton diagrams of layer {number}, a row for each of {', '.join(below)}.",
+            draw_hintons(below, image_shape(found, size), largest=1.0),
+            pale=True,
+        )
+        number += 1
+
+
+def draw_hintons(
+    each: dict[str, np.ndarray], shape: tuple[int, int] | None, largest: float | None = None
+) -> Figure:
+    """Weights (units, columns) of each method: a diagram a unit if it is an image, else one."""
+    from matplotlib.figure import Figure
+
+    from inference.studies.figures import hinton
+
+    units = min(MOST_UNITS, next(iter(each.values())).shape[0])
+    if largest is None:
+        largest = max(float(np.abs(value[:units]).max()) for value in each.values())
+    columns = units if shape else 1
+    size = next(iter(each.values())).shape[1]
+    height = min(1.3, WIDTH / units) if shape else WIDTH * units / size
+    figure = Figure(figsize=(WIDTH, len(each) * (height + 0.35)))
+    grid = figure.subplots(len(each), columns, squeeze=False)
+    for row, (name, value) in zip(grid, each.items(), strict=True):
+        row[0].set_title(name, fontsize=12, color=INK)
+        if shape is None:
+            hinton(row[0], value[:units], largest=largest)
+            continue
+        for axes, unit in zip(row, value, strict=False):
+            hinton(axes, unit.reshape(shape), largest=largest)
+    return figure
+
+
+KINDS: dict[str, tuple[Callable[[Comparison], Iterator[Picture]], ...]] = {
+    "latent_trait": (maps,),
+    "mixed_trait": (maps,),
+    "clipped_gaussian": (maps, spectra, morphs),
+    "binary_sparse_coding": (basis_functions,),
+    "bernoulli_mixture": (basis_functions,),
+    "combination_machine": (influences,),
+    "real_combination_machine": (influences,),
+    "noisy_or_network": (layers,),
+}
+"""The kinds of figures that each program has."""

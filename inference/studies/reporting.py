@@ -1,0 +1,33 @@
+"""`latentbits report RESULT.nc`: the page of a comparison, made again from its saved results."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from inference.studies.output import check_output, write_whole
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "report",
+        help="the page of a comparison, made again from result.nc",
+        description="Make the page of a comparison again from the result.nc that `latentbits "
+        "compare` wrote. No method is run.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("result", metavar="RESULT.nc", help="what `latentbits compare` wrote")
+    parser.add_argument("--out", metavar="FILE", help="by default report.html beside RESULT.nc")
+
+
+def main(namespace: argparse.Namespace) -> int:
+    from inference.studies.keeping import load_comparison
+    from inference.studies.report import render
+
+    found = load_comparison(namespace.result)
+    wanted = namespace.out or Path(namespace.result).with_name("report.html")
+    out = check_output("--out", wanted, (".html", ".htm"))
+    write_whole(out, render(found))
+    print(f"report    {wanted}")
+    return 0
