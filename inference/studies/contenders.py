@@ -15,9 +15,17 @@ from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError
 from inference.baselines import Draws, discrete_gibbs, nuts, sample, svi
 from inference.restarts import Restarts
+from inference.rows import Arguments
 from inference.studies.catalogue import methods
 
 Kind = Literal["point", "sampler", "variational"]
+
+
+class Limits(NamedTuple):
+    """How long a contender may take."""
+
+    seconds: float | None = None  # of running, compilation left out
+    num_draws: int = 500  # of each of a sampler's four chains, after as many of warm-up
 
 
 class Contender(NamedTuple):
@@ -64,7 +72,8 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
 
 
 def _bespoke(name: str, method: Any, anatomy: Anatomy) -> Callable:
-    def run(model: Callable, key: Any, args: tuple, kwargs: dict, budget: float | None) -> Any:
+    def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
+        args, kwargs = arguments
         settings: dict[str, Any] = {}
         if name == "TruncatedEM":
             most = anatomy.num_bits
@@ -78,7 +87,7 @@ def _bespoke(name: str, method: Any, anatomy: Anatomy) -> Callable:
             steps = 1
         result = runner.run(
             key, steps, *args, progress_bar=False, tolerance=TOLERANCE, record=dict,
-            budget=budget, **kwargs,
+            budget=limits.seconds, **kwargs,
         )  # fmt: skip
         point = {site: np.asarray(value)[None, None] for site, value in result.params.items()}
         way = {site: np.asarray(value)[:, None] for site, value in result.history.items()}
@@ -96,7 +105,8 @@ def _bespoke(name: str, method: Any, anatomy: Anatomy) -> Callable:
 def _with_nuts(kernel: Any) -> Callable:
     """A Gibbs kernel for the bits, NUTS for the parameters, as blocks of NumPyro's Gibbs."""
 
-    def run(model: Callable, key: Any, args: tuple, kwargs: dict, budget: float | None) -> Any:
+    def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
+        args, kwargs = arguments
         import numpyro.infer
 
         from inference.anatomy import inspect
@@ -109,14 +119,19 @@ def _with_nuts(kernel: Any) -> Callable:
             (numpyro.infer.NUTS(model, find_heuristic_step_size=False), None),
         ]
         engine = numpyro.infer.Gibbs(blocks)
-        return sample(engine, anatomy, key, args, kwargs, 500, 500, 4, budget), None
+        count = limits.num_draws
+        return sample(engine, anatomy, key, args, kwargs, count, count, 4, limits.seconds), None
 
     return run
 
 
 def _generic(function: Callable, **settings: Any) -> Callable:
-    def run(model: Callable, key: Any, args: tuple, kwargs: dict, budget: float | None) -> Any:
-        return function(model, key, *args, budget=budget, **settings, **kwargs), None
+    def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
+        args, kwargs = arguments
+        more: dict[str, Any] = dict(settings)
+        if function is not svi:
+            more |= {"num_warmup": limits.num_draws, "num_samples": limits.num_draws}
+        return function(model, key, *args, budget=limits.seconds, **more, **kwargs), None
 
     return run
 

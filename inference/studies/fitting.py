@@ -127,6 +127,7 @@ def _fit(
     from inference.algorithm import Algorithm
     from inference.restarts import Restarts
     from inference.studies.catalogue import methods
+    from inference.studies.contenders import Limits
     from inference.validation import keep_best
 
     key, data = random.key(namespace.seed), jnp.asarray(given.table.values)
@@ -134,7 +135,8 @@ def _fit(
     if cls is None or not issubclass(cls, Algorithm):
         if valid is not None or settings:
             raise InputError(f"--valid and --option are for bespoke methods, not {contender.name}")
-        draws, _ = contender.run(given.program, key, (data,), given.kwargs, namespace.budget)
+        limits = Limits(namespace.budget)
+        draws, _ = contender.run(given.program, key, ((data,), given.kwargs), limits)
         return draws.params, {**draws._asdict(), "losses": draws.losses}
     try:
         engine: Algorithm = cls(given.program, **settings)

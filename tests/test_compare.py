@@ -1,0 +1,153 @@
+"""The comparison: one program, one table, several methods, judged alike, kept as files."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from jax import random
+
+import inference.studies.contenders
+from inference.cli import main
+from inference.studies.arviz import container, import_arviz, load
+from inference.studies.compare import compare
+from inference.studies.contenders import Contender, contenders
+from inference.studies.examples import MAKERS, example
+from inference.studies.keeping import load_comparison, method_groups, save_comparison
+from inference.symmetry import align
+from ppl_models import bernoulli_mixture, latent_trait
+
+DATA = example("bernoulli_mixture", num_data=80)
+
+
+@pytest.fixture(scope="module")
+def compared():
+    kept = {}
+    found = compare(
+        bernoulli_mixture, DATA.values, ["EM", "NUTS", "SVI mean field", "BoundEM"],
+        truth=DATA.truth, keep=kept, budget=60.0, num_draws=100, **DATA.sizes,
+    )  # fmt: skip
+    return found, kept
+
+
+def test_methods_that_apply_are_judged_and_the_others_say_why(compared):
+    found, _ = compared
+    for name in ("EM", "NUTS", "SVI mean_field"):
+        row = found.rows[name]
+        assert row["status"] == "done" and np.isfinite(row["held_out"])
+        assert row["recovery"] > 0.8 and row["calibration_error"] < 0.2
+    assert found.rows["BoundEM"]["status"] == "does not apply"
+    assert "discrete" in found.rows["BoundEM"]["reason"]
+    assert sum(found.rows[x]["best"] for x in found.held_out) == 1
+    assert "rhat" in found.rows["NUTS"] and "pareto_k" in found.rows["SVI mean_field"]
+    assert "rhat" not in found.rows["EM"] and "rhat" not in found.rows["SVI mean_field"]
+
+
+def test_held_out_score_of_a_point_is_its_marginal_likelihood(compared):
+    """By hand: a mixture of products, on the rows that the seed holds out."""
+    found, kept = compared
+    params = {x: np.asarray(v)[0, 0] for x, v in kept["EM"].draws.params.items()}
+    order = np.asarray(random.permutation(random.split(random.key(0))[0], 80))
+    rows = DATA.values[np.sort(order[60:])]
+    # In float32 NumPyro keeps a chance away from 0 and 1, where 60 rows may well put it.
+    probs = np.clip(params["probs"], np.finfo(np.float32).eps, 1 - np.finfo(np.float32).eps)
+    each = np.where(rows[:, None] > 0.5, probs, 1 - probs).prod(-1)
+    np.testing.assert_allclose(found.held_out["EM"], np.log(each @ params["mixing"]), rtol=1e-4)
+
+
+def test_a_comparison_survives_its_file(compared, tmp_path):
+    found, _ = compared
+    save_comparison(found, tmp_path / "result.nc")
+    again = load_comparison(tmp_path / "result.nc")
+    assert again.verdict == found.verdict and again.headline == found.headline
+    np.testing.assert_array_equal(again.held_out["NUTS"], found.held_out["NUTS"])
+    np.testing.assert_array_equal(again.params["EM"]["probs"], found.params["EM"]["probs"])
+    np.testing.assert_array_equal(again.paths["EM"][1], found.paths["EM"][1])
+
+
+def test_arviz_reads_what_is_handed_out(compared):
+    _, kept = compared
+    groups = method_groups(kept["NUTS"], DATA.values, [f"q{i}" for i in range(12)], {})
+    assert groups["log_likelihood"]["observed"].dims == ("chain", "draw", "row")
+    assert groups["posterior"]["probs"].dims == ("chain", "draw", "component", "column")
+    arviz = import_arviz()
+    data = container(groups)
+    assert "mixing[0]" in arviz.summary(data).index
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a hundred draws: some k̂ are large
+        loo = arviz.loo(data, var_name="observed")
+    assert loo.n_data_points == 60
+    point = method_groups(kept["EM"], DATA.values, [f"q{i}" for i in range(12)], {})
+    assert "posterior" not in point and "probs" in point["point_estimate"]
+
+
+def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("it broke")
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    real = contenders
+
+    def some(anatomy):
+        found, refused = real(anatomy)
+        return {
+            "broken": Contender("broken", True, "point", broken),
+            "EM": found["EM"],
+            "stopped": Contender("stopped", True, "point", stopped),
+            "NUTS": found["NUTS"],
+        }, refused
+
+    monkeypatch.setattr(inference.studies.contenders, "contenders", some)
+    found = compare(bernoulli_mixture, DATA.values, None, **DATA.sizes)
+    assert found.rows["broken"]["status"] == "failed"
+    assert "it broke" in found.rows["broken"]["reason"]
+    assert found.rows["EM"]["best"] and "NUTS" not in found.rows
+    assert found.about["interrupted"]
+
+
+def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys):
+    for arguments, words in (
+        (["latent_trait", "--budget", "0"], "--budget 0"),
+        (["no_such_model"], "no program 'no_such_model'"),
+        (["latent_trait", "--methods", "NUTZ"], "no method 'NUTZ'"),
+        (["latent_trait", "--out", str(tmp_path / "a" / "b")], "there is no folder"),
+    ):
+        assert main(["compare", "--out", str(tmp_path / "out"), *arguments]) == 2
+        assert words in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_command_writes_report_manifest_and_results(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["compare", "bernoulli_product", "--methods", "MAP", "--out", str(out)]) == 0
+    assert sorted(x.name for x in out.iterdir()) == [
+        "MAP.nc", "manifest.json", "report.html", "result.nc",
+    ]  # fmt: skip
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["methods"]["MAP"]["best"] and manifest["about"]["seed"] == 0
+    assert "MAP: best with" in capsys.readouterr().out
+    groups, attrs = load(out / "MAP.nc")
+    assert set(groups) == {"point_estimate", "optimization", "observed_data"}
+    assert attrs["method"] == "MAP"
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_program_has_an_example_of_its_own(name):
+    made = example(name, num_data=6)
+    assert made.values.shape[0] == 6 and np.isfinite(made.values).all() and made.truth
+
+
+def test_alignment_undoes_what_the_likelihood_cannot_see():
+    rng = np.random.default_rng(0)
+    turn, _ = np.linalg.qr(rng.normal(size=(2, 2)))
+    weights = rng.normal(size=(2, 7))
+    turned = {"weights": (turn @ weights)[None, None], "bias": np.zeros((1, 1, 7))}
+    found = align(latent_trait, turned, {"weights": weights, "bias": np.zeros(7)})
+    np.testing.assert_allclose(found["weights"][0, 0], weights, atol=1e-12)
+    order = [2, 0, 1]
+    mixed = {"probs": DATA.truth["probs"][order], "mixing": DATA.truth["mixing"][order]}
+    back = align(bernoulli_mixture, mixed, DATA.truth)
+    np.testing.assert_array_equal(back["probs"], DATA.truth["probs"])
+    np.testing.assert_array_equal(back["mixing"], DATA.truth["mixing"])

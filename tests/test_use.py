@@ -1,0 +1,130 @@
+"""Fit, then transform, complete and score: from a file to files, held to the mixture by hand."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from inference.cli import main
+from inference.studies.arviz import load
+from inference.studies.examples import example
+
+MADE = example("bernoulli_mixture", num_data=60)
+NAMES = [f"q{i}" for i in range(12)]
+
+
+def write(path, values, mask=None):
+    mask = np.ones(values.shape, bool) if mask is None else mask
+    rows = [
+        ",".join(str(int(x)) if m else "" for x, m in zip(r, k, strict=True))
+        for r, k in zip(values, mask, strict=True)
+    ]
+    path.write_text("\n".join([",".join(NAMES), *rows]) + "\n")
+    return str(path)
+
+
+def read(path):
+    with path.open() as stream:
+        rows = list(csv.reader(stream))
+    return rows[0], np.array(rows[1:], float)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("use")
+    data = write(folder / "old.csv", MADE.values[:40])
+    fit = folder / "fit.nc"
+    arguments = ["--set", "num_components=3", "--steps", "30", "--out", str(fit)]
+    assert main(["fit", "bernoulli_mixture", "--data", data, *arguments]) == 0
+    groups, attrs = load(fit)
+    params = {x: v.values for x, v in groups["point_estimate"].items()}
+    assert attrs["method"] == "EM" and list(groups["point_estimate"]["column"].values) == NAMES
+    mask = np.random.default_rng(1).random((20, 12)) < 0.8
+    new = write(folder / "new.csv", MADE.values[40:], mask)
+    return folder, fit, new, params, mask
+
+
+def joint(params, values, mask):
+    """p(component, what was seen), (rows, components), in loops."""
+    out = np.zeros((len(values), 3))
+    for n in range(len(values)):
+        for k in range(3):
+            out[n, k] = params["mixing"][k]
+            for d in np.flatnonzero(mask[n]):
+                p = params["probs"][k, d]
+                out[n, k] *= p if values[n, d] else 1 - p
+    return out
+
+
+def use(verb, fitted):
+    folder, fit, new, _, _ = fitted
+    out = folder / f"{verb}.csv"
+    assert main([verb, str(fit), "--data", new, "--out", str(out)]) == 0
+    return read(out)
+
+
+def test_score_is_the_log_likelihood_of_what_was_seen(fitted):
+    names, values = use("score", fitted)
+    wanted = np.log(joint(fitted[3], MADE.values[40:], fitted[4]).sum(1))
+    assert names == ["row", "log_likelihood", "error"]
+    np.testing.assert_allclose(values[:, 1], wanted, rtol=1e-4)
+
+
+def test_transform_gives_the_chance_of_each_component(fitted):
+    names, values = use("transform", fitted)
+    both = joint(fitted[3], MADE.values[40:], fitted[4])
+    assert names == ["row", "component_0", "component_1", "component_2"]
+    np.testing.assert_allclose(values[:, 1:], both / both.sum(1, keepdims=True), atol=1e-4)
+
+
+def test_complete_keeps_what_was_seen_and_fills_in_the_rest(fitted):
+    names, values = use("complete", fitted)
+    mask, params = fitted[4], fitted[3]
+    assert names == ["row", *NAMES]
+    np.testing.assert_array_equal(values[:, 1:][mask], MADE.values[40:][mask])
+    both = joint(params, MADE.values[40:], mask)
+    chance = both / both.sum(1, keepdims=True) @ params["probs"]
+    np.testing.assert_allclose(values[:, 1:][~mask], chance[~mask], atol=1e-4)
+
+
+def test_validation_keeps_the_step_that_explains_new_rows_best(fitted, capsys):
+    folder = fitted[0]
+    valid = write(folder / "valid.csv", MADE.values[40:])
+    out = folder / "valid.nc"
+    assert main([
+        "fit", "bernoulli_mixture", "--data", str(folder / "old.csv"), "--valid", valid,
+        "--set", "num_components=3", "--steps", "20", "--out", str(out),
+    ]) == 0  # fmt: skip
+    said = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("valid"))
+    params = {x: v.values for x, v in load(out)[0]["point_estimate"].items()}
+    full = np.ones((20, 12), bool)
+    wanted = np.log(joint(params, MADE.values[40:], full).sum(1)).mean()
+    assert abs(float(said.split()[1]) - wanted) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["score", "FIT", "--data", "NARROW", "--out", "x.csv"], "but the fit has 12"),
+        (["score", "NARROW", "--data", "NEW", "--out", "x.csv"], "is no netCDF file"),
+        (["score", "missing.nc", "--data", "NEW", "--out", "x.csv"], "there is no such file"),
+        (["score", "FIT", "--data", "NEW", "--out", "x.txt"], "must end in .csv"),
+        (["fit", "bernoulli_mixture", "--data", "NEW", "--out", "x.nc"], "needs num_components"),
+        (
+            ["fit", "bernoulli_mixture", "--data", "OLD", "--set", "num_components=2", "--method",
+             "BoundEM", "--out", "x.nc"],
+            "does not apply",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_one_line(fitted, arguments, words, capsys, monkeypatch):
+    folder, fit, new, _, _ = fitted
+    narrow = folder / "narrow.csv"
+    narrow.write_text("a,b\n1,0\n0,1\n")
+    monkeypatch.chdir(folder)
+    names = {"FIT": str(fit), "NEW": new, "NARROW": str(narrow), "OLD": str(folder / "old.csv")}
+    before = sorted(folder.iterdir())
+    assert main([names.get(x, x) for x in arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert sorted(folder.iterdir()) == before
