@@ -1,0 +1,215 @@
+"""Gibbs sampling and learning of noisy-OR networks: how fast, against NumPyro's DiscreteGibbs.
+
+    python tests/benchmarks/bench_gibbs.py [--json FILE] [--only NAME ...]
+
+`updates` draws the bits of a 25-10-5 network for 1000 patterns of lines, by `BinaryGibbs` and by
+NumPyro 0.22's `DiscreteGibbs`, on the same parameters and data. The latter refuses sites whose bits
+are one event (``Independent`` cannot list its support), so that it gets the same program with
+plates in place of events; `same` checks that both have one log density, and compares the means of
+all bits on a few rows under both kernels, in standard errors of their chains.
+CPU seconds are those of the process, all threads, after a first call that compiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import lax, random
+from numpyro.diagnostics import effective_sample_size
+from numpyro.handlers import condition
+from numpyro.infer.util import log_density
+
+from inference import BinaryGibbs, GibbsEM
+from inference.studies.papers.noisy_or_lines import true_network
+from ppl_models import noisy_or_network
+from ppl_models.data import lines
+from ppl_models.distributions import NoisyOr
+
+LAYERS = (10, 5)
+# Softer than the network that draws lines without a flaw, so that bits change in all rows.
+SOFT = {name: jnp.clip(value, 0.05, 2.0) for name, value in true_network().items()}
+
+
+def timed(function, *inputs):
+    """CPU and wall seconds of a call that was made before, and seconds of that first one."""
+    began = time.perf_counter()
+    jax.block_until_ready(function(*inputs))
+    first = time.perf_counter() - began
+    cpu, wall = time.process_time(), time.perf_counter()
+    jax.block_until_ready(function(*inputs))
+    return {
+        "cpu": time.process_time() - cpu,
+        "wall": time.perf_counter() - wall,
+        "compile": first,
+    }
+
+
+def sweeps_of(kernel, count, data):
+    """A compiled function of a state: `count` sweeps of a kernel."""
+    kwargs = {"layers": LAYERS}
+    state = kernel.init(random.key(0), 0, None, (data,), kwargs)
+    step = lambda _, s: kernel.sample(s, (data,), kwargs)  # noqa: E731
+    return jax.jit(lambda s: lax.fori_loop(0, count, step, s)), state
+
+
+def by_plates(data, *, layers):
+    """`noisy_or_network` with a plate of units in place of each vector of bits."""
+    units = (data.shape[1], *layers)
+    top = len(layers)
+    gamma = dist.Gamma(1.0, 1.0)
+    leak = [
+        numpyro.sample(f"leak_{i}", gamma.expand((n,)).to_event(1)) for i, n in enumerate(units)
+    ]
+    shapes = [(units[i + 1], units[i]) for i in range(top)]
+    weights = [
+        numpyro.sample(f"weights_{i + 1}", dist.Gamma(1.0, 1.5).expand(shape).to_event(2))
+        for i, shape in enumerate(shapes)
+    ]
+    with numpyro.plate("data", len(data), dim=-2):
+        causal_input = leak[top]
+        for level in reversed(range(top)):
+            with numpyro.plate(f"units_{level + 1}", units[level + 1], dim=-1):
+                layer = numpyro.sample(f"layer_{level + 1}", NoisyOr(causal_input))
+            causal_input = layer @ weights[level] + leak[level]
+        with numpyro.plate("columns", units[0], dim=-1):
+            numpyro.sample("observed", NoisyOr(causal_input), obs=data)
+
+
+def updates(num_data=1000, sweeps=20):
+    """Bit updates a second, and how many times those of DiscreteGibbs."""
+    model = condition(noisy_or_network, data=SOFT)
+    data = lines(random.key(0), num_data).data
+    bits = num_data * sum(LAYERS)
+    out = {}
+    for name, by_network in (("equations (6), (7)", True), ("two readings a bit", False)):
+        run, state = sweeps_of(BinaryGibbs(model, by_network=by_network), sweeps, data)
+        out[name] = timed(run, state)
+        out[name]["updates a cpu second"] = bits * sweeps / out[name]["cpu"]
+    if not hasattr(numpyro.infer, "DiscreteGibbs"):
+        return {**out, "DiscreteGibbs": "NumPyro 0.22 brought it"}
+    # It visits one bit of one row at a time, with a run of the program on all rows for each: a
+    # sweep of 1000 rows is 15 000 of them.
+    plates = condition(by_plates, data=SOFT)
+    run, state = sweeps_of(numpyro.infer.DiscreteGibbs(plates), 1, data)
+    out["DiscreteGibbs"] = timed(run, state)
+    out["DiscreteGibbs"]["updates a cpu second"] = bits / out["DiscreteGibbs"]["cpu"]
+    slow = out["DiscreteGibbs"]["updates a cpu second"]
+    for name in ("equations (6), (7)", "two readings a bit"):
+        out[name]["times DiscreteGibbs"] = out[name]["updates a cpu second"] / slow
+    return out
+
+
+def same(num_data=6, draws=2000, chains=4):
+    """Largest distance of the means of bits under both kernels, in standard errors."""
+    if not hasattr(numpyro.infer, "DiscreteGibbs"):
+        return {"DiscreteGibbs": "NumPyro 0.22 brought it"}
+    model = condition(noisy_or_network, data=SOFT)
+    data = lines(random.key(3), num_data).data
+    found = {}
+    for name, kernel in (
+        ("BinaryGibbs", BinaryGibbs(model)),
+        ("DiscreteGibbs", numpyro.infer.DiscreteGibbs(condition(by_plates, data=SOFT))),
+    ):
+        mcmc = numpyro.infer.MCMC(
+            kernel, num_warmup=200, num_samples=draws, num_chains=chains,
+            chain_method="sequential", progress_bar=False,
+        )  # fmt: skip
+        mcmc.run(random.key(1), data, layers=LAYERS)
+        samples = mcmc.get_samples(group_by_chain=True)
+        joined = np.concatenate([samples["layer_2"], samples["layer_1"]], axis=-1).astype(float)
+        flat = joined.reshape(chains, draws, -1)
+        deviation = flat.std((0, 1))
+        moved = deviation > 0  # a bit that is certain never changes
+        error = np.full(deviation.shape, 1.0 / (chains * draws))
+        error[moved] = deviation[moved] / np.sqrt(effective_sample_size(flat[:, :, moved]))
+        found[name] = flat.mean((0, 1)), error
+    (a, ea), (b, eb) = found.values()
+    gap = np.abs(a - b) / np.sqrt(ea**2 + eb**2)
+    last = {name: value[0, -1] for name, value in samples.items()}
+    one, other = (
+        float(log_density(condition(m, data=SOFT), (data,), {"layers": LAYERS}, last)[0])
+        for m in (noisy_or_network, by_plates)
+    )
+    return {
+        "log densities differ by": one - other,
+        "means compared": len(gap),
+        "largest gap in standard errors": float(gap.max()),
+    }
+
+
+def linear(sweeps=10):
+    """CPU seconds a sweep by rows, and by edges of one layer: the exponent is one if linear."""
+    out = {}
+    for name, sizes in (
+        ("rows", [(n, 50, 20) for n in (2000, 8000, 32000)]),
+        ("edges", [(4000, d, 20) for d in (50, 200, 800)]),
+    ):
+        seconds = []
+        for num_data, num_features, units in sizes:
+            generator = np.random.default_rng(0)
+            data = jnp.asarray(generator.random((num_data, num_features)) < 0.3, float)
+            params = {
+                "leak_0": jnp.full(num_features, 0.1),
+                "leak_1": jnp.full(units, 0.3),
+                "weights_1": jnp.asarray(generator.gamma(0.3, 1.0, (units, num_features))),
+            }
+            kernel = BinaryGibbs(condition(noisy_or_network, data=params))
+            kwargs = {"layers": (units,)}
+            state = kernel.init(random.key(0), 0, None, (data,), kwargs)
+
+            def many(state, data, kernel=kernel, kwargs=kwargs):
+                step = lambda _, s: kernel.sample(s, (data,), kwargs)  # noqa: E731
+                return lax.fori_loop(0, sweeps, step, state)
+
+            seconds.append(timed(jax.jit(many), state, data)["cpu"] / sweeps)
+        growth = [float(np.log(b / a) / np.log(4.0)) for a, b in pairwise(seconds)]
+        out[name] = {"sizes": sizes, "cpu a sweep": seconds, "exponents": growth}
+    return out
+
+
+def words(num_data=100_000, num_features=100, layers=(20, 5)):
+    """Seconds of an epoch of learning (sampling and new weights) on 100 000 rows of 100 words."""
+    generator = np.random.default_rng(0)
+    topics = generator.random((8, num_features)) ** 6
+    data = np.zeros((num_data, num_features), np.float32)
+    for start in range(0, num_data, 10_000):
+        chance = topics[generator.integers(0, 8, 10_000)] * 0.5 + 0.01
+        data[start : start + 10_000] = generator.random(chance.shape) < chance
+    out = {}
+    for sweeps in (1, 15):
+        em = GibbsEM(noisy_or_network, schedule="joint", block_size=2000, max_sweeps=sweeps)
+        state = em.init(random.key(0), data, layers=layers)
+        step = jax.jit(lambda s, x, em=em: em.update(s, x, layers=layers)[0])
+        out[f"at most {sweeps} sweeps a row"] = timed(step, state, jnp.asarray(data))
+    return out
+
+
+PARTS = {"updates": updates, "same": same, "linear": linear, "words": words}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    chosen = parser.parse_args()
+    found = {}
+    for name in chosen.only:
+        found[name] = PARTS[name]()
+        print(name)
+        for key, value in found[name].items():
+            print(f"  {key}: {value}")
+    if chosen.json:
+        chosen.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
