@@ -133,14 +133,26 @@ def near_origin(
     args, kwargs = arguments
     like = start_params(climb.reader, climb.rows, start, given, key, args, kwargs)
     fixed = set(given or {}) | set(start(key, *args, **kwargs) if start is not None else {})
-    free = climb.free(like)
-    keys = random.split(random.fold_in(key, 1), len(free))
-    small = {
-        name: spread * random.normal(k, value.shape)
-        for k, (name, value) in zip(keys, free.items(), strict=True)
-    }
-    drawn = climb.constrain(small, like)
+    if fixed >= set(like):
+        return like
+
+    def draw(key: Array, like: Params) -> Params:
+        free = climb.free(like)
+        keys = random.split(key, len(free))
+        small = {
+            name: spread * random.normal(k, value.shape)
+            for k, (name, value) in zip(keys, free.items(), strict=True)
+        }
+        return climb.constrain(small, like)
+
+    # Compiled as one: the program is run for its constraints, which takes long op by op.
+    drawn = jax.jit(draw)(random.fold_in(key, 1), like)
     return {name: like[name] if name in fixed else drawn[name] for name in like}
+
+
+def first_state(climb: Climb, optimizer: Any, params: Params) -> Any:
+    """The optimiser's state at parameters."""
+    return jax.jit(lambda params: optimizer.init(climb.free(params)))(params)
 
 
 def optimizer_of(given: Any) -> Any:

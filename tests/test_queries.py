@@ -86,7 +86,8 @@ def test_completion_of_what_is_partly_seen():
 
 def test_measures_of_a_machine_are_those_of_the_paper():
     rows = VECTORS[[0, 3, 5, 6, 9, 15, 15, 2]]
-    found = measure(combination_machine, PARAMS, jnp.asarray(rows), num_causes=3)
+    judge = jax.jit(lambda p, data: measure(combination_machine, p, data, num_causes=3))
+    found = judge(PARAMS, jnp.asarray(rows))
     chance = {tuple(v): p for v, p in zip(VECTORS.tolist(), CHANCE, strict=True)}
     losses, errors, decoded = [], [], []
     for row in rows:
@@ -113,7 +114,8 @@ def test_measures_of_mixture_and_product():
     data = prototypes(random.key(0), copies=10, num_features=6, flip=0.1).data
     probs = jnp.array([[0.9, 0.2, 0.6, 0.3, 0.8, 0.5], [0.2, 0.7, 0.4, 0.6, 0.1, 0.5]])
     mixed = {"mixing": jnp.array([0.3, 0.7]), "probs": probs}
-    found = measure(bernoulli_mixture, mixed, data, num_components=2)
+    judge = jax.jit(lambda p, data: measure(bernoulli_mixture, p, data, num_components=2))
+    found = judge(mixed, data)
     each = np.stack(
         [np.where(data == 1, np.log(p), np.log1p(-p)).sum(1) for p in np.asarray(probs)], axis=1
     )
@@ -124,7 +126,7 @@ def test_measures_of_mixture_and_product():
     )
     decoded = each[np.arange(len(each)), joint.argmax(1)]
     np.testing.assert_allclose(found["reconstruction"].value, -decoded.mean() / bits, rtol=1e-4)
-    alone = measure(bernoulli_product, {"probs": probs[0]}, data)
+    alone = jax.jit(lambda p, data: measure(bernoulli_product, p, data))({"probs": probs[0]}, data)
     assert alone["log_loss"].value == alone["reconstruction"].value
     # Bit by bit: wrong where the less probable value is seen; the last is a tie.
     wrong = np.where(np.asarray(probs[0]) > 0.5, 1 - data, data)
@@ -178,7 +180,7 @@ def test_components_double_until_there_are_enough():
     """1 → 2 → 4 → 6: of the four the first two split; EM goes down in between."""
     data = prototypes(random.key(1), copies=30, num_features=8, flip=0.15).data
     method = SplittingEM(bernoulli_mixture, steps_per_size=4)
-    assert method.num_steps(6) == 16
+    assert method.num_steps(6) == 16 and SplittingEM(bernoulli_mixture).num_steps(45) == 140
     result = method.run(
         random.key(2), 16, data, num_components=6, record=lambda p: (p["mixing"], p["probs"])
     )

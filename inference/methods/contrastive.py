@@ -13,6 +13,7 @@ from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError
 from inference.ascent import (
     Climb,
+    first_state,
     linear_posterior,
     near_origin,
     open_climb,
@@ -103,7 +104,7 @@ class ContrastiveDivergence(Algorithm):
         count = self.num_chains if self.persistent else climb.rows.num_data
         shape = (count, climb.reader.anatomy.num_bits)
         hidden = random.bernoulli(key_chains, 0.5, shape).astype(float)
-        return ContrastiveState(params, self._optimizer().init(climb.free(params)), key, hidden)
+        return ContrastiveState(params, first_state(climb, self._optimizer(), params), key, hidden)
 
     def update(
         self, state: ContrastiveState, *args: Any, **kwargs: Any

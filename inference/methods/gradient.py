@@ -13,6 +13,7 @@ from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError
 from inference.ascent import (
     Climb,
+    first_state,
     linear_posterior,
     near_origin,
     open_climb,
@@ -92,7 +93,7 @@ class ExactGradient(Algorithm):
         climb = self._open(args, kwargs)
         key_start, key = random.split(rng_key)
         params = near_origin(climb, key_start, self.spread, init_params, self.start, (args, kwargs))
-        return GradientState(params, self._optimizer().init(climb.free(params)), key)
+        return GradientState(params, first_state(climb, self._optimizer(), params), key)
 
     def update(
         self, state: GradientState, *args: Any, **kwargs: Any

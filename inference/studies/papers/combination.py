@@ -68,37 +68,44 @@ def trial(setting: Setting, num_data: int, num_steps: int, key: Array) -> Trial:
     test = combination_target(key_test, num_data, scale=setting.scale).data
     sizes: dict[str, Any] = {"num_causes": UNITS}
 
-    gradient = ExactGradient(combination_machine, learning_rate=LEARNING_RATE, momentum=MOMENTUM)
-
-    def climb(start: Params | None, steps: tuple[int, ...]) -> list[Params]:
-        state = gradient.init(key_start, truth.data, init_params=start, **sizes)
-        step = lambda state, _: gradient.update(state, truth.data, **sizes)  # noqa: E731
-        met: list[Params] = []
-        for last, count in zip((0, *steps), steps, strict=False):
-            state, _ = lax.scan(step, state, None, length=count - last)
-            met.append(state.params)
-        return met
-
     pursuit = ProjectionPursuit(combination_machine, significant=False)
     state = pursuit.init(key_pursuit, truth.data, **sizes)
     step = lambda state, _: pursuit.update(state, truth.data, **sizes)  # noqa: E731
     state, _ = lax.scan(step, state, None, length=UNITS)
-    short, long = climb(state.params, (min(100, num_steps), num_steps))
+
+    gradient = ExactGradient(combination_machine, learning_rate=LEARNING_RATE, momentum=MOMENTUM)
+
+    def climb(start: Params) -> tuple[Params, Params]:
+        """Where gradient ascent is after 100 steps and at its end."""
+        state = gradient.init(key_start, truth.data, init_params=start, **sizes)
+        step = lambda state, _: gradient.update(state, truth.data, **sizes)  # noqa: E731
+        walk = lambda count, state: lax.fori_loop(0, count, lambda _, s: step(s, None)[0], state)  # noqa: E731
+        short = walk(min(100, num_steps), state)
+        return short.params, walk(max(num_steps - 100, 0), short).params
+
+    near_origin = gradient.init(key_start, truth.data, **sizes).params
+    starts = jax.tree.map(lambda *x: jnp.stack(x), near_origin, state.params)
+    (_, short), (plain, long) = (
+        [jax.tree.map(itemgetter(i), end) for i in range(2)] for end in lax.map(climb, starts)
+    )
     params = {
         "true_model": {"weights": truth.weights, "bias": truth.bias},
-        "gradient": climb(None, (num_steps,))[0],
+        "gradient": plain,
         "pursuit": state.params,
         "pursuit_gradient_100": short,
         "pursuit_gradient": long,
     }
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *params.values())
 
-    def judge(data: Array) -> dict[str, dict[str, Measure]]:
-        found = lax.map(lambda p: measure(combination_machine, p, data, **sizes), stacked)
-        place = {name: number for number, name in enumerate(params)}
-        return {name: jax.tree.map(itemgetter(i), found) for name, i in place.items()}
+    def judge(data: Array) -> dict[str, Measure]:
+        return lax.map(lambda p: measure(combination_machine, p, data, **sizes), stacked)
 
-    return Trial(params, judge(truth.data), judge(test))
+    found = lax.map(judge, jnp.stack([truth.data, test]))  # (both sets, rows of the table)
+    by_row = [
+        {name: jax.tree.map(itemgetter((part, i)), found) for i, name in enumerate(params)}
+        for part in range(2)
+    ]
+    return Trial(params, *by_row)
 
 
 def run(setting: Setting, options: argparse.Namespace) -> Outcome:

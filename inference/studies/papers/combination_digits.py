@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -17,7 +18,6 @@ from inference.algorithm import Algorithm
 from inference.ascent import without_normalizer
 from inference.local import Params
 from inference.measures import (
-    PerRow,
     chosen_bits,
     log_loss,
     reconstruction,
@@ -95,53 +95,56 @@ def one_run(size: Size, train: Array, test: Array, key: Array) -> Run:
     splitting = SplittingEM(bernoulli_mixture)
     pursuit = ProjectionPursuit(combination_machine, num_starts=1, significant=False)
     mixture = follow(splitting, keys[0], splitting.num_steps(size.units), parts)
-    found = follow(pursuit, keys[1], size.units, units)
-    better = follow(improved(), keys[2], size.steps, units, init_params=found)
+    strokes = follow(pursuit, keys[1], size.units, units)
+    better = follow(improved(), keys[2], size.steps, units, init_params=strokes)
 
     # A pixel that is never inked in training has a count too few to be sure of.
     odds = (train.sum(0) + 0.5) / (len(train) + 1.0)
     params = {
         "product": {"probs": odds},
         "mixture": mixture,
-        "combination": found,
+        "combination": strokes,
         "combination_improved": better,
     }
     base = 0.5 * jnp.log(odds / (1.0 - odds))
-    scores: dict[str, list] = {"train": [], "test": []}
-    errors = {}
-    programs: dict[str, tuple[Callable, dict]] = {
-        "product": (bernoulli_product, {}),
-        "mixture": (bernoulli_mixture, parts),
-    }
     columns = None
     if size.bits is not None:
         columns = chosen_bits(keys[4], len(train), train.shape[1], size.bits)
-    for number, (name, value) in enumerate(params.items()):
-        model, sizes = programs.get(name, (combination_machine, units))
-        shift = jnp.zeros(())
-        if name not in programs:
-            causes = causes_of(model, value, train, **units)
-            log_z = annealed(
-                random.fold_in(keys[3], number), causes, base=base,
-                num_chains=size.chains, num_steps=size.temperatures,
-            )  # fmt: skip
-            model, shift = without_normalizer(model), log_z.value
-            errors[name] = log_z.standard_error
-        for part, data in (("train", train), ("test", test)):
+
+    def judge(model: Callable, sizes: dict, value: Params, log_z: Array | float = 0.0) -> Any:
+        """Both sets of rows, one after the other: (2,) of each measure."""
+
+        def one(data: Array) -> dict[str, Array]:
             of = row_functions(model, value, data, **sizes)
-            scores[part].append(
-                {
-                    "log_loss": log_loss(partial(_less, shift, of.log_likelihood), data).value,
-                    "single_bit": single_bit(of.log_likelihood, data, columns).value,
-                    "reconstruction": reconstruction(of.log_decoded, data).value,
-                }
-            )
-    named = {part: dict(zip(params, found, strict=True)) for part, found in scores.items()}
-    return Run(params, named["train"], named["test"], errors)
+            return {
+                "log_loss": log_loss(lambda rows: of.log_likelihood(rows) - log_z, data).value,
+                "single_bit": single_bit(of.log_likelihood, data, columns).value,
+                "reconstruction": reconstruction(of.log_decoded, data).value,
+            }
 
+        return lax.map(one, jnp.stack([train, test]))
 
-def _less(shift: Array, log_likelihood: PerRow, rows: Array) -> Array:
-    return log_likelihood(rows) - shift
+    def judge_machine(given: tuple[Array, Params]) -> tuple[Any, Array]:
+        key, value = given
+        log_z = annealed(
+            key, causes_of(combination_machine, value, train, **units), base=base,
+            num_chains=size.chains, num_steps=size.temperatures,
+        )  # fmt: skip
+        model = without_normalizer(combination_machine)
+        return judge(model, units, value, log_z.value), log_z.standard_error
+
+    machines = [params["combination"], params["combination_improved"]]
+    both = jax.tree.map(lambda *x: jnp.stack(x), *machines)
+    found, errors = lax.map(judge_machine, (random.split(keys[3], 2), both))
+    scores = {
+        "product": judge(bernoulli_product, {}, params["product"]),
+        "mixture": judge(bernoulli_mixture, parts, params["mixture"]),
+        "combination": jax.tree.map(itemgetter(0), found),
+        "combination_improved": jax.tree.map(itemgetter(1), found),
+    }
+    train_scores, test_scores = (jax.tree.map(itemgetter(i), scores) for i in range(2))
+    error = {"combination": errors[0], "combination_improved": errors[1]}
+    return Run(params, train_scores, test_scores, error)
 
 
 def load(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
