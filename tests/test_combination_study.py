@@ -2,8 +2,11 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import random
 
 from inference.cli import main
 from inference.studies.papers import combination, combination_digits
@@ -28,24 +31,35 @@ def test_synthetic_command_writes_the_papers_table(tmp_path):
     assert figure.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_digits_command_takes_ones_own_rows(tmp_path):
-    """Images of 8×8 from a file: the first half trains; every row of the table has its measures."""
-    import jax
+def test_digits_command_takes_ones_own_rows(tmp_path, monkeypatch):
+    """Images of 8×8 from a file: the first half trains; every row of the table has its measures.
 
-    data = np.asarray(combination_target(jax.random.key(0), 120).data).astype(np.uint8)
+    The run itself is traced, not compiled: the methods in it have tests of their own.
+    """
+    given = {}
+
+    def traced(size, train, test, key):
+        given.update(size=size, train=train.shape, test=test.shape)
+        shapes = jax.eval_shape(lambda: one_run(size, train, test, key))
+        return jax.tree.map(lambda x: jnp.full(x.shape, 0.5, x.dtype), shapes)
+
+    one_run = combination_digits.one_run
+    monkeypatch.setattr(combination_digits, "one_run", traced)
+    data = np.asarray(combination_target(random.key(0), 120).data).astype(np.uint8)
     file, out, figure = (tmp_path / x for x in ("rows.npy", "digits.json", "digits.png"))
     np.save(file, data)
-    arguments = ["--data", str(file), "--units", "5", "--runs", "1", "--steps", "3"]
+    arguments = ["--data", str(file), "--units", "5", "--runs", "2", "--steps", "3"]
     arguments += ["--json", str(out), "--figure", str(figure)]
     assert main(["reproduce", "combination-digits", *arguments]) == 0
+    assert given["train"] == given["test"] == (60, 64)
+    assert given["size"].units == 5 and given["size"].steps == 3
     numbers = json.loads(out.read_text())
     assert list(numbers["table"]) == list(combination_digits.ROWS)
+    for row in numbers["table"].values():
+        assert {name: set(value) for name, value in row.items()} == {
+            name: {"train", "test"} for name in combination_digits.MEASURES
+        }
     assert numbers["rows"] == 60 and numbers["units"] == 5
-    product = numbers["table"]["product"]
-    rate = (data[:60].sum(0) + 0.5) / 61
-    loss = np.where(data[60:] == 1, np.log2(rate), np.log2(1 - rate)).mean()
-    np.testing.assert_allclose(product["log_loss"]["test"], -loss, rtol=1e-4)
-    assert product["reconstruction"] == product["log_loss"]
     assert set(numbers["log_normalizer_error"]) == {"combination", "combination_improved"}
     assert figure.read_bytes()[:4] == b"\x89PNG"
 

@@ -57,8 +57,9 @@ class ContrastiveDivergence(Algorithm):
     >>> from ppl_models.data import combination_target
     >>> data = combination_target(random.key(0), 200).data[:, :6]
     >>> method = ContrastiveDivergence(combination_machine, persistent=True)
-    >>> method.run(random.key(1), 20, data, num_causes=40).params["weights"].shape
-    (40, 6)
+    >>> state = jax.eval_shape(lambda: method.init(random.key(1), data, num_causes=40))
+    >>> state.params["weights"].shape, state.hidden.shape
+    ((40, 6), (500, 40))
     """
 
     def __init__(

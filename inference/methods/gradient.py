@@ -55,9 +55,11 @@ class ExactGradient(Algorithm):
     >>> from ppl_models import combination_machine
     >>> from ppl_models.data import combination_target
     >>> data = combination_target(random.key(0), 200).data[:, :6]
-    >>> result = ExactGradient(combination_machine).run(random.key(1), 20, data, num_causes=2)
-    >>> result.params["weights"].shape, bool(result.losses[-1] < result.losses[0])
-    ((2, 6), True)
+    >>> method = ExactGradient(combination_machine)
+    >>> state = method.init(random.key(1), data, num_causes=2)
+    >>> state, loss = jax.jit(lambda state: method.update(state, data, num_causes=2))(state)
+    >>> bool(loss > 200 * 6 * 0.6)  # near the origin: log 2 a bit
+    True
     """
 
     def __init__(

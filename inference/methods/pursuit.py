@@ -59,9 +59,9 @@ class ProjectionPursuit(Algorithm):
     >>> from ppl_models.data import combination_target
     >>> data = combination_target(random.key(0), 500).data
     >>> pursuit = ProjectionPursuit(combination_machine)
-    >>> units = pursuit.run(random.key(1), 10, data, num_causes=10, tolerance=0.0).params
-    >>> units["weights"].shape
-    (10, 64)
+    >>> state = pursuit.init(random.key(1), data, num_causes=10)
+    >>> state.params["weights"].shape, state.residual.shape
+    ((10, 64), (500, 64))
     """
 
     def __init__(
