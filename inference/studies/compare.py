@@ -20,8 +20,10 @@ from inference.symmetry import align
 
 BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
 """Distributions of a bit."""
-MOST_CELLS = 1000
+MOST_CELLS = 500
 """Held-out cells that are predicted from the rest of their rows, for calibration."""
+NUM_NODES = 11
+"""Of the quadrature that scores, in each dimension; its error is in every row of the table."""
 HELD_OUT = 0.25
 MOST_SHOWN = 500
 """Rows of the table that figures show, such as a map."""
@@ -161,13 +163,13 @@ def _field(
         seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
         cells = np.argwhere(seen[test])
         cells = cells[np.random.default_rng(0).permutation(len(cells))[:MOST_CELLS]]
-        asked = ask(model, values[test], cells, mask=seen[test], **sizes)
+        asked = ask(model, values[test], cells, mask=seen[test], num_nodes=NUM_NODES, **sizes)
         bits = values[test][cells[:, 0], cells[:, 1]]
     true = None if truth is None else {x: np.asarray(v) for x, v in truth.items()}
-    return Field(
-        model, likelihood(model, *known[0], **known[1]), likelihood(model, *new[0], **new[1]),
-        known, true, asked, bits,
-    )  # fmt: skip
+    train_rows, test_rows = (
+        likelihood(model, *args, num_nodes=NUM_NODES, **kwargs) for args, kwargs in (known, new)
+    )
+    return Field(model, train_rows, test_rows, known, true, asked, bits)
 
 
 def _run(

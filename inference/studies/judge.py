@@ -21,7 +21,7 @@ from inference.prediction import answer, calibration
 from inference.studies.contenders import Contender
 from inference.symmetry import align
 
-MOST_DRAWS = 200
+MOST_DRAWS = 100
 """Draws that are scored, evenly spaced; more change a mean by less than its own error."""
 
 
