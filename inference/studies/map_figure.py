@@ -49,12 +49,14 @@ def draw_map(
     label: ArrayLike | None = None,
     behind: ArrayLike | None = None,
     ellipses: bool = True,
+    most_ellipses: int = MOST_ELLIPSES,
     title: str | None = None,
 ) -> Axes:
     """Posterior means, sized by how many rows share one, with ellipses of one standard deviation.
 
     :param label: what colours the rows, and marks them, so that it also shows in grey.
     :param behind: means of other data, shown faintly.
+    :param most_ellipses: of more, a sample is drawn.
     """
     from matplotlib.collections import EllipseCollection
 
@@ -69,8 +71,8 @@ def draw_map(
     if ellipses:
         # Many ellipses are a fog: a fair sample of them tells as much.
         chosen = np.arange(len(spots.rows))
-        if len(chosen) > MOST_ELLIPSES:
-            chosen = np.random.default_rng(0).choice(chosen, MOST_ELLIPSES, replace=False)
+        if len(chosen) > most_ellipses:
+            chosen = np.random.default_rng(0).choice(chosen, most_ellipses, replace=False)
         values, vectors = np.linalg.eigh(spots.covariance[chosen])
         width, height = 2.0 * np.sqrt(np.maximum(values, 0.0)).T
         angle = np.degrees(np.arctan2(vectors[:, 1, 0], vectors[:, 0, 0]))

@@ -44,18 +44,20 @@ def render(found: Comparison) -> bytes:
     from inference.studies.report_figures import figures
 
     title = escape(f"{found.model}: bespoke against generic inference")
+    made = figures(found)
+    said = [f"<li>{linked(words, [name])}</li>" for name, words in found.verdict]
     parts = [
         f"<h1>{title}</h1>",
         f'<p class="lead">{linked(found.headline, list(found.rows))}</p>',
         f"<p>{escape(_about(found))}</p>",
         _table(found),
-        _figures(figures(found)),
-        "<h2>Verdict</h2><ul>",
+        _figures(made[:2]),  # the race and its end
+        "<h2>Verdict</h2>",
+        f"<ul>{''.join(said)}</ul>",
+        _figures(made[2:]),
+        f'<h2 id="rules">By which rules</h2>{_rules()}',
+        _settings(found),
     ]
-    for name, words in found.verdict:
-        parts.append(f"<li>{linked(words, [name])}</li>")
-    parts.append(f'</ul><h2 id="rules">By which rules</h2>{_rules()}')
-    parts.append(_settings(found))
     page = PAGE.format(title=title, style=STYLE, body="\n".join(parts))
     return page.encode()
 
@@ -100,9 +102,10 @@ def _about(found: Comparison) -> str:
         " The comparison was interrupted: methods are missing." if about["interrupted"] else ""
     )
     return (
-        f"{about.get('words', 'Data')}: {about['num_data']} rows of {about['num_features']} "
-        f"columns{missing}; {about['num_train']} rows to learn from, the rest held out. Likelihood "
-        f"of a row: {about['likelihood']}, the same for all methods.{referred}{stopped}"
+        f"Data: {about.get('words', 'a table')}; {about['num_data']} rows of "
+        f"{about['num_features']} columns{missing}; {about['num_train']} rows to learn from, the "
+        f"rest held out. Likelihood of a row: {about['likelihood']}, the same "
+        f"for all methods.{referred}{stopped}"
     )
 
 
@@ -149,8 +152,10 @@ def _cell(row: dict[str, Any], column: str) -> str:
     value, form = row.get(column), COLUMNS[column][1]
     if value is None:
         return "<td></td>"
-    text = (f"{value:.2g}" if value < 10 else f"{value:.0f}") if form == "seconds" else ""
-    return f'<td title="{value:.6g}">{text or form.format(value)}</td>'
+    if form == "seconds":
+        form = "{:.2g}" if value < 10 else "{:.0f}"
+    text = re.sub(r"^-(0\.?0*%?)$", r"\1", form.format(value))  # no nought is negative
+    return f'<td title="{value:.6g}">{text}</td>'
 
 
 def _figures(made: list[tuple[str, str, str]]) -> str:
@@ -189,10 +194,11 @@ def _settings(found: Comparison) -> str:
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #d5d9de;
-  --mark: #e8f1fb; --faint: #6b7280; --link: #0b5cad; --hit: #fff3c4; }
+  --mark: #e8f1fb; --faint: #6b7280; --link: #0b5cad; --hit: #fff3c4;
+  --blue: #0072b2; --red: #d55e00; --green: #009e73; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e3e7ec; --paper: #14171b; --line: #363c44; --mark: #1d2c3d; --faint: #8b95a1;
-    --link: #8ec5ff; --hit: #4a3d0c; } }
+    --link: #8ec5ff; --hit: #4a3d0c; --blue: #4aa8e8; --red: #f0803c; --green: #2fc39a; } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);

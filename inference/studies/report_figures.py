@@ -23,6 +23,14 @@ INK = "#123456"
 """Drawn in this colour, then replaced by the page's own."""
 WIDTH = 6.0
 """Inches. On a phone the letters of such a figure still have ten pixels."""
+PAGE_COLOURS = {
+    "#000000": "currentColor",
+    "#ffffff": "var(--paper)",
+    "#737373": "var(--faint)",
+    "#0072b2": "var(--blue)",
+    "#d55e00": "var(--red)",
+    "#009e73": "var(--green)",
+}
 MARKS = "osD^vPXh<>*"
 LEAST = 1e-4
 """Nats a row: what is nearer to the best is drawn there, for a logarithm has no nought."""
@@ -127,7 +135,7 @@ def draw_paths(found: Comparison) -> Figure:
 
     done, style = ranked(found), styles(found)
     best = max(found.rows[name]["held_out"] for name in done)
-    figure = Figure(figsize=(WIDTH, 4.4 + 0.1 * len(done)))
+    figure = Figure(figsize=(WIDTH, 4.2))
     axes = figure.subplots()
     axes.axhline(0.01, color=INK, linewidth=0.8, linestyle=":")
     for name in done:
@@ -175,7 +183,7 @@ def draw_reliability(found: Comparison, told: list[str]) -> Figure:
     from matplotlib.figure import Figure
 
     style = styles(found)
-    figure = Figure(figsize=(WIDTH, 5.0 + 0.1 * len(told)))
+    figure = Figure(figsize=(WIDTH, 5.0))
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
     for name in told:
@@ -192,9 +200,10 @@ def draw_recovery(found: Comparison, sites: list[str], most: int = 6) -> Figure:
     from matplotlib.figure import Figure
 
     shown = [x for x in ranked(found) if _same_shapes(found.params[x], found.truth, sites)][:most]
-    columns = min(3, max(1, len(shown)))
+    widest = 3 if max(map(len, shown), default=0) <= 16 else 2  # names stand above the panels
+    columns = min(widest, max(1, len(shown)))
     rows = max(1, -(-len(shown) // columns))
-    figure = Figure(figsize=(WIDTH, 0.5 + (WIDTH / columns) * rows * 0.92))
+    figure = Figure(figsize=(WIDTH, 1.2 + (WIDTH / columns) * rows))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     every = np.concatenate([np.ravel(found.truth[x]) for x in sites])
     low, high = float(every.min()), float(every.max())
@@ -227,7 +236,9 @@ def _same_shapes(params: dict, truth: dict, sites: list[str]) -> bool:
 def legend_below(figure: Figure, names: list[str]) -> None:
     """A legend that takes its own room: nothing is drawn over, nothing is cut off."""
     columns = max(1, min(3, 58 // (max(map(len, names)) + 6)))
-    figure.legend(loc="outside lower center", ncols=columns, fontsize=11)
+    lines = -(-len(names) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.25 * lines)
+    figure.legend(loc="outside lower center", ncols=columns, fontsize=11, markerscale=1.4)
 
 
 def as_svg(picture: Picture, prefix: str) -> str:
@@ -245,7 +256,9 @@ def as_svg(picture: Picture, prefix: str) -> str:
     text = as_picture(figure, ".svg").decode()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
     if not picture.pale:
-        text = text.replace("#000000", "currentColor").replace("#ffffff", "var(--paper)")
+        # Lines and marks are lighter on a dark ground: the style of the page has both.
+        for drawn, shown in PAGE_COLOURS.items():
+            text = text.replace(drawn, shown)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
     text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)  # HTML knows what an SVG is

@@ -35,7 +35,7 @@ class Places(NamedTuple):
 def locate(found: Comparison, method: str) -> Places | None:
     """Posterior means and covariances under a method's parameters; None without two factors."""
     params, table = found.params[method], found.table
-    if "values" not in table or np.shape(params.get("weights"))[:1] != (2,):
+    if "values" not in table or len(params["weights"]) != 2:
         return None
     nodes = np.stack(np.meshgrid(GRID, GRID, indexing="ij"), -1).reshape(-1, 2)
     score = log_likelihoods(found, params, nodes)
@@ -81,8 +81,8 @@ def _mixed(
     from ppl_models.mixed_trait import Layout
 
     layout = Layout.of(kinds)
-    real, bits, levels = (np.asarray(x) if hasattr(x, "ndim") else x
-                          for x in layout.split(predictors))  # fmt: skip
+    each_kind: Any = predictors
+    real, bits, levels = layout.split(each_kind)
     at = layout.binary
     total = _bits(values[:, at], seen[:, at], -np.logaddexp(0, -bits), -np.logaddexp(0, bits))
     for place, column in enumerate(layout.real):

@@ -7,20 +7,22 @@ some rows of the table. A user's own program has none of them: nobody knows what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inference.studies.report_figures import INK, WIDTH, Picture, legend_below, ranked
+from inference.studies.report_figures import INK, WIDTH, Picture, legend_below, ranked, styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from inference.studies.compare import Comparison
+    from inference.studies.report_map import Places
 
 MOST_UNITS = 10
 MOST_METHODS = 6
 MORPH_STEPS = 9
+MOST_ELLIPSES = 40
 
 
 def model_pictures(found: Comparison) -> Iterator[Picture]:
@@ -68,25 +70,23 @@ def maps(found: Comparison) -> Iterator[Picture]:
         yield Picture(
             f"Map by {name}",
             "Where the rows lie: posterior means of the two factors, larger where rows coincide, "
-            "with ellipses of one standard deviation. On one side of each line its bit is more "
-            "likely 1 than 0.",
+            "some with an ellipse of one standard deviation. On one side of each line its bit is "
+            "more likely 1 than 0.",
             f"Scatter of {len(places.mean)} rows on two factors, with decision lines.",
-            draw_places(found, name),
+            draw_places(found, name, places),
         )
 
 
-def draw_places(found: Comparison, name: str) -> Figure:
+def draw_places(found: Comparison, name: str, places: Places) -> Figure:
     from matplotlib.figure import Figure
 
     from inference.studies.map_figure import draw_lines, draw_map
-    from inference.studies.report_map import label_lines, locate, predictors_of_bits
+    from inference.studies.report_map import label_lines, predictors_of_bits
 
-    places = locate(found, name)
-    assert places is not None
-    figure = Figure(figsize=(WIDTH, 6.2))
+    figure = Figure(figsize=(WIDTH, 5.8))
     axes = figure.subplots()
     label = np.where(found.table["held_out"], "held out", "learned from")
-    draw_map(axes, places.mean, places.covariance, label=label)
+    draw_map(axes, places.mean, places.covariance, label=label, most_ellipses=MOST_ELLIPSES)
     if (legend := axes.get_legend()) is not None:
         legend.remove()
         legend_below(figure, ["held out", "learned from"])
@@ -107,12 +107,15 @@ def spectra(found: Comparison) -> Iterator[Picture]:
 
     noise = setting(found, "noise", 1.0)
     each = compared(found, "weights", ranked(found)[:MOST_METHODS])
-    values = {
-        name: np.linalg.eigvalsh(np.asarray(implied_correlation({"weights": w}, noise), float))
-        for name, w in each.items()
-    }
-    figure = Figure(figsize=(WIDTH, 4.4 + 0.1 * len(values)))
-    axes = spectrum(figure.subplots(), values)
+    values = {}
+    for name, weights in each.items():
+        params: Any = {"weights": weights}
+        values[name] = np.linalg.eigvalsh(np.asarray(implied_correlation(params, noise)))
+    figure = Figure(figsize=(WIDTH, 4.2))
+    axes = figure.subplots()
+    drawn = {"truth": INK, **{name: one["color"] for name, one in styles(found).items()}}
+    axes.set_prop_cycle(color=[drawn[name] for name in values])
+    spectrum(axes, values)
     axes.set_ylim(bottom=0.0)
     if (legend := axes.get_legend()) is not None:
         legend.remove()
@@ -146,10 +149,10 @@ def morphs(found: Comparison) -> Iterator[Picture]:
     bits = (path @ params["weights"] + params["bias"] > 0).astype(float)
     shape = image_shape(found, bits.shape[1])
     if shape is None:
-        figure = Figure(figsize=(WIDTH, 1.2 + WIDTH * MORPH_STEPS / max(bits.shape[1], 12)))
-        axes = image_grid(figure, bits[:, None, None, :].transpose(0, 2, 1, 3), signed=False)
-        axes.set_ylabel("from one row to the other")
-        axes.set_xlabel("columns")
+        figure = Figure(figsize=(WIDTH, 0.6 + WIDTH * MORPH_STEPS / max(bits.shape[1], 12)))
+        axes = image_grid(figure, bits[None, None], signed=False)
+        axes.set_ylabel("from one row to the other", color=INK)
+        axes.set_xlabel("columns", color=INK)
     else:
         figure = Figure(figsize=(WIDTH, 1.3))
         image_grid(figure, bits.reshape(1, -1, *shape), signed=False)
@@ -217,7 +220,8 @@ def layers(found: Comparison) -> Iterator[Picture]:
     below: dict[str, np.ndarray] = {}
     number = 1
     while each := compared(found, f"weights_{number}", chiefs(found)):
-        turned = {name: np.asarray(strengths(value)) for name, value in each.items()}
+        weights: dict[str, Any] = each
+        turned = {name: np.asarray(strengths(value)) for name, value in weights.items()}
         # Of a higher layer: the inputs that its units turn on through those below.
         below = {x: v @ below[x] if number > 1 else v for x, v in turned.items()}
         count, size = next(iter(below.values())).shape
@@ -244,9 +248,9 @@ def draw_hintons(
     units = min(MOST_UNITS, next(iter(each.values())).shape[0])
     if largest is None:
         largest = max(float(np.abs(value[:units]).max()) for value in each.values())
-    columns = units if shape else 1
+    columns = max(units, 4) if shape else 1  # a few of them are not blown up
     size = next(iter(each.values())).shape[1]
-    height = min(1.3, WIDTH / units) if shape else WIDTH * units / size
+    height = WIDTH / columns if shape else WIDTH * units / size
     figure = Figure(figsize=(WIDTH, len(each) * (height + 0.35)))
     grid = figure.subplots(len(each), columns, squeeze=False)
     for row, (name, value) in zip(grid, each.items(), strict=True):
@@ -254,8 +258,10 @@ def draw_hintons(
         if shape is None:
             hinton(row[0], value[:units], largest=largest)
             continue
-        for axes, unit in zip(row, value, strict=False):
+        for axes, unit in zip(row, value[:units], strict=False):
             hinton(axes, unit.reshape(shape), largest=largest)
+        for axes in row[units:]:
+            axes.set_visible(False)
     return figure
 
 
