@@ -12,6 +12,8 @@ from jax import Array
 
 from inference.acceleration import chart
 from inference.continuous import (
+    FactorReader,
+    Rule,
     about_modes,
     chunk_of,
     climb,
@@ -59,53 +61,120 @@ def standard_errors(
     reader, rows = open_factors(model, args, kwargs, None)
     rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
     params = {name: jnp.asarray(value, float) for name, value in params.items()}
-    space = chart(params, maps_of(reader, rows, params))
     size = chunk_of(chunk_size, len(rule.points) * width(rows), rows.num_data)
 
-    def information(rows: Rows, params: Params) -> Array:
-        def up(arguments: Arguments, extra: None, start: Array) -> Array:
-            del extra, start
-            zero = jnp.zeros((size, reader.num_factors))
-            return climb(reader.at(size), params, arguments, zero, 15)
+    def compute(rows: Rows, params: Params) -> Array:
+        return _information(reader, rule, size, rows, params)
 
-        modes = map_over_chunks(up, rows, size, None)
+    found = compiled({}, "information", compute, rows, params)
+    many = _errors(reader, rows, found[None], jax.tree.map(lambda x: x[None], params))
+    return {name: value[0] for name, value in many.items()}
 
-        def part(vector: Array, arguments: Arguments, modes: Array, fresh: Array) -> Array:
-            # The nodes stay where the parameters at hand put them: the sum is smooth in the others.
-            moved = about_modes(reader.at(size), params, arguments, modes, rule)
-            moved = jax.lax.stop_gradient(moved)
-            return fresh @ weigh(reader.at(size), space.build(vector), arguments, moved)[0]
 
-        point = space.flatten(params)
+def many_standard_errors(
+    model: Callable,
+    params: Params,
+    data: Array,
+    *,
+    num_nodes: int | None = None,
+    **kwargs: Any,
+) -> Params:
+    """`standard_errors` for many data sets of one shape, in one compiled call.
 
-        def along(direction: Array) -> Array:
-            def chunk(arguments: Arguments, modes: Array, fresh: Array) -> Array:
-                slope = jax.grad(lambda v: part(v, arguments, modes, fresh))
-                return jax.jvp(slope, (point,), (direction,))[1]
+    Where the parameters are no maximum, their errors are NaN.
 
-            return sum_over_chunks(chunk, rows, size, modes)
+    :param params: (num_sets, ...) by site; data: (num_sets, num_data, num_features).
+    """
+    reader, rows = open_factors(model, (data[0],), kwargs, None)
+    rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
+    size = chunk_of(None, len(rule.points) * width(rows), rows.num_data)
+    hollow = rows._replace(leaves=())
 
-        return -jax.lax.map(along, jnp.eye(len(point)))
+    def one(params: Params, table: Array) -> Array:
+        return _information(reader, rule, size, hollow._replace(leaves=(table,)), params)
 
-    found = compiled({}, "information", information, rows, params)
-    matrix = np.asarray(found, np.float64)
-    covariance = _constrained(0.5 * (matrix + matrix.T), space, params, rotates(model))
-    errors = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
+    return _errors(reader, rows, jax.jit(jax.vmap(one))(params, data), params, definite=True)
+
+
+def _information(reader: FactorReader, rule: Rule, size: int, rows: Rows, params: Params) -> Array:
+    """Minus the Hessian of the log likelihood of all rows in the unconstrained parameters."""
+    space = chart(params, maps_of(reader, rows, params))
+
+    def up(arguments: Arguments, extra: None, start: Array) -> Array:
+        del extra, start
+        zero = jnp.zeros((size, reader.num_factors))
+        return climb(reader.at(size), params, arguments, zero, 15)
+
+    modes = map_over_chunks(up, rows, size, None)
+
+    def part(vector: Array, arguments: Arguments, modes: Array, fresh: Array) -> Array:
+        # The nodes stay where the parameters at hand put them: the sum is smooth in the others.
+        moved = about_modes(reader.at(size), params, arguments, modes, rule)
+        moved = jax.lax.stop_gradient(moved)
+        return fresh @ weigh(reader.at(size), space.build(vector), arguments, moved)[0]
+
+    point = space.flatten(params)
+
+    def along(direction: Array) -> Array:
+        def chunk(arguments: Arguments, modes: Array, fresh: Array) -> Array:
+            slope = jax.grad(lambda v: part(v, arguments, modes, fresh))
+            return jax.jvp(slope, (point,), (direction,))[1]
+
+        return sum_over_chunks(chunk, rows, size, modes)
+
+    return -jax.lax.map(along, jnp.eye(len(point)))
+
+
+def _errors(
+    reader: FactorReader, rows: Rows, information: Array, params: Params, definite: bool = False
+) -> Params:
+    """Errors of each of many sets of parameters, given their information (num_sets, p, p)."""
+    maps = maps_of(reader, rows, jax.tree.map(lambda x: x[0], params))
+    turns = rotates(reader.model) and params["weights"].shape[1] > 1
+
     # Errors of the unconstrained parameters, carried over to the constrained ones by their slope.
-    scale = jax.jvp(space.build, (space.flatten(params),), (jnp.asarray(errors, float),))[1]
-    return {name: jnp.abs(value) for name, value in scale.items()}
+    @jax.jit
+    @jax.vmap
+    def carry(params: Params, errors: Array) -> Params:
+        space = chart(params, maps)
+        scale = jax.jvp(space.build, (space.flatten(params),), (errors,))[1]
+        return {name: jnp.abs(value) for name, value in scale.items()}
+
+    # (num_sets, constraints, p): the directions that leave the canonical form.
+    @jax.jit
+    @jax.vmap
+    def normals(params: Params) -> Array:
+        space = chart(params, maps)
+        above = np.triu_indices(params["weights"].shape[0], 1)
+
+        def off_diagonal(vector: Array) -> Array:
+            weights = space.build(vector)["weights"]
+            return (weights @ weights.T)[above]
+
+        return jax.jacobian(off_diagonal)(space.flatten(params))
+
+    matrix = np.asarray(information, np.float64)  # small, and often ill-conditioned
+    matrix = 0.5 * (matrix + np.swapaxes(matrix, -1, -2))
+    normal = np.asarray(normals(params), np.float64) if turns else None
+    return carry(params, jnp.asarray(_deviations(matrix, normal, definite), float))
 
 
-def _constrained(matrix: np.ndarray, space: Any, params: Params, turns: bool) -> np.ndarray:
-    """The inverse of the information on the surface of canonical parameters."""
-    if not turns or params["weights"].shape[0] == 1:
-        return np.linalg.inv(matrix)
-    above = np.triu_indices(params["weights"].shape[0], 1)
+def _deviations(matrix: np.ndarray, normal: np.ndarray | None, definite: bool) -> np.ndarray:
+    """Roots of the diagonal of the inverse information, on the surface of canonical parameters.
 
-    def off_diagonal(vector: Array) -> Array:
-        weights = space.build(vector)["weights"]
-        return (weights @ weights.T)[above]
-
-    normal = np.asarray(jax.jacobian(off_diagonal)(space.flatten(params)), np.float64)
-    span = np.linalg.svd(normal, full_matrices=True)[2][len(normal) :].T
-    return span @ np.linalg.inv(span.T @ matrix @ span) @ span.T
+    :param definite: NaN where the parameters are no maximum: the information is not positive there.
+    """
+    span = np.broadcast_to(np.eye(matrix.shape[-1]), matrix.shape)
+    if normal is not None:
+        turned = np.linalg.svd(normal, full_matrices=True)[2]
+        span = np.swapaxes(turned[:, normal.shape[1] :], -1, -2)
+    within = np.swapaxes(span, -1, -2) @ matrix @ span
+    sound = np.ones(len(within), bool)
+    if definite:
+        some = np.eye(within.shape[-1])
+        sound &= np.isfinite(within).all((-1, -2))
+        sound &= np.linalg.eigvalsh(np.where(sound[:, None, None], within, some))[:, 0] > 0.0
+        within = np.where(sound[:, None, None], within, some)
+    covariance = span @ np.linalg.inv(within) @ np.swapaxes(span, -1, -2)
+    diagonal = np.maximum(np.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
+    return np.where(sound[:, None], np.sqrt(diagonal), np.nan)
