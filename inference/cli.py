@@ -26,6 +26,7 @@ COMMANDS = (
     "inference.studies.using",
     "inference.studies.comparing",
     "inference.studies.reporting",
+    "inference.studies.calibrating",
     "inference.studies.reproduce",
     "inference.studies.map",
 )

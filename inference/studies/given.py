@@ -40,12 +40,17 @@ def add_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
 
     :param optional: without --data there is an example for every public program.
     """
-    parser.add_argument("model", metavar="MODEL", help="a public program, or module:function")
+    add_program_options(parser)
     more = "; by default an example drawn from the program" if optional else ""
     parser.add_argument(
         "--data", metavar="FILE", required=not optional, help=f"the table, one datum a row{more}"
     )
     parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+
+
+def add_program_options(parser: argparse.ArgumentParser) -> None:
+    """MODEL and --set: for a command that makes its own data."""
+    parser.add_argument("model", metavar="MODEL", help="a public program, or module:function")
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",

@@ -1,0 +1,164 @@
+"""One Bayesian method on many data sets of one shape: one compiled run, `vmap` over the data sets.
+
+What `inference.baselines` does for one table with several chains, this does for several tables with
+one chain each. Warm-up, draws and all happen in one call; there is no clock and no budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.infer
+import optax
+from jax import Array, lax, random
+from numpyro.infer import NUTS, SVI, Trace_ELBO
+from numpyro.infer.mcmc import MCMCKernel
+
+from inference.anatomy import Anatomy, ProgramError, inspect
+from inference.baselines import GUIDES, differentiable
+from inference.local import Params
+from inference.methods.gibbs import BinaryGibbs
+
+MAX_TREE_DEPTH = 5
+"""All data sets wait for the one whose trajectory is longest: NUTS may take 2⁵ − 1 steps a draw.
+Wherever a trajectory is cut off, the posterior stays invariant; only the draws may be nearer."""
+
+
+class ManyDraws(NamedTuple):
+    """Draws of the parameters given each data set."""
+
+    params: Params  # (num_sets, num_samples, ...) by site
+    diverging: Array  # (num_sets, num_samples), False where a method knows no divergence
+
+
+Runner = Callable[..., ManyDraws]
+
+
+def many_nuts(
+    model: Callable,
+    rng_key: Array,
+    data: Array,
+    *,
+    num_warmup: int = 200,
+    num_samples: int = 300,
+    **kwargs: Any,
+) -> ManyDraws:
+    """NUTS on all continuous sites, discrete latents summed out, for each of ``data[i]``."""
+    anatomy = inspect(model, (data[0],), kwargs)
+
+    def kernel() -> MCMCKernel:
+        return NUTS(differentiable(model, anatomy), max_tree_depth=MAX_TREE_DEPTH)
+
+    return _sample(kernel, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
+
+
+def many_binary_gibbs(
+    model: Callable,
+    rng_key: Array,
+    data: Array,
+    *,
+    num_warmup: int = 200,
+    num_samples: int = 300,
+    **kwargs: Any,
+) -> ManyDraws:
+    """`BinaryGibbs` for the bits and NUTS for the parameters in turn, for each of ``data[i]``."""
+    anatomy = inspect(model, (data[0],), kwargs)
+    problem = no_binary_gibbs(anatomy)
+    if problem is not None:
+        raise ProgramError(problem)
+    names = list(anatomy.names)
+    others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=MAX_TREE_DEPTH)
+
+    def kernel() -> MCMCKernel:
+        return numpyro.infer.Gibbs([(BinaryGibbs(model), names), (others, None)])
+
+    return _sample(kernel, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
+
+
+def no_binary_gibbs(anatomy: Anatomy) -> str | None:
+    """Why `many_binary_gibbs` does not apply, or None."""
+    if not anatomy.binary:
+        return "it samples binary latents"
+    if not hasattr(numpyro.infer, "Gibbs"):
+        return "NumPyro has Gibbs from 0.22 on: this one is older"
+    return None
+
+
+def many_svi(
+    model: Callable,
+    rng_key: Array,
+    data: Array,
+    *,
+    guide: str = "mean_field",
+    num_steps: int = 1500,
+    step_size: float = 0.03,
+    num_samples: int = 300,
+    **kwargs: Any,
+) -> ManyDraws:
+    """Variational inference with one of `inference.baselines.GUIDES`, for each of ``data[i]``.
+
+    >>> from ppl_models import bernoulli_product
+    >>> data = random.bernoulli(random.key(0), 0.3, (7, 20, 2)).astype(float)
+    >>> found = many_svi(bernoulli_product, random.key(1), data, num_steps=20, num_samples=10)
+    >>> found.params["probs"].shape
+    (7, 10, 2)
+    """
+    anatomy = inspect(model, (data[0],), kwargs)
+    program = differentiable(model, anatomy)
+    optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
+
+    def one(key: Array, table: Array) -> ManyDraws:
+        # A guide remembers where it began: one for each trace.
+        chosen = GUIDES[guide](program)
+        engine = SVI(program, chosen, optimiser, Trace_ELBO(4))
+        key_init, key_draw = random.split(key)
+        state = engine.init(key_init, table, **kwargs)
+
+        def step(state: Any, _: None) -> tuple[Any, None]:
+            return engine.update(state, table, **kwargs)[0], None
+
+        state = lax.scan(step, state, None, length=num_steps)[0]
+        draws = chosen.sample_posterior(
+            key_draw, engine.get_params(state), sample_shape=(num_samples,)
+        )
+        never = jnp.zeros(num_samples, bool)
+        return ManyDraws({x: draws[x] for x in anatomy.parameters}, never)
+
+    return jax.jit(jax.vmap(one))(random.split(rng_key, len(data)), data)
+
+
+def _sample(
+    make_kernel: Callable[[], MCMCKernel],
+    anatomy: Anatomy,
+    rng_key: Array,
+    data: Array,
+    num_warmup: int,
+    num_samples: int,
+    kwargs: dict[str, Any],
+) -> ManyDraws:
+    def one(key: Array, table: Array) -> ManyDraws:
+        # Kernels keep what they learn at `init`: one for each trace, none outlives it.
+        kernel = make_kernel()
+        state = kernel.init(key, num_warmup, None, model_args=(table,), model_kwargs=kwargs)
+        finish = kernel.postprocess_fn((table,), kwargs)
+
+        def step(state: Any, _: None) -> tuple[Any, Any]:
+            state = kernel.sample(state, (table,), kwargs)
+            sites = finish(getattr(state, kernel.sample_field))
+            kept = {x: sites[x] for x in anatomy.parameters}  # not the latents of every row
+            return state, ManyDraws(kept, _diverging(state))
+
+        # One loop for both: what is compiled twice takes twice as long.
+        found = lax.scan(step, state, None, length=num_warmup + num_samples)[1]
+        return jax.tree.map(lambda x: x[num_warmup:], found)
+
+    return jax.jit(jax.vmap(one))(random.split(rng_key, len(data)), data)
+
+
+def _diverging(state: Any) -> Array:
+    parts = [state, *getattr(state, "block_states", ())]
+    found = [x.diverging for x in parts if hasattr(x, "diverging")]
+    return jnp.any(jnp.stack(found)) if found else jnp.zeros((), bool)

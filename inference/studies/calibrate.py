@@ -1,0 +1,159 @@
+"""Simulation-based calibration of every Bayesian method on a program: run, rank, judge.
+
+One method is one compiled run over all trials (`inference.many`); the scalars whose ranks are taken
+do not depend on the names of hidden units (`inference.invariants`); whether the ranks are uniform
+is decided exactly (`inference.calibration`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array, random
+
+from inference.anatomy import Anatomy, inspect
+from inference.calibration import LEVEL, p_value, ranks, shape, together
+from inference.invariants import scalars
+from inference.local import Params
+from inference.many import ManyDraws, many_binary_gibbs, many_nuts, many_svi, no_binary_gibbs
+from inference.studies.coverage import coverage, no_coverage
+from inference.studies.trials import Trials
+from ppl_models.data import InputError
+
+NUM_DRAWS = 99
+"""Draws that the truth is ranked among: a hundred ranks."""
+THIN = 3
+"""Draws of a sampler from which one is kept: ranks are uniform among independent draws."""
+
+
+class Bayesian(NamedTuple):
+    """A method that says what the parameters may be."""
+
+    run: Callable[..., ManyDraws]
+    thin: int
+    refuses: Callable[[Anatomy], str | None]
+    by_default: bool = True
+
+
+def _never(anatomy: Anatomy) -> str | None:
+    del anatomy
+    return None
+
+
+METHODS: dict[str, Bayesian] = {
+    "NUTS": Bayesian(many_nuts, THIN, _never),
+    "BinaryGibbs": Bayesian(many_binary_gibbs, THIN, no_binary_gibbs),
+    "SVI mean_field": Bayesian(many_svi, 1, _never),
+    "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1, _never, by_default=False),
+}
+
+
+class Ranked(NamedTuple):
+    """What one method's draws say of one scalar."""
+
+    ranks: np.ndarray  # (num_trials,)
+    p_value: float
+    shape: str
+    effective: float  # draws' worth of the `NUM_DRAWS`, median over trials
+
+
+class Judged(NamedTuple):
+    """One method on all trials."""
+
+    scalars: dict[str, Ranked]
+    p_value: float  # of all scalars together
+    seconds: float  # compiling and running
+    diverging: float  # share of draws
+    draws: Params  # (num_trials, all draws, ...)
+
+    @property
+    def calibrated(self) -> bool:
+        return self.p_value > 1.0 - LEVEL
+
+
+class Calibration(NamedTuple):
+    """All methods on all trials."""
+
+    trials: Trials
+    methods: dict[str, Judged]
+    refused: dict[str, str]
+    coverage: dict[str, dict[str, Any]] | None
+
+
+def chosen(anatomy: Anatomy, wanted: list[str] | None) -> tuple[list[str], dict[str, str]]:
+    """The methods asked for, by default all but the dear ones; and why some do not apply."""
+    known = {name.lower().replace("_", " "): name for name in METHODS}
+    names = [name for name, method in METHODS.items() if method.by_default]
+    if wanted is not None:
+        names = []
+        for word in wanted:
+            name = known.get(word.strip().lower().replace("_", " "))
+            if name is None:
+                raise InputError(
+                    f"--methods {word.strip()}: has no posterior to be ranked in, or is unknown; "
+                    f"choose from {', '.join(METHODS)}"
+                )
+            names.append(name)
+    reasons = {name: METHODS[name].refuses(anatomy) for name in dict.fromkeys(names)}
+    refused = {name: reason for name, reason in reasons.items() if reason is not None}
+    return [name for name in reasons if name not in refused], refused
+
+
+def calibrate(
+    trials: Trials,
+    rng_key: Array,
+    wanted: list[str] | None = None,
+    on_result: Callable[[str, Judged], None] | None = None,
+) -> Calibration:
+    """Run the methods on all trials and rank the truth.
+
+    :param on_result: called as each method ends.
+    """
+    anatomy = inspect(trials.model, (trials.data[0],), trials.kwargs)
+    names, refused = chosen(anatomy, wanted)
+    if not names:
+        raise InputError(f"no method is left: {refused}")
+    measure = scalars(trials.model, trials.data[0], **trials.kwargs)
+    over_trials = jax.jit(lambda params, data: jax.lax.map(lambda x: measure(*x), (params, data)))
+    truth = over_trials(jax.tree.map(lambda x: x[:, None], trials.truth), trials.data)
+    truth = {name: np.asarray(value)[:, 0] for name, value in truth.items()}
+    # A flat prior, or weights that sum to one: nothing to rank.
+    told = [x for x, v in truth.items() if np.ptp(v) > 1e-4 * np.abs(v).max()]
+    key_methods, key_fit = random.split(rng_key)
+    found: dict[str, Judged] = {}
+    for name, key in zip(names, random.split(key_methods, len(names)), strict=True):
+        began = time.perf_counter()
+        method = METHODS[name]
+        draws = method.run(
+            trials.model, key, trials.data, num_samples=method.thin * NUM_DRAWS, **trials.kwargs
+        )  # fmt: skip
+        kept = jax.tree.map(lambda x: x[:, method.thin - 1 :: method.thin], draws.params)  # noqa: B023
+        seen = over_trials(kept, trials.data)
+        ranked = {x: _rank(truth[x], np.asarray(seen[x])) for x in told}
+        found[name] = Judged(
+            ranked, together([x.p_value for x in ranked.values()]), time.perf_counter() - began,
+            float(np.mean(draws.diverging)), draws.params,
+        )  # fmt: skip
+        if on_result is not None:
+            on_result(name, found[name])
+    table = None
+    if "NUTS" in found and no_coverage(trials.model, trials.truth) is None:
+        table = coverage(
+            trials.model, key_fit, trials.truth, trials.data, found["NUTS"].draws, **trials.kwargs
+        )
+    return Calibration(trials, found, refused, table)
+
+
+def _rank(truth: np.ndarray, draws: np.ndarray) -> Ranked:
+    from numpyro.diagnostics import effective_sample_size
+
+    place = ranks(truth, draws)
+    with np.errstate(all="ignore"):  # a chain that never moved has no effective size
+        effective = effective_sample_size(np.swapaxes(draws, 0, 1)[None])
+    worth = float(np.median(np.nan_to_num(np.minimum(effective, draws.shape[1]))))
+    return Ranked(place, p_value(place, draws.shape[1]), shape(place, draws.shape[1]), worth)

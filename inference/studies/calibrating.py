@@ -1,0 +1,213 @@
+"""`latentbits calibrate MODEL`: can the posteriors of a method be trusted? Ranks of the truth."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from inference.studies.given import add_program_options
+from inference.studies.output import (
+    FIGURES,
+    as_json,
+    as_picture,
+    check_output,
+    versions,
+    write_whole,
+)
+from ppl_models.data import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from inference.studies.calibrate import Calibration, Judged
+
+TRIALS = 100
+LEAST_TRIALS = 10
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "calibrate",
+        help="whether posteriors are what they say: simulation-based calibration",
+        description="Draw parameters from a prior and data from the program, many times; run each "
+        "Bayesian method on all of them at once; rank the truth among its draws.",
+        allow_abbrev=False,
+    )
+    add_program_options(parser)
+    parser.add_argument("--methods", metavar="A,B,…", help="by default NUTS, BinaryGibbs, SVI")
+    parser.add_argument(
+        "--trials", type=int, default=TRIALS, help=f"data sets simulated (default {TRIALS})"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the numbers there")
+    parser.add_argument("--figure", metavar="FILE", help="draw the ranks there, .png or .svg")
+    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+
+
+def main(namespace: argparse.Namespace) -> int:
+    # Before the work: after minutes of it nobody wants to hear that a folder is missing.
+    if namespace.trials < LEAST_TRIALS:
+        raise InputError(f"--trials {namespace.trials}: at least {LEAST_TRIALS} tell something")
+    json_file = check_output("--json", namespace.json) if namespace.json else None
+    picture = check_output("--figure", namespace.figure, FIGURES) if namespace.figure else None
+
+    from jax import random
+
+    from inference.studies.calibrate import calibrate
+    from inference.studies.trials import setting_of, simulate
+
+    wanted = None if namespace.methods is None else namespace.methods.split(",")
+    key_trials, key_methods = random.split(random.key(namespace.seed))
+    setting = setting_of(namespace.model, dict(namespace.set))
+    trials = simulate(namespace.model, setting, namespace.trials, key_trials)
+    found = calibrate(trials, key_methods, wanted, _progress)
+    numbers = summary(found)
+    numbers["made_by"] = {"seed": namespace.seed, **versions()}
+    if json_file is not None:
+        write_whole(json_file, as_json(numbers))
+    print("\n".join(lines(found)))
+    if picture is not None:
+        write_whole(picture, as_picture(draw(found), picture.suffix))
+        print(f"\nfigure    {picture}")
+    return 0
+
+
+def verdict(name: str, found: Judged) -> str:
+    """One method in one line."""
+    from inference.studies.calibrate import NUM_DRAWS
+
+    count = len(next(iter(found.scalars.values())).ranks)
+    worst = min(found.scalars, key=lambda x: found.scalars[x].p_value)
+    one = found.scalars[worst]
+    if found.calibrated:
+        return f"{name}: nothing wrong that {count} trials would show (p = {found.p_value:.2g})"
+    note = ""
+    if one.effective < 0.5 * NUM_DRAWS:
+        note = f"; but its draws hang together, {one.effective:.0f} of them are worth counting"
+    return (
+        f"{name}: not calibrated (p = {found.p_value:.2g}), foremost {worst}: its draws are "
+        f"{one.shape}{note}"
+    )
+
+
+def summary(found: Calibration) -> dict[str, Any]:
+    """The numbers, as JSON has them."""
+    from inference.studies.calibrate import NUM_DRAWS
+    from inference.studies.trials import describe
+
+    trials = found.trials
+    return {
+        "model": trials.name,
+        "num_trials": len(trials.data),
+        "num_draws": NUM_DRAWS,
+        "num_data": trials.data.shape[1],
+        "num_features": trials.data.shape[2],
+        "sizes": trials.kwargs,
+        "priors": describe(trials.model, trials.setting),
+        "methods": {
+            name: {
+                "verdict": verdict(name, one),
+                "calibrated": one.calibrated,
+                "p_value": one.p_value,
+                "seconds": one.seconds,
+                "diverging": one.diverging,
+                "scalars": {x: r._asdict() for x, r in one.scalars.items()},
+            }
+            for name, one in found.methods.items()
+        },
+        "refused": found.refused,
+        "coverage": found.coverage,
+    }
+
+
+def lines(found: Calibration) -> list[str]:
+    """What was tried, the p-values, the verdicts, the coverage."""
+    from inference.studies.reproduce import align
+
+    numbers = summary(found)
+    sizes = ", ".join(f"{x} = {v}" for x, v in found.trials.kwargs.items())
+    out = [
+        f"{numbers['model']}: {numbers['num_trials']} data sets of {numbers['num_data']} × "
+        f"{numbers['num_features']}{sizes and ', '}{sizes}",
+        "prior     " + ", ".join(f"{x} {v}" for x, v in numbers["priors"].items()),
+        "",
+    ]
+    names = list(found.methods)
+    cells = [["p-value of", *names]]
+    for scalar in found.methods[names[0]].scalars:
+        ranked = [found.methods[x].scalars[scalar] for x in names]
+        cells.append([scalar, *(f"{r.p_value:.3f}" for r in ranked)])
+    cells.append(["all together", *(f"{found.methods[x].p_value:.3f}" for x in names)])
+    worth = [f"{_worth(found.methods[x]):.0f} of {numbers['num_draws']}" for x in names]
+    cells.append(["draws that count", *worth])
+    cells.append(["seconds", *(f"{found.methods[x].seconds:.0f}" for x in names)])
+    out += [*align(cells), "", *(verdict(x, found.methods[x]) for x in names)]
+    out += [f"{x}: left out, {reason}" for x, reason in found.refused.items()]
+    return out if found.coverage is None else [*out, "", *align(_coverage_table(found.coverage))]
+
+
+def _worth(found: Judged) -> float:
+    return min(x.effective for x in found.scalars.values())
+
+
+def _coverage_table(found: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Rows of cells: how many of the intervals of each kind hold the truth."""
+    sites = next(iter(found.values()))
+    levels = list(next(iter(sites.values())))
+    cells = [["intervals that hold the truth", *(f"{s} {x}" for s in sites for x in levels)]]
+    for name, by_site in found.items():
+        cells.append(
+            [
+                name,
+                *(
+                    f"{100 * by_site[s][x]['share']:.1f} ± {100 * by_site[s][x]['error']:.1f}"
+                    for s in sites
+                    for x in levels
+                ),
+            ]
+        )
+    return cells
+
+
+def draw(found: Calibration) -> Figure:
+    """A panel for each scalar: how the ranks' distribution function strays from the diagonal."""
+    from matplotlib.figure import Figure
+
+    from inference.calibration import band, curve
+    from inference.studies.calibrate import NUM_DRAWS
+    from inference.studies.figures import GREY, PALETTE, house_style
+
+    names = list(found.methods)
+    panels = list(found.methods[names[0]].scalars)
+    columns = len(panels) if len(panels) <= 4 else -(-len(panels) // 2) if len(panels) <= 8 else 4
+    rows = -(-len(panels) // columns)
+    limits = band(len(found.trials.data), NUM_DRAWS)
+    with house_style():
+        figure = Figure(figsize=(3.1 * columns, 2.6 * rows + 0.7))
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for axes, scalar in zip(grid.flat, panels, strict=False):
+            edge = np.concatenate([[0.0], limits.points, [1.0]])
+            low = np.concatenate([[0.0], limits.lower - limits.points, [0.0]])
+            high = np.concatenate([[0.0], limits.upper - limits.points, [0.0]])
+            axes.fill_between(edge, low, high, color=GREY, linewidth=0)
+            for i, name in enumerate(names):
+                points, share = curve(found.methods[name].scalars[scalar].ranks, NUM_DRAWS)
+                stray = np.concatenate([[0.0], share - points, [0.0]])
+                axes.plot(edge, stray, color=PALETTE[i], linewidth=1.5, label=name)
+            axes.set(title=scalar, xlim=(0, 1), xticks=[0, 0.5, 1])
+        for axes in grid.flat[len(panels) :]:
+            axes.set_visible(False)
+        for axes in grid.flat[max(0, len(panels) - columns) : len(panels)]:
+            axes.tick_params(labelbottom=True)
+        figure.supxlabel("rank of the truth among the draws", fontsize=13)
+        figure.supylabel("share of trials below, less uniform", fontsize=13)
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=len(labels))
+    return figure
+
+
+def _progress(name: str, found: Judged) -> None:
+    """One line on stderr as a method ends."""
+    print(f"  {name:<16} {found.seconds:.0f} s", file=sys.stderr, flush=True)

@@ -1,0 +1,143 @@
+"""Small data sets from a program whose parameters are drawn from a stated prior: many at once."""
+
+from __future__ import annotations
+
+import inspect as python
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpyro.distributions as dist
+from jax import Array, random
+from numpyro import handlers
+
+from inference.local import Params
+from inference.studies.given import blame, find_program
+from ppl_models.data import InputError
+
+
+class Setting(NamedTuple):
+    """How large the data sets are, and where the parameters come from."""
+
+    num_data: int
+    num_features: int | None
+    sizes: dict[str, Any]
+    priors: dict[str, dist.Distribution]  # narrower than the program's own, which stand otherwise
+
+
+class Trials(NamedTuple):
+    """Parameters and data of every trial."""
+
+    name: str
+    model: Callable  # the program with the priors bound
+    kwargs: dict[str, Any]  # its sizes
+    truth: Params  # (num_trials, ...) by site
+    data: Array  # (num_trials, num_data, num_features)
+    setting: Setting
+
+
+def _settings() -> dict[str, Setting]:
+    """Where the public programs are tried: NUTS is to be done with a hundred in half a minute.
+
+    The programs' own priors are weak. Most of their draws are data sets that say little (bits all
+    equal) or that no sampler gets through (noise near nought).
+    """
+    unit = dist.Normal(0.0, 1.0)
+    return {
+        "latent_trait": Setting(
+            150, 5, {"num_factors": 1}, {"prior_weights": unit, "prior_bias": unit}
+        ),
+        "clipped_gaussian": Setting(
+            100, 6, {"num_factors": 1}, {"prior_weights": unit, "prior_bias": unit}
+        ),
+        "mixed_trait": Setting(
+            100, None, {"num_factors": 1, "kinds": ("real", "real", "binary", "binary", 3)},
+            {"prior_weights": unit, "prior_bias": unit, "prior_noise": dist.Gamma(10.0, 10.0)},
+        ),
+        "bernoulli_mixture": Setting(40, 6, {"num_components": 2}, {}),
+        "bernoulli_product": Setting(40, 4, {}, {}),
+        "binary_sparse_coding": Setting(
+            40, 5, {"num_causes": 2},
+            {
+                "prior_weights": dist.Normal(0.0, 3.0),
+                "prior_noise": dist.Gamma(20.0, 20.0),
+                "prior_sparsity": dist.Beta(6.0, 12.0),
+            },
+        ),
+        "combination_machine": Setting(
+            60, 6, {"num_causes": 2}, {"prior_weights": unit, "prior_bias": unit}
+        ),
+        "real_combination_machine": Setting(
+            60, 4, {"num_causes": 2}, {"prior_weights": unit, "prior_bias": unit}
+        ),
+        "noisy_or_network": Setting(60, 6, {"layers": (2,)}, {}),
+    }  # fmt: skip
+
+
+def setting_of(name: str, given: dict[str, Any]) -> Setting:
+    """The setting of a program; `given` has sizes that a person wants otherwise."""
+    found = _settings().get(name, Setting(60, None, {}, {}))
+    given = dict(given)
+    num_data = given.pop("num_data", found.num_data)
+    num_features = given.pop("num_features", found.num_features)
+    return found._replace(
+        num_data=num_data, num_features=num_features, sizes={**found.sizes, **given}
+    )
+
+
+def simulate(name: str, setting: Setting, num_trials: int, rng_key: Array) -> Trials:
+    """Draw parameters, then data, from the program itself.
+
+    >>> found = simulate("bernoulli_product", setting_of("bernoulli_product", {}), 3, random.key(0))
+    >>> found.data.shape, found.truth["probs"].shape
+    ((3, 40, 4), (3, 4))
+    """
+    program = find_program(name)
+    takes = python.signature(program).parameters
+    wrong = [x for x in setting.sizes if x not in takes]
+    if wrong and all(x.kind is not x.VAR_KEYWORD for x in takes.values()):
+        raise InputError(f"--set {wrong[0]}: {name} takes {', '.join(takes)}")
+    model = partial(program, **setting.priors) if setting.priors else program
+    counts: dict[str, Any] = {"num_data": setting.num_data}
+    if setting.num_features is not None:
+        counts["num_features"] = setting.num_features
+
+    def draw(key: Array) -> dict[str, Array]:
+        trace = handlers.trace(handlers.seed(model, key)).get_trace(**counts, **setting.sizes)
+        outside = {
+            x: site["value"]
+            for x, site in trace.items()
+            if site["type"] == "sample" and not site["cond_indep_stack"]
+        }
+        if "observed" not in trace:
+            raise InputError(f"{name} simulates no site 'observed': it is what a method is shown")
+        return {**outside, "observed": trace["observed"]["value"].astype(float)}
+
+    with blame(name, "cannot be simulated"):
+        sites = jax.jit(jax.vmap(draw))(random.split(rng_key, num_trials))
+    data = sites.pop("observed")
+    return Trials(name, model, setting.sizes, sites, data, setting)
+
+
+def words(prior: Any) -> str:
+    """A distribution as it is written.
+
+    >>> words(dist.Normal(0.0, 2.0))
+    'Normal(0, 2)'
+    """
+    names = python.signature(type(prior).__init__).parameters
+    values = [getattr(prior, x) for x in names if x not in ("self", "validate_args")]
+    return f"{type(prior).__name__}({', '.join(f'{float(v):g}' for v in values)})"
+
+
+def describe(model: Callable, setting: Setting) -> dict[str, str]:
+    """The prior of each site, in words; those of the program where nothing narrower is bound."""
+    takes = python.signature(model).parameters
+    own = {x: p.default for x, p in takes.items() if x.startswith("prior_")}
+    found = {**own, **setting.priors}
+    return {
+        x.removeprefix("prior_"): "uniform on the simplex" if v is None else words(v)
+        for x, v in found.items()
+        if v is not python.Parameter.empty
+    }

@@ -1,0 +1,179 @@
+"""Ranks of the truth: uniform for an exact posterior, and only for that."""
+
+import itertools
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+import ppl_models
+from inference.calibration import band, curve, p_value, ranks, shape, together
+from inference.cli import main
+from inference.information import many_standard_errors, standard_errors
+from inference.invariants import of_parameters
+from inference.studies.coverage import NUM_NODES, fit_many, shares
+from inference.studies.examples import MAKERS
+from inference.symmetry import Rotation, symmetries
+from ppl_models import latent_trait
+
+# A right posterior is called wrong once in a thousand keys.
+CHANCE = 1e-3
+
+
+# the test of uniformity
+
+
+def test_p_values_are_those_of_all_possible_ranks():
+    """Of 4 trials with 3 draws there are 256 outcomes, all equally likely."""
+    p_values = np.array([p_value(np.array(x), 3) for x in itertools.product(range(4), repeat=4)])
+    for p in np.unique(p_values):
+        assert np.isclose((p_values <= p + 1e-9).mean(), p, atol=1e-9)
+
+
+def test_the_band_and_the_p_value_say_the_same():
+    limits = band(40, 19)
+    rng = np.random.default_rng(0)
+    for found in rng.integers(0, 20, (200, 40)) ** rng.choice([1, 1.05], (200, 1)):
+        found = found.clip(0, 19).astype(int)
+        points, share = curve(found, 19)
+        inside = (share >= limits.lower - 1e-9) & (share <= limits.upper + 1e-9)
+        np.testing.assert_allclose(points, limits.points)
+        assert inside.all() == (p_value(found, 19) > 0.05)
+
+
+def test_ranks_among_equals_are_drawn_by_lot():
+    found = ranks(np.zeros(300), np.zeros((300, 3)))
+    assert set(found) == {0, 1, 2, 3}
+    assert p_value(found, 3) > CHANCE
+    with pytest.raises(ValueError, match=r"found \(2,\) and \(3, 4\)"):
+        ranks(np.zeros(2), np.zeros((3, 4)))
+
+
+# a posterior known by hand: bits with a flat prior
+
+
+def product_posterior(trust):
+    """Truth and Beta draws of the mean, the first and the log likelihood of three chances.
+
+    `trust`: how often each datum is counted; 1 is right.
+    """
+    rng = np.random.default_rng(0)
+    truth = rng.random((300, 3))
+    ones = rng.binomial(20, truth)
+    right = rng.beta(1 + trust * ones[:, None], 1 + trust * (20 - ones[:, None]), (300, 99, 3))
+
+    def log_likelihood(chance):
+        count = ones if chance.ndim == 2 else ones[:, None]
+        return (count * np.log(chance) + (20 - count) * np.log1p(-chance)).sum(-1)
+
+    looks = (lambda x: x.mean(-1), lambda x: x[..., 0], log_likelihood)
+    return [(look(truth), look(right)) for look in looks]
+
+
+def test_ranks_in_an_exact_posterior_are_uniform():
+    found = [p_value(ranks(truth, draws), 99) for truth, draws in product_posterior(1)]
+    assert together(found) > CHANCE
+
+
+@pytest.mark.parametrize(("trust", "words"), [(3, "too narrow"), (1 / 3, "too wide")])
+def test_a_posterior_of_the_wrong_width_is_flagged(trust, words):
+    for truth, draws in product_posterior(trust)[:2]:
+        found = ranks(truth, draws)
+        assert p_value(found, 99) < CHANCE and shape(found, 99) == words
+
+
+def test_a_posterior_that_lies_aside_is_flagged():
+    truth, draws = product_posterior(1)[0]
+    found = ranks(truth, draws + 0.1)
+    assert p_value(found, 99) < CHANCE and shape(found, 99) == "too high"
+
+
+# what is ranked
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_scalars_do_not_know_the_names_of_hidden_units(name):
+    model = getattr(ppl_models, name)
+    truth = {x: np.asarray(v) for x, v in MAKERS[name](np.random.default_rng(0))[1].items()}
+    moved = dict(truth)
+    for symmetry in symmetries(model, truth):
+        if isinstance(symmetry, Rotation):
+            turn = np.linalg.qr(np.random.default_rng(1).normal(size=(2, 2)))[0]
+            moved["weights"] = turn @ moved["weights"]
+        else:
+            for site, axis in symmetry.sites:
+                moved[site] = np.roll(moved[site], 1, axis)
+    before = of_parameters(model, {x: jnp.asarray(v) for x, v in truth.items()})
+    after = of_parameters(model, {x: jnp.asarray(v) for x, v in moved.items()})
+    assert len(before) >= 3
+    for scalar, value in before.items():
+        np.testing.assert_allclose(after[scalar], value, rtol=1e-4, err_msg=scalar)
+
+
+# intervals
+
+
+def test_errors_of_many_fits_are_those_of_each_and_intervals_are_counted():
+    rng = np.random.default_rng(0)
+    truth = {"weights": rng.normal(0, 1, (3, 1, 4)) + 1.5, "bias": rng.normal(0, 0.5, (3, 4))}
+    factors = rng.normal(size=(3, 80, 1))
+    chance = 1 / (1 + np.exp(-(factors @ truth["weights"] + truth["bias"][:, None])))
+    data = jnp.asarray(rng.random(chance.shape) < chance, float)
+    truth = {x: jnp.asarray(v, float) for x, v in truth.items()}
+    found = fit_many(latent_trait, random.key(1), data, num_factors=1)
+    errors = many_standard_errors(latent_trait, found, data, num_nodes=NUM_NODES, num_factors=1)
+    first = {x: v[1] for x, v in found.items()}
+    wanted = standard_errors(latent_trait, first, data[1], num_nodes=NUM_NODES, num_factors=1)
+    for site, value in wanted.items():
+        np.testing.assert_allclose(errors[site][1], value, rtol=1e-3)
+
+    # Draws about the truth hold it; draws beside it do not.
+    spread = jnp.linspace(-1, 1, 21)
+    draws = {
+        "bias": truth["bias"][:, None] + spread[:, None],
+        "weights": truth["weights"][:, None] + 0.01 + 0.001 * spread[:, None, None],
+    }
+    table = shares(truth, found, errors, draws)
+    assert table["NUTS quantiles"]["bias"]["95 %"]["share"] == 1.0
+    assert table["NUTS quantiles"]["weights"]["95 %"]["share"] == 0.0
+    np.testing.assert_allclose(table["NUTS quantiles"]["bias"]["90 %"]["median_width"], 1.8, 1e-5)
+    by_error = table["EM ± standard errors"]["bias"]
+    assert by_error["95 %"]["share"] > 0.5 and by_error["50 %"]["share"] < 1.0
+    assert by_error["95 %"]["trials"] == 3
+
+
+# the command
+
+
+def test_calibrate_runs_ranks_and_draws(tmp_path, capsys):
+    files = [str(tmp_path / x) for x in ("ranks.json", "ranks.png")]
+    status = main(
+        ["calibrate", "bernoulli_product", "--methods", "NUTS,svi mean_field", "--trials", "20",
+         "--set", "num_data=15", "--json", files[0], "--figure", files[1]]
+    )  # fmt: skip
+    printed = capsys.readouterr().out
+    assert status == 0 and "NUTS: nothing wrong" in printed and "Uniform(0, 1)" in printed
+    found = json.loads((tmp_path / "ranks.json").read_text())
+    assert found["num_data"] == 15 and found["coverage"] is None
+    scalars = found["methods"]["NUTS"]["scalars"]
+    assert list(scalars) == ["log likelihood", "probs mean", "probs size", "probs, first"]
+    assert len(scalars["probs mean"]["ranks"]) == 20
+    assert 0 <= min(scalars["probs mean"]["ranks"]) <= max(scalars["probs mean"]["ranks"]) <= 99
+    assert (tmp_path / "ranks.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--trials", "3"], "at least 10"),
+        (["--methods", "EM"], "choose from NUTS"),
+        (["--methods", "BinaryGibbs"], "it samples binary latents"),
+        (["--set", "num_nothing=3"], "takes data"),
+        (["--figure", "ranks.txt"], ".png or .svg"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_work(arguments, words, capsys):
+    assert main(["calibrate", "bernoulli_product", *arguments]) == 2
+    assert words in capsys.readouterr().err
