@@ -39,6 +39,9 @@ from inference.local import Params
 from inference.regressions import Regressions, regressions_of
 from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
 
+MOST_REMEMBERED = 1 << 16
+"""Rows whose posteriors are kept between steps by default."""
+
 
 class BoundEM(Algorithm):
     """EM on a lower bound that is quadratic in the factors (Tipping 1998, section 4).
@@ -57,6 +60,9 @@ class BoundEM(Algorithm):
     :param accelerate: Anderson steps with a safeguard: see `inference.acceleration`.
     :param prior: maximise the posterior of the parameters instead of the likelihood.
     :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.
+    :param remember: keep each row's posterior for the next step to start from. Without, memory does
+        not grow with the rows, and each step takes four more rounds, from the prior; by default
+        so for more than 65 536 rows of `latent_trait` or `mixed_trait`.
     :param chunk_size: rows read at a time; by default as many as fit into a cache.
 
     >>> from ppl_models import latent_trait
@@ -77,13 +83,14 @@ class BoundEM(Algorithm):
         prior: bool = False,
         start: Callable[..., Params] | None = None,
         gradient_steps: int = 5,
+        remember: bool | None = None,
         chunk_size: int | None = None,
         plate: str | None = None,
     ):
         if tighten < 1:
             raise ValueError(f"tighten must be at least 1, found {tighten}")
         self.model, self.tighten, self.accelerate, self.prior = model, tighten, accelerate, prior
-        self.start, self.gradient_steps = start, gradient_steps
+        self.start, self.gradient_steps, self.remember = start, gradient_steps, remember
         self.chunk_size, self.plate = chunk_size, plate
         self._cache: dict = {}
 
@@ -103,7 +110,9 @@ class BoundEM(Algorithm):
         params = start_params(
             reader, rows, columns, self.start, init_params, key_start, args, kwargs
         )
-        memory = _prior_moments(rows.num_data, reader.num_factors)
+        memory: Any = ()
+        if self._remembers(columns, rows):
+            memory = _prior_moments(rows.num_data, reader.num_factors)
         return first_state(reader, rows, params, key, memory, self.accelerate)
 
     def update(self, state: FactorState, *args: Any, **kwargs: Any) -> tuple[FactorState, Array]:
@@ -112,6 +121,25 @@ class BoundEM(Algorithm):
         prior = prior_of(reader, rows, self.prior)
         size = chunk_of(self.chunk_size, width(rows), rows.num_data)
         program = bounded_program(reader, rows) if columns is None else None
+
+        def visit_anew(params: Params, memory: Any) -> Visit:
+            assert columns is not None
+
+            def summarise(arguments: Arguments, extra: None, fresh: Array) -> Any:
+                del extra
+                prior_moments = _prior_moments(size, reader.num_factors)
+                mean, covariance, evidence = _rounds(
+                    reader.at(size), columns, None, params, arguments, prior_moments,
+                    self.tighten + 4,
+                )  # fmt: skip
+                responses = columns.responses(arguments)
+                sums = gaussian_sums(columns, params, responses, mean, covariance, fresh)
+                return fresh @ evidence, sums
+
+            total, sums = sum_over_chunks(summarise, rows, size, None)
+            loss = -total if prior is None else -total - prior(params)
+            new = columns.advance(params, sums, prior)
+            return Visit(loss, new, new, memory)
 
         def visit(params: Params, memory: tuple[Array, Array]) -> Visit:
             found = self._tighten(reader, columns, program, rows, params, memory, self.tighten)
@@ -134,7 +162,8 @@ class BoundEM(Algorithm):
                 new = program.climb(params, mean, covariance, size, self.prior, self.gradient_steps)
             return Visit(loss, new, new, (mean, covariance))
 
-        return next_state(visit, reader, rows, state)
+        remembers = self._remembers(columns, rows)
+        return next_state(visit if remembers else visit_anew, reader, rows, state)
 
     def get_params(self, state: FactorState) -> Params:
         return canonical(state.params) if rotates(self.model) else state.params
@@ -182,21 +211,37 @@ class BoundEM(Algorithm):
 
         def summarise(arguments: Arguments, memory: Any, start: Array) -> Any:
             del start
-            if columns is not None:
-                responses = columns.responses(arguments)
-                better = lambda m, c: bound_posterior(columns, params, responses, m, c)  # noqa: E731
-            else:
-                assert program is not None
-                better = lambda m, c: program.posterior(  # noqa: E731
-                    reader.at(size), params, arguments, m, c
-                )
-
-            def once(_: Array, found: Any) -> Any:
-                return better(*found[:2])
-
-            return jax.lax.fori_loop(1, rounds, once, better(*memory))
+            return _rounds(reader.at(size), columns, program, params, arguments, memory, rounds)
 
         return map_over_chunks(summarise, rows, size, memory)
+
+    def _remembers(self, columns: Regressions | None, rows: Rows) -> bool:
+        if columns is None:
+            return True
+        return rows.num_data <= MOST_REMEMBERED if self.remember is None else self.remember
+
+
+def _rounds(
+    reader: FactorReader,
+    columns: Regressions | None,
+    program: Bounded | None,
+    params: Params,
+    arguments: Arguments,
+    memory: Any,
+    rounds: int,
+) -> tuple[Array, Array, Array]:
+    """Rounds of (8), (6), (7) for the rows of one chunk."""
+    if columns is not None:
+        responses = columns.responses(arguments)
+        better = lambda m, c: bound_posterior(columns, params, responses, m, c)  # noqa: E731
+    else:
+        assert program is not None
+        better = lambda m, c: program.posterior(reader, params, arguments, m, c)  # noqa: E731
+
+    def once(_: Array, found: Any) -> Any:
+        return better(*found[:2])
+
+    return jax.lax.fori_loop(1, rounds, once, better(*memory))
 
 
 def _prior_moments(num_data: int, num_factors: int) -> tuple[Array, Array]:
