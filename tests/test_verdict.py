@@ -65,7 +65,7 @@ def test_the_headline_names_the_winner_and_by_how_much():
         "theirs": (np.array([-2.5]), np.array([2.0])),
     }
     rows = settled(scores, paths, theirs={"bespoke": False})
-    assert "The paper's own inference wins" in headline(rows) and "4 times" in headline(rows)
+    assert "Bespoke inference wins" in headline(rows) and "4 times" in headline(rows)
     paths["ours"], paths["theirs"] = paths["theirs"], paths["ours"]
     rows = settled(scores, paths, theirs={"bespoke": False})
     assert "Generic inference wins" in headline(rows) and "4 times" in headline(rows)

@@ -117,7 +117,7 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
         ratio = good[theirs]["seconds_to_best"] / max(good[ours]["seconds_to_best"], 1e-9)
         if ratio >= 1:
             return (
-                f"The paper's own inference wins here: {ours} comes within {CLOSE} nats a row of "
+                f"Bespoke inference wins here: {ours} comes within {CLOSE} nats a row of "
                 f"the best {ratio:.3g} times as fast as {theirs}, the fastest generic method as "
                 "good."
             )
