@@ -1,4 +1,22 @@
-"""Noisy-OR networks: the high-order lines problem of Lewicki & Sejnowski (1996), figure 2."""
+"""Noisy-OR networks: the high-order lines problem of Lewicki & Sejnowski (1996), figure 2.
+
+`latentbits reproduce noisyor-lines` (100 trials, seed 0; measured on one H200, 40 s), and with
+``--recipe paper``:
+
+====================================  =========  ========
+trials with                           improved   paper
+====================================  =========  ========
+all ten lines                         97         14
+all four patterns                     97         0
+mean log likelihood of new patterns   −5.06      −6.96
+====================================  =========  ========
+
+A network drawn by hand reaches −4.97, the generator itself −4.37. What fails: by the paper's recipe
+units stay on blends of lines that come together, and more data, epochs or sweeps do not part them;
+without all lines no pattern counts. In the three trials that the improved recipe misses, two lines
+each are still blended (8 found, −5.97). Choosing members by the log joint of single states, and not
+with the top layer summed out, left 36 % of 50 trials with all four patterns.
+"""
 
 from __future__ import annotations
 

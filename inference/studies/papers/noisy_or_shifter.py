@@ -1,4 +1,22 @@
-"""Noisy-OR networks: the shifter problem of Lewicki & Sejnowski (1996), and what feedback does."""
+"""Noisy-OR networks: the shifter problem of Lewicki & Sejnowski (1996), and what feedback does.
+
+`latentbits reproduce noisyor-shifter` (20 trials, seed 0; measured on one H200, 85 s), and with
+``--recipe paper``; medians over trials, on new patterns whose direction can be told (94 %):
+
+=============================================  =========  ========
+accuracy of the top layer                      improved   paper
+=============================================  =========  ========
+with feedback                                  1.00       0.69
+first two terms of (7) left out                0.76       0.54
+lower units know their base rates, no more     0.997      0.69
+trials at 0.95 or more                         20 of 20   0 of 20
+all 16 local shifts found                      18 of 20   1 of 20
+=============================================  =========  ========
+
+The third row is not in the paper: with annealed chains and a base rate for each unit, the fewest
+units that explain a pattern are nearly always those of one direction. What the lower layer cannot
+do without is any prior at all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Noisy-OR networks on a table of words: causes that read as topics, and held-out likelihoods."""
+"""Noisy-OR networks on a table of words: causes that read as topics, and held-out likelihoods.
+
+On 20 newsgroups, 16 242 documents of 100 words (``--population 8 --rounds 10``, seed 0, one H200):
+−14.03 nats a held-out document for 16 and 4 units, −15.67 for independent words, −13.84 for a
+mixture with as many parameters. One top cause reads as computing, one as politics, religion and
+health; space, cars and sports stand by themselves, and two top causes stay unused.
+"""
 
 from __future__ import annotations
 
@@ -142,27 +148,37 @@ def words_options(parser: argparse.ArgumentParser) -> None:
 
 
 def words_figure(params: Params, columns: tuple[str, ...]) -> Figure:
-    """Lower causes as lists of words, under the top cause that turns them on most often."""
+    """Lower causes as lists of words, under the top cause that turns them on and how often."""
     import matplotlib.pyplot as plt
 
     from inference.studies.figures import PALETTE, house_style
 
-    below, above = np.asarray(strengths(params["weights_1"])), strengths(params["weights_2"])
-    top = np.asarray(above).argmax(0)
+    below = np.asarray(strengths(params["weights_1"]))
+    above = np.asarray(strengths(params["weights_2"]))
     rate = strengths(params["leak_2"])
+    used = below.max(1) > 0.05
+    columns_shown = []
+    for i, row in enumerate(above):
+        units = [u for u in np.argsort(-row) if used[u] and above[:, u].argmax() == i]
+        units = [u for u in units if row[u] > 0.05]
+        if units:
+            columns_shown.append((f"cause {i + 1}, on in {float(rate[i]):.0%}", units, row))
+    free = [u for u in range(len(below)) if used[u] and above[:, u].max() <= 0.05]
+    if free:
+        columns_shown.append(("by themselves", free, strengths(params["leak_1"])))
     with house_style():
-        count = above.shape[0]
-        figure, axes = plt.subplots(1, count, figsize=(3.2 * count, 6.4), squeeze=False)
-        for i, axis in enumerate(axes[0]):
+        count, tallest = len(columns_shown), max(len(units) for _, units, _ in columns_shown)
+        figure, axes = plt.subplots(
+            1, count, figsize=(3.2 * count, 0.75 * tallest + 0.8), squeeze=False
+        )
+        for i, (axis, (title, units, row)) in enumerate(zip(axes[0], columns_shown, strict=True)):
             axis.set_axis_off()
-            axis.set_title(f"cause {i + 1}, on in {float(rate[i]):.0%}", color=PALETTE[i % 7])
-            units = [u for u in np.argsort(-np.asarray(above[i])) if top[u] == i]
-            units = [u for u in units if below[u].max() > 0.05][:9]
+            axis.set_title(title, color=PALETTE[i % len(PALETTE)])
             for place, unit in enumerate(units):
-                y = 1.0 - (place + 0.5) / max(len(units), 6)
-                axis.text(0.0, y + 0.028, f"{float(above[i, unit]):.2f}", fontsize=9, color="grey")
-                words = _strongest(below[unit], columns, 6)
-                axis.text(0.0, y - 0.022, _wrapped(words), fontsize=11, va="center")
+                y = 1.0 - (place + 0.5) / tallest
+                words = _wrapped(_strongest(below[unit], columns, 6))
+                axis.text(0.0, y, f"{float(row[unit]):.2f}", fontsize=10, color="grey", va="center")
+                axis.text(0.16, y, words, fontsize=11, va="center")
     return figure
 
 
