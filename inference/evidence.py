@@ -8,6 +8,7 @@ it. Which one is read off the program, the first that applies:
     discrete latents, few enough states       all states
     up to 3 continuous latents                quadrature about each datum's mode
     more of them                              importance sampling about each datum's mode
+    more binary latents than can be listed    annealed importance sampling, by Gibbs sweeps
 
 The first three are exact. The others say how far off they may be, row by row.
 """
@@ -172,9 +173,11 @@ def _discrete(
         return _linear(reader, rows)
     num_states = math.prod((x.num_values or 1) ** x.size for x in anatomy.latents)
     if num_states > max_states:
-        raise ProgramError(
-            f"a datum has {num_states} states: at most {max_states} are listed (max_states=...)"
-        )
+        if not anatomy.binary:
+            raise ProgramError(
+                f"a datum has {num_states} states: at most {max_states} are listed (max_states=...)"
+            )
+        return _annealed(model, rows)
     em = EM(model, plate=anatomy.plate, structure=reader.structure)
 
     def function(params: Params, rows: Rows) -> Evidence:
@@ -183,6 +186,17 @@ def _discrete(
         return Evidence(value, jnp.zeros_like(value))
 
     return Likelihood(f"all {num_states} states", True, rows, function)
+
+
+def _annealed(model: Callable, rows: Rows) -> Likelihood:
+    # The samplers stand on this module's neighbours: read when they are asked for.
+    from inference.network_evidence import annealed_evidence
+
+    def function(params: Params, rows: Rows) -> Evidence:
+        args, kwargs = rows.join(rows.leaves)
+        return Evidence(*annealed_evidence(model, params, *args, **kwargs)[:2])
+
+    return Likelihood("annealed importance sampling, 32 chains a row", False, rows, function)
 
 
 def _linear(reader: Reader, rows: Rows) -> Likelihood:

@@ -142,6 +142,18 @@ def test_importance_sampling_covers_quadrature_with_its_own_error():
     assert float(found.error.max()) < 0.05
 
 
+def test_more_bits_than_can_be_listed_are_annealed():
+    params = {x: jnp.asarray(v, jnp.float32) for x, v in network().items()}
+    data = jnp.asarray(BITS, jnp.float32)
+    exact = likelihood(ppl_models.noisy_or_network, data, layers=(3, 2))(params).value
+    estimate = likelihood(ppl_models.noisy_or_network, data, layers=(3, 2), max_states=4)
+    assert estimate.how.startswith("annealed importance sampling")
+    found = estimate(params)
+    # Five rows, weights that are nearly equal: 5 standard errors, and rounding.
+    assert np.all(np.abs(found.value - exact) < 5 * found.error + 1e-3)
+    assert 0 < float(found.error.max()) < 0.1
+
+
 def test_draws_of_parameters_are_read_one_by_one():
     one = {site: jnp.asarray(value, jnp.float32) for site, value in mixture().items()}
     two = {**one, "probs": 1.0 - one["probs"]}
