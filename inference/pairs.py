@@ -16,6 +16,7 @@ All of these are counted in `Repairs`. None is silent, none makes a NaN.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -55,6 +56,7 @@ class Pairs(NamedTuple):
         return (agree - differ) / jnp.maximum(agree + differ, 1)
 
 
+@partial(jax.jit, static_argnames="chunk_size")
 def count_pairs(data: Array, mask: Array | None = None, chunk_size: int | None = None) -> Pairs:
     """Count the states of all pairs of columns in one pass.
 
@@ -129,6 +131,7 @@ class Inverted(NamedTuple):
     repairs: Repairs
 
 
+@jax.jit
 def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
     r"""Eqs. (9) and (10) for counts.
 
@@ -176,6 +179,7 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
     return _invert(share_on, share_off, cells, constant, seen, 0.0)
 
 
+@jax.jit
 def invert_moments(mean: Array, second_moment: Array) -> Inverted:
     """Eqs. (7), (9) and (10) for moments of spins s = ±1.
 
@@ -256,6 +260,7 @@ def _invert(
     return Inverted(correlation, threshold, repairs)
 
 
+@jax.jit
 def standard_errors(pairs: Pairs, inverted: Inverted) -> Array:
     r"""Standard errors of the correlations, (num_features, num_features), nought on the diagonal.
 

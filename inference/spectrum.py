@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
@@ -37,6 +38,7 @@ class Spectrum(NamedTuple):
         ]
 
 
+@jax.jit
 def spectrum(correlation: Array) -> Spectrum:
     """The eigenvalues of a symmetric matrix, largest first.
 
@@ -55,6 +57,7 @@ def rounding(correlation: Array) -> float:
     return each * float(np.sqrt(len(correlation)))
 
 
+@jax.jit
 def nearest_correlation(correlation: Array, num_steps: int = 200, tolerance: float = 1e-5) -> Array:
     """The nearest correlation matrix in the Frobenius norm (Higham 2002, algorithm 3.3).
 
@@ -151,6 +154,7 @@ def noise_edge(rng_key: Array, errors: Array, num_draws: int = 20) -> Array:
     return jnp.max(lax.map(one, random.split(rng_key, num_draws)))
 
 
+@jax.jit
 def implied_correlation(params: dict[str, Array], noise: Array | float = 1.0) -> Array:
     """The Gaussian correlations of `clipped_gaussian` with these parameters, eq. (4) with noise.
 

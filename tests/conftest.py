@@ -1,5 +1,6 @@
 """Settings of every test run: an environment that must be in place before JAX is imported."""
 
+import gc
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -17,9 +18,14 @@ _flags = [os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0"]
 # one only, and end the process at a flag that they do not know.
 if version("jaxlib").startswith("0.10."):
     _flags.append("--xla_cpu_use_fusion_emitters=false")
+# Programs as small as these are not worth being taken apart for several compilers at once.
+if version("jaxlib").startswith(("0.10.", "0.11.", "0.12.")):
+    _flags.append("--xla_cpu_parallel_codegen_split_count=1")
 os.environ["XLA_FLAGS"] = " ".join(_flags)
 # Figures are drawn on machines without a screen too.
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Tracing makes objects by the million and hardly a cycle: looking for those less often saves 3 %.
+gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def simulate(key, num_data, noise=1.0, params=TRUTH):
     draw = Predictive(clipped_gaussian, posterior_samples=params, batch_ndims=0)
     factors, features = params["weights"].shape
     sizes = {"num_data": num_data, "num_features": features, "num_factors": factors}
-    return draw(key, noise=noise, **sizes)["observed"]
+    return jax.jit(lambda key: draw(key, noise=noise, **sizes)["observed"])(key)
 
 
 @pytest.fixture(scope="module")
