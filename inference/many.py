@@ -93,7 +93,7 @@ def many_svi(
     data: Array,
     *,
     guide: str = "mean_field",
-    num_steps: int = 1500,
+    num_steps: int = 1000,
     step_size: float = 0.03,
     num_samples: int = 300,
     **kwargs: Any,
@@ -113,7 +113,7 @@ def many_svi(
     def one(key: Array, table: Array) -> ManyDraws:
         # A guide remembers where it began: one for each trace.
         chosen = GUIDES[guide](program)
-        engine = SVI(program, chosen, optimiser, Trace_ELBO(4))
+        engine = SVI(program, chosen, optimiser, Trace_ELBO(2))
         key_init, key_draw = random.split(key)
         state = engine.init(key_init, table, **kwargs)
 

@@ -124,6 +124,7 @@ def calibrate(
     truth = {name: np.asarray(value)[:, 0] for name, value in truth.items()}
     # A flat prior, or weights that sum to one: nothing to rank.
     told = [x for x, v in truth.items() if np.ptp(v) > 1e-4 * np.abs(v).max()]
+    told.sort(key=lambda x: (not x.startswith("log "), x))  # what knows all sites comes first
     key_methods, key_fit = random.split(rng_key)
     found: dict[str, Judged] = {}
     for name, key in zip(names, random.split(key_methods, len(names)), strict=True):
