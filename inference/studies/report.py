@@ -12,12 +12,21 @@ if TYPE_CHECKING:
     from inference.studies.compare import Comparison
 
 COLUMNS = {
-    "held_out": ("held out", "{:.3f}", "mean log likelihood of a held-out row, in nats"),
-    "held_out_error": ("±", "{:.3f}", "standard error of it over the held-out rows"),
-    "behind": ("behind", "{:.3f}", "mean difference from the best, row by row"),
-    "behind_error": ("±", "{:.3f}", "standard error of that difference"),
-    "distance": ("distance", "{:.4f}", "mean distance from the reference, row by row"),
-    "distance_error": ("±", "{:.4f}", "the reference's own error"),
+    "held_out": (
+        "held out",
+        "{:.3f}",
+        "mean log likelihood of a held-out row, in nats, ± its standard error",
+    ),
+    "behind": (
+        "behind",
+        "{:.3f}",
+        "mean difference from the best, row by row, ± its standard error",
+    ),
+    "distance": (
+        "distance",
+        "{:.4f}",
+        "mean distance from the reference, row by row, ± that one's own error",
+    ),
     "compile_seconds": ("compile s", "{:.1f}", "seconds to compile"),
     "seconds": ("run s", "seconds", "seconds to run, compiled"),
     "seconds_to_best": ("to 0.01 s", "seconds", "seconds until within 0.01 nats a row of the best"),
@@ -31,10 +40,13 @@ COLUMNS = {
     "missed_mass": ("missed", "{:.1%}", "posterior mass outside the states looked at"),
     "pareto_k": ("k̂", "{:.2f}", "Pareto's k̂ of log p − log q"),
     "recovery": ("recovery", "{:.3f}", "correlation with the true parameters"),
-    "calibration_error": ("calibr.", "{:.3f}", "mean error of the chance of a single cell"),
-    "calibration_expected": ("by chance", "{:.3f}", "what that error would be if all were right"),
+    "calibration_error": (
+        "calibr.",
+        "{:.3f}",
+        "mean error of the chance of a single cell (what it would be if all chances were right)",
+    ),
 }
-"""Key -> heading, format, what it means."""
+"""Key -> heading, format, what it means. Its error, if there is one, stands beside it."""
 
 NUMBER = re.compile(r"(?<![\w.])(?:-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?|-?inf\b|nan\b)")
 
@@ -155,6 +167,11 @@ def _cell(row: dict[str, Any], column: str) -> str:
     if form == "seconds":
         form = "{:.2g}" if value < 10 else "{:.0f}"
     text = re.sub(r"^-(0\.?0*%?)$", r"\1", form.format(value))  # no nought is negative
+    error = row.get(f"{column}_error")
+    if error is not None:
+        text += f" ± {form.format(error)}"
+    if column == "calibration_error" and "calibration_expected" in row:
+        text += f" ({form.format(row['calibration_expected'])})"
     return f'<td title="{value:.6g}">{text}</td>'
 
 
@@ -207,10 +224,11 @@ h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin: 2re
 .lead { font-size: 1.15rem; }
 a { color: var(--link); text-decoration-thickness: 1px; text-underline-offset: .15em; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem;
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .8125rem;
   width: 100%; overflow-wrap: normal; }
-th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: right;
+th, td { padding: .35rem .4rem; border-bottom: 1px solid var(--line); text-align: right;
   white-space: nowrap; }
+thead th { white-space: normal; vertical-align: bottom; }
 tbody tr:last-child > * { border-bottom: 0; }
 tbody th, thead th:nth-child(-n+3), tbody td:nth-child(-n+3) { text-align: left; }
 tbody th, thead th:first-child { position: sticky; left: 0; background: var(--paper); }

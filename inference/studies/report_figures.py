@@ -201,7 +201,7 @@ def draw_recovery(found: Comparison, sites: list[str], most: int = 6) -> Figure:
 
     shown = [x for x in ranked(found) if _same_shapes(found.params[x], found.truth, sites)][:most]
     widest = 3 if max(map(len, shown), default=0) <= 16 else 2  # names stand above the panels
-    columns = min(widest, max(1, len(shown)))
+    columns = 2 if len(shown) == 4 else min(widest, max(1, len(shown)))
     rows = max(1, -(-len(shown) // columns))
     figure = Figure(figsize=(WIDTH, 1.2 + (WIDTH / columns) * rows))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
@@ -221,6 +221,7 @@ def draw_recovery(found: Comparison, sites: list[str], most: int = 6) -> Figure:
                 label=site,
             )  # fmt: skip
         axes.set_title(shown[place], fontsize=11)
+        axes.tick_params(labelbottom=place + columns >= len(shown))
     figure.supxlabel("true", fontsize=12)
     figure.supylabel("estimated", fontsize=12)
     if len(sites) > 1 and shown:

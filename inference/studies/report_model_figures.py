@@ -176,7 +176,7 @@ def basis_functions(found: Comparison) -> Iterator[Picture]:
     count, size = next(iter(each.values())).shape
     shape = image_shape(found, size)
     words = "Chances of a 1 in each component" if mixture else "What each cause adds to a row"
-    words += ", by method; causes were matched to each other." + _some(count, what)
+    words += ", by method; they were matched to each other." + _some(count, what)
     alt = f"{what.capitalize()}, one row for each of {', '.join(each)}."
     stacked = np.stack(list(each.values()))[:, :MOST_UNITS]
     yield Picture(what.capitalize(), words, alt, draw_images(stacked, list(each), shape), pale=True)
