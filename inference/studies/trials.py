@@ -104,15 +104,16 @@ def simulate(name: str, setting: Setting, num_trials: int, rng_key: Array) -> Tr
         counts["num_features"] = setting.num_features
 
     def draw(key: Array) -> dict[str, Array]:
-        trace = handlers.trace(handlers.seed(model, key)).get_trace(**counts, **setting.sizes)
+        with handlers.trace() as trace, handlers.seed(rng_seed=key):
+            table = model(**counts, **setting.sizes)
         outside = {
             x: site["value"]
             for x, site in trace.items()
             if site["type"] == "sample" and not site["cond_indep_stack"]
         }
-        if "observed" not in trace:
-            raise InputError(f"{name} simulates no site 'observed': it is what a method is shown")
-        return {**outside, "observed": trace["observed"]["value"].astype(float)}
+        if table is None:
+            raise InputError(f"{name} returns no table: it must return what it simulates")
+        return {**outside, "observed": table.astype(float)}
 
     with blame(name, "cannot be simulated"):
         sites = jax.jit(jax.vmap(draw))(random.split(rng_key, num_trials))
