@@ -72,6 +72,7 @@ def step(
     :param safe: the plain step from the last point, taken if the candidate is no good.
     """
     plain_step = space.flatten(safe)
+    visit = jax.jit(visit)  # traced once: for its shapes below, and then in the loop
 
     # A loop of one or two rounds, not two calls in a branch: the method is compiled once.
     def attempt(carry: tuple) -> tuple:

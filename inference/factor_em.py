@@ -202,6 +202,7 @@ def rotates(model: Any) -> bool:
     return model in (latent_trait, mixed_trait, clipped_gaussian)
 
 
+@jax.jit
 def canonical(params: Params) -> Params:
     r"""The same model with its factors turned to principal axes.
 
