@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,8 @@ class ExactGradient(Algorithm):
     :param max_active: of a combination machine, sum the sleep phase over the hidden states with at
         most so many active units only (section 3): for machines of more units than can be summed.
     :param prior: climb the posterior density of the parameters instead of the likelihood.
-    :param start: ``start(key, *args, **kwargs) -> params``; by default near the origin.
+    :param start: ``start(key, *args, **kwargs) -> params``, or ``"base_rates"`` for
+        `from_base_rates`; by default near the origin.
     :param chunk_size: rows read at a time; by default as many as fit into memory.
 
     >>> from ppl_models import combination_machine
@@ -70,7 +71,7 @@ class ExactGradient(Algorithm):
         momentum: float = MOMENTUM,
         max_active: int | None = None,
         prior: bool = False,
-        start: Callable[..., Params] | None = None,
+        start: Callable[..., Params] | Literal["base_rates"] | None = None,
         spread: float = 0.1,
         chunk_size: int | None = None,
         plate: str | None = None,
@@ -80,7 +81,8 @@ class ExactGradient(Algorithm):
         self.model = model if max_active is None else normalizer(model, self._truncated)
         self._opened = without_normalizer(model)
         self.optimizer, self.learning_rate, self.momentum = optimizer, learning_rate, momentum
-        self.max_active, self.prior, self.start = max_active, prior, start
+        self.max_active, self.prior = max_active, prior
+        self.start = from_base_rates if start == "base_rates" else start
         self.spread, self.chunk_size, self.plate = spread, chunk_size, plate
         self._cache: dict = {}
 

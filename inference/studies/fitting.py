@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inference.studies.given import Given, add_options, find_program, open_given
+from inference.studies.given import Given, add_options, find_program, open_given, setting
 from inference.studies.output import check_output, versions, write_with
 from ppl_models.data import InputError, Table
 
@@ -68,7 +68,9 @@ def add_parser(subparsers: Any) -> None:
         "--patience", type=int, default=20, help="looks at --valid without gain before the end"
     )
     words = "a setting of the method, such as learning_rate=0.1; may be repeated"
-    parser.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=words)
+    parser.add_argument(
+        "--option", metavar="NAME=VALUE", action="append", default=[], type=setting, help=words
+    )
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="most seconds of running")
     parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
 
@@ -81,7 +83,7 @@ def main(namespace: argparse.Namespace) -> int:
     for option in ("steps", "starts", "patience"):
         if getattr(namespace, option) < 1:
             raise InputError(f"--{option} {getattr(namespace, option)}: at least 1")
-    settings = dict(_setting(text) for text in namespace.option)
+    settings = dict(namespace.option)
     given = open_given(namespace)
     anatomy = inspect(given.program, (given.table.values,), given.kwargs)
     found, refused = contenders(anatomy)
@@ -96,12 +98,13 @@ def main(namespace: argparse.Namespace) -> int:
         valid = read_rows(namespace.valid, given.table.columns, _kind(given), namespace.key)
     params, facts = _fit(given, found[name], namespace, settings, valid)
     groups = _groups(found[name].kind, params, facts, given)
+    told = {x: getattr(namespace, x) for x in ("steps", "starts", "seed", "patience")}
+    told |= {x: str(v) for x, v in settings.items()}
     attrs = {
         "kind": KIND, "model": given.name, "method": name, "cells": _kind(given),
-        "sizes": json.dumps({x: repr(v) for x, v in given.kwargs.items() if x != "mask"}),
+        "sizes": json.dumps(_sizes(given.kwargs)),
         "columns": json.dumps(given.table.columns), "data": Path(namespace.data).name,
-        "settings": json.dumps({"steps": namespace.steps, "starts": namespace.starts,
-                                "seed": namespace.seed, **settings}),
+        "settings": json.dumps(told),
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
     }  # fmt: skip
 
@@ -183,6 +186,12 @@ def _groups(kind: str, params: dict, facts: dict, given: Given) -> Any:
     return groups
 
 
+def _sizes(kwargs: dict[str, Any]) -> dict[str, str]:
+    """What a program must be called with again; priors are for fitting only."""
+    kept = {x: v for x, v in kwargs.items() if x != "mask" and not x.startswith("prior_")}
+    return {x: repr(v) for x, v in kept.items()}
+
+
 def _kind(given: Given) -> str:
     return "real" if "real" in given.table.coding else "binary"
 
@@ -225,13 +234,3 @@ def load_fit(path: str) -> Fit:
         attrs["model"], find_program(attrs["model"]), attrs["method"], params, sizes,
         tuple(json.loads(attrs["columns"])), attrs["cells"],
     )  # fmt: skip
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    name, _, value = text.partition("=")
-    try:
-        return name.strip(), ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError):
-        raise InputError(
-            f"--option {text}: must be NAME=VALUE, such as learning_rate=0.1"
-        ) from None

@@ -36,7 +36,7 @@ class Given(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """MODEL, --data, --key and --set.
+    """MODEL, --data, --key, --constant and --set.
 
     :param optional: without --data there is an example for every public program.
     """
@@ -46,6 +46,7 @@ def add_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
         "--data", metavar="FILE", required=not optional, help=f"the table, one datum a row{more}"
     )
     parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+    parser.add_argument("--constant", action="store_true", help="columns of one value are no error")
 
 
 def add_program_options(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +57,7 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        type=_setting,
+        type=setting,
         help="an argument of the program, such as num_causes=10; may be repeated",
     )
 
@@ -66,7 +67,7 @@ def open_given(namespace: argparse.Namespace) -> Given:
     name, settings = namespace.model, dict(namespace.set)
     program = find_program(name)
     _check_call(name, program, settings)
-    table = _load(name, program, settings, namespace.data, namespace.key)
+    table = _load(name, program, settings, namespace)
     return Given(name, program, table, {**settings, **_mask(name, program, table)})
 
 
@@ -147,17 +148,41 @@ def explain(error: BaseException, file: str | None = None) -> str:
     return f"{type(error).__name__}: {words}{where}"
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def setting(text: str) -> tuple[str, Any]:
+    """NAME=VALUE: a literal, a distribution of NumPyro's or an optimiser of optax's.
+
+    >>> setting("layers=(10, 5)")
+    ('layers', (10, 5))
+    >>> setting("prior_weights=Normal(0, 0.5)")[1].scale
+    0.5
+    """
     name, equals, value = text.partition("=")
     name = name.strip()
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} must be NAME=VALUE, such as num_causes=10")
     try:
-        return name, ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError):
+        tree = ast.parse(value.strip(), mode="eval").body
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+            return name, _made(tree.func.id, [ast.literal_eval(x) for x in tree.args])
+        return name, ast.literal_eval(tree)
+    except (ValueError, SyntaxError, TypeError, AttributeError):
         raise argparse.ArgumentTypeError(
-            f"{text!r}: a value is a number, True, False, None, a tuple such as (10, 5) or 'text'"
+            f"{text!r}: a value is a number, True, False, None, a tuple such as (10, 5), 'text', a "
+            "distribution such as Normal(0, 1), or an optimiser such as adam(0.01)"
         ) from None
+
+
+def _made(name: str, arguments: list[Any]) -> Any:
+    """An object of the two libraries whose names are known; nothing else is ever called."""
+    import numpyro.distributions
+    import optax
+
+    found = getattr(numpyro.distributions, name, None)
+    if inspect.isclass(found) and issubclass(found, numpyro.distributions.Distribution):
+        return found(*arguments)
+    if name not in ("adam", "adabelief", "sgd", "rmsprop", "lamb"):
+        raise ValueError(name)
+    return getattr(optax, name)(*arguments)
 
 
 def _check_call(name: str, program: Callable, settings: dict[str, Any]) -> None:
@@ -183,10 +208,10 @@ def _check_call(name: str, program: Callable, settings: dict[str, Any]) -> None:
 
 
 def _load(
-    name: str, program: Callable, settings: dict[str, Any], file: str, key: str | None
+    name: str, program: Callable, settings: dict[str, Any], namespace: argparse.Namespace
 ) -> Table:
     """The table as the program wants it: bits where it observes bits, else real numbers."""
-    binary, real = _try_to_load(file, "binary", key), _try_to_load(file, "real", key)
+    binary, real = _try_to_load(namespace, "binary"), _try_to_load(namespace, "real")
     readable = [x for x in (binary, real) if isinstance(x, Table)]
     if readable:
         with blame(name, "fails on this table"):
@@ -203,9 +228,13 @@ def _load(
     return table
 
 
-def _try_to_load(file: str, kind: Literal["binary", "real"], key: str | None) -> Table | InputError:
+def _try_to_load(
+    namespace: argparse.Namespace, kind: Literal["binary", "real"]
+) -> Table | InputError:
     try:
-        return load_table(file, kind=kind, key=key)
+        return load_table(
+            namespace.data, kind=kind, key=namespace.key, allow_constant=namespace.constant
+        )
     except InputError as error:
         return error
 
