@@ -228,9 +228,10 @@ def figure(setting: Setting, trials: Trial) -> Figure:
             )  # fmt: skip
         axes[number].set(xlabel=words, ylim=(-0.6, len(ROWS) - 0.4))
         axes[number].set_yticks(places, ["true model", "gradient", "pursuit", "both, 100", "both"])
+        axes[number].locator_params(axis="x", nbins=5)
         axes[number].grid(axis="x", alpha=0.3)
     seeds = len(trials.test["pursuit"]["log_loss"].value)
-    axes[0].set_title(f"C  means of {seeds} sets of data")
+    axes[0].set_title(f"C  means of {seeds} sets of data" if seeds > 1 else "C  one set of data")
     axes[0].legend(loc="upper right", fontsize=10)
     return page
 
