@@ -27,6 +27,7 @@ COMMANDS = (
     "inference.studies.comparing",
     "inference.studies.reporting",
     "inference.studies.calibrating",
+    "inference.studies.ranking",
     "inference.studies.reproduce",
     "inference.studies.map",
 )

@@ -9,7 +9,7 @@ from jax import random
 
 import inference.studies.contenders
 from inference.cli import main
-from inference.studies.arviz import container, import_arviz, load
+from inference.studies.arviz import container, import_arviz, load, save
 from inference.studies.compare import compare
 from inference.studies.contenders import Contender, contenders
 from inference.studies.examples import MAKERS, example
@@ -67,7 +67,7 @@ def test_a_comparison_survives_its_file(compared, tmp_path):
 
 def test_arviz_reads_what_is_handed_out(compared):
     _, kept = compared
-    groups = method_groups(kept["NUTS"], DATA.values, [f"q{i}" for i in range(12)], {})
+    groups = method_groups(kept["NUTS"], [f"q{i}" for i in range(12)], {})
     assert groups["log_likelihood"]["observed"].dims == ("chain", "draw", "row")
     assert groups["posterior"]["probs"].dims == ("chain", "draw", "component", "column")
     arviz = import_arviz()
@@ -77,8 +77,32 @@ def test_arviz_reads_what_is_handed_out(compared):
         warnings.simplefilter("ignore", UserWarning)  # a hundred draws: some k̂ are large
         loo = arviz.loo(data, var_name="observed")
     assert loo.n_data_points == 60
-    point = method_groups(kept["EM"], DATA.values, [f"q{i}" for i in range(12)], {})
+    point = method_groups(kept["EM"], [f"q{i}" for i in range(12)], {})
     assert "posterior" not in point and "probs" in point["point_estimate"]
+
+
+def test_models_are_ranked_on_the_same_rows_by_what_they_foretell(compared, tmp_path, capsys):
+    """A mixture of three against one whose draws are those of a product: the mixture wins."""
+    _, kept = compared
+    names = [f"q{i}" for i in range(12)]
+    three = method_groups(kept["NUTS"], names, {})
+    save(three, tmp_path / "three.nc", {"model": "three", "method": "NUTS"})
+    rates = kept["NUTS"].observed.mean(0)
+    rows = np.log(np.where(kept["NUTS"].observed > 0.5, rates, 1 - rates)).sum(-1)
+    noise = 0.01 * np.random.default_rng(0).normal(size=kept["NUTS"].train.shape)
+    worse = {
+        **three,
+        "log_likelihood": three["log_likelihood"].copy(data={"observed": rows + noise}),
+    }
+    save(worse, tmp_path / "one.nc", {"model": "one", "method": "NUTS"})
+    files = [str(tmp_path / "one.nc"), str(tmp_path / "three.nc")]
+    assert main(["rank", *files]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in said[1:3]] == ["three", "one"]
+    other = {**three, "observed_data": three["observed_data"] * 0}
+    save(other, tmp_path / "other.nc", {"model": "other", "method": "NUTS"})
+    assert main(["rank", files[0], str(tmp_path / "other.nc")]) == 2
+    assert "other rows" in capsys.readouterr().err
 
 
 def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):

@@ -167,6 +167,29 @@ def pareto_k(log_ratios: Any) -> float:
         return float(array_stats.psislw(ratios)[1])
 
 
-def loo(groups: Groups) -> Any:
-    """`arviz.loo` of one result, on the marginal likelihood of each datum."""
-    return import_arviz().loo(container(groups), pointwise=True)
+def rank(results: Mapping[str, Groups]) -> list[dict[str, Any]]:
+    """Results of different models on the same rows, best first, by leave-one-out (`arviz.compare`).
+
+    On the marginal likelihood of each datum: with latents in the condition it would say nothing.
+    """
+    arviz = import_arviz()
+    held = {name: container(groups) for name, groups in results.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # large k̂ are counted below
+        table = arviz.compare(held, var_name="observed")
+        single = {
+            name: arviz.loo(one, pointwise=True, var_name="observed") for name, one in held.items()
+        }
+    rows = []
+    for name in table.index:
+        found = single[name]
+        bad = int((np.asarray(found.pareto_k) > 0.7).sum())
+        own = table.loc[name]
+        elpd = own["elpd_loo"] if "elpd_loo" in own else own["elpd"]
+        difference = own["elpd_diff"]
+        rows.append({
+            "name": name, "elpd": float(elpd), "error": float(own["se"]),
+            "behind": abs(float(difference)), "behind_error": float(own["dse"]),
+            "bad_pareto_k": bad, "rows": int(found.n_data_points),
+        })  # fmt: skip
+    return rows

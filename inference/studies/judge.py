@@ -42,6 +42,7 @@ class Judged(NamedTuple):
 
     row: dict[str, Any]  # numbers for the table
     draws: Draws
+    observed: np.ndarray  # (num_train, num_features) the rows it learned from
     held_out: np.ndarray  # (num_test,) log predictive density of each held-out row
     train: np.ndarray  # (num_chains, num_draws, num_train) marginal log likelihood
     path: np.ndarray  # (num_times,) mean of held-out log densities as of `clock`
@@ -87,7 +88,10 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         reliability = calibration(answer(field.cells, some), field.bits)
         row["calibration_error"] = reliability["error"]
         row["calibration_expected"] = reliability["expected"]
-    return Judged(row, draws, held_out, train.reshape((*shape, -1)), path, clock, reliability)
+    observed = np.asarray(field.train_arguments[0][0])
+    return Judged(
+        row, draws, observed, held_out, train.reshape((*shape, -1)), path, clock, reliability
+    )
 
 
 def thin(params: dict[str, np.ndarray], most: int) -> dict[str, np.ndarray]:

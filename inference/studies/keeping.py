@@ -106,16 +106,14 @@ def save_method(found: Judged, table: Table, about: Comparison, name: str, path:
         "compile_seconds": found.draws.compile_seconds,
         **about.about.get("versions", {}),
     }
-    groups = method_groups(found, table.values, table.columns, made_by)
+    groups = method_groups(found, table.columns, made_by)
     save(groups, path, made_by)
 
 
-def method_groups(
-    found: Judged, observed: np.ndarray, columns: Sequence[str], attrs: dict[str, Any]
-) -> Groups:
+def method_groups(found: Judged, columns: Sequence[str], attrs: dict[str, Any]) -> Groups:
     """One method's results as ArviZ's groups."""
     draws = found.draws
-    groups: Groups = {"observed_data": dataset({"observed": observed}, columns=columns)}
+    groups: Groups = {"observed_data": dataset({"observed": found.observed}, columns=columns)}
     if found.row["kind"] == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in draws.params.items()}
         groups["point_estimate"] = dataset(point, columns=columns, attrs=attrs)

@@ -1,0 +1,57 @@
+"""`latentbits rank A.nc B.nc …`: different models on the same rows, by leave-one-out."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ppl_models.data import InputError
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "rank",
+        help="different models on the same rows, by leave-one-out",
+        description="Rank results that `latentbits compare` wrote, of one model or of several, on "
+        "the same rows: the expected log density of a new row by leave-one-out.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("files", metavar="FILE.nc", nargs="+", help="such as DIR/NUTS.nc")
+
+
+def main(namespace: argparse.Namespace) -> int:
+    from inference.studies.arviz import load, rank
+
+    if len(namespace.files) < 2:
+        raise InputError(f"{namespace.files[0]}: one result has nothing to be ranked against")
+    results: dict[str, Any] = {}
+    first = None
+    for file in namespace.files:
+        if not Path(file).is_file():
+            raise InputError(f"{file}: there is no such file")
+        try:
+            groups, attrs = load(file)
+        except Exception as error:
+            raise InputError(f"{file}: is no netCDF file ({type(error).__name__})") from None
+        if "log_likelihood" not in groups or "posterior" not in groups:
+            raise InputError(f"{file}: holds no draws; leave-one-out wants those of a sampler")
+        observed = groups["observed_data"]["observed"].values
+        first = observed if first is None else first
+        if first.shape != observed.shape or not np.array_equal(first, observed):
+            raise InputError(f"{file}: learned from other rows than {namespace.files[0]}")
+        name = f"{attrs.get('model', file)}, {attrs.get('method', '')}"
+        results[name if name not in results else file] = groups
+    rows = rank(results)
+    width = max(len(row["name"]) for row in rows)
+    print(f"{'':{width}}  elpd a row      ±   behind      ±  bad k̂")
+    for row in rows:
+        count = row["rows"]
+        print(
+            f"{row['name']:{width}}  {row['elpd'] / count:10.3f}  {row['error'] / count:5.3f}"
+            f"  {row['behind'] / count:7.3f}  {row['behind_error'] / count:5.3f}"
+            f"  {row['bad_pareto_k']:5d}"
+        )
+    return 0
