@@ -118,12 +118,12 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
         if ratio >= 1:
             return (
                 f"Bespoke inference wins here: {ours} comes within {CLOSE} nats a row of "
-                f"the best {ratio:.3g} times as fast as {theirs}, the fastest generic method as "
+                f"the best {_times(ratio)} times as fast as {theirs}, the fastest generic method as "
                 "good."
             )
         return (
             f"Generic inference wins here: {theirs} comes within {CLOSE} nats a row of the best "
-            f"{1 / ratio:.3g} times as fast as {ours}, the fastest bespoke method as good."
+            f"{_times(1 / ratio)} times as fast as {ours}, the fastest bespoke method as good."
         )
     if True in fastest:
         return f"Only bespoke inference gets there: {fastest[True]} is best or as good as the best."
@@ -136,3 +136,7 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
