@@ -118,8 +118,8 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
         if ratio >= 1:
             return (
                 f"Bespoke inference wins here: {ours} comes within {CLOSE} nats a row of "
-                f"the best {_times(ratio)} times as fast as {theirs}, the fastest generic method as "
-                "good."
+                f"the best {_times(ratio)} times as fast as {theirs}, the fastest generic method "
+                "as good."
             )
         return (
             f"Generic inference wins here: {theirs} comes within {CLOSE} nats a row of the best "
