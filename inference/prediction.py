@@ -72,7 +72,7 @@ def answer(asked: Likelihood, draws: Any) -> np.ndarray:
     return np.exp(logsumexp(one, axis=0) - logsumexp(np.logaddexp(one, nought), axis=0))
 
 
-def calibration(chance: np.ndarray, bits: np.ndarray, num_bins: int = 10) -> dict[str, Any]:
+def reliability(chance: np.ndarray, bits: np.ndarray, num_bins: int = 10) -> dict[str, Any]:
     """How often a bit was 1 where its chance was said to be so: by bins of equal count.
 
     ``error`` is the mean distance between the two over bins of equal count, ``expected`` what it
@@ -80,7 +80,7 @@ def calibration(chance: np.ndarray, bits: np.ndarray, num_bins: int = 10) -> dic
 
     >>> rng = np.random.default_rng(0)
     >>> chance = rng.random(4000)
-    >>> found = calibration(chance, rng.random(4000) < chance)
+    >>> found = reliability(chance, rng.random(4000) < chance)
     >>> found["error"] < 2 * found["expected"]
     True
     """

@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 from inference.algorithm import Algorithm
 from inference.baselines import Draws
 from inference.evidence import BLOCK, Likelihood
-from inference.prediction import answer, calibration
+from inference.prediction import answer, reliability
 from inference.studies.contenders import Contender
 from inference.symmetry import align
 
@@ -82,16 +82,14 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         row |= _quality(field, engine, {x: v[0, 0] for x, v in draws.params.items()})
     if field.truth is not None:
         row["recovery"] = recovery(field.model, kept, field.truth)
-    reliability = None
+    cells = None
     if field.cells is not None:
         some = {x: v[:: max(1, -(-len(v) // BLOCK))] for x, v in flat.items()}
-        reliability = calibration(answer(field.cells, some), field.bits)
-        row["calibration_error"] = reliability["error"]
-        row["calibration_expected"] = reliability["expected"]
+        cells = reliability(answer(field.cells, some), field.bits)
+        row["calibration_error"] = cells["error"]
+        row["calibration_expected"] = cells["expected"]
     observed = np.asarray(field.train_arguments[0][0])
-    return Judged(
-        row, draws, observed, held_out, train.reshape((*shape, -1)), path, clock, reliability
-    )
+    return Judged(row, draws, observed, held_out, train.reshape((*shape, -1)), path, clock, cells)
 
 
 def thin(params: dict[str, np.ndarray], most: int) -> dict[str, np.ndarray]:
