@@ -15,12 +15,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from inference.studies.output import plain
+from ppl_models.data import InputError
 
 DIMS: dict[str, tuple[str, ...]] = {
     "observed": ("row", "column"),
@@ -121,9 +123,14 @@ def save(groups: Groups, path: str | PathLike[str], attrs: Mapping[str, Any] | N
 
 def load(path: str | PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     """The groups of a file, in memory, and its attributes."""
-    with xr.open_datatree(path, engine="h5netcdf") as tree:
-        found = {name: child.to_dataset().load() for name, child in tree.children.items()}
-        return found, {str(name): value for name, value in tree.attrs.items()}
+    if not Path(path).is_file():
+        raise InputError(f"{path}: there is no such file")
+    try:
+        with xr.open_datatree(path, engine="h5netcdf") as tree:
+            found = {name: child.to_dataset().load() for name, child in tree.children.items()}
+            return found, {str(name): value for name, value in tree.attrs.items()}
+    except Exception as error:
+        raise InputError(f"{path}: is no netCDF file ({type(error).__name__})") from None
 
 
 def diagnose(draws: xr.Dataset) -> dict[str, dict[str, float]]:

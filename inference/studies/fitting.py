@@ -214,12 +214,7 @@ def load_fit(path: str) -> Fit:
     """A fit that was kept before."""
     from inference.studies.arviz import load
 
-    if not Path(path).is_file():
-        raise InputError(f"{path}: there is no such file")
-    try:
-        groups, attrs = load(path)
-    except Exception as error:
-        raise InputError(f"{path}: is no netCDF file ({type(error).__name__})") from None
+    groups, attrs = load(path)
     if attrs.get("kind") != KIND:
         raise InputError(f"{path}: holds no fit; `latentbits fit` writes one")
     if "point_estimate" in groups:

@@ -152,8 +152,9 @@ def _quality(field: Field, engine: Algorithm, params: dict[str, np.ndarray]) -> 
     args, kwargs = field.train_arguments
     try:
         found = posterior(params, *args, **kwargs)
-    except (ValueError, TypeError, NotImplementedError):
-        return {}
+    except (ValueError, TypeError, NotImplementedError) as error:
+        # The parameters are judged all the same; what the method cannot say is said in the row.
+        return {"no_quality": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
     row: dict[str, Any] = {}
     if hasattr(found, "gap"):
         row["bound_gap"] = float(np.mean(np.asarray(found.gap)))

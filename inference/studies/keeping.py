@@ -64,12 +64,7 @@ def _as_text(values: Any) -> str:
 
 def load_comparison(path: str | Path) -> Comparison:
     """What `save_comparison` wrote."""
-    if not Path(path).is_file():
-        raise InputError(f"{path}: there is no such file")
-    try:
-        groups, attrs = load(path)
-    except Exception as error:
-        raise InputError(f"{path}: is no netCDF file ({type(error).__name__})") from None
+    groups, attrs = load(path)
     if attrs.get("kind") != KIND:
         raise InputError(f"{path}: holds no comparison; `latentbits compare` writes one")
     held_out: dict[str, np.ndarray] = {}

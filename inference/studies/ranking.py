@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,7 @@ def main(namespace: argparse.Namespace) -> int:
     results: dict[str, Any] = {}
     first = None
     for file in namespace.files:
-        if not Path(file).is_file():
-            raise InputError(f"{file}: there is no such file")
-        try:
-            groups, attrs = load(file)
-        except Exception as error:
-            raise InputError(f"{file}: is no netCDF file ({type(error).__name__})") from None
+        groups, attrs = load(file)
         if "log_likelihood" not in groups or "posterior" not in groups:
             raise InputError(f"{file}: holds no draws; leave-one-out wants those of a sampler")
         observed = groups["observed_data"]["observed"].values
