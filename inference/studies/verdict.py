@@ -3,7 +3,8 @@
 best        the highest mean held-out log likelihood among those that finished
 as good     its paired difference from the best, row by row, is within two standard errors
 reached     the first time at which the held-out score was within 0.01 nats a row of the best
-trusted     a sampler: R̂ ≤ 1.01, at least 400 effective draws, no divergence
+trusted     a sampler: R̂ of the log joint ≤ 1.01, of the parameters after relabelling ≤ 1.05,
+            at least 400 effective draws, no divergence
             a variational guide: Pareto k̂ ≤ 0.7
             a bound: mean gap ≤ 0.1 nats a row; truncation: mean missed mass ≤ 0.01
             a point estimate without any of these: not judged
