@@ -1,22 +1,74 @@
-"""Every notebook runs from top to bottom."""
+"""Every notebook runs from top to bottom, and its committed outputs are its own, whole and small.
 
+`python notebooks/make.py` makes the outputs anew.
+"""
+
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.py"))
+FOLDER = Path(__file__).parents[1] / "notebooks"
+sys.path.append(str(FOLDER))
+
+from make import cells, scripts  # noqa: E402
+
+MOST_BYTES = 400_000
+A_PATH = re.compile(r"(?<![\w.:/])/(home|root|tmp|usr|opt|var|mnt|work|Users|private)/|[A-Z]:\\\\")
+each = pytest.mark.parametrize("path", scripts(), ids=lambda path: path.stem)
 
 
-def test_there_are_notebooks():
-    assert NOTEBOOKS
+def outputs(path):
+    notebook = json.loads(path.with_suffix(".ipynb").read_text())
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    return [output for cell in code for output in cell["outputs"]]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def words(output):
+    """What can be read of an output: pictures are left out."""
+    shown = output.get("data", {})
+    parts = [output.get("text", ""), *(x for kind, x in shown.items() if "image/" not in kind)]
+    return "".join(part if isinstance(part, str) else "".join(part) for part in parts)
+
+
+def test_every_script_has_its_notebook_and_no_notebook_is_left_over():
+    assert [path.stem for path in scripts()] == sorted(x.stem for x in FOLDER.glob("*.ipynb"))
+    assert scripts()
+
+
+@each
+def test_pair_has_the_same_cells(path):
+    notebook = json.loads(path.with_suffix(".ipynb").read_text())
+    found = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    assert found == cells(path.read_text())
+
+
+@each
+def test_outputs_are_there_small_and_without_a_trace_of_a_machine(path):
+    file = path.with_suffix(".ipynb")
+    assert file.stat().st_size < MOST_BYTES
+    notebook = json.loads(file.read_text())
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
+    found = outputs(path)
+    assert found
+    for output in found:
+        assert output["output_type"] != "error" and output.get("name") != "stderr", words(output)
+        assert not A_PATH.search(words(output)), words(output)
+
+
+def test_a_path_of_a_machine_is_told_from_a_fraction_and_an_address():
+    assert A_PATH.search("saved in /home/me/file.nc") and A_PATH.search("'/tmp/x'")
+    assert not A_PATH.search("1/tmp/2, https://x.org/home/y, ./tmp/z")
+
+
+@each
 def test_notebook_runs(path):
-    environment = {**os.environ, "MPLBACKEND": "agg"}
+    environment = {**os.environ, "MPLBACKEND": "agg", "LATENTBITS_SMALL": "1"}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path)],
         env=environment, capture_output=True, text=True, timeout=900, check=False,

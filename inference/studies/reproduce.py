@@ -37,10 +37,15 @@ def add_parser(subparsers: Any) -> None:
         )
         one.add_argument("--json", metavar="FILE", help="write settings, versions and numbers")
         one.add_argument("--figure", metavar="FILE", help="draw the figure, .png or .svg")
-        one.add_argument("--seed", type=_seed, default=0, help="of all random numbers (default 0)")
-        one.add_argument("--full", action="store_true", help="at the size of the paper")
-        experiment.options(one)
+        add_options(one, experiment)
         one.set_defaults(experiment=experiment)
+
+
+def add_options(parser: argparse.ArgumentParser, experiment: Experiment) -> None:
+    """Its settings, as opposed to where its results are written."""
+    parser.add_argument("--seed", type=_seed, default=0, help="of all random numbers (default 0)")
+    parser.add_argument("--full", action="store_true", help="at the size of the paper")
+    experiment.options(parser)
 
 
 def main(namespace: argparse.Namespace) -> int:

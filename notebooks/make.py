@@ -1,0 +1,61 @@
+"""Run notebooks and keep what they say: `python notebooks/make.py [FILE.py …]`, by default all.
+
+A notebook is written as a percent script, `N_name.py`, and read as `N_name.ipynb`, which is made
+here from the script and nothing else. What changes from one run to the next without meaning
+anything (identities of cells, times of execution, versions) is left out, so that a change in the
+file is a change in what is said. Needs ``pip install -e '.[notebooks]'``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+METADATA = {
+    "jupytext": {"formats": "ipynb,py:percent"},
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def scripts() -> list[Path]:
+    """All notebooks, in reading order."""
+    return sorted(FOLDER.glob("[0-9]*.py"))
+
+
+def cells(script: str) -> list[tuple[str, str]]:
+    """Kind and source of each cell of a percent script."""
+    parts = re.split(r"^# %%( \[markdown\])?\n", script, flags=re.MULTILINE)[1:]
+    found = []
+    for mark, text in zip(parts[::2], parts[1::2], strict=True):
+        source = re.sub(r"^# ?", "", text, flags=re.MULTILINE) if mark else text
+        found.append(("markdown" if mark else "code", source.strip("\n")))
+    return found
+
+
+def make(path: Path) -> Path:
+    """Run a script as a notebook; nothing is written unless every cell runs."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    new = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
+    made = nbformat.v4.new_notebook(metadata=METADATA)
+    for number, (kind, source) in enumerate(cells(path.read_text())):
+        made.cells.append(new[kind](source, id=f"cell-{number}"))
+    place = {"metadata": {"path": str(FOLDER)}}
+    NotebookClient(made, timeout=1200, record_timing=False, resources=place).execute()
+    made.metadata = nbformat.from_dict(METADATA)
+    target = path.with_suffix(".ipynb")
+    nbformat.write(made, target)
+    return target
+
+
+if __name__ == "__main__":
+    # What tqdm says of a missing widget in every notebook is no part of what the notebook says.
+    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
+    os.environ.pop("LATENTBITS_SMALL", None)
+    for path in [Path(name) for name in sys.argv[1:]] or scripts():
+        print(make(path))
