@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from inference.studies.experiment import Outcome
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
+
+    from inference.studies.compare import Comparison
 
 DOTS = 110
 """An inch: sharp on a fine screen, and a notebook stays small."""
@@ -50,6 +53,85 @@ def show(draw: Callable[..., Figure], *args: Any, **kwargs: Any) -> Shown:
         png = as_picture(figure, ".png")
     pyplot.close(figure)  # or the notebook shows it once more
     return Shown(png, round(figure.get_figwidth() * SHOWN))
+
+
+class Words(NamedTuple):
+    """Text that a notebook sets as Markdown."""
+
+    text: str
+
+    def _repr_markdown_(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def source(function: Callable) -> Words:
+    """A program as it is written, without its docstring.
+
+    >>> from ppl_models import bernoulli_product
+    >>> print(source(bernoulli_product).text.splitlines()[1])
+    def bernoulli_product(
+    """
+    import ast
+    import inspect
+
+    lines = inspect.getsource(function).splitlines()
+    first = ast.parse("\n".join(lines)).body[0]
+    assert isinstance(first, ast.FunctionDef)
+    if ast.get_docstring(first) is not None:
+        words = first.body[0]
+        del lines[words.lineno - 1 : words.end_lineno]
+    return Words("\n".join(["```python", *lines, "```"]))
+
+
+def scores(found: Comparison) -> pandas.DataFrame:
+    """The table of a comparison, the best method first."""
+    import pandas
+
+    from inference.studies.comparing import COLUMNS
+    from inference.studies.report_figures import ranked
+
+    done = ranked(found)
+    values = {
+        heading: [_cell(found.rows[name].get(key), form) for name in done]
+        for key, (heading, form) in COLUMNS.items()
+        if any(found.rows[name].get(key) is not None for name in done)
+    }
+    return pandas.DataFrame(values, index=done)
+
+
+def _cell(value: Any, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def said(found: Comparison) -> Words:
+    """The verdict on each method, and what follows from all of them."""
+    each = [f"- {words}" for _, words in found.verdict]
+    return Words("\n".join([f"**{found.headline}**", "", *each]))
+
+
+def beside(**columns: dict[str, Any]) -> pandas.DataFrame:
+    """Numbers of the paper beside ours: a column each, a row for each name that is in all.
+
+    >>> print(beside(paper={"a": 2, "b": 0.5}, here={"a": 2, "b": 0.4321, "c": 1}))
+      paper   here
+    a     2      2
+    b   0.5  0.432
+    """
+    import pandas
+
+    first, *rest = columns.values()
+    names = [name for name in first if all(name in other for other in rest)]
+    return pandas.DataFrame(
+        {head: [_short(values[name]) for name in names] for head, values in columns.items()},
+        index=names,
+    )
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def reproduce(name: str, **options: Any) -> Outcome:

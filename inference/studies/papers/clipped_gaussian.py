@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from inference.cells import count_cells, entropy
+from inference.cells import count_cells, entropy, enumerate_cells
+from inference.local import Params
 from inference.methods.moments import MomentInversion, MomentState
 from inference.pairs import Pairs, count_pairs, invert_moments
 from inference.probit import Morph, modes, morph, reconstruct
@@ -316,6 +317,25 @@ def _draw_constraint(sizes: np.ndarray, least: np.ndarray) -> Figure:
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.legend()
+    return figure
+
+
+def draw_cells(params: Params, reach: float = 2.6) -> Figure:
+    """Figure 2: the lines on which each spin turns over, and the spins of every cell between."""
+    from matplotlib import pyplot
+
+    from inference.studies.map_figure import draw_lines
+
+    cells = enumerate_cells(params)
+    figure, axes = pyplot.subplots(figsize=(5.4, 5.0))
+    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+    axes.set(xlabel="$y_1$", ylabel="$y_2$", title="One cell, one image")
+    draw_lines(axes, np.asarray(params["weights"]), np.asarray(params["bias"]))
+    # The mean of the factors in a cell lies within it, for a cell is convex.
+    for bits, share, first in zip(cells.bits, cells.probability, cells.first, strict=True):
+        spins = "".join("+" if bit else "−" for bit in bits)
+        place = np.clip(first / share, 0.3 - reach, reach - 0.3)
+        axes.annotate(f"{spins}\n{share:.2f}", place, ha="center", va="center")
     return figure
 
 
