@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ppl_models.data.cells import Cells, InputError, complain, name_columns, show
+from ppl_models.data.cells import Cells, InputError, check_width, complain, name_columns, show
 
 
 @contextmanager
@@ -52,6 +52,8 @@ def read_npz(path: Path, key: str | None) -> Cells:
         name = _choose(path, list(archive.files), key, "array")
         with _parsing(path, f"array {show(name)} "):
             array = archive[name]
+    if not isinstance(array, np.ndarray):  # whatever else lies in the archive comes as bytes
+        raise complain(path, f"member {show(name)} is no array")
     return _matrix(path, array)
 
 
@@ -65,6 +67,7 @@ def read_parquet(path: Path) -> Cells:
             path, "Parquet files need pyarrow: pip install 'latentbits[parquet]'"
         ) from None
     with _parsing(path), ParquetFile(path) as file:
+        # Before it is read: wide files are slow, and two names alike would end in one.
         name_columns(path, list(file.schema_arrow.names))
         # With pandas' own notes in the file its index comes back as an index: it is no column.
         frame = file.read().to_pandas()
@@ -108,12 +111,15 @@ def read_netcdf(path: Path, key: str | None) -> Cells:
 def unpack_bits(path: Path, cells: Cells, packed: int) -> Cells:
     """Rows of bytes, as :func:`numpy.packbits` makes them, to rows of ``packed`` bits."""
     array = cells.cells
+    if type(packed) is not int or packed < 1:
+        raise complain(path, f"packed= is the number of bits a row, found {show(packed)}")
     if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
         raise complain(path, "packed bits must be an array of bytes (uint8)")
     if array.shape[1] != -(-packed // 8):
         raise complain(
             path, f"has {array.shape[1]} bytes a row, but {packed} bits fill {-(-packed // 8)}"
         )
+    check_width(path, packed)
     bits = np.unpackbits(array, axis=1, count=packed)
     return Cells(bits, name_columns(path, [""] * packed), 1, "")
 
@@ -148,6 +154,7 @@ def _matrix(path: Path, array: np.ndarray, names: list[str] | None = None) -> Ce
         )
     if array.dtype.kind not in "biufUSOT":
         raise complain(path, f"holds {array.dtype}: a table holds numbers, truth values or words")
+    check_width(path, array.shape[1])
     columns = name_columns(path, names if names is not None else [""] * array.shape[1])
     hint = ""
     if array.dtype == np.uint8:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections import Counter
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +24,9 @@ MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
 WORDS = {"yes": 1.0, "y": 1.0, "true": 1.0, "t": 1.0, "no": 0.0, "n": 0.0, "false": 0.0, "f": 0.0}
 """Words for one and nought, in any case."""
+
+MOST_COLUMNS = 100_000
+"""A table that is wider lies on its side, or has not been thinned out: no method here serves it."""
 
 Sort = Literal["missing", "number", "truth", "word", "text"]
 
@@ -44,7 +49,7 @@ def understand(cell: Any) -> Token:
     if isinstance(cell, bool | np.bool_):
         return Token("truth", float(cell))
     if isinstance(cell, numbers.Real):
-        number = float(cell)
+        number = _float(cell)
         return Token("missing" if math.isnan(number) else "number", number)
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "replace")
@@ -72,9 +77,25 @@ def show(cell: Any) -> str:
     if isinstance(cell, bool | np.bool_):
         return str(bool(cell))
     if isinstance(cell, numbers.Real):
-        return f"{float(cell):.6g}"
+        return f"{_float(cell):.6g}"
     text = cell if isinstance(cell, str) else str(cell)
     return repr(text if len(text) <= 40 else text[:36] + "...")
+
+
+def _float(number: Any) -> float:
+    """A number as a float; a whole number may be larger than any."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def user_path(path: str | PathLike[str]) -> Path:
+    """A path as a person writes it, with ~ for somebody's home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # there is no such person
+        raise complain(Path(path), f"cannot be found ({error})") from None
 
 
 def complain(
@@ -109,13 +130,23 @@ class Cells(NamedTuple):
     """what else may be wrong when a cell does not fit, or nothing"""
 
 
+def check_width(path: Path, width: int) -> None:
+    """Refuse a table too wide for any method, before anything else is made of it."""
+    if width > MOST_COLUMNS:
+        raise complain(
+            path,
+            f"has {width} columns, and {MOST_COLUMNS} are the most: rows are data and columns "
+            "features; if it is not lying on its side, choose among its columns first",
+        )
+
+
 def name_columns(path: Path, names: list[str]) -> tuple[str, ...]:
     """Names without blanks around, each once; a column without a name is called by its place."""
     columns = tuple(name.strip() or f"x{place}" for place, name in enumerate(names, start=1))
+    check_width(path, len(columns))
     if len(set(columns)) < len(columns):
-        name = next(name for name in columns if columns.count(name) > 1)
+        name = Counter(columns).most_common(1)[0][0]
         places = [str(place) for place, other in enumerate(columns, start=1) if other == name]
-        raise complain(
-            path, f"columns {' and '.join(places)} have the same name {show(name)}: rename one"
-        )
+        listed = " and ".join(places[:3]) + (" and more" if len(places) > 3 else "")
+        raise complain(path, f"columns {listed} have the same name {show(name)}: rename one")
     return columns

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ppl_models.data.array_tables import unpack_bits
-from ppl_models.data.cells import Cells, complain, show, understand
+from ppl_models.data.cells import Cells, complain, show, understand, user_path
 from ppl_models.data.decoding import cell_error
 from ppl_models.data.tables import read_cells
 
 MOST_LEVELS = 30
 """More different words than that are names, not categories."""
+
+LARGEST = float(np.finfo(np.float32).max)
 
 KINDS = ("real", "binary", "categorical", "skip")
 
@@ -65,7 +67,7 @@ def load_mixed(
     >>> table.kinds, table.levels[2], table.values[:, 2].tolist()
     (('real', 'binary', 3), ('Bonn', 'Jena', 'Ulm'), [2.0, 1.0, 0.0])
     """
-    file = Path(path).expanduser()
+    file = user_path(path)
     cells = read_cells(file, header=header, key=key, kind="real")
     if packed is not None:
         cells = unpack_bits(file, cells, packed)
@@ -135,8 +137,8 @@ def _decode(
             kind = "binary" if sorts <= {"word", "truth"} else "categorical"
     if kind == "real":
         for row in np.flatnonzero(mask):
-            if tokens[row].sort != "number" or not np.isfinite(numbers[row]):
-                problem = f"found {show(raw[row])}, wanted a finite number"
+            if tokens[row].sort != "number" or not abs(numbers[row]) <= LARGEST:
+                problem = f"found {show(raw[row])}, wanted a finite number (of float32)"
                 raise cell_error(path, cells, int(row), place, problem)
         if len(seen) < 2:
             raise complain(path, f"every cell is {show(raw[mask][0])}: skip it", column=name)

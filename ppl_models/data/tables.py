@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -16,7 +17,7 @@ from ppl_models.data.array_tables import (
     read_parquet,
     unpack_bits,
 )
-from ppl_models.data.cells import Cells, complain, show
+from ppl_models.data.cells import Cells, complain, name_columns, show, user_path
 from ppl_models.data.decoding import cell_error, decode_binary, decode_real, to_numbers
 from ppl_models.data.text_tables import TEXT_SUFFIXES, read_text
 
@@ -80,7 +81,7 @@ def load_table(
     """
     if kind not in ("binary", "real"):
         raise ValueError(f"`kind` must be 'binary' or 'real', found {kind!r}")
-    file = Path(path).expanduser()
+    file = user_path(path)
     cells = read_cells(file, header=header, key=key, kind=kind)
     if packed is not None:
         cells = unpack_bits(file, cells, packed)
@@ -116,10 +117,16 @@ def read_cells(path: Path, *, header: bool | None, key: str | None, kind: str) -
         readers[text] = readers[text + ".gz"] = lambda: read_text(path, header=header, kind=kind)
     name = path.name.lower()
     suffix = Path(name.removesuffix(".gz")).suffix + (".gz" if name.endswith(".gz") else "")
-    if not path.exists():
-        raise complain(path, "there is no such file")
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+        raise complain(path, "there is no such file") from None
+    except OSError as error:
+        raise complain(path, f"cannot be read ({error.strerror or error})") from None
+    if stat.S_ISDIR(mode):
         raise complain(path, "is a folder, not a file")
+    if not stat.S_ISREG(mode):  # a pipe would be waited for
+        raise complain(path, "is no regular file")
     if suffix not in readers:
         known = ", ".join(readers)
         raise complain(path, f"is of no known kind: its name must end in one of {known}")
@@ -139,7 +146,7 @@ def _select(path: Path, cells: Cells, columns: Sequence[str]) -> Cells:
         places.append(cells.columns.index(name))
     array = isinstance(cells.cells, np.ndarray)
     kept = cells.cells[:, places] if array else cells.cells.iloc[:, places]
-    return cells._replace(cells=kept, columns=tuple(columns))
+    return cells._replace(cells=kept, columns=name_columns(path, list(columns)))
 
 
 def _refuse_missing(path: Path, cells: Cells, mask: np.ndarray) -> None:

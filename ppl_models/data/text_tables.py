@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import warnings
 import zlib
 from itertools import islice
 from pathlib import Path
@@ -152,6 +153,7 @@ def _check_shape(path: Path, body: bytes, delimiter: str, width: int, first_row:
             raise complain(path, "a quotation mark is opened and never closed", row=row)
         cut &= ~quoted
         ends &= ~quoted
+        _check_quotes(path, marks, ends, delimiter, first_row)
     starts = np.concatenate([[0], np.flatnonzero(ends) + 1])
     if starts[-1] == len(marks):
         # Only a table of one column may end in an empty cell that takes no room.
@@ -168,22 +170,44 @@ def _check_shape(path: Path, body: bytes, delimiter: str, width: int, first_row:
     raise complain(path, f"has {cells}, but row 1 has {width}", row=first_row + place)
 
 
+def _check_quotes(
+    path: Path, marks: np.ndarray, ends: np.ndarray, delimiter: str, first_row: int
+) -> None:
+    """Quotation marks stand at the ends of cells, or doubled: elsewhere every parser has its own
+    idea of what they mean, and cells would move."""
+    places = np.flatnonzero(marks == ord('"'))
+    border = [ord(mark) for mark in (delimiter, "\n", " ", '"')]
+    opening, closing = places[::2], places[1::2]
+    before = opening[(opening > 0) & ~np.isin(marks[opening - 1], border)]
+    after = closing[~np.isin(marks[np.minimum(closing + 1, len(marks) - 1)], border)]
+    if len(before) or len(after):
+        place = min((*before[:1], *after[:1]))
+        problem = "a quotation mark stands inside a cell: put it at both ends, or double it"
+        raise complain(path, problem, row=first_row + int(ends[:place].sum()))
+
+
 def _parse(path: Path, body: bytes, delimiter: str, width: int):
     import pandas as pd
 
     missing = {form for word in MISSING for form in (word, word.upper(), word.title())}
     try:
-        return pd.read_csv(
-            io.BytesIO(body),
-            header=None,
-            names=list(range(width)),
-            index_col=False,
-            sep=delimiter,
-            skipinitialspace=delimiter != " ",
-            skip_blank_lines=False,
-            keep_default_na=False,
-            na_values=sorted(missing | {"NaN"}),
-            low_memory=False,
-        )
+        # What pandas only warns of (a quotation mark inside a cell, which it reads in a way of its
+        # own) is a loss of cells.
+        with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
+            return pd.read_csv(
+                io.BytesIO(body),
+                header=None,
+                names=list(range(width)),
+                index_col=False,
+                sep=delimiter,
+                skipinitialspace=delimiter != " ",
+                skip_blank_lines=False,
+                keep_default_na=False,
+                na_values=sorted(missing | {"NaN"}),
+                low_memory=False,
+            )
+    except pd.errors.ParserWarning:
+        problem = "some row has cells beyond the last column: look for quotation marks in cells"
+        raise complain(path, problem) from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise complain(path, f"cannot be read as a table ({error})") from None
