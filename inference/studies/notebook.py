@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inference.studies.experiment import Outcome
@@ -84,6 +84,38 @@ def source(function: Callable) -> Words:
         words = first.body[0]
         del lines[words.lineno - 1 : words.end_lineno]
     return Words("\n".join(["```python", *lines, "```"]))
+
+
+def contest(
+    name: str, methods: Sequence[str], *, budget: float = 15.0, small: bool = False
+) -> tuple[Comparison, dict[str, Any]]:
+    """Methods on a program and its example, as `latentbits compare NAME` judges them.
+
+    :param small: a program that compiles in a moment takes the place of this one, for tests.
+    :return: the comparison, and by method all draws as ArviZ has them.
+
+    >>> found, data = contest("latent_trait", ["NUTS"], small=True)
+    >>> found.rows["NUTS"]["status"], "posterior" in data["NUTS"]
+    ('done', True)
+    """
+    import ppl_models
+    from inference.studies.arviz import container
+    from inference.studies.compare import compare
+    from inference.studies.examples import example
+    from inference.studies.keeping import method_groups
+
+    if small:
+        name, methods = "bernoulli_product", ["NUTS"]
+    given = example(name, 20) if small else example(name)
+    kept: dict[str, Any] = {}
+    found = compare(
+        getattr(ppl_models, name), given.values, methods, truth=given.truth, name=name,
+        budget=budget, num_draws=50 if small else 500, keep=kept, **given.sizes,
+    )  # fmt: skip
+    found.about["image_shape"] = given.image_shape
+    columns = [f"x{i + 1}" for i in range(given.values.shape[1])]
+    groups = {x: method_groups(one, columns, {"method": x}) for x, one in kept.items()}
+    return found, {x: container(one) for x, one in groups.items()}
 
 
 def scores(found: Comparison) -> pandas.DataFrame:
