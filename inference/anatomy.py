@@ -9,7 +9,10 @@ refuses, by name, a program that no reading can handle.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +20,13 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro import handlers
 from numpyro.distributions import constraints
+
+import ppl_models
+
+MOST_LATENTS = 100_000
+"""Of one datum: beyond that nothing here can be held."""
+MOST_NUMBERS = 1 << 31
+"""Of one parameter."""
 
 
 class ProgramError(ValueError):
@@ -31,6 +41,7 @@ class Latent(NamedTuple):
     batch_ndim: int
     axis: int  # position of the data axis in `shape`
     num_values: int | None  # 2 for a bit, K for a category, None if continuous
+    odd: str | None = None  # why neither a table of states nor the real line holds it
 
     @property
     def datum_shape(self) -> tuple[int, ...]:
@@ -149,8 +160,12 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
             batch = site["fn"].batch_shape
             shape = tuple(batch) + tuple(site["fn"].event_shape)
             latents.append(
-                Latent(name, shape, len(batch), len(batch) + frame.dim, _num_values(site["fn"]))
-            )
+                Latent(
+                    name, shape, len(batch), len(batch) + frame.dim, _num_values(site["fn"]),
+                    _odd(site["fn"]),
+                )
+            )  # fmt: skip
+    _check_sizes(trace, latents, parameters)
     if sites is not None:
         latents = [latent for latent in latents if latent.name in sites]
     return Anatomy(
@@ -165,6 +180,45 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
     )
 
 
+def _check_sizes(trace: dict, latents: list[Latent], parameters: list[str]) -> None:
+    """Nothing has been computed yet: a size with too many noughts is still harmless here."""
+    for latent in latents:
+        if not 0 < latent.size <= MOST_LATENTS:
+            raise ProgramError(
+                f"site {latent.name!r} has {latent.size} values a datum, "
+                f"wanted 1 to {MOST_LATENTS}: look at the sizes given to the program"
+            )
+    for name in parameters:
+        shape = jnp.shape(trace[name]["value"])
+        if math.prod(shape) > MOST_NUMBERS:
+            raise ProgramError(f"parameter {name!r} has shape {shape}: more than can be held")
+
+
+@contextmanager
+def explained(doing: str = "") -> Iterator[None]:
+    """Say of an error inside a program that it is the program's, and where in its file."""
+    try:
+        yield
+    except Exception as error:
+        places = extract_tb(error.__traceback__)
+        ours = [Path(package).parent for package in (ppl_models.__file__, __file__)]
+        written = Path(places[-1].filename).parent in ours and isinstance(error, ValueError)
+        if written or isinstance(error, ProgramError):  # for people already
+            raise
+        libraries = {"jax", "jaxlib", "numpyro", "numpy"}
+        own = [
+            place
+            for place in places
+            if not libraries & set(Path(place.filename).parts)
+            and Path(place.filename).parent != ours[1]
+        ]
+        where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        words = " ".join(str(error).strip().split("\n\n")[0].split())
+        raise ProgramError(
+            f"the program fails{doing and ' '}{doing}: {type(error).__name__}: {words[:400]}{where}"
+        ) from error
+
+
 def run_abstractly(
     model: Callable, args: tuple, kwargs: dict, read: Callable[[dict[str, dict]], Any]
 ) -> Any:
@@ -176,7 +230,7 @@ def run_abstractly(
     found = []
 
     def run() -> None:
-        with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0):
+        with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0), explained():
             model(*args, **kwargs)
         found.append(read(trace))
 
@@ -223,6 +277,21 @@ def _innermost(fn: Any) -> str:
     while hasattr(fn, "base_dist"):  # masked, expanded, several columns as one event
         fn = fn.base_dist
     return type(fn).__name__
+
+
+def _odd(fn: Any) -> str | None:
+    support = fn.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support.is_discrete:
+        return "it counts without bound" if _num_values(fn) is None else None
+    if support is constraints.real or support is constraints.real_vector:
+        return None
+    return f"it does not range over the whole real line but is {_words(support)}"
+
+
+def _words(support: Any) -> str:
+    return type(support).__name__.strip("_").replace("_", " ")
 
 
 def _num_values(fn: Any) -> int | None:

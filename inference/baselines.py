@@ -24,6 +24,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import log_density
 
 from inference.anatomy import Anatomy, ProgramError, inspect
+from inference.arguments import check_data
 from inference.handlers import marginal
 from inference.local import Params
 
@@ -91,6 +92,7 @@ def nuts(
     >>> found.params["probs"].shape
     (4, 50, 2)
     """
+    check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
     kernel = NUTS(differentiable(model, anatomy))
     return sample(
@@ -114,6 +116,7 @@ def discrete_gibbs(
     from numpyro.infer import DiscreteGibbs, Gibbs
     from numpyro.infer.gibbs import discrete_latent_sites
 
+    check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
     discrete = [x for x in anatomy.latents if x.num_values is not None]
     if not discrete:
@@ -232,6 +235,7 @@ def svi(
     (1, 500, 2)
     """
     began = time.perf_counter()
+    check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
     program = differentiable(model, anatomy)
     if guide == "flow":

@@ -69,6 +69,9 @@ def not_continuous(anatomy: Anatomy) -> str | None:
     """Why a program is no case for these methods, or None."""
     if not anatomy.latents:
         return "no latent in the data plate"
+    for latent in anatomy.latents:
+        if latent.odd:
+            return f"{latent.name}: {latent.odd}"
     discrete = [x.name for x in anatomy.latents if x.num_values is not None]
     return f"{discrete[0]} is discrete: sum over its states instead" if discrete else None
 

@@ -36,6 +36,7 @@ from inference.continuous import (
     climb,
     default_nodes,
     gauss_hermite,
+    not_continuous,
     width,
 )
 from inference.gaussian import log_normal
@@ -145,6 +146,9 @@ def likelihood(
         model = marginal(model)
         kept = tuple(x for x in anatomy.latents if x.num_values is None)
         anatomy = anatomy._replace(latents=kept)
+    problem = not_continuous(anatomy)
+    if problem:
+        raise ProgramError(f"nothing here integrates the latents of a datum out: {problem}")
     reader, rows = FactorReader(model, anatomy), rows_of(anatomy, args, kwargs)
     if reader.num_factors <= 3:
         return _quadrature(reader, rows, num_nodes or default_nodes(reader.num_factors))

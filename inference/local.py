@@ -26,7 +26,7 @@ from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.infer import init_to_uniform
 
-from inference.anatomy import Anatomy, ProgramError, inspect
+from inference.anatomy import Anatomy, ProgramError, explained, inspect
 from inference.bounds import unmasked
 from inference.handlers import scale_ratio, states
 from inference.rows import Arguments, Rows
@@ -46,7 +46,7 @@ def log_joint(
     values = anatomy.unpack(bits)
     params = {name: jnp.asarray(value) for name, value in params.items()}  # as a file has them
     program = handlers.substitute(states(model, values), data=params)
-    with handlers.block():
+    with handlers.block(), explained("when its latents carry a leading axis of states"):
         trace = handlers.trace(program).get_trace(*args, **kwargs)
     total: Array | float = 0.0
     scale = trace[anatomy.latents[0].name]["scale"] if anatomy.latents else None
@@ -190,7 +190,9 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndar
         # would become part of it.
         run = errors.lower(np.int32(0), leaves).compile()
         trials = [[*map(np.asarray, run(np.int32(seed), leaves))] for seed in range(3)]
-    except TypeError:
+    except ProgramError as error:
+        if not isinstance(error.__cause__, TypeError):
+            raise
         return Structure.GENERAL  # the program needs whole numbers (it indexes with its latents)
     if not all(error <= 1e-6 for error, _, _ in trials):  # also when NaN
         return Structure.GENERAL

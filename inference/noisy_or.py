@@ -25,7 +25,7 @@ from jax import Array, random
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
-from inference.anatomy import Anatomy
+from inference.anatomy import Anatomy, ProgramError
 from inference.handlers import states
 from inference.local import Params, anywhere, log_joint
 from inference.rows import Arguments
@@ -179,7 +179,7 @@ def find_wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiri
     try:
         with validation_enabled(False), jax.default_matmul_precision("highest"):
             return _examine(model, anatomy, join, arrays)
-    except (_NotANetworkError, TypeError):
+    except (_NotANetworkError, ProgramError, TypeError):
         return None
 
 

@@ -12,6 +12,7 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from inference.anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from inference.arguments import check_data
 from inference.local import (
     Params,
     Structure,
@@ -119,9 +120,10 @@ def open_program(
     anatomy = inspect(model, args, kwargs, plate=plate)
     continuous = [x.name for x in anatomy.latents if x.num_values is None]
     if continuous:
+        odd = next((x.odd for x in anatomy.latents if x.num_values is None), None)
         raise ProgramError(
-            f"the latents {continuous} are not discrete: this method sums over the states of "
-            "discrete latents"
+            f"the latents {continuous} have no table of states ({odd or 'they are continuous'}): "
+            "this method sums over the states of discrete latents"
         )
     if not anatomy.latents:
         raise ProgramError(
@@ -161,28 +163,3 @@ def check_support(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict[s
                 )
 
     run_abstractly(model, args, kwargs, check)
-
-
-def check_data(args: tuple, kwargs: dict[str, Any]) -> None:
-    """Refuse data that can only end in NaN, by name and row, before any work."""
-    named = [(f"argument {i + 1}", x) for i, x in enumerate(args)] + list(kwargs.items())
-    for name, value in named:
-        if not isinstance(value, np.ndarray | Array):
-            continue
-        try:
-            concrete = np.asarray(value)
-        except Exception:  # a tracer: its values are not known yet
-            continue
-        if concrete.size == 0:
-            raise ValueError(f"{name} is empty: shape {concrete.shape}")
-        if not np.issubdtype(concrete.dtype, np.number):
-            continue
-        if not np.issubdtype(concrete.dtype, np.inexact) or np.isfinite(concrete.sum()):
-            continue  # the sum of finite numbers may overflow, but not the other way round
-        bad = ~np.isfinite(concrete)
-        if bad.any():
-            where = tuple(int(i) for i in np.argwhere(bad)[0])
-            raise ValueError(
-                f"{name} holds {concrete[where]} at index {where}: mark missing cells in `mask` "
-                "and put 0 there"
-            )

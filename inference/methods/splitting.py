@@ -11,6 +11,7 @@ from jax import Array, lax, random
 
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError, inspect
+from inference.arguments import check_data
 from inference.local import Params, Structure
 from inference.methods.em import EM, EMState, Posterior
 from inference.updates import MixtureUpdate
@@ -81,6 +82,7 @@ class SplittingEM(Algorithm):
     ) -> SplittingState:
         if init_params is not None:
             raise ValueError("splitting starts from one component: it takes no init_params")
+        check_data(args, kwargs)
         anatomy = inspect(self.model, args, kwargs, plate=self.plate)
         problem = self.admits(anatomy)
         if problem is not None:

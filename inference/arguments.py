@@ -1,0 +1,107 @@
+"""What a program is given, looked at before any work.
+
+Data that can only end in NaN, in a number of another size or in an error from deep inside are
+refused here, once for all methods, by name and place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ppl_models.data import InputError
+from ppl_models.data.cells import MOST_COLUMNS, show
+
+LARGEST = 1e15
+"""Of a cell: sums of squares of larger ones leave the range of float32."""
+LARGEST_WHOLE = 2**31 - 1
+"""Of a whole number: JAX keeps 32 bits of it and says nothing of the others."""
+
+
+def check_data(args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse arguments of a program that cannot be worked with.
+
+    >>> check_data((np.array([[0.0, np.inf]]),), {})
+    Traceback (most recent call last):
+    ppl_models.data.cells.InputError: argument 1 holds inf at index (0, 1): mark missing cells in \
+`mask` and put 0 there
+    """
+    for name, value in [*((f"argument {i}", x) for i, x in enumerate(args, 1)), *kwargs.items()]:
+        _check_kind(name, value)
+        if not isinstance(value, np.ndarray | Array):
+            continue
+        if jnp.issubdtype(value.dtype, jax.dtypes.extended):  # random keys
+            continue
+        _check_shape(name, value)
+        if isinstance(value, jax.core.Tracer):  # its values are not known yet
+            continue
+        if name == "mask":
+            _check_mask(np.asarray(value))
+        elif value.dtype != bool:
+            _check_numbers(name, np.asarray(value))
+
+
+def _check_kind(name: str, value: Any) -> None:
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            f"{name} is a masked array: pass its numbers, array.filled(0), and mask=~array.mask"
+        )
+    table = hasattr(value, "to_numpy")  # of pandas, polars or xarray
+    listed = isinstance(value, list) and (name == "mask" or name.startswith("argument "))
+    if table or listed:
+        raise InputError(f"{name} is a {type(value).__name__}: pass an array, numpy.asarray(...)")
+
+
+def _check_shape(name: str, value: Any) -> None:
+    if value.size == 0:
+        raise InputError(f"{name} is empty: shape {value.shape}")
+    if value.ndim == 2 and value.shape[1] > MOST_COLUMNS:
+        raise InputError(
+            f"{name} has {value.shape[1]} columns, and {MOST_COLUMNS} are the most: rows are data "
+            "and columns features; if it is not lying on its side, choose among its columns first"
+        )
+    text = isinstance(value, np.ndarray) and value.dtype.kind in "USOTMm"
+    odd = (jnp.complexfloating, np.void)
+    if text or any(jnp.issubdtype(value.dtype, kind) for kind in odd):
+        raise InputError(
+            f"{name} holds {value.dtype} at index {(0,) * value.ndim} "
+            f"({show(value[(0,) * value.ndim])}): a program takes numbers; "
+            "`ppl_models.data.load_table` makes them of words"
+        )
+
+
+def _check_mask(mask: np.ndarray) -> None:
+    if mask.dtype != bool:
+        odd = (mask != 0) & (mask != 1)
+        if odd.any():
+            where = _first(odd)
+            raise InputError(
+                f"mask holds {mask[where]} at index {where}: it is True where a cell was observed, "
+                "False where it is missing"
+            )
+    if not mask.any():
+        raise InputError("mask is False everywhere: nothing was observed")
+
+
+def _check_numbers(name: str, values: np.ndarray) -> None:
+    real = jnp.issubdtype(values.dtype, jnp.inexact)
+    limit = LARGEST if real else LARGEST_WHOLE
+    low, high = float(values.min()), float(values.max())
+    if -limit <= low and high <= limit:  # not so if one of them is NaN
+        return
+    finite = np.isfinite(values)
+    if not finite.all():
+        where = _first(~finite)
+        words = "mark missing cells in `mask` and put 0 there"
+    else:
+        where = _first((values < -limit) | (values > limit))
+        words = f"beyond {limit:.3g} digits are lost; divide the column by its spread"
+    raise InputError(f"{name} holds {values[where]} at index {where}: {words}")
+
+
+def _first(bad: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
