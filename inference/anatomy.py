@@ -213,9 +213,10 @@ def explained(doing: str = "") -> Iterator[None]:
             and Path(place.filename).parent != ours[1]
         ]
         where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-        words = " ".join(str(error).strip().split("\n\n")[0].split())
+        # The first line says what; JAX writes a page below it.
+        words = f": {' '.join(str(error).split(chr(10))[0].split())[:300]}" if str(error) else ""
         raise ProgramError(
-            f"the program fails{doing and ' '}{doing}: {type(error).__name__}: {words[:400]}{where}"
+            f"the program fails{doing and ' '}{doing}: {type(error).__name__}{words}{where}"
         ) from error
 
 

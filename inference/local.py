@@ -57,7 +57,15 @@ def log_joint(
             continue
         # A row that is masked as a whole sits at its prior: see `marginal`.
         fn = unmasked(site["fn"]) if site["name"] in values else site["fn"]
-        part = anatomy.per_datum(fn.log_prob(site["value"]))
+        with explained("when its latents carry a leading axis of states"):
+            part = anatomy.per_datum(fn.log_prob(site["value"]))
+        wanted = (bits.shape[0], anatomy.num_data)
+        if part.shape[0] not in (1, wanted[0]) or part.shape[1] not in (1, wanted[1]):
+            raise ProgramError(
+                f"site {site['name']!r} gives log probabilities of shape {part.shape} where "
+                f"{wanted} are wanted, states by data: let leading axes broadcast (index from the "
+                "right, as in latents[..., 0])"
+            )
         # What the whole datum is scaled by (a subsampled plate) is outside the exponent.
         part = part * scale_ratio(site["scale"], scale)
         total = total + part
@@ -164,7 +172,7 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndar
     # Compiled as one: run operation by operation it would take many seconds. It runs three times on
     # a few numbers, so that optimising it would take longer than it ever saves.
     @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-    def errors(seed: Array, leaves: list[Array]) -> tuple[Array, Array, Array]:
+    def errors(seed: Array, leaves: list[Array]) -> tuple[Array, Array, Array, Array]:
         arguments = rows.join(leaves)
         key_params, key_bits, key_rate = random.split(random.key(seed), 3)
         bits = random.uniform(key_bits, shape) < random.uniform(key_rate, (32, 1, 1))
@@ -183,7 +191,12 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndar
         size = jnp.abs(quadratic).max()
         uneven = jnp.abs(quadratic - quadratic[:1]).max()
         error = jnp.abs(read - direct).max() / spread
-        return error, uneven / jnp.where(size > 0, size, 1.0), size / spread
+        # One state of one row, read alone: the others must not show.
+        with validation_enabled(False):
+            first, single = rows.join([leaf[:1] for leaf in leaves]), anatomy.with_rows(1)
+            alone = log_joint(model, single, params, bits[:1, :1].astype(jnp.int32), first)
+        crowd = jnp.abs(alone[0, 0] - direct[0, 0]) / spread
+        return error, uneven / jnp.where(size > 0, size, 1.0), size / spread, crowd
 
     try:
         # An executable runs at once on numbers of NumPy's, also inside a trace, where a function
@@ -194,11 +207,16 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndar
         if not isinstance(error.__cause__, TypeError):
             raise
         return Structure.GENERAL  # the program needs whole numbers (it indexes with its latents)
-    if not all(error <= 1e-6 for error, _, _ in trials):  # also when NaN
+    if any(crowd > 1e-6 for *_, crowd in trials):
+        raise ProgramError(
+            "the log joint of a datum changes when other rows or states are read with it: use only "
+            "its own row, and let leading axes broadcast (no sum or reshape over them)"
+        )
+    if not all(error <= 1e-6 for error, *_ in trials):  # also when NaN
         return Structure.GENERAL
-    if all(size <= 1e-12 for _, _, size in trials):
+    if all(size <= 1e-12 for _, _, size, _ in trials):
         return Structure.LINEAR
-    same = all(uneven <= 1e-9 for _, uneven, _ in trials)
+    same = all(uneven <= 1e-9 for _, uneven, *_ in trials)
     return Structure.SHARED if same else Structure.PER_DATUM
 
 
