@@ -22,6 +22,7 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 
 import ppl_models
+from inference.disk import shape_of, stored
 
 MOST_LATENTS = 100_000
 """Of one datum: beyond that nothing here can be held."""
@@ -229,13 +230,17 @@ def run_abstractly(
     must hold none.
     """
     found = []
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    unread = [shape_of(x) if stored(x) else None for x in leaves]
 
-    def run() -> None:
+    def run(shapes: list) -> None:
+        given = [x if shape is None else shape for x, shape in zip(leaves, shapes, strict=True)]
+        args, kwargs = jax.tree.unflatten(tree, given)
         with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0), explained():
             model(*args, **kwargs)
         found.append(read(trace))
 
-    jax.eval_shape(run)
+    jax.eval_shape(run, unread)
     return found[0]
 
 

@@ -8,6 +8,7 @@ in their unconstrained space, by any optimiser of NumPyro or optax.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -18,10 +19,10 @@ from inference.expectation import Candidates
 from inference.gradient import inverse, transforms
 from inference.linear import find_affine, linear_form
 from inference.local import Params, Structure, log_prior
-from inference.methods.em import CHUNK_FLOATS, Posterior, open_cached, start_params
+from inference.methods.em import CHUNK_FLOATS, Posterior, start_params
 from inference.partition import normalizer
-from inference.reader import Reader
-from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
+from inference.reader import Reader, examined, open_program
+from inference.rows import Arguments, Rows, compiled, map_over_chunks, sum_over_chunks
 from inference.states import AllStates
 from inference.tables import Table
 
@@ -77,26 +78,23 @@ class Climb(NamedTuple):
         return log_prior(one.model, one.anatomy, params, self.rows.slice(0, 1))
 
 
+@lru_cache
 def without_normalizer(model: Callable) -> Callable:
     """The program with nought for log Z: its form can be told without summing any state."""
     return normalizer(model, lambda _: jnp.zeros(()))
 
 
 def open_climb(
-    cache: dict,
     model: Callable,
     args: tuple,
     kwargs: dict,
     plate: str | None,
     chunk_size: int | None = None,
 ) -> Climb:
-    """Open a program; what is found by testing is kept in `cache`."""
-    reader, rows = open_cached(cache.setdefault("structure", {}), model, args, kwargs, None, plate)
-    key = (reader.structure, rows.num_data, tuple((x.shape[1:], str(x.dtype)) for x in rows.leaves))
-    affine = cache.setdefault("affine", {})
-    if key not in affine:
-        affine[key] = find_affine(reader, rows)
-    return Climb(reader, rows, affine[key], _chunk_rows(chunk_size, reader, rows, affine[key]))
+    """Open a program, and test what form it has."""
+    reader, rows = open_program(model, args, kwargs, plate=plate)
+    affine = examined(find_affine, model, reader.anatomy, rows, reader, rows)
+    return Climb(reader, rows, affine, _chunk_rows(chunk_size, reader, rows, affine))
 
 
 def _chunk_rows(wanted: int | None, reader: Reader, rows: Rows, affine: bool) -> int:
@@ -172,4 +170,5 @@ def linear_posterior(climb: Climb, params: Params, model: Callable) -> Posterior
         nothing = jnp.zeros_like(form.constant)
         return Posterior(form.mean, form.best, form.evidence, nothing, nothing)
 
-    return jax.jit(lambda: map_over_chunks(part, climb.rows, climb.chunk_size, None))()
+    whole = compiled(lambda rows: map_over_chunks(part, rows, climb.chunk_size, None), climb.rows)
+    return whole(climb.rows.leaves)

@@ -111,7 +111,7 @@ class Bounded(NamedTuple):
             return Expectation(nothing, nothing, nothing, lambda: (points, chance), nothing)
 
         return gradient_step(
-            reading, params, rows, size, jnp.ones(rows.num_data), (mean, covariance), expect,
+            reading, params, rows, size, None, (mean, covariance), expect,
             prior=prior, num_steps=num_steps,
         )  # fmt: skip
 

@@ -26,7 +26,7 @@ from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.gaussian import invert, log_normal, root
 from inference.local import Params, Structure, hessians, linear_part, log_joint, row_function
 from inference.reader import check_data
-from inference.rows import Arguments, Rows, map_over_chunks, rows_of
+from inference.rows import Arguments, Rows, compiled, map_over_chunks, rows_of
 
 CHUNK_FLOATS = 1 << 21  # 8 MiB in float32: fits a cache, whatever the number of rows
 
@@ -226,18 +226,17 @@ def width(rows: Rows) -> int:
     return sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
 
 
-def compiled(cache: dict, name: str, function: Callable, rows: Rows, *inputs: Any) -> Any:
+def remembered(cache: dict, name: str, function: Callable, rows: Rows, *inputs: Any) -> Any:
     """`function(rows, *inputs)`, compiled once for each shape; data go in as arguments."""
     shapes = jax.tree.map(
-        lambda x: (jnp.shape(x), str(jnp.asarray(x).dtype)), (rows.leaves, inputs)
+        lambda x: (x.shape, str(x.dtype)), (rows.leaves, jax.tree.map(jnp.asarray, inputs))
     )
     key = (name, str(shapes), str(rows.rest), jnp.result_type(float).name)
+    if rows.on_disk:  # a file is part of what is compiled
+        return compiled(function, rows)(rows.leaves, *inputs)
     if key not in cache:
-        hollow = rows._replace(leaves=())
-        cache[key] = jax.jit(
-            lambda leaves, inputs: function(hollow._replace(leaves=leaves), *inputs)
-        )
-    return cache[key](rows.leaves, inputs)
+        cache[key] = compiled(function, rows)
+    return cache[key](rows.leaves, *inputs)
 
 
 def by_quadrature(

@@ -158,7 +158,7 @@ def likelihood(
 def _without_latents(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> Likelihood:
     def function(params: Params, rows: Rows) -> Evidence:
         none = jnp.zeros((1, 1, 0))
-        value = log_joint(model, anatomy, params, none, rows.join(rows.leaves))[0]
+        value = log_joint(model, anatomy, params, none, rows.whole())[0]
         return Evidence(value, jnp.zeros_like(value))
 
     return Likelihood("the program itself", True, rows_of(anatomy, args, kwargs), function)
@@ -185,7 +185,7 @@ def _discrete(
     em = EM(model, plate=anatomy.plate, structure=reader.structure)
 
     def function(params: Params, rows: Rows) -> Evidence:
-        args, kwargs = rows.join(rows.leaves)
+        args, kwargs = rows.whole()
         value = em.posterior(params, *args, **kwargs).evidence
         return Evidence(value, jnp.zeros_like(value))
 
@@ -197,7 +197,7 @@ def _annealed(model: Callable, rows: Rows) -> Likelihood:
     from inference.network_evidence import annealed_evidence
 
     def function(params: Params, rows: Rows) -> Evidence:
-        args, kwargs = rows.join(rows.leaves)
+        args, kwargs = rows.whole()
         return Evidence(*annealed_evidence(model, params, *args, **kwargs)[:2])
 
     return Likelihood("annealed importance sampling, 32 chains a row", False, rows, function)
@@ -207,7 +207,7 @@ def _linear(reader: Reader, rows: Rows) -> Likelihood:
     """Σ_s exp(c + b·s) is the product of 1 + exp(b_h) over the bits."""
 
     def function(params: Params, rows: Rows) -> Evidence:
-        form = reader.form(params, rows.join(rows.leaves))
+        form = reader.form(params, rows.whole())
         value = form.constant + jax.nn.softplus(form.linear).sum(-1)
         return Evidence(value, jnp.zeros_like(value))
 

@@ -13,10 +13,11 @@ from jax import Array
 
 from inference.acceleration import Trail, Visit, begin, chart, plain, step
 from inference.continuous import FactorReader
+from inference.disk import HOST_ROWS
 from inference.gradient import transforms
 from inference.local import Params, log_prior, prior_draw
 from inference.regressions import Regressions
-from inference.rows import Arguments, Rows, sum_over_chunks
+from inference.rows import Arguments, Rows, compiled, sum_over_chunks
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
 
 HISTORY = 8  # past steps that the acceleration looks at
@@ -91,12 +92,10 @@ def start_params(
     if start is not None:
         params = start(key, *args, **kwargs)
     elif columns is not None and not names <= set(given or {}):
-        hollow = rows._replace(leaves=())
-        params = jax.jit(
-            lambda leaves, key: principal_start(
-                columns, hollow._replace(leaves=leaves), key, reader.num_factors
-            )
-        )(rows.leaves, key)
+        find = compiled(
+            lambda rows, key: principal_start(columns, rows, key, reader.num_factors), rows
+        )
+        params = find(rows.leaves, key)
     if not names <= set(params) | set(given or {}):
         one, few = reader.at(1).anatomy, rows.slice(0, 1)
         params = {**jax.jit(lambda key: prior_draw(reader.model, one, key, few))(key), **params}
@@ -166,33 +165,59 @@ def check_columns(columns: Regressions | None, args: tuple, kwargs: dict, prior:
         return
     data = np.asarray(data)
     seen = None if mask is None else np.asarray(mask)
-    for column, kind in enumerate(columns.kinds):
-        rows = slice(None) if seen is None else np.flatnonzero(seen[:, column])
-        values = data[rows, column]
-        if not len(values):
-            raise ValueError(f"column {column} has no observed cell: leave it out")
-        levels = 2 if kind == "binary" else None if kind == "real" else int(kind)
-        if levels is not None:
-            wrong = ~np.isin(values, np.arange(levels))
-            if wrong.any():
-                row = np.arange(len(data))[rows][int(np.argmax(wrong))]
-                wanted = "0 or 1" if levels == 2 else f"a level from 0 to {levels - 1}"
-                raise ValueError(
-                    f"row {row}, column {column} holds {values[np.argmax(wrong)]}: wanted {wanted}"
-                )
-        if not prior:
-            _check_variety(column, kind, values)
+    looks = [_Look(column, kind) for column, kind in enumerate(columns.kinds)]
+    for start in range(0, len(data), HOST_ROWS):
+        block = np.array(data[start : start + HOST_ROWS])
+        known = None if seen is None else np.array(seen[start : start + HOST_ROWS])
+        for look in looks:
+            look.at(start, block, known)
+    for look in looks:
+        look.judge(prior)
 
 
-def _check_variety(column: int, kind: Any, values: np.ndarray) -> None:
-    advice = "leave it out, or keep its parameters finite with prior=True"
-    if kind in ("real", "binary"):
-        if (values == values[0]).all():
-            raise ValueError(f"column {column} is {values[0]} in every row: {advice}")
-        return
-    missing = np.setdiff1d(np.arange(int(kind)), values)
-    if len(missing):
-        raise ValueError(f"column {column} never shows level {missing[0]} of {kind}: {advice}")
+class _Look:
+    """What was seen of one column so far."""
+
+    def __init__(self, column: int, kind: Any):
+        self.column, self.kind = column, kind
+        self.levels = 2 if kind == "binary" else None if kind == "real" else int(kind)
+        self.values: set = set()  # all levels that were met; of real values the first two
+
+    def at(self, start: int, data: np.ndarray, seen: np.ndarray | None) -> None:
+        rows = np.arange(len(data)) if seen is None else np.flatnonzero(seen[:, self.column])
+        values = data[rows, self.column]
+        if self.levels is None:
+            if len(values) and len(self.values) < 2:
+                self.values |= {values[0], values[np.argmax(values != values[0])]}
+            return
+        wrong = (values < 0) | (values >= self.levels) | (values != np.floor(values))
+        if wrong.any():
+            bad = int(np.argmax(wrong))
+            levels = self.levels
+            wanted = "0 or 1" if levels == 2 else f"a level from 0 to {levels - 1}"
+            raise ValueError(
+                f"row {start + rows[bad]}, column {self.column} holds {values[bad]}: "
+                f"wanted {wanted}"
+            )
+        met = np.bincount(values.astype(int), minlength=self.levels)
+        self.values |= set(np.flatnonzero(met))
+
+    def judge(self, prior: bool) -> None:
+        if not self.values:
+            raise ValueError(f"column {self.column} has no observed cell: leave it out")
+        if prior:
+            return
+        advice = "leave it out, or keep its parameters finite with prior=True"
+        if self.levels in (None, 2):
+            if len(self.values) < 2:
+                (only,) = self.values
+                raise ValueError(f"column {self.column} is {only} in every row: {advice}")
+            return
+        missing = set(range(self.levels or 0)) - self.values
+        if missing:
+            raise ValueError(
+                f"column {self.column} never shows level {min(missing)} of {self.kind}: {advice}"
+            )
 
 
 def rotates(model: Any) -> bool:

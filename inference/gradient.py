@@ -57,7 +57,7 @@ def gradient_step(
     params: Params,
     rows: Rows,
     chunk_size: int,
-    weights: Array,
+    weights: Array | None,
     memory: Any,
     expect: Expect,
     *,
@@ -69,7 +69,7 @@ def gradient_step(
     maps = transforms(one, params, few)
     build = _by_moments if reader.structure.shared else _by_states
     by_chunk, at_once, extra = build(reader, params, rows, chunk_size, weights, memory, expect)
-    count = jnp.maximum(weights.sum(), 1.0)
+    count = rows.total if weights is None else jnp.maximum(weights.sum(), 1.0)
 
     def constrain(free: Params) -> Params:
         return {name: maps[name](value) for name, value in free.items()}
@@ -99,7 +99,7 @@ def _by_states(
     params: Params,
     rows: Rows,
     chunk_size: int,
-    weights: Array,
+    weights: Array | None,
     memory: Any,
     expect: Expect,
 ) -> tuple[Callable, Callable, Any]:
@@ -114,7 +114,7 @@ def _by_states(
         # A state of probability zero may have a log joint of minus infinity: 0 · ∞ is 0 here.
         seen = probability > 0
         terms = jnp.where(seen, probability * jnp.where(seen, log_joint, 0.0), 0.0)
-        return jnp.sum(terms.sum(0) * weights * fresh)
+        return jnp.sum(terms.sum(0) * _heavy(weights, fresh))
 
     return by_chunk, lambda _: jnp.zeros(()), (weights, memory)
 
@@ -124,7 +124,7 @@ def _by_moments(
     params: Params,
     rows: Rows,
     chunk_size: int,
-    weights: Array,
+    weights: Array | None,
     memory: Any,
     expect: Expect,
 ) -> tuple[Callable, Callable, Any]:
@@ -137,21 +137,28 @@ def _by_moments(
 
     def seconds(arguments: Arguments, extra: Any, fresh: Array) -> Array:
         weights, memory = extra
-        return expect(local, params, arguments, memory).second(weights * fresh)
+        return expect(local, params, arguments, memory).second(_heavy(weights, fresh))
 
-    mean = map_over_chunks(means, rows, chunk_size, memory)
+    # Of rows on disk nothing is kept: their means are found again whenever they are wanted.
+    mean = memory if rows.on_disk else map_over_chunks(means, rows, chunk_size, memory)
     second = sum_over_chunks(seconds, rows, chunk_size, (weights, memory))
 
     def by_chunk(new: Params, arguments: Arguments, extra: Any, fresh: Array) -> Array:
         weights, mean = extra
+        if rows.on_disk:
+            mean = lax.stop_gradient(means(arguments, mean, jnp.zeros((), int)))
         form = local.form(new, arguments)
-        return (weights * fresh) @ (form.constant + (form.linear * mean).sum(1))
+        return _heavy(weights, fresh) @ (form.constant + (form.linear * mean).sum(1))
 
     def at_once(new: Params) -> Array:
         hessian = shared_hessian(reader.at(1), new, rows.slice(0, 1))
         return 0.5 * jnp.sum(hessian * second)
 
     return by_chunk, at_once, (weights, mean)
+
+
+def _heavy(weights: Array | None, fresh: Array) -> Array:
+    return fresh if weights is None else weights * fresh
 
 
 class _Search(NamedTuple):

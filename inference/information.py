@@ -17,7 +17,6 @@ from inference.continuous import (
     about_modes,
     chunk_of,
     climb,
-    compiled,
     default_nodes,
     gauss_hermite,
     open_factors,
@@ -26,7 +25,7 @@ from inference.continuous import (
 )
 from inference.factor_em import maps_of, rotates
 from inference.local import Params
-from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
+from inference.rows import Arguments, Rows, compiled, map_over_chunks, sum_over_chunks
 
 
 def standard_errors(
@@ -66,7 +65,7 @@ def standard_errors(
     def compute(rows: Rows, params: Params) -> Array:
         return _information(reader, rule, size, rows, params)
 
-    found = compiled({}, "information", compute, rows, params)
+    found = compiled(compute, rows)(rows.leaves, params)
     many = _errors(reader, rows, found[None], jax.tree.map(lambda x: x[None], params))
     return {name: value[0] for name, value in many.items()}
 

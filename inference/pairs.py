@@ -16,8 +16,7 @@ All of these are counted in `Repairs`. None is silent, none makes a NaN.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +24,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtr, ndtri
 
+from inference.disk import as_stored, stored
 from inference.rows import Rows, sum_over_chunks
 from inference.tetrachoric import correlation_of_cells, slope
 
@@ -56,11 +56,11 @@ class Pairs(NamedTuple):
         return (agree - differ) / jnp.maximum(agree + differ, 1)
 
 
-@partial(jax.jit, static_argnames="chunk_size")
 def count_pairs(data: Array, mask: Array | None = None, chunk_size: int | None = None) -> Pairs:
     """Count the states of all pairs of columns in one pass.
 
-    Data that do not fit into memory: count each part and add up, ``jax.tree.map(jnp.add, a, b)``.
+    Data that do not fit into memory: a memory map, or count each part and add up,
+    ``jax.tree.map(jnp.add, a, b)``.
 
     :param data: (num_data, num_features), 0/1, of any type.
     :param mask: (num_data, num_features), True where a cell was observed.
@@ -69,9 +69,16 @@ def count_pairs(data: Array, mask: Array | None = None, chunk_size: int | None =
     >>> count_pairs(bits).both.tolist(), count_pairs(bits).one.tolist()
     ([[3.0, 2.0], [2.0, 2.0]], [[0.0, 1.0], [0.0, 0.0]])
     """
+    if stored(data) or stored(mask):  # a file is part of what is compiled
+        return jax.jit(lambda: _count(data, mask, chunk_size))()
+    return _count_arrays(data, mask, chunk_size)
+
+
+def _count(data: Any, mask: Any, chunk_size: int | None) -> Pairs:
     leaves, tree = jax.tree.flatten(((data, mask), {}))
-    num_data, num_features = jnp.shape(data)
-    rows = Rows(tuple(leaves), (None,) * len(leaves), tree, num_data)
+    num_data, num_features = data.shape
+    placed = tuple(as_stored(x) if stored(x) else jnp.asarray(x) for x in leaves)
+    rows = Rows(placed, (None,) * len(leaves), tree, num_data)
     size = chunk_size or max(1, CHUNK_FLOATS // num_features)
 
     def count(arguments: tuple, extra: None, fresh: Array) -> tuple[Array, ...]:
@@ -91,6 +98,9 @@ def count_pairs(data: Array, mask: Array | None = None, chunk_size: int | None =
     on = jnp.diagonal(both)
     one = on[:, None] - both
     return Pairs(both, one, count_all - on[:, None] - on + both)
+
+
+_count_arrays = jax.jit(_count, static_argnums=2)
 
 
 class Repairs(NamedTuple):

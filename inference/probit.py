@@ -17,14 +17,13 @@ from inference.continuous import (
     about_modes,
     chunk_of,
     climb,
-    compiled,
     open_factors,
     weigh,
     width,
 )
 from inference.gaussian import log_normal
 from inference.local import Params, hessians, row_function
-from inference.rows import Arguments, Rows, map_over_chunks
+from inference.rows import Arguments, Rows, compiled, map_over_chunks
 from ppl_models import clipped_gaussian
 
 # The log joint is concave, so Newton's steps arrive: for digits and 16 factors after about 10.
@@ -44,7 +43,7 @@ def modes(model: Callable, params: Params, args: tuple, kwargs: dict[str, Any]) 
 
         return map_over_chunks(climb_chunk, rows, size, None)
 
-    return compiled({}, "modes", each, rows, params)
+    return compiled(each, rows)(rows.leaves, params)
 
 
 def laplace(
@@ -81,7 +80,7 @@ def laplace(
 
         return map_over_chunks(summarise, rows, size, None)
 
-    return compiled({}, "laplace", each, rows, params, draws)
+    return compiled(each, rows)(rows.leaves, params, draws)
 
 
 def _climb(reader: FactorReader, params: Params, arguments: Arguments) -> Array:

@@ -20,7 +20,8 @@ from inference.anatomy import Anatomy
 from inference.evidence import log_likelihood
 from inference.handlers import states, table_of
 from inference.local import Params, Structure
-from inference.methods.em import EM, chunk_rows, open_cached
+from inference.methods.em import EM, chunk_rows
+from inference.reader import open_program
 from inference.rows import Arguments, map_over_chunks
 from inference.states import AllStates
 
@@ -75,9 +76,8 @@ def complete(
     data, mask = jnp.asarray(data, float), jnp.asarray(mask, bool)
     mask = jnp.broadcast_to(mask, data.shape)
     kwargs = {**kwargs, "mask": mask}
-    reader, rows = open_cached(
-        {}, model, (jnp.where(mask, data, 0.0),), kwargs, Structure.GENERAL, None
-    )
+    known = jnp.where(mask, data, 0.0)
+    reader, rows = open_program(model, (known,), kwargs, structure=Structure.GENERAL)
     table = table_of(reader.anatomy, AllStates())
     size = chunk_rows(None, reader, len(table), rows)
     local = reader.at(size)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ from numpyro.distributions import constraints
 
 from inference.anatomy import Anatomy, ProgramError, inspect, run_abstractly
 from inference.arguments import check_data
+from inference.disk import HOST_ROWS, OnDisk
 from inference.local import (
     Params,
     Structure,
@@ -134,17 +137,38 @@ def open_program(
         raise ProgramError(
             f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
         )
-    check_support(model, anatomy, args, kwargs)
     rows = rows_of(anatomy, args, kwargs)
+    if not any(isinstance(x, OnDisk) for x in jax.tree.leaves((args, kwargs))):
+        check_support(model, anatomy, rows)  # what was opened before has been looked at
     if structure is None:
-        structure = find_structure(model, anatomy, rows)
+        structure = examined(find_structure, model, anatomy, rows, model, anatomy, rows)
     return Reader(model, anatomy, structure, tuple(x is None for x in rows.rest)), rows
 
 
-def check_support(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict[str, Any]) -> None:
+# What was found by testing a program, by kind of arguments: a form is a property of the program,
+# so that what one method has tested the next need not.
+_found: WeakKeyDictionary[Callable, dict[str, Any]] = WeakKeyDictionary()
+
+
+def examined(test: Callable, model: Callable, anatomy: Anatomy, rows: Rows, *args: Any) -> Any:
+    """`test(*args)`, run once for each program and kind of arguments."""
+    kinds = [(x.shape[1:], str(x.dtype)) for x in rows.leaves]
+    rest = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in rows.rest]
+    few = min(rows.num_data, 5)
+    key = f"{test.__name__} {kinds} {rest} {rows.tree} {anatomy.with_rows(few)}"
+    try:
+        known = _found.setdefault(model, {})
+    except TypeError:  # a callable that nothing can be tied to
+        known = {}
+    if key not in known:
+        known[key] = test(*args)
+    return known[key]
+
+
+def check_support(model: Callable, anatomy: Anatomy, rows: Rows) -> None:
     """Refuse observations that the program gives no probability, before any work."""
 
-    def check(trace: dict[str, dict]) -> None:
+    def check(first: int, trace: dict[str, dict]) -> None:
         for name in anatomy.observed:
             support, value = trace[name]["fn"].support, trace[name]["value"]
             while isinstance(support, constraints.independent):
@@ -157,9 +181,15 @@ def check_support(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict[s
             if not inside.all():
                 where = tuple(int(i) for i in np.argwhere(~inside)[0])
                 words = "0 and 1" if support is constraints.boolean else str(support)
+                found = np.asarray(value)[where]
+                where = (where[0] + first, *where[1:])
                 raise ValueError(
-                    f"site {name!r} is given {np.asarray(value)[where]} at index {where}, "
-                    f"outside its support: {words}"
+                    f"site {name!r} is given {found} at index {where}, outside its support: {words}"
                 )
 
-    run_abstractly(model, args, kwargs, check)
+    if not rows.on_disk:
+        run_abstractly(model, *rows.whole(), partial(check, 0))
+        return
+    for start in range(0, rows.num_data, HOST_ROWS):
+        part = [np.array(np.asarray(x)[start : start + HOST_ROWS]) for x in rows.leaves]
+        run_abstractly(model, *rows.join(part), partial(check, start))

@@ -1,12 +1,16 @@
 """The rows of a program's arguments: what to slice when a chunk of the data is read.
 
 An argument belongs to the rows if it is an array whose leading axis is as long as the data plate.
-A chunk of the data is then the same program with those arguments sliced: a smaller plate.
+A chunk of the data is then the same program with those arguments sliced: a smaller plate. So is
+what one of several devices holds: there the sums over chunks are added over the devices too, and
+nothing else changes (see `inference.devices`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -14,23 +18,74 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from inference.anatomy import Anatomy, ProgramError
+from inference.disk import OnDisk, as_stored, stored
 
 Arguments = tuple[tuple, dict[str, Any]]
+
+
+class Share(NamedTuple):
+    """The rows of this device among those of all: `size` of them from row `begin` on.
+
+    All devices have as many, so that the last ones may hold some rows a second time.
+    """
+
+    axis: str
+    num_data: int  # rows in all
+    size: int
+
+    @property
+    def start(self) -> Array:
+        """The first row that no device before this one has."""
+        return lax.axis_index(self.axis) * self.size
+
+    @property
+    def begin(self) -> Array:
+        return jnp.minimum(self.start, self.num_data - self.size)
+
+
+_share: ContextVar[Share | None] = ContextVar("share", default=None)
+
+
+@contextmanager
+def sharing(share: Share) -> Iterator[None]:
+    """What is traced in this context runs on each device, on its share of the rows."""
+    token = _share.set(share)
+    try:
+        yield
+    finally:
+        _share.reset(token)
 
 
 class Rows(NamedTuple):
     """The arguments of a program, and how to take some of their rows."""
 
-    leaves: tuple  # arrays with a leading axis of num_data
+    leaves: tuple  # arrays with a leading axis of num_data, on disk or not
     rest: tuple  # everything else, None where a leaf stands
     tree: Any
     num_data: int
 
+    @property
+    def total(self) -> int:
+        """Rows of the data as a whole, those of other devices included."""
+        share = _share.get()
+        return self.num_data if share is None else share.num_data
+
+    @property
+    def on_disk(self) -> bool:
+        return any(isinstance(x, OnDisk) for x in self.leaves)
+
     def slice(self, start: Array | int, size: int) -> Arguments:
         """The arguments with rows start to start + size (clipped to the end of the data)."""
-        if size == self.num_data:
-            return self.join(self.leaves)
-        return self.join([lax.dynamic_slice_in_dim(x, start, size) for x in self.leaves])
+        return self.join([_slice_leaf(x, start, size) for x in self.leaves])
+
+    def whole(self) -> Arguments:
+        """The arguments with all rows, read from disk where they lie there."""
+        return self.slice(0, self.num_data)
+
+    def take(self, indices: Array) -> Arguments:
+        """The arguments with the rows of these numbers."""
+        taken = [x.take(indices) if isinstance(x, OnDisk) else x[indices] for x in self.leaves]
+        return self.join(taken)
 
     def join(self, leaves: Any) -> Arguments:
         taken = iter(leaves)
@@ -50,29 +105,60 @@ def rows_of(
             f"the plate {anatomy.plate!r} has {num_data} rows, but no argument of the program has: "
             "pass the data as an array (num_data, ...)"
         )
-    rows = tuple(jnp.asarray(x) for x, is_row in zip(leaves, mine, strict=True) if is_row)
+    mine = [is_row and x is not None for x, is_row in zip(leaves, mine, strict=True)]
+    rows = tuple(
+        as_stored(x) if stored(x) else jnp.asarray(x)
+        for x, is_row in zip(leaves, mine, strict=True)
+        if is_row
+    )
     rest = tuple(None if is_row else x for x, is_row in zip(leaves, mine, strict=True))
     return Rows(rows, rest, tree, num_data)
+
+
+def compiled(function: Callable[..., Any], rows: Rows) -> Callable[..., Any]:
+    """`function(rows, *inputs)` as a compiled function of (leaves, *inputs).
+
+    Arrays go in as arguments: constants would be copied into what is compiled. What is on disk
+    stays there.
+    """
+    kept = [x if isinstance(x, OnDisk) else None for x in rows.leaves]
+    hollow = rows._replace(leaves=())
+
+    @jax.jit
+    def run(arrays: list[Array], *inputs: Any) -> Any:
+        given = iter(arrays)
+        leaves = tuple(next(given) if x is None else x for x in kept)
+        return function(hollow._replace(leaves=leaves), *inputs)
+
+    def call(leaves: tuple, *inputs: Any) -> Any:
+        return run([x for x in leaves if not isinstance(x, OnDisk)], *inputs)
+
+    return call
 
 
 def sum_over_chunks(
     function: Callable[[Arguments, Any, Array], Any], rows: Rows, chunk_size: int, extra: Any
 ) -> Any:
-    """Sum a pytree of statistics over the data, a chunk at a time.
+    """Sum a pytree of statistics over the data, a chunk at a time, and over the devices.
 
     `function(arguments, extra, fresh)` gets one chunk: `extra` is a pytree of further arrays by row
     (weights, say), `fresh` is 1 for rows not counted before. The last chunk overlaps the one before
     it, so that all have one shape and nothing is copied or padded. Sums are compensated (Kahan), so
     that many small chunks lose no digits in float32.
     """
-    size = min(chunk_size, rows.num_data)
-    if size == rows.num_data:
-        return function(rows.join(rows.leaves), extra, jnp.ones(size))
+    share, size = _share.get(), min(chunk_size, rows.num_data)
+    # On a device that holds rows of the one before it, those come first and are not counted.
+    again: Array | int = 0 if share is None else share.start - share.begin
 
     def one(start: Array) -> Any:
         begin = jnp.minimum(start, rows.num_data - size)
-        fresh = (begin + jnp.arange(size) >= start).astype(float)
+        fresh = (begin + jnp.arange(size) >= jnp.maximum(start, again)).astype(float)
         return function(rows.slice(begin, size), _slice(extra, begin, size), fresh)
+
+    if size == rows.num_data:
+        fresh = jnp.ones(size) if share is None else (jnp.arange(size) >= again).astype(float)
+        total = function(rows.whole(), extra, fresh)
+        return total if share is None else lax.psum(total, share.axis)
 
     def step(carry: Any, start: Array) -> tuple[Any, None]:
         total, lost = carry
@@ -86,7 +172,7 @@ def sum_over_chunks(
     )
     starts = jnp.arange(-(-rows.num_data // size)) * size
     (total, _), _ = lax.scan(step, (zero, zero), starts)
-    return total
+    return total if share is None else lax.psum(total, share.axis)
 
 
 def map_over_chunks(
@@ -95,7 +181,7 @@ def map_over_chunks(
     """Lay the per-row results of `function(arguments, extra, first_row)` end to end."""
     size = min(chunk_size, rows.num_data)
     if size == rows.num_data:
-        return function(rows.join(rows.leaves), extra, jnp.zeros((), int))
+        return function(rows.whole(), extra, jnp.zeros((), int))
     starts = jnp.minimum(jnp.arange(-(-rows.num_data // size)) * size, rows.num_data - size)
 
     def one(start: Array) -> Any:
@@ -114,3 +200,9 @@ def map_over_chunks(
 
 def _slice(tree: Any, start: Array, size: int) -> Any:
     return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), tree)
+
+
+def _slice_leaf(leaf: Any, start: Array | int, size: int) -> Array:
+    if isinstance(leaf, OnDisk):
+        return leaf.rows(start, size)
+    return leaf if size == leaf.shape[0] else lax.dynamic_slice_in_dim(leaf, start, size)

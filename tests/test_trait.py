@@ -529,7 +529,7 @@ def test_modes_are_found_however_sharp():
     ("change", "message"),
     [
         (lambda d: d * 2, "row 1, column 0 holds 2"),
-        (lambda d: np.where(np.arange(4) == 2, 0.0, d), "column 2 is 0.0 in every row"),
+        (lambda d: np.where(np.arange(4) == 2, 0.0, d), "column 2 is 0 in every row"),
         (lambda d: np.where(d > 0, np.nan, d), "mark missing cells"),
     ],
 )

@@ -19,10 +19,10 @@ from inference.continuous import (
     FactorReader,
     by_quadrature,
     chunk_of,
-    compiled,
     default_nodes,
     not_continuous,
     open_factors,
+    remembered,
     width,
 )
 from inference.factor_em import (
@@ -73,6 +73,8 @@ class BoundEM(Algorithm):
     >>> bool(jnp.diff(result.losses).max() < 1e-3), em.posterior(result.params, data).mean.shape
     (True, (60, 2))
     """
+
+    by_row: tuple[str, ...] | None = ("memory",)
 
     def __init__(
         self,
@@ -194,7 +196,7 @@ class BoundEM(Algorithm):
             exact = by_quadrature(reader, rows, params, nodes, self.chunk_size)
             return found._replace(gap=exact.evidence - evidence)
 
-        return compiled(self._cache, f"posterior {tighten} {gap}", compute, rows, params)
+        return remembered(self._cache, f"posterior {tighten} {gap}", compute, rows, params)
 
     def _tighten(
         self,

@@ -84,7 +84,6 @@ class ContrastiveDivergence(Algorithm):
         self.learning_rate, self.momentum = learning_rate, momentum
         self.start, self.spread, self.plate = start, spread, plate
         self._opened = without_normalizer(model)
-        self._cache: dict = {}
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -115,7 +114,7 @@ class ContrastiveDivergence(Algorithm):
         hidden = state.hidden
         if not self.persistent:
             whole = climb.reader._replace(model=self._opened)
-            rows = climb.rows.join(climb.rows.leaves)
+            rows = climb.rows.whole()
             chance = linear_form(whole, state.params, rows, climb.affine).mean
             hidden = random.bernoulli(key_clamp, chance).astype(hidden.dtype)
         causes = causes_of(self._opened, state.params, *args, **kwargs)
@@ -147,7 +146,7 @@ class ContrastiveDivergence(Algorithm):
         return linear_posterior(climb, params, self._opened)
 
     def _open(self, args: tuple, kwargs: dict) -> Climb:
-        climb = open_climb(self._cache, self._opened, args, kwargs, self.plate)
+        climb = open_climb(self._opened, args, kwargs, self.plate)
         if climb.reader.structure is not Structure.LINEAR:
             raise ProgramError(
                 "contrastive divergence is for hidden units that are independent given the data; "

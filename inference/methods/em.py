@@ -15,7 +15,7 @@ from inference.expectation import Candidates, Expectation
 from inference.gradient import gradient_runs, gradient_step
 from inference.local import Params, Structure, log_prior, prior_draw
 from inference.reader import Reader, open_program
-from inference.rows import Rows, map_over_chunks, sum_over_chunks
+from inference.rows import Rows, compiled, map_over_chunks, sum_over_chunks
 from inference.states import AllStates, AtMost, StateSet
 from inference.tables import Table
 from inference.updates import ClosedForm, closed_form
@@ -64,6 +64,8 @@ class EM(Algorithm):
     ((4, 4), True)
     """
 
+    by_row: tuple[str, ...] | None = ()
+
     def __init__(
         self,
         model: Callable,
@@ -80,7 +82,6 @@ class EM(Algorithm):
         self.model, self.states, self.m_step, self.prior = model, states, m_step, prior
         self.start, self.gradient_steps, self.chunk_size = start, gradient_steps, chunk_size
         self.structure, self.plate = structure, plate
-        self._forms: dict = {}
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -106,22 +107,19 @@ class EM(Algorithm):
         num_runs = gradient_runs(reader, num_states) if m_step is None else 0
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
         chunk_reader = reader.at(size)
-        weights = jnp.ones(rows.num_data)
         memory = _memory(sets, reader)
 
-        def summarise(arguments: Any, extra: Any, fresh: Array) -> Any:
-            weights, memory = extra
+        def summarise(arguments: Any, memory: Any, fresh: Array) -> Any:
             posterior = sets.expect(chunk_reader, state.params, arguments, memory)
-            heavy = weights * fresh
-            sums = m_step.statistics(posterior, heavy, arguments) if m_step is not None else ()
-            return heavy @ posterior.evidence, sums
+            sums = m_step.statistics(posterior, fresh, arguments) if m_step is not None else ()
+            return fresh @ posterior.evidence, sums
 
-        evidence, statistics = sum_over_chunks(summarise, rows, size, (weights, memory))
+        evidence, statistics = sum_over_chunks(summarise, rows, size, memory)
         if m_step is not None:
             params = m_step.maximise(state.params, statistics)
         else:
             params = gradient_step(
-                reader, state.params, rows, size, weights, memory, sets.expect,
+                reader, state.params, rows, size, None, memory, sets.expect,
                 prior=self.prior, num_steps=self.gradient_steps,
             )  # fmt: skip
         if self.prior:
@@ -148,10 +146,11 @@ class EM(Algorithm):
                 nothing = nothing + jnp.nan  # a table of one's own: nobody knows what it misses
             return Posterior(found.mean, found.best(), found.evidence, nothing, nothing)
 
-        return jax.jit(lambda: map_over_chunks(summarise, rows, size, memory))()
+        whole = compiled(lambda rows, memory: map_over_chunks(summarise, rows, size, memory), rows)
+        return whole(rows.leaves, memory)
 
     def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
-        return open_cached(self._forms, self.model, args, kwargs, self.structure, self.plate)
+        return open_program(self.model, args, kwargs, structure=self.structure, plate=self.plate)
 
     def _sets(self, reader: Reader) -> Any:
         num_bits = reader.anatomy.num_bits
@@ -161,24 +160,6 @@ class EM(Algorithm):
             AllStates().table((2,) * num_bits) if limit >= num_bits else sets.table()
             return sets
         return Table(self.states)
-
-
-def open_cached(
-    forms: dict,
-    model: Callable,
-    args: tuple,
-    kwargs: dict,
-    structure: Structure | None,
-    plate: str | None,
-) -> tuple[Reader, Rows]:
-    """Open a program; its form is tested once for each kind of arguments."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
-    key = f"{kinds} {tree}"
-    known = structure if structure is not None else forms.get(key)
-    reader, rows = open_program(model, args, kwargs, structure=known, plate=plate)
-    forms[key] = reader.structure
-    return reader, rows
 
 
 def start_params(

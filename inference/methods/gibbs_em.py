@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -30,6 +30,8 @@ from inference.reader import check_data
 from inference.rows import Arguments
 
 Schedule = Literal["layers", "stability", "joint"]
+# Gamma variates, drawn a single time: to optimise that would take longer than it ever saves.
+_once = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 class GibbsEMState(NamedTuple):
@@ -134,7 +136,8 @@ class GibbsEM(Algorithm):
         layered = self.open(args, kwargs)
         anatomy = layered.program.anatomy
         key_start, key = random.split(rng_key)
-        params = jax.jit(lambda k: prior_draw(self.model, anatomy, k, (args, kwargs)))(key_start)
+        draw = lambda k: prior_draw(self.model, anatomy, k, (args, kwargs))  # noqa: E731
+        params = (draw if isinstance(key_start, jax.core.Tracer) else _once(draw))(key_start)
         params = start_uniform(layered, key_start, params)
         if self.start is not None:
             params = {**params, **self.start(key_start, *args, **kwargs)}

@@ -62,6 +62,8 @@ class ExactGradient(Algorithm):
     ((2, 6), (2,))
     """
 
+    by_row: tuple[str, ...] | None = ()
+
     def __init__(
         self,
         model: Callable,
@@ -84,7 +86,6 @@ class ExactGradient(Algorithm):
         self.max_active, self.prior = max_active, prior
         self.start = from_base_rates if start == "base_rates" else start
         self.spread, self.chunk_size, self.plate = spread, chunk_size, plate
-        self._cache: dict = {}
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -102,7 +103,7 @@ class ExactGradient(Algorithm):
         self, state: GradientState, *args: Any, **kwargs: Any
     ) -> tuple[GradientState, Array]:
         climb = self._open(args, kwargs)
-        optimizer, count = self._optimizer(), climb.rows.num_data
+        optimizer, count = self._optimizer(), climb.rows.total
         free = optimizer.get_params(state.optim_state)
 
         def along(gradient: Params) -> Params:
@@ -134,7 +135,7 @@ class ExactGradient(Algorithm):
         return self._open(args, kwargs).log_likelihood(params, self.model)
 
     def _open(self, args: tuple, kwargs: dict) -> Climb:
-        climb = open_climb(self._cache, self._opened, args, kwargs, self.plate, self.chunk_size)
+        climb = open_climb(self._opened, args, kwargs, self.plate, self.chunk_size)
         if self.max_active is not None and climb.reader.structure is not Structure.LINEAR:
             raise ProgramError(
                 "max_active cuts the sleep phase of a combination machine without holes in its "

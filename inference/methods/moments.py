@@ -16,6 +16,7 @@ from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.cells import cell_posterior
 from inference.continuous import FactorPosterior
+from inference.disk import HOST_ROWS
 from inference.local import Params
 from inference.pairs import (
     Inverted,
@@ -155,8 +156,8 @@ class MomentInversion(Algorithm):
         rank = self.rank if self.rank is not None else kwargs.get("num_factors")
         if rank is None:
             raise ValueError("say how many factors: rank=..., or num_factors=... of the program")
-        settings = (self.smoothing, self.nearest, self.errors, self.chunk_size)
-        inverted, solved, pairs = _invert(data, mask, settings)
+        pairs = count_pairs(data, mask, self.chunk_size)
+        inverted, solved = _invert(pairs, (self.smoothing, self.nearest, self.errors))
         edge = None
         if rank == "spectrum":
             errors = independence_errors(pairs, inverted)
@@ -238,12 +239,9 @@ class _Solved(NamedTuple):
     moved: Array | None
 
 
-@partial(jax.jit, static_argnums=2)
-def _invert(
-    data: Array, mask: Array | None, settings: tuple[float, bool, bool, int | None]
-) -> tuple[Inverted, _Solved, Pairs]:
-    smoothing, nearest, errors, chunk_size = settings
-    pairs = count_pairs(data, mask, chunk_size)
+@partial(jax.jit, static_argnums=1)
+def _invert(pairs: Pairs, settings: tuple[float, bool, bool]) -> tuple[Inverted, _Solved]:
+    smoothing, nearest, errors = settings
     inverted = invert_pairs(pairs, smoothing)
     correlation, moved = inverted.correlation, None
     if nearest:
@@ -251,7 +249,7 @@ def _invert(
         moved = jnp.linalg.norm(correlation - inverted.correlation)
     error = standard_errors(pairs, inverted) if errors else None
     solved = _Solved(correlation, spectrum(inverted.correlation), error, moved)
-    return inverted, solved, pairs
+    return inverted, solved
 
 
 @partial(jax.jit, static_argnums=(1, 2))
@@ -273,12 +271,15 @@ def check_bits(data: Any, mask: Any) -> None:
     """Refuse data other than 0/1 by row and column."""
     if isinstance(data, jax.core.Tracer):
         return
-    values = np.asarray(data)
-    bad = (values != 0) & (values != 1)
-    if mask is not None and not isinstance(mask, jax.core.Tracer):
-        bad &= np.asarray(mask)
-    if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(
-            f"data holds {values[row, column]} in row {row}, column {column}: wanted 0 or 1"
-        )
+    known = None if mask is None or isinstance(mask, jax.core.Tracer) else np.asarray(mask)
+    for start in range(0, len(data), HOST_ROWS):
+        values = np.asarray(data[start : start + HOST_ROWS])
+        bad = (values != 0) & (values != 1)
+        if known is not None:
+            bad &= known[start : start + HOST_ROWS]
+        if bad.any():
+            row, column = (int(i) for i in np.argwhere(bad)[0])
+            raise ValueError(
+                f"data holds {values[row, column]} in row {start + row}, column {column}: "
+                "wanted 0 or 1"
+            )

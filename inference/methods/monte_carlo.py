@@ -19,12 +19,12 @@ from inference.continuous import (
     Rule,
     by_quadrature,
     chunk_of,
-    compiled,
     default_nodes,
     moments,
     not_continuous,
     open_factors,
     prior_points,
+    remembered,
     weigh,
     width,
 )
@@ -73,6 +73,8 @@ class MonteCarloEM(Algorithm):
     >>> bool(jnp.diff(result.losses).max() < 1e-2)
     True
     """
+
+    by_row: tuple[str, ...] | None = ()
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ class MonteCarloEM(Algorithm):
             exact = by_quadrature(reader, rows, params, nodes, self.chunk_size)
             return found._replace(gap=exact.evidence - found.evidence)
 
-        return compiled(self._cache, "posterior", compute, rows, params, points)
+        return remembered(self._cache, "posterior", compute, rows, params, points)
 
     def _size(self, reader: FactorReader, rows: Rows, columns: Regressions | None) -> int:
         del reader
@@ -245,6 +247,6 @@ class MonteCarloEM(Algorithm):
 
         reading: Any = reader
         return gradient_step(
-            reading, params, rows, size, jnp.ones(rows.num_data), None, weighted,
+            reading, params, rows, size, None, None, weighted,
             prior=self.prior, num_steps=self.gradient_steps,
         )  # fmt: skip

@@ -79,7 +79,6 @@ class ProjectionPursuit(Algorithm):
         self.significant, self.plate = significant, plate
         self._unit = EM(real_combination_machine, structure=Structure.LINEAR)
         self._opened = without_normalizer(model)
-        self._cache: dict = {}
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -141,7 +140,7 @@ class ProjectionPursuit(Algorithm):
 
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row under the units found, exact; the evidence lacks its log Z."""
-        climb = open_climb(self._cache, self._opened, args, kwargs, self.plate)
+        climb = open_climb(self._opened, args, kwargs, self.plate)
         return linear_posterior(climb, params, self._opened)
 
     def _examples(self, anatomy: Anatomy, args: tuple, kwargs: dict) -> Array:

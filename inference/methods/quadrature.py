@@ -20,11 +20,11 @@ from inference.continuous import (
     by_quadrature,
     chunk_of,
     climb,
-    compiled,
     default_nodes,
     gauss_hermite,
     not_continuous,
     open_factors,
+    remembered,
     weigh,
     width,
 )
@@ -73,6 +73,8 @@ class QuadratureEM(Algorithm):
     >>> result.params["weights"].shape, bool(jnp.diff(result.losses).max() < 1e-2)
     ((1, 6), True)
     """
+
+    by_row: tuple[str, ...] | None = ("memory",)
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ class QuadratureEM(Algorithm):
             finer = by_quadrature(reader, rows, params, 2 * nodes, self.chunk_size)
             return found._replace(gap=finer.evidence - found.evidence)
 
-        return compiled(self._cache, f"posterior {nodes}", compute, rows, params)
+        return remembered(self._cache, f"posterior {nodes}", compute, rows, params)
 
     def evidence(self, params: Params, *args: Any, **kwargs: Any) -> Array:
         """The marginal log likelihood of each row, (num_data,)."""
@@ -189,7 +191,7 @@ class QuadratureEM(Algorithm):
         def compute(rows: Rows, params: Params) -> Array:
             return by_quadrature(reader, rows, params, nodes, self.chunk_size).evidence
 
-        return compiled(self._cache, "evidence", compute, rows, params)
+        return remembered(self._cache, "evidence", compute, rows, params)
 
     def _nodes(self, reader: FactorReader) -> int:
         return self.num_nodes or default_nodes(reader.num_factors)
@@ -210,6 +212,6 @@ class QuadratureEM(Algorithm):
 
         reading: Any = reader
         return gradient_step(
-            reading, params, rows, size, jnp.ones(rows.num_data), modes, weighted,
+            reading, params, rows, size, None, modes, weighted,
             prior=self.prior, num_steps=self.gradient_steps,
         )  # fmt: skip

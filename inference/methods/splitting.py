@@ -50,6 +50,8 @@ class SplittingEM(Algorithm):
     ((3, 6), 15)
     """
 
+    by_row: tuple[str, ...] | None = ()
+
     def __init__(
         self,
         model: Callable,

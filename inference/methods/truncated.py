@@ -14,10 +14,10 @@ from inference.anatomy import Anatomy, ProgramError
 from inference.expectation import Candidates, Select
 from inference.gradient import gradient_runs, gradient_step
 from inference.local import Params, Structure, log_prior
-from inference.methods.em import EMState, Posterior, chunk_rows, open_cached, start_params
+from inference.methods.em import EMState, Posterior, chunk_rows, start_params
 from inference.missed import missed_mass
 from inference.persistent import Persistent
-from inference.reader import Reader
+from inference.reader import Reader, open_program
 from inference.rows import Rows, map_over_chunks, sum_over_chunks
 from inference.updates import ClosedForm, closed_form, truncation
 
@@ -89,7 +89,8 @@ class TruncatedEM(Algorithm):
         self.parameter_noise = parameter_noise or {}
         self.gradient_steps, self.chunk_size = gradient_steps, chunk_size
         self.structure, self.plate = structure, plate
-        self._forms: dict = {}
+        # Which data to learn from is chosen among all of them, and proposals are each device's own.
+        self.by_row = None if cut is not None or persistent is not None else ("memory",)
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -122,7 +123,7 @@ class TruncatedEM(Algorithm):
         num_runs = gradient_runs(reader, num_states) if m_step is None else 0
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
         key, key_search, key_noise = random.split(state.rng_key, 3)
-        memory, weights = state.memory, jnp.ones(rows.num_data)
+        memory, weights = state.memory, None
         # One pass, unless states are to be kept or the data to learn from must be chosen first.
         chosen_here = (
             self.cut is not None
@@ -140,7 +141,7 @@ class TruncatedEM(Algorithm):
             posterior = self.sets.expect(chunk_reader, params, arguments, memory)
             if chosen_here:
                 weights = self._weights(params, state.step, posterior.evidence, num_bits)
-            heavy = weights * fresh
+            heavy = fresh if weights is None else weights * fresh
             sums = m_step.statistics(posterior, heavy, arguments) if m_step is not None else ()
             return fresh @ posterior.evidence, sums
 
@@ -153,7 +154,7 @@ class TruncatedEM(Algorithm):
                 prior=self.prior, num_steps=self.gradient_steps,
             )  # fmt: skip
         if getattr(m_step, "max_active", None) is not None:
-            evidence = evidence - rows.num_data * jnp.log(self._mass(params, num_bits))
+            evidence = evidence - rows.total * jnp.log(self._mass(params, num_bits))
         if self.prior:
             one = reader.anatomy.with_rows(1)
             evidence = evidence + log_prior(self.model, one, params, rows.slice(0, 1))
@@ -249,8 +250,8 @@ class TruncatedEM(Algorithm):
         return truncation(params[name], num_bits, self.max_active)[0]
 
     def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
-        reader, rows = open_cached(
-            self._forms, self.model, args, kwargs, self.structure, self.plate
+        reader, rows = open_program(
+            self.model, args, kwargs, structure=self.structure, plate=self.plate
         )
         if not reader.anatomy.binary:
             many = [x.name for x in reader.anatomy.latents if x.num_values != 2]

@@ -128,7 +128,7 @@ def _categories(fit: Fit, table: Table, extra: dict[str, Any]) -> Answer:
     states = table_of(reader.anatomy, AllStates())
     params: Any = fit.point
     chance = jax.jit(
-        lambda: jax.nn.softmax(reader.log_joint(params, states, rows.join(rows.leaves)), axis=0)
+        lambda: jax.nn.softmax(reader.log_joint(params, states, rows.whole()), axis=0)
     )()
     names = [f"{latents[0].name}_{k}" for k in range(len(states))]
     return (

@@ -1,0 +1,170 @@
+"""Where the rows of the data are: on one device, or dealt out to the devices of a mesh.
+
+A device sees its own rows only: the same program, on a smaller plate. What methods sum over the
+data (`sum_over_chunks`) is added over the devices as well; parameters are the same everywhere.
+This is all there is to it, on the cores of a CPU, on many GPUs, or on many machines:
+
+    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    EM(binary_sparse_coding).run(key, 60, data, num_causes=10, mesh=mesh)
+
+On many machines every process runs the same lines after `jax.distributed.initialize()`, on the same
+data; from a memory map each reads the rows of its own devices only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from inference.algorithm import Algorithm
+from inference.anatomy import inspect
+from inference.disk import OnDisk, as_stored, stored
+from inference.rows import Arguments, Share, sharing
+
+
+class OneDevice(NamedTuple):
+    """All rows in one place."""
+
+    arrays: list[Array]  # what is passed to the compiled loop
+    static: list  # other arguments, None where an array stands
+    tree: Any
+
+    def arguments(self, arrays: list[Array]) -> Arguments:
+        """The arguments of the program, of all rows, inside of what is compiled."""
+        given = iter(arrays)
+        return jax.tree.unflatten(self.tree, [next(given) if x is None else x for x in self.static])
+
+    def place(self, progress: Any) -> Any:
+        return progress
+
+    def gather(self, progress: Any) -> Any:
+        return progress
+
+    def spread(self, block: Callable, progress: Any) -> Callable:
+        del progress
+        return block
+
+
+class Devices(NamedTuple):
+    """The rows dealt out to the devices of a mesh of one axis."""
+
+    arrays: list[Array]
+    is_row: list[bool]  # which of the arrays have rows
+    static: list
+    tree: Any
+    mesh: Mesh
+    share: Share
+    fields: tuple[str, ...]  # of the state, by row
+
+    def arguments(self, arrays: list[Array]) -> Arguments:
+        """The arguments of the program, with the rows of one device."""
+        given = iter(arrays)
+
+        def mine(x: Any) -> Any:
+            if x is None:
+                return next(given)
+            if isinstance(x, OnDisk):
+                return OnDisk(x.file, self.share.size, self.share.begin)
+            return x
+
+        return jax.tree.unflatten(self.tree, [mine(x) for x in self.static])
+
+    def place(self, progress: Any) -> Any:
+        """The progress of a run, its fields by row dealt out, the rest everywhere."""
+        everywhere = NamedSharding(self.mesh, P())
+
+        def put(by_row: bool, x: Array) -> Array:
+            return self.deal(x) if by_row else jax.device_put(x, everywhere)
+
+        return jax.tree.map(put, self._by_row(progress), progress)
+
+    def gather(self, progress: Any) -> Any:
+        """The same as one device would have it, on this process's first device."""
+        row = np.arange(self.share.num_data)
+        owner = row // self.share.size
+        begin = np.minimum(owner * self.share.size, self.share.num_data - self.share.size)
+        places = owner * self.share.size + row - begin
+        by_row = self._by_row(progress)
+
+        def collect(progress: Any) -> Any:
+            return jax.tree.map(lambda mine, x: x[places] if mine else x, by_row, progress)
+
+        everywhere = NamedSharding(self.mesh, P())
+        whole = jax.jit(collect, out_shardings=everywhere)(progress)
+        return jax.tree.map(lambda x: x.addressable_data(0), whole)
+
+    def spread(self, block: Callable, progress: Any) -> Callable:
+        """The block, run by every device on its own rows."""
+        specs = jax.tree.map(lambda mine: self._spec(mine), self._by_row(progress))
+        arrays = [self._spec(mine) for mine in self.is_row]
+
+        def shared(progress: Any, end: Array, arrays: list[Array]) -> Any:
+            with sharing(self.share):
+                return block(progress, end, arrays)
+
+        return jax.shard_map(
+            shared, mesh=self.mesh, in_specs=(specs, P(), arrays), out_specs=specs, check_vma=False
+        )
+
+    def deal(self, rows: Any) -> Array:
+        """An array by row, dealt out: the last devices may get some rows a second time."""
+        host = np.asarray(rows)
+        kind = jnp.asarray(np.zeros(0, host.dtype)).dtype
+        num_data, size = self.share.num_data, self.share.size
+
+        def part(index: Any) -> np.ndarray:
+            begin = min(index[0].start or 0, num_data - size)
+            return np.asarray(host[begin : begin + size], kind)
+
+        shape = (size * self.mesh.size, *host.shape[1:])
+        return jax.make_array_from_callback(shape, NamedSharding(self.mesh, self._spec(True)), part)
+
+    def _spec(self, by_row: bool) -> P:
+        return P(self.share.axis) if by_row else P()
+
+    def _by_row(self, progress: Any) -> Any:
+        """Progress with True for each array that has rows."""
+
+        def mark(state: Any) -> Any:
+            rows = {name: getattr(state, name) for name in self.fields}
+            marked = jax.tree.map(lambda _: False, state)
+            return marked._replace(**jax.tree.map(lambda _: True, rows))
+
+        marked = jax.tree.map(lambda _: False, progress)
+        return marked._replace(state=mark(progress.state), good=mark(progress.good))
+
+
+def devices_of(
+    method: Algorithm, args: tuple, kwargs: dict[str, Any], mesh: Mesh | None
+) -> OneDevice | Devices:
+    """Where a method's data go."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    leaves = [as_stored(x) if stored(x) else x for x in leaves]
+    is_array = [isinstance(x, np.ndarray | Array) for x in leaves]
+    static = [None if a else x for a, x in zip(is_array, leaves, strict=True)]
+    arrays = [x for a, x in zip(is_array, leaves, strict=True) if a]
+    if mesh is None:
+        return OneDevice([jnp.asarray(x) for x in arrays], static, tree)
+    if method.by_row is None:
+        raise ValueError(f"{type(method).__name__} keeps all rows on one device: it takes no mesh")
+    if len(mesh.axis_names) != 1:
+        raise ValueError(f"the mesh must have one axis, found {mesh.axis_names}")
+    mesh = Mesh(mesh.devices, mesh.axis_names)  # whatever the types of its axes
+    plate = getattr(method, "plate", None)
+    num_data = inspect(method.model, args, kwargs, plate=plate).num_data
+    share = Share(mesh.axis_names[0], num_data, -(-num_data // mesh.size))
+    is_row = [x.shape[:1] == (num_data,) for x in arrays]
+    devices = Devices([], is_row, static, tree, mesh, share, method.by_row)
+    everywhere = NamedSharding(mesh, P())
+    placed = [
+        devices.deal(x) if mine else jax.device_put(jnp.asarray(x), everywhere)
+        for mine, x in zip(is_row, arrays, strict=True)
+    ]
+    return devices._replace(arrays=placed)

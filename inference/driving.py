@@ -1,0 +1,201 @@
+"""The one loop that drives every method: compiled once, run in blocks, saved as it goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import Mesh
+
+from inference.algorithm import Algorithm, DivergedError, RunResult
+from inference.checkpoint import Checkpoint
+from inference.devices import Devices, OneDevice, devices_of
+from inference.local import Params
+
+BLOCK_SECONDS = 0.25
+"""Blocks grow while they take less: so often is the bar moved, the clock read and Ctrl-C heard."""
+
+
+class Drive(NamedTuple):
+    """How to run a method; see `Algorithm.run`."""
+
+    num_steps: int
+    progress_bar: bool
+    tolerance: float | None
+    record: Callable[[Params], Any] | None
+    budget: float | None
+    checkpoint: Path | None
+    checkpoint_every: float
+    mesh: Mesh | None
+
+
+class Progress(NamedTuple):
+    """Where a run stands."""
+
+    state: Any
+    good: Any  # the last state but one: the loss of `state` itself is not known yet
+    losses: Array
+    history: Any
+    step: Array
+    change: Array
+
+
+def drive(
+    method: Algorithm, start: Callable[[], Any], args: tuple, kwargs: dict[str, Any], how: Drive
+) -> RunResult:
+    """Run `update` until there is a reason to stop.
+
+    A block is written over the one before it: of a state with an entry for each datum no more is
+    held than the last, the last but one and the next.
+    """
+    saved = None
+    if how.checkpoint is not None:  # refuses a folder that cannot be used, before any work
+        saved = Checkpoint(how.checkpoint, method, args, kwargs)
+    devices = devices_of(method, args, kwargs, how.mesh)
+    progress = _first(method, start(), how)
+    if saved is not None:
+        progress = saved.resume(progress)
+    progress = devices.place(progress)
+    limit = -1.0 if how.tolerance is None else how.tolerance
+
+    began = time.perf_counter()
+    compiled = _compile(method, devices, progress, how.record, limit)
+    compile_seconds = time.perf_counter() - began
+
+    began, done, size = time.perf_counter(), int(progress.step), 1
+    last_saved = began
+    with _bar(how, done) as bar, _interrupts() as heard:
+        while done < how.num_steps and bool(progress.change > limit) and not heard:
+            block_began = time.perf_counter()
+            end = min(done + size, how.num_steps)
+            progress = compiled(progress, np.int32(end), devices.arrays)
+            new = int(progress.step)
+            bar.update(new - done)
+            done, now = new, time.perf_counter()
+            if now - block_began < BLOCK_SECONDS:
+                size = min(2 * size, max(1, how.num_steps // 20))
+            if saved is not None and now - last_saved > how.checkpoint_every:
+                saved.save(devices.gather(progress))
+                last_saved = time.perf_counter()
+            if how.budget is not None and now - began > how.budget:
+                break
+            bar.set_postfix_str(f"loss {float(progress.losses[done - 1]):.6g}", refresh=False)
+    seconds = time.perf_counter() - began
+
+    progress = devices.gather(progress)
+    params = method.get_params(progress.state)
+    problem = _not_finite(progress, params, done)
+    if problem:
+        where = "" if saved is None else f"; the last good state is in {saved.keep(progress.good)}"
+        raise DivergedError(f"{problem}{where}", progress.good)
+    if saved is not None:
+        saved.save(progress)
+    reason = "all steps done"
+    if not progress.change > limit:
+        reason = f"the loss changed by less than {how.tolerance} of itself"
+    elif heard and done < how.num_steps:
+        reason = f"interrupted after {done} of {how.num_steps} steps"
+    elif done < how.num_steps:
+        reason = f"out of budget after {done} of {how.num_steps} steps"
+    history = jax.tree.map(lambda x: x[:done], progress.history)
+    return RunResult(
+        params, progress.state, progress.losses[:done], reason, seconds, compile_seconds, history,
+        bool(heard),
+    )  # fmt: skip
+
+
+def _first(method: Algorithm, state: Any, how: Drive) -> Progress:
+    def see(state: Any) -> Any:
+        return None if how.record is None else how.record(method.get_params(state))
+
+    losses = jnp.full(how.num_steps, jnp.nan)
+    history = jax.tree.map(
+        lambda x: jnp.zeros((how.num_steps, *x.shape), x.dtype), jax.eval_shape(see, state)
+    )
+    # Copies: the caller's state is not written over, nor is one array in two places.
+    state, good = (jax.tree.map(jnp.copy, state) for _ in range(2))
+    return Progress(state, good, losses, history, jnp.zeros((), int), jnp.array(jnp.inf))
+
+
+def _compile(
+    method: Algorithm,
+    devices: Devices | OneDevice,
+    progress: Progress,
+    record: Callable[[Params], Any] | None,
+    limit: float,
+) -> Callable[[Progress, Any, list], Progress]:
+    def advance(arrays: list[Array], p: Progress) -> Progress:
+        args, kwargs = devices.arguments(arrays)
+        state, loss = method.update(p.state, *args, **kwargs)
+        loss = loss.astype(p.losses.dtype)
+        last = p.losses[jnp.maximum(p.step - 1, 0)]
+        change = jnp.where(p.step > 0, jnp.abs(loss - last) / (1e-30 + jnp.abs(loss)), jnp.inf)
+        # A loss that is no number ends the loop: NaN is never larger than the limit.
+        change = jnp.where(jnp.isfinite(loss), change, jnp.nan)
+        losses = p.losses.at[p.step].set(loss)
+        seen = None if record is None else record(method.get_params(state))
+        history = jax.tree.map(lambda h, x: h.at[p.step].set(x), p.history, seen)
+        # The loss is that of the state passed in: where it is no number, that state is bad.
+        choose = partial(jnp.where, jnp.isfinite(loss))
+        state, good = jax.tree.map(choose, (state, p.state), (p.state, p.good))
+        return Progress(state, good, losses, history, p.step + 1, change)
+
+    def block(progress: Progress, end: Array, arrays: list[Array]) -> Progress:
+        def unfinished(p: Progress) -> Array:
+            return (p.step < end) & (p.change > limit)
+
+        return lax.while_loop(unfinished, partial(advance, arrays), progress)
+
+    spread = devices.spread(block, progress)
+    return jax.jit(spread, donate_argnums=0).lower(progress, np.int32(0), devices.arrays).compile()
+
+
+def _not_finite(progress: Progress, params: Params, done: int) -> str | None:
+    """What is no number any more, in words, or None."""
+    bad = [site for site, x in params.items() if not bool(jnp.isfinite(x).all())]
+    if np.isnan(progress.change):
+        loss = float(progress.losses[done - 1])
+        what = f"{bad[0]!r} is not finite" if bad else (
+            "the parameters are finite; the log density of the data under them is not"
+        )  # fmt: skip
+        return f"the loss is {loss} at step {done}: {what}"
+    return f"{bad[0]!r} is not finite after step {done}" if bad else None
+
+
+def _bar(how: Drive, done: int) -> Any:
+    from tqdm import tqdm
+
+    visible = how.progress_bar and sys.stderr.isatty() and "CI" not in os.environ
+    return tqdm(total=how.num_steps, initial=done, disable=not visible)
+
+
+@contextmanager
+def _interrupts() -> Iterator[list]:
+    """Collects Ctrl-C, so that no block is lost; a second one is not waited for."""
+    heard: list = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+
+    def hear(number: int, frame: Any) -> None:
+        if heard:
+            raise KeyboardInterrupt
+        heard.append((number, frame is not None))
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, before)
