@@ -202,21 +202,27 @@ def lines_options(parser: argparse.ArgumentParser) -> None:
 
 
 def lines_figure(found: Trial, seed: int) -> Figure:
-    """Patterns, and the weights of the best of the first trials as Hinton diagrams (figure 2)."""
+    """The network of the trial that found most."""
+    data = lines(random.split(random.key(seed))[0], 24).data
+    best = int(np.argmax(found.lines.sum(1) + found.patterns.sum(1)))
+    return network_figure({name: value[best] for name, value in found.params.items()}, data)
+
+
+def network_figure(params: Params, data: Array) -> Figure:
+    """The first 24 patterns, and the weights of a network as Hinton diagrams: figures 1 and 2."""
     import matplotlib.pyplot as plt
 
     from inference.studies.figures import hinton, house_style, image_grid
 
-    data = lines(random.split(random.key(seed))[0], 24).data
-    best = int(np.argmax(found.lines.sum(1) + found.patterns.sum(1)))
-    params = {name: value[best] for name, value in found.params.items()}
     below, above = strengths(params["weights_1"]), strengths(params["weights_2"])
     order = _by_line(params)
     with house_style():
         figure = plt.figure(figsize=(11, 5.6), layout="constrained")
         parts = figure.subfigures(3, 1, height_ratios=(1.35, 1.0, 1.75), squeeze=False)
         top, middle, bottom = parts[:, 0]
-        image_grid(top, np.asarray(data).reshape(2, 12, 5, 5), title="A  patterns", signed=False)
+        image_grid(
+            top, np.asarray(data[:24]).reshape(2, 12, 5, 5), title="A  patterns", signed=False
+        )
         for axis, unit in zip(middle.subplots(1, len(order)), order, strict=True):
             hinton(axis, np.asarray(below[unit]).reshape(5, 5), largest=1.0)
         middle.suptitle(

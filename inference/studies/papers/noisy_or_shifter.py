@@ -185,13 +185,17 @@ def shifter_options(parser: argparse.ArgumentParser) -> None:
 
 
 def shifter_figure(found: Trial, seed: int) -> Figure:
-    """Weights of the best network, and a pattern whose lower states flip because of feedback."""
+    """The network of the trial that told most directions."""
+    best = int(np.argmax(found.accuracy + found.features.mean(1)))
+    return network_figure({x: jnp.asarray(value[best]) for x, value in found.params.items()}, seed)
+
+
+def network_figure(params: Params, seed: int) -> Figure:
+    """Weights of a network, and a pattern whose lower states flip because of feedback."""
     import matplotlib.pyplot as plt
 
     from inference.studies.figures import hinton, house_style
 
-    best = int(np.argmax(found.accuracy + found.features.mean(1)))
-    params = {name: jnp.asarray(value[best]) for name, value in found.params.items()}
     below, above = np.asarray(strengths(params["weights_1"])), strengths(params["weights_2"])
     # Each unit under the direction whose top unit turns it on more often; each in its place.
     side = np.asarray(above).argmax(0)
