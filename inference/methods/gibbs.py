@@ -12,7 +12,7 @@ from jax import Array, random
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity, is_prng_key
 
-from inference.anatomy import ProgramError
+from inference.anatomy import Anatomy, ProgramError
 from inference.flips import BitProgram, Rules, Settled, open_bits, settle
 from inference.local import Params
 
@@ -73,6 +73,14 @@ class BinaryGibbs(MCMCKernel):
         self.rules = Rules(annealing=annealing, restarts=restarts)
         self.rules.check()
         self.by_network, self.plate = by_network, plate
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        """None if it applies to a program of this anatomy, else the reason why not."""
+        other = [x.name for x in anatomy.latents if x.num_values != 2]
+        if other:
+            return f"{other[0]} is not binary"
+        return None if anatomy.latents else "no latent in the data plate"
 
     @property
     def model(self) -> Callable:
