@@ -153,6 +153,7 @@ def draw(
 
     from inference.studies.figures import image_grid
     from inference.studies.map_figure import draw_lines, draw_map, mark_places, spread_places
+    from inference.studies.report_map import label_lines
     from ppl_models.mixed_trait import Layout
 
     many = label is not None and 1 < len(np.unique(label)) <= 12
@@ -168,8 +169,9 @@ def draw(
         columns, at = layout.binary, layout.bits
         if not len(columns):
             raise InputError("--lines: no column is binary, so there is no line to draw")
-        names = [map_.columns[i] for i in columns] if len(columns) <= 40 else None
-        draw_lines(axes, map_.params["weights"][:, at], map_.params["bias"][at], names)
+        weights, bias = map_.params["weights"][:, at], map_.params["bias"][at]
+        draw_lines(axes, weights, bias)
+        label_lines(axes, weights, bias, [map_.columns[i] for i in columns])
     if right is not None and image is not None:
         places = spread_places(posterior.mean) if places is None else places
         pictures = map_.chances(places).reshape(-1, 1, *image)

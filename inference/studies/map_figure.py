@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from inference.studies.figures import GREY, PALETTE
+from inference.studies.figures import GREY, PALETTE, intervals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST_ELLIPSES = 150
 MARKS = "osD^vP*Xh<>"
@@ -106,12 +107,10 @@ def draw_map(
     return axes
 
 
-def draw_lines(
-    axes: Axes, weights: ArrayLike, bias: ArrayLike, names: Sequence[str] | None = None
-) -> Axes:
+def draw_lines(axes: Axes, weights: ArrayLike, bias: ArrayLike) -> Axes:
     """Decision lines w·x + b = 0: on one side of each, its bit is more likely 1 than 0."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    for number, (w, b) in enumerate(zip(np.asarray(weights).T, np.asarray(bias), strict=True)):
+    for w, b in zip(np.asarray(weights).T, np.asarray(bias), strict=True):
         ends = []
         for x in (left, right):
             if abs(w[1]) > 1e-9 and low <= (y := -(b + w[0] * x) / w[1]) <= high:
@@ -119,19 +118,9 @@ def draw_lines(
         for y in (low, high):
             if abs(w[0]) > 1e-9 and left <= (x := -(b + w[1] * y) / w[0]) <= right:
                 ends.append((x, y))
-        if len(ends) < 2:
-            continue
-        first, last = ends[0], ends[-1]
-        axes.plot(*zip(first, last, strict=True), color="0.45", linewidth=0.7, zorder=1.5)
-        if names is not None:
-            # Near its end, where lines lie apart, and inside the axes.
-            at = 0.03 * np.array(first) + 0.97 * np.array(last)
-            side = (at[0] - left) / (right - left)
-            align = "right" if side > 0.9 else "left" if side < 0.1 else "center"
-            axes.annotate(
-                names[number], (at[0], at[1]), fontsize=7, color="0.35", ha=align, va="center",
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8},
-            )  # fmt: skip
+        if len(ends) >= 2:
+            across, up = zip(ends[0], ends[-1], strict=True)
+            axes.plot(across, up, color="0.45", linewidth=0.7, zorder=1.5)
     axes.set(xlim=(left, right), ylim=(low, high))
     return axes
 
@@ -158,3 +147,29 @@ def spread_places(mean: ArrayLike, number: int = 4) -> np.ndarray:
         apart = np.linalg.norm(sample[:, None] - sample[chosen][None], axis=-1).min(1)
         chosen.append(int(np.argmax(apart)))
     return sample[chosen]
+
+
+def items_figure(
+    columns: Sequence[str], estimates: Mapping[str, Mapping[str, ArrayLike]]
+) -> Figure:
+    """What each column owes to each factor, and its bias, as intervals by method.
+
+    :param estimates: method -> site -> lower end, middle and upper end on a leading axis: weights
+        (3, num_factors, num_features), bias (3, num_features).
+    """
+    from matplotlib.figure import Figure
+
+    first = np.asarray(next(iter(estimates.values()))["weights"])
+    titles = [f"weight of factor {q + 1}" for q in range(first.shape[1])]
+    figure = Figure(figsize=(4.0 + 2.6 * len(titles), 1.6 + 0.33 * len(columns)))
+    panels = figure.subplots(1, len(titles) + 1, sharey=True)
+    for q, (axes, title) in enumerate(zip(panels, [*titles, "bias"], strict=True)):
+        sites = {
+            name: np.asarray(one["weights"])[:, q] if q < len(titles) else np.asarray(one["bias"])
+            for name, one in estimates.items()
+        }
+        intervals(axes, columns, {name: tuple(x) for name, x in sites.items()})
+        axes.set_title(title)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return figure
