@@ -6,6 +6,7 @@ refused here, once for all methods, by name and place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from inference.anatomy import inspect, run_abstractly
 from ppl_models.data import InputError
 from ppl_models.data.cells import MOST_COLUMNS, show
 
@@ -76,13 +78,10 @@ def _check_shape(name: str, value: Any) -> None:
 
 def _check_mask(mask: np.ndarray) -> None:
     if mask.dtype != bool:
-        odd = (mask != 0) & (mask != 1)
-        if odd.any():
-            where = _first(odd)
-            raise InputError(
-                f"mask holds {mask[where]} at index {where}: it is True where a cell was observed, "
-                "False where it is missing"
-            )
+        raise InputError(
+            f"mask holds {mask.dtype}, wanted truth values: True where a cell was observed, False "
+            "where it is missing (mask.astype(bool))"
+        )
     if not mask.any():
         raise InputError("mask is False everywhere: nothing was observed")
 
@@ -105,3 +104,23 @@ def _check_numbers(name: str, values: np.ndarray) -> None:
 
 def _first(bad: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+
+
+def check_params(model: Callable, params: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse parameters that are not those of a program: a file may hold those of another."""
+    names = inspect(model, args, kwargs).parameters
+    wanted = run_abstractly(
+        model, args, kwargs, lambda trace: {x: jnp.shape(trace[x]["value"]) for x in names}
+    )
+    if set(params) != set(names):
+        raise InputError(
+            f"the parameters are {sorted(params)}, but those of the program {sorted(names)}"
+        )
+    for name, shape in wanted.items():
+        value = np.asarray(params[name])
+        if value.shape != shape:
+            raise InputError(
+                f"parameter {name!r} has shape {value.shape}, but the program's has {shape}"
+            )
+        if value.dtype.kind not in "biuf" or not np.isfinite(value).all():
+            raise InputError(f"parameter {name!r} does not hold finite numbers")

@@ -13,7 +13,8 @@ them, so that they can be checked. `log_likelihood` is always the marginal one o
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -106,8 +107,8 @@ def container(groups: Groups) -> Any:
     """
     arviz = import_arviz()
     if _has_own_container(arviz):
-        return arviz.InferenceData(**groups)
-    return xr.DataTree.from_dict({f"/{name}": group for name, group in groups.items()})
+        return arviz.InferenceData(**{name: _flat(group) for name, group in groups.items()})
+    return xr.DataTree.from_dict({f"/{name}": _flat(group) for name, group in groups.items()})
 
 
 def _has_own_container(arviz: Any) -> bool:
@@ -117,20 +118,50 @@ def _has_own_container(arviz: Any) -> bool:
 def save(groups: Groups, path: str | PathLike[str], attrs: Mapping[str, Any] | None = None) -> None:
     """Write groups as netCDF that `arviz.from_netcdf` of either line opens."""
     top = xr.Dataset(attrs={name: _attribute(value) for name, value in (attrs or {}).items()})
-    tree = xr.DataTree.from_dict({"/": top, **{f"/{name}": g for name, g in groups.items()}})
+    flat = {f"/{name}": _flat(group) for name, group in groups.items()}
+    tree = xr.DataTree.from_dict({"/": top, **flat})
     tree.to_netcdf(path, engine="h5netcdf")
+
+
+SLASH = "%2F"
+"""What stands for the / of a site's name in a file, where it would part groups."""
+
+
+def _flat(group: xr.Dataset, found: str = "/", put: str = SLASH) -> xr.Dataset:
+    names = {str(name) for name in (*group.variables, *group.dims)}
+    return group.rename({name: name.replace(found, put) for name in names if found in name})
+
+
+@contextmanager
+def opened(path: str | PathLike[str], what: str) -> Iterator[None]:
+    """Whatever a file lacks or holds too much of shows as any error whatever: say it in one line.
+
+    :param what: what the file should be.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{path}: is no {what}, or not a whole one ({type(error).__name__})"
+        ) from None
 
 
 def load(path: str | PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     """The groups of a file, in memory, and its attributes."""
     if not Path(path).is_file():
         raise InputError(f"{path}: there is no such file")
-    try:
+    import h5py
+
+    with opened(path, "netCDF file"):
+        # h5netcdf prints a traceback on its way out of a damaged file: let HDF5 look first.
+        with h5py.File(path, "r") as file:
+            file.visititems(lambda _, item: list(item.attrs) and None)
         with xr.open_datatree(path, engine="h5netcdf") as tree:
-            found = {name: child.to_dataset().load() for name, child in tree.children.items()}
-            return found, {str(name): value for name, value in tree.attrs.items()}
-    except Exception as error:
-        raise InputError(f"{path}: is no netCDF file ({type(error).__name__})") from None
+            groups = {name: child.to_dataset().load() for name, child in tree.children.items()}
+            attrs = {str(name): value for name, value in tree.attrs.items()}
+        return {name: _flat(group, SLASH, "/") for name, group in groups.items()}, attrs
 
 
 def diagnose(draws: xr.Dataset) -> dict[str, dict[str, float]]:

@@ -210,13 +210,28 @@ def read_rows(path: str, columns: tuple[str, ...], kind: Any, key: str | None = 
     return table
 
 
-def load_fit(path: str) -> Fit:
-    """A fit that was kept before."""
-    from inference.studies.arviz import load
+def load_fit(path: str, model: str | None = None) -> Fit:
+    """A fit that was kept before.
+
+    :param model: the program, where it is the user's own. A file is data: it does not decide which
+        module is imported.
+    """
+    from inference.studies.arviz import load, opened
+    from inference.studies.catalogue import programs
 
     groups, attrs = load(path)
     if attrs.get("kind") != KIND:
         raise InputError(f"{path}: holds no fit; `latentbits fit` writes one")
+    name = str(attrs.get("model"))
+    if name != model and (model is not None or name not in programs()):
+        said = f"--model says {model}" if model else f"say --model {name} if you trust that"
+        raise InputError(f"{path}: was made with the program {name!r}; {said}")
+    program = find_program(name)
+    with opened(path, "fit"):
+        return _read_fit(groups, attrs, program)
+
+
+def _read_fit(groups: Any, attrs: dict[str, Any], program: Callable) -> Fit:
     if "point_estimate" in groups:
         params = {str(x): v.values[None] for x, v in groups["point_estimate"].items()}
     else:
@@ -225,7 +240,9 @@ def load_fit(path: str) -> Fit:
         step = max(1, -(-len(next(iter(params.values()))) // 100))
         params = {x: v[step - 1 :: step] for x, v in params.items()}
     sizes = {x: ast.literal_eval(v) for x, v in json.loads(attrs["sizes"]).items()}
+    if attrs["cells"] not in ("binary", "real"):
+        raise ValueError(attrs["cells"])
     return Fit(
-        attrs["model"], find_program(attrs["model"]), attrs["method"], params, sizes,
-        tuple(json.loads(attrs["columns"])), attrs["cells"],
+        attrs["model"], program, str(attrs["method"]), params, sizes,
+        tuple(str(x) for x in json.loads(attrs["columns"])), attrs["cells"],
     )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from inference.studies.arviz import Groups, dataset, load, save
+from inference.studies.arviz import Groups, dataset, load, opened, save
 from inference.studies.compare import Comparison
 from inference.studies.judge import Judged, thin
 from ppl_models.data import InputError, Table
@@ -67,6 +67,11 @@ def load_comparison(path: str | Path) -> Comparison:
     groups, attrs = load(path)
     if attrs.get("kind") != KIND:
         raise InputError(f"{path}: holds no comparison; `latentbits compare` writes one")
+    with opened(path, "comparison"):
+        return _read(groups, attrs)
+
+
+def _read(groups: Groups, attrs: dict[str, Any]) -> Comparison:
     held_out: dict[str, np.ndarray] = {}
     paths: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     params: dict[str, dict[str, np.ndarray]] = {}

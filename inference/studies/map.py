@@ -38,6 +38,7 @@ class Map(NamedTuple):
 
     def transform(self, table: MixedTable) -> FactorPosterior:
         """Place rows of a table with the same columns, old or new, on the map."""
+        from inference.arguments import check_params
         from inference.methods.quadrature import QuadratureEM
         from ppl_models import mixed_trait
 
@@ -49,6 +50,7 @@ class Map(NamedTuple):
         values = scaled(table, self.centre, self.scale)
         method = QuadratureEM(mixed_trait, num_nodes=11)
         params: Any = self.params
+        check_params(mixed_trait, params, (values,), {"kinds": self.kinds})
         return method.posterior(params, values, mask=table.mask, kinds=self.kinds)
 
     def chances(self, places: Any) -> np.ndarray:
@@ -77,6 +79,12 @@ class Map(NamedTuple):
             with np.load(Path(path).expanduser(), allow_pickle=False) as file:
                 about = json.loads(str(file["about"]))
                 params = {x[6:]: file[x] for x in file.files if x.startswith("param_")}
+                width = len(about["columns"])
+                for name in ("centre", "scale"):
+                    if file[name].shape != (width,) or not np.isfinite(file[name]).all():
+                        raise ValueError(name)
+                if file["mean"].shape[1:] != (2,) or not width == len(about["kinds"]):
+                    raise ValueError("mean")
                 return cls(
                     tuple(about["columns"]), tuple(about["kinds"]),
                     tuple(tuple(x) for x in about["levels"]), file["centre"], file["scale"],

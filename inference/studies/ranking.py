@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from inference.studies.arviz import load, rank
+    from inference.studies.arviz import load, opened, rank
 
     if len(namespace.files) < 2:
         raise InputError(f"{namespace.files[0]}: one result has nothing to be ranked against")
@@ -32,13 +32,15 @@ def main(namespace: argparse.Namespace) -> int:
         groups, attrs = load(file)
         if "log_likelihood" not in groups or "posterior" not in groups:
             raise InputError(f"{file}: holds no draws; leave-one-out wants those of a sampler")
-        observed = groups["observed_data"]["observed"].values
+        with opened(file, "result of a sampler"):
+            observed = groups["observed_data"]["observed"].values
         first = observed if first is None else first
         if first.shape != observed.shape or not np.array_equal(first, observed):
             raise InputError(f"{file}: learned from other rows than {namespace.files[0]}")
         name = f"{attrs.get('model', file)}, {attrs.get('method', '')}"
         results[name if name not in results else file] = groups
-    rows = rank(results)
+    with opened(", ".join(namespace.files), "result of a sampler"):
+        rows = rank(results)
     width = max(len(row["name"]) for row in rows)
     print(f"{'':{width}}  elpd a row      ±   behind      ±  bad k̂")
     for row in rows:

@@ -22,12 +22,15 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
+    from inference.studies.arviz import opened
     from inference.studies.keeping import load_comparison
     from inference.studies.report import render
 
     found = load_comparison(namespace.result)
     wanted = namespace.out or Path(namespace.result).with_name("report.html")
     out = check_output("--out", wanted, (".html", ".htm"))
-    write_whole(out, render(found))
+    with opened(namespace.result, "comparison"):
+        page = render(found)
+    write_whole(out, page)
     print(f"report    {wanted}")
     return 0

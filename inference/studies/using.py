@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from inference.arguments import check_params
 from inference.studies.fitting import Fit, load_fit, read_rows
+from inference.studies.given import blame
 from inference.studies.output import check_output, write_whole
 from ppl_models.data import InputError, Table
 
@@ -25,6 +27,7 @@ def add_parser(subparsers: Any) -> None:
         )
         parser.add_argument("fit", metavar="FIT.nc", help="what `latentbits fit` wrote")
         parser.add_argument("--data", metavar="FILE", required=True, help="the rows")
+        parser.add_argument("--model", metavar="MODEL", help="the program, if it is your own")
         parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
         parser.add_argument("--out", metavar="FILE.csv", required=True, help="where to write")
         parser.set_defaults(verb=verb)
@@ -32,8 +35,11 @@ def add_parser(subparsers: Any) -> None:
 
 def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".csv",))
-    fit = load_fit(namespace.fit)
+    fit = load_fit(namespace.fit, namespace.model)
     table = read_rows(namespace.data, fit.columns, fit.kind, namespace.key)
+    with blame(namespace.fit):
+        point: Any = {x: v[0] for x, v in fit.params.items()}
+        check_params(fit.program, point, (table.values,), fit.sizes)
     names, values, words = {"transform": transform, "complete": complete, "score": score}[
         namespace.verb
     ](fit, table)

@@ -78,7 +78,7 @@ def show(cell: Any) -> str:
         return str(bool(cell))
     if isinstance(cell, numbers.Real):
         return f"{_float(cell):.6g}"
-    text = cell if isinstance(cell, str) else str(cell)
+    text = str(cell)
     return repr(text if len(text) <= 40 else text[:36] + "...")
 
 
