@@ -26,8 +26,8 @@ from inference.layers import (
 )
 from inference.local import Params, prior_draw
 from inference.noisy_or import Network, Seen, read_network, read_seen
-from inference.reader import check_data
-from inference.rows import Arguments
+from inference.reader import check_data, check_support
+from inference.rows import Arguments, rows_of
 
 Schedule = Literal["layers", "stability", "joint"]
 # Gamma variates, drawn a single time: to optimise that would take longer than it ever saves.
@@ -135,6 +135,7 @@ class GibbsEM(Algorithm):
         check_data(args, kwargs)
         layered = self.open(args, kwargs)
         anatomy = layered.program.anatomy
+        check_support(self.model, anatomy, rows_of(anatomy, args, kwargs))
         key_start, key = random.split(rng_key)
         draw = lambda k: prior_draw(self.model, anatomy, k, (args, kwargs))  # noqa: E731
         params = (draw if isinstance(key_start, jax.core.Tracer) else _once(draw))(key_start)
