@@ -327,7 +327,7 @@ def _posteriors(axes: Any, one: dict[str, Any]) -> None:
     params, posterior, away = one["bound"]
     chosen = int(np.argsort(away)[len(away) // 2])  # of typical divergence
     mean, spread = np.asarray(posterior.mean[chosen]), np.asarray(posterior.covariance[chosen])
-    reach = 4.6 * np.sqrt(np.diagonal(spread).max())
+    reach = 6.5 * np.sqrt(np.diagonal(spread).max())  # a true posterior may be much wider
     side = np.linspace(-reach, reach, 81)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 1, 2) + mean
     row = jnp.asarray(one["data"][chosen : chosen + 1])

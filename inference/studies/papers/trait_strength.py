@@ -40,7 +40,7 @@ def strength(namespace: argparse.Namespace) -> Outcome:
         name: jax.jit(jax.vmap(partial(_fit, method, namespace.steps, key_fit)))(tables)
         for name, method in (
             ("bound", BoundEM(latent_trait)),
-            ("quadrature", QuadratureEM(latent_trait, num_nodes=11)),
+            ("quadrature", QuadratureEM(latent_trait, num_nodes=9)),
         )
     }
     sizes = {x: np.sqrt(np.mean(np.asarray(f) ** 2, axis=(1, 2))) for x, f in fits.items()}
@@ -67,7 +67,7 @@ def _fit(method: Any, num_steps: int, key: Array, table: Array) -> Array:
 
 def strength_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-data", type=int, default=600, help="rows of a table (%(default)s)")
-    parser.add_argument("--steps", type=int, default=60, help="of each fit (%(default)s)")
+    parser.add_argument("--steps", type=int, default=40, help="of each fit (%(default)s)")
 
 
 def strength_figure(sizes: dict[str, np.ndarray]) -> Figure:
