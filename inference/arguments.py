@@ -32,19 +32,35 @@ def check_data(args: tuple, kwargs: dict[str, Any]) -> None:
     ppl_models.data.cells.InputError: argument 1 holds inf at index (0, 1): mark missing cells in \
 `mask` and put 0 there
     """
-    for name, value in [*((f"argument {i}", x) for i, x in enumerate(args, 1)), *kwargs.items()]:
-        _check_kind(name, value)
-        if not isinstance(value, np.ndarray | Array):
-            continue
-        if jnp.issubdtype(value.dtype, jax.dtypes.extended):  # random keys
-            continue
-        _check_shape(name, value)
-        if isinstance(value, jax.core.Tracer):  # its values are not known yet
+    check_kinds(args, kwargs)
+    for name, value in _named(args, kwargs):
+        if not isinstance(value, np.ndarray | Array) or _unknown(value):
             continue
         if name == "mask":
             _check_mask(np.asarray(value))
         elif value.dtype != bool:
             _check_numbers(name, np.asarray(value))
+
+
+def check_kinds(args: tuple, kwargs: dict[str, Any]) -> None:
+    """The part of it that looks at no value: kinds and shapes."""
+    for name, value in _named(args, kwargs):
+        _check_kind(name, value)
+        if isinstance(value, np.ndarray | Array) and not _is_key(value):
+            _check_shape(name, value)
+
+
+def _named(args: tuple, kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [*((f"argument {i}", x) for i, x in enumerate(args, 1)), *kwargs.items()]
+
+
+def _is_key(value: Any) -> bool:
+    return jnp.issubdtype(value.dtype, jax.dtypes.extended)
+
+
+def _unknown(value: Any) -> bool:
+    """Random keys, and values that are not known yet."""
+    return _is_key(value) or isinstance(value, jax.core.Tracer)
 
 
 def _check_kind(name: str, value: Any) -> None:

@@ -20,6 +20,7 @@ from jax import Array, lax
 from jax.sharding import Mesh
 
 from inference.algorithm import Algorithm, DivergedError, RunResult
+from inference.arguments import check_kinds
 from inference.checkpoint import Checkpoint
 from inference.devices import Devices, OneDevice, devices_of
 from inference.local import Params
@@ -60,6 +61,7 @@ def drive(
     A block is written over the one before it: of a state with an entry for each datum no more is
     held than the last, the last but one and the next.
     """
+    check_kinds(args, kwargs)  # before anything becomes an array of JAX's
     saved = None
     if how.checkpoint is not None:  # refuses a folder that cannot be used, before any work
         saved = Checkpoint(how.checkpoint, method, args, kwargs)

@@ -16,7 +16,8 @@ from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.ascent import linear_posterior, open_climb, without_normalizer
 from inference.local import Params, Structure
 from inference.methods.em import EM, Posterior
-from inference.reader import check_data
+from inference.reader import check_data, check_support
+from inference.rows import rows_of
 from ppl_models import real_combination_machine
 
 
@@ -98,6 +99,7 @@ class ProjectionPursuit(Algorithm):
         problem = self.admits(anatomy)
         if problem is not None:
             raise ProgramError(f"projection pursuit does not apply: {problem}")
+        check_support(self._opened, anatomy, rows_of(anatomy, args, kwargs))
         if kwargs.get("mask") is not None:
             raise ProgramError("projection pursuit has no place for missing cells (mask)")
         residual = self._examples(anatomy, args, kwargs)

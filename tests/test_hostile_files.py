@@ -1,0 +1,288 @@
+"""Files are data only: whatever is in them, nothing is run, nothing half-read, nothing strayed.
+
+Whole files of every kind are cut short, altered byte by byte, swapped for one another and filled
+with what does not belong there. Each is read rightly or refused in one line.
+"""
+
+import gzip
+import io
+import json
+import os
+import sys
+import zipfile
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from hostile import assert_exit, examples, refused
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.cli import main
+from inference.studies.arviz import dataset, load, save
+from inference.studies.fitting import KIND, load_fit
+from inference.studies.keeping import KIND as COMPARISON
+from inference.studies.map import Map
+from ppl_models.data import InputError, load_mixed, load_table
+
+BITS = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0], [0, 0, 0]])
+FRAME = pd.DataFrame(BITS, columns=["a", "b", "c"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("files")
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """The bytes of a sound file of each kind."""
+    made = {}
+    FRAME.to_csv(folder / "x.csv", index=False)
+    np.save(folder / "x.npy", BITS)
+    np.savez(folder / "x.npz", bits=BITS)
+    FRAME.to_parquet(folder / "x.parquet")
+    grid = xr.Dataset({"bits": (("row", "column"), BITS.astype(float))})
+    grid.to_netcdf(folder / "x.nc", engine="h5netcdf")
+    for suffix in (".csv", ".npy", ".npz", ".parquet", ".nc"):
+        made[suffix] = (folder / f"x{suffix}").read_bytes()
+        (folder / f"x{suffix}").unlink()
+    made[".csv.gz"] = gzip.compress(made[".csv"], mtime=0)
+    return made
+
+
+KINDS = (".csv", ".csv.gz", ".npy", ".npz", ".parquet", ".nc")
+
+
+def read(path):
+    """Read a table in every way: a table without NaN, or one line."""
+    for reader, options in ((load_table, {}), (load_table, {"kind": "real"}), (load_mixed, {})):
+        try:
+            found = reader(path, **options)
+        except InputError as error:
+            assert str(error).startswith(str(path)) and "\n" not in str(error)
+            continue
+        assert np.isfinite(found.values).all() and not found.values[~found.mask].any()
+
+
+@given(kind=st.sampled_from(KINDS), data=st.data())
+@examples(120)
+def test_a_damaged_table_is_read_or_refused(folder, whole, kind, data, capfd):
+    content = bytearray(whole[kind])
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=3)):
+        content[place] = data.draw(st.sampled_from([0, 0x22, 0x30, 0x32, 0xFF]))
+    end = data.draw(st.one_of(st.just(len(content)), st.integers(0, len(content))))
+    path = folder / f"damaged{kind}"
+    path.write_bytes(bytes(content[:end]))
+    read(path)
+    assert capfd.readouterr() == ("", "")  # no traceback of a library on its way out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_is_another_than_its_name_says(folder, whole, kind):
+    path = folder / f"other{kind}"
+    for other, content in whole.items():
+        path.write_bytes(content)
+        if {kind, other} & {".csv"} or kind == other:
+            read(path)
+        else:
+            with refused(str(path)):
+                load_table(path)
+    path.write_bytes(b"")
+    with refused("is empty" if kind != ".csv.gz" else str(path)):
+        load_table(path)
+
+
+class Bomb:
+    """What would leave a file behind if it were ever unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_nothing_is_unpickled(folder, capfd):
+    mark = folder / "went off"
+    bomb = np.array([[Bomb(mark)]], object)
+    np.save(folder / "bomb.npy", bomb, allow_pickle=True)
+    np.savez(folder / "bomb.npz", x=bomb)
+    np.savez(folder / "map.npz", about=bomb, centre=bomb, scale=bomb, mean=bomb)
+    for path in (folder / "bomb.npy", folder / "bomb.npz"):
+        for reader in (load_table, load_mixed):
+            with refused("holds Python objects, which are not loaded"):
+                reader(path)
+    with refused("is no saved map"):
+        Map.load(folder / "map.npz")
+    command = ["check", "bernoulli_product", "--data", folder / "bomb.npy"]
+    assert_exit(capfd, command, "Python objects", folder=folder)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["../x.npy", "/x.npy", "notes.txt", "x.npy/", "bits"])
+def test_archives_with_odd_members(folder, name):
+    path = folder / "odd.npz"
+    stream = io.BytesIO()
+    np.save(stream, BITS)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name, stream.getvalue() if name.endswith("npy") else b"hello")
+    before = sorted(folder.parent.rglob("*"))
+    read(path)
+    with refused(str(path), "has no array 'x/y'"):
+        load_table(path, key="x/y")
+    if name == "notes.txt":
+        with refused("member 'notes.txt' is no array"):
+            load_table(path)
+    assert sorted(folder.parent.rglob("*")) == before
+
+
+def test_paths_that_are_no_files(folder, monkeypatch):
+    (folder / "folder.csv").mkdir()
+    (folder / "loop.csv").symlink_to(folder / "loop.csv")
+    os.mkfifo(folder / "pipe.csv")
+    for path, words in (
+        (folder / "folder.csv", "is a folder"),
+        (folder / "none.csv", "there is no such file"),
+        (folder / "loop.csv", "cannot be read"),
+        (folder / "pipe.csv", "is no regular file"),
+        ("x\0y.csv", "there is no such file"),
+        ("x" * 300 + ".csv", "cannot be read (File name too long)"),
+        ("~nobody at all/x.csv", "cannot be found"),
+    ):
+        for reader in (load_table, load_mixed):
+            with refused(words):
+                reader(path)
+
+    def refuse(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    (folder / "mine.csv").write_text("a,b\n0,1\n1,0\n")
+    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)  # root may read everything
+    with refused("mine.csv: cannot be read (Permission denied)"):
+        load_table(folder / "mine.csv")
+
+
+# Saved fits and results
+
+PARAMS = {"mixing": np.array([0.3, 0.7]), "probs": np.array([[0.2, 0.4, 0.9], [0.8, 0.5, 0.3]])}
+ATTRS = {
+    "kind": KIND, "model": "bernoulli_mixture", "method": "EM", "cells": "binary",
+    "sizes": json.dumps({"num_components": "2"}), "columns": json.dumps(["a", "b", "c"]),
+}  # fmt: skip
+
+
+@pytest.fixture
+def rows(folder):
+    (folder / "rows.csv").write_text(FRAME.to_csv(index=False))
+    return folder / "rows.csv"
+
+
+def keep(folder, params=PARAMS, **attrs):
+    path = folder / "fit.nc"
+    groups = {"point_estimate": dataset(params, columns=["a", "b", "c"])}
+    save(groups, path, {**ATTRS, **attrs})
+    return path
+
+
+def test_a_sound_fit_is_used(folder, rows):
+    assert load_fit(str(keep(folder))).params["mixing"].shape == (1, 2)
+    out = folder / "scores.csv"
+    assert main(["score", str(keep(folder)), "--data", str(rows), "--out", str(out)]) == 0
+    both = list(zip(*PARAMS.values(), strict=True))
+    chance = [sum(m * np.prod(np.where(row, p, 1 - p)) for m, p in both) for row in BITS]
+    found = pd.read_csv(out)["log_likelihood"]
+    np.testing.assert_allclose(found, np.log(chance), atol=1e-4)
+    out.unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "another"}, "holds no fit"),
+        ({"kind": COMPARISON}, "holds no fit"),
+        ({"model": "no_such_model"}, "was made with the program 'no_such_model'"),
+        ({"model": "hostile_module:program"}, "--model hostile_module:program if you trust that"),
+        ({"sizes": "{"}, "is no fit, or not a whole one"),
+        ({"sizes": json.dumps({"num_components": "__import__('os')"})}, "is no fit"),
+        ({"sizes": json.dumps({"num_components": "3"})}, "'mixing' has shape (2,)"),
+        ({"sizes": json.dumps({"num_clauses": "2"})}, "num_clauses"),
+        ({"columns": "5"}, "is no fit, or not a whole one"),
+        ({"columns": json.dumps(["../a", "b", "c"])}, "has 3 columns (a, b, c …)"),
+        ({"cells": "odd"}, "is no fit, or not a whole one"),
+        ({"params": {"mixing": PARAMS["mixing"]}}, "the parameters are ['mixing']"),
+        ({"params": {**PARAMS, "probs": np.zeros((2, 4))}}, "'probs' has shape (2, 4)"),
+        ({"params": {**PARAMS, "mixing": np.array([np.nan, 1])}}, "does not hold finite numbers"),
+    ],
+)
+def test_a_fit_of_another_kind_is_refused(folder, rows, change, words, capfd):
+    mark = folder / "hostile_module.py"
+    mark.write_text("raise SystemExit('imported')\n")
+    path = keep(folder, **change)
+    command = ["score", path, "--data", rows, "--out", folder / "scores.csv"]
+    assert_exit(capfd, command, words, folder=folder)
+    assert "hostile_module" not in sys.modules
+
+
+@given(st.data())
+@examples(15)
+def test_damaged_results_are_one_line(folder, capfd, data):
+    path = keep(folder)
+    content = path.read_bytes()
+    end = data.draw(st.integers(0, len(content) - 1))
+    path.write_bytes(content[:end])
+    for reader in (load, load_fit):
+        with refused("fit.nc: "):
+            reader(str(path))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("attrs", [{"kind": COMPARISON}, {"kind": COMPARISON, "rows": "{}"}, {}])
+def test_report_and_rank_want_results_of_ours(folder, attrs, capfd):
+    path = folder / "result.nc"
+    save({"held_out": dataset({"x": np.zeros(3)})}, path, attrs)
+    words = "is no comparison, or not a whole one" if attrs else "holds no comparison"
+    assert_exit(capfd, ["report", path, "--out", folder / "r.html"], words, folder=folder)
+    draws = dataset({"observed": np.zeros((1, 4, 3))}, ("chain", "draw"))
+    save({"posterior": draws, "log_likelihood": draws}, path, {})
+    assert_exit(capfd, ["rank", path, path], "is no result of a sampler", folder=folder)
+    with h5py.File(path, "w"):
+        pass
+    assert_exit(capfd, ["rank", path, path], "holds no draws", folder=folder)
+
+
+NAMES = st.sampled_from(["../up", "/etc/x", "a/b", "..", "a\\b", "C:", "x\ny", "é"])
+
+
+@given(site=NAMES, column=NAMES)
+@examples(20)
+def test_names_in_files_are_no_paths(folder, site, column):
+    """A site's or column's name is kept as it is, and leads nowhere."""
+    before = sorted(folder.parent.rglob("*"))
+    inside = folder / "named"
+    inside.mkdir(exist_ok=True)
+    group = dataset({site: np.eye(2, 3)}, columns=[column, "b", "c"])
+    save({"point_estimate": group}, inside / "fit.nc", {"model": column})
+    found, attrs = load(inside / "fit.nc")
+    assert list(found["point_estimate"]) == [site] and attrs["model"] == column
+    assert [x.name for x in inside.iterdir()] == ["fit.nc"]
+    (inside / "fit.nc").unlink()
+    inside.rmdir()
+    assert sorted(folder.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("change", [{"centre": np.zeros(2)}, {"scale": np.array([1, np.inf, 1])},
+                                    {"mean": np.zeros((4, 3))}, {"about": "{}"}])  # fmt: skip
+def test_maps_of_other_shapes_are_no_maps(folder, change):
+    about = {"columns": ["a", "b", "c"], "kinds": ["binary"] * 3, "levels": [[]] * 3,
+             "method": "quadrature"}  # fmt: skip
+    sound = {"about": json.dumps(about), "centre": np.zeros(3), "scale": np.ones(3),
+             "mean": np.zeros((4, 2)), "param_weights": np.zeros((2, 3)),
+             "param_bias": np.zeros(3)}  # fmt: skip
+    np.savez(folder / "sound.npz", **sound)
+    assert Map.load(folder / "sound.npz").columns == ("a", "b", "c")
+    np.savez(folder / "unsound.npz", **{**sound, **change})
+    with refused("unsound.npz: is no saved map"):
+        Map.load(folder / "unsound.npz")
