@@ -272,7 +272,8 @@ def figure(train: np.ndarray, runs: Run) -> Figure:
         axes[number].set(xlabel=words, ylim=(-0.6, len(ROWS) - 0.4))
         axes[number].set_yticks(places, ["product", "mixture", "combination", "improved"])
         axes[number].grid(axis="x", alpha=0.3)
-    axes[0].set_title(f"E  means of {len(values[0])} runs")
+    runs_shown = len(values[0])
+    axes[0].set_title(f"E  means of {runs_shown} runs" if runs_shown > 1 else "E  one run")
     axes[0].legend(loc="upper left", fontsize=10)
     return page
 
