@@ -8,6 +8,7 @@ from inference.algorithm import Algorithm, DivergedError, RunResult
 from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.annealed import anneal, log_mean
 from inference.cells import count_cells, entropy, enumerate_cells
+from inference.checkpoint import CheckpointError
 from inference.continuous import FactorPosterior
 from inference.evidence import Evidence, Likelihood, likelihood, log_likelihood
 from inference.factor_em import canonical
@@ -27,6 +28,7 @@ from inference.methods.monte_carlo import MonteCarloEM
 from inference.methods.pursuit import ProjectionPursuit
 from inference.methods.quadrature import QuadratureEM
 from inference.methods.splitting import SplittingEM
+from inference.methods.stepwise import StepwiseEM
 from inference.methods.truncated import Cut, TruncatedEM
 from inference.partition import annealed, normalizer, truncated
 from inference.persistent import Persistent
@@ -45,6 +47,7 @@ __all__ = [
     "AtMost",
     "BinaryGibbs",
     "BoundEM",
+    "CheckpointError",
     "ContrastiveDivergence",
     "Cut",
     "DivergedError",
@@ -66,6 +69,7 @@ __all__ = [
     "QuadratureEM",
     "RunResult",
     "SplittingEM",
+    "StepwiseEM",
     "Structure",
     "TruncatedEM",
     "anneal",

@@ -54,6 +54,8 @@ class Algorithm(abc.ABC):
     model: Callable
     by_row: tuple[str, ...] | None = None
     """Fields of the state with an entry for each datum; None: all rows must be on one device."""
+    in_memory: bool = False
+    """Whether rows on disk are loaded as a whole, because the method keeps something of each."""
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:

@@ -111,7 +111,8 @@ _REMOVE = "remove it to start anew, or save to another folder"
 
 def _read(path: Path) -> tuple[dict, list]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: NumPy leaves a damaged archive open.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(str(file["about"]))
             leaves = [file[f"leaf_{i}"] for i in range(len(file.files) - 1)]
         if not isinstance(about, dict) or not isinstance(about.get("origin"), dict):

@@ -146,6 +146,8 @@ def devices_of(
 ) -> OneDevice | Devices:
     """Where a method's data go."""
     leaves, tree = jax.tree.flatten((args, kwargs))
+    if method.in_memory:
+        leaves = [np.asarray(x) if stored(x) else x for x in leaves]
     leaves = [as_stored(x) if stored(x) else x for x in leaves]
     is_array = [isinstance(x, np.ndarray | Array) for x in leaves]
     static = [None if a else x for a, x in zip(is_array, leaves, strict=True)]

@@ -220,7 +220,9 @@ class BoundEM(Algorithm):
     def _remembers(self, columns: Regressions | None, rows: Rows) -> bool:
         if columns is None:
             return True
-        return rows.num_data <= MOST_REMEMBERED if self.remember is None else self.remember
+        if self.remember is not None:
+            return self.remember
+        return rows.total <= MOST_REMEMBERED and not rows.on_disk
 
 
 def _rounds(

@@ -83,6 +83,7 @@ class ContrastiveDivergence(Algorithm):
         self.num_chains, self.optimizer, self.prior = num_chains, optimizer, prior
         self.learning_rate, self.momentum = learning_rate, momentum
         self.start, self.spread, self.plate = start, spread, plate
+        self.in_memory = not persistent  # a chain for each row
         self._opened = without_normalizer(model)
 
     @classmethod
@@ -100,7 +101,8 @@ class ContrastiveDivergence(Algorithm):
         climb = self._open(args, kwargs)
         key_start, key_chains, key = random.split(rng_key, 3)
         params = near_origin(climb, key_start, self.spread, init_params, self.start, (args, kwargs))
-        causes_of(self.model, params, *args, **kwargs)  # refuses other programs, before any work
+        few, named = climb.rows.slice(0, 1)
+        causes_of(self.model, params, *few, **named)  # refuses other programs, before any work
         count = self.num_chains if self.persistent else climb.rows.num_data
         shape = (count, climb.reader.anatomy.num_bits)
         hidden = random.bernoulli(key_chains, 0.5, shape).astype(float)
@@ -117,7 +119,8 @@ class ContrastiveDivergence(Algorithm):
             rows = climb.rows.whole()
             chance = linear_form(whole, state.params, rows, climb.affine).mean
             hidden = random.bernoulli(key_clamp, chance).astype(hidden.dtype)
-        causes = causes_of(self._opened, state.params, *args, **kwargs)
+        few, named = climb.rows.slice(0, 1)
+        causes = causes_of(self._opened, state.params, *few, **named)
         hidden, observed = sweeps(key_sleep, causes, hidden, self.num_sweeps)
 
         def surrogate(causes: Causes) -> Array:
@@ -132,7 +135,7 @@ class ContrastiveDivergence(Algorithm):
             extra, slope = jax.value_and_grad(climb.prior)(state.params)
             total, gradient = total + extra, jax.tree.map(jnp.add, gradient, slope)
         optimizer = self._optimizer()
-        downhill = jax.tree.map(lambda g: -g / climb.rows.num_data, gradient)
+        downhill = jax.tree.map(lambda g: -g / climb.rows.total, gradient)
         optim_state = optimizer.update(downhill, state.optim_state, value=-total)
         params = optimizer.get_params(optim_state)
         return ContrastiveState(params, optim_state, key, hidden), -total

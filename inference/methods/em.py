@@ -94,14 +94,14 @@ class EM(Algorithm):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> EMState:
         reader, rows = self._open(args, kwargs)
-        self._sets(reader)  # refuses a table that is too large, before any work
+        self.sets(reader)  # refuses a table that is too large, before any work
         key_start, key = jax.random.split(rng_key)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
         return EMState(params, jnp.zeros((), int), key, None)
 
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         reader, rows = self._open(args, kwargs)
-        sets = self._sets(reader)
+        sets = self.sets(reader)
         m_step = self.m_step or (None if self.prior else closed_form(self.model, kwargs))
         num_states = _num_states(sets, reader)
         num_runs = gradient_runs(reader, num_states) if m_step is None else 0
@@ -134,7 +134,7 @@ class EM(Algorithm):
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row given parameters. Over all states it misses nothing."""
         reader, rows = self._open(args, kwargs)
-        sets = self._sets(reader)
+        sets = self.sets(reader)
         size = chunk_rows(self.chunk_size, reader, _num_states(sets, reader), rows)
         memory = _memory(sets, reader)
 
@@ -152,7 +152,8 @@ class EM(Algorithm):
     def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
         return open_program(self.model, args, kwargs, structure=self.structure, plate=self.plate)
 
-    def _sets(self, reader: Reader) -> Any:
+    def sets(self, reader: Reader) -> Any:
+        """How the states are looked at: as candidates, or as a table."""
         num_bits = reader.anatomy.num_bits
         if reader.anatomy.binary and isinstance(self.states, AllStates | AtMost):
             limit = num_bits if isinstance(self.states, AllStates) else self.states.max_active

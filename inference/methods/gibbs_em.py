@@ -86,6 +86,8 @@ class GibbsEM(Algorithm):
     ((4, 25), (2, 4))
     """
 
+    in_memory = True
+
     def __init__(
         self,
         model: Callable,

@@ -61,6 +61,8 @@ class GibbsSearch(Algorithm):
     ((4, 25), (3,))
     """
 
+    in_memory = True
+
     def __init__(
         self,
         em: GibbsEM,

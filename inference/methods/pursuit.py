@@ -65,6 +65,8 @@ class ProjectionPursuit(Algorithm):
     ((10, 64), (500, 64))
     """
 
+    in_memory = True
+
     def __init__(
         self,
         model: Callable,

@@ -46,6 +46,9 @@ from inference.point_regressions import point_log_likelihood, point_sums
 from inference.regressions import regressions_of
 from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
 
+STEPS_FROM_NOUGHT = 15
+"""Newton steps to a mode that nothing is known of."""
+
 
 class QuadratureEM(Algorithm):
     """EM whose integrals are sums over a grid about each datum's mode, exact in up to 3 dimensions.
@@ -63,6 +66,8 @@ class QuadratureEM(Algorithm):
     :param prior: maximise the posterior of the parameters instead of the likelihood.
     :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.
     :param mode_steps: Newton steps towards the modes in each update; they are kept between updates.
+    :param remember: keep the modes between updates; by default unless the rows are on disk.
+        Without, memory does not grow with the rows, and each update climbs there from nought.
     :param chunk_size: rows read at a time; by default as many as fit into a cache.
 
     >>> from ppl_models import latent_trait
@@ -86,6 +91,7 @@ class QuadratureEM(Algorithm):
         start: Callable[..., Params] | None = None,
         mode_steps: int = 2,
         gradient_steps: int = 5,
+        remember: bool | None = None,
         chunk_size: int | None = None,
         plate: str | None = None,
     ):
@@ -98,6 +104,7 @@ class QuadratureEM(Algorithm):
             prior,
         )
         self.start, self.mode_steps, self.gradient_steps = start, mode_steps, gradient_steps
+        self.remember = remember
         self.chunk_size, self.plate = chunk_size, plate
         self._cache: dict = {}
 
@@ -119,7 +126,9 @@ class QuadratureEM(Algorithm):
         params = start_params(
             reader, rows, columns, self.start, init_params, key_start, args, kwargs
         )
-        modes = jnp.zeros((rows.num_data, reader.num_factors))
+        modes: Any = ()
+        if self._remembers(rows):
+            modes = jnp.zeros((rows.num_data, reader.num_factors))
         return first_state(reader, rows, params, key, modes, self.accelerate)
 
     def update(self, state: FactorState, *args: Any, **kwargs: Any) -> tuple[FactorState, Array]:
@@ -130,7 +139,10 @@ class QuadratureEM(Algorithm):
         size = chunk_of(self.chunk_size, len(rule.points) * width(rows), rows.num_data)
         mode_size = chunk_of(self.chunk_size, width(rows), rows.num_data)
 
-        def expect(local: FactorReader, params: Params, arguments: Arguments, modes: Array) -> Any:
+        def expect(local: FactorReader, params: Params, arguments: Arguments, modes: Any) -> Any:
+            if not self._remembers(rows):
+                nought = jnp.zeros((local.anatomy.num_data, reader.num_factors))
+                modes = climb(local, params, arguments, nought, STEPS_FROM_NOUGHT)
             moved = about_modes(local, params, arguments, modes, rule)
             if columns is None:
                 evidence, probability = weigh(local, params, arguments, moved)
@@ -141,14 +153,17 @@ class QuadratureEM(Algorithm):
             evidence = logsumexp(table, axis=0)
             return evidence, moved.points, jnp.exp(table - evidence)
 
-        def visit(params: Params, modes: Array) -> Visit:
+        remembers = self._remembers(rows)
+
+        def visit(params: Params, modes: Any) -> Visit:
             def up(arguments: Arguments, modes: Array, start: Array) -> Array:
                 del start
                 return climb(reader.at(mode_size), params, arguments, modes, self.mode_steps)
 
-            modes = map_over_chunks(up, rows, mode_size, modes)
+            if remembers:
+                modes = map_over_chunks(up, rows, mode_size, modes)
 
-            def summarise(arguments: Arguments, modes: Array, fresh: Array) -> Any:
+            def summarise(arguments: Arguments, modes: Any, fresh: Array) -> Any:
                 evidence, points, probability = expect(reader.at(size), params, arguments, modes)
                 if columns is None:
                     return fresh @ evidence, ()
@@ -192,6 +207,9 @@ class QuadratureEM(Algorithm):
             return by_quadrature(reader, rows, params, nodes, self.chunk_size).evidence
 
         return remembered(self._cache, "evidence", compute, rows, params)
+
+    def _remembers(self, rows: Rows) -> bool:
+        return not rows.on_disk if self.remember is None else self.remember
 
     def _nodes(self, reader: FactorReader) -> int:
         return self.num_nodes or default_nodes(reader.num_factors)

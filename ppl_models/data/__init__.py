@@ -15,6 +15,7 @@ from ppl_models.data.spins import (
     sum_constraint,
     sum_constraint_moments,
 )
+from ppl_models.data.streams import Stored, on_disk
 from ppl_models.data.strokes import (
     LINE_PATTERNS,
     Bars,
@@ -41,6 +42,7 @@ __all__ = [
     "Prototypes",
     "Ring",
     "Shifter",
+    "Stored",
     "SumConstraint",
     "Table",
     "bars",
@@ -49,6 +51,7 @@ __all__ = [
     "lines",
     "load_mixed",
     "load_table",
+    "on_disk",
     "patches",
     "prototypes",
     "ring",

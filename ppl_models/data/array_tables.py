@@ -59,6 +59,25 @@ def read_npz(path: Path, key: str | None) -> Cells:
 
 def read_parquet(path: Path) -> Cells:
     """The columns of a Parquet file."""
+    with _parquet(path) as file:
+        # With pandas' own notes in the file its index comes back as an index: it is no column.
+        frame = file.read().to_pandas()
+    return Cells(frame, name_columns(path, [str(name) for name in frame.columns]), 1, "")
+
+
+def parquet_batches(path: Path, num_rows: int) -> Iterator[Cells]:
+    """The same, so many rows at a time."""
+    first = 1
+    with _parquet(path) as file:
+        for batch in file.iter_batches(batch_size=num_rows):
+            frame = batch.to_pandas()
+            names = [str(name) for name in frame.columns]
+            yield Cells(frame, name_columns(path, names), first, "")
+            first += len(frame)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
     _expect(path, (b"PAR1",), "a Parquet file")
     try:
         from pyarrow.parquet import ParquetFile
@@ -69,9 +88,7 @@ def read_parquet(path: Path) -> Cells:
     with _parsing(path), ParquetFile(path) as file:
         # Before it is read: wide files are slow, and two names alike would end in one.
         name_columns(path, list(file.schema_arrow.names))
-        # With pandas' own notes in the file its index comes back as an index: it is no column.
-        frame = file.read().to_pandas()
-    return Cells(frame, name_columns(path, [str(name) for name in frame.columns]), 1, "")
+        yield file
 
 
 def read_netcdf(path: Path, key: str | None) -> Cells:

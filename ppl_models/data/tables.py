@@ -117,6 +117,20 @@ def read_cells(path: Path, *, header: bool | None, key: str | None, kind: str) -
         readers[text] = readers[text + ".gz"] = lambda: read_text(path, header=header, kind=kind)
     name = path.name.lower()
     suffix = Path(name.removesuffix(".gz")).suffix + (".gz" if name.endswith(".gz") else "")
+    check_file(path)
+    if suffix not in readers:
+        known = ", ".join(readers)
+        raise complain(path, f"is of no known kind: its name must end in one of {known}")
+    if key is not None and suffix not in (".npz", ".nc"):
+        raise complain(path, "key= chooses an array of an .npz or .nc file; this is neither")
+    try:
+        return readers[suffix]()
+    except OSError as error:
+        raise complain(path, f"cannot be read ({error.strerror or error})") from None
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is no file."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
@@ -127,15 +141,6 @@ def read_cells(path: Path, *, header: bool | None, key: str | None, kind: str) -
         raise complain(path, "is a folder, not a file")
     if not stat.S_ISREG(mode):  # a pipe would be waited for
         raise complain(path, "is no regular file")
-    if suffix not in readers:
-        known = ", ".join(readers)
-        raise complain(path, f"is of no known kind: its name must end in one of {known}")
-    if key is not None and suffix not in (".npz", ".nc"):
-        raise complain(path, "key= chooses an array of an .npz or .nc file; this is neither")
-    try:
-        return readers[suffix]()
-    except OSError as error:
-        raise complain(path, f"cannot be read ({error.strerror or error})") from None
 
 
 def _select(path: Path, cells: Cells, columns: Sequence[str]) -> Cells:

@@ -1,0 +1,156 @@
+"""Tables larger than memory: rows that stay on disk, as the memory maps that every method takes.
+
+A ``.npy`` file is mapped where it lies. A Parquet file and an iterator of chunks are read once,
+batch by batch, checked as `load_table` checks them, and written to a temporary file: a byte for a
+cell of a binary table, four for a real one. Memory holds one batch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ppl_models.data.array_tables import parquet_batches, read_npy
+from ppl_models.data.cells import Cells, complain, name_columns, user_path
+from ppl_models.data.decoding import decode_binary, decode_real, to_numbers
+from ppl_models.data.tables import check_file
+
+BATCH_ROWS = 1 << 16
+"""Rows of a Parquet file that are in memory at a time."""
+
+
+class Stored(NamedTuple):
+    """A table on disk: ``method.run(key, steps, table.values, mask=table.mask)``."""
+
+    values: np.memmap
+    """(num_data, num_features): uint8 or float32; as the file has them if it is a ``.npy``"""
+    mask: np.memmap | None
+    """(num_data, num_features), bool: True where a cell was observed; None if all were"""
+    columns: tuple[str, ...]
+    """names: those of the file, or x1, x2, …"""
+
+
+def on_disk(
+    source: str | PathLike[str] | Iterable[Any],
+    *,
+    kind: Literal["binary", "real"] = "binary",
+    folder: str | PathLike[str] | None = None,
+) -> Stored:
+    """A table that stays on disk.
+
+    :param source: a ``.npy`` file of numbers 0/1 (or any, if real), a ``.parquet`` file, or an
+        iterator of chunks (rows, num_features), in which NaN is a missing cell.
+    :param kind: "binary", or "real" for any finite numbers.
+    :param folder: where the temporary file goes that is written unless `source` is a ``.npy`` file;
+        it is removed when nothing holds the table any more.
+    :raises InputError: one line, as from `load_table`.
+
+    >>> chunks = (np.full((4, 3), i % 2) for i in range(5))
+    >>> table = on_disk(chunks)
+    >>> table.values.shape, table.values.dtype.name, table.mask is None
+    ((20, 3), 'uint8', True)
+    """
+    if kind not in ("binary", "real"):
+        raise ValueError(f"`kind` must be 'binary' or 'real', found {kind!r}")
+    if isinstance(source, str | PathLike):
+        path = user_path(source)
+        check_file(path)
+        if path.suffix.lower() == ".npy":
+            cells = read_npy(path)
+            if not isinstance(cells.cells, np.memmap):
+                raise complain(path, "holds words: rows that stay on disk are numbers")
+            return Stored(cells.cells, None, cells.columns)
+        if path.suffix.lower() != ".parquet":
+            raise complain(path, "rows stay on disk for .npy and .parquet files: use load_table")
+        return _write(path, parquet_batches(path, BATCH_ROWS), kind, folder)
+    return _write(Path("the iterator"), _chunks(source), kind, folder)
+
+
+def _chunks(source: Iterable[Any]) -> Iterator[Cells]:
+    import pandas as pd
+
+    row = 1
+    for chunk in source:
+        array = np.asarray(chunk)
+        if array.ndim != 2:
+            problem = f"gave a chunk of shape {array.shape}: wanted (rows, columns)"
+            raise complain(Path("the iterator"), problem, row=row)
+        if array.dtype.kind not in "biuf":
+            array = pd.DataFrame(array.astype(object))
+        columns = name_columns(Path("the iterator"), [""] * array.shape[1])
+        yield Cells(array, columns, row, "")
+        row += len(array)
+
+
+def _write(
+    path: Path, batches: Iterator[Cells], kind: str, folder: str | PathLike[str] | None
+) -> Stored:
+    place = Path(tempfile.mkdtemp(prefix="latentbits-", dir=folder))
+    files = [place / "values", place / "mask"]
+    dtype = np.dtype(np.uint8 if kind == "binary" else np.float32)
+    columns: tuple[str, ...] | None = None
+    count, whole = 0, True
+    codes: dict[int, str] = {}
+    try:
+        with files[0].open("wb") as values_file, files[1].open("wb") as mask_file:
+            for cells in batches:
+                if not len(cells.cells):
+                    continue
+                if columns is None:
+                    columns = cells.columns
+                elif len(cells.columns) != len(columns):
+                    problem = f"{len(cells.columns)} columns, after rows of {len(columns)}"
+                    raise complain(path, problem, row=cells.first_row)
+                numbers, words = to_numbers(path, cells, kind)
+                decode = decode_binary(path, cells, numbers, words) if kind == "binary" else None
+                values, mask, coding = decode or decode_real(path, cells, numbers)
+                _keep_to_coding(path, cells, codes, coding, values, mask)
+                values_file.write(np.ascontiguousarray(values, dtype).tobytes())
+                mask_file.write(np.ascontiguousarray(mask).tobytes())
+                count, whole = count + len(values), whole and bool(mask.all())
+        if columns is None:
+            raise complain(path, "has no rows")
+    except OSError as error:
+        _remove(place)
+        raise complain(path, f"its rows cannot be kept in {place} ({error.strerror})") from None
+    except BaseException:
+        _remove(place)
+        raise
+    shape = (count, len(columns))
+    table: Any = np.memmap(files[0], dtype, "r", shape=shape)
+    seen = None if whole else np.memmap(files[1], bool, "r", shape=shape)
+    # Slices keep the map they are of alive, and with it the file.
+    weakref.finalize(table._mmap, _remove, place)
+    return Stored(table, seen, columns)
+
+
+def _keep_to_coding(
+    path: Path,
+    cells: Cells,
+    codes: dict[int, str],
+    coding: tuple[str, ...],
+    values: np.ndarray,
+    mask: np.ndarray,
+) -> None:
+    """Refuse a column that says 0 in one batch and −1 in another."""
+    zeros = (mask & (values == 0)).any(axis=0)
+    for column, code in enumerate(coding):
+        if code in ("0/1", "-1/+1") and not zeros[column]:
+            continue  # ones alone read the same either way
+        before = codes.setdefault(column, code) if code else code
+        if before != code:
+            problem = f"is {code} from here on, and was {before} before"
+            raise complain(path, problem, row=cells.first_row, column=cells.columns[column])
+
+
+def _remove(folder: Path) -> None:
+    for file in folder.glob("*"):
+        file.unlink(missing_ok=True)
+    if folder.exists():
+        folder.rmdir()

@@ -1,0 +1,233 @@
+"""Rows that stay on disk: the same numbers, in memory that does not grow with the table."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+from inference import (
+    EM,
+    BoundEM,
+    ContrastiveDivergence,
+    ExactGradient,
+    GibbsEM,
+    MomentInversion,
+    MonteCarloEM,
+    ProjectionPursuit,
+    QuadratureEM,
+    SplittingEM,
+    StepwiseEM,
+    TruncatedEM,
+)
+from ppl_models import (
+    bernoulli_mixture,
+    binary_sparse_coding,
+    clipped_gaussian,
+    combination_machine,
+    latent_trait,
+    noisy_or_network,
+)
+from ppl_models.data import InputError, bars, on_disk, prototypes
+
+PIXELS = np.asarray(bars(random.key(1), 53, size=2).data)
+BITS = np.asarray(prototypes(random.key(0), copies=18, num_features=6, flip=0.2).data, np.uint8)
+CASES = {
+    "EM": (EM(binary_sparse_coding, chunk_size=16), PIXELS, {"num_causes": 3}),
+    "gradient EM": (EM(noisy_or_network, chunk_size=20, gradient_steps=1), BITS, {"layers": (2,)}),
+    "TruncatedEM": (TruncatedEM(binary_sparse_coding, chunk_size=16, num_candidates=3), PIXELS,
+                    {"num_causes": 3}),
+    "BoundEM": (BoundEM(latent_trait, chunk_size=20, remember=False), BITS, {}),
+    "QuadratureEM": (QuadratureEM(latent_trait, chunk_size=20, num_nodes=5, remember=False), BITS,
+                     {"num_factors": 1}),
+    "MonteCarloEM": (MonteCarloEM(latent_trait, chunk_size=20, num_draws=30), BITS, {}),
+    "MomentInversion": (MomentInversion(clipped_gaussian, rank=2, chunk_size=20), BITS, {}),
+    "ExactGradient": (ExactGradient(combination_machine, chunk_size=20), BITS, {"num_causes": 2}),
+    "SplittingEM": (SplittingEM(bernoulli_mixture, chunk_size=20, steps_per_size=2), BITS,
+                    {"num_components": 2}),
+    "StepwiseEM": (StepwiseEM(bernoulli_mixture, batch_size=20), BITS, {"num_components": 2}),
+    "ContrastiveDivergence": (
+        ContrastiveDivergence(combination_machine, persistent=True, num_chains=10), BITS,
+        {"num_causes": 2}),
+    "ProjectionPursuit": (ProjectionPursuit(combination_machine, em_steps=2, num_starts=2), BITS,
+                          {"num_causes": 2}),
+    "GibbsEM": (GibbsEM(noisy_or_network, block_size=20), BITS, {"layers": (2,)}),
+}  # fmt: skip
+
+
+def mapped(folder, array, name="rows"):
+    path = Path(folder) / f"{name}.npy"
+    np.save(path, array)
+    return np.load(path, mmap_mode="r")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_on_disk_give_the_numbers_of_rows_in_memory(tmp_path, name):
+    method, data, settings = CASES[name]
+    stored = method.run(random.key(2), 3, mapped(tmp_path, data), **settings)
+    held = method.run(random.key(2), 3, jnp.asarray(data), **settings)
+    np.testing.assert_allclose(stored.losses, held.losses, rtol=1e-6)
+    for site, value in held.params.items():
+        np.testing.assert_allclose(stored.params[site], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_mask_may_be_on_disk_too(tmp_path):
+    mask = np.random.default_rng(0).uniform(size=BITS.shape) < 0.8
+    method, data = EM(bernoulli_mixture, chunk_size=20), np.where(mask, BITS, 0)
+    stored = method.run(
+        random.key(2), 3, mapped(tmp_path, data), num_components=2,
+        mask=mapped(tmp_path, mask, "mask"),
+    )  # fmt: skip
+    held = method.run(random.key(2), 3, data, num_components=2, mask=mask)
+    np.testing.assert_allclose(stored.params["probs"], held.params["probs"], rtol=1e-5)
+
+
+def test_a_value_outside_the_support_is_named_by_its_row_in_the_file(tmp_path):
+    rows = np.zeros((70_000, 2), np.uint8)
+    rows[::2] = 1
+    rows[69_998, 1] = 2
+    stored = mapped(tmp_path, rows)
+    with pytest.raises(ValueError, match=r"given 2 at index \(69998, 1\)"):
+        EM(bernoulli_mixture).run(random.key(0), 1, stored, num_components=2)
+    with pytest.raises(ValueError, match="row 69998, column 1 holds 2"):
+        BoundEM(latent_trait).run(random.key(0), 1, stored)
+    with pytest.raises(ValueError, match="2 in row 69998, column 1"):
+        MomentInversion(clipped_gaussian, rank=1).run(random.key(0), 1, stored)
+
+
+MEMORY = """
+    import sys, threading, time
+    import numpy as np
+    from jax import random
+    from inference import EM, BoundEM
+    from ppl_models import bernoulli_mixture, latent_trait
+
+    def anonymous():  # what the process holds itself, without the pages of files
+        line = next(x for x in open("/proc/self/status") if x.startswith("RssAnon"))
+        return int(line.split()[1]) / 1024
+
+    peak = 0.0
+    def watch():
+        global peak
+        while True:
+            peak = max(peak, anonymous())
+            time.sleep(0.002)
+
+    rows = np.load(sys.argv[1], mmap_mode="r")
+    threading.Thread(target=watch, daemon=True).start()
+    for method, settings in ((EM(bernoulli_mixture, chunk_size=4096), {"num_components": 3}),
+                             (BoundEM(latent_trait, chunk_size=4096), {"num_factors": 1})):
+        method.run(random.key(0), 2, rows, **settings)
+    print(peak)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own figures")
+def test_memory_is_that_of_a_chunk_whatever_the_number_of_rows(tmp_path):
+    peaks = []
+    for num_data in (20_000, 1_000_000):
+        rows = np.random.default_rng(0).integers(0, 2, (num_data, 64), dtype=np.uint8)
+        np.save(tmp_path / f"{num_data}.npy", rows)
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(MEMORY), str(tmp_path / f"{num_data}.npy")],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        peaks.append(float(done.stdout))
+    assert peaks[1] - peaks[0] < 15  # MiB; the larger file has 60 more, 240 as float32
+
+
+def test_ten_million_rows_in_float32_lose_no_digits(tmp_path):
+    """One step of EM, at two chunk sizes, against NumPy in float64 with each kind of row once."""
+    generator = np.random.default_rng(0)
+    label = generator.uniform(size=10_000_000) < 0.3
+    rows = (generator.uniform(size=(len(label), 2)) < np.where(label, 0.9, 0.2)[:, None]) + 0
+    stored = mapped(tmp_path, rows.astype(np.uint8))
+    params = {"mixing": np.array([0.4, 0.6]), "probs": np.array([[0.7, 0.6], [0.3, 0.2]])}
+    kinds = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
+    counts = np.bincount(2 * rows[:, 0] + rows[:, 1], minlength=4)
+    p = params["probs"][:, None]
+    joint = params["mixing"][:, None] * np.where(kinds, p, 1 - p).prod(-1)  # (2, 4)
+    loss = -counts @ np.log(joint.sum(0))
+    heavy = counts * joint / joint.sum(0)
+    probs = heavy @ kinds / heavy.sum(1, keepdims=True)
+    for size in (99_991, 3_000_000):
+        em = EM(bernoulli_mixture, chunk_size=size)
+        found = em.run(random.key(0), 1, stored, num_components=2, init_params=params)
+        np.testing.assert_allclose(found.losses[0], loss, rtol=3e-7)
+        np.testing.assert_allclose(found.params["probs"], probs, rtol=1e-6)
+
+
+def test_stepwise_em_on_all_rows_that_forgets_is_full_em():
+    start = EM(binary_sparse_coding).init(random.key(1), PIXELS, num_causes=3).params
+    settings = {"num_causes": 3, "init_params": start}
+    full = EM(binary_sparse_coding).run(random.key(0), 5, PIXELS, **settings)
+    step = StepwiseEM(binary_sparse_coding, batch_size=53, power=0)
+    again = step.run(random.key(0), 5, PIXELS, **settings)
+    np.testing.assert_allclose(again.losses, full.losses, rtol=1e-5)
+    np.testing.assert_allclose(again.params["weights"], full.params["weights"], atol=1e-4)
+
+
+def test_stepwise_em_comes_to_rest_where_full_em_does():
+    data = prototypes(random.key(0), copies=400, num_features=8, flip=0.2).data
+    em = EM(bernoulli_mixture)
+    settings = {"num_components": 3}
+    start = em.init(random.key(0), data, **settings).params
+    full = em.run(random.key(0), 200, data, tolerance=1e-8, init_params=start, **settings)
+    best = em.posterior(full.params, data, **settings).evidence.mean()
+    stepwise = StepwiseEM(bernoulli_mixture, batch_size=60, power=0.7)
+    gaps = []
+    for steps in (100, 4000):
+        found = stepwise.run(random.key(1), steps, data, init_params=start, **settings)
+        gaps.append(best - em.posterior(found.params, data, **settings).evidence.mean())
+    assert gaps[1] < 0.2 * gaps[0]  # in theory as steps**-0.7: by a factor of 13
+    assert gaps[1] < 1e-3
+
+
+def test_stepwise_em_says_what_it_cannot_do():
+    with pytest.raises(ValueError, match="closed M-step"):
+        StepwiseEM(noisy_or_network).run(random.key(0), 1, BITS, layers=(2,))
+    with pytest.raises(ValueError, match=r"power must be above 0\.5"):
+        StepwiseEM(bernoulli_mixture, power=0.3)
+
+
+def test_a_parquet_file_and_an_iterator_become_a_table_on_disk(tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame(BITS, columns=list("abcdef")).replace({"b": {0: "no", 1: "yes"}})
+    frame["c"] = 2.0 * frame["c"] - 1
+    frame.loc[7, "c"] = np.nan
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=10)
+    seen = np.ones(BITS.shape, bool)
+    seen[7, 2] = False
+    table = on_disk(tmp_path / "rows.parquet", folder=tmp_path)
+    assert table.columns == tuple("abcdef")
+    np.testing.assert_array_equal(table.mask, seen)
+    np.testing.assert_array_equal(table.values, np.where(seen, BITS, 0))
+    kept = table.values[3:]
+    del table
+    np.testing.assert_array_equal(kept, np.where(seen, BITS, 0)[3:])  # the file is still there
+    del kept
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+    chunked = on_disk(BITS[i : i + 7] for i in range(0, len(BITS), 7))
+    assert chunked.mask is None
+    np.testing.assert_array_equal(chunked.values, BITS)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "message"),
+    [
+        ([], "has no rows"),
+        ([np.zeros((3, 2)), np.ones((3, 3))], "row 4: 3 columns, after rows of 2"),
+        ([np.zeros((3, 2)), -np.ones((3, 2))], "row 4, column 'x1': is -1/\\+1 from here on"),
+        ([np.zeros((3, 2)), np.full((1, 2), 3)], "row 4, column 'x1': found 3, wanted 0/1"),
+        ([np.zeros(3)], r"row 1: gave a chunk of shape \(3,\)"),
+    ],
+)
+def test_chunks_that_do_not_fit_are_named_and_nothing_is_left(tmp_path, chunks, message):
+    with pytest.raises(InputError, match=message):
+        on_disk(iter(chunks), folder=tmp_path)
+    assert not list(tmp_path.iterdir())
