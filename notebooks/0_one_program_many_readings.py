@@ -16,6 +16,8 @@
 # does not, raise the sales of some articles; which ones ran was never written down.
 
 # %%
+import os
+
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
@@ -23,6 +25,8 @@ from jax import random
 from numpyro.infer import MCMC, NUTS, Predictive
 
 from inference import EM, TruncatedEM, inspect, marginal
+
+small = "LATENTBITS_SMALL" in os.environ  # set by a test: everything runs, little is learned
 
 
 def campaigns(sales=None, *, num_campaigns, num_days=None, num_articles=None):
@@ -58,7 +62,10 @@ inspect(campaigns, (sales,), {"num_campaigns": 3})
 # left is continuous, so NUTS runs on it.
 
 # %%
-sampler = MCMC(NUTS(marginal(campaigns)), num_warmup=150, num_samples=150, progress_bar=False)
+num_draws = 5 if small else 150
+sampler = MCMC(
+    NUTS(marginal(campaigns)), num_warmup=num_draws, num_samples=num_draws, progress_bar=False
+)
 sampler.run(random.key(1), sales, num_campaigns=3)
 often = sampler.get_samples()["often"]
 print(f"share of days with a campaign: {often.mean():.2f} ± {often.std():.2f}, drawn with 0.30")
@@ -72,7 +79,9 @@ print(f"share of days with a campaign: {often.mean():.2f} ± {often.std():.2f}, 
 # %%
 start = {"lift": 2.0 * random.uniform(random.key(2), (3, 6)), "base": sales.mean(0)}
 em = EM(campaigns)
-fit = em.run(random.key(3), 20, sales, num_campaigns=3, init_params={**start, "often": 0.5})
+fit = em.run(
+    random.key(3), 2 if small else 20, sales, num_campaigns=3, init_params={**start, "often": 0.5}
+)
 assert (jnp.diff(fit.losses) < 0.05).all()  # it never goes up, but for rounding
 print(fit.params["lift"].round(1))
 
