@@ -181,12 +181,12 @@ show(draw_truncation, limits)
 # %% [markdown]
 # Without its corrections the truncation can never find more than $\gamma$ active causes, and what
 # it does not explain it calls noise. The correction (8), with learning from well explained data
-# only, keeps $\pi$ and $\sigma$ right up to $\gamma$ and somewhat beyond, where most of the posterior
-# mass already lies outside the states looked at. That is the good news and the trap: the
+# only, keeps $\pi$ and $\sigma$ right up to $\gamma$ and somewhat beyond, where most of the
+# posterior mass already lies outside the states looked at. That is the good news and the trap: the
 # *parameters* are right, while the *posterior of a single datum* is mostly missing. At five it
 # breaks: $A(\pi) = 0.17$, and what is learned from the best explained sixth of the data is too
-# sure of itself. `posterior.missed` says all this without knowing the truth: in the third panel the
-# two curves are one.
+# sure of itself. `posterior.missed` says how much is missing without knowing the truth: in the
+# third panel the two curves are one.
 #
 # ## Figure 2: patches of images
 #
