@@ -331,10 +331,11 @@ def draw_cells(params: Params, reach: float = 2.6) -> Figure:
     axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     axes.set(xlabel="$y_1$", ylabel="$y_2$", title="One cell, one image")
     draw_lines(axes, np.asarray(params["weights"]), np.asarray(params["bias"]))
-    # The mean of the factors in a cell lies within it, for a cell is convex.
+    # The mean of the factors in a cell lies within it, for a cell is convex; farther out is more
+    # room, and a cell without biases is a wedge.
     for bits, share, first in zip(cells.bits, cells.probability, cells.first, strict=True):
         spins = "".join("+" if bit else "−" for bit in bits)
-        place = np.clip(first / share, 0.3 - reach, reach - 0.3)
+        place = np.clip(1.6 * first / share, 0.4 - reach, reach - 0.4)
         axes.annotate(f"{spins}\n{share:.2f}", place, ha="center", va="center")
     return figure
 
