@@ -25,8 +25,8 @@ from numpyro.infer.util import log_density
 
 from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.arguments import check_data
-from inference.handlers import marginal
 from inference.local import Params
+from inference.starts import differentiable, good_start
 
 SNAPSHOTS = 50
 """How often a run is looked at."""
@@ -68,12 +68,6 @@ class Budget:
         return self.limit is not None and self.seconds >= self.limit
 
 
-def differentiable(model: Callable, anatomy: Anatomy) -> Callable:
-    """The program without discrete latents: as it is, or with them summed out."""
-    discrete = [x for x in anatomy.latents if x.num_values is not None]
-    return marginal(model, plate=anatomy.plate) if discrete else model
-
-
 def nuts(
     model: Callable,
     rng_key: Array,
@@ -86,6 +80,8 @@ def nuts(
 ) -> Draws:
     """NUTS on all continuous sites, discrete latents summed out.
 
+    With discrete latents each chain begins at the best of several climbs (`inference.starts`).
+
     >>> from ppl_models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
     >>> found = nuts(bernoulli_product, random.key(1), data, num_warmup=50, num_samples=50)
@@ -96,8 +92,9 @@ def nuts(
     anatomy = inspect(model, args, kwargs)
     kernel = NUTS(differentiable(model, anatomy))
     return sample(
-        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget
-    )
+        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget,
+        start=good_start(model, anatomy, args, kwargs),
+    )  # fmt: skip
 
 
 def discrete_gibbs(
@@ -130,8 +127,9 @@ def discrete_gibbs(
     continuous = NUTS(model, find_heuristic_step_size=False)
     kernel = Gibbs([(DiscreteGibbs(model), discrete_latent_sites), (continuous, None)])
     return sample(
-        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget
-    )
+        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget,
+        start=good_start(model, anatomy, args, kwargs),
+    )  # fmt: skip
 
 
 def sample(
@@ -144,16 +142,26 @@ def sample(
     num_samples: int,
     num_chains: int,
     budget: float | None,
+    start: Callable[[Array], Params] | None = None,
 ) -> Draws:
-    """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters."""
+    """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
+
+    :param start: from a key to where a chain begins, unconstrained; by default the kernel says.
+    """
     began = time.perf_counter()
 
     def begin(key: Array) -> Any:
-        return kernel.init(key, num_warmup, None, model_args=args, model_kwargs=kwargs)
+        key_start, key = random.split(key)
+        place = None if start is None else start(key_start)
+        return kernel.init(key, num_warmup, place, model_args=args, model_kwargs=kwargs)
 
     # One chain, many times: every kernel knows one key, and only some a batch of them. In one
     # piece: run operation by operation, NumPyro's start compiles hundreds of little programs.
-    state = once(jax.vmap(begin))(random.split(rng_key, num_chains))
+    keys = random.split(rng_key, num_chains)
+    starter = once(jax.vmap(begin)).lower(keys).compile()
+    before = time.perf_counter()
+    state = jax.block_until_ready(starter(keys))
+    start_seconds = time.perf_counter() - before
     block = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
     finish = kernel.postprocess_fn(args, kwargs)
 
@@ -166,11 +174,12 @@ def sample(
         return lax.scan(lambda s, _: jax.vmap(step)(s), state, None, length=block)
 
     compiled = jax.jit(advance).lower(state).compile()
-    compile_seconds = time.perf_counter() - began
+    compile_seconds = time.perf_counter() - began - start_seconds
 
     clock: list[float] = []
     kept: list[Any] = []
     timer = Budget(budget)
+    timer.began -= start_seconds
     warm = 0
     while warm < num_warmup and not timer.spent:
         state, _ = jax.block_until_ready(compiled(state))
@@ -195,11 +204,16 @@ class BudgetError(RuntimeError):
 
 
 def _stats(state: Any) -> dict[str, Array]:
-    """What the kernel says of each draw, under ArviZ's names."""
+    """What the kernel says of each draw, under ArviZ's names.
+
+    Of several blocks the one for the parameters speaks: given the bits, it has the log joint.
+    """
+    parts = [*getattr(state, "block_states", ()), state]
     names = {"diverging": "diverging", "num_steps": "n_steps", "accept_prob": "acceptance_rate"}
-    found = {new: getattr(state, old) for old, new in names.items() if hasattr(state, old)}
-    if hasattr(state, "potential_energy"):
-        found["lp"] = -state.potential_energy
+    found = {new: getattr(x, old) for x in parts for old, new in names.items() if hasattr(x, old)}
+    for part in parts:
+        if hasattr(part, "potential_energy"):
+            found["lp"] = -part.potential_energy
     return found
 
 
@@ -209,8 +223,11 @@ GUIDES: dict[str, Callable] = {
     "flow": autoguide.AutoIAFNormal,
     "map": autoguide.AutoDelta,
 }
-MOST_FLOW = 400
-"""Sites that a flow is asked to bend at once: its matrices grow with their square."""
+MOST_FLOW = 200
+"""Unknowns that a flow is asked to bend at once. With 336, two factors of 150 rows among them, it
+took as long as the other two guides together, and diverged."""
+STEP_SIZES = {"flow": 0.005}
+"""Of Adam, where it is not 0.03: at that a flow diverged on three of eight programs."""
 
 
 def svi(
@@ -219,7 +236,7 @@ def svi(
     *args: Any,
     guide: str = "mean_field",
     num_steps: int = 2000,
-    step_size: float = 0.03,
+    step_size: float | None = None,
     num_samples: int = 500,
     num_particles: int = 4,
     budget: float | None = None,
@@ -227,7 +244,7 @@ def svi(
 ) -> Draws:
     """Stochastic variational inference with one of `GUIDES`; ``guide="map"`` is its mode.
 
-    Adam, its step falling to nought along a cosine.
+    Adam, its step falling to nought along a cosine; it begins at 0.03 (a flow: 0.005) by default.
 
     >>> from ppl_models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
@@ -241,8 +258,12 @@ def svi(
     if guide == "flow":
         size = _num_continuous(program, args, kwargs)
         if size > MOST_FLOW:
-            raise ProgramError(f"{size} unknowns at once: a flow is tried up to {MOST_FLOW}")
+            raise ProgramError(
+                f"a flow bends all {size} unknowns at once, those of every row among them, and its "
+                f"matrices grow with their square: it is tried up to {MOST_FLOW}"
+            )
     chosen = GUIDES[guide](program)
+    step_size = STEP_SIZES.get(guide, 0.03) if step_size is None else step_size
     optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
     engine = SVI(program, chosen, optimiser, Trace_ELBO(1 if guide == "map" else num_particles))
     key_init, key_draw = random.split(rng_key)

@@ -18,13 +18,18 @@ from numpyro.infer import NUTS, SVI, Trace_ELBO
 from numpyro.infer.mcmc import MCMCKernel
 
 from inference.anatomy import Anatomy, ProgramError, inspect
-from inference.baselines import GUIDES, differentiable
+from inference.baselines import GUIDES
 from inference.local import Params
 from inference.methods.gibbs import BinaryGibbs
+from inference.starts import differentiable, good_start
 
 MAX_TREE_DEPTH = 5
 """All data sets wait for the one whose trajectory is longest: NUTS may take 2⁵ − 1 steps a draw.
 Wherever a trajectory is cut off, the posterior stays invariant; only the draws may be nearer."""
+
+
+SWEEPS = 3
+"""Through the bits for each move of the parameters: a sweep is cheap beside it."""
 
 
 class ManyDraws(NamedTuple):
@@ -52,7 +57,7 @@ def many_nuts(
     def kernel() -> MCMCKernel:
         return NUTS(differentiable(model, anatomy), max_tree_depth=MAX_TREE_DEPTH)
 
-    return _sample(kernel, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
+    return _sample(kernel, model, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
 
 
 def many_binary_gibbs(
@@ -73,9 +78,9 @@ def many_binary_gibbs(
     others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=MAX_TREE_DEPTH)
 
     def kernel() -> MCMCKernel:
-        return numpyro.infer.Gibbs([(BinaryGibbs(model), names), (others, None)])
+        return numpyro.infer.Gibbs([(BinaryGibbs(model, sweeps=SWEEPS), names), (others, None)])
 
-    return _sample(kernel, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
+    return _sample(kernel, model, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
 
 
 def no_binary_gibbs(anatomy: Anatomy) -> str | None:
@@ -132,6 +137,7 @@ def many_svi(
 
 def _sample(
     make_kernel: Callable[[], MCMCKernel],
+    model: Callable,
     anatomy: Anatomy,
     rng_key: Array,
     data: Array,
@@ -142,7 +148,10 @@ def _sample(
     def one(key: Array, table: Array) -> ManyDraws:
         # Kernels keep what they learn at `init`: one for each trace, none outlives it.
         kernel = make_kernel()
-        state = kernel.init(key, num_warmup, None, model_args=(table,), model_kwargs=kwargs)
+        key_start, key = random.split(key)
+        start = good_start(model, anatomy, (table,), kwargs)
+        place = None if start is None else start(key_start)
+        state = kernel.init(key, num_warmup, place, model_args=(table,), model_kwargs=kwargs)
         finish = kernel.postprocess_fn((table,), kwargs)
 
         def step(state: Any, _: None) -> tuple[Any, Any]:

@@ -29,6 +29,11 @@ NUM_DRAWS = 99
 """Draws that the truth is ranked among: a hundred ranks."""
 THIN = 3
 """Draws of a sampler from which one is kept: ranks are uniform among independent draws."""
+LIKELIHOOD = "log likelihood"
+STUCK = 3.0
+"""Standard deviations of the draws by which all of them may lie below the truth."""
+THIN_GIBBS = 10
+"""Bits and parameters in turn move in smaller steps."""
 
 
 class Bayesian(NamedTuple):
@@ -47,7 +52,7 @@ def _never(anatomy: Anatomy) -> str | None:
 
 METHODS: dict[str, Bayesian] = {
     "NUTS": Bayesian(many_nuts, THIN, _never),
-    "BinaryGibbs": Bayesian(many_binary_gibbs, THIN, no_binary_gibbs),
+    "BinaryGibbs": Bayesian(many_binary_gibbs, THIN_GIBBS, no_binary_gibbs),
     "SVI mean_field": Bayesian(many_svi, 1, _never),
     "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1, _never, by_default=False),
 }
@@ -69,6 +74,7 @@ class Judged(NamedTuple):
     p_value: float  # of all scalars together
     seconds: float  # compiling and running
     diverging: float  # share of draws
+    stuck: int  # trials whose chain never came near the likelihood of the truth
     draws: Params  # (num_trials, all draws, ...)
 
     @property
@@ -138,7 +144,8 @@ def calibrate(
         ranked = {x: _rank(truth[x], np.asarray(seen[x])) for x in told}
         found[name] = Judged(
             ranked, together([x.p_value for x in ranked.values()]), time.perf_counter() - began,
-            float(np.mean(draws.diverging)), draws.params,
+            float(np.mean(draws.diverging)), stuck(truth[LIKELIHOOD], np.asarray(seen[LIKELIHOOD])),
+            draws.params,
         )  # fmt: skip
         if on_result is not None:
             on_result(name, found[name])
@@ -148,6 +155,17 @@ def calibrate(
             trials.model, key_fit, trials.truth, trials.data, found["NUTS"].draws, **trials.kwargs
         )
     return Calibration(trials, found, refused, table)
+
+
+def stuck(truth: np.ndarray, draws: np.ndarray) -> int:
+    """Trials in which every draw explains the data far worse than the truth does.
+
+    A chain in a mode that holds no mass looks so, and so does a guide that has found none.
+
+    >>> stuck(np.array([0.0, 5.0]), np.array([[-1.0, 0.0, 1.0], [-1.0, 0.0, 1.0]]))
+    1
+    """
+    return int((truth - draws.max(1) > STUCK * draws.std(1)).sum())
 
 
 def _rank(truth: np.ndarray, draws: np.ndarray) -> Ranked:

@@ -84,7 +84,12 @@ def verdict(name: str, found: Judged) -> str:
     if found.calibrated:
         return f"{name}: nothing wrong that {count} trials would show (p = {found.p_value:.2g})"
     note = ""
-    if one.effective < 0.5 * NUM_DRAWS:
+    if found.stuck:
+        note = (
+            f"; in {found.stuck} trials none of its draws came near the likelihood of the truth: "
+            "it sticks where it should not be"
+        )
+    elif one.effective < 0.5 * NUM_DRAWS:
         note = f"; but its draws hang together, {one.effective:.0f} of them are worth counting"
     return (
         f"{name}: not calibrated (p = {found.p_value:.2g}), foremost {worst}: its draws are "
@@ -113,6 +118,7 @@ def summary(found: Calibration) -> dict[str, Any]:
                 "p_value": one.p_value,
                 "seconds": one.seconds,
                 "diverging": one.diverging,
+                "stuck": one.stuck,
                 "scalars": {x: r._asdict() for x, r in one.scalars.items()},
             }
             for name, one in found.methods.items()
@@ -142,6 +148,7 @@ def lines(found: Calibration) -> list[str]:
     cells.append(["all together", *(f"{found.methods[x].p_value:.3f}" for x in names)])
     worth = [f"{_worth(found.methods[x]):.0f} of {numbers['num_draws']}" for x in names]
     cells.append(["draws that count", *worth])
+    cells.append(["trials it sticks in", *(str(found.methods[x].stuck) for x in names)])
     cells.append(["seconds", *(f"{found.methods[x].seconds:.0f}" for x in names)])
     out += [*align(cells), "", *(verdict(x, found.methods[x]) for x in names)]
     out += [f"{x}: left out, {reason}" for x, reason in found.refused.items()]
