@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax, random
+from jax import Array, random
 from jax.scipy.special import logsumexp
 
 from inference.anatomy import Anatomy, ProgramError, inspect
@@ -48,8 +48,6 @@ from inference.rows import Arguments, Rows, map_over_chunks, rows_of
 
 MAX_STATES = 1 << 14
 """States of a datum that are listed; beyond, their sum is estimated."""
-BLOCK = 25
-"""Draws of the parameters that are looked at in one compiled call."""
 
 
 class Evidence(NamedTuple):
@@ -76,26 +74,20 @@ class Likelihood:
     def of_draws(self, draws: Any) -> Evidence:
         """The evidence under each of many draws of the parameters, (num_draws, num_data).
 
-        In blocks of one size, so that it is compiled once, however many draws there are.
+        One at a time: it is compiled once, however many draws there are.
         """
         count = len(jax.tree.leaves(draws)[0])
-        block = 1 if count == 1 else BLOCK
-        padded = -(-count // block) * block
-        full = jax.tree.map(lambda x: jnp.asarray(x)[jnp.arange(padded) % count], draws)
-        parts = [
-            self._run(self.rows.leaves, jax.tree.map(lambda x: x[i : i + block], full))  # noqa: B023
-            for i in range(0, padded, block)
-        ]
-        return jax.tree.map(lambda *x: jnp.concatenate(x)[:count], *parts)
+        run = self._run
+        parts = [run(self.rows.leaves, jax.tree.map(lambda x: x[i], draws)) for i in range(count)]  # noqa: B023
+        return jax.tree.map(lambda *x: jnp.stack(x), *parts)
 
     @cached_property
     def _run(self) -> Callable[[tuple, Params], Evidence]:
         # The data go in as an argument: a constant would be copied into the compiled program.
         hollow = self.rows._replace(leaves=())
 
-        def run(leaves: tuple, draws: Params) -> Evidence:
-            rows = hollow._replace(leaves=leaves)
-            return lax.map(lambda params: self.function(params, rows), draws)
+        def run(leaves: tuple, params: Params) -> Evidence:
+            return self.function(params, hollow._replace(leaves=leaves))
 
         return jax.jit(run)
 

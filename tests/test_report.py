@@ -105,7 +105,7 @@ def made(model="latent_trait", methods=METHODS, *, rows=40, known=True):
     mask = rng.random((rows, width)) < 0.9
     about = {
         "num_data": rows + 10, "num_train": rows, "num_features": width, "missing": 0.1,
-        "likelihood": "quadrature", "likelihood_exact": True, "budget": 5.0, "reference": None,
+        "likelihood": "quadrature", "likelihood_exact": True, "budget": 5.0, "reference": "None.",
         "refused": {}, "interrupted": False, "sizes": {x: repr(v) for x, v in sizes.items()},
         "words": "made-up bits", "image_shape": shape, "seed": 0, "versions": {"numpy": "2"},
     }  # fmt: skip

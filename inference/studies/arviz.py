@@ -187,6 +187,20 @@ def diagnose(draws: xr.Dataset) -> dict[str, dict[str, float]]:
     return found
 
 
+def mcse(draws: np.ndarray) -> np.ndarray:
+    """Monte-Carlo standard error of the mean of each scalar: (chains, draws, n) -> (n,).
+
+    >>> rng = np.random.default_rng(0)
+    >>> [round(float(x), 2) for x in mcse(rng.normal(size=(4, 100, 2)))]
+    [0.05, 0.05]
+    """
+    arviz = import_arviz()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a scalar that never changes has none
+        found = arviz.mcse(dataset({"x": draws}, ("chain", "draw")), method="mean")
+    return np.nan_to_num(np.asarray(found["x"].values))
+
+
 def pareto_k(log_ratios: Any) -> float:
     """Pareto's k̂ of importance ratios: below 0.7 they can be trusted (Vehtari et al. 2024).
 

@@ -9,22 +9,29 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from numpyro.distributions import Distribution
 
 from inference.anatomy import ProgramError, inspect
 from inference.evidence import likelihood
 from inference.prediction import ask
 from inference.studies.contenders import Contender, Limits, chosen
 from inference.studies.judge import Field, Judged, judge
-from inference.studies.verdict import doubts, headline, settle, verdict
+from inference.studies.reference import Reference, long_chain, of_the_run, refer
+from inference.studies.trials import words
+from inference.studies.verdict import headline, settle, verdict
 from inference.symmetry import align
 
 BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
 """Distributions of a bit."""
 MOST_CELLS = 500
 """Held-out cells that are predicted from the rest of their rows, for calibration."""
-NUM_NODES = 11
+NUM_NODES = 9
 """Of the quadrature that scores, in each dimension; its error is in every row of the table."""
+LARGEST = 1e6
+"""Parameters beyond: sums of such terms keep no tenth of a nat in float32."""
 HELD_OUT = 0.25
+BUDGET = 10.0
+"""Seconds of running that each method has by default; compiling is not counted."""
 MOST_SHOWN = 500
 """Rows of the table that figures show, such as a map."""
 
@@ -58,9 +65,10 @@ def compare(
     *,
     rng_key: Any = None,
     mask: Any = None,
-    budget: float | None = 20.0,
-    num_draws: int = 500,
+    budget: float | None = BUDGET,
+    num_draws: int = 1000,
     held_out: float = HELD_OUT,
+    reference: float | None = None,
     truth: dict[str, Any] | None = None,
     name: str | None = None,
     on_result: Callable[[str, dict[str, Any]], None] | None = None,
@@ -72,8 +80,10 @@ def compare(
     :param data: (num_data, num_features).
     :param methods: names; by default all that apply.
     :param budget: seconds that each may run.
-    :param num_draws: of each of a sampler's four chains, after as many of warm-up.
+    :param num_draws: of each of a sampler's four chains, after three tenths as many of warm-up.
     :param held_out: share of the rows that no method sees, drawn at random.
+    :param reference: seconds for a long chain to measure distances from
+        (`inference.studies.reference`); by default they are from the best sampler of the run.
     :param truth: true parameters by site, where they are known.
     :param on_result: called with a method's name and row as soon as it is done.
     :param keep: filled with all draws, by method, for whoever wants to save them.
@@ -115,15 +125,23 @@ def compare(
     for method, reason in refused.items() if methods is not None else ():
         rows[method] = {"status": "does not apply", "reason": f"does not apply: {reason}"}
 
+    found: Reference | None = None
+    if reference is not None and not interrupted:
+        try:
+            found = long_chain(field, random.fold_in(key_run, len(picked)), reference)
+        except KeyboardInterrupt:
+            interrupted = True
     paths = {x: (j.path, j.clock) for x, j in judged.items()}
     settle(rows, {x: j.held_out for x, j in judged.items()}, paths)
-    reference = _refer(rows, judged)
+    if found is None or found.held_out is None:
+        found = of_the_run(rows, judged, found)
+    refer(rows, judged, found)
     about = {
         "num_data": len(values), "num_train": cut, "num_features": values.shape[1],
         "missing": 0.0 if mask is None else float(1 - np.mean(mask)),
-        "likelihood": field.test.how, "likelihood_exact": field.test.exact,
-        "budget": budget, "reference": reference, "refused": refused, "interrupted": interrupted,
-        "sizes": {x: repr(v) for x, v in sizes.items()},
+        "likelihood": field.rows.how, "likelihood_exact": field.rows.exact,
+        "budget": budget, "reference": found.words, "refused": refused,
+        "interrupted": interrupted, "sizes": {x: _written(v) for x, v in sizes.items()},
     }  # fmt: skip
     return Comparison(
         name or str(getattr(model, "__name__", "program")), about, rows,
@@ -132,6 +150,11 @@ def compare(
         _means(model, judged, rows, truth), _some_rows(values, mask, order, cut),
         {} if truth is None else {x: np.asarray(v) for x, v in truth.items()},
     )  # fmt: skip
+
+
+def _written(value: Any) -> str:
+    """A size, or a prior, as it is written."""
+    return words(value) if isinstance(value, Distribution) else repr(value)
 
 
 def _some_rows(values: np.ndarray, mask: Any, order: np.ndarray, cut: int) -> dict[str, np.ndarray]:
@@ -157,7 +180,7 @@ def _field(
         holes = {} if mask is None else {"mask": jnp.asarray(np.asarray(mask, bool)[rows])}
         return (jnp.asarray(values[rows]),), {**holes, **sizes}
 
-    known, new = part(train), part(test)
+    known = part(train)
     asked, bits = None, np.empty(0)
     if set(inspect(model, *known).likelihoods) <= BITS:
         seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
@@ -166,10 +189,9 @@ def _field(
         asked = ask(model, values[test], cells, mask=seen[test], num_nodes=NUM_NODES, **sizes)
         bits = values[test][cells[:, 0], cells[:, 1]]
     true = None if truth is None else {x: np.asarray(v) for x, v in truth.items()}
-    train_rows, test_rows = (
-        likelihood(model, *args, num_nodes=NUM_NODES, **kwargs) for args, kwargs in (known, new)
-    )
-    return Field(model, train_rows, test_rows, known, true, asked, bits)
+    args, kwargs = part(np.concatenate([train, test]))
+    rows = likelihood(model, *args, num_nodes=NUM_NODES, **kwargs)
+    return Field(model, rows, len(train), known, true, asked, bits)
 
 
 def _run(
@@ -186,28 +208,16 @@ def _run(
         words = " ".join(f"{type(error).__name__}: {error}".split())
         seconds = time.perf_counter() - began
         return {"status": "failed", "reason": f"failed after {seconds:.0f} s: {words[:300]}"}
+    largest = max(float(np.abs(x).max()) for x in draws.params.values())
+    if largest > LARGEST:
+        return {"status": "diverged", "reason": f"diverged: parameters as large as {largest:.0e}, "
+                "at which float32 loses the likelihood"}  # fmt: skip
     if not np.isfinite(found.held_out).all():
         bad = int((~np.isfinite(found.held_out)).sum())
         found.row["status"] = "diverged"
         found.row["reason"] = f"{bad} held-out rows have no finite likelihood"
     judged[contender.name] = found
     return found.row
-
-
-def _refer(rows: dict[str, dict[str, Any]], judged: dict[str, Judged]) -> str | None:
-    """Distance of each from the sampler that passes all its checks, with that one's own error."""
-    samplers = [x for x in judged if rows[x]["kind"] == "sampler" and doubts(rows[x]) == []]
-    if not samplers:
-        return None
-    chief = max(samplers, key=lambda x: rows[x]["ess_bulk"])
-    each = judged[chief].train  # (chains, draws, rows)
-    parts = np.array_split(each.reshape(-1, each.shape[-1]), 2)
-    means = [np.logaddexp.reduce(part, axis=0) - np.log(len(part)) for part in parts]
-    error = float(np.abs(means[0] - means[1]).mean() / 2)
-    for name, one in judged.items():
-        gap = np.abs(one.held_out - judged[chief].held_out).mean()
-        rows[name] |= {"distance": float(gap), "distance_error": error}
-    return chief
 
 
 def _means(

@@ -6,16 +6,22 @@ parameters: one of them if it estimates a point, many if it samples.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
 
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError
-from inference.baselines import Draws, discrete_gibbs, nuts, sample, svi
+from inference.baselines import Draws, discrete_gibbs, nuts, once, sample, svi
+from inference.many import SWEEPS
+from inference.methods.gibbs_em import GibbsEM
+from inference.methods.gibbs_search import GibbsSearch
 from inference.restarts import Restarts
 from inference.rows import Arguments
+from inference.starts import good_start
 from inference.studies.catalogue import methods
 
 Kind = Literal["point", "sampler", "variational"]
@@ -25,7 +31,11 @@ class Limits(NamedTuple):
     """How long a contender may take."""
 
     seconds: float | None = None  # of running, compilation left out
-    num_draws: int = 500  # of each of a sampler's four chains, after as many of warm-up
+    num_draws: int = 1000  # of each of a sampler's four chains
+
+    @property
+    def num_warmup(self) -> int:
+        return 3 * self.num_draws // 10
 
 
 class Contender(NamedTuple):
@@ -39,12 +49,16 @@ class Contender(NamedTuple):
 
 NUM_STEPS = 300
 NUM_STARTS = 4
-TOLERANCE = 1e-7
+TOLERANCE = 1e-6
 """A point method stops when its loss changes by less than this share of itself."""
+POPULATION = 8
+"""Members of a `GibbsSearch`."""
 
-SINGLE = {"MomentInversion", "ProjectionPursuit", "SplittingEM", "GibbsEM", "BoundEM",
-          "QuadratureEM", "MonteCarloEM"}  # fmt: skip
+SINGLE = {"MomentInversion", "ProjectionPursuit", "SplittingEM", "GibbsEM", "GibbsSearch",
+          "BoundEM", "QuadratureEM", "MonteCarloEM"}  # fmt: skip
 """Methods that start where the data say, or choose among starts by themselves."""
+STAGED = {"SplittingEM", "GibbsEM", "GibbsSearch"}
+"""Methods that go by stages: within one the loss may stand still, and that is not the end."""
 
 
 def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
@@ -53,6 +67,8 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
     refused: dict[str, str] = {}
     for name, method in methods().items():
         reason = method.admits(anatomy) if hasattr(method, "admits") else None
+        if name == "StepwiseEM":
+            reason = "it is EM for tables of which one pass takes long"
         if reason is not None:
             refused[name] = reason
         elif issubclass(method, Algorithm):
@@ -75,31 +91,58 @@ def _bespoke(name: str, method: Any, anatomy: Anatomy) -> Callable:
     def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
         args, kwargs = arguments
         settings: dict[str, Any] = {}
+        subject: Any = model
         if name == "TruncatedEM":
             most = anatomy.num_bits
             settings = {"max_active": min(3, most), "num_candidates": min(5, most)}
-        engine: Algorithm = method(model, **settings)
+        if name == "GibbsSearch":
+            subject, settings = GibbsEM(model), {"population": POPULATION}
+        engine: Algorithm = method(subject, **settings)
         runner = engine if name in SINGLE else Restarts(engine, NUM_STARTS)
         steps = NUM_STEPS
-        if hasattr(engine, "num_steps"):
+        if isinstance(engine, GibbsSearch):
+            steps = engine.rounds * len(anatomy.latents)
+        elif hasattr(engine, "num_steps"):
             steps = engine.num_steps(*(kwargs[x] for x in ("num_components",) if x in kwargs))
-        if name == "MomentInversion":
+        elif name == "MomentInversion":
             steps = 1
+        state, start_seconds = _begin(runner, key, args, kwargs, name == "MomentInversion")
         result = runner.run(
-            key, steps, *args, progress_bar=False, tolerance=TOLERANCE, record=dict,
-            budget=limits.seconds, **kwargs,
+            key, steps, *args, progress_bar=False, record=dict, budget=limits.seconds,
+            tolerance=None if name in STAGED else TOLERANCE, init_state=state, **kwargs,
         )  # fmt: skip
+        if result.interrupted:  # whoever compares ends here too, with what is finished
+            raise KeyboardInterrupt
         point = {site: np.asarray(value)[None, None] for site, value in result.params.items()}
         way = {site: np.asarray(value)[:, None] for site, value in result.history.items()}
         count = len(result.losses)
-        clock = result.seconds * np.arange(1, count + 1) / count
+        clock = start_seconds + result.seconds * np.arange(1, count + 1) / count
         found = Draws(
-            point, {}, np.asarray(result.losses), way, clock, result.seconds,
+            point, {}, np.asarray(result.losses), way, clock, start_seconds + result.seconds,
             result.compile_seconds, result.reason,
         )  # fmt: skip
         return found, engine
 
     return run
+
+
+def _begin(
+    runner: Algorithm, key: Any, args: tuple, kwargs: dict[str, Any], at_once: bool
+) -> tuple[Any, float]:
+    """The state that a method starts from, and the seconds that took, compilation left out.
+
+    In one compiled piece: operation by operation a start takes longer than all steps. A method
+    that does its work there and compiles that by itself (`at_once`) is run twice, to be timed.
+    """
+    if at_once:
+        runner.init(key, *args, **kwargs)
+        began = time.perf_counter()
+        state = jax.block_until_ready(runner.init(key, *args, **kwargs))
+    else:
+        start = once(lambda key: runner.init(key, *args, **kwargs)).lower(key).compile()
+        began = time.perf_counter()
+        state = jax.block_until_ready(start(key))
+    return state, time.perf_counter() - began
 
 
 def _with_nuts(kernel: Any) -> Callable:
@@ -115,12 +158,16 @@ def _with_nuts(kernel: Any) -> Callable:
             raise ProgramError("NumPyro has Gibbs from 0.22 on: this one is older")
         anatomy = inspect(model, args, kwargs)
         blocks = [
-            (kernel(model), list(anatomy.names)),
+            (kernel(model, sweeps=SWEEPS), list(anatomy.names)),
             (numpyro.infer.NUTS(model, find_heuristic_step_size=False), None),
         ]
         engine = numpyro.infer.Gibbs(blocks)
         count = limits.num_draws
-        return sample(engine, anatomy, key, args, kwargs, count, count, 4, limits.seconds), None
+        found = sample(
+            engine, anatomy, key, args, kwargs, limits.num_warmup, count, 4, limits.seconds,
+            start=good_start(model, anatomy, args, kwargs),
+        )  # fmt: skip
+        return found, None
 
     return run
 
@@ -130,7 +177,7 @@ def _generic(function: Callable, **settings: Any) -> Callable:
         args, kwargs = arguments
         more: dict[str, Any] = dict(settings)
         if function is not svi:
-            more |= {"num_warmup": limits.num_draws, "num_samples": limits.num_draws}
+            more |= {"num_warmup": limits.num_warmup, "num_samples": limits.num_draws}
         return function(model, key, *args, budget=limits.seconds, **more, **kwargs), None
 
     return run

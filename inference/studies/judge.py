@@ -16,21 +16,23 @@ from scipy.special import logsumexp
 
 from inference.algorithm import Algorithm
 from inference.baselines import Draws
-from inference.evidence import BLOCK, Likelihood
+from inference.evidence import Likelihood
 from inference.prediction import answer, reliability
 from inference.studies.contenders import Contender
 from inference.symmetry import align
 
 MOST_DRAWS = 100
 """Draws that are scored, evenly spaced; more change a mean by less than its own error."""
+MOST_TIMES = 20
+"""Points of a path, and draws by which single cells are predicted."""
 
 
 class Field(NamedTuple):
     """What all contenders share."""
 
     model: Callable
-    train: Likelihood
-    test: Likelihood
+    rows: Likelihood  # of all rows, those to learn from first: one program to compile for both
+    num_train: int
     train_arguments: tuple[tuple, dict[str, Any]]
     truth: dict[str, np.ndarray] | None
     cells: Likelihood | None  # some held-out cells to predict, where all are bits
@@ -44,21 +46,30 @@ class Judged(NamedTuple):
     draws: Draws
     observed: np.ndarray  # (num_train, num_features) the rows it learned from
     held_out: np.ndarray  # (num_test,) log predictive density of each held-out row
+    held_out_mcse: np.ndarray | None  # (num_test,) of a sampler: what that owes to its draws
     train: np.ndarray  # (num_chains, num_draws, num_train) marginal log likelihood
     path: np.ndarray  # (num_times,) mean of held-out log densities as of `clock`
     clock: np.ndarray
     reliability: dict[str, Any] | None
 
 
-def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | None) -> Judged:
+def judge(
+    field: Field,
+    contender: Contender,
+    draws: Draws,
+    engine: Algorithm | None,
+    most_draws: int = MOST_DRAWS,
+) -> Judged:
     """All numbers of a contender that is done, but those that need the others."""
-    kept = thin(draws.params, MOST_DRAWS)
+    kept = thin(draws.params, most_draws)
     flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in kept.items()}
-    found = field.test.of_draws(flat)
-    held_out = _log_mean(np.asarray(found.value, np.float64))
+    found = field.rows.of_draws(flat)
+    values = np.asarray(found.value, np.float64)
+    train, test = values[:, : field.num_train], values[:, field.num_train :]
+    errors = np.asarray(found.error)[:, field.num_train :]
+    held_out = _log_mean(test)
     shape = next(iter(kept.values())).shape[:2]
-    train = np.asarray(field.train.of_draws(flat).value, np.float64)
-    path, clock = _path(field, contender, draws, np.asarray(found.value, np.float64), shape)
+    path, clock = _path(field, contender, draws, test, shape)
     row: dict[str, Any] = {
         "status": "done" if draws.reason.startswith(("all", "the loss")) else draws.reason,
         "bespoke": contender.bespoke,
@@ -68,12 +79,13 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         "seconds": draws.seconds,
         "held_out": float(held_out.mean()),
         "held_out_error": float(held_out.std(ddof=1) / np.sqrt(len(held_out))),
-        "estimator_error": float(np.sqrt((np.asarray(found.error) ** 2).mean(0).sum()))
-        / len(held_out),
+        "estimator_error": float(np.sqrt((errors**2).mean(0).sum())) / len(held_out),
         "train": float(_log_mean(train).mean()),
     }
+    mcse = None
     if contender.kind == "sampler":
-        row |= _chains(field, draws, train.reshape((*shape, -1)))
+        row |= _chains(field, draws, train.reshape((*shape, -1)), 4 * most_draws)
+        mcse = _mcse(test.reshape((*shape, -1)))
     if contender.kind == "variational":
         from inference.studies.arviz import pareto_k
 
@@ -84,12 +96,14 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         row["recovery"] = recovery(field.model, kept, field.truth)
     cells = None
     if field.cells is not None:
-        some = {x: v[:: max(1, -(-len(v) // BLOCK))] for x, v in flat.items()}
+        some = {x: v[:: max(1, -(-len(v) // MOST_TIMES))] for x, v in flat.items()}
         cells = reliability(answer(field.cells, some), field.bits)
         row["calibration_error"] = cells["error"]
         row["calibration_expected"] = cells["expected"]
     observed = np.asarray(field.train_arguments[0][0])
-    return Judged(row, draws, observed, held_out, train.reshape((*shape, -1)), path, clock, cells)
+    return Judged(
+        row, draws, observed, held_out, mcse, train.reshape((*shape, -1)), path, clock, cells
+    )
 
 
 def thin(params: dict[str, np.ndarray], most: int) -> dict[str, np.ndarray]:
@@ -103,6 +117,17 @@ def _log_mean(values: np.ndarray) -> np.ndarray:
     return logsumexp(values, axis=0) - np.log(len(values))
 
 
+def _mcse(values: np.ndarray) -> np.ndarray:
+    """Standard error of the log of the mean likelihood of each row: (chains, draws, rows) -> rows.
+
+    That of a log is the relative one of the mean itself.
+    """
+    from inference.studies.arviz import mcse
+
+    scaled = np.exp(values - values.max((0, 1)))
+    return mcse(scaled) / scaled.mean((0, 1))
+
+
 def _path(
     field: Field, contender: Contender, draws: Draws, scores: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -114,24 +139,24 @@ def _path(
         sofar = np.log(np.arange(1, shape[1] + 1) * shape[0])[:, None]
         step = max(1, len(draws.clock) // shape[1])
         return (total - sofar).mean(-1), draws.clock[step - 1 :: step][: shape[1]]
-    times = np.unique(np.geomspace(1, len(draws.clock), BLOCK).astype(int)) - 1
-    few = {x: v[times][:, :5] for x, v in draws.snapshots.items()}
+    times = np.unique(np.geomspace(1, len(draws.clock), MOST_TIMES).astype(int)) - 1
+    few = {x: v[times][:, :4] for x, v in draws.snapshots.items()}
     count = next(iter(few.values())).shape[1]
     flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in few.items()}
-    each = np.asarray(field.test.of_draws(flat).value, np.float64)
+    each = np.asarray(field.rows.of_draws(flat).value, np.float64)[:, field.num_train :]
     each = each.reshape(len(times), count, -1)
     return (logsumexp(each, axis=1) - np.log(count)).mean(-1), draws.clock[times]
 
 
-def _chains(field: Field, draws: Draws, train: np.ndarray) -> dict[str, Any]:
-    """R̂, effective draws and divergences of a sampler."""
+def _chains(field: Field, draws: Draws, train: np.ndarray, most: int) -> dict[str, Any]:
+    """R̂, effective draws and divergences of a sampler; parameters of `most` draws are aligned."""
     from inference.studies.arviz import dataset, diagnose
 
     # The log joint of every draw where the kernel keeps it, else the likelihood of those scored.
     scalar = draws.stats.get("lp", train.sum(-1))
     invariant = diagnose(dataset({"scalar": scalar}, ("chain", "draw")))["scalar"]
     last = {x: v[-1, -1] for x, v in draws.params.items()}
-    aligned = align(field.model, thin(draws.params, 400), last)
+    aligned = align(field.model, thin(draws.params, most), last)
     each = diagnose(dataset(aligned, ("chain", "draw")))
     count = int(draws.stats["diverging"].sum()) if "diverging" in draws.stats else None
     return {

@@ -104,12 +104,6 @@ def linked(words: str, names: list[str]) -> str:
 def _about(found: Comparison) -> str:
     about = found.about
     missing = f", {about['missing']:.1%} of the cells missing" if about["missing"] else ""
-    reference = about["reference"]
-    referred = (
-        f" Distances are from {reference}, the sampler that passes its own checks."
-        if reference
-        else " No sampler passed its own checks, so there is no reference to measure distance from."
-    )
     stopped = (
         " The comparison was interrupted: methods are missing." if about["interrupted"] else ""
     )
@@ -117,7 +111,7 @@ def _about(found: Comparison) -> str:
         f"Data: {about.get('words', 'a table')}; {about['num_data']} rows of "
         f"{about['num_features']} columns{missing}; {about['num_train']} rows to learn from, the "
         f"rest held out. Likelihood of a row: {about['likelihood']}, the same "
-        f"for all methods.{referred}{stopped}"
+        f"for all methods. {about['reference']}{stopped}"
     )
 
 

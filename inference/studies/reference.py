@@ -1,0 +1,111 @@
+"""What distances are measured from: the posterior predictive of a sampler that can be trusted.
+
+Parameters have no exact posterior here, so the reference is a chain, with its own error beside
+every distance: by default the sampler of the run itself that passes the rules of
+`inference.studies.verdict` with most effective draws; on request a longer chain of NUTS on the same
+program, latents summed out where they are discrete, which is taken only if it passes stricter ones:
+R̂ of the log joint ≤ 1.01, of the parameters after relabelling ≤ 1.02, at least 1000 effective draws
+in bulk and tail, no divergence.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import Array
+
+from inference.anatomy import inspect
+from inference.baselines import nuts
+from inference.studies.contenders import contenders
+from inference.studies.judge import Field, Judged, judge
+from inference.studies.verdict import RHAT, doubts
+
+NUM_WARMUP = 1000
+NUM_DRAWS = 3000
+"""Of each of four chains, unless the seconds run out."""
+SCORED = 400
+"""Draws by which rows are scored: four times as many as those of the others."""
+RHAT_PARAMETERS, ESS = 1.02, 1000.0
+
+
+class Reference(NamedTuple):
+    """The log predictive density of each held-out row, and how far off it may be."""
+
+    words: str
+    held_out: np.ndarray | None = None  # (num_test,)
+    error: float | None = None  # mean Monte-Carlo standard error of a row
+
+
+def long_chain(field: Field, rng_key: Array, seconds: float) -> Reference:
+    """NUTS for longer; without `held_out`, and with the reason, if it cannot be trusted."""
+    args, kwargs = field.train_arguments
+    entry = contenders(inspect(field.model, args, kwargs))[0]["NUTS"]
+    try:
+        draws = nuts(
+            field.model, rng_key, *args, num_warmup=NUM_WARMUP, num_samples=NUM_DRAWS,
+            budget=seconds, **kwargs,
+        )  # fmt: skip
+        found = judge(field, entry, draws, None, SCORED)
+    except Exception as error:
+        return Reference(f"The long chain failed: {' '.join(str(error).split())[:200]}.")
+    problems = strict_doubts(found.row)
+    chains, count = next(iter(draws.params.values())).shape[:2]
+    told = f"NUTS of {chains} × {count} draws in {draws.seconds:.0f} s"
+    if problems:
+        return Reference(f"The long chain ({told}) is not taken: {', '.join(problems)}.")
+    row = found.row
+    return _reference(
+        f"Distances are from a long chain: {told}, R̂ {row['rhat']:.3f}, of the parameters "
+        f"{row['rhat_parameters']:.3f}, {row['ess_bulk']:.0f} effective draws, none divergent",
+        found,
+    )
+
+
+def strict_doubts(row: dict[str, Any]) -> list[str]:
+    """Why a long chain is no reference; empty: it is one.
+
+    >>> row = {"rhat": 1.0, "rhat_parameters": 1.03, "ess_bulk": 2000.0, "ess_tail": 900.0}
+    >>> strict_doubts({**row, "divergences": 0})
+    ['R̂ of the parameters 1.030', '900 effective draws in the tail']
+    """
+    found = []
+    if not row["rhat"] <= RHAT:
+        found.append(f"R̂ of the log joint {row['rhat']:.3f}")
+    if not row["rhat_parameters"] <= RHAT_PARAMETERS:
+        found.append(f"R̂ of the parameters {row['rhat_parameters']:.3f}")
+    for part in ("bulk", "tail"):
+        if not row[f"ess_{part}"] >= ESS:
+            found.append(f"{row[f'ess_{part}']:.0f} effective draws in the {part}")
+    if row["divergences"]:
+        found.append(f"{row['divergences']} divergences")
+    return found
+
+
+def of_the_run(
+    rows: dict[str, dict[str, Any]], judged: dict[str, Judged], tried: Reference | None
+) -> Reference:
+    """The sampler of the run that passes its checks with most effective draws, if there is one."""
+    before = "" if tried is None else f"{tried.words} "
+    fit = [x for x in judged if rows[x]["kind"] == "sampler" and doubts(rows[x]) == []]
+    if not fit:
+        none = "No sampler passed its own checks, so there is no reference to measure distance from"
+        return Reference(f"{before}{none}.")
+    chief = max(fit, key=lambda x: rows[x]["ess_bulk"])
+    told = f"{before}Distances are from {chief}, the sampler of this run that passes its own checks"
+    return _reference(told, judged[chief])
+
+
+def _reference(words: str, found: Judged) -> Reference:
+    error = 0.0 if found.held_out_mcse is None else float(found.held_out_mcse.mean())
+    words += f"; its own Monte-Carlo error is {error:.4f} nats a row."
+    return Reference(words, found.held_out, error)
+
+
+def refer(rows: dict[str, dict[str, Any]], judged: dict[str, Judged], found: Reference) -> None:
+    """Put into the rows how far each is from the reference, row by row, and the latter's error."""
+    if found.held_out is None:
+        return
+    for name, one in judged.items():
+        gap = float(np.abs(one.held_out - found.held_out).mean())
+        rows[name] |= {"distance": gap, "distance_error": found.error}
