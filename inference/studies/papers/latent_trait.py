@@ -351,6 +351,7 @@ def _posteriors(axes: Any, one: dict[str, Any]) -> None:
         bbox_to_anchor=(0.5, -0.16),
     )  # fmt: skip
     axes.set(xlabel="factor 1", ylabel="factor 2", aspect="equal")
+    axes.locator_params(nbins=5)
     axes.set_title(f"one datum of typical divergence, {away[chosen]:.2g} nats")
 
 
