@@ -46,7 +46,7 @@ def make(path: Path) -> Path:
     for number, (kind, source) in enumerate(cells(path.read_text())):
         made.cells.append(new[kind](source, id=f"cell-{number}"))
     place = {"metadata": {"path": str(FOLDER)}}
-    NotebookClient(made, timeout=1200, record_timing=False, resources=place).execute()
+    NotebookClient(made, timeout=3600, record_timing=False, resources=place).execute()
     made.metadata = nbformat.from_dict(METADATA)
     target = path.with_suffix(".ipynb")
     nbformat.write(made, target)
