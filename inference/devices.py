@@ -78,10 +78,9 @@ class Devices(NamedTuple):
 
     def place(self, progress: Any) -> Any:
         """The progress of a run, its fields by row dealt out, the rest everywhere."""
-        everywhere = NamedSharding(self.mesh, P())
 
         def put(by_row: bool, x: Array) -> Array:
-            return self.deal(x) if by_row else jax.device_put(x, everywhere)
+            return self.deal(x) if by_row else self.copy(x)
 
         return jax.tree.map(put, self._by_row(progress), progress)
 
@@ -126,6 +125,15 @@ class Devices(NamedTuple):
         shape = (size * self.mesh.size, *host.shape[1:])
         return jax.make_array_from_callback(shape, NamedSharding(self.mesh, self._spec(True)), part)
 
+    def copy(self, x: Array) -> Array:
+        """An array on every device, those of other processes too."""
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = self.copy(jax.random.key_data(x))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        host = np.asarray(x)
+        everywhere = NamedSharding(self.mesh, P())
+        return jax.make_array_from_callback(host.shape, everywhere, lambda index: host[index])
+
     def _spec(self, by_row: bool) -> P:
         return P(self.share.axis) if by_row else P()
 
@@ -164,9 +172,8 @@ def devices_of(
     share = Share(mesh.axis_names[0], num_data, -(-num_data // mesh.size))
     is_row = [x.shape[:1] == (num_data,) for x in arrays]
     devices = Devices([], is_row, static, tree, mesh, share, method.by_row)
-    everywhere = NamedSharding(mesh, P())
     placed = [
-        devices.deal(x) if mine else jax.device_put(jnp.asarray(x), everywhere)
+        devices.deal(x) if mine else devices.copy(jnp.asarray(x))
         for mine, x in zip(is_row, arrays, strict=True)
     ]
     return devices._replace(arrays=placed)

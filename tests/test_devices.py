@@ -1,0 +1,133 @@
+"""Rows dealt out to several devices, in one process and in two: the numbers of one device."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+
+import jax
+import numpy as np
+import pytest
+from jax import random
+
+from inference import EM, GibbsEM, TruncatedEM
+from ppl_models import binary_sparse_coding, noisy_or_network
+
+COMMON = """
+    import json, sys
+    import jax
+    import numpy as np
+    from jax import random
+    from inference import EM, BoundEM, ExactGradient, TruncatedEM
+    from ppl_models import binary_sparse_coding, combination_machine, latent_trait
+    from ppl_models.data import bars, prototypes
+
+    pixels = np.asarray(bars(random.key(1), 53, size=2).data)
+    bits = np.asarray(prototypes(random.key(0), copies=9, num_features=5, flip=0.2).data)
+
+    def worst(one, other):  # by site, of its largest entry
+        off = [abs(np.asarray(one[x]) - np.asarray(other[x])).max() for x in one]
+        return float(max(d / abs(np.asarray(one[x])).max() for d, x in zip(off, one)))
+"""
+
+EIGHT = (
+    COMMON
+    + """
+    mesh = jax.make_mesh((8,), ("data",))
+    folder = sys.argv[1]
+    np.save(f"{folder}/rows.npy", pixels)
+    stored = np.load(f"{folder}/rows.npy", mmap_mode="r")
+    cases = {
+        "EM": (EM(binary_sparse_coding, chunk_size=3), pixels, {"num_causes": 3}),
+        "EM on disk": (EM(binary_sparse_coding, chunk_size=3), stored, {"num_causes": 3}),
+        "TruncatedEM": (TruncatedEM(binary_sparse_coding, num_candidates=3), pixels,
+                        {"num_causes": 3}),
+        "BoundEM": (BoundEM(latent_trait), bits, {"num_factors": 1}),
+        "ExactGradient": (ExactGradient(combination_machine), bits, {"num_causes": 2}),
+    }
+    out = {}
+    for name, (method, data, settings) in cases.items():
+        one = method.run(random.key(0), 3, np.asarray(data), **settings)
+        many = method.run(random.key(0), 3, data, mesh=mesh, **settings)
+        memory = [abs(np.asarray(a, float) - np.asarray(b, float)).max() for a, b in zip(
+            jax.tree.leaves(getattr(one.state, "memory", None)),
+            jax.tree.leaves(getattr(many.state, "memory", None)), strict=True)]
+        out[name] = [worst(one.params, many.params),
+                     float(abs(many.losses / one.losses - 1).max()), float(max(memory, default=0))]
+    print(json.dumps(out))
+"""
+)
+
+TWO = (
+    """
+    import sys
+    import jax
+    jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+"""
+    + COMMON
+    + """
+    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    em = TruncatedEM(binary_sparse_coding, num_candidates=3)
+    many = em.run(random.key(0), 3, pixels, num_causes=3, mesh=mesh, checkpoint=sys.argv[3])
+    one = em.run(random.key(0), 3, pixels, num_causes=3)
+    print(json.dumps([jax.device_count(), jax.local_device_count(), worst(one.params, many.params),
+                      float(abs(many.losses / one.losses - 1).max())]))
+"""
+)
+
+
+def start(script, devices, *args):
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "CI": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), *map(str, args)],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def answer(process):
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err[-3000:]
+    return json.loads(out.splitlines()[-1])
+
+
+def test_eight_devices_give_the_numbers_of_one(tmp_path):
+    """53 and 27 rows do not divide by eight: some devices hold rows of others, not counted."""
+    for name, (params, losses, memory) in answer(start(EIGHT, 8, tmp_path)).items():
+        assert losses < 1e-5, name
+        assert params < 1e-5, name
+        assert memory < 1e-5, name
+
+
+def test_two_processes_give_the_numbers_of_one(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    processes = [start(TWO, 1, address, rank, tmp_path) for rank in range(2)]
+    for process in processes:
+        count, local, params, losses = answer(process)
+        assert (count, local) == (2, 1)
+        assert losses < 1e-5
+        assert params < 1e-5
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.npz"]
+
+
+def test_what_cannot_be_dealt_out_says_so():
+    mesh = jax.make_mesh((1,), ("data",))
+    rows = np.eye(4)
+    with pytest.raises(ValueError, match="GibbsEM keeps all rows on one device"):
+        GibbsEM(noisy_or_network).run(random.key(0), 1, rows, layers=(2,), mesh=mesh)
+    two = jax.make_mesh((1, 1), ("data", "model"))
+    with pytest.raises(ValueError, match="one axis, found"):
+        EM(binary_sparse_coding).run(random.key(0), 1, rows, num_causes=2, mesh=two)
+
+
+def test_a_mesh_of_one_device_changes_nothing():
+    rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    mesh = jax.make_mesh((1,), ("data",))
+    em = TruncatedEM(binary_sparse_coding, num_candidates=3)
+    one = em.run(random.key(0), 2, rows, num_causes=3)
+    other = em.run(random.key(0), 2, rows, num_causes=3, mesh=mesh)
+    np.testing.assert_allclose(one.params["weights"], other.params["weights"], atol=1e-6)
