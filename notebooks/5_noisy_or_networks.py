@@ -160,8 +160,8 @@ papers = by_hand if small else recipe.run(random.key(3), 20, data, layers=LAYERS
 show(study.network_figure, papers, data)
 
 # %% [markdown]
-# Here the recipe finds all ten lines, which is luck, as the figures over many sets below say, but one
-# of the four figures only: other top units are never on. Elsewhere a unit stands for two lines at
+# Here the recipe finds all ten lines, which is luck, as the counts over many sets below say, but of
+# the four figures only one: other top units are never on. Elsewhere a unit stands for two lines at
 # once and stays so, since to leave one of them would cost before it pays; more data do not help.
 # `GibbsSearch` learns the same way in a population whose stuck units are seeded anew, by what two
 # patterns have in common.
@@ -223,9 +223,9 @@ print(f"{shifts.features_found(network).sum()} of 16 local shifts have a unit of
 show(study.network_figure, by_hand, data) if small else show(shifts.network_figure, network, 0)
 
 # %% [markdown]
-# Above, each lower unit in the row of the top unit that turns it on; one is still a blend. Below, one
-# new pattern: by the children's word alone units of both directions are on (C); when the first term
-# of (7) counts too, those of the wrong direction are turned off (D). E shows the probabilities
+# Above, each lower unit in the row of the top unit that turns it on; one is still a blend. Below,
+# one new pattern: by the children's word alone units of both directions are on (C); when the first
+# term of (7) counts too, those of the wrong direction are turned off (D). E shows the probabilities
 # themselves. For 1000 new patterns, of which those count whose direction can be told at all:
 
 # %%
@@ -293,7 +293,7 @@ for annealing in (0,) if small else (0, 25):
     print(f"annealing {annealing:2d}: direction told {mean:.3f}, all four chains agree {agree:.3f}")
 
 # %% [markdown]
-# All four end in the same state of the top layer for half of the patterns only, and to anneal hardly
-# helps a single chain. What helps is to run several and to keep the best state by its log joint,
+# All four end in the same state of the top layer for half of the patterns only, and annealing
+# hardly helps a single chain. What helps is to run several and to keep the best state by its log joint,
 # which the program gives for nothing: so were the directions told with feedback above. While
 # learning, it is seeds for units that are stuck. Neither is in the paper; both are cheap.
