@@ -8,12 +8,14 @@ import pytest
 from jax import random
 
 import inference.studies.contenders
+from inference.anatomy import inspect
 from inference.cli import main
 from inference.studies.arviz import container, import_arviz, load, save
 from inference.studies.compare import compare
 from inference.studies.contenders import Contender, contenders
 from inference.studies.examples import MAKERS, example
 from inference.studies.keeping import load_comparison, method_groups, save_comparison
+from inference.studies.reference import Reference, of_the_run, refer
 from inference.symmetry import align
 from ppl_models import bernoulli_mixture, latent_trait
 
@@ -112,12 +114,17 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
     def stopped(*_):
         raise KeyboardInterrupt
 
+    def runaway(model, key, arguments, limits):
+        found, engine = real(inspect(model, *arguments))[0]["EM"].run(model, key, arguments, limits)
+        return found._replace(params={x: 1e9 + v for x, v in found.params.items()}), engine
+
     real = contenders
 
     def some(anatomy):
         found, refused = real(anatomy)
         return {
             "broken": Contender("broken", True, "point", broken),
+            "runaway": Contender("runaway", True, "point", runaway),
             "EM": found["EM"],
             "stopped": Contender("stopped", True, "point", stopped),
             "NUTS": found["NUTS"],
@@ -127,13 +134,49 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
     found = compare(bernoulli_mixture, DATA.values, None, **DATA.sizes)
     assert found.rows["broken"]["status"] == "failed"
     assert "it broke" in found.rows["broken"]["reason"]
+    assert "as large as 1e+09" in found.rows["runaway"]["reason"]
+    assert "runaway" not in found.held_out  # a likelihood lost to rounding is no score
     assert found.rows["EM"]["best"] and "NUTS" not in found.rows
     assert found.about["interrupted"]
+
+
+def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    real = contenders
+
+    def some(anatomy):
+        found = real(anatomy)[0]
+        return {"MAP": found["MAP"], "stopped": Contender("stopped", True, "point", stopped)}, {}
+
+    monkeypatch.setattr(inference.studies.contenders, "contenders", some)
+    out = tmp_path / "out"
+    assert main(["compare", "bernoulli_product", "--out", str(out)]) == 130
+    assert "MAP: best with" in capsys.readouterr().out
+    assert "was interrupted" in (out / "report.html").read_text()
+    assert load_comparison(out / "result.nc").rows["MAP"]["best"] and (out / "MAP.nc").is_file()
+
+
+def test_distances_are_from_a_sampler_with_its_own_error(compared):
+    """Of a chain of a hundred draws; the reference is nought from itself, and says who it is."""
+    found, kept = compared
+    if found.rows["NUTS"]["ess_bulk"] < 400:  # too short to be trusted: then nobody is
+        assert found.about["reference"].startswith("No sampler passed")
+    rows = {x: dict(found.rows[x], ess_bulk=900.0, rhat=1.0, rhat_parameters=1.0) for x in kept}
+    chief = of_the_run(rows, {x: kept[x] for x in ("NUTS",)}, Reference("The long chain broke."))
+    refer(rows, kept, chief)
+    assert chief.words.startswith("The long chain broke. Distances are from NUTS")
+    assert rows["NUTS"]["distance"] == 0.0 < rows["EM"]["distance"]
+    each = np.exp(kept["NUTS"].train)  # the error of a mean of hardly correlated draws
+    spread = each.std((0, 1)) / each.mean((0, 1)) / np.sqrt(each[..., 0].size)
+    assert 0.3 * spread.mean() < chief.error < 5 * spread.mean()
 
 
 def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys):
     for arguments, words in (
         (["latent_trait", "--budget", "0"], "--budget 0"),
+        (["latent_trait", "--reference", "0"], "--reference 0"),
         (["no_such_model"], "no program 'no_such_model'"),
         (["latent_trait", "--methods", "NUTZ"], "no method 'NUTZ'"),
         (["latent_trait", "--out", str(tmp_path / "a" / "b")], "there is no folder"),
