@@ -280,7 +280,7 @@ import_arviz().summary(draws["NUTS"], group="sample_stats", var_names=["lp"])
 
 # %%
 program = condition(noisy_or_network, data=network)
-for annealing in (0,) if small else (0, 25):
+for annealing in () if small else (0, 25):
     kernel = BinaryGibbs(program, annealing=annealing)
     chains = MCMC(
         kernel, num_warmup=24, num_samples=1, num_chains=4, chain_method="vectorized",
@@ -294,6 +294,6 @@ for annealing in (0,) if small else (0, 25):
 
 # %% [markdown]
 # All four end in the same state of the top layer for half of the patterns only, and annealing
-# hardly helps a single chain. What helps is to run several and to keep the best state by its log joint,
-# which the program gives for nothing: so were the directions told with feedback above. While
+# hardly helps a single chain. What helps is to run several and to keep the best state by its log
+# joint, which the program gives for nothing: so were the directions told with feedback above. While
 # learning, it is seeds for units that are stuck. Neither is in the paper; both are cheap.
