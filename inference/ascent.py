@@ -22,7 +22,7 @@ from inference.local import Params, Structure, log_prior
 from inference.methods.em import CHUNK_FLOATS, Posterior, start_params
 from inference.partition import normalizer
 from inference.reader import Reader, examined, open_program
-from inference.rows import Arguments, Rows, compiled, map_over_chunks, sum_over_chunks
+from inference.rows import Arguments, Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
 from inference.states import AllStates
 from inference.tables import Table
 
@@ -99,15 +99,13 @@ def open_climb(
 
 def _chunk_rows(wanted: int | None, reader: Reader, rows: Rows, affine: bool) -> int:
     if wanted is not None:
-        if wanted < 1:
-            raise ValueError(f"chunk_size must be at least 1, found {wanted}")
-        return min(wanted, rows.num_data)
+        return chunk_limit(wanted, rows)
     width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
     each = reader.anatomy.num_bits + (0 if affine else width)
     if reader.structure is not Structure.LINEAR:
         # Reverse mode keeps what the program made of every state.
         each = _num_states(reader) * (1 if reader.structure.shared else width)
-    return max(1, min(rows.num_data, CHUNK_FLOATS // (4 * each)))
+    return chunk_limit(max(1, CHUNK_FLOATS // (4 * each)), rows)
 
 
 def _states(reader: Reader) -> Any:

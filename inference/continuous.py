@@ -26,7 +26,7 @@ from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.gaussian import invert, log_normal, root
 from inference.local import Params, Structure, hessians, linear_part, log_joint, row_function
 from inference.reader import check_data
-from inference.rows import Arguments, Rows, compiled, map_over_chunks, rows_of
+from inference.rows import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
 
 CHUNK_FLOATS = 1 << 21  # 8 MiB in float32: fits a cache, whatever the number of rows
 
@@ -212,13 +212,10 @@ def moments(points: Array, probability: Array) -> tuple[Array, Array]:
     return mean, jnp.einsum("sn,snq,snr->nqr", probability, away, away)
 
 
-def chunk_of(wanted: int | None, floats: int, num_data: int) -> int:
+def chunk_of(wanted: int | None, floats: int, rows: Rows) -> int:
     """How many rows to read at a time, each taking `floats` numbers."""
-    if wanted is not None:
-        if wanted < 1:
-            raise ValueError(f"chunk_size must be at least 1, found {wanted}")
-        return min(wanted, num_data)
-    return max(1, min(num_data, CHUNK_FLOATS // max(floats, 1)))
+    fitting = max(1, CHUNK_FLOATS // max(floats, 1))
+    return chunk_limit(fitting if wanted is None else wanted, rows)
 
 
 def width(rows: Rows) -> int:
@@ -249,7 +246,7 @@ def by_quadrature(
 ) -> FactorPosterior:
     """The posterior of every row by quadrature about its mode, found from nought."""
     rule = gauss_hermite(reader.num_factors, num_nodes)
-    size = chunk_of(chunk_size, len(rule.points) * width(rows), rows.num_data)
+    size = chunk_of(chunk_size, len(rule.points) * width(rows), rows)
 
     def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
         del extra, start

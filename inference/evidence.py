@@ -211,7 +211,7 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
     coarse = gauss_hermite(reader.num_factors, max(3, 2 * num_nodes // 3))
     # One run of the program on the points of both.
     both = Rule(*map(jnp.concatenate, zip(fine, coarse, strict=True)))
-    size = chunk_of(None, len(both.points) * width(rows), rows.num_data)
+    size = chunk_of(None, len(both.points) * width(rows), rows)
 
     def function(params: Params, rows: Rows) -> Evidence:
         def chunk(arguments: Arguments, extra: None, start: Array) -> Evidence:
@@ -236,7 +236,7 @@ def _sampled(reader: FactorReader, rows: Rows, num_draws: int) -> Likelihood:
     The wide ones bound the weights where the posterior has heavier tails than its peak suggests.
     """
     count = reader.num_factors
-    size = chunk_of(None, num_draws * width(rows), rows.num_data)
+    size = chunk_of(None, num_draws * width(rows), rows)
     num_wide = max(1, num_draws // 10)
     scale = jnp.where(jnp.arange(num_draws) < num_wide, 3.0, 1.0)[:, None, None]
     share = num_wide / num_draws

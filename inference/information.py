@@ -60,7 +60,7 @@ def standard_errors(
     reader, rows = open_factors(model, args, kwargs, None)
     rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
     params = {name: jnp.asarray(value, float) for name, value in params.items()}
-    size = chunk_of(chunk_size, len(rule.points) * width(rows), rows.num_data)
+    size = chunk_of(chunk_size, len(rule.points) * width(rows), rows)
 
     def compute(rows: Rows, params: Params) -> Array:
         return _information(reader, rule, size, rows, params)
@@ -86,7 +86,7 @@ def many_standard_errors(
     """
     reader, rows = open_factors(model, (data[0],), kwargs, None)
     rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
-    size = chunk_of(None, len(rule.points) * width(rows), rows.num_data)
+    size = chunk_of(None, len(rule.points) * width(rows), rows)
     hollow = rows._replace(leaves=())
 
     def one(params: Params, table: Array) -> Array:

@@ -35,7 +35,7 @@ def modes(model: Callable, params: Params, args: tuple, kwargs: dict[str, Any]) 
     reader, rows = open_factors(model, args, kwargs, None)
 
     def each(rows: Rows, params: Params) -> Array:
-        size = chunk_of(None, width(rows), rows.num_data)
+        size = chunk_of(None, width(rows), rows)
 
         def climb_chunk(arguments: Arguments, extra: None, start: Array) -> Array:
             del extra, start
@@ -58,7 +58,7 @@ def laplace(
     draws = random.normal(random.key(0), (num_draws, reader.num_factors))
 
     def each(rows: Rows, params: Params, draws: Array) -> FactorPosterior:
-        size = chunk_of(None, num_draws * width(rows), rows.num_data)
+        size = chunk_of(None, num_draws * width(rows), rows)
         local = reader.at(size)
         peak = jnp.zeros_like(draws[:1])
         at_mode = Rule(peak, -log_normal(peak))

@@ -93,6 +93,19 @@ class Rows(NamedTuple):
         return jax.tree.unflatten(self.tree, merged)
 
 
+MOST_ROWS = 1 << 14
+"""Rows of a chunk at most, on a CPU: there XLA adds up a product's terms one after the other, and
+of a million float32 terms it loses two digits."""
+
+
+def chunk_limit(wanted: int, rows: Rows) -> int:
+    """The size of a chunk of which `wanted` rows would fit."""
+    if wanted < 1:
+        raise ValueError(f"chunk_size must be at least 1, found {wanted}")
+    most = MOST_ROWS if jax.default_backend() == "cpu" else wanted
+    return min(wanted, most, rows.num_data)
+
+
 def rows_of(
     anatomy: Anatomy, args: tuple, kwargs: dict, by_row: tuple[bool, ...] | None = None
 ) -> Rows:

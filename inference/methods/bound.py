@@ -121,7 +121,7 @@ class BoundEM(Algorithm):
         reader, rows = open_factors(self.model, args, kwargs, self.plate)
         columns = regressions_of(self.model, args, kwargs)
         prior = prior_of(reader, rows, self.prior)
-        size = chunk_of(self.chunk_size, width(rows), rows.num_data)
+        size = chunk_of(self.chunk_size, width(rows), rows)
         program = bounded_program(reader, rows) if columns is None else None
 
         def visit_anew(params: Params, memory: Any) -> Visit:
@@ -209,7 +209,7 @@ class BoundEM(Algorithm):
         rounds: int,
     ) -> tuple[Array, Array, Array]:
         """Rounds of (8), (6), (7) for all rows: mean, covariance, log of the bound."""
-        size = chunk_of(self.chunk_size, width(rows), rows.num_data)
+        size = chunk_of(self.chunk_size, width(rows), rows)
 
         def summarise(arguments: Arguments, memory: Any, start: Array) -> Any:
             del start

@@ -15,7 +15,7 @@ from inference.expectation import Candidates, Expectation
 from inference.gradient import gradient_runs, gradient_step
 from inference.local import Params, Structure, log_prior, prior_draw
 from inference.reader import Reader, open_program
-from inference.rows import Rows, compiled, map_over_chunks, sum_over_chunks
+from inference.rows import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
 from inference.states import AllStates, AtMost, StateSet
 from inference.tables import Table
 from inference.updates import ClosedForm, closed_form
@@ -200,9 +200,7 @@ def chunk_rows(
 ) -> int:
     """How many rows to read at a time, if the program is run on `num_runs` states of each."""
     if wanted is not None:
-        if wanted < 1:
-            raise ValueError(f"chunk_size must be at least 1, found {wanted}")
-        return min(wanted, rows.num_data)
+        return chunk_limit(wanted, rows)
     width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves) + reader.anatomy.num_bits
     # A quadratic form costs a number per state; a run of the program also one per observed value.
     # A Hessian of each datum's own takes a run for each bit.
@@ -211,7 +209,7 @@ def chunk_rows(
     elif reader.structure is Structure.PER_DATUM:
         num_runs = max(num_runs, reader.anatomy.num_bits)
     floats = num_states + width * (1 + num_runs)
-    return max(1, min(rows.num_data, CHUNK_FLOATS // floats))
+    return chunk_limit(max(1, CHUNK_FLOATS // floats), rows)
 
 
 def _memory(sets: Any, reader: Reader) -> Any:

@@ -183,7 +183,7 @@ class MonteCarloEM(Algorithm):
     def _size(self, reader: FactorReader, rows: Rows, columns: Regressions | None) -> int:
         del reader
         each = self.num_draws if columns is not None else self.num_draws * width(rows)
-        return chunk_of(self.chunk_size, each + width(rows), rows.num_data)
+        return chunk_of(self.chunk_size, each + width(rows), rows)
 
     def _weigh(
         self,

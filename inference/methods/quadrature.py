@@ -136,8 +136,8 @@ class QuadratureEM(Algorithm):
         rule = gauss_hermite(reader.num_factors, self._nodes(reader))
         columns = regressions_of(self.model, args, kwargs)
         prior = prior_of(reader, rows, self.prior)
-        size = chunk_of(self.chunk_size, len(rule.points) * width(rows), rows.num_data)
-        mode_size = chunk_of(self.chunk_size, width(rows), rows.num_data)
+        size = chunk_of(self.chunk_size, len(rule.points) * width(rows), rows)
+        mode_size = chunk_of(self.chunk_size, width(rows), rows)
 
         def expect(local: FactorReader, params: Params, arguments: Arguments, modes: Any) -> Any:
             if not self._remembers(rows):
