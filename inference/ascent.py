@@ -58,7 +58,7 @@ class Climb(NamedTuple):
 
         def part(arguments: Arguments, extra: None, fresh: Array) -> tuple[Array, Params]:
             del extra
-            total = lambda p: fresh @ self.evidence(local, p, arguments)  # noqa: E731
+            total = lambda p: jnp.sum(fresh * self.evidence(local, p, arguments))  # noqa: E731
             return jax.value_and_grad(total)(params)
 
         return sum_over_chunks(part, self.rows, self.chunk_size, None)

@@ -16,6 +16,7 @@ from inference.gaussian import invert, with_one
 from inference.levels import first, log_sum, softmax
 from inference.local import Params
 from inference.regressions import Regressions, Responses, Sums
+from inference.rows import over_rows
 
 
 def bound_at_bias(
@@ -94,9 +95,9 @@ def gaussian_sums(
     outer = moments[:, :, None] * moments[:, None, :]
     size = mean.shape[-1]
     outer = outer.at[:, :size, :size].add(covariance)
-    bend = (omega.T @ outer.reshape(len(mean), -1)).reshape(-1, size + 1, size + 1)
-    around = (omega.T @ covariance.reshape(len(mean), -1)).reshape(-1, size, size)
-    slope = residual.T @ moments
+    bend = over_rows(omega, outer.reshape(len(mean), -1)).reshape(-1, size + 1, size + 1)
+    around = over_rows(omega, covariance.reshape(len(mean), -1)).reshape(-1, size, size)
+    slope = over_rows(residual, moments)
     slope = slope.at[:, :size].add(-jnp.einsum("pqr,rp->pq", around, params["weights"]))
     at = slice(len(columns.layout.real))
     power = (responses.target - centre)[:, at] ** 2 + spread[:, at]

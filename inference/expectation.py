@@ -19,7 +19,7 @@ from jax.scipy.special import logsumexp
 from inference.anatomy import ProgramError
 from inference.local import Params, Structure
 from inference.reader import Form, Reader
-from inference.rows import Arguments
+from inference.rows import Arguments, over_rows
 from inference.states import AtMost
 
 Select = Callable[..., Array]
@@ -198,13 +198,14 @@ def _moments(
         mean = alone.at[each, indices].set(inner)
 
     def second_moment(weights: Array) -> Array:
+        total = lambda x: over_rows(weights[:, None], x)[0]  # noqa: E731
         if outside is None:
-            upper = jnp.zeros((num_bits, num_bits)).at[first, second].set(weights @ pairs)
+            upper = jnp.zeros((num_bits, num_bits)).at[first, second].set(total(pairs))
         else:
             where = indices[:, first] * num_bits + indices[:, second]
             flat = jnp.zeros(num_bits * num_bits).at[where].add(weights[:, None] * pairs)
             upper = flat.reshape(num_bits, num_bits)
-        return upper + upper.T + jnp.diag(weights @ mean)
+        return upper + upper.T + jnp.diag(total(mean))
 
     def weighted() -> tuple[Array, Array]:
         if alone is None:

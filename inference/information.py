@@ -110,7 +110,7 @@ def _information(reader: FactorReader, rule: Rule, size: int, rows: Rows, params
         # The nodes stay where the parameters at hand put them: the sum is smooth in the others.
         moved = about_modes(reader.at(size), params, arguments, modes, rule)
         moved = jax.lax.stop_gradient(moved)
-        return fresh @ weigh(reader.at(size), space.build(vector), arguments, moved)[0]
+        return jnp.sum(fresh * weigh(reader.at(size), space.build(vector), arguments, moved)[0])
 
     point = space.flatten(params)
 

@@ -14,6 +14,7 @@ from inference.gaussian import with_one
 from inference.levels import first, log_sum
 from inference.local import Params
 from inference.regressions import Regressions, Responses, Sums
+from inference.rows import over_rows
 
 
 def point_sums(
@@ -32,9 +33,9 @@ def point_sums(
         weight = weight * responses.seen
     moments = with_one(points).reshape(-1, size + 1)
     outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(moments), -1)
-    flat = lambda x: (x * weight).reshape(-1, x.shape[-1]).T  # noqa: E731
-    total = flat(slope + columns.mixed(responses.target)) @ moments
-    bends = [(flat(x) @ outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
+    flat = lambda x: (x * weight).reshape(-1, x.shape[-1])  # noqa: E731
+    total = over_rows(flat(slope + columns.mixed(responses.target)), moments)
+    bends = [over_rows(flat(x), outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
     at = slice(len(columns.layout.real))
     seen = jnp.broadcast_to(weight, centre.shape)[..., at]
     power = jnp.sum((responses.target - centre)[..., at] ** 2 * seen, (0, 1))

@@ -11,7 +11,7 @@ from inference.expectation import Expectation
 from inference.handlers import table_of
 from inference.local import Params
 from inference.reader import Reader
-from inference.rows import Arguments
+from inference.rows import Arguments, over_rows
 from inference.states import StateSet
 
 
@@ -55,7 +55,7 @@ def expectation_over(
     def second(weights: Array) -> Array:
         heavy = (probability * weights)[..., None] * values
         bits = values.shape[-1]
-        return heavy.reshape(-1, bits).T @ values.reshape(-1, bits)
+        return over_rows(heavy.reshape(-1, bits), values.reshape(-1, bits))
 
     def best() -> Array:
         chosen = jnp.argmax(logits, axis=0)[None, :, None]

@@ -20,7 +20,7 @@ from jax.scipy.special import gammaln, logsumexp
 
 from inference.expectation import Expectation
 from inference.local import Params
-from inference.rows import Arguments
+from inference.rows import Arguments, over_rows
 from ppl_models import bernoulli_mixture, binary_sparse_coding, real_combination_machine
 
 
@@ -70,9 +70,9 @@ class SparseCodingUpdate:
             "count": weights.sum(),
             "cells": cells,
             "active": heavy.sum(),
-            "cross": heavy.T @ data,  # Σ ⟨s⟩ yᵀ, (H, D)
+            "cross": over_rows(heavy, data),  # Σ ⟨s⟩ yᵀ, (H, D)
             "second": second,
-            "power": weights @ jnp.sum(data * data, axis=1),
+            "power": jnp.sum(weights * jnp.sum(data * data, axis=1)),
         }
 
     def maximise(self, params: Params, statistics: Any) -> Params:
@@ -143,7 +143,7 @@ class MixtureUpdate:
         member = jax.nn.one_hot(states[..., 0], self.num_components)  # (S, n or 1, K)
         heavy = ((probability * weights)[..., None] * member).sum(0).T
         # A GPU multiplies with ten bits unless told otherwise: a probability could exceed 1.
-        sums = partial(jnp.matmul, heavy, precision="highest")
+        sums = partial(over_rows, heavy.T, precision="highest")
         return {"count": heavy.sum(1), "ones": sums(data * seen), "seen": sums(seen)}
 
     def maximise(self, params: Params, statistics: Any) -> Params:
@@ -166,7 +166,11 @@ class OneUnitUpdate:
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         data = arguments[0][0] if arguments[0] else arguments[1]["data"]
         heavy = posterior.mean[:, 0] * weights
-        return {"count": weights.sum(), "active": heavy.sum(), "cross": heavy @ data}
+        return {
+            "count": weights.sum(),
+            "active": heavy.sum(),
+            "cross": over_rows(heavy[:, None], data)[0],
+        }
 
     def maximise(self, params: Params, statistics: Any) -> Params:
         del params

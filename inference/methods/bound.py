@@ -136,7 +136,7 @@ class BoundEM(Algorithm):
                 )  # fmt: skip
                 responses = columns.responses(arguments)
                 sums = gaussian_sums(columns, params, responses, mean, covariance, fresh)
-                return fresh @ evidence, sums
+                return jnp.sum(fresh * evidence), sums
 
             total, sums = sum_over_chunks(summarise, rows, size, None)
             loss = -total if prior is None else -total - prior(params)
@@ -150,10 +150,10 @@ class BoundEM(Algorithm):
             def summarise(arguments: Arguments, extra: Any, fresh: Array) -> Any:
                 mean, covariance, evidence = extra
                 if columns is None:
-                    return fresh @ evidence, ()
+                    return jnp.sum(fresh * evidence), ()
                 responses = columns.responses(arguments)
                 sums = gaussian_sums(columns, params, responses, mean, covariance, fresh)
-                return fresh @ evidence, sums
+                return jnp.sum(fresh * evidence), sums
 
             total, sums = sum_over_chunks(summarise, rows, size, found)
             loss = -total if prior is None else -total - prior(params)

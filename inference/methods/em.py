@@ -34,7 +34,14 @@ class EMState(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    """The posterior of each datum, and how far it can be trusted."""
+    """The posterior of each datum, and how far it can be trusted.
+
+    >>> from ppl_models import bernoulli_mixture
+    >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
+    >>> posterior = EM(bernoulli_mixture).posterior(params, jnp.array([[1]]), num_components=2)
+    >>> posterior.best.tolist(), round(float(jnp.exp(posterior.evidence[0])), 4)
+    ([[0]], 0.5)
+    """
 
     mean: Array  # (num_data, num_bits) ⟨s⟩; sites in the order of the program
     best: Array  # (num_data, num_bits) the most probable state
@@ -112,7 +119,7 @@ class EM(Algorithm):
         def summarise(arguments: Any, memory: Any, fresh: Array) -> Any:
             posterior = sets.expect(chunk_reader, state.params, arguments, memory)
             sums = m_step.statistics(posterior, fresh, arguments) if m_step is not None else ()
-            return fresh @ posterior.evidence, sums
+            return jnp.sum(fresh * posterior.evidence), sums
 
         evidence, statistics = sum_over_chunks(summarise, rows, size, memory)
         if m_step is not None:

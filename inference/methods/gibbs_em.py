@@ -46,7 +46,16 @@ class GibbsEMState(NamedTuple):
 
 
 class GibbsPosterior(NamedTuple):
-    """What chains of Gibbs sampling say of each row."""
+    """What chains of Gibbs sampling say of each row.
+
+    >>> from ppl_models import noisy_or_network
+    >>> params = {"weights_1": jnp.full((2, 3), 0.5), "leak_0": jnp.full(3, 0.1),
+    ...           "leak_1": jnp.full(2, 0.5)}
+    >>> em = GibbsEM(noisy_or_network)
+    >>> posterior = em.posterior(params, jnp.ones((4, 3)), layers=(2,))
+    >>> posterior.mean.shape, posterior.log_joint.shape
+    ((4, 2), (4,))
+    """
 
     mean: Array  # (num_data, num_bits) ⟨s⟩; sites in the order of the program
     error: Array  # (num_data, num_bits) its standard error, from how far the chains disagree

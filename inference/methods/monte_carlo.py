@@ -44,7 +44,7 @@ from inference.gradient import gradient_step
 from inference.local import Params
 from inference.point_regressions import natural_form, shared_log_likelihood, shared_sums
 from inference.regressions import Regressions, regressions_of
-from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
+from inference.rows import Arguments, Rows, map_over_chunks, over_rows, sum_over_chunks
 
 
 class MonteCarloEM(Algorithm):
@@ -128,14 +128,14 @@ class MonteCarloEM(Algorithm):
                     reader.at(size), columns, params, arguments, points
                 )
                 if columns is None:
-                    return fresh @ evidence, ()
+                    return jnp.sum(fresh * evidence), ()
                 target, seen = columns.responses(arguments)
                 heavy = probability * fresh
                 weight = heavy.sum(1)[:, None] if seen is None else heavy @ seen
                 at = slice(len(columns.layout.real))
                 count = fresh[:, None] if seen is None else fresh[:, None] * seen[:, at]
                 square = jnp.sum(target[:, at] ** 2 * count, 0)
-                return fresh @ evidence, (heavy @ target, weight, square)
+                return jnp.sum(fresh * evidence), (over_rows(heavy.T, target), weight, square)
 
             evidence, sums = sum_over_chunks(summarise, rows, size, None)
             loss = -evidence if prior is None else -evidence - prior(params)

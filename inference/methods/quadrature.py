@@ -166,10 +166,10 @@ class QuadratureEM(Algorithm):
             def summarise(arguments: Arguments, modes: Any, fresh: Array) -> Any:
                 evidence, points, probability = expect(reader.at(size), params, arguments, modes)
                 if columns is None:
-                    return fresh @ evidence, ()
+                    return jnp.sum(fresh * evidence), ()
                 responses = columns.responses(arguments)
                 sums = point_sums(columns, params, responses, points, probability * fresh)
-                return fresh @ evidence, sums
+                return jnp.sum(fresh * evidence), sums
 
             evidence, sums = sum_over_chunks(summarise, rows, size, modes)
             loss = -evidence if prior is None else -evidence - prior(params)

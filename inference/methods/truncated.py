@@ -27,6 +27,11 @@ class Cut(NamedTuple):
 
     All data up to step `begin`, then linearly fewer, from step `end` on only the N·A(π) of highest
     evidence, as many as are expected to have at most `max_active` causes.
+
+    >>> from ppl_models import binary_sparse_coding
+    >>> em = TruncatedEM(binary_sparse_coding, max_active=2, num_candidates=3, cut=Cut(2, 4))
+    >>> em.cut
+    Cut(begin=2, end=4, sparsity='sparsity')
     """
 
     begin: int = 20
@@ -143,7 +148,7 @@ class TruncatedEM(Algorithm):
                 weights = self._weights(params, state.step, posterior.evidence, num_bits)
             heavy = fresh if weights is None else weights * fresh
             sums = m_step.statistics(posterior, heavy, arguments) if m_step is not None else ()
-            return fresh @ posterior.evidence, sums
+            return jnp.sum(fresh * posterior.evidence), sums
 
         evidence, statistics = sum_over_chunks(summarise, rows, size, (weights, memory))
         if m_step is not None:
