@@ -71,6 +71,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--option", metavar="NAME=VALUE", action="append", default=[], type=setting, help=words
     )
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", help="save the state there; the same command goes on from it"
+    )
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="most seconds of running")
     parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
 
@@ -162,8 +165,9 @@ def _fit(
                  "losses": -best.scores}  # fmt: skip
         return {x: np.asarray(v)[None, None] for x, v in best.params.items()}, facts
     result = engine.run(
-        key, namespace.steps, data, tolerance=1e-7, budget=namespace.budget, **given.kwargs
-    )
+        key, namespace.steps, data, tolerance=1e-7, budget=namespace.budget,
+        checkpoint=namespace.checkpoint, **given.kwargs,
+    )  # fmt: skip
     facts = {x: getattr(result, x) for x in ("seconds", "compile_seconds", "reason", "losses")}
     return {x: np.asarray(v)[None, None] for x, v in result.params.items()}, facts
 
