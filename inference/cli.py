@@ -30,6 +30,7 @@ COMMANDS = (
     "inference.studies.ranking",
     "inference.studies.reproduce",
     "inference.studies.map",
+    "inference.studies.benching",
 )
 """The modules of the commands, in the order of the help."""
 

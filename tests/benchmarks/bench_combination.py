@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +25,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax, random
+from measuring import cpu_of, fitted, rival, timed, true_row
 from scipy.special import logsumexp
 
+from inference import EM, likelihood
 from inference.methods.gradient import ExactGradient
-from ppl_models import combination_machine
+from inference.restarts import Restarts
+from ppl_models import bernoulli_mixture, combination_machine
 from ppl_models.data import combination_target
 
-STEPS, UNITS = 1000, 10
+STEPS, UNITS, STARTS = 1000, 10, 4
 
 
 def bits_a_bit(log_likelihood: np.ndarray, width: int) -> float:
@@ -49,21 +50,12 @@ def exact_gradient(train: jax.Array, test: jax.Array, repeats: int = 5) -> dict[
         step = lambda state, _: method.update(state, train, num_causes=UNITS)  # noqa: E731
         return lax.scan(step, state, None, length=STEPS)
 
-    began = time.process_time()
-    compiled = jax.jit(run).lower(state, train).compile()
-    compile_seconds = time.process_time() - began
-    jax.block_until_ready(compiled(state, train))
-    processor, wall = [], []
-    for _ in range(repeats):
-        began, clock = time.process_time(), time.perf_counter()
-        end, _ = jax.block_until_ready(compiled(state, train))
-        processor.append(time.process_time() - began)
-        wall.append(time.perf_counter() - clock)
+    (end, _), taken = timed(jax.jit(run), state, train, repeats=repeats)
     each = method.log_likelihood(end.params, test, num_causes=UNITS)
     return {
-        "processor_seconds": statistics.median(processor),
-        "seconds": statistics.median(wall),
-        "compile_processor_seconds": compile_seconds,
+        "processor_seconds": taken.cpu,
+        "seconds": taken.wall,
+        "compile_processor_seconds": taken.compile,
         "test_log_loss": bits_a_bit(np.asarray(each), test.shape[1]),
     }
 
@@ -87,9 +79,7 @@ def scikit_learn(train: np.ndarray, test: np.ndarray) -> dict[str, float]:
         rbm = BernoulliRBM(
             n_components=UNITS, learning_rate=rate, batch_size=100, n_iter=200, random_state=0
         )
-        began = time.process_time()
-        rbm.fit(train)
-        seconds = time.process_time() - began
+        _, seconds = cpu_of(lambda: rbm.fit(train))  # noqa: B023
         loss = bits_a_bit(rbm_log_likelihood(rbm, test), test.shape[1])
         found.append({"processor_seconds": seconds, "test_log_loss": loss, "learning_rate": rate})
     return min(found, key=lambda one: one["test_log_loss"])
@@ -100,19 +90,84 @@ def large(train: jax.Array, units: int, repeats: int = 3) -> dict[str, float]:
     method = ExactGradient(combination_machine)
     state = method.init(random.key(0), train, num_causes=units)
     step = jax.jit(lambda state, train: method.update(state, train, num_causes=units))
-    state, _ = jax.block_until_ready(step(state, train))
-    processor, wall = [], []
-    for _ in range(repeats):
-        began, clock = time.process_time(), time.perf_counter()
-        state, _ = jax.block_until_ready(step(state, train))
-        processor.append(time.process_time() - began)
-        wall.append(time.perf_counter() - clock)
+    _, taken = timed(step, state, train, repeats=repeats)
     return {
         "units": units,
         "states": 2**units,
-        "seconds_a_step": statistics.median(wall),
-        "processor_seconds_a_step": statistics.median(processor),
+        "seconds_a_step": taken.wall,
+        "processor_seconds_a_step": taken.cpu,
     }
+
+
+def nats_a_row(bits: float, width: int) -> float:
+    return -bits * width * np.log(2)
+
+
+def combination(full: bool) -> dict[str, Any]:
+    """Combination machine: exact gradient steps, beside scikit-learn's BernoulliRBM."""
+    truth = combination_target(random.key(0))
+    test = combination_target(random.key(1)).data
+    width = test.shape[1]
+    exact = ExactGradient(combination_machine)
+    known = exact.log_likelihood(
+        {"weights": truth.weights, "bias": truth.bias}, test, num_causes=UNITS
+    )
+    ours = exact_gradient(truth.data, test, 5 if full else 1)
+
+    def by_machine() -> dict[str, float]:
+        found = scikit_learn(np.asarray(truth.data), np.asarray(test))
+        nats = nats_a_row(found["test_log_loss"], width)
+        return {"cpu": found["processor_seconds"], "log_likelihood": nats}
+
+    return {
+        "title": f"combination: {len(test)} × {width} bits of a machine of {UNITS} units; "
+        f"nats of {len(test)} others, exact",
+        "rows": [
+            true_row({"log_likelihood": float(known.mean())}),
+            {
+                "method": f"ExactGradient, {STEPS} steps",
+                "cpu": ours["processor_seconds"],
+                "compile": ours["compile_processor_seconds"],
+                "log_likelihood": nats_a_row(ours["test_log_loss"], width),
+            },
+            rival("scikit-learn", "BernoulliRBM, 200 epochs, best of 3 rates", by_machine),
+        ],
+    }
+
+
+def mixture(full: bool) -> dict[str, Any]:
+    """Mixture of Bernoullis: EM, beside stepmix."""
+    count, num_data = 10, 40_000 if full else 4000
+    train = combination_target(random.key(0), num_data).data
+    test = combination_target(random.key(1), num_data).data
+    evidence = likelihood(bernoulli_mixture, test, num_components=count)
+
+    def judge(params: Any) -> dict[str, float]:
+        return {"log_likelihood": float(evidence(params).value.mean())}
+
+    def by_stepmix() -> dict[str, float]:
+        from stepmix.stepmix import StepMix
+
+        method = StepMix(
+            count, measurement="binary", random_state=0, n_init=STARTS, max_iter=100, progress_bar=0
+        )
+        found, cpu = cpu_of(lambda: method.fit(np.asarray(train)))
+        params = found.get_parameters()
+        known = {"mixing": params["weights"], "probs": params["measurement"]["pis"]}
+        return {"cpu": cpu, **judge(jax.tree.map(lambda x: jnp.asarray(x, float), known))}
+
+    em = Restarts(EM(bernoulli_mixture), STARTS)
+    return {
+        "title": f"mixture: {num_data} × {train.shape[1]} bits, {count} components; "
+        f"best of {STARTS} starts; nats of {num_data} others",
+        "rows": [
+            fitted("EM", em, 100, train, judge, num_components=count),
+            rival("stepmix", "at most 100 steps", by_stepmix),
+        ],
+    }
+
+
+BENCHMARKS = {"combination": combination, "mixture": mixture}
 
 
 def main() -> None:

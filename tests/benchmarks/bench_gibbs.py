@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +23,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import lax, random
+from measuring import rival, row, timed
 from numpyro.diagnostics import effective_sample_size
 from numpyro.handlers import condition
 from numpyro.infer.util import log_density
 
-from inference import BinaryGibbs, GibbsEM
+from inference import EM, BinaryGibbs, GibbsEM
 from inference.studies.papers.noisy_or_lines import true_network
 from ppl_models import noisy_or_network
 from ppl_models.data import lines
@@ -37,20 +37,6 @@ from ppl_models.distributions import NoisyOr
 LAYERS = (10, 5)
 # Softer than the network that draws lines without a flaw, so that bits change in all rows.
 SOFT = {name: jnp.clip(value, 0.05, 2.0) for name, value in true_network().items()}
-
-
-def timed(function, *inputs):
-    """CPU and wall seconds of a call that was made before, and seconds of that first one."""
-    began = time.perf_counter()
-    jax.block_until_ready(function(*inputs))
-    first = time.perf_counter() - began
-    cpu, wall = time.process_time(), time.perf_counter()
-    jax.block_until_ready(function(*inputs))
-    return {
-        "cpu": time.process_time() - cpu,
-        "wall": time.perf_counter() - wall,
-        "compile": first,
-    }
 
 
 def sweeps_of(kernel, count, data):
@@ -92,7 +78,7 @@ def updates(num_data=1000, sweeps=20):
     out = {}
     for name, by_network in (("equations (6), (7)", True), ("two readings a bit", False)):
         run, state = sweeps_of(BinaryGibbs(model, by_network=by_network), sweeps, data)
-        out[name] = timed(run, state)
+        out[name] = timed(run, state)[1]._asdict()
         out[name]["updates a cpu second"] = bits * sweeps / out[name]["cpu"]
     if not hasattr(numpyro.infer, "DiscreteGibbs"):
         return {**out, "DiscreteGibbs": "NumPyro 0.22 brought it"}
@@ -100,7 +86,7 @@ def updates(num_data=1000, sweeps=20):
     # sweep of 1000 rows is 15 000 of them.
     plates = condition(by_plates, data=SOFT)
     run, state = sweeps_of(numpyro.infer.DiscreteGibbs(plates), 1, data)
-    out["DiscreteGibbs"] = timed(run, state)
+    out["DiscreteGibbs"] = timed(run, state)[1]._asdict()
     out["DiscreteGibbs"]["updates a cpu second"] = bits / out["DiscreteGibbs"]["cpu"]
     slow = out["DiscreteGibbs"]["updates a cpu second"]
     for name in ("equations (6), (7)", "two readings a bit"):
@@ -146,36 +132,6 @@ def same(num_data=6, draws=2000, chains=4):
     }
 
 
-def linear(sweeps=10):
-    """CPU seconds a sweep by rows, and by edges of one layer: the exponent is one if linear."""
-    out = {}
-    for name, sizes in (
-        ("rows", [(n, 50, 20) for n in (2000, 8000, 32000)]),
-        ("edges", [(4000, d, 20) for d in (50, 200, 800)]),
-    ):
-        seconds = []
-        for num_data, num_features, units in sizes:
-            generator = np.random.default_rng(0)
-            data = jnp.asarray(generator.random((num_data, num_features)) < 0.3, float)
-            params = {
-                "leak_0": jnp.full(num_features, 0.1),
-                "leak_1": jnp.full(units, 0.3),
-                "weights_1": jnp.asarray(generator.gamma(0.3, 1.0, (units, num_features))),
-            }
-            kernel = BinaryGibbs(condition(noisy_or_network, data=params))
-            kwargs = {"layers": (units,)}
-            state = kernel.init(random.key(0), 0, None, (data,), kwargs)
-
-            def many(state, data, kernel=kernel, kwargs=kwargs):
-                step = lambda _, s: kernel.sample(s, (data,), kwargs)  # noqa: E731
-                return lax.fori_loop(0, sweeps, step, state)
-
-            seconds.append(timed(jax.jit(many), state, data)["cpu"] / sweeps)
-        growth = [float(np.log(b / a) / np.log(4.0)) for a, b in pairwise(seconds)]
-        out[name] = {"sizes": sizes, "cpu a sweep": seconds, "exponents": growth}
-    return out
-
-
 def words(num_data=100_000, num_features=100, layers=(20, 5)):
     """Seconds of an epoch of learning (sampling and new weights) on 100 000 rows of 100 words."""
     generator = np.random.default_rng(0)
@@ -189,11 +145,54 @@ def words(num_data=100_000, num_features=100, layers=(20, 5)):
         em = GibbsEM(noisy_or_network, schedule="joint", block_size=2000, max_sweeps=sweeps)
         state = em.init(random.key(0), data, layers=layers)
         step = jax.jit(lambda s, x, em=em: em.update(s, x, layers=layers)[0])
-        out[f"at most {sweeps} sweeps a row"] = timed(step, state, jnp.asarray(data))
+        _, taken = timed(step, state, jnp.asarray(data))
+        out[f"at most {sweeps} sweeps a row"] = taken._asdict()
     return out
 
 
-PARTS = {"updates": updates, "same": same, "linear": linear, "words": words}
+def gibbs(full: bool) -> dict[str, Any]:
+    """Noisy-OR network: draws of its bits, beside NumPyro's DiscreteGibbs, against the exact means.
+
+    The exact posterior is that of all 32 768 states of a row.
+    """
+    num_data, sweeps = (100, 2000) if full else (10, 1000)
+    data = lines(random.key(3), num_data).data
+    model = condition(noisy_or_network, data=SOFT)
+    exact = np.asarray(EM(noisy_or_network).posterior(SOFT, data, layers=LAYERS).mean)
+
+    def draw(kernel: Any) -> tuple[Any, dict[str, float]]:
+        kwargs = {"layers": LAYERS}
+
+        def step(carry: Any, _: None) -> Any:
+            state = kernel.sample(carry, (data,), kwargs)
+            drawn = jnp.concatenate([state.z["layer_2"], state.z["layer_1"]], axis=-1)
+            return state, drawn
+
+        def run(state: Any) -> Any:
+            return lax.scan(step, state, None, length=sweeps)[1][sweeps // 10 :].mean(0)
+
+        state = kernel.init(random.key(0), 0, None, (data,), kwargs)
+        mean, taken = timed(jax.jit(run), state)
+        return taken, {"error": float(np.abs(np.asarray(mean) - exact).mean())}
+
+    def theirs() -> dict[str, float]:
+        taken, found = draw(numpyro.infer.DiscreteGibbs(condition(by_plates, data=SOFT)))
+        return {"cpu": taken.cpu, "compile": taken.compile, **found}
+
+    rows = []
+    for name, by_network in (("equations (6), (7)", True), ("two readings a bit", False)):
+        taken, found = draw(BinaryGibbs(model, by_network=by_network))
+        rows.append(row(f"BinaryGibbs, {name}", taken, **found))
+    rows.append(rival("numpyro", "DiscreteGibbs", theirs))
+    return {
+        "title": f"gibbs: {sweeps} sweeps over the 15 bits of {num_data} rows of a 25-10-5 network;"
+        " error: mean |mean of a bit − exact|",
+        "rows": rows,
+    }
+
+
+BENCHMARKS = {"gibbs": gibbs}
+PARTS = {"updates": updates, "same": same, "words": words}
 
 
 def main():

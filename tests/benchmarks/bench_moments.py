@@ -13,56 +13,87 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import statistics
-import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
+from measuring import cpu_of, rival, row, timed
 
 from inference.pairs import count_pairs, invert_pairs
 
 ROWS = 4000
 
 
-def bits_and_truth(columns: int) -> tuple[np.ndarray, np.ndarray]:
+def bits_and_truth(columns: int, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
     """Data of four factors plus uniqueness, and the correlations behind them."""
     generator = np.random.default_rng(0)
     weights = generator.normal(size=(4, columns))
     scale = np.sqrt((weights**2).sum(axis=0) + 1.0)
     weights, uniqueness = weights / scale, 1 / scale
     threshold = generator.uniform(-1, 1, columns)
-    hidden = generator.normal(size=(ROWS, 4)) @ weights
-    hidden += uniqueness * generator.normal(size=(ROWS, columns))
+    hidden = generator.normal(size=(rows, 4)) @ weights
+    hidden += uniqueness * generator.normal(size=(rows, columns))
     correlation = weights.T @ weights
     np.fill_diagonal(correlation, 1.0)
     return (hidden > threshold).astype(np.float32), correlation
 
 
+def mean_error(found: Any, truth: np.ndarray) -> float:
+    """Mean absolute error over the pairs."""
+    pairs = np.triu_indices(len(truth), k=1)
+    return float(np.abs(np.asarray(found) - truth)[pairs].mean())
+
+
 def measure(columns: int, repeats: int) -> dict[str, float]:
     data, truth = bits_and_truth(columns)
-    function = jax.jit(lambda x: invert_pairs(count_pairs(x)))
-    began = time.process_time()
-    jax.block_until_ready(function(data))
-    cold = time.process_time() - began
-    processor, wall = [], []
-    for _ in range(repeats):
-        began, clock = time.process_time(), time.perf_counter()
-        inverted = jax.block_until_ready(function(data))
-        processor.append(time.process_time() - began)
-        wall.append(time.perf_counter() - clock)
-    pairs = np.triu_indices(columns, k=1)
-    error = np.abs(np.asarray(inverted.correlation) - truth)[pairs]
-    warm = statistics.median(processor)
+    function = jax.jit(lambda x: invert_pairs(count_pairs(x)).correlation)
+    found, taken = timed(function, data, repeats=repeats)
     return {
         "columns": columns,
-        "pairs": len(error),
-        "processor_seconds": warm,
-        "seconds": statistics.median(wall),
-        "compile_processor_seconds": cold - warm,
-        "mean_abs_error": float(error.mean()),
+        "pairs": columns * (columns - 1) // 2,
+        "processor_seconds": taken.cpu,
+        "seconds": taken.wall,
+        "compile_processor_seconds": taken.compile,
+        "mean_abs_error": mean_error(found, truth),
         "largest_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
+
+
+def correlations(full: bool) -> dict[str, Any]:
+    """Clipped Gaussian: the correlations behind bits, beside tetrachoric correlations."""
+    columns = 256 if full else 64
+    data, truth = bits_and_truth(columns)
+    function = jax.jit(lambda x: invert_pairs(count_pairs(x)).correlation)
+    found, taken = timed(function, data, repeats=5)
+
+    def by_ordinalcorr() -> dict[str, float]:
+        import pandas as pd
+        from ordinalcorr import hetcor
+
+        matrix, cpu = cpu_of(lambda: hetcor(pd.DataFrame(data.astype(int))))
+        return {"cpu": cpu, "error": mean_error(matrix, truth)}
+
+    def by_girth() -> dict[str, float]:
+        from girth.common import polychoric_correlation_serial
+
+        matrix, cpu = cpu_of(lambda: polychoric_correlation_serial(data.astype(int).T, 0, 1))
+        return {"cpu": cpu, "error": mean_error(matrix, truth)}
+
+    plain, cpu = cpu_of(lambda: np.corrcoef(data.T))
+    return {
+        "title": f"correlations: {ROWS} × {columns} bits of four factors, all pairs; "
+        "error: mean |ρ − true ρ|",
+        "rows": [
+            row("MomentInversion", taken, error=mean_error(found, truth)),
+            rival("ordinalcorr", "hetcor", by_ordinalcorr),
+            rival("girth", "polychoric_correlation", by_girth),
+            {"method": "numpy.corrcoef of the bits", "cpu": cpu, "error": mean_error(plain, truth)},
+        ],
+    }
+
+
+BENCHMARKS = {"correlations": correlations}
 
 
 def main() -> None:
@@ -75,8 +106,8 @@ def main() -> None:
     rows = [measure(256, 5)]
     if namespace.large:
         rows.append(measure(2000, 2))
-    for row in rows:
-        for name, value in row.items():
+    for numbers in rows:
+        for name, value in numbers.items():
             print(f"{name:28} {value:.4g}")
         print()
     if namespace.json is not None:

@@ -4,24 +4,25 @@
 
 Measured in one run, compilation apart: seconds an EM iteration of binary sparse coding as read off
 the program and as written by hand for this one model, and their largest difference; log joints of
-states per second against a plain matrix product of the same size, which is the ceiling; and how the
-time of an iteration grows with the number of rows, causes and candidates. Sizes are the paper's
-(26×26 patches, 700 causes, 8 of 10 candidates) on fewer rows; `--full` takes all 200 000.
+states per second against a plain matrix product of the same size, which is the ceiling. Sizes are
+the paper's (26×26 patches, 700 causes, 8 of 10 candidates) on fewer rows; `--full` takes all
+200 000. For `latentbits bench`: the share of the machine's matrix-product rate.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from measuring import timed
 
 from inference import TruncatedEM
 from inference.expectation import (
@@ -38,16 +39,10 @@ from inference.reader import open_program
 from ppl_models import binary_sparse_coding
 
 
-def seconds(function, *args, repeats: int = 5) -> float:
+def seconds(function, *args) -> float:
     """Median seconds of a warm call: processor time on a CPU, which others do not disturb."""
-    jax.block_until_ready(function(*args))
-    clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
-    taken = []
-    for _ in range(repeats):
-        began = clock()
-        jax.block_until_ready(function(*args))
-        taken.append(clock() - began)
-    return statistics.median(taken)
+    _, taken = timed(function, *args, repeats=5)
+    return taken.cpu if jax.default_backend() == "cpu" else taken.wall
 
 
 def by_hand(params: dict, data: Array, sets: Candidates, chunk: int) -> dict:
@@ -102,19 +97,24 @@ def by_hand(params: dict, data: Array, sets: Candidates, chunk: int) -> dict:
     }
 
 
-def problem(num_data: int, side: int, num_causes: int, seed: int = 0) -> tuple[Array, dict]:
+def problem(
+    num_data: int, columns: int, num_causes: int, active: float = 7.5
+) -> tuple[Array, dict]:
     """Patches drawn from the model itself, near the paper's sparseness and noise."""
-    key_w, key_s, key_y = random.split(random.key(seed), 3)
-    weights = random.normal(key_w, (num_causes, side * side)) * 0.3
-    causes = random.bernoulli(key_s, 7.5 / num_causes, (num_data, num_causes))
-    data = causes @ weights + 0.6 * random.normal(key_y, (num_data, side * side))
-    params = {"weights": weights, "noise": 0.6, "sparsity": 7.5 / num_causes}
-    return data, jax.tree.map(jnp.asarray, params)
+    generator = np.random.default_rng(0)
+    weights = generator.normal(0, 0.3, (num_causes, columns)).astype(np.float32)
+    causes = generator.random((num_data, num_causes), np.float32) < active / num_causes
+    data = causes.astype(np.float32) @ weights
+    data += 0.6 * generator.standard_normal(data.shape, np.float32)
+    params = {"weights": weights, "noise": 0.6, "sparsity": active / num_causes}
+    return jnp.asarray(data), jax.tree.map(jnp.asarray, params)
 
 
-def iteration(num_data: int, num_causes: int, sets: Candidates, chunk: int, side: int = 26) -> dict:
+def iteration(
+    num_data: int, num_causes: int, sets: Candidates, chunk: int, columns: int = 676
+) -> dict:
     """Seconds an iteration, read off the program and written by hand, and how far they differ."""
-    data, params = problem(num_data, side, num_causes)
+    data, params = problem(num_data, columns, num_causes)
     em = TruncatedEM(
         binary_sparse_coding,
         max_active=sets.max_active,
@@ -139,9 +139,9 @@ def iteration(num_data: int, num_causes: int, sets: Candidates, chunk: int, side
     }  # fmt: skip
 
 
-def ceiling(num_data: int, num_causes: int, sets: Candidates, side: int = 26) -> dict:
+def ceiling(num_data: int, num_causes: int, sets: Candidates, columns: int = 676) -> dict:
     """Log joints of states per second, and a plain product of the same size."""
-    data, params = problem(num_data, side, num_causes)
+    data, params = problem(num_data, columns, num_causes)
     reader, _ = open_program(binary_sparse_coding, (data,), {"num_causes": num_causes})
     design = jnp.asarray(_design(sets.table()))
 
@@ -164,20 +164,45 @@ def ceiling(num_data: int, num_causes: int, sets: Candidates, side: int = 26) ->
     return {
         "states_per_second": states / ours, "ceiling_per_second": states / plain,
         "share_of_ceiling": plain / ours, "form_and_candidates_seconds": form,
+        "flops": 2 * states * design.shape[1],
     }  # fmt: skip
 
 
-def growth(base: dict, name: str, values: list[int]) -> dict:
-    """Seconds an iteration as one size grows, and the fitted exponent."""
-    times = []
-    for value in values:
-        size = {**base, name: value}
-        sets = Candidates(size["num_candidates"], min(8, size["num_candidates"]))
-        times.append(
-            iteration(size["num_data"], size["num_causes"], sets, size["num_data"])["read_seconds"]
-        )
-    exponent = float(np.polyfit(np.log(values), np.log(times), 1)[0])
-    return {"values": values, "seconds": times, "exponent": exponent}
+def rate(full: bool) -> dict[str, Any]:
+    """The share of the machine's matrix-product rate, for states and for whole iterations.
+
+    Counted are the products alone: single causes 2NHD, states 2NSF and back again, the M-step's
+    2NHD; F are the H' bits and their pairs. What else an iteration does counts as time only.
+    """
+    size, num_data = 2048, 20_000 if full else 4000
+    square = random.normal(random.key(0), (size, size))
+    product = jax.jit(lambda x: jnp.matmul(x, x, precision=lax.Precision.HIGHEST))
+    best = 2 * size**3 / seconds(product, square)
+    rows = [{"method": f"matrix product, {size}³", "rate": best / 1e9, "share": 1.0}]
+
+    def add(method: str, flops: float, taken: float) -> None:
+        speed = flops / taken
+        rows.append({"method": method, "cpu": taken, "rate": speed / 1e9, "share": speed / best})
+
+    causes, columns, sets = 700, 676, Candidates(10, 8)
+    states = ceiling(num_data, causes, sets, columns)
+    num_states, num_terms = _design(sets.table()).shape
+    each = num_data * num_states
+    add("plain product of the states' shape", states["flops"], each / states["ceiling_per_second"])
+    add("log joints of these states", states["flops"], each / states["states_per_second"])
+    # Single causes and the M-step, then the states, to and fro.
+    flops = 4 * num_data * (causes * columns + num_states * num_terms)
+    found = iteration(num_data, causes, sets, num_data, columns)
+    add("TruncatedEM, an iteration", flops, found["read_seconds"])
+    add("  the same written by hand", flops, found["hand_seconds"])
+    return {
+        "title": f"rate: {num_data} × {columns}, {causes} causes, {num_states} states a row; "
+        "share of a large matrix product's rate",
+        "rows": rows,
+    }
+
+
+BENCHMARKS = {"rate": rate}
 
 
 def main() -> None:
@@ -191,16 +216,10 @@ def main() -> None:
     on_cpu = jax.default_backend() == "cpu"
     chunk = options.chunk_size or (10_000 if on_cpu else num_data)
     sets = Candidates(10, 8)
-    base = {"num_data": 4000 if on_cpu else 50_000, "num_causes": 200, "num_candidates": 8}
     out = {
         "backend": jax.default_backend(),
         "iteration": iteration(num_data, 700, sets, chunk),
         "ceiling": ceiling(min(num_data, chunk), 700, sets),
-        "growth": {
-            "num_data": growth(base, "num_data", [base["num_data"] * k for k in (1, 2, 4)]),
-            "num_causes": growth(base, "num_causes", [100, 200, 400]),
-            "num_candidates": growth(base, "num_candidates", [6, 8, 10, 12]),
-        },
     }
     text = json.dumps(out, indent=2)
     print(text)

@@ -16,33 +16,19 @@ import multiprocessing
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax, random
+from jax import random
+from measuring import cpu_of, fitted, learning, rival, timed, true_row
 
+from inference import likelihood
 from inference.methods.bound import BoundEM
 from inference.methods.quadrature import QuadratureEM
 from ppl_models import latent_trait
 from ppl_models.data import prototypes
-
-
-def cpu_seconds(function, *inputs):
-    """CPU and wall seconds of a call that was made before; and seconds of that first one."""
-    began = time.perf_counter()
-    jax.block_until_ready(function(*inputs))
-    first = time.perf_counter() - began
-    cpu, wall = time.process_time(), time.perf_counter()
-    out = jax.block_until_ready(function(*inputs))
-    return out, time.process_time() - cpu, time.perf_counter() - wall, first
-
-
-def fit(method, steps):
-    """(state, data) -> state after so many updates, compiled."""
-    return jax.jit(
-        lambda state, data: lax.fori_loop(0, steps, lambda _, s: method.update(s, data)[0], state)
-    )
 
 
 def clusters(num_sets=20):
@@ -51,9 +37,9 @@ def clusters(num_sets=20):
     bound, plain = BoundEM(latent_trait), BoundEM(latent_trait, accelerate=False)
     exact = QuadratureEM(latent_trait, num_nodes=9)
     fits = {
-        "bound, 32 iterations": (bound, fit(bound, 32)),
-        "bound's equations, plain, to convergence (1000)": (plain, fit(plain, 1000)),
-        "quadrature, 25 iterations": (exact, fit(exact, 25)),
+        "bound, 32 iterations": (bound, learning(bound, 32)),
+        "bound's equations, plain, to convergence (1000)": (plain, learning(plain, 1000)),
+        "quadrature, 25 iterations": (exact, learning(exact, 25)),
     }
     nll = {name: [] for name in fits}
     for number in range(num_sets):
@@ -72,31 +58,37 @@ def speed():
     for name, accelerate in (("plain", False), ("accelerated", True)):
         method = BoundEM(latent_trait, accelerate=accelerate)
         state = method.init(random.key(1), data)
-        _, cpu, wall, first = cpu_seconds(fit(method, 32), state, data)
-        out[name] = {"cpu": cpu, "wall": wall, "compile": first, "times faster": 1.41 / cpu}
+        _, taken = timed(learning(method, 32), state, data, repeats=5)
+        out[name] = {**taken._asdict(), "times faster": 1.41 / taken.cpu}
     return out
+
+
+def answers(num_data, num_items, num_factors, keyed=False):
+    """Rows of a latent trait model of large weights, and its parameters; keyed: none negative."""
+    generator = np.random.default_rng(0)
+    weights = generator.normal(0, 1.2, (num_factors, num_items))
+    weights = np.abs(weights) if keyed else weights
+    bias = generator.normal(0, 1, num_items)
+    logits = generator.normal(size=(num_data, num_factors)) @ weights + bias
+    data = jnp.asarray(generator.random(logits.shape) < 1 / (1 + np.exp(-logits)), float)
+    return data, {"weights": jnp.asarray(weights, float), "bias": jnp.asarray(bias, float)}
 
 
 def items():
     """Two factors on 2000×20 items: iterations and CPU seconds to 0.001 nats of the maximum."""
-    generator = np.random.default_rng(0)
-    weights, bias = generator.normal(0, 1.2, (2, 20)), generator.normal(0, 1, 20)
-    logits = generator.normal(size=(2000, 2)) @ weights + bias
-    data = jnp.asarray(generator.random(logits.shape) < 1 / (1 + np.exp(-logits)), float)
+    data, _ = answers(2000, 20, 2)
     fine = QuadratureEM(latent_trait, num_nodes=15)
     top = fine.run(random.key(0), 60, data, progress_bar=False)
     least = -float(fine.evidence(top.params, data).mean())
     method = QuadratureEM(latent_trait, num_nodes=7)
     for steps in range(5, 40):
-        run = fit(method, steps)
         state = method.init(random.key(1), data)
-        state, cpu, wall, first = cpu_seconds(run, state, data)
+        state, taken = timed(learning(method, steps), state, data)
         gap = -float(fine.evidence(method.get_params(state), data).mean()) - least
         if gap <= 0.001:
             break
     return {
-        "maximum-likelihood nll": least, "gap": gap, "iterations": steps, "cpu": cpu,
-        "wall": wall, "compile": first,
+        "maximum-likelihood nll": least, "gap": gap, "iterations": steps, **taken._asdict()
     }  # fmt: skip
 
 
@@ -159,6 +151,83 @@ def memory(small=100_000, large=400_000):
     return out
 
 
+def trait(num_factors: int, num_data: int, num_items: int) -> dict[str, Any]:
+    """A contest on rows of the model itself; as many others are held out."""
+    from scipy.linalg import subspace_angles
+
+    # Packages for tests of ability want every answer keyed such that the able give it.
+    data, truth = answers(2 * num_data, num_items, num_factors, keyed=num_factors == 1)
+    train, test = data[:num_data], data[num_data:]
+    evidence = likelihood(latent_trait, test, num_factors=num_factors)
+
+    def angle(weights: Any) -> float:
+        """Degrees: factors may be rotated among themselves, and then mean the same."""
+        found, true = np.asarray(weights).T, np.asarray(truth["weights"]).T
+        return float(np.degrees(subspace_angles(found, true).max()))
+
+    def judge(params: Any) -> dict[str, float]:
+        each = evidence(jax.tree.map(jnp.asarray, dict(params))).value
+        return {"log_likelihood": float(each.mean()), "error": angle(params["weights"])}
+
+    def by_girth() -> dict[str, float]:
+        answers = np.asarray(train, int).T
+        if num_factors == 1:
+            from girth import twopl_mml
+
+            found, cpu = cpu_of(lambda: twopl_mml(answers))
+            slope = found["Discrimination"]
+            bias = -slope * found["Difficulty"]
+        else:
+            from girth.multidimensional import multidimensional_twopl_mml
+
+            # Its own guess to start from wants a function that SciPy 1.17 has no more.
+            plain = {"initial_guess": False}
+            found, cpu = cpu_of(lambda: multidimensional_twopl_mml(answers, num_factors, plain))
+            slope, bias = found["Discrimination"].T, found["Difficulty"]
+        weights = np.reshape(slope, (num_factors, num_items)).astype(np.float32)
+        return {"cpu": cpu, **judge({"weights": weights, "bias": bias.astype(np.float32)})}
+
+    def by_factors() -> dict[str, float]:
+        from sklearn.decomposition import FactorAnalysis
+
+        found, cpu = cpu_of(lambda: FactorAnalysis(num_factors).fit(np.asarray(train)))
+        return {"cpu": cpu, "error": angle(found.components_)}
+
+    def by_components() -> dict[str, float]:
+        from sklearn.decomposition import PCA
+
+        found, cpu = cpu_of(lambda: PCA(num_factors).fit(np.asarray(train)))
+        return {"cpu": cpu, "error": angle(found.components_)}
+
+    sizes = {"num_factors": num_factors}
+    words = "one factor" if num_factors == 1 else f"{num_factors} factors"
+    return {
+        "title": f"trait: {num_data} × {num_items} answers, {words}; nats of {num_data} others; "
+        "error: degrees between found and true weights",
+        "rows": [
+            true_row(judge(truth)),
+            fitted("BoundEM", BoundEM(latent_trait), 32, train, judge, **sizes),
+            fitted(
+                "QuadratureEM", QuadratureEM(latent_trait, num_nodes=7), 25, train, judge, **sizes
+            ),
+            rival("girth", "2PL by marginal likelihood", by_girth),
+            rival("scikit-learn", "FactorAnalysis", by_factors),
+            rival("scikit-learn", "PCA", by_components),
+        ],
+    }
+
+
+def one_trait(full: bool) -> dict[str, Any]:
+    """Latent trait: one factor, beside girth and scikit-learn."""
+    return trait(1, 10_000 if full else 1000, 20)
+
+
+def two_traits(full: bool) -> dict[str, Any]:
+    """Latent trait: two factors, beside girth and scikit-learn."""
+    return trait(2, *((2000, 20) if full else (500, 12)))
+
+
+BENCHMARKS = {"one-trait": one_trait, "two-traits": two_traits}
 PARTS = {"clusters": clusters, "speed": speed, "items": items, "large": large, "memory": memory}
 
 

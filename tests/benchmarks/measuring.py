@@ -1,0 +1,110 @@
+"""What the benchmarks share: one clock, one kind of row for every contender, one fit of exponents.
+
+A row is a dictionary: ``method``, ``cpu`` and ``compile`` (processor seconds), ``log_likelihood``
+(held-out nats a row) and ``error`` where there are such, or a ``note`` that says why there are not.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import lax, random
+
+MISSING = "not installed: pip install 'latentbits[bench]'"
+
+
+class Taken(NamedTuple):
+    """Seconds that a call took: of the processor (all threads), of the clock, and to compile."""
+
+    cpu: float
+    wall: float
+    compile: float
+
+
+def timed(function: Any, *inputs: Any, repeats: int = 1) -> tuple[Any, Taken]:
+    """What a compiled function gives, the median times of its calls, and what compiling it took.
+
+    Processor time: whoever else is at work on the machine does not count. With more than one
+    repeat, a first call is not counted either.
+
+    :param function: of `jax.jit`.
+    """
+    began = time.process_time()
+    compiled = function.lower(*inputs).compile()
+    compile_seconds = time.process_time() - began
+    if repeats > 1:
+        jax.block_until_ready(compiled(*inputs))
+    cpu, wall = [], []
+    for _ in range(repeats):
+        began, clock = time.process_time(), time.perf_counter()
+        out = jax.block_until_ready(compiled(*inputs))
+        cpu.append(time.process_time() - began)
+        wall.append(time.perf_counter() - clock)
+    return out, Taken(statistics.median(cpu), statistics.median(wall), compile_seconds)
+
+
+def row(method: str, taken: Taken, **numbers: float) -> dict[str, Any]:
+    """One contender of ours."""
+    return {"method": method, "cpu": taken.cpu, "compile": taken.compile, **numbers}
+
+
+def true_row(judged: dict[str, float]) -> dict[str, Any]:
+    """The truth, which takes no time and has no error."""
+    return {"method": "(true parameters)", "log_likelihood": judged["log_likelihood"]}
+
+
+def rival(package: str, what: str, run: Callable[[], dict[str, float]]) -> dict[str, Any]:
+    """The row of another package: its numbers, or in words why it has none.
+
+    :param package: as PyPI has it.
+    :param run: imports it, fits, and hands out ``cpu`` and whatever says how good it was.
+    """
+    try:
+        name = f"{package} {importlib.metadata.version(package)}, {what}"
+    except importlib.metadata.PackageNotFoundError:
+        return {"method": f"{package}, {what}", "note": MISSING}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # theirs to mend
+            numbers = run()
+    except Exception as error:  # a package that fails on these data is a result too
+        words = " ".join(str(error).split()).partition(";")[0]
+        return {"method": name, "note": f"fails: {words or type(error).__name__}"[:90]}
+    return {"method": name, **{key: float(value) for key, value in numbers.items()}}
+
+
+def cpu_of(function: Callable[[], Any]) -> tuple[Any, float]:
+    """What a call that compiles nothing gives, and its processor seconds."""
+    began = time.process_time()
+    out = function()
+    return out, time.process_time() - began
+
+
+def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """b of seconds ∝ size^b, by least squares of the logarithms."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def learning(method: Any, steps: int, **kwargs: Any) -> Callable[[Any, Any], Any]:
+    """(state, data) -> state after so many updates of a method, compiled in one piece."""
+    one = lambda data: lambda _, state: method.update(state, data, **kwargs)[0]  # noqa: E731
+    return jax.jit(lambda state, data: lax.fori_loop(0, steps, one(data), state))
+
+
+def fitted(
+    name: str, method: Any, steps: int, train: Any, judge: Callable[[Any], dict], **kwargs: Any
+) -> dict[str, Any]:
+    """The row of a method of ours after so many updates: its times, and what `judge` makes of it.
+
+    :param judge: parameters -> ``log_likelihood`` and ``error``, the same for all contenders.
+    """
+    state = method.init(random.key(1), train, **kwargs)
+    end, taken = timed(learning(method, steps, **kwargs), state, train)
+    return row(f"{name}, {steps} steps", taken, **judge(method.get_params(end)))
