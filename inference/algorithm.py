@@ -28,7 +28,17 @@ from inference.local import Params
 
 
 class RunResult(NamedTuple):
-    """What `run` returns; the first three as `SVIRunResult` has them."""
+    """What `run` returns; the first three as `SVIRunResult` has them.
+
+    >>> import jax.numpy as jnp
+    >>> from jax import random
+    >>> from inference import EM
+    >>> from ppl_models import bernoulli_mixture
+    >>> data = jnp.array([[0, 0, 1], [1, 1, 0], [1, 1, 1]])
+    >>> result = EM(bernoulli_mixture).run(random.key(0), 2, data, num_components=2)
+    >>> sorted(result.params), result.losses.shape, result.reason
+    (['mixing', 'probs'], (2,), 'all steps done')
+    """
 
     params: Params
     state: Any
@@ -41,7 +51,20 @@ class RunResult(NamedTuple):
 
 
 class DivergedError(FloatingPointError):
-    """The loss or a parameter is no longer a number. `state` is the last good one."""
+    """The loss or a parameter is no longer a number. `state` is the last good one.
+
+    >>> import jax.numpy as jnp
+    >>> from jax import random
+    >>> from inference import EM
+    >>> from ppl_models import bernoulli_mixture
+    >>> wrong = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.full((2, 3), jnp.nan)}
+    >>> try:
+    ...     EM(bernoulli_mixture).run(
+    ...         random.key(0), 2, jnp.eye(3), num_components=2, init_params=wrong)
+    ... except DivergedError as error:
+    ...     print(error)
+    the loss is nan at step 1: 'probs' is not finite
+    """
 
     def __init__(self, message: str, state: Any):
         super().__init__(message)
@@ -49,7 +72,27 @@ class DivergedError(FloatingPointError):
 
 
 class Algorithm(abc.ABC):
-    """A method of inference on a program."""
+    """A method of inference on a program.
+
+    A method of one's own is three functions:
+
+    >>> import jax.numpy as jnp
+    >>> class BaseRates(Algorithm):
+    ...     def __init__(self, model):
+    ...         self.model = model
+    ...     def init(self, rng_key, data, init_params=None):
+    ...         return data.mean(axis=0)
+    ...     def update(self, state, data):
+    ...         bits = -data * jnp.log2(state) - (1 - data) * jnp.log2(1 - state)
+    ...         return state, bits.sum()
+    ...     def get_params(self, state):
+    ...         return {"probs": state}
+    >>> from ppl_models import bernoulli_product
+    >>> data = jnp.array([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
+    >>> result = BaseRates(bernoulli_product).run(None, 2, data)
+    >>> result.params["probs"].tolist(), result.losses.tolist()
+    ([0.5, 0.5], [8.0, 8.0])
+    """
 
     model: Callable
     by_row: tuple[str, ...] | None = None

@@ -31,7 +31,14 @@ MOST_NUMBERS = 1 << 31
 
 
 class ProgramError(ValueError):
-    """A program that the reading at hand cannot be applied to; the message says what to change."""
+    """A program that the reading at hand cannot be applied to; the message says what to change.
+
+    >>> try:
+    ...     inspect(lambda data: None, (jnp.zeros((7, 16)),))
+    ... except ProgramError as error:
+    ...     print(str(error).split(":")[0])
+    the program has no numpyro.plate
+    """
 
 
 class Latent(NamedTuple):
@@ -54,7 +61,13 @@ class Latent(NamedTuple):
 
 
 class Anatomy(NamedTuple):
-    """The sites of a program and how they lie about its data plate."""
+    """The sites of a program and how they lie about its data plate.
+
+    >>> from ppl_models import latent_trait
+    >>> parts = inspect(latent_trait, (jnp.zeros((7, 16)),))
+    >>> parts.names, parts.observed, parts.likelihoods, parts.binary
+    (('factors',), ('observed',), ('BernoulliLogits',), False)
+    """
 
     plate: str
     plate_dim: int  # negative, as NumPyro counts

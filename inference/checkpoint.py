@@ -20,7 +20,19 @@ from inference.algorithm import Algorithm
 
 
 class CheckpointError(ValueError):
-    """A folder or a file that a run cannot be saved to or resumed from; the message says why."""
+    """A folder or a file that a run cannot be saved to or resumed from; the message says why.
+
+    >>> import tempfile
+    >>> from inference import EM
+    >>> from ppl_models import bernoulli_mixture
+    >>> with tempfile.NamedTemporaryFile(prefix="no folder") as file:
+    ...     try:
+    ...         EM(bernoulli_mixture).run(
+    ...             jax.random.key(0), 2, jnp.eye(3), num_components=2, checkpoint=file.name)
+    ...     except CheckpointError as error:
+    ...         print(str(error).replace(file.name, "FILE"))
+    cannot save to FILE: File exists
+    """
 
 
 class Checkpoint:

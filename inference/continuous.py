@@ -56,7 +56,16 @@ class FactorReader(NamedTuple):
 
 
 class FactorPosterior(NamedTuple):
-    """The posterior of each datum's factors, and how far it can be trusted."""
+    """The posterior of each datum's factors, and how far it can be trusted.
+
+    >>> from inference import QuadratureEM
+    >>> from ppl_models import latent_trait
+    >>> params = {"weights": jnp.zeros((1, 3)), "bias": jnp.zeros(3)}
+    >>> em = QuadratureEM(latent_trait, num_nodes=5)
+    >>> posterior = em.posterior(params, jnp.ones((2, 3)), num_factors=1)
+    >>> posterior.mean.shape, round(float(posterior.covariance[0, 0, 0]), 3)
+    ((2, 1), 1.0)
+    """
 
     mean: Array  # (num_data, Q)
     covariance: Array  # (num_data, Q, Q)

@@ -51,7 +51,13 @@ MAX_STATES = 1 << 14
 
 
 class Evidence(NamedTuple):
-    """Marginal log likelihoods and how far off each may be."""
+    """Marginal log likelihoods and how far off each may be.
+
+    >>> from ppl_models import bernoulli_product
+    >>> found = log_likelihood(bernoulli_product, {"probs": jnp.array([0.25])}, jnp.array([[1]]))
+    >>> round(float(jnp.exp(found.value[0])), 4), float(found.error[0])
+    (0.25, 0.0)
+    """
 
     value: Array  # (num_data,)
     error: Array  # (num_data,) nought if exact; else a standard error or the change at finer nodes
@@ -59,7 +65,15 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Likelihood:
-    """How log p(y_n | θ) of given rows is found, as a pure function of parameters and rows."""
+    """How log p(y_n | θ) of given rows is found, as a pure function of parameters and rows.
+
+    >>> from ppl_models import bernoulli_product
+    >>> of = likelihood(bernoulli_product, jnp.array([[1], [0]]))
+    >>> of.exact, of({"probs": jnp.array([0.25])}).value.shape
+    (True, (2,))
+    >>> of.of_draws({"probs": jnp.array([[0.25], [0.5], [0.75]])}).value.shape
+    (3, 2)
+    """
 
     how: str
     """in words"""

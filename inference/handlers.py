@@ -228,6 +228,16 @@ class quadratic_bound(Messenger):  # noqa: N801
     :param xi: variational parameters, broadcast against the site's logits: (num_data, num_features)
         for Bernoulli, where the bound touches at logits ±xi; (num_data, num_features, num_levels)
         for categorical, where it touches at logits xi.
+
+    >>> from jax import random
+    >>> from numpyro.handlers import seed, trace
+    >>> from ppl_models import latent_trait
+    >>> data = jnp.ones((5, 3))
+    >>> def log_prob(program):
+    ...     site = trace(seed(program, random.key(0))).get_trace(data)["observed"]
+    ...     return site["fn"].log_prob(data)
+    >>> bool((log_prob(quadratic_bound(latent_trait, xi=1.0)) <= log_prob(latent_trait)).all())
+    True
     """
 
     def __init__(self, fn: Callable | None = None, site: str = "observed", xi: Array | float = 0.0):

@@ -41,6 +41,15 @@ def log_joint(
 
     :param bits: states (S, num_data or 1, num_bits).
     :return: (S, num_data). Priors of parameters are not part of it.
+
+    >>> from inference import inspect
+    >>> from ppl_models import binary_sparse_coding
+    >>> arguments = ((jnp.ones((5, 3)),), {"num_causes": 2})
+    >>> params = {"weights": jnp.eye(2, 3), "noise": 1.0, "sparsity": 0.5}
+    >>> table = jnp.array([[0, 0], [1, 0], [1, 1]])[:, None]  # three states, the same for all data
+    >>> parts = inspect(binary_sparse_coding, *arguments)
+    >>> log_joint(binary_sparse_coding, parts, params, table, arguments).shape
+    (3, 5)
     """
     args, kwargs = arguments
     values = anatomy.unpack(bits)
@@ -82,7 +91,11 @@ def log_prior(model: Callable, anatomy: Anatomy, params: Params, arguments: Argu
 
 
 class Structure(Enum):
-    """How the log joint of a datum depends on its latents."""
+    """How the log joint of a datum depends on its latents.
+
+    >>> Structure.SHARED.value, Structure.GENERAL.shared
+    ('quadratic, one Hessian for all data', False)
+    """
 
     LINEAR = "linear: no latent minds the others"
     SHARED = "quadratic, one Hessian for all data"

@@ -23,7 +23,15 @@ from inference.rows import Arguments
 
 
 class Persistent(NamedTuple):
-    """The `num_states` best states of each datum so far; `num_proposals` new ones tried a step."""
+    """The `num_states` best states of each datum so far; `num_proposals` new ones tried a step.
+
+    >>> from inference import TruncatedEM
+    >>> from ppl_models import binary_sparse_coding
+    >>> sets = Persistent(num_states_kept=4, num_proposals=2)
+    >>> em = TruncatedEM(binary_sparse_coding, persistent=sets)
+    >>> sets.start(num_data=5, num_bits=3, key=random.key(0)).shape
+    (5, 4, 3)
+    """
 
     num_states_kept: int = 32
     num_proposals: int = 32

@@ -9,7 +9,12 @@ from jax import Array, random
 
 
 class Prototypes(NamedTuple):
-    """Noisy copies, and what they are copies of."""
+    """Noisy copies, and what they are copies of.
+
+    >>> truth = prototypes(random.key(0), flip=0.0)
+    >>> bool((truth.data == truth.prototypes[truth.label]).all())
+    True
+    """
 
     data: Array
     """(num_prototypes·copies, num_features), 0/1; all copies of the first prototype first"""

@@ -29,7 +29,12 @@ SHAPES = """
 
 
 class CombinationTarget(NamedTuple):
-    """Data of a combination machine, and the machine."""
+    """Data of a combination machine, and the machine.
+
+    >>> truth = combination_target(random.key(0), num_data=5)
+    >>> sorted(set(truth.weights.ravel().tolist())), truth.bias.shape
+    ([-6.0, 0.0, 6.0], (10,))
+    """
 
     data: Array
     """(num_data, 64), 0/1: x = 2t − 1 are the paper's ±1"""

@@ -18,7 +18,12 @@ IMAGE_SUFFIXES = (".tiff", ".tif", ".png", ".jpg", ".jpeg")
 
 
 class Digits(NamedTuple):
-    """Handwritten digits as bits."""
+    """Handwritten digits as bits.
+
+    >>> some = small_digits([0, 1])
+    >>> some.data.shape, sorted(set(some.label.tolist()))
+    ((360, 64), [0, 1])
+    """
 
     data: Array
     """(num_data, size²), 0/1: ink is 1"""
@@ -103,7 +108,13 @@ def _among(label: np.ndarray, classes: Sequence[int] | None) -> np.ndarray:
 
 
 class Patches(NamedTuple):
-    """Square patches of filtered photographs, and where they were cut."""
+    """Square patches of filtered photographs, and where they were cut.
+
+    >>> photograph = np.random.default_rng(0).uniform(size=(9, 12))
+    >>> cut = patches(random.key(0), num_data=5, size=8, images=[photograph])
+    >>> cut.image.tolist(), bool((cut.corner.max(axis=0) <= jnp.array([1, 4])).all())
+    ([0, 0, 0, 0, 0], True)
+    """
 
     data: Array
     """(num_data, size²), real; of unit variance over all filtered images"""

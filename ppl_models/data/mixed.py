@@ -23,7 +23,15 @@ KINDS = ("real", "binary", "categorical", "skip")
 
 
 class MixedTable(NamedTuple):
-    """A table for ``mixed_trait(table.values, mask=table.mask, kinds=table.kinds)``."""
+    """A table for ``mixed_trait(table.values, mask=table.mask, kinds=table.kinds)``.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "people.csv"
+    >>> _ = file.write_text("age,smokes\\n31,yes\\n48,no\\n")
+    >>> table = load_mixed(file)
+    >>> table.columns, table.kinds, table.levels
+    (('age', 'smokes'), ('real', 'binary'), ((), ('no', 'yes')))
+    """
 
     values: np.ndarray
     """(num_data, num_features), float32: numbers, 0/1, or levels from 0; 0 in missing cells"""

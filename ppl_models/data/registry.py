@@ -20,7 +20,11 @@ from ppl_models.data.strokes import bars, lines, shifter
 
 @dataclass(frozen=True)
 class Dataset:
-    """One named data set."""
+    """One named data set.
+
+    >>> DATASETS["bars"].kind, DATASETS["bars"].num_data, DATASETS["bars"].image_shape
+    ('real', 1000, (5, 5))
+    """
 
     description: str
     """one line"""

@@ -13,7 +13,12 @@ from jax import Array, random
 
 
 class Moments(NamedTuple):
-    """First and second moments of the spins s = 2t − 1."""
+    """First and second moments of the spins s = 2t − 1.
+
+    >>> moments = ring_moments(4)
+    >>> moments.mean.tolist(), moments.correlation.shape
+    ([0.0, 0.0, 0.0, 0.0], (4, 4))
+    """
 
     mean: Array
     """(num_features,): ⟨s_i⟩"""
@@ -22,7 +27,12 @@ class Moments(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """Blocks on a ring and where they start."""
+    """Blocks on a ring and where they start.
+
+    >>> truth = ring(random.key(3), num_data=2, num_features=6)
+    >>> [row[start] for row, start in zip(truth.data.tolist(), truth.position.tolist())]
+    [1.0, 1.0]
+    """
 
     data: Array
     """(num_data, num_features), 0/1"""
@@ -67,7 +77,11 @@ def ring_moments(num_features: int = 256) -> Moments:
 
 
 class SumConstraint(NamedTuple):
-    """Spins that add up to nought."""
+    """Spins that add up to nought.
+
+    >>> sorted(sum_constraint(random.key(0), num_data=3).data[0].tolist())
+    [0.0, 0.0, 1.0, 1.0]
+    """
 
     data: Array
     """(num_data, num_features), 0/1, with num_features/2 ones in every row"""

@@ -26,7 +26,12 @@ BATCH_ROWS = 1 << 16
 
 
 class Stored(NamedTuple):
-    """A table on disk: ``method.run(key, steps, table.values, mask=table.mask)``."""
+    """A table on disk: ``method.run(key, steps, table.values, mask=table.mask)``.
+
+    >>> table = on_disk([np.array([[0.0, 1.0], [1.0, np.nan]])])
+    >>> table.columns, table.values.tolist(), table.mask.tolist()[1]
+    (('x1', 'x2'), [[0, 1], [1, 0]], [True, False])
+    """
 
     values: np.memmap
     """(num_data, num_features): uint8 or float32; as the file has them if it is a ``.npy``"""

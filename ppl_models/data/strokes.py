@@ -28,7 +28,12 @@ def stroke_masks(size: int) -> np.ndarray:
 
 
 class Bars(NamedTuple):
-    """The linear bars test and what made it."""
+    """The linear bars test and what made it.
+
+    >>> truth = bars(random.key(0), num_data=7, noise=0.0)
+    >>> bool((truth.data == truth.causes @ truth.weights).all())
+    True
+    """
 
     data: Array
     """(num_data, size²), real"""
@@ -84,7 +89,14 @@ the left. The paper's figure of them is not readable any more; these are drawn f
 
 
 class Lines(NamedTuple):
-    """The high-order lines problem and what made it."""
+    """The high-order lines problem and what made it.
+
+    >>> truth = lines(random.key(0), 6, pattern_probabilities=(0.0, 1.0, 0.0, 0.0))
+    >>> bool((truth.data == (truth.lines @ truth.masks > 0)).all())
+    True
+    >>> tuple(np.flatnonzero(truth.lines[0]).tolist()) == LINE_PATTERNS["+"]
+    True
+    """
 
     data: Array
     """(num_data, 25), 0/1"""
@@ -138,7 +150,13 @@ def lines(
 
 
 class Shifter(NamedTuple):
-    """The shifter problem and what made it."""
+    """The shifter problem and what made it.
+
+    >>> truth = shifter(random.key(0), num_data=6)
+    >>> moved = np.roll(truth.row[0], int(truth.direction[0]))
+    >>> bool((truth.data[0, :8] == moved).all())
+    True
+    """
 
     data: Array
     """(num_data, 4·width), 0/1: rows top, top, bottom, bottom of a (4, width) image"""

@@ -23,7 +23,15 @@ from ppl_models.data.text_tables import TEXT_SUFFIXES, read_text
 
 
 class Table(NamedTuple):
-    """A table, ready for a program: ``model(table.values, mask=table.mask)``."""
+    """A table, ready for a program: ``model(table.values, mask=table.mask)``.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "votes.csv"
+    >>> _ = file.write_text("aid,trade\\nyes,1\\nno,-1\\n")
+    >>> table = load_table(file)
+    >>> table.values.tolist(), table.coding, bool(table.mask.all())
+    ([[1.0, 1.0], [0.0, 0.0]], ('words', '-1/+1'), True)
+    """
 
     values: np.ndarray
     """(num_data, num_features), float32; 0 in missing cells"""
