@@ -1,0 +1,93 @@
+"""The API pages: every module's docstrings as HTML, made without network.
+
+    pip install -e '.[docs]' && python .docs/make.py
+
+pdoc lays the pages out; docutils reads the docstrings, which are reStructuredText with tables and
+LaTeX, and writes their formulas as MathML, so that the pages load nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import warnings
+from itertools import pairwise
+from pathlib import Path
+
+import pdoc
+import pdoc.render
+from docutils import nodes
+from docutils.core import publish_doctree, publish_parts
+from docutils.io import DocTreeInput
+from docutils.parsers.rst import roles
+from markupsafe import Markup
+
+PACKAGES = ("ppl_models", "inference")
+SETTINGS = {
+    "math_output": "MathML",
+    "report_level": 5,  # what it cannot read stays as it was written
+    "file_insertion_enabled": False,
+    "raw_enabled": False,
+}
+STYLE = """<style>
+.docstring :is(th, td) p {margin: 0}
+.docstring dl.field-list {display: grid; grid-template-columns: max-content 1fr; gap: .2em 1em}
+.docstring dl.field-list :is(dt, dd, dd p) {margin: 0}
+</style>"""
+
+
+def keep_columns(text: str) -> str:
+    """Mark indented paragraphs as literal: they are small tables, or commands."""
+    parts = re.split(r"\n(?:[ ]*\n)+", text)
+    kept = parts[:1]
+    for before, part in pairwise(parts):
+        plain = not before.startswith((" ", "..", ":", "-", "*")) and not before.endswith("::")
+        if plain and all(line.startswith("  ") for line in part.splitlines()):
+            kept.append("::")
+        kept.append(part)
+    return "\n\n".join(kept)
+
+
+def to_html(docstring: str) -> Markup:
+    """A docstring as HTML. Single and double backticks are code, which pdoc turns into links."""
+    text = keep_columns(inspect.cleandoc(docstring))
+    tree = publish_doctree(text, settings_overrides=SETTINGS)
+    for node in [*tree.findall(nodes.title_reference), *tree.findall(nodes.literal)]:
+        node.replace_self(nodes.literal("", node.astext(), classes=["code"]))
+    for node in tree.findall(nodes.field_name):
+        node[:] = [nodes.Text(node.astext().removeprefix("param "))]
+    parts = publish_parts(
+        tree,
+        source_class=DocTreeInput,
+        reader="doctree",
+        writer="html5",
+        settings_overrides=SETTINGS,
+    )
+    return Markup(parts["body"])
+
+
+def as_code(name, rawtext, text, lineno, inliner, options=None, content=()):  # noqa: ARG001
+    """A role such as :func:`name`, with the arguments that docutils gives it."""
+    return [nodes.literal(rawtext, text)], []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the API pages.")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "html")
+    out = parser.parse_args().out
+    # Fields of a dataclass are annotated in words that pdoc looks for in the wrong module.
+    warnings.filterwarnings("ignore", "Error parsing type annotation")
+    for role in ("func", "class", "meth", "mod", "data", "attr"):
+        roles.register_local_role(role, as_code)
+    pdoc.render.env.filters["to_markdown"] = lambda docstring: docstring
+    pdoc.render.env.filters["to_html"] = to_html
+    pdoc.render.configure(footer_text="latentbits", search=False)
+    pdoc.pdoc(*PACKAGES, output_directory=out)
+    for page in out.rglob("*.html"):
+        page.write_text(page.read_text().replace("</head>", f"{STYLE}</head>", 1))
+    print(f"pages     {out / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()
