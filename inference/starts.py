@@ -2,10 +2,9 @@
 
 With latents summed out, the posterior of a program with hidden units has modes in which two units
 share one cause and a third has none. They hold next to no mass, but whatever starts there at random
-stays: over a hundred simulated tables of `binary_sparse_coding` 3 chains of NUTS and 5 of Gibbs
-sampling did, 6 to 28 standard deviations below the likelihood of the truth. A climb is cheap beside
-a chain, so several are made, and the chain begins where the density is highest. Warm-up then takes
-it from the mode into the bulk.
+stays (`latentbits calibrate binary_sparse_coding` counts the trials in which a sampler sticks). A
+climb is cheap beside a chain, so several are made, and the chain begins where the density is
+highest. Warm-up then takes it from the mode into the bulk.
 """
 
 from __future__ import annotations
