@@ -31,16 +31,19 @@ def test_as_good_is_decided_by_paired_differences():
     assert np.isclose(rows["steady"]["behind"], 0.1)
 
 
-def test_time_to_the_best_is_the_first_time_within_a_hundredth():
+def test_time_to_the_best_is_that_from_which_on_it_is_within_a_hundredth():
     paths = {
         "best": (np.array([-9.0, -2.5]), np.array([1.0, 2.0])),
-        "other": (np.array([-2.52, -2.505, -2.6]), np.array([0.1, 0.4, 0.9])),
+        "other": (np.array([-2.505, -2.52, -2.505, -2.501]), np.array([0.1, 0.4, 0.9, 1.3])),
+        "gone": (np.array([-2.52, -2.505, -2.6]), np.array([0.1, 0.4, 0.9])),
         "never": (np.array([-2.52]), np.array([0.1])),
     }
-    scores = {"best": [-2.0, -3.0], "other": [-2.1, -3.1], "never": [-2.02, -3.02]}
+    scores = {"best": [-2.0, -3.0], "other": [-2.0, -3.002], "gone": [-2.1, -3.1],
+              "never": [-2.02, -3.02]}  # fmt: skip
     rows = settled(scores, paths)
     assert rows["best"]["seconds_to_best"] == 2.0
-    assert rows["other"]["seconds_to_best"] == 0.4
+    assert rows["other"]["seconds_to_best"] == 0.9
+    assert rows["gone"]["seconds_to_best"] is None
     assert rows["never"]["seconds_to_best"] is None
 
 

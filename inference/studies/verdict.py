@@ -2,7 +2,7 @@
 
 best        the highest mean held-out log likelihood among those that finished
 as good     its paired difference from the best, row by row, is within two standard errors
-reached     the first time at which the held-out score was within 0.01 nats a row of the best
+reached     the time from which on the held-out score was within 0.01 nats a row of the best
 trusted     a sampler: R̂ of the log joint ≤ 1.01, of the parameters after relabelling ≤ 1.05,
             at least 400 effective draws, no divergence
             a variational guide: Pareto k̂ ≤ 0.7
@@ -58,13 +58,14 @@ def settle(rows: dict[str, dict[str, Any]], held_out: dict[str, np.ndarray], pat
     for name in done:
         difference, error = paired(held_out[best], held_out[name])
         path, clock = paths[name]
-        close = np.flatnonzero(path >= rows[best]["held_out"] - CLOSE)
+        far = np.flatnonzero(~(path >= rows[best]["held_out"] - CLOSE))
+        since = far[-1] + 1 if len(far) else 0  # to come close and leave again is not to arrive
         rows[name] |= {
             "best": name == best,
             "behind": difference,
             "behind_error": error,
             "as_good": bool(difference <= max(2 * error, 1e-9)),
-            "seconds_to_best": float(clock[close[0]]) if len(close) else None,
+            "seconds_to_best": float(clock[since]) if since < len(path) else None,
         }
 
 
@@ -90,7 +91,7 @@ def _sentence(name: str, rows: dict[str, dict[str, Any]]) -> str:
     if reached is not None:
         words.append(f"within {CLOSE} nats of it after {_seconds(reached)}")
     else:
-        words.append(f"never within {CLOSE} nats of it in {_seconds(row['seconds'])}")
+        words.append(f"not within {CLOSE} nats of it after {_seconds(row['seconds'])}")
     problems = doubts(row)
     if problems is None:
         words.append("a point estimate: no error bars to judge")
