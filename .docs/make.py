@@ -9,8 +9,11 @@ LaTeX, and writes their formulas as MathML, so that the pages load nothing from 
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
+import pkgutil
 import re
+import sys
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -51,6 +54,8 @@ def keep_columns(text: str) -> str:
 
 def to_html(docstring: str) -> Markup:
     """A docstring as HTML. Single and double backticks are code, which pdoc turns into links."""
+    if re.match(r"Alias for field number|Create new instance of", docstring):
+        return Markup()  # Python wrote that of a named tuple
     text = keep_columns(inspect.cleandoc(docstring))
     tree = publish_doctree(text, settings_overrides=SETTINGS)
     for node in [*tree.findall(nodes.title_reference), *tree.findall(nodes.literal)]:
@@ -72,20 +77,49 @@ def as_code(name, rawtext, text, lineno, inliner, options=None, content=()):  # 
     return [nodes.literal(rawtext, text)], []
 
 
+def modules() -> list[str]:
+    """Both packages and all modules in them; pdoc by itself takes those of ``__all__`` alone."""
+    found = list(PACKAGES)
+    for package in PACKAGES:
+        path = importlib.import_module(package).__path__
+        found += [module.name for module in pkgutil.walk_packages(path, f"{package}.")]
+    return [name for name in found if not name.endswith("__main__")]
+
+
+def contents(pages: list[Path]) -> str:
+    """A line for each page, for the first one."""
+    lines = []
+    for page in pages:
+        name = ".".join(page.with_suffix("").parts)
+        summary = (sys.modules[name].__doc__ or "").partition("\n\n")[0]
+        link = f'<a href="{page.as_posix()}">{name}</a>'
+        lines.append(f"<tr><td>{link}</td><td>{to_html(summary)}</td></tr>")
+    return f'<div class="docstring"><h1>latentbits</h1><table>{"".join(lines)}</table></div>'
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the API pages.")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "html")
     out = parser.parse_args().out
     # Fields of a dataclass are annotated in words that pdoc looks for in the wrong module.
     warnings.filterwarnings("ignore", "Error parsing type annotation")
+    warnings.filterwarnings("ignore", "The module specification .* has already been added")
     for role in ("func", "class", "meth", "mod", "data", "attr"):
         roles.register_local_role(role, as_code)
     pdoc.render.env.filters["to_markdown"] = lambda docstring: docstring
     pdoc.render.env.filters["to_html"] = to_html
     pdoc.render.configure(footer_text="latentbits", search=False)
-    pdoc.pdoc(*PACKAGES, output_directory=out)
-    for page in out.rglob("*.html"):
-        page.write_text(page.read_text().replace("</head>", f"{STYLE}</head>", 1))
+    pdoc.pdoc(*modules(), output_directory=out)
+    pages = [page.relative_to(out) for page in out.rglob("*.html")]
+    pages.remove(Path("index.html"))
+    names = {page: page.with_suffix("").parts for page in pages}
+    pages.sort(key=lambda page: (PACKAGES.index(names[page][0]), names[page]))
+    for page in pages:
+        file = out / page
+        file.write_text(file.read_text().replace("</head>", f"{STYLE}</head>", 1))
+    index = out / "index.html"
+    text = index.read_text().replace("</head>", f"{STYLE}</head>", 1)
+    index.write_text(text.replace("</main>", f"{contents(pages)}</main>", 1))
     print(f"pages     {out / 'index.html'}")
 
 
