@@ -132,7 +132,7 @@ def lines(full: bool = False) -> Iterator[dict[str, Any]]:
                 key = tuple(size.values())
                 if key not in known:
                     function, inputs = build(**size)
-                    known[key] = timed(function, *inputs, repeats=5)[1].cpu
+                    known[key] = timed(function, *inputs, repeats=3)[1].cpu
             seconds = [known[tuple({**base, axis: value}.values())] for value in values]
             yield {
                 "method": method, "in": axis, "sizes": values, "cpu": seconds,

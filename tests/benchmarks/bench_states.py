@@ -34,6 +34,7 @@ from inference.expectation import (
     best_bits,
     logsumexp_pair,
 )
+from inference.local import Structure
 from inference.methods.em import EMState
 from inference.reader import open_program
 from ppl_models import binary_sparse_coding
@@ -121,9 +122,9 @@ def iteration(
         num_candidates=sets.num_candidates,
         keep=False,
         chunk_size=chunk,
+        structure=Structure.SHARED,
     )
     state = EMState(params, jnp.zeros((), int), random.key(0), None)
-    em.init(random.key(0), data, num_causes=num_causes)  # finds the form, once
     read = jax.jit(lambda state, data: em.update(state, data, num_causes=num_causes)[0].params)
     hand = jax.jit(partial(by_hand, sets=sets, chunk=chunk))
     began = time.perf_counter()
@@ -142,7 +143,9 @@ def iteration(
 def ceiling(num_data: int, num_causes: int, sets: Candidates, columns: int = 676) -> dict:
     """Log joints of states per second, and a plain product of the same size."""
     data, params = problem(num_data, columns, num_causes)
-    reader, _ = open_program(binary_sparse_coding, (data,), {"num_causes": num_causes})
+    reader, _ = open_program(
+        binary_sparse_coding, (data,), {"num_causes": num_causes}, structure=Structure.SHARED
+    )
     design = jnp.asarray(_design(sets.table()))
 
     def prepare(params: dict, data: Array):
@@ -174,7 +177,7 @@ def rate(full: bool) -> dict[str, Any]:
     Counted are the products alone: single causes 2NHD, states 2NSF and back again, the M-step's
     2NHD; F are the H' bits and their pairs. What else an iteration does counts as time only.
     """
-    size, num_data = 2048, 20_000 if full else 4000
+    size, num_data = 2048, 20_000 if full else 3000
     square = random.normal(random.key(0), (size, size))
     product = jax.jit(lambda x: jnp.matmul(x, x, precision=lax.Precision.HIGHEST))
     best = 2 * size**3 / seconds(product, square)

@@ -224,7 +224,7 @@ def one_trait(full: bool) -> dict[str, Any]:
 
 def two_traits(full: bool) -> dict[str, Any]:
     """Latent trait: two factors, beside girth and scikit-learn."""
-    return trait(2, *((2000, 20) if full else (500, 12)))
+    return trait(2, *((2000, 20) if full else (500, 10)))
 
 
 BENCHMARKS = {"one-trait": one_trait, "two-traits": two_traits}

@@ -17,6 +17,8 @@ import jax
 import numpy as np
 from jax import lax, random
 
+from inference.baselines import once
+
 MISSING = "not installed: pip install 'latentbits[bench]'"
 
 
@@ -105,6 +107,6 @@ def fitted(
 
     :param judge: parameters -> ``log_likelihood`` and ``error``, the same for all contenders.
     """
-    state = method.init(random.key(1), train, **kwargs)
+    state = once(lambda data: method.init(random.key(1), data, **kwargs))(train)
     end, taken = timed(learning(method, steps, **kwargs), state, train)
     return row(f"{name}, {steps} steps", taken, **judge(method.get_params(end)))
