@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inference.studies.experiment import Outcome
@@ -112,19 +113,26 @@ def contest(
     >>> found.rows["NUTS"]["status"], "posterior" in data["NUTS"]
     ('done', True)
     """
+    if small:
+        return _contest("bernoulli_product", ("NUTS",), 50, 20)
+    return _contest(name, tuple(methods), num_draws)
+
+
+@cache
+def _contest(
+    name: str, methods: tuple[str, ...], num_draws: int, num_data: int | None = None
+) -> tuple[Comparison, dict[str, Any]]:
     import ppl_models
     from inference.studies.arviz import container
     from inference.studies.compare import compare
     from inference.studies.examples import example
     from inference.studies.keeping import method_groups
 
-    if small:
-        name, methods = "bernoulli_product", ["NUTS"]
-    given = example(name, 20) if small else example(name)
+    given = example(name) if num_data is None else example(name, num_data)
     kept: dict[str, Any] = {}
     found = compare(
         getattr(ppl_models, name), given.values, methods, truth=given.truth, name=name,
-        budget=None, num_draws=50 if small else num_draws, keep=kept, **given.sizes,
+        budget=None, num_draws=num_draws, keep=kept, **given.sizes,
     )  # fmt: skip
     found.about["image_shape"] = given.image_shape
     columns = [f"x{i + 1}" for i in range(given.values.shape[1])]
