@@ -26,7 +26,7 @@ PREFERRED = {
     "bernoulli_mixture": "EM",
     "noisy_or_network": "GibbsEM",
 }
-"""The method of each program's own paper; a program of one's own takes the first that applies."""
+"""The method of each program's own paper."""
 
 
 class Fit(NamedTuple):
@@ -90,7 +90,7 @@ def main(namespace: argparse.Namespace) -> int:
     given = open_given(namespace)
     anatomy = inspect(given.program, (given.table.values,), given.kwargs)
     found, refused = contenders(anatomy)
-    name = namespace.method or PREFERRED.get(given.name) or next(iter(found))
+    name = namespace.method or PREFERRED.get(given.name) or _preferred(anatomy, found)
     if name not in found:
         why = (
             f"does not apply to {given.name}: {refused[name]}" if name in refused else "is unknown"
@@ -121,6 +121,13 @@ def main(namespace: argparse.Namespace) -> int:
         print(f"valid     {facts['score']:.4f} nats a row after {facts['step']} steps")
     print(f"fit       {namespace.out}")
     return 0
+
+
+def _preferred(anatomy: Any, found: dict[str, Any]) -> str:
+    """For a program that is in no paper: what asks least of it."""
+    many = anatomy.binary and anatomy.num_bits > 10  # all states of a datum would be too many
+    order = ["TruncatedEM", "EM"] if many else ["EM", "QuadratureEM", "MonteCarloEM"]
+    return next((name for name in order if name in found), next(iter(found)))
 
 
 def _fit(
