@@ -187,7 +187,8 @@ def _bar(how: Drive, done: int) -> Any:
 def _interrupts() -> Iterator[list]:
     """Collects Ctrl-C, so that no block is lost; a second one is not waited for."""
     heard: list = []
-    if threading.current_thread() is not threading.main_thread():
+    outside = threading.current_thread() is not threading.main_thread()
+    if outside or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as `nohup` and `&` have it
         yield heard
         return
 

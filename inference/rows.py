@@ -93,7 +93,7 @@ class Rows(NamedTuple):
         return jax.tree.unflatten(self.tree, merged)
 
 
-BLOCK_ROWS = 256
+BLOCK_ROWS = 64
 """Rows that are added up together on a CPU; see `over_rows`."""
 
 

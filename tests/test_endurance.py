@@ -119,15 +119,20 @@ def test_ctrl_c_ends_a_run_with_what_there_is(tmp_path):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
+    # A test that runs in the background would not hear it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt, daemon=True).start()
-    result = run(10**7, checkpoint=tmp_path, checkpoint_every=0.2)
+    try:
+        result = run(10**7, checkpoint=tmp_path, checkpoint_every=0.2)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert result.interrupted
     assert 0 < len(result.losses) < 10**7
     assert result.reason == f"interrupted after {len(result.losses)} of 10000000 steps"
     assert np.isfinite(result.losses).all()
     with np.load(tmp_path / "checkpoint.npz") as saved:
         assert len(saved["leaf_0"]) == len(result.losses)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_loss_that_is_no_number_names_step_and_site_and_the_good_state_is_kept(tmp_path):

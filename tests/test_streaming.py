@@ -104,8 +104,8 @@ MEMORY = """
     import sys, threading, time
     import numpy as np
     from jax import random
-    from inference import EM, BoundEM
-    from ppl_models import bernoulli_mixture, latent_trait
+    from inference import EM
+    from ppl_models import bernoulli_mixture
 
     def anonymous():  # what the process holds itself, without the pages of files
         line = next(x for x in open("/proc/self/status") if x.startswith("RssAnon"))
@@ -120,9 +120,7 @@ MEMORY = """
 
     rows = np.load(sys.argv[1], mmap_mode="r")
     threading.Thread(target=watch, daemon=True).start()
-    for method, settings in ((EM(bernoulli_mixture, chunk_size=4096), {"num_components": 3}),
-                             (BoundEM(latent_trait, chunk_size=4096), {"num_factors": 1})):
-        method.run(random.key(0), 1, rows, **settings)
+    EM(bernoulli_mixture, chunk_size=4096).run(random.key(0), 1, rows, num_components=3)
     print(peak)
 """
 
