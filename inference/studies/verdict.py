@@ -58,6 +58,7 @@ def settle(rows: dict[str, dict[str, Any]], held_out: dict[str, np.ndarray], pat
     for name in done:
         difference, error = paired(held_out[best], held_out[name])
         path, clock = paths[name]
+        path = np.append(path[:-1], rows[name]["held_out"])  # the end, by all draws
         far = np.flatnonzero(~(path >= rows[best]["held_out"] - CLOSE))
         since = far[-1] + 1 if len(far) else 0  # to come close and leave again is not to arrive
         rows[name] |= {
