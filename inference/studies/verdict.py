@@ -128,12 +128,11 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
             f"Generic inference wins here: {theirs} comes within {CLOSE} nats a row of the best "
             f"{_times(1 / ratio)} times as fast as {ours}, the fastest bespoke method as good."
         )
-    if True in fastest:
-        return f"Only bespoke inference gets there: {fastest[True]} is best or as good as the best."
-    if False in fastest:
-        return (
-            f"Only generic inference gets there: {fastest[False]} is best or as good as the best."
-        )
+    for side, words in ((True, "bespoke"), (False, "generic")):
+        if side in fastest:
+            name = fastest[side]
+            doubt = ", but it is not to be trusted" if doubts(good[name]) else ""
+            return f"Only {words} inference gets there: {name} is as good as the best{doubt}."
     return "No method finished."
 
 
