@@ -1,9 +1,10 @@
-"""How an iteration of EM shrinks with the number of devices, and what 64 of them would make of it.
+"""How an iteration of EM shrinks with the number of devices, measured beside a prediction.
 
-    python tests/benchmarks/bench_scale.py [--rows 400000] [--devices 1,2,4,8] [--json FILE]
+    python tests/benchmarks/bench_scale.py [--rows 400000] [--devices 1,2] [--json FILE]
 
-Each number of devices runs in a process of its own, on as many virtual devices of one thread each
-(or on the GPUs that are there). An iteration on k devices is predicted to take
+Each number of devices runs in a process of its own, on the GPUs that are there, or with
+``JAX_PLATFORMS=cpu`` on as many virtual devices. These share the cores, all of which one device uses
+already: they show that it runs, not what is gained. An iteration on k devices is predicted to take
 
     seconds(k) = fixed + row · N / k + reduce(k)
 
