@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_scale.py [--rows 400000] [--devices 1,2] [--json FILE]
 
 Each number of devices runs in a process of its own, on the GPUs that are there, or with
-``JAX_PLATFORMS=cpu`` on as many virtual devices. These share the cores, all of which one device uses
+``JAX_PLATFORMS=cpu`` on as many virtual devices. These share the cores, which one device uses
 already: they show that it runs, not what is gained. An iteration on k devices is predicted to take
 
     seconds(k) = fixed + row · N / k + reduce(k)
