@@ -223,7 +223,7 @@ beside(
 #
 # ## Against NUTS and SVI
 #
-# Three units on 9 bits. NumPyro's NUTS and SVI run on the program once `marginal` has summed the
+# Two units on 8 bits. NumPyro's NUTS and SVI run on the program once `marginal` has summed the
 # units out; all methods are judged by the exact held-out likelihood.
 
 # %%
@@ -252,7 +252,7 @@ import_arviz().summary(data["NUTS"], var_names=var_names)
 #
 # - Each approximation of the paper is the same program with one thing changed: the likelihood of a
 #   bit (pursuit), or the normaliser (truncation). So its error is a number that can be printed.
-# - Half a second of exact gradients does as well as minutes of NUTS to within two standard errors,
-#   and SVI's guide is not to be trusted here ($\hat k$ far above 0.7).
+# - A fraction of a second of exact gradients does as well as seconds of NUTS to within two standard
+#   errors, and SVI's guide is not to be trusted here ($\hat k$ above 0.7).
 # - Pursuit is an excellent start and a poor end. Exact gradients are cheap up to twenty units or
 #   so; above that a persistent chain does what the truncated sum cannot.

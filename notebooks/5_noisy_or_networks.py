@@ -248,7 +248,7 @@ if not small:  # it takes a while to compile
 # ## Bespoke against NUTS and SVI
 #
 # Neither NUTS nor SVI can touch bits; `marginal` sums them out first, which a small network allows
-# (lines on a grid of 3 × 3, 6 and 2 units, $2^8$ states). `BinaryGibbs` needs no sum: it samples
+# (lines on a grid of 3 × 3, one layer of four units). `BinaryGibbs` needs no sum: it samples
 # the bits by (7) and leaves the weights to a block of NUTS, within NumPyro's own `Gibbs`.
 
 # %%
