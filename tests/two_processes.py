@@ -10,20 +10,25 @@ import sys
 
 import jax
 
-rank, address = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1:9876"
-jax.distributed.initialize(address, num_processes=2, process_id=rank)
 
-import numpy as np  # noqa: E402
-from jax import random  # noqa: E402
+def main(rank, address="127.0.0.1:9876"):
+    jax.distributed.initialize(address, num_processes=2, process_id=int(rank))
 
-from inference import TruncatedEM  # noqa: E402
-from ppl_models import binary_sparse_coding  # noqa: E402
-from ppl_models.data import bars  # noqa: E402
+    import numpy as np
+    from jax import random
 
-data = np.asarray(bars(random.key(1), 53, size=2).data)
-mesh = jax.make_mesh((jax.device_count(),), ("data",))
-em = TruncatedEM(binary_sparse_coding, num_candidates=3)
-result = em.run(random.key(0), 3, data, num_causes=3, mesh=mesh)
-weights = np.asarray(result.params["weights"]).tolist()
-print(json.dumps({"devices": jax.device_count(), "here": jax.local_device_count(),
-                  "losses": result.losses.tolist(), "weights": weights}))  # fmt: skip
+    from inference import TruncatedEM
+    from ppl_models import binary_sparse_coding
+    from ppl_models.data import bars
+
+    data = np.asarray(bars(random.key(1), 53, size=2).data)
+    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    em = TruncatedEM(binary_sparse_coding, num_candidates=3)
+    result = em.run(random.key(0), 3, data, num_causes=3, mesh=mesh)
+    weights = np.asarray(result.params["weights"]).tolist()
+    counts = {"devices": jax.device_count(), "here": jax.local_device_count()}
+    print(json.dumps({**counts, "losses": result.losses.tolist(), "weights": weights}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
