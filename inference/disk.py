@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-HOST_ROWS = 1 << 16
-"""Rows looked at together where the host checks them."""
+HOST_CELLS = 1 << 21
+"""Cells looked at together where the host checks them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,6 +76,16 @@ def stored(x: Any) -> bool:
 
 def as_stored(x: Any) -> OnDisk:
     return x if isinstance(x, OnDisk) else OnDisk(x, len(x))
+
+
+def pieces(x: Any) -> list[slice]:
+    """The rows of an argument, a few megabytes at a time.
+
+    >>> pieces(np.zeros((5, HOST_CELLS // 2)))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+    """
+    size = max(1, HOST_CELLS // max(1, int(np.prod(x.shape[1:]))))
+    return [slice(start, start + size) for start in range(0, len(x), size)]
 
 
 def shape_of(x: Any) -> jax.ShapeDtypeStruct:

@@ -13,7 +13,7 @@ from jax import Array
 
 from inference.acceleration import Trail, Visit, begin, chart, plain, step
 from inference.continuous import FactorReader
-from inference.disk import HOST_ROWS
+from inference.disk import pieces
 from inference.gradient import transforms
 from inference.local import Params, log_prior, prior_draw
 from inference.regressions import Regressions
@@ -166,11 +166,11 @@ def check_columns(columns: Regressions | None, args: tuple, kwargs: dict, prior:
     data = np.asarray(data)
     seen = None if mask is None else np.asarray(mask)
     looks = [_Look(column, kind) for column, kind in enumerate(columns.kinds)]
-    for start in range(0, len(data), HOST_ROWS):
-        block = np.array(data[start : start + HOST_ROWS])
-        known = None if seen is None else np.array(seen[start : start + HOST_ROWS])
+    for piece in pieces(data):
+        block = np.array(data[piece])
+        known = None if seen is None else np.array(seen[piece])
         for look in looks:
-            look.at(start, block, known)
+            look.at(piece.start, block, known)
     for look in looks:
         look.judge(prior)
 

@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 
 from inference.anatomy import Anatomy, ProgramError, inspect, run_abstractly
 from inference.arguments import check_data
-from inference.disk import HOST_ROWS, OnDisk
+from inference.disk import OnDisk, pieces
 from inference.local import (
     Params,
     Structure,
@@ -190,6 +190,6 @@ def check_support(model: Callable, anatomy: Anatomy, rows: Rows) -> None:
     if not rows.on_disk:
         run_abstractly(model, *rows.whole(), partial(check, 0))
         return
-    for start in range(0, rows.num_data, HOST_ROWS):
-        part = [np.array(np.asarray(x)[start : start + HOST_ROWS]) for x in rows.leaves]
-        run_abstractly(model, *rows.join(part), partial(check, start))
+    for piece in pieces(max((np.asarray(x) for x in rows.leaves), key=np.size)):
+        part = [np.array(np.asarray(x)[piece]) for x in rows.leaves]
+        run_abstractly(model, *rows.join(part), partial(check, piece.start))

@@ -93,8 +93,8 @@ class Rows(NamedTuple):
         return jax.tree.unflatten(self.tree, merged)
 
 
-BLOCK_ROWS = 64
-"""Rows that are added up together on a CPU; see `over_rows`."""
+BLOCK_ROWS = 16, 64
+"""How many rows are added up together on a CPU, at least and at most; see `over_rows`."""
 
 
 def chunk_limit(wanted: int, rows: Rows) -> int:
@@ -152,12 +152,16 @@ def over_rows(left: Array, right: Array, precision: Any = None) -> Array:
 
     On a CPU XLA adds up the terms of a product one after the other. Where many rows are equal, as
     rows of bits are, the error of each addition is the same, and a hundred thousand of them cost
-    two digits of float32: there the rows are added up in blocks.
+    two digits of float32: there the rows are added up in blocks, small ones where that takes no
+    more memory than the rows themselves.
     """
-    if jax.default_backend() != "cpu" or len(left) <= BLOCK_ROWS:
+    least, most = BLOCK_ROWS
+    wide = left.shape[1] * right.shape[1] // (left.shape[1] + right.shape[1])
+    size = min(max(wide, least), most)
+    if jax.default_backend() != "cpu" or len(left) <= size:
         return jnp.matmul(left.T, right, precision=precision)
-    lacking = ((0, -len(left) % BLOCK_ROWS), (0, 0))
-    blocks = (jnp.pad(x, lacking).reshape(-1, BLOCK_ROWS, x.shape[1]) for x in (left, right))
+    lacking = ((0, -len(left) % size), (0, 0))
+    blocks = (jnp.pad(x, lacking).reshape(-1, size, x.shape[1]) for x in (left, right))
     return jnp.einsum("bna,bnc->bac", *blocks, precision=precision).sum(0)
 
 

@@ -138,13 +138,16 @@ class MixtureUpdate:
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         data = arguments[0][0] if arguments[0] else arguments[1]["data"]
         mask = arguments[1].get("mask")
-        seen = jnp.ones_like(data) if mask is None else mask.astype(data.dtype)
         states, probability = posterior.weighted()
         member = jax.nn.one_hot(states[..., 0], self.num_components)  # (S, n or 1, K)
         heavy = ((probability * weights)[..., None] * member).sum(0).T
         # A GPU multiplies with ten bits unless told otherwise: a probability could exceed 1.
         sums = partial(over_rows, heavy.T, precision="highest")
-        return {"count": heavy.sum(1), "ones": sums(data * seen), "seen": sums(seen)}
+        count = heavy.sum(1)
+        if mask is None:
+            seen = jnp.broadcast_to(count[:, None], (self.num_components, data.shape[1]))
+            return {"count": count, "ones": sums(data), "seen": seen}
+        return {"count": count, "ones": sums(data * mask), "seen": sums(mask)}
 
     def maximise(self, params: Params, statistics: Any) -> Params:
         del params

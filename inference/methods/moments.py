@@ -16,7 +16,7 @@ from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.cells import cell_posterior
 from inference.continuous import FactorPosterior
-from inference.disk import HOST_ROWS
+from inference.disk import pieces
 from inference.local import Params
 from inference.pairs import (
     Inverted,
@@ -272,14 +272,14 @@ def check_bits(data: Any, mask: Any) -> None:
     if isinstance(data, jax.core.Tracer):
         return
     known = None if mask is None or isinstance(mask, jax.core.Tracer) else np.asarray(mask)
-    for start in range(0, len(data), HOST_ROWS):
-        values = np.asarray(data[start : start + HOST_ROWS])
+    for piece in pieces(data):
+        values = np.asarray(data[piece])
         bad = (values != 0) & (values != 1)
         if known is not None:
-            bad &= known[start : start + HOST_ROWS]
+            bad &= known[piece]
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             raise ValueError(
-                f"data holds {values[row, column]} in row {start + row}, column {column}: "
+                f"data holds {values[row, column]} in row {piece.start + row}, column {column}: "
                 "wanted 0 or 1"
             )
