@@ -54,14 +54,20 @@ class Climb(NamedTuple):
     def value_and_grad(self, params: Params, model: Callable) -> tuple[Array, Params]:
         """The log evidence summed over the data and its gradient, `model` read in place of the
         program: the same but for its normaliser."""
-        local = self.reader.at(min(self.chunk_size, self.rows.num_data))._replace(model=model)
+        return self.summed(params, lambda *_: model, None)
 
-        def part(arguments: Arguments, extra: None, fresh: Array) -> tuple[Array, Params]:
-            del extra
-            total = lambda p: jnp.sum(fresh * self.evidence(local, p, arguments))  # noqa: E731
+    def summed(
+        self, params: Params, model_of: Callable[..., Callable], extra: Any
+    ) -> tuple[Array, Params]:
+        """The same where each chunk has a model of its own, `model_of(arguments, extra, fresh)`."""
+        local = self.reader.at(min(self.chunk_size, self.rows.num_data))
+
+        def part(arguments: Arguments, extra: Any, fresh: Array) -> tuple[Array, Params]:
+            read = local._replace(model=model_of(arguments, extra, fresh))
+            total = lambda p: jnp.sum(fresh * self.evidence(read, p, arguments))  # noqa: E731
             return jax.value_and_grad(total)(params)
 
-        return sum_over_chunks(part, self.rows, self.chunk_size, None)
+        return sum_over_chunks(part, self.rows, self.chunk_size, extra)
 
     def free(self, params: Params) -> Params:
         """Parameters as unconstrained numbers."""

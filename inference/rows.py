@@ -8,6 +8,7 @@ nothing else changes (see `inference.devices`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -83,14 +84,22 @@ class Rows(NamedTuple):
         return self.slice(0, self.num_data)
 
     def take(self, indices: Array) -> Arguments:
-        """The arguments with the rows of these numbers."""
-        taken = [x.take(indices) if isinstance(x, OnDisk) else x[indices] for x in self.leaves]
-        return self.join(taken)
+        """The arguments with the rows of these numbers, on whichever device they are."""
+        return self.join([take_rows(x, indices) for x in self.leaves])
 
     def join(self, leaves: Any) -> Arguments:
         taken = iter(leaves)
         merged = [next(taken) if x is None else x for x in self.rest]
         return jax.tree.unflatten(self.tree, merged)
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """The number of each row among those of all devices: an array by row that is never held."""
+
+    def rows(self, start: Array | int, size: int) -> Array:
+        share = _share.get()
+        return (0 if share is None else share.begin) + start + jnp.arange(size)
 
 
 BLOCK_ROWS = 16, 64
@@ -171,9 +180,9 @@ def sum_over_chunks(
     """Sum a pytree of statistics over the data, a chunk at a time, and over the devices.
 
     `function(arguments, extra, fresh)` gets one chunk: `extra` is a pytree of further arrays by row
-    (weights, say), `fresh` is 1 for rows not counted before. The last chunk overlaps the one before
-    it, so that all have one shape and nothing is copied or padded. Sums are compensated (Kahan), so
-    that many small chunks lose no digits in float32.
+    (weights, say, or `Numbers`), `fresh` is 1 for rows not counted before. The last chunk overlaps
+    the one before it, so that all have one shape and nothing is copied or padded. Sums are
+    compensated (Kahan), so that many small chunks lose no digits in float32.
     """
     share, size = _share.get(), min(chunk_size, rows.num_data)
     # On a device that holds rows of the one before it, those come first and are not counted.
@@ -186,7 +195,7 @@ def sum_over_chunks(
 
     if size == rows.num_data:
         fresh = jnp.ones(size) if share is None else (jnp.arange(size) >= again).astype(float)
-        total = function(rows.whole(), extra, fresh)
+        total = function(rows.whole(), _slice(extra, 0, size), fresh)
         return total if share is None else lax.psum(total, share.axis)
 
     def step(carry: Any, start: Array) -> tuple[Any, None]:
@@ -210,7 +219,7 @@ def map_over_chunks(
     """Lay the per-row results of `function(arguments, extra, first_row)` end to end."""
     size = min(chunk_size, rows.num_data)
     if size == rows.num_data:
-        return function(rows.whole(), extra, jnp.zeros((), int))
+        return function(rows.whole(), _slice(extra, 0, size), jnp.zeros((), int))
     starts = jnp.minimum(jnp.arange(-(-rows.num_data // size)) * size, rows.num_data - size)
 
     def one(start: Array) -> Any:
@@ -227,11 +236,24 @@ def map_over_chunks(
     return lax.scan(step, empty, starts)[0]
 
 
-def _slice(tree: Any, start: Array, size: int) -> Any:
-    return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), tree)
+def take_rows(leaf: Any, indices: Array) -> Array:
+    """Some rows of an array by row, by their numbers among those of all devices."""
+    share = _share.get()
+    if share is None:
+        return leaf.take(indices) if isinstance(leaf, OnDisk) else leaf[indices]
+    place = jnp.clip(indices - share.begin, 0, share.size - 1)
+    here = leaf.take(place) if isinstance(leaf, OnDisk) else leaf[place]
+    mine = (indices >= share.start) & (indices < share.start + share.size)
+    mine = mine.reshape(mine.shape + (1,) * (here.ndim - mine.ndim))
+    kind = int if here.dtype == bool else here.dtype
+    return lax.psum(jnp.where(mine, here, 0).astype(kind), share.axis).astype(here.dtype)
+
+
+def _slice(tree: Any, start: Array | int, size: int) -> Any:
+    return jax.tree.map(lambda x: _slice_leaf(x, start, size), tree)
 
 
 def _slice_leaf(leaf: Any, start: Array | int, size: int) -> Array:
-    if isinstance(leaf, OnDisk):
+    if isinstance(leaf, OnDisk | Numbers):
         return leaf.rows(start, size)
     return leaf if size == leaf.shape[0] else lax.dynamic_slice_in_dim(leaf, start, size)

@@ -24,6 +24,7 @@ from inference.linear import linear_form, sum_softplus
 from inference.local import Params, Structure
 from inference.methods.em import EM, Posterior
 from inference.partition import Causes, causes_of, normalizer
+from inference.rows import Arguments, Numbers
 
 
 class ContrastiveState(NamedTuple):
@@ -32,7 +33,7 @@ class ContrastiveState(NamedTuple):
     params: Params
     optim_state: Any
     rng_key: Array
-    hidden: Array  # (num_chains, num_bits): where the chains of the sleep phase are
+    hidden: Array | None  # (num_chains, num_bits): where the chains are, if they persist
 
 
 class ContrastiveDivergence(Algorithm):
@@ -49,9 +50,11 @@ class ContrastiveDivergence(Algorithm):
         units are so distributed and whose log joint is linear in them.
     :param persistent: keep the chains between steps.
     :param num_sweeps: of Gibbs sampling, a step.
-    :param num_chains: of the persistent form; the plain one has one for each datum.
+    :param num_chains: of the persistent form; the plain one has one for each datum, which is begun
+        anew in each step and not kept.
     :param optimizer: of NumPyro or optax; by default momentum, as in `ExactGradient`.
     :param prior: add the prior of the parameters to what is climbed.
+    :param chunk_size: rows read at a time; by default as many as fit into 32 MiB.
 
     >>> from ppl_models import combination_machine
     >>> from ppl_models.data import combination_target
@@ -61,6 +64,8 @@ class ContrastiveDivergence(Algorithm):
     >>> state.params["weights"].shape, state.hidden.shape
     ((40, 6), (500, 40))
     """
+
+    by_row = ()
 
     def __init__(
         self,
@@ -75,6 +80,7 @@ class ContrastiveDivergence(Algorithm):
         prior: bool = False,
         start: Callable[..., Params] | None = None,
         spread: float = 0.1,
+        chunk_size: int | None = None,
         plate: str | None = None,
     ):
         if num_sweeps < 1 or num_chains < 1:
@@ -83,7 +89,7 @@ class ContrastiveDivergence(Algorithm):
         self.num_chains, self.optimizer, self.prior = num_chains, optimizer, prior
         self.learning_rate, self.momentum = learning_rate, momentum
         self.start, self.spread, self.plate = start, spread, plate
-        self.in_memory = not persistent  # a chain for each row
+        self.chunk_size = chunk_size
         self._opened = without_normalizer(model)
 
     @classmethod
@@ -103,9 +109,10 @@ class ContrastiveDivergence(Algorithm):
         params = near_origin(climb, key_start, self.spread, init_params, self.start, (args, kwargs))
         few, named = climb.rows.slice(0, 1)
         causes_of(self.model, params, *few, **named)  # refuses other programs, before any work
-        count = self.num_chains if self.persistent else climb.rows.num_data
-        shape = (count, climb.reader.anatomy.num_bits)
-        hidden = random.bernoulli(key_chains, 0.5, shape).astype(float)
+        hidden = None
+        if self.persistent:
+            shape = (self.num_chains, climb.reader.anatomy.num_bits)
+            hidden = random.bernoulli(key_chains, 0.5, shape).astype(float)
         return ContrastiveState(params, first_state(climb, self._optimizer(), params), key, hidden)
 
     def update(
@@ -113,24 +120,30 @@ class ContrastiveDivergence(Algorithm):
     ) -> tuple[ContrastiveState, Array]:
         climb = self._open(args, kwargs)
         key, key_clamp, key_sleep = random.split(state.rng_key, 3)
-        hidden = state.hidden
-        if not self.persistent:
-            whole = climb.reader._replace(model=self._opened)
-            rows = climb.rows.whole()
-            chance = linear_form(whole, state.params, rows, climb.affine).mean
-            hidden = random.bernoulli(key_clamp, chance).astype(hidden.dtype)
         few, named = climb.rows.slice(0, 1)
-        causes = causes_of(self._opened, state.params, *few, **named)
-        hidden, observed = sweeps(key_sleep, causes, hidden, self.num_sweeps)
+        causes, hidden = causes_of(self._opened, state.params, *few, **named), state.hidden
+        if hidden is not None:
+            hidden, observed = sweeps(key_sleep, causes, hidden, self.num_sweeps)
+            program = normalizer(self.model, _surrogate(observed))
+            total, gradient = climb.value_and_grad(state.params, program)
+        else:
+            size = min(climb.chunk_size, climb.rows.num_data)
+            local = climb.reader.at(size)._replace(model=self._opened)
 
-        def surrogate(causes: Causes) -> Array:
-            """A function of the parameters with the value and the slope that log Z would have, were
-            the draws the machine's own."""
-            inputs = observed @ jnp.asarray(causes.weights).T + causes.bias
-            return sum_softplus(inputs).mean()
+            def program_of(arguments: Arguments, numbers: Array, fresh: Array) -> Callable:
+                chance = linear_form(local, state.params, arguments, climb.affine).mean
 
-        program = normalizer(self.model, surrogate)
-        total, gradient = climb.value_and_grad(state.params, program)
+                def draw(number: Array, chance: Array) -> Array:
+                    clamped = random.bernoulli(random.fold_in(key_clamp, number), chance)
+                    key_row = random.fold_in(key_sleep, number)
+                    start = clamped[None].astype(chance.dtype)
+                    return sweeps(key_row, causes, start, self.num_sweeps)[1][0]
+
+                observed = jax.vmap(draw)(numbers, chance)
+                share = fresh / jnp.maximum(fresh.sum(), 1.0)
+                return normalizer(self.model, _surrogate(observed, share))
+
+            total, gradient = climb.summed(state.params, program_of, Numbers())
         if self.prior:
             extra, slope = jax.value_and_grad(climb.prior)(state.params)
             total, gradient = total + extra, jax.tree.map(jnp.add, gradient, slope)
@@ -149,7 +162,7 @@ class ContrastiveDivergence(Algorithm):
         return linear_posterior(climb, params, self._opened)
 
     def _open(self, args: tuple, kwargs: dict) -> Climb:
-        climb = open_climb(self._opened, args, kwargs, self.plate)
+        climb = open_climb(self._opened, args, kwargs, self.plate, self.chunk_size)
         if climb.reader.structure is not Structure.LINEAR:
             raise ProgramError(
                 "contrastive divergence is for hidden units that are independent given the data; "
@@ -162,6 +175,17 @@ class ContrastiveDivergence(Algorithm):
 
         given = self.optimizer
         return Momentum(self.learning_rate, self.momentum) if given is None else optimizer_of(given)
+
+
+def _surrogate(observed: Array, weights: Array | None = None) -> Callable[[Causes], Array]:
+    """A function of the parameters with the value and the slope that log Z would have, were the
+    draws the machine's own."""
+
+    def value(causes: Causes) -> Array:
+        each = sum_softplus(observed @ jnp.asarray(causes.weights).T + causes.bias)
+        return each.mean() if weights is None else weights @ each
+
+    return value
 
 
 @jax.default_matmul_precision("highest")
