@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from jax import Array
 from jax.sharding import Mesh
 
-from inference.anatomy import Anatomy
+from inference.anatomy import Anatomy, inspect
 from inference.local import Params
 
 
@@ -97,14 +97,19 @@ class Algorithm(abc.ABC):
     model: Callable
     by_row: tuple[str, ...] | None = None
     """Fields of the state with an entry for each datum; None: all rows must be on one device."""
-    in_memory: bool = False
-    """Whether rows on disk are loaded as a whole, because the method keeps something of each."""
+    why_no_mesh: str = "it does not say what its state holds of each row (`by_row`)"
+    """Why all rows must be on one device, where they must."""
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
         """None if the method applies to a program of this anatomy, else the reason why not."""
         del anatomy
         return None
+
+    def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
+        """How many data there are in these arguments of the program."""
+        plate = getattr(self, "plate", None)
+        return inspect(self.model, args, kwargs, plate=plate).num_data
 
     @abc.abstractmethod
     def init(

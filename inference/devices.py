@@ -13,7 +13,9 @@ data; from a memory map each reads the rows of its own devices only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +26,6 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from inference.algorithm import Algorithm
-from inference.anatomy import inspect
 from inference.disk import OnDisk, as_stored, stored
 from inference.rows import Arguments, Share, sharing
 
@@ -86,11 +87,7 @@ class Devices(NamedTuple):
 
     def gather(self, progress: Any) -> Any:
         """The same as one device would have it, on this process's first device."""
-        row = np.arange(self.share.num_data)
-        owner = row // self.share.size
-        begin = np.minimum(owner * self.share.size, self.share.num_data - self.share.size)
-        places = owner * self.share.size + row - begin
-        by_row = self._by_row(progress)
+        places, by_row = self.share.places, self._by_row(progress)
 
         def collect(progress: Any) -> Any:
             return jax.tree.map(lambda mine, x: x[places] if mine else x, by_row, progress)
@@ -149,29 +146,71 @@ class Devices(NamedTuple):
         return marked._replace(state=mark(progress.state), good=mark(progress.good))
 
 
+_mesh: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
+
+
+@contextmanager
+def using(mesh: Mesh | None) -> Iterator[None]:
+    """What is summed over rows by `summed` in this context is summed by all devices of the mesh."""
+    token = _mesh.set(mesh)
+    try:
+        yield
+    finally:
+        _mesh.reset(token)
+
+
+def summed(function: Callable[..., Any], num_data: int, *args: Any) -> Any:
+    """`function(*args)`, sums over the rows of its arguments, by the devices in use.
+
+    For a method that does its work in `init`, before the loop and its devices are there.
+    """
+    mesh = _mesh.get()
+    if mesh is None:
+        return function(*args)
+    leaves, tree = jax.tree.flatten((args, {}))
+    devices = _deal(leaves, tree, mesh, num_data, ())
+
+    def shared(arrays: list[Array]) -> Any:
+        with sharing(devices.share):
+            return function(*devices.arguments(arrays)[0])
+
+    specs = [devices._spec(mine) for mine in devices.is_row]
+    spread = jax.shard_map(
+        shared, mesh=devices.mesh, in_specs=(specs,), out_specs=P(), check_vma=False
+    )
+    total = jax.jit(spread)(devices.arrays)
+    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x.addressable_data(0))), total)
+
+
 def devices_of(
     method: Algorithm, args: tuple, kwargs: dict[str, Any], mesh: Mesh | None
 ) -> OneDevice | Devices:
     """Where a method's data go."""
     leaves, tree = jax.tree.flatten((args, kwargs))
-    if method.in_memory:
-        leaves = [np.asarray(x) if stored(x) else x for x in leaves]
+    if mesh is None:
+        arrays, static = _parted(leaves)
+        return OneDevice([jnp.asarray(x) for x in arrays], static, tree)
+    if method.by_row is None:
+        raise ValueError(f"{type(method).__name__} takes no mesh: {method.why_no_mesh}")
+    return _deal(leaves, tree, mesh, method.num_rows(args, kwargs), method.by_row)
+
+
+def _parted(leaves: list) -> tuple[list, list]:
+    """The arrays, and the other arguments with None where an array stood."""
     leaves = [as_stored(x) if stored(x) else x for x in leaves]
     is_array = [isinstance(x, np.ndarray | Array) for x in leaves]
     static = [None if a else x for a, x in zip(is_array, leaves, strict=True)]
-    arrays = [x for a, x in zip(is_array, leaves, strict=True) if a]
-    if mesh is None:
-        return OneDevice([jnp.asarray(x) for x in arrays], static, tree)
-    if method.by_row is None:
-        raise ValueError(f"{type(method).__name__} keeps all rows on one device: it takes no mesh")
+    return [x for a, x in zip(is_array, leaves, strict=True) if a], static
+
+
+def _deal(leaves: list, tree: Any, mesh: Mesh, num_data: int, fields: tuple[str, ...]) -> Devices:
+    arrays, static = _parted(leaves)
     if len(mesh.axis_names) != 1:
         raise ValueError(f"the mesh must have one axis, found {mesh.axis_names}")
     mesh = Mesh(mesh.devices, mesh.axis_names)  # whatever the types of its axes
-    plate = getattr(method, "plate", None)
-    num_data = inspect(method.model, args, kwargs, plate=plate).num_data
     share = Share(mesh.axis_names[0], num_data, -(-num_data // mesh.size))
     is_row = [x.shape[:1] == (num_data,) for x in arrays]
-    devices = Devices([], is_row, static, tree, mesh, share, method.by_row)
+    devices = Devices([], is_row, static, tree, mesh, share, fields)
     placed = [
         devices.deal(x) if mine else devices.copy(jnp.asarray(x))
         for mine, x in zip(is_row, arrays, strict=True)

@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from inference.algorithm import Algorithm, DivergedError, RunResult
 from inference.arguments import check_kinds
 from inference.checkpoint import Checkpoint
-from inference.devices import Devices, OneDevice, devices_of
+from inference.devices import Devices, OneDevice, devices_of, using
 from inference.local import Params
 
 BLOCK_SECONDS = 0.25
@@ -66,7 +66,8 @@ def drive(
     if how.checkpoint is not None:  # refuses a folder that cannot be used, before any work
         saved = Checkpoint(how.checkpoint, method, args, kwargs)
     devices = devices_of(method, args, kwargs, how.mesh)
-    progress = _first(method, start(), how)
+    with using(how.mesh):
+        progress = _first(method, start(), how)
     if saved is not None:
         progress = saved.resume(progress)
     progress = devices.place(progress)

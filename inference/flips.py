@@ -23,6 +23,7 @@ from numpyro.primitives import Messenger
 from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.local import Params, log_joint
 from inference.noisy_or import (
+    FEW_ROWS,
     Wiring,
     find_wiring,
     network_log_joint,
@@ -66,7 +67,7 @@ class BitProgram(NamedTuple):
             return self._by_two_readings(params, arguments)
         wiring = self.wiring
         network = read_network(self.model, self.anatomy, wiring, params, arguments)
-        seen = read_seen(self.model, self.anatomy, arguments)
+        seen = read_seen(self.model, self.anatomy, arguments, params)
 
         def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
             swept = sweep(wiring, network, self.split(bits), seen, key, power=power)
@@ -169,8 +170,15 @@ _WIRINGS = weakref.WeakKeyDictionary()
 def _wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiring | None:
     """The form of a program is looked for once for each kind of arguments."""
     leaves, tree = jax.tree.flatten(arguments)
-    kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
-    name = f"{anatomy.plate} {kinds} {tree}"
+    few = min(anatomy.num_data, FEW_ROWS)
+
+    def kind(x: Any) -> Any:
+        if not hasattr(x, "shape"):
+            return x
+        rows = few if x.shape[:1] == (anatomy.num_data,) else x.shape[:1]
+        return rows, x.shape[1:], str(x.dtype)
+
+    name = f"{anatomy.with_rows(few)} {[kind(x) for x in leaves]} {tree}"
     known = _WIRINGS.setdefault(model, {})
     if name not in known:
         known[name] = find_wiring(model, anatomy, arguments)

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
 
 from inference.anatomy import ProgramError
-from inference.flips import BitProgram, Rules, Score, Sweep, settle
+from inference.flips import BitProgram, Rules, Score, Settled, Sweep, settle
 from inference.local import Params
 from inference.noisy_or import (
     Edge,
@@ -29,6 +28,7 @@ from inference.noisy_or import (
     network_log_joint,
 )
 from inference.noisy_or_steps import reestimate, sum_shares, sweep
+from inference.rows import Arguments, Rows
 from inference.states import AllStates
 
 MAX_SUMMED = 8
@@ -154,53 +154,93 @@ class Epoch(NamedTuple):
     """The network and the states after all blocks, and what happened."""
 
     network: Network
-    bits: Array  # (num_data, num_bits)
+    bits: Array | None  # (num_data, num_bits), None if they are not kept
     log_joint: Array  # () Σ log p(y, s), each block under the weights that its states were drawn by
     changed: Array  # (num_bits,) how often a bit changed in a sweep
+
+
+class Block(NamedTuple):
+    """Some rows of the data."""
+
+    start: Array  # the first that was not seen before
+    begin: Array  # the first
+    seen: dict[str, Seen]
+    fresh: Array  # 1 for rows not seen before, so that nothing counts twice
+
+
+class Blocks(NamedTuple):
+    """The data, read a block of rows at a time: the last overlaps the one before it."""
+
+    rows: Rows
+    size: int
+    look: Callable[[Arguments], dict[str, Seen]]  # what was observed in these rows
+
+    def scan(self, function: Callable[[Any, Block], Any], start: Any) -> Any:
+        """`carry = function(carry, block)` from block to block."""
+
+        def step(carry: Any, start: Array) -> tuple[Any, None]:
+            begin = jnp.minimum(start, self.rows.num_data - self.size)
+            fresh = (begin + jnp.arange(self.size) >= start).astype(float)
+            seen = self.look(self.rows.slice(begin, self.size))
+            return function(carry, Block(start, begin, seen, fresh)), None
+
+        return lax.scan(step, start, jnp.arange(self.number) * self.size)[0]
+
+    @property
+    def number(self) -> int:
+        return -(-self.rows.num_data // self.size)
 
 
 def run_epoch(
     layered: Layered,
     network: Network,
-    seen: Mapping[str, Seen],
-    bits: Array,
+    blocks: Blocks,
+    bits: Array | None,
     phase: Phase,
     key: Array,
     *,
     rules: Rules,
-    block_size: int,
     priors: Priors,
-    keep_states: bool = True,
 ) -> Epoch:
     """Go through the data in blocks: draw states, then re-estimate the weights.
 
-    The last block overlaps the one before it, so that all have one shape; what was seen before does
-    not count again.
+    :param bits: where the rows stand; None: all units begin off, and nothing is kept.
     """
-    num_data = bits.shape[0]
-    size = min(block_size, num_data)
+    num_bits = layered.program.anatomy.num_bits
 
-    def block(carry: tuple, start: Array) -> tuple[tuple, None]:
+    def visit(carry: tuple, block: Block) -> tuple:
         network, bits, total, changed = carry
-        begin = jnp.minimum(start, num_data - size)
-        fresh = (begin + jnp.arange(size) >= start).astype(float)
-        take = lambda x: lax.dynamic_slice_in_dim(x, begin, size)  # noqa: E731
-        here = {site: Seen(*jax.tree.map(take, part)) for site, part in seen.items()}
-        now = take(bits) if keep_states else jnp.zeros((size, bits.shape[1]), bits.dtype)
-        draw, score = _readings(layered, network, here, phase)
-        settled = settle(draw, score, random.fold_in(key, start), now, rules)
+        settled, score = settle_block(layered, network, block, bits, phase, key, rules)
         split = layered.program.split(settled.bits)
-        total = total + fresh @ score(settled.bits, 1.0)
-        sums = sum_shares(layered.wiring, network, split, here, fresh)
+        total = total + block.fresh @ score(settled.bits, 1.0)
+        sums = sum_shares(layered.wiring, network, split, block.seen, block.fresh)
         network = _learn(layered, network, sums, priors, phase)
-        bits = lax.dynamic_update_slice_in_dim(bits, settled.bits, begin, 0)
-        return (network, bits, total, changed + settled.changed), None
+        if bits is not None:
+            bits = lax.dynamic_update_slice_in_dim(bits, settled.bits, block.begin, 0)
+        return network, bits, total, changed + settled.changed
 
-    starts = jnp.arange(-(-num_data // size)) * size
     zero = jnp.zeros((), network.leak[layered.wiring.observed[0]].dtype)
-    carry = (network, bits, zero, jnp.zeros(bits.shape[1]))
-    (network, bits, total, changed), _ = lax.scan(block, carry, starts)
-    return Epoch(network, bits, total, changed / len(starts))
+    network, bits, total, changed = blocks.scan(visit, (network, bits, zero, jnp.zeros(num_bits)))
+    return Epoch(network, bits, total, changed / blocks.number)
+
+
+def settle_block(
+    layered: Layered,
+    network: Network,
+    block: Block,
+    bits: Array | None,
+    phase: Phase,
+    key: Array,
+    rules: Rules,
+) -> tuple[Settled, Score]:
+    """States of a block's rows, from where they stand or from nought, and what states are worth."""
+    size = len(block.fresh)
+    if bits is None:
+        now = jnp.zeros((size, layered.program.anatomy.num_bits), jnp.int8)
+    else:
+        now = lax.dynamic_slice_in_dim(bits, block.begin, size)
+    draw, score = _readings(layered, network, block.seen, phase)
+    return settle(draw, score, random.fold_in(key, block.start), now, rules), score
 
 
 def _readings(
@@ -233,9 +273,9 @@ def _learn(layered: Layered, network: Network, sums: Any, priors: Priors, phase:
     return Network({**network.leak, **leak}, weights)
 
 
-def start_uniform(layered: Layered, key: Array, params: Params) -> Params:
+def start_uniform(layered: Layered, key: Array, like: Mapping[str, Any]) -> Params:
     """The paper's start: all weights between 0.05 and 0.15, those of the leaks as well."""
     names = (*layered.names.leak.values(), *layered.names.weights.values())
     keys = random.split(key, len(names))
-    draw = lambda key, x: random.uniform(key, jnp.shape(x), minval=0.05, maxval=0.15)  # noqa: E731
-    return {**params, **{n: draw(k, params[n]) for k, n in zip(keys, names, strict=True)}}
+    draw = lambda key, x: random.uniform(key, x.shape, minval=0.05, maxval=0.15)  # noqa: E731
+    return {n: draw(k, like[n]) for k, n in zip(keys, names, strict=True)}

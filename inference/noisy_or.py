@@ -26,8 +26,9 @@ from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
 from inference.anatomy import Anatomy, ProgramError
+from inference.disk import OnDisk
 from inference.handlers import states
-from inference.local import Params, anywhere, log_joint
+from inference.local import Params, anywhere, log_joint, stand_in
 from inference.rows import Arguments
 from ppl_models.distributions import NoisyOr
 
@@ -140,16 +141,26 @@ def read_network(
     return Network(leak, weights)
 
 
-def read_seen(model: Callable, anatomy: Anatomy, arguments: Arguments) -> dict[str, Seen]:
-    """The observed sites' bits and masks."""
+def read_seen(
+    model: Callable, anatomy: Anatomy, arguments: Arguments, params: Params | None = None
+) -> dict[str, Seen]:
+    """The observed sites' bits and masks.
+
+    :param params: any, so that none must be drawn.
+    """
     args, kwargs = arguments
-    with handlers.block(), handlers.seed(rng_seed=0):
-        trace = handlers.trace(model).get_trace(*args, **kwargs)
+    program = handlers.seed(handlers.substitute(model, data=params or {}), rng_seed=0)
+    with handlers.block():
+        trace = handlers.trace(program).get_trace(*args, **kwargs)
     seen = {}
     for name in anatomy.observed:
         _, mask = _unwrap(trace[name]["fn"])
         seen[name] = Seen(jnp.asarray(trace[name]["value"], float), mask)
     return seen
+
+
+FEW_ROWS = 3
+"""Rows that the form of a program is told from."""
 
 
 def find_wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiring | None:
@@ -167,8 +178,16 @@ def find_wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiri
     if set(anatomy.likelihoods) != {NoisyOr.__name__}:
         return None
     leaves, tree = jax.tree.flatten(arguments)
-    is_array = [isinstance(x, np.ndarray | Array) for x in leaves]
-    arrays = [_stand_in(x) for a, x in zip(is_array, leaves, strict=True) if a]
+    is_array = [isinstance(x, np.ndarray | Array | OnDisk) for x in leaves]
+    is_row = [
+        a and x.shape[:1] == (anatomy.num_data,) for a, x in zip(is_array, leaves, strict=True)
+    ]
+    few = min(anatomy.num_data, FEW_ROWS) if any(is_row) else anatomy.num_data
+    arrays = [
+        stand_in(x, few, 0) if mine else _stand_in(x)
+        for a, mine, x in zip(is_array, is_row, leaves, strict=True)
+        if a
+    ]
 
     def join(arrays: list[Array]) -> Arguments:
         given = iter(arrays)
@@ -178,7 +197,7 @@ def find_wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiri
 
     try:
         with validation_enabled(False), jax.default_matmul_precision("highest"):
-            return _examine(model, anatomy, join, arrays)
+            return _examine(model, anatomy.with_rows(few), join, arrays)
     except (_NotANetworkError, ProgramError, TypeError):
         return None
 
@@ -216,7 +235,7 @@ def _examine(
         errors = [_distance(found[site], wanted[site]) for site in wanted]
         random_bits = random.bernoulli(key_bits, 0.5, (3, anatomy.num_data, anatomy.num_bits))
         direct = log_joint(model, anatomy, params, random_bits.astype(jnp.int32), arguments)
-        seen = read_seen(model, anatomy, arguments)
+        seen = read_seen(model, anatomy, arguments, params)
         read = network_log_joint(wiring, network, anatomy.unpack(random_bits), seen)
         errors.append(_distance(read, direct))
         return params, network, jnp.stack(errors).max()

@@ -16,6 +16,7 @@ All of these are counted in `Repairs`. None is silent, none makes a NaN.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtr, ndtri
 
+from inference.devices import summed
 from inference.disk import as_stored, stored
 from inference.rows import Rows, sum_over_chunks
 from inference.tetrachoric import correlation_of_cells, slope
@@ -69,6 +71,10 @@ def count_pairs(data: Array, mask: Array | None = None, chunk_size: int | None =
     >>> count_pairs(bits).both.tolist(), count_pairs(bits).one.tolist()
     ([[3.0, 2.0], [2.0, 2.0]], [[0.0, 1.0], [0.0, 0.0]])
     """
+    return summed(partial(_counted, chunk_size), data.shape[0], data, mask)
+
+
+def _counted(chunk_size: int | None, data: Any, mask: Any) -> Pairs:
     if stored(data) or stored(mask):  # a file is part of what is compiled
         return jax.jit(lambda: _count(data, mask, chunk_size))()
     return _count_arrays(data, mask, chunk_size)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from inference.anatomy import Anatomy, ProgramError
@@ -42,6 +43,14 @@ class Share(NamedTuple):
     @property
     def begin(self) -> Array:
         return jnp.minimum(self.start, self.num_data - self.size)
+
+    @property
+    def places(self) -> np.ndarray:
+        """Where each row stands when the rows of all devices are laid end to end, (num_data,)."""
+        row = np.arange(self.num_data)
+        owner = row // self.size
+        begin = np.minimum(owner * self.size, self.num_data - self.size)
+        return owner * self.size + row - begin
 
 
 _share: ContextVar[Share | None] = ContextVar("share", default=None)
@@ -247,6 +256,15 @@ def take_rows(leaf: Any, indices: Array) -> Array:
     mine = mine.reshape(mine.shape + (1,) * (here.ndim - mine.ndim))
     kind = int if here.dtype == bool else here.dtype
     return lax.psum(jnp.where(mine, here, 0).astype(kind), share.axis).astype(here.dtype)
+
+
+def gather_rows(array: Array) -> Array:
+    """An array by row with the rows of all devices, on each of them."""
+    share = _share.get()
+    if share is None:
+        return array
+    everything = lax.all_gather(array, share.axis, tiled=True)
+    return everything[share.places]
 
 
 def _slice(tree: Any, start: Array | int, size: int) -> Any:

@@ -22,8 +22,10 @@ SCRIPT = """
     import jax
     import numpy as np
     from jax import random
-    from inference import EM, BoundEM, ExactGradient, TruncatedEM
-    from ppl_models import binary_sparse_coding, combination_machine, latent_trait
+    from inference import (
+        EM, BoundEM, ContrastiveDivergence, Cut, MomentInversion, ProjectionPursuit, TruncatedEM)
+    from ppl_models import (
+        binary_sparse_coding, clipped_gaussian, combination_machine, latent_trait)
     from ppl_models.data import bars, prototypes
 
     pixels = np.asarray(bars(random.key(1), 53, size=2).data)
@@ -35,15 +37,22 @@ SCRIPT = """
 
     mesh = jax.make_mesh((8,), ("data",))
     folder = sys.argv[1]
-    np.save(f"{folder}/rows.npy", pixels)
-    stored = np.load(f"{folder}/rows.npy", mmap_mode="r")
+
+    def mapped(rows):
+        np.save(f"{folder}/{rows.shape[1]}.npy", rows)
+        return np.load(f"{folder}/{rows.shape[1]}.npy", mmap_mode="r")
+
     cases = {
         "EM": (EM(binary_sparse_coding, chunk_size=3), pixels, {"num_causes": 3}),
-        "EM on disk": (None, stored, {"num_causes": 3}),
-        "TruncatedEM": (TruncatedEM(binary_sparse_coding, num_candidates=3), pixels,
+        "EM on disk": (None, mapped(pixels), {"num_causes": 3}),
+        "TruncatedEM": (TruncatedEM(binary_sparse_coding, num_candidates=3, cut=Cut(0, 1)), pixels,
                         {"num_causes": 3}),
         "BoundEM": (BoundEM(latent_trait), bits, {"num_factors": 1}),
-        "ExactGradient": (ExactGradient(combination_machine), bits, {"num_causes": 2}),
+        "MomentInversion": (MomentInversion(clipped_gaussian, rank=1), bits, {}),
+        "ContrastiveDivergence": (ContrastiveDivergence(combination_machine), bits,
+                                  {"num_causes": 2}),
+        "ProjectionPursuit": (ProjectionPursuit(combination_machine, num_starts=2), mapped(bits),
+                              {"num_causes": 2}),
     }
     out = {}
     for name, (method, data, settings) in cases.items():
@@ -103,7 +112,7 @@ def test_two_processes_give_the_numbers_of_one():
 def test_what_cannot_be_dealt_out_says_so():
     mesh = jax.make_mesh((1,), ("data",))
     rows = np.eye(4)
-    with pytest.raises(ValueError, match="GibbsEM keeps all rows on one device"):
+    with pytest.raises(ValueError, match="GibbsEM takes no mesh: its weights change"):
         GibbsEM(noisy_or_network).run(random.key(0), 1, rows, layers=(2,), mesh=mesh)
     two = jax.make_mesh((1, 1), ("data", "model"))
     with pytest.raises(ValueError, match="one axis, found"):

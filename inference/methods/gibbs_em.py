@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy
 from inference.flips import Rules, open_bits, settle
 from inference.layers import (
+    Blocks,
     Layered,
     Phase,
     Priors,
@@ -27,11 +28,12 @@ from inference.layers import (
 from inference.local import Params, prior_draw
 from inference.noisy_or import Network, Seen, read_network, read_seen
 from inference.reader import check_data, check_support
-from inference.rows import Arguments, rows_of
+from inference.rows import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
+
+FILE_ROWS = 1 << 12
+"""Rows of a file whose posteriors are sampled together."""
 
 Schedule = Literal["layers", "stability", "joint"]
-# Gamma variates, drawn a single time: to optimise that would take longer than it ever saves.
-_once = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 class GibbsEMState(NamedTuple):
@@ -40,7 +42,7 @@ class GibbsEMState(NamedTuple):
     params: Params
     step: Array
     rng_key: Array
-    bits: Array  # (num_data, num_bits): the state of each row, where the next sweep begins
+    bits: Array | None  # (num_data, num_bits): where the next sweep begins; None: all units off
     level: Array  # layers that are open, counted from the inputs
     changed: Array  # (num_bits,) how often each bit changed in a sweep of the last epoch
 
@@ -83,7 +85,9 @@ class GibbsEM(Algorithm):
     :param stop_below: a row stops when no unit had a larger probability to change.
     :param annealing: sweeps beforehand in which the likelihood's power rises from 0 to 1.
     :param restarts: chains a row, of which the best by log joint is learned from.
-    :param keep_states: begin where the last epoch ended, instead of with all units off.
+    :param keep_states: begin where the last epoch ended, a byte a unit and row, instead of with all
+        units off. By default, unless the rows are on disk: memory then holds a block of them, and
+        `max_sweeps` must be enough to find a row's states from nought.
     :param start: ``start(key, *args, **kwargs) -> params``; by default the paper's, uniform between
         0.05 and 0.15.
 
@@ -95,7 +99,7 @@ class GibbsEM(Algorithm):
     ((4, 25), (2, 4))
     """
 
-    in_memory = True
+    why_no_mesh = "its weights change after every block of rows, one block after the other"
 
     def __init__(
         self,
@@ -110,7 +114,7 @@ class GibbsEM(Algorithm):
         stop_below: float = 0.05,
         annealing: int = 0,
         restarts: int = 1,
-        keep_states: bool = True,
+        keep_states: bool | None = None,
         start: Callable[..., Params] | None = None,
         plate: str | None = None,
     ):
@@ -146,29 +150,30 @@ class GibbsEM(Algorithm):
         check_data(args, kwargs)
         layered = self.open(args, kwargs)
         anatomy = layered.program.anatomy
-        check_support(self.model, anatomy, rows_of(anatomy, args, kwargs))
+        rows = rows_of(anatomy, args, kwargs)
+        check_support(self.model, anatomy, rows)
         key_start, key = random.split(rng_key)
-        draw = lambda k: prior_draw(self.model, anatomy, k, (args, kwargs))  # noqa: E731
-        params = (draw if isinstance(key_start, jax.core.Tracer) else _once(draw))(key_start)
-        params = start_uniform(layered, key_start, params)
+        few = rows.slice(0, 1)
+        like = jax.eval_shape(lambda: prior_draw(self.model, anatomy, key_start, few))
+        params = start_uniform(layered, key_start, like)
         if self.start is not None:
             params = {**params, **self.start(key_start, *args, **kwargs)}
         params = _checked(params, init_params)
-        bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
+        bits = None
+        if not rows.on_disk if self.keep_states is None else self.keep_states:
+            bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
         level = jnp.ones((), int) * (1 if self.schedule != "joint" else len(anatomy.latents))
         zero = jnp.zeros((), int)
         return GibbsEMState(params, zero, key, bits, level, jnp.ones(anatomy.num_bits))
 
     def update(self, state: GibbsEMState, *args: Any, **kwargs: Any) -> tuple[GibbsEMState, Array]:
         layered = self.open(args, kwargs)
-        network, seen, priors = self.read(layered, state.params, (args, kwargs))
+        network, blocks, priors = self.read(layered, state.params, (args, kwargs))
         key, key_epoch = random.split(state.rng_key)
         level, phase = self._phase(layered, state)
         epoch = run_epoch(
-            layered, network, seen, state.bits, phase, key_epoch,
-            rules=self.rules, block_size=self.block_size, priors=priors,
-            keep_states=self.keep_states,
-        )  # fmt: skip
+            layered, network, blocks, state.bits, phase, key_epoch, rules=self.rules, priors=priors
+        )
         params = layered.names.update(state.params, epoch.network)
         new = GibbsEMState(params, state.step + 1, key, epoch.bits, level, epoch.changed)
         return new, -epoch.log_joint
@@ -188,21 +193,18 @@ class GibbsEM(Algorithm):
     ) -> GibbsPosterior:
         """The posterior of each row by annealed chains, and how far they disagree."""
         program = self.open(args, kwargs).program
-        rules = Rules(1, 0.0, annealing)
-        shape = (program.anatomy.num_data, program.anatomy.num_bits)
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        is_array = [hasattr(x, "shape") for x in leaves]
+        rules, num_bits = Rules(1, 0.0, annealing), program.anatomy.num_bits
+        rows = rows_of(program.anatomy, args, kwargs)
+        size = chunk_limit(FILE_ROWS, rows) if rows.on_disk else rows.num_data
+        key_all = random.key(0) if rng_key is None else rng_key
 
-        # Arrays go in as arguments: constants would be copied into the compiled program.
-        @jax.jit
-        def chains(keys: Array, params: Params, arrays: list) -> tuple[Array, Array, Array]:
-            given = iter(arrays)
-            merged = [next(given) if a else x for a, x in zip(is_array, leaves, strict=True)]
-            draw, score = program.read(params, jax.tree.unflatten(tree, merged))
+        def chains(arguments: Arguments, params: Params, start: Array) -> GibbsPosterior:
+            here = program._replace(anatomy=program.anatomy.with_rows(size))
+            draw, score = here.read(params, arguments)
 
             def one(key: Array) -> tuple[Array, Array, Array]:
                 key_start, key_chain = random.split(key)
-                off = jnp.zeros(shape, jnp.int8)
+                off = jnp.zeros((size, num_bits), jnp.int8)
                 bits = settle(draw, score, key_start, off, rules).bits
 
                 def again(i: Array, carry: tuple) -> tuple:
@@ -212,18 +214,21 @@ class GibbsEM(Algorithm):
                     best = jnp.where((here > value)[:, None], bits, best)
                     return bits, total + bits, best, jnp.maximum(here, value)
 
-                start = (bits, jnp.zeros(shape), bits, score(bits, 1.0))
+                start = (bits, jnp.zeros(off.shape), bits, score(bits, 1.0))
                 _, total, best, value = jax.lax.fori_loop(0, num_sweeps, again, start)
                 return total / num_sweeps, best, value
 
-            return jax.vmap(one)(keys)
+            key = key_all if size == rows.num_data else random.fold_in(key_all, start)
+            means, bests, values = jax.vmap(one)(random.split(key, num_chains))
+            chosen, each = jnp.argmax(values, axis=0), jnp.arange(size)
+            error = means.std(0, ddof=1) / jnp.sqrt(num_chains)
+            return GibbsPosterior(means.mean(0), error, bests[chosen, each], values[chosen, each])
 
-        keys = random.split(random.key(0) if rng_key is None else rng_key, num_chains)
-        arrays = [x for a, x in zip(is_array, leaves, strict=True) if a]
-        means, bests, values = chains(keys, params, arrays)
-        chosen, rows = jnp.argmax(values, axis=0), jnp.arange(values.shape[1])
-        error = means.std(0, ddof=1) / jnp.sqrt(num_chains)
-        return GibbsPosterior(means.mean(0), error, bests[chosen, rows], values[chosen, rows])
+        def whole(rows: Rows, params: Params) -> GibbsPosterior:
+            visit = lambda arguments, _, start: chains(arguments, params, start)  # noqa: E731
+            return map_over_chunks(visit, rows, size, None)
+
+        return compiled(whole, rows)(rows.leaves, params)
 
     def open(self, args: tuple, kwargs: dict[str, Any]) -> Layered:
         """The network that the program is."""
@@ -231,22 +236,24 @@ class GibbsEM(Algorithm):
 
     def read(
         self, layered: Layered, params: Params, arguments: Arguments
-    ) -> tuple[Network, dict[str, Seen], Priors]:
-        """The numbers of the network, the data, and the priors."""
-        program = layered.program
-        network = read_network(self.model, program.anatomy, layered.wiring, params, arguments)
-        seen = read_seen(self.model, program.anatomy, arguments)
-        for site, part in seen.items():
-            if part.mask is not None:  # one flag a cell, so that a block of rows can be cut out
-                seen[site] = part._replace(mask=jnp.broadcast_to(part.mask, part.value.shape))
+    ) -> tuple[Network, Blocks, Priors]:
+        """The numbers of the network, the data in blocks, and the priors."""
+        anatomy = layered.program.anatomy
+        rows = rows_of(anatomy, *arguments)
+        one, size = rows.slice(0, 1), chunk_limit(self.block_size, rows)
+        network = read_network(self.model, anatomy.with_rows(1), layered.wiring, params, one)
+
+        def look(arguments: Arguments) -> dict[str, Seen]:
+            return read_seen(self.model, anatomy, arguments, params)
 
         @cache
         def trace() -> dict:
-            args, kwargs = arguments
-            with handlers.block(), handlers.seed(rng_seed=0):
-                return handlers.trace(self.model).get_trace(*args, **kwargs)
+            args, kwargs = one
+            program = handlers.seed(handlers.substitute(self.model, data=params), rng_seed=0)
+            with handlers.block():
+                return handlers.trace(program).get_trace(*args, **kwargs)
 
-        return network, seen, read_priors(layered, trace, self.prior)
+        return network, Blocks(rows, size, look), read_priors(layered, trace, self.prior)
 
     def _phase(self, layered: Layered, state: GibbsEMState) -> tuple[Array, Phase]:
         depth = len(layered.wiring.hidden)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,17 +10,17 @@ from jax import Array, lax, random
 
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy
-from inference.layers import Layered, run_epoch
+from inference.layers import Block, Blocks, Layered, Phase, run_epoch, settle_block
 from inference.local import Params
 from inference.methods.gibbs_em import GibbsEM
-from inference.noisy_or import Network, Seen
+from inference.noisy_or import Network
 
 
 class SearchState(NamedTuple):
     """The population, and what the next round needs."""
 
     members: Network  # every leaf with a leading axis of members
-    bits: Array  # (population, num_data, num_bits)
+    bits: Array | None  # (population, num_data, num_bits), if states are kept
     scores: Array  # (population,) log joint of data and states, a small top layer summed out
     params: Params  # of the best
     step: Array
@@ -46,7 +45,8 @@ class GibbsSearch(Algorithm):
     ``GibbsEM(model, schedule="joint")``.
 
     :param em: how members learn: a `GibbsEM`; its schedule, start and rules for layers do not
-        matter here.
+        matter here. It says whether states are kept, a byte a unit, row and member; where they are
+        not, as with rows on disk, they are sampled again when members are compared.
     :param population: members.
     :param rounds: for each layer.
     :param epochs: of learning in a round.
@@ -61,7 +61,7 @@ class GibbsSearch(Algorithm):
     ((4, 25), (3,))
     """
 
-    in_memory = True
+    why_no_mesh = GibbsEM.why_no_mesh
 
     def __init__(
         self,
@@ -98,11 +98,12 @@ class GibbsSearch(Algorithm):
         scores = jnp.full(self.population, -jnp.inf)
         zero = jnp.zeros((), int)
         members = jax.tree.map(many, network)
-        return SearchState(members, many(state.bits), scores, state.params, zero, key)
+        bits = jax.tree.map(many, state.bits)
+        return SearchState(members, bits, scores, state.params, zero, key)
 
     def update(self, state: SearchState, *args: Any, **kwargs: Any) -> tuple[SearchState, Array]:
         layered = self.em.open(args, kwargs)
-        _, seen, priors = self.em.read(layered, state.params, (args, kwargs))
+        _, blocks, priors = self.em.read(layered, state.params, (args, kwargs))
         key, key_copy, key_learn = random.split(state.rng_key, 3)
         depth = len(layered.wiring.hidden)
         turn = state.step // self.rounds
@@ -111,21 +112,20 @@ class GibbsSearch(Algorithm):
         phase = layered.phase(level, False)
         best = jnp.argmax(state.scores)
 
-        def copy(key: Array, rate: Array) -> tuple[Network, Array]:
+        def copy(key: Array, rate: Array) -> tuple[Network, Array | None]:
             share = jnp.where(fresh, 1.0, rate)
-            return self._replace(layered, state, seen, best, level, fresh, share, key)
+            return self._replace(layered, state, blocks, best, level, fresh, share, key)
 
-        def learn(key: Array, network: Network, bits: Array) -> tuple[Network, Array, Array]:
-            def epoch(carry: tuple[Network, Array], key: Array) -> tuple[tuple, None]:
+        def learn(key: Array, network: Network, bits: Array | None) -> tuple:
+            def epoch(carry: tuple[Network, Array | None], key: Array) -> tuple[tuple, None]:
+                network, bits = carry
                 done = run_epoch(
-                    layered, carry[0], seen, carry[1], phase, key,
-                    rules=self.em.rules, block_size=self.em.block_size, priors=priors,
-                    keep_states=self.em.keep_states,
-                )  # fmt: skip
+                    layered, network, blocks, bits, phase, key, rules=self.em.rules, priors=priors
+                )
                 return (done.network, done.bits), None
 
             (network, bits), _ = lax.scan(epoch, (network, bits), random.split(key, self.epochs))
-            return network, bits, layered.score(network, seen, bits, phase).sum()
+            return network, bits, self._worth(layered, network, blocks, bits, phase, key)
 
         rates = jnp.linspace(0.0, 2.0 * self.replaced, self.population)
         copies = jax.vmap(copy)(random.split(key_copy, self.population), rates)
@@ -142,20 +142,41 @@ class GibbsSearch(Algorithm):
     def get_params(self, state: SearchState) -> Params:
         return state.params
 
+    def _worth(
+        self,
+        layered: Layered,
+        network: Network,
+        blocks: Blocks,
+        bits: Array | None,
+        phase: Phase,
+        key: Array,
+    ) -> Array:
+        """What a member is worth, from its states or from such as are sampled here."""
+
+        def visit(total: Array, block: Block) -> Array:
+            if bits is not None:
+                here = lax.dynamic_slice_in_dim(bits, block.begin, len(block.fresh))
+            else:
+                rules = self.em.rules
+                here = settle_block(layered, network, block, None, phase, key, rules)[0].bits
+            return total + block.fresh @ layered.score(network, block.seen, here, phase)
+
+        return blocks.scan(visit, jnp.zeros(()))
+
     def _replace(
         self,
         layered: Layered,
         state: SearchState,
-        seen: Mapping[str, Seen],
+        blocks: Blocks,
         best: Array,
         level: Array,
         fresh: Array,
         share: Array,
         key: Array,
-    ) -> tuple[Network, Array]:
+    ) -> tuple[Network, Array | None]:
         """A copy of the best member, some units of whose highest open layer are new."""
         network = jax.tree.map(lambda x: x[best], state.members)
-        bits = layered.program.split(state.bits[best])
+        bits = None if state.bits is None else layered.program.split(state.bits[best])
         leak, weights = dict(network.leak), dict(network.weights)
         for site in layered.wiring.hidden:
             key, key_which, key_rows, key_other, key_kind, key_noise = random.split(key, 6)
@@ -166,21 +187,47 @@ class GibbsSearch(Algorithm):
                 key_other, (2, units), 0, jnp.array([[self.population], [units]])
             )
             exchange = random.bernoulli(key_kind, self.exchanged, (units, 1)) & ~fresh
-            rows = random.randint(key_rows, (2, units), 0, state.bits.shape[1])
+            rows = random.randint(key_rows, (2, units), 0, blocks.rows.num_data)
+            value = self._values(layered, network, blocks, bits, rows, level - 1, key_rows)
             for child in layered.wiring.children(site):
                 edge = (site, child)
-                value = bits[child] if child in bits else seen[child].value
-                common = value[rows[0]] * value[rows[1]]
+                common = value[child][0] * value[child][1]
                 noise = random.uniform(key_noise, common.shape, minval=0.05, maxval=0.15)
                 other = state.members.weights[edge][member, unit]
                 new = jnp.where(exchange, other, noise + common)
                 weights[edge] = jnp.where(which[:, None], new, weights[edge])
-                if child in bits and child in layered.names.leak:
+                if child not in layered.wiring.observed and child in layered.names.leak:
                     # It stood for all that was above: now there is a cause.
                     leak[child] = jnp.where(here & fresh, 0.1, leak[child])
             if site in layered.names.leak:
                 typical = jnp.where(fresh, 0.1, leak[site].mean())
                 leak[site] = jnp.where(which, typical, leak[site])
-            bits[site] = jnp.where(which, 0, bits[site])
+            if bits is not None:
+                bits[site] = jnp.where(which, 0, bits[site])
+        if bits is None:
+            return Network(leak, weights), None
         joined = jnp.concatenate([bits[name] for name in layered.program.anatomy.names], axis=-1)
         return Network(leak, weights), joined
+
+    def _values(
+        self,
+        layered: Layered,
+        network: Network,
+        blocks: Blocks,
+        bits: dict[str, Array] | None,
+        rows: Array,
+        level: Array,
+        key: Array,
+    ) -> dict[str, Array]:
+        """The bits of all sites in some rows, (2, units) of them: (2, units, units of the site)."""
+        seen = blocks.look(blocks.rows.take(rows.reshape(-1)))
+        if bits is not None:
+            hidden = {site: x[rows] for site, x in bits.items()}
+        else:
+            zero, fresh = jnp.zeros((), int), jnp.ones(rows.size)
+            few, phase = Block(zero, zero, seen, fresh), layered.phase(level, False)
+            found = settle_block(layered, network, few, None, phase, key, self.em.rules)[0]
+            flat = layered.program.split(found.bits)
+            hidden = {site: x.reshape(*rows.shape, -1) for site, x in flat.items()}
+        given = {site: part.value.reshape(*rows.shape, -1) for site, part in seen.items()}
+        return {**hidden, **given}

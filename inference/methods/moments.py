@@ -120,6 +120,8 @@ class MomentInversion(Algorithm):
     (3, 8)
     """
 
+    by_row = ()
+
     def __init__(
         self,
         model: Callable,
@@ -189,6 +191,9 @@ class MomentInversion(Algorithm):
         """Nothing is left to do. The loss is what the factors leave of the correlations."""
         del args, kwargs
         return state, state.residual
+
+    def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
+        return len(args[0] if args else kwargs["data"])
 
     def get_params(self, state: MomentState) -> Params:
         return state.params

@@ -58,6 +58,8 @@ class StepwiseEM(Algorithm):
     (3, 8)
     """
 
+    why_no_mesh = "a step reads a few rows only: there is nothing to deal out"
+
     def __init__(
         self,
         model: Callable,

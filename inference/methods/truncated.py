@@ -18,7 +18,7 @@ from inference.methods.em import EMState, Posterior, chunk_rows, start_params
 from inference.missed import missed_mass
 from inference.persistent import Persistent
 from inference.reader import Reader, open_program
-from inference.rows import Rows, map_over_chunks, sum_over_chunks
+from inference.rows import Rows, gather_rows, map_over_chunks, sum_over_chunks
 from inference.updates import ClosedForm, closed_form, truncation
 
 
@@ -48,10 +48,12 @@ class TruncatedEM(Algorithm):
         bit is looked at alone.
     :param select: ranks the candidates, ``select(params, *args, **kwargs) -> (num_data, bits)``; by
         default the log joint of each bit alone, which needs nothing but the program.
-    :param keep: a datum keeps its candidates unless the new ones explain it better, so that the
-        loss never rises. False is the paper's rule.
-    :param persistent: remember whole states instead: see `inference.persistent`.
-    :param cut: learn from the best explained data only, by the paper's schedule.
+    :param keep: a datum keeps its candidates, 4 bytes each, unless the new ones explain it better,
+        so that the loss never rises. False is the paper's rule; also by default for rows on disk,
+        so that memory holds a chunk of them.
+    :param persistent: remember whole states instead, a byte a bit: see `inference.persistent`.
+    :param cut: learn from the best explained data only, by the paper's schedule; the evidence of
+        every row is then held, 4 bytes each.
     :param parameter_noise: site -> standard deviation of noise added to it after each step.
 
     The others as for `EM`. The loss is the negative free energy, with the prior of the states
@@ -74,7 +76,7 @@ class TruncatedEM(Algorithm):
         max_active: int = 3,
         num_candidates: int = 5,
         select: Select | None = None,
-        keep: bool = True,
+        keep: bool | None = None,
         persistent: Persistent | None = None,
         m_step: ClosedForm | None = None,
         prior: bool = False,
@@ -86,16 +88,16 @@ class TruncatedEM(Algorithm):
         structure: Structure | None = None,
         plate: str | None = None,
     ):
-        self.model, self.max_active = model, max_active
+        self.model, self.max_active, self.keep = model, max_active, keep
         self.sets: Candidates | Persistent = persistent or Candidates(
-            num_candidates, max_active, select, keep
+            num_candidates, max_active, select, keep is not False
         )
         self.m_step, self.prior, self.start, self.cut = m_step, prior, start, cut
         self.parameter_noise = parameter_noise or {}
         self.gradient_steps, self.chunk_size = gradient_steps, chunk_size
         self.structure, self.plate = structure, plate
-        # Which data to learn from is chosen among all of them, and proposals are each device's own.
-        self.by_row = None if cut is not None or persistent is not None else ("memory",)
+        self.by_row = ("memory",) if persistent is None else None
+        self.why_no_mesh = "what `persistent` tries next is drawn for a chunk of rows together"
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -117,7 +119,7 @@ class TruncatedEM(Algorithm):
         key_start, key_memory, key = random.split(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
         memory = None
-        if self.sets.keep:
+        if self._sets(rows).keep:
             memory = self.sets.start(rows.num_data, reader.anatomy.num_bits, key_memory)
         return EMState(params, jnp.zeros((), int), key, memory)
 
@@ -125,25 +127,23 @@ class TruncatedEM(Algorithm):
         reader, rows = self._open(args, kwargs)
         params, num_bits = state.params, reader.anatomy.num_bits
         m_step, num_states = self._m_step(kwargs), self.sets.num_states(num_bits)
+        sets = self._sets(rows)
         num_runs = gradient_runs(reader, num_states) if m_step is None else 0
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
         key, key_search, key_noise = random.split(state.rng_key, 3)
         memory, weights = state.memory, None
         # One pass, unless states are to be kept or the data to learn from must be chosen first.
         chosen_here = (
-            self.cut is not None
-            and m_step is not None
-            and size == rows.num_data
-            and not self.sets.keep
+            self.cut is not None and m_step is not None and size == rows.num_data and not sets.keep
         )
-        if self.sets.keep or (self.cut is not None and not chosen_here):
-            found, memory = self._search(reader, params, rows, size, memory, key_search)
+        if sets.keep or (self.cut is not None and not chosen_here):
+            found, memory = self._search(sets, reader, params, rows, size, memory, key_search)
             weights = self._weights(params, state.step, found, num_bits)
         chunk_reader = reader.at(size)
 
         def summarise(arguments: Any, extra: Any, fresh: Array) -> Any:
             weights, memory = extra
-            posterior = self.sets.expect(chunk_reader, params, arguments, memory)
+            posterior = sets.expect(chunk_reader, params, arguments, memory)
             if chosen_here:
                 weights = self._weights(params, state.step, posterior.evidence, num_bits)
             heavy = fresh if weights is None else weights * fresh
@@ -155,7 +155,7 @@ class TruncatedEM(Algorithm):
             new = m_step.maximise(params, statistics)
         else:
             new = gradient_step(
-                reader, params, rows, size, weights, memory, self.sets.expect,
+                reader, params, rows, size, weights, memory, sets.expect,
                 prior=self.prior, num_steps=self.gradient_steps,
             )  # fmt: skip
         if getattr(m_step, "max_active", None) is not None:
@@ -166,7 +166,7 @@ class TruncatedEM(Algorithm):
         for name, deviation in self.parameter_noise.items():
             key_noise, key_site = random.split(key_noise)
             new[name] = new[name] + deviation * random.normal(key_site, new[name].shape)
-        kept = memory if self.sets.keep else None
+        kept = memory if sets.keep else None
         return EMState(new, state.step + 1, key, kept), -evidence
 
     def get_params(self, state: EMState) -> Params:
@@ -214,7 +214,7 @@ class TruncatedEM(Algorithm):
 
             def search(i: Array, memory: Any) -> Any:
                 key = random.fold_in(key_search, i)
-                return self._search(reader, params, rows, size, memory, key)[1]
+                return self._search(self.sets, reader, params, rows, size, memory, key)[1]
 
             memory = jax.lax.fori_loop(0, rounds, search, memory)
             return map_over_chunks(summarise, rows, size, memory)
@@ -222,16 +222,31 @@ class TruncatedEM(Algorithm):
         return compute(memory)
 
     def _search(
-        self, reader: Reader, params: Params, rows: Rows, size: int, memory: Any, key: Array
+        self,
+        sets: Candidates | Persistent,
+        reader: Reader,
+        params: Params,
+        rows: Rows,
+        size: int,
+        memory: Any,
+        key: Array,
     ) -> tuple[Array, Any]:
-        if memory is None:
-            memory = self.sets.start(rows.num_data, reader.anatomy.num_bits, key)
+        """The evidence of every row, and what to remember of it, if anything."""
+        if memory is None and sets.keep:
+            memory = sets.start(rows.num_data, reader.anatomy.num_bits, key)
 
         def search(arguments: Any, memory: Any, start: Array) -> tuple[Array, Any]:
             local = random.fold_in(key, start)
-            return self.sets.search(reader.at(size), params, arguments, memory, local)
+            found, memory = sets.search(reader.at(size), params, arguments, memory, local)
+            return found, memory if sets.keep or not rows.on_disk else None
 
         return map_over_chunks(search, rows, size, memory)
+
+    def _sets(self, rows: Rows) -> Candidates | Persistent:
+        """How the states of these rows are looked at."""
+        if isinstance(self.sets, Persistent) or self.keep is not None:
+            return self.sets
+        return self.sets._replace(keep=not rows.on_disk)
 
     def _weights(self, params: Params, step: Array, evidence: Array, num_bits: int) -> Array:
         """1 for the data to learn from, 0 for the others."""
@@ -267,8 +282,9 @@ class TruncatedEM(Algorithm):
 
 def cut_weights(cut: Cut, step: Array, evidence: Array, mass: Array) -> Array:
     """1 for the data to learn from, 0 for the others: the set M of the paper."""
+    everything = gather_rows(evidence)
     progress = jnp.clip((step - cut.begin) / max(1, cut.end - cut.begin), 0.0, 1.0)
-    num_data = evidence.shape[0]
+    num_data = everything.shape[0]
     count = jnp.ceil(num_data * (1.0 - progress * (1.0 - mass))).astype(int)
-    worst = jnp.sort(evidence)[jnp.clip(num_data - count, 0, num_data - 1)]
+    worst = jnp.sort(everything)[jnp.clip(num_data - count, 0, num_data - 1)]
     return (evidence >= worst).astype(evidence.dtype)
