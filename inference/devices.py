@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -47,6 +48,9 @@ class OneDevice(NamedTuple):
 
     def gather(self, progress: Any) -> Any:
         return progress
+
+    def agree(self, flags: list[bool]) -> list[bool]:
+        return flags
 
     def spread(self, block: Callable, progress: Any) -> Callable:
         del progress
@@ -95,6 +99,12 @@ class Devices(NamedTuple):
         everywhere = NamedSharding(self.mesh, P())
         whole = jax.jit(collect, out_shardings=everywhere)(progress)
         return jax.tree.map(lambda x: x.addressable_data(0), whole)
+
+    def agree(self, flags: list[bool]) -> list[bool]:
+        """What any of the processes found: they must all take the same turn, or wait for ever."""
+        if jax.process_count() == 1:
+            return flags
+        return process_allgather(np.array(flags)).any(axis=0).tolist()
 
     def spread(self, block: Callable, progress: Any) -> Callable:
         """The block, run by every device on its own rows."""

@@ -79,22 +79,26 @@ def drive(
 
     began, done, size = time.perf_counter(), int(progress.step), 1
     last_saved = began
+    over = stop = False
     with _bar(how, done) as bar, _interrupts() as heard:
-        while done < how.num_steps and bool(progress.change > limit) and not heard:
+        while done < how.num_steps and bool(progress.change > limit) and not (over or stop):
             block_began = time.perf_counter()
-            end = min(done + size, how.num_steps)
-            progress = compiled(progress, np.int32(end), devices.arrays)
+            progress = compiled(progress, np.int32(min(done + size, how.num_steps)), devices.arrays)
             new = int(progress.step)
             bar.update(new - done)
             done, now = new, time.perf_counter()
-            if now - block_began < BLOCK_SECONDS:
-                size = min(2 * size, max(1, how.num_steps // 20))
-            if saved is not None and now - last_saved > how.checkpoint_every:
+            slow, due, over, stop = devices.agree([
+                now - block_began > BLOCK_SECONDS,
+                saved is not None and now - last_saved > how.checkpoint_every,
+                how.budget is not None and now - began > how.budget,
+                bool(heard),
+            ])  # fmt: skip
+            size *= 1 if slow else 2
+            if saved is not None and due:
                 saved.save(devices.gather(progress))
                 last_saved = time.perf_counter()
-            if how.budget is not None and now - began > how.budget:
-                break
-            bar.set_postfix_str(f"loss {float(progress.losses[done - 1]):.6g}", refresh=False)
+            if not bar.disable:  # a number fetched from a GPU takes as long as a quick step
+                bar.set_postfix_str(f"loss {float(progress.losses[done - 1]):.6g}", refresh=False)
     seconds = time.perf_counter() - began
 
     progress = devices.gather(progress)
@@ -108,14 +112,14 @@ def drive(
     reason = "all steps done"
     if not progress.change > limit:
         reason = f"the loss changed by less than {how.tolerance} of itself"
-    elif heard and done < how.num_steps:
+    elif stop and done < how.num_steps:
         reason = f"interrupted after {done} of {how.num_steps} steps"
     elif done < how.num_steps:
         reason = f"out of budget after {done} of {how.num_steps} steps"
     history = jax.tree.map(lambda x: x[:done], progress.history)
     return RunResult(
         params, progress.state, progress.losses[:done], reason, seconds, compile_seconds, history,
-        bool(heard),
+        stop,
     )  # fmt: skip
 
 

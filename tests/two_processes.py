@@ -24,7 +24,7 @@ def main(rank, address="127.0.0.1:9876"):
     data = np.asarray(bars(random.key(1), 53, size=2).data)
     mesh = jax.make_mesh((jax.device_count(),), ("data",))
     em = TruncatedEM(binary_sparse_coding, num_candidates=3)
-    result = em.run(random.key(0), 3, data, num_causes=3, mesh=mesh)
+    result = em.run(random.key(0), 8, data, num_causes=3, mesh=mesh)
     weights = np.asarray(result.params["weights"]).tolist()
     counts = {"devices": jax.device_count(), "here": jax.local_device_count()}
     print(json.dumps({**counts, "losses": result.losses.tolist(), "weights": weights}))
