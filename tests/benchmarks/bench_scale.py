@@ -1,15 +1,18 @@
-"""How an iteration of EM shrinks with the number of devices, measured beside a prediction.
+"""How an iteration of truncated EM shrinks with the number of devices, beside a prediction.
 
-    python tests/benchmarks/bench_scale.py [--rows 400000] [--devices 1,2] [--json FILE]
+    python tests/benchmarks/bench_scale.py [--full] [--rows N] [--devices 1,2,4,8] [--json FILE]
 
-Each number of devices runs in a process of its own, on the GPUs that are there, or with
-``JAX_PLATFORMS=cpu`` on as many virtual devices. These share the cores, which one device uses
-already: they show that it runs, not what is gained. An iteration on k devices is predicted to take
+An iteration over N rows on k devices is predicted to take
 
     seconds(k) = fixed + row · N / k + reduce(k)
 
-where `fixed` and `row` come from two table sizes on one device, and `reduce` is the time of adding
-up as many bytes as the sufficient statistics of binary sparse coding have, measured alone.
+`row` and `fixed` come from two table sizes on one device; `reduce` adds up as many bytes as the
+sufficient statistics of binary sparse coding have, measured alone on those k devices. With
+``JAX_PLATFORMS=cpu`` a device is a process with a core of its own, joined to the others by
+`jax.distributed`, so ask for no more than there are cores. On GPUs one process has them all; where
+there are fewer than asked for, what one of the k would have to do is measured on a single one: an
+iteration over N / k rows. `--full` is the size of the paper's patches (200 000 rows of 26×26
+pixels, 700 causes) and wants a GPU.
 """
 
 from __future__ import annotations
@@ -17,95 +20,132 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-NUM_CAUSES, SIZE = 10, 5
-STEPS = 8
+STEPS = 32
 
 
-def measure(num_rows: int, num_devices: int) -> dict[str, float]:
+def measure(num_rows: int, num_devices: int, full: bool) -> dict:
     """Seconds an iteration, and seconds to add up its statistics; in this process."""
     import jax
-    import jax.numpy as jnp
     import numpy as np
+    from bench_states import problem
     from jax import lax, random
+    from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    from inference import EM
+    from inference import TruncatedEM
+    from inference.local import Structure
     from ppl_models import binary_sparse_coding
-    from ppl_models.data import bars
 
-    mesh = jax.make_mesh((num_devices,), ("data",), devices=jax.devices()[:num_devices])
-    data = np.asarray(jax.jit(lambda key: bars(key, num_rows, size=SIZE).data)(random.key(0)))
-    em = EM(binary_sparse_coding)
+    columns, causes, active, candidates = (676, 700, 8, 10) if full else (144, 100, 5, 7)
+    devices = jax.devices()
+    if len(devices) < num_devices:  # the share of one of them
+        num_rows, num_devices = num_rows // num_devices, 1
+    mesh = jax.make_mesh((num_devices,), ("data",), devices=devices[:num_devices])
+    data, params = problem(num_rows, columns, causes)
+    rows = np.asarray(data)
+    del data
+    em = TruncatedEM(
+        binary_sparse_coding, max_active=active, num_candidates=candidates, keep=False,
+        structure=Structure.SHARED,
+    )  # fmt: skip
 
-    def seconds(steps: int) -> float:
-        return em.run(random.key(1), steps, data, num_causes=NUM_CAUSES, mesh=mesh).seconds
+    def taken(steps: int) -> float:
+        given = {"num_causes": causes, "init_params": params, "mesh": mesh}
+        return em.run(random.key(1), steps, rows, **given).seconds
 
-    seconds(1)
-    each = min((seconds(1 + STEPS) - seconds(1)) / STEPS for _ in range(2))
-    floats = NUM_CAUSES * (NUM_CAUSES + SIZE * SIZE) + 4
+    taken(2)
+    each = min(taken(STEPS) for _ in range(3)) / STEPS
+    floats = causes * (causes + columns) + 4
 
     def add(x):
-        return lax.fori_loop(0, 200, lambda _, x: lax.psum(x, "data") / num_devices, x)
+        return lax.fori_loop(0, 100, lambda _, x: lax.psum(x, "data") / num_devices, x)
 
     spread = jax.jit(jax.shard_map(add, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False))
-    x = jnp.ones(floats)
+    ones = np.ones(floats, np.float32)
+    x = jax.make_array_from_callback(ones.shape, NamedSharding(mesh, P()), lambda part: ones[part])
     spread(x).block_until_ready()
     began = time.perf_counter()
     spread(x).block_until_ready()
-    reduce = (time.perf_counter() - began) / 200
-    kind = jax.devices()[0].device_kind
-    return {"seconds": each, "reduce": reduce, "bytes": 4 * floats, "kind": kind}
+    reduce = (time.perf_counter() - began) / 100 if num_devices > 1 else 0.0
+    return {
+        "seconds": each, "reduce": reduce, "bytes": ones.nbytes, "rows": num_rows,
+        "on": num_devices, "kind": devices[0].device_kind,
+    }  # fmt: skip
 
 
-def apart(num_rows: int, num_devices: int) -> dict[str, float]:
-    """`measure` in a process with so many devices."""
-    environment = dict(os.environ)
-    if environment.get("JAX_PLATFORMS") == "cpu":
-        environment["XLA_FLAGS"] = (
-            f"--xla_force_host_platform_device_count={num_devices} "
-            "--xla_cpu_multi_thread_eigen=false"
+def joined(rank: int, address: str, *what: int) -> dict:
+    """`measure` in one of several processes, each with a core of its own."""
+    import jax
+
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    if what[1] > 1:
+        jax.distributed.initialize(address, num_processes=what[1], process_id=rank)
+    return measure(*what)
+
+
+def apart(num_rows: int, num_devices: int, full: bool) -> dict:
+    """`measure` in processes of their own."""
+    cpu = os.environ.get("JAX_PLATFORMS") == "cpu"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    what = [num_rows, num_devices, full]
+    calls = [[rank, address, *what] for rank in range(num_devices)] if cpu else [what]
+    started = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--one", json.dumps(call)], stdout=subprocess.PIPE, text=True
         )
-    done = subprocess.run(
-        [sys.executable, __file__, "--one", f"{num_rows},{num_devices}"],
-        env=environment, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1])
+        for call in calls
+    ]
+    said = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        raise SystemExit(f"{num_devices} devices: a process failed, see above")
+    return max((json.loads(text.splitlines()[-1]) for text in said), key=lambda x: x["seconds"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--rows", type=int)
     parser.add_argument("--devices", default="1,2")
+    parser.add_argument("--full", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(measure(*map(int, given.one.split(",")))))
+        call = json.loads(given.one)
+        print(json.dumps(joined(*call) if len(call) > 3 else measure(*call)))
         return
+    rows = given.rows or (200_000 if given.full else 32_000)
     counts = [int(x) for x in given.devices.split(",")]
-    few, many = apart(given.rows // 8, 1), apart(given.rows, 1)
-    row = (many["seconds"] - few["seconds"]) / (given.rows - given.rows // 8)
-    fixed = max(0.0, many["seconds"] - row * given.rows)
-    found = {1: many} | {k: apart(given.rows, k) for k in counts if k > 1}
-    print(f"{given.rows} rows on {many['kind']}; {many['bytes']} bytes added up an iteration")
-    print(f"fixed {1e3 * fixed:.2f} ms, {1e9 * row:.1f} ns a row")
-    print("devices  measured ms  predicted ms  reduce ms  speed-up")
+    few, many = apart(rows // 8, 1, given.full), apart(rows, 1, given.full)
+    row = (many["seconds"] - few["seconds"]) / (rows - rows // 8)
+    fixed = max(0.0, many["seconds"] - row * rows)
+    found = {1: many} | {k: apart(rows, k, given.full) for k in counts if k > 1}
+    print(f"{rows} rows on {many['kind']}; {many['bytes']} bytes added up an iteration")
+    print(f"fixed {1e3 * fixed:.3f} ms, {1e9 * row:.1f} ns a row")
+    print("devices  rows each  measured ms  predicted ms  reduce ms  speed-up")
     table = []
     for k in counts:
-        predicted = fixed + row * given.rows / k + found[k]["reduce"]
-        speed = many["seconds"] / found[k]["seconds"]
-        table.append({"devices": k, "predicted": predicted, "speedup": speed, **found[k]})
+        part = found[k]
+        line = {
+            "devices": k, "predicted": fixed + row * rows / k + part["reduce"],
+            "speedup": many["seconds"] / part["seconds"], "share": part["on"] < k, **part,
+        }  # fmt: skip
+        table.append(line)
         print(
-            f"{k:7d}  {1e3 * found[k]['seconds']:11.2f}  {1e3 * predicted:12.2f}"
-            f"  {1e3 * found[k]['reduce']:9.3f}  {speed:8.2f}"
+            f"{k:7d}  {rows // k:9d}  {1e3 * part['seconds']:11.3f}"
+            f"  {1e3 * line['predicted']:12.3f}  {1e3 * part['reduce']:9.3f}"
+            f"  {line['speedup']:8.2f}" + ("   its share, on one device" if line["share"] else "")
         )
     if given.json:
-        out = {"rows": given.rows, "fixed": fixed, "row": row, "devices": table}
+        out = {"rows": rows, "fixed": fixed, "row": row, "devices": table}
         given.json.write_text(json.dumps(out, indent=1))
 
 
