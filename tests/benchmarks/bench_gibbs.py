@@ -22,18 +22,21 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from bench_bars import mismatch
 from jax import lax, random
-from measuring import rival, row, timed
+from measuring import cpu_of, fitted, rival, row, timed
 from numpyro.diagnostics import effective_sample_size
 from numpyro.handlers import condition
 from numpyro.infer.util import log_density
 
-from inference import EM, BinaryGibbs, GibbsEM
+from inference import EM, BinaryGibbs, GibbsEM, likelihood
 from inference.baselines import once
 from inference.local import Structure
+from inference.restarts import Restarts
 from inference.studies.papers.noisy_or_lines import true_network
 from ppl_models import noisy_or_network
 from ppl_models.data import lines
+from ppl_models.data.strokes import stroke_masks
 from ppl_models.distributions import NoisyOr
 
 LAYERS = (10, 5)
@@ -194,7 +197,52 @@ def gibbs(full: bool) -> dict[str, Any]:
     }
 
 
-BENCHMARKS = {"gibbs": gibbs}
+def network(full: bool) -> dict[str, Any]:
+    """Noisy-OR network: lines that overlap, learned, beside scikit-learn's NMF and BernoulliRBM.
+
+    A layer of ten causes, each a row or a column of 25 pixels. Neither rival has a noisy OR: NMF
+    adds causes up, the RBM adds up their log odds, and only what they draw can be compared.
+    """
+    num_data = 10_000 if full else 1000
+    draw = lambda key: lines(key, num_data, 0.3, jnp.zeros(4)).data  # noqa: E731
+    train, test, masks = draw(random.key(0)), draw(random.key(1)), stroke_masks(5)
+    evidence = likelihood(noisy_or_network, test, layers=(10,))
+
+    def judge(params: Any) -> dict[str, float]:
+        error = mismatch(-np.expm1(-params["weights_1"]), masks)
+        return {"log_likelihood": float(evidence(params).value.mean()), "error": error}
+
+    def by_parts() -> dict[str, float]:
+        from sklearn.decomposition import NMF
+
+        fit = lambda seed: NMF(10, init="random", max_iter=500, random_state=seed).fit(train)  # noqa: E731
+        found, cpu = cpu_of(lambda: min(map(fit, range(4)), key=lambda x: x.reconstruction_err_))
+        return {"cpu": cpu, "error": mismatch(found.components_, masks)}
+
+    def by_machine() -> dict[str, float]:
+        from sklearn.neural_network import BernoulliRBM
+
+        def fit(rate: float) -> tuple[float, float]:
+            machine = BernoulliRBM(10, learning_rate=rate, n_iter=200, random_state=0)
+            found, cpu = cpu_of(lambda: machine.fit(train))
+            return mismatch(found.components_, masks), cpu
+
+        error, cpu = min(fit(rate) for rate in (0.01, 0.05, 0.2))
+        return {"cpu": cpu, "error": error}
+
+    em = GibbsEM(noisy_or_network)
+    return {
+        "title": f"network: {num_data} images of 5×5, 10 lines, each on with probability 0.3; "
+        f"best of 4 starts; nats of {num_data} others; error: 1 − |cosine| of matched lines",
+        "rows": [
+            fitted("GibbsEM", Restarts(em, 4), 30, train, judge, layers=(10,)),
+            rival("scikit-learn", "NMF", by_parts),
+            rival("scikit-learn", "BernoulliRBM, 200 epochs, best of 3 rates", by_machine),
+        ],
+    }
+
+
+BENCHMARKS = {"gibbs": gibbs, "network": network}
 PARTS = {"updates": updates, "same": same, "words": words}
 
 
