@@ -5,7 +5,6 @@ import subprocess
 import sys
 import textwrap
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -15,9 +14,10 @@ import pytest
 from jax import random
 from numpyro.diagnostics import effective_sample_size
 from numpyro.handlers import condition
-from numpyro.infer import MCMC, NUTS, HMCGibbs
+from numpyro.infer import NUTS, HMCGibbs
 from oracle.examples import network
 from small_programs import CASES
+from tools import fast_jit, sample
 
 from inference import BinaryGibbs, ProgramError, inspect
 from inference.flips import open_bits
@@ -92,14 +92,15 @@ def test_what_is_read_are_the_parameters():
     arguments = ((jnp.asarray(DATA),), KWARGS)
     anatomy = inspect(noisy_or_network, *arguments)
     wiring = find_wiring(noisy_or_network, anatomy, arguments)
-    read = read_network(noisy_or_network, anatomy, wiring, typed(PARAMS), arguments)
+    read = fast_jit(lambda p: read_network(noisy_or_network, anatomy, wiring, p, arguments))(
+        typed(PARAMS)
+    )
     np.testing.assert_allclose(read.weights["layer_2", "layer_1"], PARAMS["weights_2"], rtol=1e-6)
     np.testing.assert_allclose(read.weights["layer_1", "observed"], PARAMS["weights_1"], rtol=1e-6)
     np.testing.assert_allclose(read.leak["layer_2"], PARAMS["leak_2"], rtol=1e-6)
     np.testing.assert_allclose(read.leak["observed"], PARAMS["leak_0"], rtol=1e-6)
-    np.testing.assert_array_equal(
-        read_seen(noisy_or_network, anatomy, arguments)["observed"].mask, MASK
-    )
+    seen = fast_jit(lambda: read_seen(noisy_or_network, anatomy, arguments))()
+    np.testing.assert_array_equal(seen["observed"].mask, MASK)
 
 
 def test_flip_probabilities_are_equations_six_and_seven():
@@ -108,9 +109,14 @@ def test_flip_probabilities_are_equations_six_and_seven():
     arguments = ((jnp.asarray(DATA),), KWARGS)
     anatomy = inspect(noisy_or_network, *arguments)
     wiring = find_wiring(noisy_or_network, anatomy, arguments)
-    read = read_network(noisy_or_network, anatomy, wiring, typed(PARAMS), arguments)
-    seen = read_seen(noisy_or_network, anatomy, arguments)
-    found = jax.jit(lambda b: flip_probabilities(wiring, read, b, seen))(bits)
+
+    @fast_jit
+    def flips(params, bits):
+        read = read_network(noisy_or_network, anatomy, wiring, params, arguments)
+        seen = read_seen(noisy_or_network, anatomy, arguments)
+        return flip_probabilities(wiring, read, bits, seen)
+
+    found = flips(typed(PARAMS), bits)
     for layer, units in ((1, 3), (2, 2)):
         for unit in range(units):
             wanted = oracle.gibbs_flip_probability({**PARAMS, **bits}, DATA, layer, unit, MASK)
@@ -141,28 +147,19 @@ def assert_draws_agree(draws, mean, second):
         assert (gap[~moved] < 0.01).all()
 
 
-def run_chains(kernel, num_samples, data, chain_method="vectorized", chains=4, **kwargs):
-    mcmc = MCMC(
-        kernel, num_warmup=50, num_samples=num_samples, num_chains=chains,
-        chain_method=chain_method, progress_bar=False,
-    )  # fmt: skip
-    mcmc.run(random.key(0), data, extra_fields=("log_joint", "largest_flip"), **kwargs)
-    return mcmc
-
-
 @pytest.mark.parametrize("by_network", [True, False])
 def test_draws_are_from_the_enumerated_posterior(by_network):
     kernel = BinaryGibbs(condition(noisy_or_network, data=typed(PARAMS)), by_network=by_network)
     assert open_bits(kernel.model, (jnp.asarray(DATA),), KWARGS).wiring is not None
-    mcmc = run_chains(kernel, 1000, jnp.asarray(DATA), **KWARGS)
-    samples = mcmc.get_samples(group_by_chain=True)
+    samples, fields = sample(
+        kernel, 50, 1000, jnp.asarray(DATA), num_chains=4, extra_fields=("log_joint",), **KWARGS
+    )
     draws = np.concatenate([samples["layer_2"], samples["layer_1"]], axis=-1)
     sizes = {"layer_2": 2, "layer_1": 3}
     log_joint = oracle.log_joint_noisy_or_network
     assert_draws_agree(draws, *posterior_moments(log_joint, PARAMS, sizes, DATA, MASK))
     last = {name: value[0, -1] for name, value in samples.items()}
     wanted = log_joint({**PARAMS, **{k: np.asarray(v) for k, v in last.items()}}, DATA, MASK).sum()
-    fields = mcmc.get_extra_fields(group_by_chain=True)
     np.testing.assert_allclose(fields["log_joint"][0, -1], wanted, rtol=1e-5)
 
 
@@ -170,8 +167,7 @@ def test_two_readings_per_bit_serve_any_program():
     case = CASES["two_sites"]
     (data,), kwargs = case.arguments
     kernel = BinaryGibbs(condition(case.model, data=case.typed()))
-    mcmc = run_chains(kernel, 800, data, chain_method="sequential", chains=1, **kwargs)
-    samples = mcmc.get_samples(group_by_chain=True)
+    samples, _ = sample(kernel, 50, 800, data, **kwargs)
     draws = np.concatenate([samples[site] for site in case.latents], axis=-1)
     params, mask = case.params, case.mask
     assert_draws_agree(
@@ -241,39 +237,41 @@ def mean_and_error(draws):
 
 def test_composes_with_nuts_in_hmc_gibbs():
     kernel = HMCGibbs(NUTS(rates), BinaryGibbs(rates).gibbs_fn(RATES_DATA), gibbs_sites=["on"])
-    mcmc = MCMC(kernel, num_warmup=300, num_samples=2000, progress_bar=False)
-    mcmc.run(random.key(2), RATES_DATA)
-    mean, error = mean_and_error(mcmc.get_samples(group_by_chain=True)["rate"])
+    samples, _ = sample(kernel, 300, 2000, RATES_DATA, key=2)
+    mean, error = mean_and_error(samples["rate"])
     assert abs(mean - exact_rate()) < STANDARD_ERRORS * error
 
 
 @pytest.mark.skipif(not hasattr(numpyro.infer, "Gibbs"), reason="NumPyro 0.22 brought Gibbs")
 def test_is_a_block_of_numpyros_gibbs():
     kernel = numpyro.infer.Gibbs([(BinaryGibbs(rates), ["on"]), (NUTS(rates), None)])
-    mcmc = MCMC(kernel, num_warmup=300, num_samples=2000, progress_bar=False)
-    mcmc.run(random.key(2), RATES_DATA)
-    samples = mcmc.get_samples(group_by_chain=True)
+    samples, _ = sample(kernel, 300, 2000, RATES_DATA, key=2)
     assert samples["on"].shape == (1, 2000, 20, 3)
     mean, error = mean_and_error(samples["rate"])
     assert abs(mean - exact_rate()) < STANDARD_ERRORS * error
 
 
 LINES = {
-    "weights_1": jnp.array([[4.0, 4.0, 0.0, 0.0], [0.0, 0.0, 4.0, 4.0], [4.0, 4.0, 4.0, 4.0]]),
-    "leak_0": jnp.full(4, 0.01),
-    "leak_1": jnp.array([0.3, 0.3, 0.05]),
+    "weights_1": np.array([[4.0, 4.0, 0.0, 0.0], [0.0, 0.0, 4.0, 4.0], [4.0, 4.0, 4.0, 4.0]]),
+    "leak_0": np.full(4, 0.01),
+    "leak_1": np.array([0.3, 0.3, 0.05]),
 }
 
 
 def test_each_row_stops_by_the_papers_rule():
     kernel = BinaryGibbs(noisy_or_network)
     data = jnp.array([[1.0, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]])
-    found = kernel.settle(random.key(0), LINES, data, layers=(3,), max_sweeps=50, stop_below=0.05)
+
+    def settle(**rule):
+        run = lambda key: kernel.settle(key, LINES, data, layers=(3,), **rule)  # noqa: E731
+        return fast_jit(run)(random.key(0))
+
+    found = settle(max_sweeps=50, stop_below=0.05)
     # Two rows have one explanation each; two lines or the square explain the third.
     assert (found.largest_flip[:2] < 0.05).all()
     assert (found.sweeps[:2] <= 5).all()
     np.testing.assert_array_equal(found.bits[:2], [[1, 0, 0], [0, 0, 0]])
-    once = kernel.settle(random.key(0), LINES, data, layers=(3,), max_sweeps=1)
+    once = settle(max_sweeps=1)
     assert (once.sweeps == 1).all()
 
 
@@ -285,10 +283,11 @@ def test_annealing_and_restarts_free_what_sticks():
 
     def share(**options):
         kernel = BinaryGibbs(noisy_or_network, **options)
-        found = kernel.settle(
-            random.key(0), params, data, init_params=stuck, layers=(3,), max_sweeps=3
+        run = lambda key: kernel.settle(  # noqa: E731
+            key, params, data, init_params=stuck, layers=(3,), max_sweeps=3
         )
-        return float((found.bits == jnp.array([0, 0, 1])).all(1).mean())
+        bits = np.asarray(fast_jit(run)(random.key(0)).bits)
+        return float((bits == [0, 0, 1]).all(1).mean())
 
     # The square comes on in one of twenty sweeps.
     assert share() < 0.5

@@ -11,6 +11,7 @@ import numpy as np
 import oracle
 import pytest
 from jax import random
+from numpyro.infer import MCMC
 from numpyro.infer.util import log_density
 
 from inference.reader import open_program
@@ -20,6 +21,22 @@ in_double = pytest.mark.usefixtures("double")  # the fixture stands in conftest.
 # Compiling is nearly all that tests do; what they compile runs once, on a few numbers. Whatever is
 # run outside of it is compiled an operation at a time, which takes ten times as long.
 fast_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def sample(kernel, num_warmup, num_samples, *args, key=0, num_chains=1, extra_fields=(), **kwargs):
+    """Draws and extra fields by chain, as NumPyro's `MCMC` gives them, all of it in one piece."""
+
+    @fast_jit
+    def run(key):
+        mcmc = MCMC(
+            kernel, num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains,
+            chain_method="vectorized", progress_bar=False,
+        )  # fmt: skip
+        mcmc.run(key, *args, extra_fields=extra_fields, **kwargs)
+        fields = mcmc.get_extra_fields(group_by_chain=True) if extra_fields else {}
+        return mcmc.get_samples(group_by_chain=True), fields
+
+    return jax.device_get(run(random.key(key)))
 
 
 def close(found, wanted, tolerance=EXACT):
