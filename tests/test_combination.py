@@ -8,7 +8,8 @@ import optax
 import oracle
 import pytest
 from jax import random
-from numpyro.infer import MCMC, NUTS
+from numpyro.infer import NUTS
+from tools import fast_jit, quick_run, sample
 
 from inference import (
     EM,
@@ -54,6 +55,11 @@ def rows(kind="binary"):
     return (generator.random((ROWS, WIDTH)) < [0.2, 0.8, 0.5, 0.4, 0.7]).astype(float)
 
 
+def copied(**options):
+    draw = fast_jit(lambda key: prototypes(key, num_features=8, **options).data)
+    return np.asarray(draw(random.key(0)))
+
+
 MACHINES = {
     "binary": (
         combination_machine,
@@ -78,13 +84,17 @@ def test_gradient_is_that_of_the_paper(name):
     method = ExactGradient(model)
     climb = method._open((jnp.asarray(data),), SIZES)
     assert climb.affine == (name == "binary")  # of real data the constant is quadratic
-    value, slopes = jax.jit(lambda p: climb.value_and_grad(p, model))(params)
+    # Chunks of rows make no difference.
+    small = climb._replace(chunk_size=3)
+
+    @fast_jit
+    def compute(params):
+        return climb.value_and_grad(params, model), small.value_and_grad(params, model)
+
+    (value, slopes), (_, again) = compute(params)
     np.testing.assert_allclose(value, log_evidence(weights, bias, data).sum(), rtol=1e-5)
     for site, slope in gradient(weights, bias, data).items():
         np.testing.assert_allclose(slopes[site], slope, rtol=1e-4, atol=1e-4)
-    # Chunks of rows make no difference.
-    small = climb._replace(chunk_size=3)
-    _, again = jax.jit(lambda p: small.value_and_grad(p, model))(params)
     np.testing.assert_allclose(again["weights"], slopes["weights"], rtol=1e-4, atol=1e-5)
 
 
@@ -131,7 +141,7 @@ def test_any_program_of_discrete_latents_can_be_climbed():
     """A mixture has no linear form and bounded parameters; its loss is minus the log evidence."""
     data = jnp.asarray(rows())
     method = ExactGradient(bernoulli_mixture, optimizer=optax.adam(0.05))
-    result = method.run(random.key(0), 30, data, num_components=2)
+    result = quick_run(method, 0, 30, data, num_components=2)
     assert result.losses[-1] < result.losses[0]
     np.testing.assert_allclose(result.params["mixing"].sum(), 1.0, rtol=1e-5)
     log_joints = oracle.log_joint_table(
@@ -152,16 +162,21 @@ def test_any_program_of_discrete_latents_can_be_climbed():
 @KINDS
 def test_three_ways_to_the_normaliser_agree(kind):
     weights, bias = numbers(1, units=6)
-    causes = kind(jnp.asarray(weights, float), jnp.asarray(bias, float))
-    exact = float(causes.log_normalizer)
+
+    @fast_jit
+    def compute(weights, bias, key):
+        causes = kind(weights, bias)
+        # 200 chains: the estimate lies within four of its standard errors.
+        guess = annealed(key, causes, num_chains=200, num_steps=200, base=jnp.ones(WIDTH) / 3)
+        return causes.log_normalizer, truncated(causes, 6).value, guess
+
+    exact, listed, guess = compute(weights, bias, random.key(0))
     wanted = {
         CombinationCauses: oracle.combination_log_partition,
         RealCombinationCauses: oracle.real_combination_log_partition,
     }[kind](weights, bias)
     np.testing.assert_allclose(exact, wanted, rtol=1e-5)
-    np.testing.assert_allclose(truncated(causes, 6).value, exact, rtol=1e-6)
-    # 200 chains: the estimate lies within four of its standard errors.
-    guess = annealed(random.key(0), causes, num_chains=200, num_steps=200, base=jnp.ones(WIDTH) / 3)
+    np.testing.assert_allclose(listed, exact, rtol=1e-6)
     assert abs(guess.value - exact) < 4 * guess.standard_error
     assert guess.standard_error < 0.2
 
@@ -169,13 +184,18 @@ def test_three_ways_to_the_normaliser_agree(kind):
 @KINDS
 def test_truncation_states_its_error(kind):
     weights, bias = numbers(2, units=6, scale=0.3)
-    causes = kind(jnp.asarray(weights, float), jnp.asarray(bias - 2.0, float))
-    exact = causes.log_normalizer
     states = np.asarray(oracle.all_states(6))
-    mass = np.exp(np.asarray(causes.log_prob(jnp.asarray(states))))
+
+    @fast_jit
+    def compute(weights, bias):
+        causes = kind(weights, bias)
+        parts = [truncated(causes, most) for most in (1, 2, 3)]
+        return causes.log_normalizer, causes.log_prob(jnp.asarray(states)), parts
+
+    exact, log_mass, parts = compute(weights, bias - 2.0)
+    mass = np.exp(np.asarray(log_mass))
     last = -np.inf
-    for most in (1, 2, 3):
-        part = truncated(causes, most)
+    for most, part in zip((1, 2, 3), parts, strict=True):
         missed = mass[states.sum(1) > most].sum()
         np.testing.assert_allclose(-np.expm1(part.value - exact), missed, atol=1e-5)
         assert last < part.value <= exact <= part.upper
@@ -186,7 +206,7 @@ def test_truncation_states_its_error(kind):
 def test_gradient_of_a_sum_over_many_chunks(monkeypatch):
     """One pass gives value and slope, however the states are cut; so does a list of states."""
     monkeypatch.setattr(state_sums, "_cells_per_chunk", lambda: 24)  # 8 states of 3 bits: 3 units
-    weights, bias = (jnp.asarray(x, float) for x in numbers(4, units=6, width=3))
+    weights, bias = numbers(4, units=6, width=3)
     states = np.asarray(oracle.all_states(6)).astype(np.int8)
 
     def direct(weights, bias):
@@ -201,19 +221,23 @@ def test_gradient_of_a_sum_over_many_chunks(monkeypatch):
         lambda w, b: state_sums.log_partial_sum(log_mass, w, b, states[:50]),
         lambda w, b: state_sums.log_partial_sum(log_mass, w, b, states),
     )
-    both = lambda f: jax.jit(jax.value_and_grad(f, (0, 1)))(weights, bias)  # noqa: E731
-    wanted, slopes = both(direct)
-    for number, way in enumerate(ways):
-        value, found = both(way)
+    # Second derivatives: the variances of the units, by differentiating the means once more.
+    bend = lambda f: jax.hessian(f, 1)(weights, bias)  # noqa: E731
+
+    @fast_jit
+    def compute(weights, bias):
+        both = [jax.value_and_grad(f, (0, 1))(weights, bias) for f in (direct, *ways)]
+        return both, bend(ways[0]), bend(direct)
+
+    ((wanted, slopes), *others), bent, wanted_bent = compute(weights, bias)
+    for number, (value, gradient) in enumerate(others):
         if number == 1:
             assert value < wanted
             continue
         np.testing.assert_allclose(value, wanted, rtol=1e-6)
-        for one, other in zip(found, slopes, strict=True):
+        for one, other in zip(gradient, slopes, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
-    # Second derivatives: the variances of the units, by differentiating the means once more.
-    bend = lambda f: jax.jit(jax.hessian(f, 1))(weights, bias)  # noqa: E731
-    np.testing.assert_allclose(bend(ways[0]), bend(direct), atol=1e-5)
+    np.testing.assert_allclose(bent, wanted_bent, atol=1e-5)
 
 
 def test_truncated_sleep_phase():
@@ -230,21 +254,26 @@ def test_truncated_sleep_phase():
 
 
 def test_sleep_phase_of_long_chains_is_the_exact_one():
-    weights, bias = (jnp.asarray(x, float) for x in numbers(scale=0.5))
-    causes = CombinationCauses(weights, bias)
-    start = jnp.zeros((20_000, UNITS))
-    hidden, observed = jax.jit(lambda key: sweeps(key, causes, start, 30))(random.key(0))
+    weights, bias = numbers(scale=0.5)
+
+    @fast_jit
+    def compute(weights, bias, key):
+        causes = CombinationCauses(weights, bias)
+        draws = sweeps(key, causes, jnp.zeros((20_000, UNITS)), 30)
+        slope = jax.grad(lambda w: CombinationCauses(w, bias).log_normalizer)(weights)
+        return draws, causes.mean, slope
+
+    (hidden, observed), mean, slope = jax.device_get(compute(weights, bias, random.key(0)))
     # 20 000 draws of a number within ±1: three standard errors are 0.02.
-    np.testing.assert_allclose(hidden.mean(0), causes.mean, atol=0.02)
-    inputs = jax.nn.sigmoid(observed @ weights.T + bias)
-    slope = jax.grad(lambda w: CombinationCauses(w, bias).log_normalizer)(weights)
+    np.testing.assert_allclose(hidden.mean(0), mean, atol=0.02)
+    inputs = 1.0 / (1.0 + np.exp(-(observed @ weights.T + bias)))
     np.testing.assert_allclose(inputs.T @ observed / len(observed), slope, atol=0.02)
 
 
 def test_contrastive_divergence_climbs():
-    data = prototypes(random.key(0), copies=40, num_features=8, flip=0.1).data
+    data = copied(copies=40, flip=0.1)
     method = ContrastiveDivergence(combination_machine, learning_rate=0.05)
-    params = method.run(random.key(1), 150, data, **SIZES).params
+    params = quick_run(method, 1, 150, data, **SIZES).params
     weights, bias = (np.asarray(params[site], float) for site in ("weights", "bias"))
     after = oracle.combination_log_evidence(weights, bias, np.asarray(data))
     # From nearly uniform, 8 log 2 = 5.5 nats a row, part of the way to three prototypes.
@@ -281,18 +310,19 @@ def test_one_unit_em_is_that_of_the_paper():
 
 def test_pursuit_finds_how_many_units_there_are():
     """One unit in ten real dimensions: found, and nothing after it; in noise nothing at all."""
-    weights = jnp.zeros(10).at[:3].set(2.0).at[6:].set(-1.0)
-    causes = random.bernoulli(random.key(0), 0.3, (600, 1)) + 0.0
-    noise = random.normal(random.key(1), (600, 10))
+    weights = np.array([2.0, 2, 2, 0, 0, 0, -1, -1, -1, -1])
+    generator = np.random.default_rng(0)
+    causes = generator.random((600, 1)) < 0.3
+    noise = generator.normal(size=(600, 10)).astype(np.float32)
     pursuit = ProjectionPursuit(real_combination_machine, num_starts=5)
     search = lambda data: pursuit.run(  # noqa: E731
         random.key(2), 6, data, num_causes=6, tolerance=0.0
     )
-    result = search(causes * weights + noise)
+    result = search((causes * weights + noise).astype(np.float32))
     units = found(result.params)
     assert len(units["bias"]) == 1
     assert result.reason.startswith("the loss changed by less")
-    assert (jnp.diff(result.losses) <= 0).all()
+    assert (np.diff(result.losses) <= 0).all()
     # A mean of 180 rows of unit variance: standard error 0.075.
     np.testing.assert_allclose(units["weights"][0], weights, atol=0.3)
     # What is left is noise about nought: its structure has been removed.
@@ -315,7 +345,7 @@ def test_pursuit_refuses_what_it_cannot_do():
 
 
 def test_early_stopping_keeps_the_best():
-    data = prototypes(random.key(0), copies=20, num_features=8, flip=0.2).data
+    data = copied(copies=20, flip=0.2)
     method = ExactGradient(combination_machine, optimizer=optax.adam(0.2))
     kept = keep_best(
         method, random.key(1), 400, data[:20], valid=data[20:], every=10, patience=5, **SIZES
@@ -332,9 +362,7 @@ def test_nuts_on_a_small_machine():
     data = jnp.array([[1.0]] * 9 + [[0.0]] * 3)
     model = marginal(combination_machine)
     priors = {"prior_weights": dist.Normal(0.0, 1.0), "prior_bias": dist.Normal(0.0, 1.0)}
-    mcmc = MCMC(NUTS(model), num_warmup=300, num_samples=1500, progress_bar=False)
-    mcmc.run(random.key(0), data, num_causes=1, **priors)
-    draws = mcmc.get_samples()
+    draws, _ = sample(NUTS(model), 300, 1500, data, num_causes=1, **priors)
 
     def chance(weight, bias):  # (2.4) for the two values of the bit
         on, off = 1 + np.exp(weight + bias), 1 + np.exp(-weight + bias)
@@ -345,7 +373,7 @@ def test_nuts_on_a_small_machine():
     on = chance(weight, bias)
     density = np.exp(-0.5 * (weight**2 + bias**2)) * on**9 * (1 - on) ** 3
     mean = (density * on).sum() / density.sum()
-    sampled = chance(np.asarray(draws["weights"])[:, 0, 0], np.asarray(draws["bias"])[:, 0])
+    sampled = chance(draws["weights"][0, :, 0, 0], draws["bias"][0, :, 0])
     # The deviation is 0.11 or so; 1500 draws are worth some 300 independent ones: 0.006 each.
     assert abs(sampled.mean() - mean) < 0.03
 
@@ -357,8 +385,8 @@ def test_linear_form_of_one_row_read_is_that_of_all():
     climb = method._open((data,), SIZES)
     params = {"weights": jnp.asarray(weights, float), "bias": jnp.asarray(bias, float)}
     arguments = ((data,), SIZES)
-    once = jax.jit(lambda p: linear_form(climb.reader, p, arguments, affine=True))(params)
-    each = jax.jit(lambda p: linear_form(climb.reader, p, arguments))(params)
+    form = lambda params, **how: linear_form(climb.reader, params, arguments, **how)  # noqa: E731
+    once, each = fast_jit(lambda p: (form(p, affine=True), form(p)))(params)
     np.testing.assert_allclose(once.linear, each.linear, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(once.constant, each.constant, atol=1e-5)
     signs = 2 * np.asarray(data) - 1
