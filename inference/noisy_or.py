@@ -150,7 +150,7 @@ def read_seen(
     """
     args, kwargs = arguments
     program = handlers.seed(handlers.substitute(model, data=params or {}), rng_seed=0)
-    with handlers.block():
+    with handlers.block(), validation_enabled(False):
         trace = handlers.trace(program).get_trace(*args, **kwargs)
     seen = {}
     for name in anatomy.observed:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
 from numpyro import handlers
+from numpyro.distributions.distribution import validation_enabled
 
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy
@@ -250,7 +251,7 @@ class GibbsEM(Algorithm):
         def trace() -> dict:
             args, kwargs = one
             program = handlers.seed(handlers.substitute(self.model, data=params), rng_seed=0)
-            with handlers.block():
+            with handlers.block(), validation_enabled(False):
                 return handlers.trace(program).get_trace(*args, **kwargs)
 
         return network, Blocks(rows, size, look), read_priors(layered, trace, self.prior)
