@@ -2,57 +2,73 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
 from jax import random
+from tools import fast_jit
 
 from inference.cli import main
 from inference.studies.papers import noisy_or_lines as line_study
 from inference.studies.papers import noisy_or_shifter as shift_study
 from inference.studies.papers.noisy_or_words import product_log_likelihood, read_topics
 from ppl_models.data import lines, shifter
+from ppl_models.data.strokes import stroke_masks
 
 
 def test_the_network_drawn_by_hand_is_found_complete_and_a_blend_is_not():
-    params = line_study.true_network()
-    owner = line_study.line_units(params)
-    assert owner.any(0).all()
-    assert line_study.patterns_found(params, owner).all()
-    order = random.permutation(random.key(0), 10)
+    @fast_jit
+    def find(params):
+        owner = line_study.line_units(params)
+        return owner.any(0), line_study.patterns_found(params, owner)
+
+    params = {name: np.asarray(value) for name, value in line_study.true_network().items()}
+    strokes, patterns = find(params)
+    assert strokes.all() and patterns.all()
+    order = np.random.default_rng(0).permutation(10)
     mixed = {
         **params,
         "weights_1": params["weights_1"][order],
         "weights_2": params["weights_2"][:, order],
     }
-    owner = line_study.line_units(mixed)
-    assert line_study.patterns_found(mixed, owner).all()
+    assert find(mixed)[1].all()
     # A top unit that turns on one line more than its pattern is not that pattern.
-    more = {**params, "weights_2": params["weights_2"].at[0, 0].set(3.0)}
-    assert line_study.patterns_found(more, line_study.line_units(more)).tolist() == [0, 1, 1, 1]
-    blend = params["weights_1"].at[3].set(params["weights_1"][3] + params["weights_1"][4])
-    owner = line_study.line_units({**params, "weights_1": blend})
-    assert owner.any(0).tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
+    more = {**params, "weights_2": params["weights_2"].copy()}
+    more["weights_2"][0, 0] = 3.0
+    assert find(more)[1].tolist() == [0, 1, 1, 1]
+    blend = params["weights_1"].copy()
+    blend[3] += blend[4]
+    assert find({**params, "weights_1": blend})[0].tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
 
 
 def test_likelihoods_of_the_generator_and_of_a_network():
-    data = lines(random.key(1), 400).data
-    found = line_study.generator_log_likelihood(data)
-    # All pictures together have probability one.
     states = np.indices((2,) * 10).reshape(10, -1).T
-    pictures = np.unique(states @ np.asarray(lines(random.key(0), 1).masks) > 0, axis=0)
-    total = jnp.exp(line_study.generator_log_likelihood(jnp.asarray(pictures, float))).sum()
-    np.testing.assert_allclose(total, 1.0, rtol=1e-4)
+    pictures = np.unique(states @ stroke_masks(5) > 0, axis=0).astype(np.float32)
+
+    @fast_jit
+    def compute(key, pictures, params):
+        data = lines(key, 400).data
+        return (
+            line_study.generator_log_likelihood(data),
+            line_study.generator_log_likelihood(pictures),
+            line_study.mean_log_likelihood(params, data),
+        )
+
+    found, every, network = jax.device_get(
+        compute(random.key(1), pictures, line_study.true_network())
+    )
+    # All pictures together have probability one.
+    np.testing.assert_allclose(np.exp(every).sum(), 1.0, rtol=1e-4)
     # The process is its own best model, up to the noise of 400 patterns; the network is close.
-    network = line_study.mean_log_likelihood(line_study.true_network(), data)
     assert found.mean() - 1.5 < network < found.mean()
 
 
 def test_which_shifts_can_be_told_and_what_their_features_are():
-    row = jnp.array([[0, 0, 0, 0, 0, 0, 0, 0], [1, 0, 1, 0, 1, 0, 1, 0], [1, 0, 0, 0, 0, 0, 0, 0]])
-    assert shift_study.decidable(row).tolist() == [False, False, True]
-    truth = shifter(random.key(0), 200)
+    row = np.array([[0, 0, 0, 0, 0, 0, 0, 0], [1, 0, 1, 0, 1, 0, 1, 0], [1, 0, 0, 0, 0, 0, 0, 0]])
+    assert fast_jit(shift_study.decidable)(row).tolist() == [False, False, True]
+    truth = jax.device_get(fast_jit(lambda key: shifter(key, 200))(random.key(0)))
     masks = shift_study.feature_masks()
     # Each pattern is the union of the features of its own direction at its bits.
     start = np.where(np.asarray(truth.direction) > 0, 0, 8)
@@ -77,21 +93,27 @@ def by_hand():
 
 
 def test_with_feedback_the_direction_is_seen_and_without_it_is_not():
-    params, truth = by_hand(), shifter(random.key(3), 150)
-    assert shift_study.features_found(params).all()
-    can = np.asarray(shift_study.decidable(truth.row))
-    direction = np.asarray(truth.direction)[can]
-    votes = np.asarray(shift_study.vote(shift_study.look(params, truth.data, random.key(0))))[can]
-    half = jnp.full(20, 0.5)
-    states, top = shift_study.look_upwards(params, truth.data, half, random.key(1))
-    alone = np.asarray(shift_study.vote(top))[can]
+
+    @fast_jit
+    def compute(params, keys):
+        truth = shifter(keys[0], 60)
+        votes = shift_study.vote(shift_study.look(params, truth.data, keys[1]))
+        states, top = shift_study.look_upwards(params, truth.data, jnp.full(20, 0.5), keys[2])
+        seen = shift_study.decidable(truth.row), truth.direction, votes
+        found = shift_study.features_found(params), shift_study.mean_rates(params)
+        return *seen, states, shift_study.vote(top), *found
+
+    keys = jnp.stack([random.key(seed) for seed in (3, 0, 1)])
+    everything = jax.device_get(compute(by_hand(), keys))
+    can, direction, votes, states, alone, features, rates = everything
+    assert features.all()
+    direction, votes, alone = direction[can], votes[can], alone[can]
     # Seen by a network that is right, directions are told but for a few where chains stick.
     assert (votes == direction).mean() > 0.95
     assert (alone == direction).mean() < 0.9
     # Without feedback units of the other direction come on where others explain their pixels.
     other = np.where(direction[:, None] > 0, states[can, 8:16], states[can, :8])
     assert other.any(1).mean() > 0.3
-    rates = shift_study.mean_rates(params)
     np.testing.assert_allclose(rates[0], (1 - np.exp(-0.7)) * (1 - np.exp(-0.351)), atol=2e-3)
 
 
