@@ -19,21 +19,18 @@ import numpyro.infer
 import optax
 from jax import Array, lax, random
 from numpyro import handlers
-from numpyro.infer import NUTS, SVI, Trace_ELBO, autoguide
+from numpyro.infer import NUTS, SVI, Trace_ELBO, autoguide, init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import log_density
 
 from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.arguments import check_data
+from inference.effort import once
 from inference.local import Params
 from inference.starts import differentiable, good_start
 
 SNAPSHOTS = 50
 """How often a run is looked at."""
-
-
-# What runs a single time: to optimise it would take longer than it ever saves.
-once = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 class Draws(NamedTuple):
@@ -221,7 +218,8 @@ GUIDES: dict[str, Callable] = {
     "mean_field": autoguide.AutoNormal,
     "low_rank": autoguide.AutoLowRankMultivariateNormal,
     "flow": autoguide.AutoIAFNormal,
-    "map": autoguide.AutoDelta,
+    # By default it begins at medians of the prior, for which many draws of it are compiled.
+    "map": partial(autoguide.AutoDelta, init_loc_fn=init_to_uniform),
 }
 MOST_FLOW = 200
 """Unknowns that a flow is asked to bend at once. With 336, two factors of 150 rows among them, it

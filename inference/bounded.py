@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +22,7 @@ from numpyro import handlers
 from inference.anatomy import ProgramError, inspect, run_abstractly
 from inference.bounds import unmasked
 from inference.continuous import FactorReader
+from inference.effort import once
 from inference.expectation import Expectation
 from inference.gaussian import invert, root
 from inference.gradient import gradient_step
@@ -158,8 +158,7 @@ def _check_quadratic(program: Bounded) -> None:
             ),
         )  # fmt: skip
 
-        # It runs twice on a few numbers: optimising it would take longer than it ever saves.
-        @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+        @once
         def error(seed: Array, leaves: list[Array]) -> Array:
             arguments = rows.join(leaves)
             key_params, key_states = random.split(random.key(seed))

@@ -15,7 +15,6 @@ random rows and parameters, and never assumed.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -24,6 +23,7 @@ import numpy as np
 from jax import Array, random
 from numpyro.distributions.distribution import validation_enabled
 
+from inference.effort import once
 from inference.local import (
     Params,
     Structure,
@@ -116,7 +116,7 @@ def find_affine(reader: Reader, rows: Rows) -> bool:
     num_rows = min(rows.num_data, 5)
     few = reader.at(num_rows)
 
-    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    @once
     def error(seed: Array, leaves: list[Array]) -> Array:
         arguments = rows.join(leaves)
         params = anywhere(few.model, few.anatomy, random.key(seed), arguments)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import jax
@@ -28,6 +27,7 @@ from numpyro.infer import init_to_uniform
 
 from inference.anatomy import Anatomy, ProgramError, explained, inspect
 from inference.bounds import unmasked
+from inference.effort import once
 from inference.handlers import scale_ratio, states
 from inference.rows import Arguments, Rows
 
@@ -182,9 +182,8 @@ def find_structure(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
 def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndarray]) -> Structure:
     shape = (32, anatomy.num_data, anatomy.num_bits)
 
-    # Compiled as one: run operation by operation it would take many seconds. It runs three times on
-    # a few numbers, so that optimising it would take longer than it ever saves.
-    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    # Compiled as one: run operation by operation it would take many seconds.
+    @once
     def errors(seed: Array, leaves: list[Array]) -> tuple[Array, Array, Array, Array]:
         arguments = rows.join(leaves)
         key_params, key_bits, key_rate = random.split(random.key(seed), 3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +16,7 @@ from numpyro.distributions import constraints
 from numpyro.infer.util import log_density
 
 from inference.anatomy import Anatomy, ProgramError, inspect, trace_shapes
+from inference.effort import once
 from inference.handlers import marginal
 from inference.local import find_structure, log_joint
 from inference.rows import Rows, rows_of
@@ -27,9 +27,6 @@ from ppl_models.data import Table
 NUM_DRAWS = 3
 MAX_FLOATS = 1 << 22
 """Numbers that one evaluation may hold: a check is quick. Beyond that, one state a row, not all."""
-
-# What is computed here is computed a few times: to optimise it would take longer than it saves.
-quick = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def add_parser(subparsers: Any) -> None:
@@ -99,7 +96,7 @@ class _Draw(NamedTuple):
 def _draw(given: Given) -> list[_Draw]:
     name, program, table, kwargs = given
 
-    @quick
+    @once
     def draw(key: Array, values: Array) -> _Draw:
         trace = handlers.trace(handlers.seed(program, key)).get_trace(values, **kwargs)
         free, fits, seen = {}, {}, {}
@@ -163,7 +160,7 @@ def _density(given: Given, anatomy: Anatomy, draws: list[_Draw]) -> str:
     doing = "fails when its latents carry a leading axis of states" if listed else "fails"
     target = marginal(program, sites=[x.name for x in discrete]) if listed else program
 
-    @quick
+    @once
     def evaluate(free: dict[str, Array], values: Array) -> _Point:
         real = {k: v for k, v in free.items() if jnp.issubdtype(v.dtype, jnp.floating)}
 
@@ -224,7 +221,7 @@ def _rows(given: Given, anatomy: Anatomy, rows: Rows, draw: _Draw) -> str:
     states = jnp.asarray(generator.integers(0, most, (3, few, anatomy.num_bits)))
     with blame(name, "fails when its latents carry a leading axis of states"):
         params = {site: draw.free[site] for site in anatomy.parameters}
-        read = partial(quick, static_argnums=2)(_reader(program, anatomy, rows))
+        read = once(_reader(program, anatomy, rows), static_argnums=2)
         together = np.asarray(read(params, states, few, 0))
         single = [
             [float(read(params, states[s : s + 1, n : n + 1], 1, n)[0, 0]) for n in range(few)]

@@ -15,7 +15,8 @@ import numpy as np
 
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError
-from inference.baselines import Draws, discrete_gibbs, nuts, once, sample, svi
+from inference.baselines import Draws, discrete_gibbs, nuts, sample, svi
+from inference.effort import once
 from inference.many import SWEEPS
 from inference.methods.gibbs_em import GibbsEM
 from inference.methods.gibbs_search import GibbsSearch
