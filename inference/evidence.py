@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, random
 from jax.scipy.special import logsumexp
 
@@ -83,17 +84,20 @@ class Likelihood:
 
     def __call__(self, params: Params) -> Evidence:
         """The evidence of each row, (num_data,)."""
-        return jax.tree.map(lambda x: x[0], self.of_draws(jax.tree.map(lambda x: x[None], params)))
+        return self._run(self.rows.leaves, params)
 
-    def of_draws(self, draws: Any) -> Evidence:
+    def of_draws(self, draws: Any, rows: Rows | None = None) -> Evidence:
         """The evidence under each of many draws of the parameters, (num_draws, num_data).
 
         One at a time: it is compiled once, however many draws there are.
+
+        :param rows: others than its own, as many and of the same kind: compiled already.
         """
+        draws = jax.tree.map(np.asarray, draws)  # to index an array of JAX's is to compile that
         count = len(jax.tree.leaves(draws)[0])
-        run = self._run
-        parts = [run(self.rows.leaves, jax.tree.map(lambda x: x[i], draws)) for i in range(count)]  # noqa: B023
-        return jax.tree.map(lambda *x: jnp.stack(x), *parts)
+        leaves, run = (self.rows if rows is None else rows).leaves, self._run
+        parts = [run(leaves, jax.tree.map(lambda x: x[i], draws)) for i in range(count)]  # noqa: B023
+        return jax.tree.map(lambda *x: np.stack(x), *parts)
 
     @cached_property
     def _run(self) -> Callable[[tuple, Params], Evidence]:

@@ -9,14 +9,16 @@ are summed, integrated or sampled.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
 from inference.evidence import Likelihood, likelihood
 from inference.local import Params
+from inference.rows import Rows
 
 
 def cell_probabilities(
@@ -46,27 +48,69 @@ def cell_probabilities(
     return answer(asked, draws)
 
 
+class Asked(NamedTuple):
+    """The rows in question with their cell set to 1, then with it set to 0, in some parts."""
+
+    likelihood: Likelihood
+    parts: list[Rows]
+    num_rows: int  # twice that of the cells; what the last part has beyond is there to fill it
+
+
 def ask(
-    model: Callable, data: Any, cells: np.ndarray, *, mask: Any = None, **kwargs: Any
-) -> Likelihood:
-    """The likelihood of every row in question with its cell set to 1, then with it set to 0."""
+    model: Callable,
+    data: Any,
+    cells: np.ndarray,
+    *,
+    mask: Any = None,
+    num_nodes: int | None = None,
+    like: Likelihood | None = None,
+    **kwargs: Any,
+) -> Asked:
+    """What must be known of the likelihood to give the chances of these cells.
+
+    :param like: the likelihood of other rows of the same table: where they are not too many, those
+        in question are dealt out in as many at a time, for which it is compiled already.
+    """
     data, cells = np.asarray(data, np.float32), np.asarray(cells)
     rows, columns = cells.T
     each = np.arange(len(cells))
     values = np.stack([data[rows], data[rows]])
     values[0, each, columns], values[1, each, columns] = 1.0, 0.0
     values = values.reshape(-1, data.shape[1])
-    if mask is not None and not np.all(mask):
-        # Without holes no mask is passed: a program may have a shorter way where all is seen.
+    seen = np.ones_like(values, bool)
+    if mask is not None:
         seen = np.asarray(mask, bool)[rows]
         seen[each, columns] = True
-        kwargs["mask"] = jnp.asarray(np.tile(seen, (2, 1)))
-    return likelihood(model, jnp.asarray(values), **kwargs)
+        seen = np.tile(seen, (2, 1))
+    if like is not None and like.rows.num_data <= len(values):
+        parts = _parts(like, values, seen, kwargs)
+        if parts is not None:
+            return Asked(like, parts, len(values))
+    # Without holes no mask is passed: a program may have a shorter way where all is seen.
+    holes: dict[str, Any] = {} if seen.all() else {"mask": jnp.asarray(seen)}
+    found = likelihood(model, jnp.asarray(values), num_nodes=num_nodes, **holes, **kwargs)
+    return Asked(found, [found.rows], len(values))
 
 
-def answer(asked: Likelihood, draws: Any) -> np.ndarray:
+def _parts(
+    like: Likelihood, values: np.ndarray, seen: np.ndarray, kwargs: dict[str, Any]
+) -> list[Rows] | None:
+    """The rows in parts as large as those of `like`; None where its arguments were others."""
+    masked = not seen.all() or jax.tree.structure(((0,), kwargs)) != like.rows.tree
+    holes = {"mask": seen} if masked else {}
+    leaves, tree = jax.tree.flatten(((values,), {**holes, **kwargs}))
+    if tree != like.rows.tree:
+        return None
+    mine = [x for x, rest in zip(leaves, like.rows.rest, strict=True) if rest is None]
+    size = like.rows.num_data
+    dealt = [np.arange(i, i + size) % len(values) for i in range(0, len(values), size)]
+    return [like.rows._replace(leaves=tuple(jnp.asarray(x[i]) for x in mine)) for i in dealt]
+
+
+def answer(asked: Asked, draws: Any) -> np.ndarray:
     """P(cell = 1 | the rest of its row) of each cell that was asked for."""
-    found = np.asarray(asked.of_draws(draws).value, np.float64)
+    each = [asked.likelihood.of_draws(draws, rows).value for rows in asked.parts]
+    found = np.concatenate(each, axis=1).astype(np.float64)[:, : asked.num_rows]
     one, nought = found.reshape(len(found), 2, -1).swapaxes(0, 1)
     # P(row with 1) over P(row either way), each averaged over the draws.
     return np.exp(logsumexp(one, axis=0) - logsumexp(np.logaddexp(one, nought), axis=0))

@@ -181,16 +181,18 @@ def _field(
         return (jnp.asarray(values[rows]),), {**holes, **sizes}
 
     known = part(train)
+    args, kwargs = part(np.concatenate([train, test]))
+    rows = likelihood(model, *args, num_nodes=NUM_NODES, **kwargs)
     asked, bits = None, np.empty(0)
     if set(inspect(model, *known).likelihoods) <= BITS:
         seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
         cells = np.argwhere(seen[test])
         cells = cells[np.random.default_rng(0).permutation(len(cells))[:MOST_CELLS]]
-        asked = ask(model, values[test], cells, mask=seen[test], num_nodes=NUM_NODES, **sizes)
+        asked = ask(
+            model, values[test], cells, mask=seen[test], like=rows, num_nodes=NUM_NODES, **sizes
+        )
         bits = values[test][cells[:, 0], cells[:, 1]]
     true = None if truth is None else {x: np.asarray(v) for x, v in truth.items()}
-    args, kwargs = part(np.concatenate([train, test]))
-    rows = likelihood(model, *args, num_nodes=NUM_NODES, **kwargs)
     return Field(model, rows, len(train), known, true, asked, bits)
 
 

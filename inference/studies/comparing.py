@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inference.effort import hurry
 from inference.studies.given import Given, add_options, find_program, open_given
 from inference.studies.output import as_json, check_folder, versions, write_whole
 from ppl_models.data import InputError, Table
@@ -55,6 +56,8 @@ def main(namespace: argparse.Namespace) -> int:
     if namespace.reference is not None and not namespace.reference > 0:
         raise InputError(f"--reference {namespace.reference:g}: must be more than 0 seconds")
     folder = check_folder("--out", namespace.out or f"compare_{namespace.model.replace(':', '_')}")
+    if namespace.data is None:  # an example: small, so that compiling takes most of the time
+        hurry()
     given, truth, told = _open(namespace)
 
     from jax import random

@@ -16,15 +16,24 @@ from scipy.special import logsumexp
 
 from inference.algorithm import Algorithm
 from inference.baselines import Draws
+from inference.effort import once
 from inference.evidence import Likelihood
-from inference.prediction import answer, reliability
+from inference.prediction import Asked, answer, reliability
 from inference.studies.contenders import Contender
 from inference.symmetry import align
 
 MOST_DRAWS = 100
 """Draws that are scored, evenly spaced; more change a mean by less than its own error."""
-MOST_TIMES = 20
-"""Points of a path, and draws by which single cells are predicted."""
+MOST_ON_THE_WAY = 16
+"""Draws that are scored at each time before the end."""
+MOST_TIMES = 12
+"""Points of a path."""
+MOST_ASKED = 20
+"""Draws by which single cells are predicted."""
+
+
+SMALL = 1 << 16
+"""Cells of a table below which it takes less to run a thing than to compile it well."""
 
 
 class Field(NamedTuple):
@@ -35,7 +44,7 @@ class Field(NamedTuple):
     num_train: int
     train_arguments: tuple[tuple, dict[str, Any]]
     truth: dict[str, np.ndarray] | None
-    cells: Likelihood | None  # some held-out cells to predict, where all are bits
+    cells: Asked | None  # some held-out cells to predict, where all are bits
     bits: np.ndarray  # what they turned out to be
 
 
@@ -96,7 +105,7 @@ def judge(
         row["recovery"] = recovery(field.model, kept, field.truth)
     cells = None
     if field.cells is not None:
-        some = {x: v[:: max(1, -(-len(v) // MOST_TIMES))] for x, v in flat.items()}
+        some = {x: v[:: max(1, -(-len(v) // MOST_ASKED))] for x, v in flat.items()}
         cells = reliability(answer(field.cells, some), field.bits)
         row["calibration_error"] = cells["error"]
         row["calibration_expected"] = cells["expected"]
@@ -140,12 +149,16 @@ def _path(
         step = max(1, len(draws.clock) // shape[1])
         return (total - sofar).mean(-1), draws.clock[step - 1 :: step][: shape[1]]
     times = np.unique(np.geomspace(1, len(draws.clock), MOST_TIMES).astype(int)) - 1
-    few = {x: v[times][:, :4] for x, v in draws.snapshots.items()}
+    # The end is scored already, by as many draws as the row has: a few would tell another story.
+    few = {x: v[times[:-1]][:, :MOST_ON_THE_WAY] for x, v in draws.snapshots.items()}
     count = next(iter(few.values())).shape[1]
     flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in few.items()}
-    each = np.asarray(field.rows.of_draws(flat).value, np.float64)[:, field.num_train :]
-    each = each.reshape(len(times), count, -1)
-    return (logsumexp(each, axis=1) - np.log(count)).mean(-1), draws.clock[times]
+    path = np.empty(0)
+    if len(times) > 1:
+        each = np.asarray(field.rows.of_draws(flat).value, np.float64)[:, field.num_train :]
+        each = each.reshape(len(times) - 1, count, -1)
+        path = (logsumexp(each, axis=1) - np.log(count)).mean(-1)
+    return np.append(path, _log_mean(scores).mean()), draws.clock[times]
 
 
 def _chains(field: Field, draws: Draws, train: np.ndarray, most: int) -> dict[str, Any]:
@@ -175,8 +188,12 @@ def _quality(field: Field, engine: Algorithm, params: dict[str, np.ndarray]) -> 
     if posterior is None:
         return {}
     args, kwargs = field.train_arguments
+
+    def ask(params: dict[str, np.ndarray]) -> Any:
+        return posterior(params, *args, **kwargs)
+
     try:
-        found = posterior(params, *args, **kwargs)
+        found = (once(ask) if args[0].size <= SMALL else ask)(params)
     except (ValueError, TypeError, NotImplementedError) as error:
         # The parameters are judged all the same; what the method cannot say is said in the row.
         return {"no_quality": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
