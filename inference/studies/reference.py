@@ -22,8 +22,8 @@ from inference.studies.judge import Field, Judged, judge
 from inference.studies.verdict import RHAT, doubts
 
 NUM_WARMUP = 1000
-NUM_DRAWS = 3000
-"""Of each of four chains, unless the seconds run out."""
+NUM_DRAWS = 30000
+"""Of each of four chains at most: it is the seconds that end it."""
 SCORED = 400
 """Draws by which rows are scored: four times as many as those of the others."""
 RHAT_PARAMETERS, ESS = 1.02, 1000.0
