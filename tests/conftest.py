@@ -11,7 +11,7 @@ import pytest
 _caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_caches / "latentbits"))
 # Also what compiles quickly: what NumPyro does outside of jit is hundreds of little programs.
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # Tests compile much and run little: unoptimised code is ready in half the time.
 _flags = [os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0"]
 # The older of the two emitters of jaxlib 0.10 compiles in a third of the time. Later releases have
