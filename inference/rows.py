@@ -170,13 +170,13 @@ def over_rows(left: Array, right: Array, precision: Any = None) -> Array:
 
     On a CPU XLA adds up the terms of a product one after the other. Where many rows are equal, as
     rows of bits are, the error of each addition is the same, and a hundred thousand of them cost
-    two digits of float32: there the rows are added up in blocks, small ones where that takes no
-    more memory than the rows themselves.
+    two digits of float32: there the rows are added up in blocks, so large that what a block gives
+    takes no more memory than its rows. Wide products are left to XLA, which cuts those into blocks
+    of its own: 4e-6 off at worst, whatever the number of rows.
     """
     least, most = BLOCK_ROWS
-    wide = left.shape[1] * right.shape[1] // (left.shape[1] + right.shape[1])
-    size = min(max(wide, least), most)
-    if jax.default_backend() != "cpu" or len(left) <= size:
+    size = max(left.shape[1] * right.shape[1] // (left.shape[1] + right.shape[1]), least)
+    if jax.default_backend() != "cpu" or size > most or len(left) <= size:
         return jnp.matmul(left.T, right, precision=precision)
     lacking = ((0, -len(left) % size), (0, 0))
     blocks = (jnp.pad(x, lacking).reshape(-1, size, x.shape[1]) for x in (left, right))
@@ -205,7 +205,7 @@ def sum_over_chunks(
     if size == rows.num_data:
         fresh = jnp.ones(size) if share is None else (jnp.arange(size) >= again).astype(float)
         total = function(rows.whole(), _slice(extra, 0, size), fresh)
-        return total if share is None else lax.psum(total, share.axis)
+        return _over_devices(total)
 
     def step(carry: Any, start: Array) -> tuple[Any, None]:
         total, lost = carry
@@ -219,7 +219,22 @@ def sum_over_chunks(
     )
     starts = jnp.arange(-(-rows.num_data // size)) * size
     (total, _), _ = lax.scan(step, (zero, zero), starts)
-    return total if share is None else lax.psum(total, share.axis)
+    return _over_devices(total)
+
+
+def _over_devices(total: Any) -> Any:
+    """The sum over all devices, in one message: over a network each costs more than its bytes."""
+    share = _share.get()
+    if share is None:
+        return total
+    leaves, tree = jax.tree.flatten(total)
+    for kind in dict.fromkeys(x.dtype for x in leaves):  # in the same order in every process
+        mine = [i for i, x in enumerate(leaves) if x.dtype == kind]
+        joined = lax.psum(jnp.concatenate([leaves[i].ravel() for i in mine]), share.axis)
+        parts = jnp.split(joined, np.cumsum([leaves[i].size for i in mine])[:-1])
+        for i, part in zip(mine, parts, strict=True):
+            leaves[i] = part.reshape(leaves[i].shape)
+    return jax.tree.unflatten(tree, leaves)
 
 
 def map_over_chunks(
