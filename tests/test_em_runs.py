@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import oracle
 import pytest
 from jax import random
+from scipy.stats import halfnorm, norm
 from small_programs import CASES, NUM_DATA
 from tools import ROUNDED, close, fast_jit, fit, knowing, reader_of, update_once
 
@@ -44,16 +45,14 @@ RUNS = {
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("sparse_coding", "exact"),
-        ("sparse_coding", "gradient"),
         ("sparse_coding", "keep"),
-        ("sparse_coding", "persistent"),
         ("sparse_coding_masked", "keep"),
         ("max_of_causes", "keep"),
         ("two_sites", "persistent"),
     ],
 )
 def test_loss_never_rises(name, kind):
+    """The other kinds on sparse coding: `test_bars_are_recovered`."""
     falls(fit(RUNS[kind](CASES[name].model), 12, CASES[name])[1])
 
 
@@ -68,7 +67,7 @@ def test_loss_never_rises(name, kind):
 )
 def test_chunk_size_does_not_matter(name, kind):
     found = []
-    for size in (None, 1, 3) if name == "sparse_coding" else (None, 3):
+    for size in (None, 1, 3) if kind == "exact" and name == "sparse_coding" else (None, 3):
         method = RUNS[kind](CASES[name].model)
         method.chunk_size = size
         found.append(update_once(method, CASES[name])[0])
@@ -167,16 +166,22 @@ def test_map_is_pulled_towards_the_prior():
     params, losses = fit(EM(case.model, prior=True), 15, held, case.typed())
     assert np.abs(params["weights"]).max() < 0.5 < np.abs(case.params["weights"]).max()
     table, _ = case.table()
-    prior = dist.Normal(0.0, 0.1).log_prob(case.params["weights"]).sum()
-    prior += dist.HalfNormal(10.0).log_prob(0.9)
+    prior = norm(0.0, 0.1).logpdf(case.params["weights"]).sum()
+    prior += halfnorm(0.0, 10.0).logpdf(0.9)
     close(losses[0], -(oracle.log_evidence(table).sum() + prior), ROUNDED)
+
+
+@functools.cache
+def bars_truth():
+    draw = fast_jit(lambda key: bars(key, 400, size=3, active=1.2, noise=1.0))
+    return jax.device_get(draw(random.key(4)))
 
 
 @pytest.mark.parametrize("kind", ["exact", "gradient", "truncated", "persistent"])
 def test_bars_are_recovered(kind):
     """Every true bar has one learned field close to it, up to the order of the fields."""
     # So few bars an image that hardly any has more than the truncation's three.
-    truth = bars(random.key(4), 400, size=3, active=1.2, noise=1.0)
+    truth = bars_truth()
     method = {
         "exact": EM(binary_sparse_coding),
         "gradient": EM(binary_sparse_coding, prior=True),
@@ -187,10 +192,13 @@ def test_bars_are_recovered(kind):
         "persistent": TruncatedEM(binary_sparse_coding, persistent=Persistent(12, 12)),
     }[kind]
     # Started near the truth: this is a test of the fixed point, not of the search for it.
-    near = truth.weights[::-1] + 3.0 * random.normal(random.key(5), truth.weights.shape)
-    start = {"weights": near, "noise": jnp.array(4.0), "sparsity": jnp.array(0.3)}
+    noise = np.random.default_rng(5).normal(size=truth.weights.shape)
+    start = {"weights": truth.weights[::-1] + 3.0 * noise, "noise": 4.0, "sparsity": 0.3}
+    start = {site: jnp.asarray(value, float) for site, value in start.items()}
     case = CASES["sparse_coding"]._replace(data=truth.data, kwargs={"num_causes": 6})
-    params, _ = fit(method, 30, case, start)
+    params, losses = fit(method, 30, case, start)
+    if kind != "truncated":  # a cut leaves out more and more rows
+        falls(losses)
     distance = np.abs(params["weights"][:, None] - truth.weights[None]).max(-1)
     assert sorted(distance.argmin(1)) == list(range(6))
     # A pixel of a field is the mean of about 80 images: a standard error of 0.11, and of 54 pixels
