@@ -5,14 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
+from tools import fast_jit, quick_runs
 
 from inference import EM, ProgramError
 from inference.baselines import BudgetError, discrete_gibbs, nuts, svi
 from inference.restarts import Restarts
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding
-from ppl_models.data import prototypes
 
-DATA = prototypes(random.key(0), copies=8, num_features=5, flip=0.2).data
+RNG = np.random.default_rng(0)
+PROTOTYPES = np.repeat(RNG.random((3, 5)) < 0.5, 8, axis=0)
+DATA = jnp.asarray(PROTOTYPES ^ (RNG.random((24, 5)) < 0.2), jnp.float32)
 
 
 def test_a_run_out_of_budget_says_so_and_keeps_what_it_has():
@@ -25,9 +27,8 @@ def test_a_run_out_of_budget_says_so_and_keeps_what_it_has():
 def test_restarts_run_the_method_from_each_key_and_keep_the_best():
     em = EM(bernoulli_mixture)
     four = Restarts(em, 4).run(random.key(3), 10, DATA, num_components=3)
-    alone = [
-        em.run(key, 10, DATA, num_components=3).losses for key in random.split(random.key(3), 4)
-    ]
+    run = quick_runs(em, 10, DATA, num_components=3)
+    alone = [run(key).losses for key in random.split(random.key(3), 4)]
     np.testing.assert_allclose(four.losses, np.min(alone, axis=0), rtol=1e-5)
     best = int(np.argmin([losses[-1] for losses in alone]))
     assert int(np.argmin(four.state.losses)) == best
@@ -40,8 +41,8 @@ def test_a_start_that_goes_astray_does_not_stop_the_others():
         return {"mixing": jnp.ones(num_components) / num_components, "probs": probs}
 
     # EM hands its start the first half of its own key.
-    starts = jax.vmap(lambda key: random.split(key)[0])(random.split(random.key(0), 3))
-    median = jnp.median(jax.vmap(random.uniform)(starts))
+    first = fast_jit(jax.vmap(lambda key: random.uniform(random.split(key)[0])))
+    median = np.median(first(random.split(random.key(0), 3)))
 
     result = Restarts(EM(bernoulli_mixture, start=start), 3).run(
         random.key(0), 3, DATA, num_components=2
