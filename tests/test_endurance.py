@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 
 import jax.numpy as jnp
 import numpy as np
@@ -49,63 +50,82 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_numbers_of_one_without_a_break
 
 
 SCRIPT = """
-    import json, sys
+    import json, os, sys, warnings
     import numpy as np
     from jax import random
     from inference import TruncatedEM
+    from inference.local import Structure
     from ppl_models import binary_sparse_coding
     from ppl_models.data import bars
 
-    folder = None if sys.argv[1] == "-" else sys.argv[1]
-    data = bars(random.key(1), 100, size=3).data
-    # The state holds a random key, and something of each row.
-    em = TruncatedEM(binary_sparse_coding, parameter_noise={"weights": 0.01})
-    print("ready", flush=True)
-    result = em.run(
-        random.key(0), 3000, data, num_causes=6, checkpoint=folder, checkpoint_every=0.0
-    )
-    params = {name: np.asarray(value).tolist() for name, value in result.params.items()}
-    print(json.dumps([params, result.losses.tolist()]), flush=True)
+    def run(folder, answer):
+        data = bars(random.key(1), 100, size=3).data
+        # The state holds a random key, and something of each row.
+        em = TruncatedEM(
+            binary_sparse_coding, parameter_noise={"weights": 0.01}, num_candidates=3,
+            structure=Structure.SHARED,
+        )
+        saving = {"checkpoint": folder, "checkpoint_every": 0.0} if folder else {}
+        result = em.run(random.key(0), 3000, data, num_causes=6, **saving)
+        params = {name: np.asarray(value).tolist() for name, value in result.params.items()}
+        with open(answer, "w") as file:
+            json.dump([params, result.losses.tolist()], file)
+
+    # A process for each line. They share the imports, which take longer than the run; JAX has done
+    # nothing yet when they part.
+    warnings.filterwarnings("ignore", "os.fork")
+    for line in sys.stdin:
+        process = os.fork()
+        if process == 0:
+            run(*json.loads(line))
+            os._exit(0)
+        print(process, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 """
 
 
-def start(folder):
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(folder)],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "CI": "1"},
+def test_a_process_killed_at_random_moments_ends_with_the_same_numbers(tmp_path):
+    nursery = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT)], text=True, bufsize=1,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "CI": "1"},
     )  # fmt: skip
 
+    def start(folder, answer):
+        nursery.stdin.write(json.dumps([folder and str(folder), str(answer)]) + "\n")
+        return int(nursery.stdout.readline())
 
-def test_a_process_killed_at_random_moments_ends_with_the_same_numbers(tmp_path):
-    whole = start("-")
+    def status():
+        return int(nursery.stdout.readline())
+
+    whole, again, folder = tmp_path / "whole", tmp_path / "again", tmp_path / "saved"
+    start(None, whole)
+    assert status() == 0
     dice = chance.Random(0)
     kills = steps = 0
-    while True:
-        process = start(tmp_path)
-        assert process.stdout.readline() == "ready\n"
+    while kills < 5 and not again.exists():
+        before = mtime(folder)
+        process = start(folder, again)
         # Wait until the run itself is under way, then for as long as the dice say.
         deadline = time.monotonic() + 120
-        before = mtime(tmp_path)
-        while mtime(tmp_path) == before and process.poll() is None and kills < 5:
+        while mtime(folder) == before:
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        if kills < 5 and process.poll() is None:
-            time.sleep(dice.uniform(0.0, 0.3))
-            process.kill()
-            kills += process.wait() == -signal.SIGKILL
-            process.stdout.close()
-            with np.load(tmp_path / "checkpoint.npz") as saved:  # whole, whenever it was
-                assert len(saved["leaf_0"]) >= steps
-                steps = len(saved["leaf_0"])
-            continue
-        out, _ = process.communicate(timeout=120)
-        break
-    expected, _ = whole.communicate(timeout=120)
+        time.sleep(dice.uniform(0.0, 0.3))
+        with suppress(ProcessLookupError):  # it may have ended
+            os.kill(process, signal.SIGKILL)
+        kills += status() == -signal.SIGKILL
+        with np.load(folder / "checkpoint.npz") as saved:  # whole, whenever it was
+            assert len(saved["leaf_0"]) >= steps
+            steps = len(saved["leaf_0"])
     assert kills >= 2
-    params, losses = json.loads(expected.splitlines()[-1])
-    again, losses_again = json.loads(out.splitlines()[-1])
+    if not again.exists():
+        start(folder, again)
+        assert status() == 0
+    nursery.communicate()
+    params, losses = json.loads(whole.read_text())
+    params_again, losses_again = json.loads(again.read_text())
     assert losses == losses_again
-    assert params == again
+    assert params == params_again
 
 
 def mtime(folder):
