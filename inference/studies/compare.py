@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -14,9 +16,11 @@ from numpyro.distributions import Distribution
 from inference.anatomy import ProgramError, inspect
 from inference.evidence import likelihood
 from inference.prediction import ask
-from inference.studies.contenders import Contender, Limits, chosen
+from inference.rows import Arguments
+from inference.studies.contenders import Contender, Limits, chosen, contenders
 from inference.studies.judge import Field, Judged, judge
 from inference.studies.reference import Reference, long_chain, of_the_run, refer
+from inference.studies.side_by_side import Task, as_done, portable, shared
 from inference.studies.trials import words
 from inference.studies.verdict import headline, settle, verdict
 from inference.symmetry import align
@@ -73,6 +77,7 @@ def compare(
     name: str | None = None,
     on_result: Callable[[str, dict[str, Any]], None] | None = None,
     keep: dict[str, Judged] | None = None,
+    pool: ProcessPoolExecutor | None = None,
     **sizes: Any,
 ) -> Comparison:
     """Run methods on one program and one table, and judge all of them alike.
@@ -87,6 +92,7 @@ def compare(
     :param truth: true parameters by site, where they are known.
     :param on_result: called with a method's name and row as soon as it is done.
     :param keep: filled with all draws, by method, for whoever wants to save them.
+    :param pool: processes that run methods side by side (`inference.studies.side_by_side`).
 
     >>> from ppl_models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (40, 3)).astype(float)
@@ -105,30 +111,41 @@ def compare(
     cut = len(values) - max(1, round(held_out * len(values)))
     if cut < 2 or cut > len(values) - 2:
         raise ValueError(f"{len(values)} rows are too few to hold some of them out")
-    field = _field(model, values, mask, np.sort(order[:cut]), np.sort(order[cut:]), sizes, truth)
-    args, kwargs = field.train_arguments
+    setup = (model, values, mask, np.sort(order[:cut]), np.sort(order[cut:]), sizes, truth)
+    beside = pool is not None and portable(*setup)
+    field = None if beside else _field(*setup)  # which others make for themselves
+    args, kwargs = _arguments(values, mask, setup[3], sizes)
     picked, refused = chosen(inspect(model, args, kwargs), None if methods is None else [*methods])
 
+    keys = [random.fold_in(key_run, number) for number in range(len(picked))]
     limits = Limits(budget, num_draws)
     judged: dict[str, Judged] = {} if keep is None else keep
     rows: dict[str, dict[str, Any]] = {}
     interrupted = False
-    for number, contender in enumerate(picked):
-        try:
-            row = _run(field, contender, random.fold_in(key_run, number), limits, judged)
-        except KeyboardInterrupt:
-            interrupted = True
-            break
-        rows[contender.name] = row
-        if on_result is not None:
-            on_result(contender.name, row)
+    if field is not None:
+        ending = _in_turn(field, picked, keys, limits)
+    else:
+        assert pool is not None
+        ending = _side_by_side(pool, setup, picked, keys, limits)
+    try:
+        for name, (row, one) in ending:
+            rows[name] = row
+            if one is not None:
+                judged[name] = one
+            if on_result is not None:
+                on_result(name, row)
+    except KeyboardInterrupt:
+        interrupted = True
+    rows = {x.name: rows[x.name] for x in picked if x.name in rows}
     for method, reason in refused.items() if methods is not None else ():
         rows[method] = {"status": "does not apply", "reason": f"does not apply: {reason}"}
 
     found: Reference | None = None
     if reference is not None and not interrupted:
         try:
-            found = long_chain(field, random.fold_in(key_run, len(picked)), reference)
+            found = long_chain(
+                field or _field(*setup), random.fold_in(key_run, len(picked)), reference
+            )
         except KeyboardInterrupt:
             interrupted = True
     paths = {x: (j.path, j.clock) for x, j in judged.items()}
@@ -136,10 +153,11 @@ def compare(
     if found is None or found.held_out is None:
         found = of_the_run(rows, judged, found)
     refer(rows, judged, found)
+    how, exact = next((x.scored_by for x in judged.values()), ("none was needed", True))
     about = {
         "num_data": len(values), "num_train": cut, "num_features": values.shape[1],
         "missing": 0.0 if mask is None else float(1 - np.mean(mask)),
-        "likelihood": field.rows.how, "likelihood_exact": field.rows.exact,
+        "likelihood": how, "likelihood_exact": exact,
         "budget": budget, "reference": found.words, "refused": refused,
         "interrupted": interrupted, "sizes": {x: _written(v) for x, v in sizes.items()},
     }  # fmt: skip
@@ -167,6 +185,12 @@ def _some_rows(values: np.ndarray, mask: Any, order: np.ndarray, cut: int) -> di
     return {"values": values[rows], "mask": seen[rows], "held_out": held_out[chosen]}
 
 
+def _arguments(values: np.ndarray, mask: Any, rows: np.ndarray, sizes: dict[str, Any]) -> Arguments:
+    """What the program is called with, to see these rows."""
+    holes = {} if mask is None else {"mask": jnp.asarray(np.asarray(mask, bool)[rows])}
+    return (jnp.asarray(values[rows]),), {**holes, **sizes}
+
+
 def _field(
     model: Callable,
     values: np.ndarray,
@@ -176,12 +200,8 @@ def _field(
     sizes: dict[str, Any],
     truth: Any,
 ) -> Field:
-    def part(rows: np.ndarray) -> tuple[tuple, dict[str, Any]]:
-        holes = {} if mask is None else {"mask": jnp.asarray(np.asarray(mask, bool)[rows])}
-        return (jnp.asarray(values[rows]),), {**holes, **sizes}
-
-    known = part(train)
-    args, kwargs = part(np.concatenate([train, test]))
+    known = _arguments(values, mask, train, sizes)
+    args, kwargs = _arguments(values, mask, np.concatenate([train, test]), sizes)
     rows = likelihood(model, *args, num_nodes=NUM_NODES, **kwargs)
     asked, bits = None, np.empty(0)
     if set(inspect(model, *known).likelihoods) <= BITS:
@@ -196,30 +216,70 @@ def _field(
     return Field(model, rows, len(train), known, true, asked, bits)
 
 
-def _run(
-    field: Field, contender: Contender, key: Any, limits: Limits, judged: dict[str, Judged]
-) -> dict[str, Any]:
+Ended = tuple[dict[str, Any], Judged | None]  # a row, and what is behind it
+
+
+def _in_turn(
+    field: Field, picked: list[Contender], keys: list[Any], limits: Limits
+) -> Iterator[tuple[str, Ended]]:
+    for contender, key in zip(picked, keys, strict=True):
+        yield contender.name, _run(field, contender, key, limits)
+
+
+def _side_by_side(
+    pool: ProcessPoolExecutor,
+    setup: tuple,
+    picked: list[Contender],
+    keys: list[Any],
+    limits: Limits,
+) -> Iterator[tuple[str, Ended]]:
+    """The same in other processes, samplers first: what takes longest must not begin last."""
+    name = secrets.token_hex()
+    longest = sorted(zip(picked, keys, strict=True), key=lambda x: x[0].kind != "sampler")
+    tasks = {
+        one.name: Task(
+            _elsewhere, (name, setup, one.name, np.asarray(random.key_data(key)), limits)
+        )
+        for one, key in longest
+    }
+    for method, found in as_done(pool, tasks):
+        if isinstance(found, Exception):
+            found = {"status": "failed", "reason": "failed: its process ended, of memory say"}, None
+        yield method, found
+
+
+def _elsewhere(name: str, setup: tuple, method: str, key: np.ndarray, limits: Limits) -> Ended:
+    """One method, in a worker."""
+
+    def make() -> tuple[Field, dict[str, Contender]]:
+        field = _field(*setup)
+        return field, contenders(inspect(field.model, *field.train_arguments))[0]
+
+    field, known = shared(name, make)
+    return _run(field, known[method], random.wrap_key_data(jnp.asarray(key)), limits)
+
+
+def _run(field: Field, contender: Contender, key: Any, limits: Limits) -> Ended:
     """One method from start to row. Whatever goes wrong is a row that says so."""
     began = time.perf_counter()
     try:
         draws, engine = contender.run(field.model, key, field.train_arguments, limits)
         found = judge(field, contender, draws, engine)
     except ProgramError as error:
-        return {"status": "does not apply", "reason": f"does not apply: {error}"}
+        return {"status": "does not apply", "reason": f"does not apply: {error}"}, None
     except Exception as error:
         words = " ".join(f"{type(error).__name__}: {error}".split())
         seconds = time.perf_counter() - began
-        return {"status": "failed", "reason": f"failed after {seconds:.0f} s: {words[:300]}"}
+        return {"status": "failed", "reason": f"failed after {seconds:.0f} s: {words[:300]}"}, None
     largest = max(float(np.abs(x).max()) for x in draws.params.values())
     if largest > LARGEST:
         return {"status": "diverged", "reason": f"diverged: parameters as large as {largest:.0e}, "
-                "at which float32 loses the likelihood"}  # fmt: skip
+                "at which float32 loses the likelihood"}, None  # fmt: skip
     if not np.isfinite(found.held_out).all():
         bad = int((~np.isfinite(found.held_out)).sum())
         found.row["status"] = "diverged"
         found.row["reason"] = f"{bad} held-out rows have no finite likelihood"
-    judged[contender.name] = found
-    return found.row
+    return found.row, found
 
 
 def _means(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from inference.effort import hurry
 from inference.studies.given import Given, add_options, find_program, open_given
 from inference.studies.output import as_json, check_folder, versions, write_whole
+from inference.studies.side_by_side import close
 from ppl_models.data import InputError, Table
 
 if TYPE_CHECKING:
@@ -44,6 +46,13 @@ def add_parser(subparsers: Any) -> None:
         help="measure distances from a long chain of NUTS, given so long (default: from the best "
         "sampler of the run)",
     )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="methods run side by side, each in a process with its share of the cores (default: 2 "
+        "on an example, 1 on a table of your own)",
+    )
     parser.add_argument("--out", metavar="DIR", help="by default compare_MODEL")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
@@ -56,8 +65,37 @@ def main(namespace: argparse.Namespace) -> int:
     if namespace.reference is not None and not namespace.reference > 0:
         raise InputError(f"--reference {namespace.reference:g}: must be more than 0 seconds")
     folder = check_folder("--out", namespace.out or f"compare_{namespace.model.replace(':', '_')}")
+    if namespace.jobs is not None and namespace.jobs < 1:
+        raise InputError(f"--jobs {namespace.jobs}: must be at least 1")
+    find_program(namespace.model)
     if namespace.data is None:  # an example: small, so that compiling takes most of the time
         hurry()
+    pool = _processes(namespace)
+    try:
+        return _compare(namespace, folder, pool)
+    finally:
+        if pool is not None:
+            close(pool)
+
+
+def _processes(namespace: argparse.Namespace) -> Any:
+    """Workers where methods are to run side by side."""
+    jobs = namespace.jobs
+    if jobs is None:
+        several = namespace.methods is None or "," in namespace.methods
+        jobs = 2 if namespace.data is None and several and (os.cpu_count() or 1) > 1 else 1
+    if jobs == 1:
+        return None
+    import jax
+
+    from inference.studies.side_by_side import processes
+
+    if jax.default_backend() != "cpu":  # which two processes cannot share
+        return None
+    return processes(jobs)
+
+
+def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     given, truth, told = _open(namespace)
 
     from jax import random
@@ -72,7 +110,7 @@ def main(namespace: argparse.Namespace) -> int:
     found = compare(
         given.program, given.table.values, wanted, mask=kwargs.pop("mask", None), truth=truth,
         budget=namespace.budget, reference=namespace.reference, name=given.name,
-        rng_key=random.key(namespace.seed), on_result=_progress, keep=kept, **kwargs,
+        rng_key=random.key(namespace.seed), on_result=_progress, keep=kept, pool=pool, **kwargs,
     )  # fmt: skip
     found.about.update(told, seed=namespace.seed, versions=versions())
     found.table["columns"] = np.array(given.table.columns, dtype=str)

@@ -25,7 +25,7 @@ class Example(NamedTuple):
 
 
 NUM_DATA = 160
-FEWER = {"bernoulli_mixture": 120, "clipped_gaussian": 120, "noisy_or_network": 120}
+FEWER = {"bernoulli_mixture": 120, "clipped_gaussian": 120, "noisy_or_network": 80}
 """Rows where one is dear. The cost of DiscreteGibbs, on a mixture, grows as their square."""
 
 

@@ -60,6 +60,7 @@ class Judged(NamedTuple):
     path: np.ndarray  # (num_times,) mean of held-out log densities as of `clock`
     clock: np.ndarray
     reliability: dict[str, Any] | None
+    scored_by: tuple[str, bool] = ("", False)  # the likelihood of a row: how, and whether exactly
 
 
 def judge(
@@ -111,8 +112,9 @@ def judge(
         row["calibration_expected"] = cells["expected"]
     observed = np.asarray(field.train_arguments[0][0])
     return Judged(
-        row, draws, observed, held_out, mcse, train.reshape((*shape, -1)), path, clock, cells
-    )
+        row, draws, observed, held_out, mcse, train.reshape((*shape, -1)), path, clock, cells,
+        (field.rows.how, field.rows.exact),
+    )  # fmt: skip
 
 
 def thin(params: dict[str, np.ndarray], most: int) -> dict[str, np.ndarray]:

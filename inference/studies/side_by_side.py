@@ -1,0 +1,110 @@
+"""Methods side by side, each in a process of its own on its own share of the cores.
+
+Most of a comparison on a small table is compiling, which one core does. Two processes halve that,
+and since neither runs on the other's cores, what one method takes does not depend on the other.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from typing import Any, NamedTuple
+
+import jax
+
+INHERITED = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_enable_x64",
+)
+"""Settings of JAX that a new process is told."""
+
+_opened: dict[str, Any] = {}  # in a worker: what tasks of one comparison share, by its name
+
+
+class Task(NamedTuple):
+    """What is to be done, by a function that a worker can import."""
+
+    function: Callable[..., Any]
+    arguments: tuple
+
+
+def processes(count: int) -> ProcessPoolExecutor:
+    """Workers that begin to import at once, on cores of their own where the system has a say."""
+    context = multiprocessing.get_context("spawn")
+    places = context.SimpleQueue()
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    for i in range(count):
+        places.put(cores[i::count])
+    told = {name: getattr(jax.config, name) for name in INHERITED}
+    pool = ProcessPoolExecutor(count, context, _begin, (places, told))
+    for _ in range(count):
+        pool.submit(_awake)
+    return pool
+
+
+def _begin(places: Any, told: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever waits for us hears Ctrl-C
+    mine = places.get()
+    if mine:
+        os.sched_setaffinity(0, mine)
+    for name, value in told.items():
+        jax.config.update(name, value)
+
+
+def _awake() -> None:
+    import inference.studies.compare  # noqa: F401
+
+
+def shared(name: str, make: Callable[[], Any]) -> Any:
+    """What the tasks of one comparison share, made by the first of them in this process."""
+    if name not in _opened:
+        _opened.clear()
+        _opened[name] = make()
+    return _opened[name]
+
+
+def as_done(pool: ProcessPoolExecutor, tasks: dict[str, Task]) -> Iterator[tuple[str, Any]]:
+    """Names and results of the tasks as they end; that of a worker that died is its exception.
+
+    Whoever stops listening, with Ctrl-C say, ends the workers.
+    """
+    futures: dict[Future, str] = {
+        pool.submit(task.function, *task.arguments): name for name, task in tasks.items()
+    }
+    try:
+        for future in as_completed(futures):
+            try:
+                yield futures[future], future.result()
+            except BrokenExecutor as error:
+                yield futures[future], error
+    except BaseException:
+        close(pool)
+        raise
+
+
+def close(pool: ProcessPoolExecutor) -> None:
+    """End the workers, whatever they are at."""
+    mine = list(getattr(pool, "_processes", None) or {})
+    pool.shutdown(wait=False, cancel_futures=True)
+    for child in multiprocessing.active_children():
+        if child.pid in mine:
+            child.terminate()
+
+
+def portable(*values: Any) -> bool:
+    """Whether a new process can be told of these.
+
+    >>> portable("latent_trait", {"num_factors": 2}), portable(lambda x: x)
+    (True, False)
+    """
+    import pickle
+
+    try:
+        pickle.loads(pickle.dumps(values))
+    except Exception:
+        return False
+    return True
