@@ -105,28 +105,40 @@ def discrete_gibbs(
     **kwargs: Any,
 ) -> Draws:
     """NumPyro's own Gibbs: its `DiscreteGibbs` for the bits, NUTS for the parameters."""
-    if not hasattr(numpyro.infer, "Gibbs"):
-        raise ProgramError("NumPyro has Gibbs from 0.22 on: this one is older")
-    from numpyro.infer import DiscreteGibbs, Gibbs
-    from numpyro.infer.gibbs import discrete_latent_sites
-
     check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
-    discrete = [x for x in anatomy.latents if x.num_values is not None]
-    if not discrete:
-        raise ProgramError("the program has no discrete latent: NUTS samples all of it")
-    for latent in discrete:
-        if len(latent.shape) > latent.batch_ndim:
-            raise ProgramError(
-                f"{latent.name!r} is a vector of bits in one event, and NumPyro's DiscreteGibbs "
-                "lists the values of scalar sites only"
-            )
-    continuous = NUTS(model, find_heuristic_step_size=False)
-    kernel = Gibbs([(DiscreteGibbs(model), discrete_latent_sites), (continuous, None)])
+    problem = no_discrete_gibbs(anatomy)
+    if problem is not None:
+        raise ProgramError(problem)
+    kernel = discrete_gibbs_kernel(model, NUTS(model, find_heuristic_step_size=False))
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget,
         start=good_start(model, anatomy, args, kwargs),
     )  # fmt: skip
+
+
+def no_discrete_gibbs(anatomy: Anatomy) -> str | None:
+    """Why NumPyro's own Gibbs does not apply, or None."""
+    if not hasattr(numpyro.infer, "Gibbs"):
+        return "NumPyro has Gibbs from 0.22 on: this one is older"
+    discrete = [x for x in anatomy.latents if x.num_values is not None]
+    if not discrete:
+        return "the program has no discrete latent: NUTS samples all of it"
+    for latent in discrete:
+        if len(latent.shape) > latent.batch_ndim:
+            return (
+                f"{latent.name!r} is a vector of bits in one event, and NumPyro's DiscreteGibbs "
+                "lists the values of scalar sites only"
+            )
+    return None
+
+
+def discrete_gibbs_kernel(model: Callable, others: MCMCKernel) -> MCMCKernel:
+    """Bits by listing their values, `others` for the rest, in turn."""
+    from numpyro.infer.gibbs import discrete_latent_sites
+
+    bits = numpyro.infer.DiscreteGibbs(model)
+    return numpyro.infer.Gibbs([(bits, discrete_latent_sites), (others, None)])
 
 
 def sample(

@@ -18,7 +18,7 @@ from numpyro.infer import NUTS, SVI, Trace_ELBO
 from numpyro.infer.mcmc import MCMCKernel
 
 from inference.anatomy import Anatomy, ProgramError, inspect
-from inference.baselines import GUIDES
+from inference.baselines import GUIDES, STEP_SIZES, discrete_gibbs_kernel, no_discrete_gibbs
 from inference.local import Params
 from inference.methods.gibbs import BinaryGibbs
 from inference.starts import differentiable, good_start
@@ -92,6 +92,28 @@ def no_binary_gibbs(anatomy: Anatomy) -> str | None:
     return None
 
 
+def many_discrete_gibbs(
+    model: Callable,
+    rng_key: Array,
+    data: Array,
+    *,
+    num_warmup: int = 200,
+    num_samples: int = 300,
+    **kwargs: Any,
+) -> ManyDraws:
+    """NumPyro's own `DiscreteGibbs`, and NUTS for the parameters, for each of ``data[i]``."""
+    anatomy = inspect(model, (data[0],), kwargs)
+    problem = no_discrete_gibbs(anatomy)
+    if problem is not None:
+        raise ProgramError(problem)
+    others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=MAX_TREE_DEPTH)
+
+    def kernel() -> MCMCKernel:
+        return discrete_gibbs_kernel(model, others)
+
+    return _sample(kernel, model, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
+
+
 def many_svi(
     model: Callable,
     rng_key: Array,
@@ -99,7 +121,7 @@ def many_svi(
     *,
     guide: str = "mean_field",
     num_steps: int = 1000,
-    step_size: float = 0.03,
+    step_size: float | None = None,
     num_samples: int = 300,
     **kwargs: Any,
 ) -> ManyDraws:
@@ -113,6 +135,7 @@ def many_svi(
     """
     anatomy = inspect(model, (data[0],), kwargs)
     program = differentiable(model, anatomy)
+    step_size = STEP_SIZES.get(guide, 0.03) if step_size is None else step_size
     optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
 
     def one(key: Array, table: Array) -> ManyDraws:

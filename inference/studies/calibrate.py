@@ -17,10 +17,18 @@ import numpy as np
 from jax import Array, random
 
 from inference.anatomy import Anatomy, inspect
+from inference.baselines import no_discrete_gibbs
 from inference.calibration import LEVEL, p_value, ranks, shape, together
 from inference.invariants import scalars
 from inference.local import Params
-from inference.many import ManyDraws, many_binary_gibbs, many_nuts, many_svi, no_binary_gibbs
+from inference.many import (
+    ManyDraws,
+    many_binary_gibbs,
+    many_discrete_gibbs,
+    many_nuts,
+    many_svi,
+    no_binary_gibbs,
+)
 from inference.studies.coverage import coverage, no_coverage
 from inference.studies.trials import Trials
 from ppl_models.data import InputError
@@ -42,7 +50,6 @@ class Bayesian(NamedTuple):
     run: Callable[..., ManyDraws]
     thin: int
     refuses: Callable[[Anatomy], str | None]
-    by_default: bool = True
 
 
 def _never(anatomy: Anatomy) -> str | None:
@@ -50,11 +57,20 @@ def _never(anatomy: Anatomy) -> str | None:
     return None
 
 
+def _rows_unknown(anatomy: Anatomy) -> str | None:
+    """Why no flow: it bends all unknowns at once, and here a hundred times over."""
+    if any(x.num_values is None for x in anatomy.latents):
+        return "it would bend the latents of every row too, in every trial at once"
+    return None
+
+
 METHODS: dict[str, Bayesian] = {
     "NUTS": Bayesian(many_nuts, THIN, _never),
     "BinaryGibbs": Bayesian(many_binary_gibbs, THIN_GIBBS, no_binary_gibbs),
+    "DiscreteGibbs": Bayesian(many_discrete_gibbs, THIN_GIBBS, no_discrete_gibbs),
     "SVI mean_field": Bayesian(many_svi, 1, _never),
-    "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1, _never, by_default=False),
+    "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1, _never),
+    "SVI flow": Bayesian(partial(many_svi, guide="flow", num_steps=2000), 1, _rows_unknown),
 }
 
 
@@ -92,9 +108,9 @@ class Calibration(NamedTuple):
 
 
 def chosen(anatomy: Anatomy, wanted: list[str] | None) -> tuple[list[str], dict[str, str]]:
-    """The methods asked for, by default all but the dear ones; and why some do not apply."""
+    """The methods asked for, by default all; and why some do not apply."""
     known = {name.lower().replace("_", " "): name for name in METHODS}
-    names = [name for name, method in METHODS.items() if method.by_default]
+    names = list(METHODS)
     if wanted is not None:
         names = []
         for word in wanted:

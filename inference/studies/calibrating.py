@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     add_program_options(parser)
-    parser.add_argument("--methods", metavar="A,B,…", help="by default NUTS, BinaryGibbs, SVI")
+    parser.add_argument("--methods", metavar="A,B,…", help="by default all that apply")
     parser.add_argument(
         "--trials", type=int, default=TRIALS, help=f"data sets simulated (default {TRIALS})"
     )
