@@ -178,6 +178,9 @@ def over_rows(left: Array, right: Array, precision: Any = None) -> Array:
     size = max(left.shape[1] * right.shape[1] // (left.shape[1] + right.shape[1]), least)
     if jax.default_backend() != "cpu" or size > most or len(left) <= size:
         return jnp.matmul(left.T, right, precision=precision)
+    # Under `vmap` jaxlib 0.10 multiplies wrongly by what it knows to be a constant, ones say, if a
+    # sum follows. A nought that it must compute hides it.
+    right = right + 0.0 * left[:1, :1]
     lacking = ((0, -len(left) % size), (0, 0))
     blocks = (jnp.pad(x, lacking).reshape(-1, size, x.shape[1]) for x in (left, right))
     return jnp.einsum("bna,bnc->bac", *blocks, precision=precision).sum(0)

@@ -28,6 +28,7 @@ from inference import (
     TruncatedEM,
     disk,
 )
+from inference.rows import over_rows
 from ppl_models import (
     bernoulli_mixture,
     binary_sparse_coding,
@@ -184,6 +185,14 @@ def test_ten_million_rows_in_float32_lose_no_digits(tmp_path):
         np.testing.assert_allclose(found.losses[0], loss, rtol=3e-7)
         np.testing.assert_allclose(found.params["probs"], probs, rtol=5e-7)
         np.testing.assert_allclose(found.params["mixing"], heavy.sum(1) / len(rows), rtol=5e-7)
+
+
+def test_products_over_rows_with_ones_under_vmap():
+    """A case that jaxlib 0.10 compiles to something else, if it is let."""
+    left = np.random.default_rng(0).uniform(size=(3, 400, 5)).astype(np.float32)
+    product = jax.jit(jax.vmap(lambda x: over_rows(x, jnp.ones((400, 64)))))(left)
+    wanted = np.broadcast_to(left.astype(float).sum(1)[..., None], (3, 5, 64))
+    np.testing.assert_allclose(product, wanted, rtol=1e-6)
 
 
 def test_stepwise_em_on_all_rows_that_forgets_is_full_em():
