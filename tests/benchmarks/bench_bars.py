@@ -80,7 +80,7 @@ def enumerated(train: Any, count: int) -> tuple[Any, Any]:
 
 def sparse_coding(full: bool) -> dict[str, Any]:
     """Binary sparse coding: bars, beside enumeration by funsor and scikit-learn."""
-    size, num_data = (5, 2000) if full else (4, 500)
+    size, num_data = (5, 1000) if full else (4, 500)
     count = 2 * size
     truth = bars(random.key(0), 2 * num_data, size=size)
     train, test = truth.data[:num_data], truth.data[num_data:]

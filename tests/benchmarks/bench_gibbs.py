@@ -160,7 +160,8 @@ def gibbs(full: bool) -> dict[str, Any]:
 
     The exact posterior is that of all 32 768 states of a row.
     """
-    num_data, sweeps = (100, 2000) if full else (10, 1000)
+    # DiscreteGibbs runs the program on all rows for each bit of each row: the square of the rows.
+    num_data, sweeps = (20, 2000) if full else (10, 1000)
     data = lines(random.key(3), num_data).data
     model = condition(noisy_or_network, data=SOFT)
     em = EM(noisy_or_network, structure=Structure.GENERAL)
@@ -203,7 +204,7 @@ def network(full: bool) -> dict[str, Any]:
     A layer of ten causes, each a row or a column of 25 pixels. Neither rival has a noisy OR: NMF
     adds causes up, the RBM adds up their log odds, and only what they draw can be compared.
     """
-    num_data = 10_000 if full else 1000
+    num_data = 5000 if full else 500
     draw = lambda key: lines(key, num_data, 0.3, jnp.zeros(4)).data  # noqa: E731
     train, test, masks = draw(random.key(0)), draw(random.key(1)), stroke_masks(5)
     evidence = likelihood(noisy_or_network, test, layers=(10,))
@@ -223,7 +224,7 @@ def network(full: bool) -> dict[str, Any]:
         from sklearn.neural_network import BernoulliRBM
 
         def fit(rate: float) -> tuple[float, float]:
-            machine = BernoulliRBM(10, learning_rate=rate, n_iter=200, random_state=0)
+            machine = BernoulliRBM(10, learning_rate=rate, n_iter=100, random_state=0)
             found, cpu = cpu_of(lambda: machine.fit(train))
             return mismatch(found.components_, masks), cpu
 
@@ -237,7 +238,7 @@ def network(full: bool) -> dict[str, Any]:
         "rows": [
             fitted("GibbsEM", Restarts(em, 4), 30, train, judge, layers=(10,)),
             rival("scikit-learn", "NMF", by_parts),
-            rival("scikit-learn", "BernoulliRBM, 200 epochs, best of 3 rates", by_machine),
+            rival("scikit-learn", "BernoulliRBM, 100 epochs, best of 3 rates", by_machine),
         ],
     }
 
