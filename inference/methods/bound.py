@@ -62,7 +62,8 @@ class BoundEM(Algorithm):
     :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.
     :param remember: keep each row's posterior for the next step to start from. Without, memory does
         not grow with the rows, and each step takes four more rounds, from the prior; by default
-        so for more than 65 536 rows of `latent_trait` or `mixed_trait`.
+        so for rows on disk and for more than 65 536 of them, of `latent_trait` or `mixed_trait`.
+        Of other programs the Q + Q² numbers of each row are always kept.
     :param chunk_size: rows read at a time; by default as many as fit into a cache.
 
     >>> from ppl_models import latent_trait
