@@ -182,9 +182,12 @@ def _check_quadratic(program: Bounded) -> None:
         run = error.lower(np.int32(0), leaves).compile()
         worst = max(float(np.asarray(run(np.int32(seed), leaves))) for seed in range(2))
     if not worst <= 1e-6:
+        under = "and has no Bernoulli site with logits to bound"
+        if program.sites:
+            under = f"with the sites {list(program.sites)} under their bounds"
         raise ProgramError(
-            f"the program is not quadratic in {list(reader.anatomy.names)} with the sites "
-            f"{list(program.sites)} under their bounds (error {worst:.2g}): BoundEM needs Gaussian "
+            f"the program is not quadratic in {list(reader.anatomy.names)} {under} "
+            f"(error {worst:.2g}): BoundEM needs Gaussian "
             "latents and logits or means that are linear in them; use QuadratureEM or MonteCarloEM"
         )
 

@@ -27,7 +27,7 @@ COLUMNS = {
         "{:.4f}",
         "mean distance from the reference, row by row, ± that one's own error",
     ),
-    "compile_seconds": ("compile s", "{:.1f}", "seconds to compile"),
+    "compile_seconds": ("comp. s", "{:.1f}", "seconds to compile"),
     "seconds": ("run s", "seconds", "seconds to run, compiled"),
     "seconds_to_best": ("to 0.01 s", "seconds", "until it stays within 0.01 nats of the best"),
     "rhat": ("R̂", "{:.3f}", "of the log joint, which knows no labels"),
@@ -39,7 +39,7 @@ COLUMNS = {
     "bound_gap": ("gap", "{:.2f}", "evidence less the method's own bound, nats a row"),
     "missed_mass": ("missed", "{:.1%}", "posterior mass outside the states looked at"),
     "pareto_k": ("k̂", "{:.2f}", "Pareto's k̂ of log p − log q"),
-    "recovery": ("recovery", "{:.3f}", "correlation with the true parameters"),
+    "recovery": ("recov.", "{:.3f}", "correlation with the true parameters"),
     "calibration_error": (
         "calibr.",
         "{:.3f}",
@@ -136,18 +136,19 @@ def _table(found: Comparison) -> str:
         kind = "bespoke" if row["bespoke"] else "generic"
         best = ' class="best"' if row["best"] else ""
         lines.append(
-            f'<tr id="{_anchor(name)}"{best}><th scope="row">{escape(name)}</th><td>{kind}</td>'
+            f'<tr id="{_anchor(name)}"{best}>'
+            f'<th scope="row">{escape(name)} <small>{kind}</small></th>'
             f'<td title="{why}">{mark}</td>{cells}</tr>'
         )
     for name in (x for x in rows if "behind" not in rows[x]):
         lines.append(
             f'<tr id="{_anchor(name)}" class="out"><th scope="row">{escape(name)}</th>'
-            f'<td colspan="{len(shown) + 2}">{escape(rows[name]["reason"])}</td></tr>'
+            f'<td colspan="{len(shown) + 1}">{escape(rows[name]["reason"])}</td></tr>'
         )
     meanings = "".join(f"<dt>{escape(COLUMNS[c][0])}</dt><dd>{COLUMNS[c][2]}</dd>" for c in shown)
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="results">'
-        '<table><thead><tr><th scope="col">method</th><th scope="col">kind</th>'
+        '<table><thead><tr><th scope="col">method</th>'
         f'<th scope="col"><a href="#rules">trusted</a></th>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
         f"<details><summary>What the columns mean</summary><dl>{meanings}</dl></details>"
@@ -163,9 +164,9 @@ def _cell(row: dict[str, Any], column: str) -> str:
     text = re.sub(r"^-(0\.?0*%?)$", r"\1", form.format(value))  # no nought is negative
     error = row.get(f"{column}_error")
     if error is not None:
-        text += f" ± {form.format(error)}"
+        text += f" <small>± {form.format(error)}</small>"
     if column == "calibration_error" and "calibration_expected" in row:
-        text += f" ({form.format(row['calibration_expected'])})"
+        text += f" <small>({form.format(row['calibration_expected'])})</small>"
     return f'<td title="{value:.6g}">{text}</td>'
 
 
@@ -220,11 +221,12 @@ a { color: var(--link); text-decoration-thickness: 1px; text-underline-offset: .
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .8125rem;
   width: 100%; overflow-wrap: normal; }
-th, td { padding: .35rem .4rem; border-bottom: 1px solid var(--line); text-align: right;
-  white-space: nowrap; }
+th, td { padding: .35rem .3rem; border-bottom: 1px solid var(--line); text-align: right;
+  vertical-align: top; white-space: nowrap; }
+th small, td small { display: block; color: var(--faint); font-weight: normal; }
 thead th { white-space: normal; vertical-align: bottom; }
 tbody tr:last-child > * { border-bottom: 0; }
-tbody th, thead th:nth-child(-n+3), tbody td:nth-child(-n+3) { text-align: left; }
+tbody th, thead th:nth-child(-n+2), tbody td:nth-child(2) { text-align: left; }
 tbody th, thead th:first-child { position: sticky; left: 0; background: var(--paper); }
 tr.best > * { background: var(--mark); }
 tr.out td { text-align: left; white-space: normal; color: var(--faint); min-width: 20rem; }

@@ -195,6 +195,8 @@ def draw_images(values: np.ndarray, names: list[str], shape: tuple[int, int] | N
     side = min(1.1, room / columns) if shape else room
     figure = Figure(figsize=(WIDTH, 0.25 + rows * (side * height / width * 1.08)))
     image_grid(figure, pictures, row_labels=names)
+    # Letters drawn as outlines are wider than those that the layout measured.
+    figure.get_layout_engine().set(w_pad=0.2)
     return figure
 
 

@@ -132,7 +132,12 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
         if side in fastest:
             name = fastest[side]
             doubt = ", but it is not to be trusted" if doubts(good[name]) else ""
-            return f"Only {words} inference gets there: {name} is as good as the best{doubt}."
+            if not any(rows[x]["bespoke"] for x in rows if "behind" in rows[x]):
+                return f"No bespoke method ran: {name} is the first near the best{doubt}."
+            return (
+                f"Only {words} inference comes within {CLOSE} nats a row of the best, and stays: "
+                f"{name}{doubt}."
+            )
     return "No method finished."
 
 
