@@ -1,6 +1,8 @@
 """The comparison: one program, one table, several methods, judged alike, kept as files."""
 
 import json
+import multiprocessing
+import time
 import warnings
 
 import numpy as np
@@ -16,8 +18,9 @@ from inference.studies.contenders import Contender, contenders
 from inference.studies.examples import MAKERS, example
 from inference.studies.keeping import load_comparison, method_groups, save_comparison
 from inference.studies.reference import Reference, of_the_run, refer
+from inference.studies.side_by_side import Task, as_done, close, processes
 from inference.symmetry import align
-from ppl_models import bernoulli_mixture, latent_trait
+from ppl_models import bernoulli_mixture, bernoulli_product, latent_trait
 
 DATA = example("bernoulli_mixture", num_data=80)
 
@@ -55,6 +58,12 @@ def test_held_out_score_of_a_point_is_its_marginal_likelihood(compared):
     probs = np.clip(params["probs"], np.finfo(np.float32).eps, 1 - np.finfo(np.float32).eps)
     each = np.where(rows[:, None] > 0.5, probs, 1 - probs).prod(-1)
     np.testing.assert_allclose(found.held_out["EM"], np.log(each @ params["mixing"]), rtol=1e-4)
+
+
+def test_a_curve_ends_where_its_row_does(compared):
+    found, _ = compared
+    for name, (path, clock) in found.paths.items():
+        assert len(path) == len(clock) and path[-1] == pytest.approx(found.rows[name]["held_out"])
 
 
 def test_a_comparison_survives_its_file(compared, tmp_path):
@@ -152,10 +161,34 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(inference.studies.contenders, "contenders", some)
     out = tmp_path / "out"
-    assert main(["compare", "bernoulli_product", "--out", str(out)]) == 130
+    assert main(["compare", "bernoulli_product", "--jobs", "1", "--out", str(out)]) == 130
     assert "MAP: best with" in capsys.readouterr().out
     assert "was interrupted" in (out / "report.html").read_text()
     assert load_comparison(out / "result.nc").rows["MAP"]["best"] and (out / "MAP.nc").is_file()
+
+
+def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
+    """In another process, from the same key: the same numbers. Then it is at work for an hour."""
+    data = example("bernoulli_product", num_data=40).values
+    alone, beside, kept = compare(bernoulli_product, data, ["MAP"]), None, {}
+    pool = processes(1)
+    try:
+        beside = compare(bernoulli_product, data, ["MAP", "EM"], pool=pool, keep=kept)
+        assert beside.about["likelihood"] == "the program itself" and list(kept) == ["MAP"]
+        assert beside.rows["EM"]["status"] == "does not apply"
+        np.testing.assert_allclose(beside.held_out["MAP"], alone.held_out["MAP"], rtol=1e-5)
+        with pytest.raises(TimeoutError):
+            for _ in as_done(
+                pool, {"at once": Task(abs, (1,)), "never": Task(time.sleep, (3600,))}
+            ):
+                raise TimeoutError
+    finally:
+        close(pool)
+    for _ in range(100):
+        if not multiprocessing.active_children():
+            break
+        time.sleep(0.1)
+    assert not multiprocessing.active_children()
 
 
 def test_distances_are_from_a_sampler_with_its_own_error(compared):
@@ -177,6 +210,7 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys):
     for arguments, words in (
         (["latent_trait", "--budget", "0"], "--budget 0"),
         (["latent_trait", "--reference", "0"], "--reference 0"),
+        (["latent_trait", "--jobs", "0"], "--jobs 0"),
         (["no_such_model"], "no program 'no_such_model'"),
         (["latent_trait", "--methods", "NUTZ"], "no method 'NUTZ'"),
         (["latent_trait", "--out", str(tmp_path / "a" / "b")], "there is no folder"),
