@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from inference.anatomy import inspect, run_abstractly
+from inference.disk import pieces
 from ppl_models.data import InputError
 from ppl_models.data.cells import MOST_COLUMNS, show
 
@@ -108,18 +109,18 @@ def _check_numbers(name: str, values: np.ndarray) -> None:
     low, high = float(values.min()), float(values.max())
     if -limit <= low and high <= limit:  # not so if one of them is NaN
         return
-    finite = np.isfinite(values)
-    if not finite.all():
-        where = _first(~finite)
-        words = "mark missing cells in `mask` and put 0 there"
-    else:
-        where = _first((values < -limit) | (values > limit))
-        words = f"beyond {limit:.3g} digits are lost; divide the column by its spread"
-    raise InputError(f"{name} holds {values[where]} at index {where}: {words}")
-
-
-def _first(bad: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+    rows = values[None] if values.ndim == 0 else values
+    # Not finite first: that is the worse. A few megabytes at a time, since it may be a file.
+    for odd in (lambda x: ~np.isfinite(x), lambda x: (x < -limit) | (x > limit)):
+        for piece in pieces(rows):
+            bad = odd(rows[piece])
+            if bad.any():
+                row, *rest = (int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+                where = (piece.start + row, *rest) if values.ndim else ()
+                words = "mark missing cells in `mask` and put 0 there"
+                if np.isfinite(values[where]):
+                    words = f"beyond {limit:.3g} digits are lost; divide the column by its spread"
+                raise InputError(f"{name} holds {values[where]} at index {where}: {words}")
 
 
 def check_params(model: Callable, params: Any, args: tuple, kwargs: dict[str, Any]) -> None:
