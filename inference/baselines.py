@@ -218,7 +218,12 @@ def _stats(state: Any) -> dict[str, Array]:
     Of several blocks the one for the parameters speaks: given the bits, it has the log joint.
     """
     parts = [*getattr(state, "block_states", ()), state]
-    names = {"diverging": "diverging", "num_steps": "n_steps", "accept_prob": "acceptance_rate"}
+    names = {
+        "diverging": "diverging",
+        "num_steps": "n_steps",
+        "accept_prob": "acceptance_rate",
+        "energy": "energy",
+    }
     found = {new: getattr(x, old) for x in parts for old, new in names.items() if hasattr(x, old)}
     for part in parts:
         if hasattr(part, "potential_energy"):

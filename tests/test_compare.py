@@ -163,6 +163,7 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["compare", "bernoulli_product", "--jobs", "1", "--out", str(out)]) == 130
     assert "MAP: best with" in capsys.readouterr().out
+    assert load_comparison(out / "result.nc").model == "bernoulli_product"
     assert "was interrupted" in (out / "report.html").read_text()
     assert load_comparison(out / "result.nc").rows["MAP"]["best"] and (out / "MAP.nc").is_file()
 

@@ -128,12 +128,12 @@ def compare(
         assert pool is not None
         ending = _side_by_side(pool, setup, picked, keys, limits)
     try:
-        for name, (row, one) in ending:
-            rows[name] = row
+        for method, (row, one) in ending:
+            rows[method] = row
             if one is not None:
-                judged[name] = one
+                judged[method] = one
             if on_result is not None:
-                on_result(name, row)
+                on_result(method, row)
     except KeyboardInterrupt:
         interrupted = True
     rows = {x.name: rows[x.name] for x in picked if x.name in rows}

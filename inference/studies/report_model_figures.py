@@ -194,9 +194,9 @@ def draw_images(values: np.ndarray, names: list[str], shape: tuple[int, int] | N
     room = WIDTH - 0.11 * max(map(len, names))
     side = min(1.1, room / columns) if shape else room
     figure = Figure(figsize=(WIDTH, 0.25 + rows * (side * height / width * 1.08)))
-    image_grid(figure, pictures, row_labels=names)
     # Letters drawn as outlines are wider than those that the layout measured.
-    figure.get_layout_engine().set(w_pad=0.2)
+    figure.set_layout_engine("constrained", w_pad=0.2)
+    image_grid(figure, pictures, row_labels=names)
     return figure
 
 
