@@ -1,8 +1,9 @@
 """A small data set for every public program, with its truth: what a comparison runs on by default.
 
 Each is drawn from the program itself at stated parameters, so that the truth is the program's own;
-small enough that every method, NUTS among them, is done in about a minute on two cores. Where the
-program's own prior is too wide for that, the example has a narrower one, which the report shows.
+small enough that all methods, NUTS among them, are done in one to two minutes on two cores, most of
+which is compiling (README has the times). Where the program's own prior is too wide for that, the
+example has a narrower one, which the report shows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Example(NamedTuple):
 
 
 NUM_DATA = 160
-FEWER = {"bernoulli_mixture": 120, "clipped_gaussian": 120, "noisy_or_network": 80}
+FEWER = {"bernoulli_mixture": 120, "clipped_gaussian": 120, "noisy_or_network": 120}
 """Rows where one is dear. The cost of DiscreteGibbs, on a mixture, grows as their square."""
 
 
