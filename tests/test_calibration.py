@@ -9,14 +9,16 @@ import pytest
 from jax import random
 
 import ppl_models
+from inference.anatomy import inspect
 from inference.calibration import band, curve, p_value, ranks, shape, together
 from inference.cli import main
 from inference.information import many_standard_errors, standard_errors
 from inference.invariants import of_parameters
+from inference.studies.calibrate import METHODS, chosen
 from inference.studies.coverage import NUM_NODES, fit_many, shares
 from inference.studies.examples import MAKERS
 from inference.symmetry import Rotation, symmetries
-from ppl_models import latent_trait
+from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding, latent_trait
 
 # A right posterior is called wrong once in a thousand keys.
 CHANCE = 1e-3
@@ -145,6 +147,21 @@ def test_errors_of_many_fits_are_those_of_each_and_intervals_are_counted():
 
 
 # the command
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "left_out"),
+    [
+        (bernoulli_product, {}, {"BinaryGibbs", "DiscreteGibbs"}),
+        (bernoulli_mixture, {"num_components": 3}, {"BinaryGibbs"}),
+        (latent_trait, {"num_factors": 1}, {"BinaryGibbs", "DiscreteGibbs", "SVI flow"}),
+        (binary_sparse_coding, {"num_causes": 2}, {"DiscreteGibbs"}),
+    ],
+)
+def test_every_bayesian_method_is_calibrated_where_it_applies(model, sizes, left_out):
+    anatomy = inspect(model, (np.zeros((10, 4), np.float32),), sizes)
+    names, refused = chosen(anatomy, None)
+    assert set(refused) == left_out and set(names) == set(METHODS) - left_out
 
 
 def test_calibrate_runs_ranks_and_draws(tmp_path, capsys):
