@@ -248,12 +248,13 @@ def test_search_keeps_the_best_and_improves():
 
 def test_posterior_means_lie_within_their_errors():
     em = GibbsEM(noisy_or_network)
-    compute = (
-        lambda params: em.posterior(  # noqa: E731
-            params, jnp.asarray(DATA[:5]), num_chains=16, num_sweeps=200, layers=(3, 2)
-        )
-    )
-    found = fast_jit(compute)(typed(PARAMS))
+
+    @fast_jit
+    def compute(params):
+        few = jnp.asarray(DATA[:5])
+        return em.posterior(params, few, num_chains=16, num_sweeps=200, layers=(3, 2))
+
+    found = compute(typed(PARAMS))
     states = oracle.joint_states(layer_2=2, layer_1=3)
     log_joint = oracle.log_joint_noisy_or_network
     table = oracle.log_joint_table(log_joint, PARAMS, states, DATA[:5])
