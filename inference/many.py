@@ -18,10 +18,11 @@ from numpyro.infer import NUTS, SVI, Trace_ELBO
 from numpyro.infer.mcmc import MCMCKernel
 
 from inference.anatomy import Anatomy, ProgramError, inspect
-from inference.baselines import GUIDES, STEP_SIZES, discrete_gibbs_kernel, no_discrete_gibbs
+from inference.baselines import discrete_gibbs_kernel, no_discrete_gibbs
 from inference.local import Params
 from inference.methods.gibbs import BinaryGibbs
 from inference.starts import differentiable, good_start
+from inference.variational import GUIDES, STEP_SIZES
 
 MAX_TREE_DEPTH = 5
 """All data sets wait for the one whose trajectory is longest: NUTS may take 2⁵ − 1 steps a draw.
@@ -125,7 +126,7 @@ def many_svi(
     num_samples: int = 300,
     **kwargs: Any,
 ) -> ManyDraws:
-    """Variational inference with one of `inference.baselines.GUIDES`, for each of ``data[i]``.
+    """Variational inference with one of `inference.variational.GUIDES`, for each of ``data[i]``.
 
     >>> from ppl_models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (7, 20, 2)).astype(float)

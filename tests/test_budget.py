@@ -8,8 +8,9 @@ from jax import random
 from tools import fast_jit, quick_runs
 
 from inference import EM, ProgramError
-from inference.baselines import BudgetError, discrete_gibbs, nuts, svi
+from inference.baselines import BudgetError, discrete_gibbs, nuts
 from inference.restarts import Restarts
+from inference.variational import svi
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding
 
 RNG = np.random.default_rng(0)
@@ -61,7 +62,7 @@ def test_nuts_finds_the_posterior_of_a_product():
     deviation = np.sqrt(wanted * (1 - wanted) / (rows + 3))
     # At least 200 of the 800 draws' worth: NUTS on five independent scalars.
     assert np.all(np.abs(draws.mean((0, 1)) - wanted) < 5 * deviation / np.sqrt(200))
-    assert set(found.stats) == {"diverging", "n_steps", "acceptance_rate", "lp"}
+    assert set(found.stats) == {"diverging", "n_steps", "acceptance_rate", "energy", "lp"}
     assert (np.diff(found.clock) >= 0).all() and found.reason == "all draws made"
 
 

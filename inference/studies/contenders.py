@@ -15,7 +15,7 @@ import numpy as np
 
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError
-from inference.baselines import Draws, discrete_gibbs, nuts, sample, svi
+from inference.baselines import Draws, discrete_gibbs, nuts, sample
 from inference.effort import once
 from inference.many import SWEEPS
 from inference.methods.gibbs_em import GibbsEM
@@ -24,6 +24,7 @@ from inference.restarts import Restarts
 from inference.rows import Arguments
 from inference.starts import good_start
 from inference.studies.catalogue import methods
+from inference.variational import svi
 
 Kind = Literal["point", "sampler", "variational"]
 
