@@ -56,7 +56,7 @@ def bernoulli_mixture(
     probs = numpyro.sample("probs", prior_probs.expand((num_components, columns)).to_event(2))
     with data_plate(data, num_data):
         component = numpyro.sample("component", dist.Categorical(probs=mixing))
-        return observe(dist.Bernoulli(probs=probs[component]), data, mask)
+        return observe(dist.Bernoulli(probs=jnp.asarray(probs)[component]), data, mask)
 
 
 def bernoulli_product(

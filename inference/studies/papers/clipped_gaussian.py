@@ -37,6 +37,8 @@ RING_SIZE = 256
 
 def run_ring(namespace: argparse.Namespace) -> Outcome:
     """Figure 3: what takes 128 eigenvalues of the spins takes two of the Gaussian behind them."""
+    if namespace.rows < 1:
+        raise InputError(f"--rows {namespace.rows}: must be at least 1")
     with jax.enable_x64(True):
         moments = ring_moments(RING_SIZE)
         inverted = invert_moments(moments.mean, moments.correlation)
@@ -44,8 +46,6 @@ def run_ring(namespace: argparse.Namespace) -> Outcome:
             "binary": _eigenvalues(moments.correlation),
             "gaussian": _eigenvalues(inverted.correlation),
         }
-    if namespace.rows < 1:
-        raise InputError(f"--rows {namespace.rows}: must be at least 1")
     data = ring(random.key(namespace.seed), namespace.rows, RING_SIZE).data
     method = MomentInversion(clipped_gaussian, rank="spectrum")
     state = method.init(random.key(namespace.seed), data, noise=0.0)
