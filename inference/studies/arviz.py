@@ -70,6 +70,7 @@ def dataset(
         array = array.astype(np.int8) if array.dtype == bool and not leading else array
         rest = array.shape[len(leading) :]
         own = known.get(name, ())
+        own = own[-len(rest) :] if rest else own  # chances of one component have no axis of them
         if len(own) != len(rest) or (
             "column" in own and columns and rest[own.index("column")] != len(columns)
         ):
