@@ -93,6 +93,7 @@ def close(pool: ProcessPoolExecutor) -> None:
     for child in multiprocessing.active_children():
         if child.pid in mine:
             child.terminate()
+    pool.shutdown()  # until its thread has put everything away, or Python complains at its end
 
 
 def portable(*values: Any) -> bool:
