@@ -36,7 +36,11 @@ COLUMNS = {
     "ess_tail": ("tail", "{:.0f}", "effective draws, tail"),
     "ess_per_second": ("ESS/s", "{:.1f}", "effective draws a second"),
     "divergences": ("div.", "{:.0f}", "divergent transitions"),
-    "bound_gap": ("gap", "{:.2f}", "evidence less the method's own bound, nats a row"),
+    "bound_gap": (
+        "gap",
+        "{:.2f}",
+        "evidence less the method's own approximation of it, nats a row",
+    ),
     "missed_mass": ("missed", "{:.1%}", "posterior mass outside the states looked at"),
     "pareto_k": ("k̂", "{:.2f}", "Pareto's k̂ of log p − log q"),
     "recovery": ("recov.", "{:.3f}", "correlation with the true parameters"),
