@@ -130,8 +130,9 @@ start = {name: 0.7 * value for name, value in params.items()}
 weights = jax.nn.softmax(joint(start, states), axis=0)
 expected = lambda params: (weights * joint(params, states)).mean(axis=1).sum()  # noqa: E731
 state = em.init(random.key(1), truth.data, init_params=start, num_causes=10)
-state, _ = em.update(state, truth.data, num_causes=10)
-before, after = (jax.grad(expected)(at) for at in (start, state.params))
+state, _ = jax.jit(em.update, static_argnames="num_causes")(state, truth.data, num_causes=10)
+slope_at = jax.jit(jax.grad(expected))
+before, after = slope_at(start), slope_at(state.params)
 for name in start:
     steep = [float(abs(slope[name]).max()) for slope in (before, after)]
     print(f"{name:9} largest slope {steep[0]:8.3f} before the M-step, {steep[1]:.5f} after")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -58,4 +59,5 @@ if __name__ == "__main__":
     os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
     os.environ.pop("LATENTBITS_SMALL", None)
     for path in [Path(name) for name in sys.argv[1:]] or scripts():
-        print(make(path))
+        began = time.perf_counter()
+        print(make(path), f"{time.perf_counter() - began:.0f} s")
