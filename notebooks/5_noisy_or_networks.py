@@ -27,6 +27,7 @@ from numpyro.handlers import condition
 from numpyro.infer import MCMC
 
 from inference import BinaryGibbs, GibbsEM, GibbsSearch, inspect, log_joint
+from inference.effort import hurry
 from inference.noisy_or import Network, Seen
 from inference.noisy_or_steps import flip_probabilities
 from inference.studies.arviz import import_arviz
@@ -38,6 +39,7 @@ from ppl_models import noisy_or_network
 from ppl_models.data import lines, shifter
 
 small = "LATENTBITS_SMALL" in os.environ  # for a test: everything runs, nothing is learned
+hurry()  # tables are small here: to compile well would take longer than it saves
 
 source(noisy_or_network)
 

@@ -27,6 +27,7 @@ from numpyro.infer import Predictive
 from inference import QuadratureEM, standard_errors
 from inference.baselines import nuts
 from inference.cli import main as latentbits
+from inference.effort import hurry
 from inference.prediction import cell_probabilities, reliability
 from inference.studies.compare import compare
 from inference.studies.given import find_program
@@ -39,6 +40,7 @@ from ppl_models import bernoulli_product, latent_trait
 from ppl_models.data import InputError, load_mixed, load_table
 
 small = "LATENTBITS_SMALL" in os.environ  # for a test: everything runs, nothing is learned
+hurry()  # tables are small here: to compile well would take longer than it saves
 os.chdir(tempfile.mkdtemp())
 
 # %% [markdown]
