@@ -192,8 +192,7 @@ import_arviz().summary(draws["NUTS"], var_names=["probs" if small else "bias"])
 # - The paper's method is one reading of the program, by its first two moments. It needs no start,
 #   no iteration and no likelihood, and it is done before a sampler has compiled.
 # - Its correlations are as good as those of NUTS on this table, and better than those of SVI, whose
-#   guide takes factors and weights to be independent: in hundredths of a second against many
-#   (the seconds are those of two busy cores; those of NUTS include compiling). What it does not
-#   offer is an interval.
+#   guide takes factors and weights to be independent: in hundredths of a second against seconds,
+#   and it compiles sooner. What it does not offer is an interval.
 # - The inverted matrix need not be a correlation matrix, in a sample or at all. Look at its
 #   negative eigenvalues before its positive ones.

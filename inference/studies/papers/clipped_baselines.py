@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import Array, random
 
+from inference.effort import once
 from inference.methods.moments import MomentInversion
 from inference.spectrum import implied_correlation
 from inference.studies.experiment import Experiment, Outcome
@@ -37,8 +38,9 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
         "bias": random.uniform(keys[1], (columns,), minval=-1.0, maxval=1.0),
     }
     simulate = Predictive(clipped_gaussian, posterior_samples=truth, batch_ndims=0)
-    data = simulate(keys[2], **sizes)["observed"]
-    wanted = np.asarray(implied_correlation(truth))
+    data = once(lambda key: simulate(key, **sizes)["observed"])(keys[2])
+    correlations = once(implied_correlation)
+    wanted = np.asarray(correlations(truth))
     pairs = np.triu_indices(columns, k=1)
     found: dict[str, np.ndarray] = {}
     table: dict[str, dict[str, float]] = {}
@@ -56,29 +58,37 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
         began = time.perf_counter()
         return jax.block_until_ready(work()), time.perf_counter() - began
 
+    def apart(work: Any, key: Array) -> tuple[Any, float, float]:
+        """What a function of a key gives, its seconds, and those to compile it."""
+        ready, compiling = timed(lambda: jax.jit(work).lower(key).compile())
+        return *timed(lambda: ready(key)), compiling
+
     method = MomentInversion(clipped_gaussian)
     _, cold = timed(lambda: method.init(keys[3], data, num_factors=rank))
     state, warm = timed(lambda: method.init(keys[3], data, num_factors=rank))
     record("moments, pairs", state.correlation, warm, cold - warm)
-    record("moments, factors", implied_correlation(state.params), warm, cold - warm)
+    record("moments, factors", correlations(state.params), warm, cold - warm)
 
     # Both start from the moments' parameters, so that neither loses time looking for them.
     start = init_to_value(values={**state.params})
     guide = AutoNormal(clipped_gaussian, init_loc_fn=start)
     svi = SVI(clipped_gaussian, guide, Adam(0.02), Trace_ELBO())
-    step = {"num_factors": rank, "progress_bar": False}
-    _, first = timed(lambda: svi.run(keys[4], svi_steps, data, **step).params)
-    params, second = timed(lambda: svi.run(keys[4], svi_steps, data, **step).params)
-    drawn = guide.sample_posterior(keys[4], params, data, num_factors=rank, sample_shape=(200,))
-    record("SVI, normal guide", implied_correlation(drawn).mean(axis=0), second, first - second)
 
-    mcmc = MCMC(
-        NUTS(clipped_gaussian, init_strategy=start),
-        num_warmup=draws, num_samples=draws, progress_bar=False,
-    )  # fmt: skip
-    # Once only, it is slow: its seconds include compilation.
-    kept, whole = timed(lambda: mcmc.run(keys[5], data, num_factors=rank) or mcmc.get_samples())
-    record("NUTS", implied_correlation(kept).mean(axis=0), whole, float("nan"))
+    def guided(key: Array) -> Any:
+        params = svi.run(key, svi_steps, data, num_factors=rank, progress_bar=False).params
+        return guide.sample_posterior(key, params, data, num_factors=rank, sample_shape=(200,))
+
+    def sampled(key: Array) -> Any:
+        mcmc = MCMC(
+            NUTS(clipped_gaussian, init_strategy=start),
+            num_warmup=draws, num_samples=draws, progress_bar=False,
+        )  # fmt: skip
+        mcmc.run(key, data, num_factors=rank)
+        return mcmc.get_samples()
+
+    for name, work, key in (("SVI, normal guide", guided, keys[4]), ("NUTS", sampled, keys[5])):
+        drawn, seconds, compiling = apart(work, key)
+        record(name, correlations(drawn).mean(axis=0), seconds, compiling)
     numbers = {"rows": rows, "columns": columns, "factors": rank, "methods": table}
     return Outcome(numbers, lambda: _draw_baselines(wanted[pairs], found, table, pairs))
 
