@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from typing import Any, NamedTuple
@@ -47,7 +48,10 @@ def processes(count: int) -> ProcessPoolExecutor:
 
 
 def _begin(places: Any, told: dict[str, Any]) -> None:
+    from tqdm import tqdm
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever waits for us hears Ctrl-C
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore, which we leave behind when we end
     mine = places.get()
     if mine:
         os.sched_setaffinity(0, mine)
@@ -93,7 +97,6 @@ def close(pool: ProcessPoolExecutor) -> None:
     for child in multiprocessing.active_children():
         if child.pid in mine:
             child.terminate()
-    pool.shutdown()  # until its thread has put everything away, or Python complains at its end
 
 
 def portable(*values: Any) -> bool:
