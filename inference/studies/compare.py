@@ -34,7 +34,7 @@ NUM_NODES = 9
 LARGEST = 1e6
 """Parameters beyond: sums of such terms keep no tenth of a nat in float32."""
 HELD_OUT = 0.25
-BUDGET = 10.0
+BUDGET = 20.0
 """Seconds of running that each method has by default; compiling is not counted."""
 MOST_SHOWN = 500
 """Rows of the table that figures show, such as a map."""

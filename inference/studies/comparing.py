@@ -18,7 +18,7 @@ from ppl_models.data import InputError, Table
 if TYPE_CHECKING:
     from inference.studies.compare import Comparison
 
-BUDGET = 10.0
+BUDGET = 20.0
 """As `inference.studies.compare` has it, which takes seconds to import."""
 
 
