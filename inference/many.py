@@ -62,26 +62,17 @@ def many_nuts(
 
 
 def many_binary_gibbs(
-    model: Callable,
-    rng_key: Array,
-    data: Array,
-    *,
-    num_warmup: int = 200,
-    num_samples: int = 300,
+    model: Callable, rng_key: Array, data: Array, *, num_warmup: int = 200, num_samples: int = 300,
     **kwargs: Any,
-) -> ManyDraws:
+) -> ManyDraws:  # fmt: skip
     """`BinaryGibbs` for the bits and NUTS for the parameters in turn, for each of ``data[i]``."""
-    anatomy = inspect(model, (data[0],), kwargs)
-    problem = no_binary_gibbs(anatomy)
-    if problem is not None:
-        raise ProgramError(problem)
-    names = list(anatomy.names)
-    others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=MAX_TREE_DEPTH)
 
-    def kernel() -> MCMCKernel:
-        return numpyro.infer.Gibbs([(BinaryGibbs(model, sweeps=SWEEPS), names), (others, None)])
+    def kernel(others: MCMCKernel, anatomy: Anatomy) -> MCMCKernel:
+        bits = BinaryGibbs(model, sweeps=SWEEPS), list(anatomy.names)
+        return numpyro.infer.Gibbs([bits, (others, None)])
 
-    return _sample(kernel, model, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
+    steps = num_warmup, num_samples
+    return _in_turn(model, no_binary_gibbs, kernel, rng_key, data, steps, kwargs)
 
 
 def no_binary_gibbs(anatomy: Anatomy) -> str | None:
@@ -94,25 +85,36 @@ def no_binary_gibbs(anatomy: Anatomy) -> str | None:
 
 
 def many_discrete_gibbs(
+    model: Callable, rng_key: Array, data: Array, *, num_warmup: int = 200, num_samples: int = 300,
+    **kwargs: Any,
+) -> ManyDraws:  # fmt: skip
+    """NumPyro's own `DiscreteGibbs`, and NUTS for the parameters, for each of ``data[i]``."""
+
+    def kernel(others: MCMCKernel, anatomy: Anatomy) -> MCMCKernel:
+        del anatomy
+        return discrete_gibbs_kernel(model, others)
+
+    steps = num_warmup, num_samples
+    return _in_turn(model, no_discrete_gibbs, kernel, rng_key, data, steps, kwargs)
+
+
+def _in_turn(
     model: Callable,
+    refused: Callable[[Anatomy], str | None],
+    kernel: Callable[[MCMCKernel, Anatomy], MCMCKernel],
     rng_key: Array,
     data: Array,
-    *,
-    num_warmup: int = 200,
-    num_samples: int = 300,
-    **kwargs: Any,
+    steps: tuple[int, int],
+    kwargs: dict[str, Any],
 ) -> ManyDraws:
-    """NumPyro's own `DiscreteGibbs`, and NUTS for the parameters, for each of ``data[i]``."""
+    """A kernel for the bits in turn with NUTS for the parameters, unless it is refused."""
     anatomy = inspect(model, (data[0],), kwargs)
-    problem = no_discrete_gibbs(anatomy)
+    problem = refused(anatomy)
     if problem is not None:
         raise ProgramError(problem)
     others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=MAX_TREE_DEPTH)
-
-    def kernel() -> MCMCKernel:
-        return discrete_gibbs_kernel(model, others)
-
-    return _sample(kernel, model, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
+    make = lambda: kernel(others, anatomy)  # noqa: E731
+    return _sample(make, model, anatomy, rng_key, data, *steps, kwargs)
 
 
 def many_svi(

@@ -23,7 +23,8 @@ SCRIPT = """
     import numpy as np
     from jax import random
     from inference import (
-        EM, BoundEM, ContrastiveDivergence, Cut, MomentInversion, ProjectionPursuit, TruncatedEM)
+        EM, BoundEM, ContrastiveDivergence, Cut, ExactGradient, MomentInversion,
+        ProjectionPursuit, TruncatedEM)
     from ppl_models import (
         binary_sparse_coding, clipped_gaussian, combination_machine, latent_trait)
     from ppl_models.data import bars, prototypes
@@ -48,6 +49,7 @@ SCRIPT = """
         "TruncatedEM": (TruncatedEM(binary_sparse_coding, num_candidates=3, cut=Cut(0, 1)), pixels,
                         {"num_causes": 3}),
         "BoundEM": (BoundEM(latent_trait), bits, {"num_factors": 1}),
+        "ExactGradient": (ExactGradient(combination_machine), bits, {"num_causes": 2}),
         "MomentInversion": (MomentInversion(clipped_gaussian, rank=1), bits, {}),
         "ContrastiveDivergence": (ContrastiveDivergence(combination_machine), bits,
                                   {"num_causes": 2}),
