@@ -19,7 +19,7 @@ import numpyro.distributions as dist
 from jax import Array, random
 from numpyro import handlers
 
-from inference.anatomy import ProgramError, inspect, run_abstractly
+from inference.anatomy import Anatomy, ProgramError, inspect, run_abstractly
 from inference.bounds import unmasked
 from inference.continuous import FactorReader
 from inference.effort import once
@@ -29,13 +29,14 @@ from inference.gradient import gradient_step
 from inference.handlers import quadratic_bound, states
 from inference.local import (
     Params,
+    Structure,
     hessians,
     linear_part,
     log_joint,
     prior_draw,
     row_function,
 )
-from inference.rows import Arguments, Rows, map_over_chunks, rows_of
+from inference.rows import Arguments, Rows
 
 
 class Bounded(NamedTuple):
@@ -49,8 +50,8 @@ class Bounded(NamedTuple):
         self, reader: FactorReader, params: Params, arguments: Arguments, mean: Array, spread: Array
     ) -> tuple[Array, Array, Array]:
         """From one Gaussian posterior of a chunk to the next: mean, covariance, log bound."""
-        xi = self.variational(reader, params, arguments, mean, spread)
-        program = bound_sites(reader.model, xi)
+        points = gaussian_points(mean, spread)
+        program = bound_sites(reader.model, self.variational(reader, params, arguments, points))
         function = row_function(program, reader.anatomy, params, arguments)
         zero = jnp.zeros_like(mean)
         constant, slope = linear_part(function, zero)
@@ -60,60 +61,69 @@ class Bounded(NamedTuple):
         return mean, covariance, evidence + 0.5 * mean.shape[-1] * math.log(2.0 * math.pi)
 
     def variational(
-        self, reader: FactorReader, params: Params, arguments: Arguments, mean: Array, spread: Array
+        self, reader: FactorReader, params: Params, arguments: Arguments, points: Array
     ) -> dict[str, Array]:
-        """The best ξ (bits, eq. 8) or ψ (categories) for a Gaussian posterior, by site."""
-        function = lambda x: _logits(reader, params, arguments, x, self.sites)  # noqa: E731
-        centre, push = jax.linearize(function, mean)
-        along = jax.vmap(push, in_axes=-1)(root(spread))  # (Q, ...) by site
-        out = {}
-        for site, value in centre.items():
-            square = value[0] ** 2 + jnp.sum(along[site][:, 0] ** 2, 0)
-            out[site] = value[0] if value[0].ndim > 2 else jnp.sqrt(square)
-        return out
+        """The best ξ (bits, eq. 8) or ψ (categories) for the posterior of these points, by site.
+
+        Logits are linear in the latents, so that the points have their moments too.
+        """
+        args, kwargs = arguments
+        values = reader.anatomy.unpack(points)
+        program = handlers.substitute(states(reader.model, values), data=params)
+        with handlers.block():
+            trace = handlers.trace(program).get_trace(*args, **kwargs)
+        logits = {site: _base(trace[site]["fn"]).logits for site in self.sites}
+        return {
+            site: value.mean(0) if value.ndim > 3 else jnp.sqrt((value**2).mean(0))
+            for site, value in logits.items()
+        }
 
     def climb(
-        self,
-        params: Params,
-        mean: Array,
-        covariance: Array,
-        size: int,
-        prior: bool,
-        num_steps: int,
+        self, params: Params, look: Callable, found: Any, size: int, prior: bool, num_steps: int
     ) -> Params:
         """L-BFGS on the expected bounded log joint.
 
-        The mean of a quadratic under a Gaussian is its mean over the 2Q points μ ± √Q L_k.
+        :param look: ``look(arguments, params, found)`` are the posteriors of a chunk.
         """
 
-        def tighten(arguments: Arguments, extra: Any, start: Array) -> dict[str, Array]:
-            del start
-            return self.variational(self.reader.at(size), params, arguments, *extra)
-
-        xi = map_over_chunks(tighten, self.rows, size, (mean, covariance))
-        args, kwargs = self.rows.join(self.rows.leaves)
-        model = self.reader.model
-
-        def program(*args: Any, variational: dict[str, Array], **kwargs: Any) -> Any:
-            return bound_sites(model, variational)(*args, **kwargs)
-
-        reading: Any = self.reader._replace(model=program)
-        rows = rows_of(self.reader.anatomy, args, {**kwargs, "variational": xi})
-
-        def expect(local: Any, params: Params, arguments: Arguments, extra: Any) -> Expectation:
-            del local, params, arguments
-            mean, covariance = extra
-            num_factors = mean.shape[-1]
-            arms = math.sqrt(num_factors) * jnp.moveaxis(root(covariance), -1, 0)
-            points = jnp.concatenate([mean + arms, mean - arms])
-            chance = jnp.full(points.shape[:2], 0.5 / num_factors)
+        def expect(local: Any, params: Params, arguments: Arguments, found: Any) -> Expectation:
+            del local
+            mean, covariance, evidence = look(arguments, params, found)
+            points = gaussian_points(mean, covariance)
+            chance = jnp.full(points.shape[:2], 1.0 / len(points))
             nothing: Any = None
-            return Expectation(nothing, nothing, nothing, lambda: (points, chance), nothing)
+            return Expectation(evidence, nothing, nothing, lambda: (points, chance), nothing)
 
+        reading: Any = _Tight(self, params, *self.reader)
         return gradient_step(
-            reading, params, rows, size, None, (mean, covariance), expect,
-            prior=prior, num_steps=num_steps,
-        )  # fmt: skip
+            reading, params, self.rows, size, None, found, expect, prior=prior, num_steps=num_steps
+        )
+
+
+class _Tight(NamedTuple):
+    """The bounded program, as tight as it can be for the posterior whose points it is shown."""
+
+    program: Bounded
+    params: Params  # of which that posterior is
+    model: Callable
+    anatomy: Anatomy
+    structure: Structure = Structure.GENERAL
+
+    def at(self, num_data: int) -> _Tight:
+        return self._replace(anatomy=self.anatomy.with_rows(num_data))
+
+    def log_joint(self, params: Params, points: Array, arguments: Arguments) -> Array:
+        reader = FactorReader(self.model, self.anatomy)
+        xi = self.program.variational(reader, self.params, arguments, points)
+        return reader._replace(model=bound_sites(self.model, xi)).log_joint(
+            params, points, arguments
+        )
+
+
+def gaussian_points(mean: Array, covariance: Array) -> Array:
+    """The 2Q points μ ± √Q L_k, (2Q, n, Q): a quadratic has its mean under a Gaussian over them."""
+    arms = math.sqrt(mean.shape[-1]) * jnp.moveaxis(root(covariance), -1, 0)
+    return jnp.concatenate([mean + arms, mean - arms])
 
 
 def bound_sites(model: Callable, xi: dict[str, Array]) -> Callable:
@@ -166,8 +176,8 @@ def _check_quadratic(program: Bounded) -> None:
             params = {name: value.astype(float) for name, value in params.items()}
             shape = (num_rows, few.num_factors)
             eye = jnp.broadcast_to(jnp.eye(shape[1]), (*shape, shape[1]))
-            xi = program.variational(few, params, arguments, jnp.zeros(shape), eye)
-            model = bound_sites(reader.model, xi)
+            points = gaussian_points(jnp.zeros(shape), eye)
+            model = bound_sites(reader.model, program.variational(few, params, arguments, points))
             function = row_function(model, few.anatomy, params, arguments)
             zero = jnp.zeros(shape)
             constant, slope = linear_part(function, zero)
@@ -194,18 +204,6 @@ def _check_quadratic(program: Bounded) -> None:
 
 def _widen(rows: np.ndarray) -> np.ndarray:
     return rows.astype(np.float64) if rows.dtype.kind == "f" else rows
-
-
-def _logits(
-    reader: FactorReader, params: Params, arguments: Arguments, x: Array, sites: tuple[str, ...]
-) -> dict[str, Array]:
-    """Logits of these sites at latents (n, Q), with the candidate axis of one in front."""
-    args, kwargs = arguments
-    values = reader.anatomy.unpack(x[None])
-    program = handlers.substitute(states(reader.model, values), data=params)
-    with handlers.block():
-        trace = handlers.trace(program).get_trace(*args, **kwargs)
-    return {site: _base(trace[site]["fn"]).logits for site in sites}
 
 
 def _base(fn: Any) -> Any:

@@ -42,12 +42,22 @@ from ppl_models.data import InputError, bars, on_disk, prototypes
 PIXELS = np.asarray(bars(random.key(1), 53, size=2).data)
 BITS = np.asarray(prototypes(random.key(0), copies=18, num_features=6, flip=0.2).data, np.uint8)
 GIBBS = GibbsEM(noisy_or_network, block_size=20, keep_states=False)
+
+
+def my_trait(data, *, num_factors=1):
+    """A program that no method was told of."""
+    return latent_trait(data, num_factors=num_factors)
+
+
 CASES = {
     "EM": (EM(binary_sparse_coding, chunk_size=16), PIXELS, {"num_causes": 3}),
     "gradient EM": (EM(noisy_or_network, chunk_size=20, gradient_steps=1), BITS, {"layers": (2,)}),
     "TruncatedEM": (TruncatedEM(binary_sparse_coding, chunk_size=16, num_candidates=3, keep=False),
                     PIXELS, {"num_causes": 3}),
     "BoundEM": (BoundEM(latent_trait, chunk_size=20, remember=False), BITS, {}),
+    "BoundEM, any program": (
+        BoundEM(my_trait, chunk_size=20, remember=False, gradient_steps=1, accelerate=False), BITS,
+        {}),
     "QuadratureEM": (QuadratureEM(latent_trait, chunk_size=20, num_nodes=5, remember=False), BITS,
                      {"num_factors": 1}),
     "MonteCarloEM": (MonteCarloEM(latent_trait, chunk_size=20, num_draws=30), BITS, {}),

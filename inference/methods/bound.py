@@ -61,9 +61,8 @@ class BoundEM(Algorithm):
     :param prior: maximise the posterior of the parameters instead of the likelihood.
     :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.
     :param remember: keep each row's posterior for the next step to start from. Without, memory does
-        not grow with the rows, and each step takes four more rounds, from the prior; by default
-        so for rows on disk and for more than 65 536 of them, of `latent_trait` or `mixed_trait`.
-        Of other programs the Q + Q² numbers of each row are always kept.
+        not grow with the rows, and each step takes four more rounds, from the prior; so by default
+        for rows on disk and for more than 65 536 of them.
     :param chunk_size: rows read at a time; by default as many as fit into a cache.
 
     >>> from ppl_models import latent_trait
@@ -114,7 +113,7 @@ class BoundEM(Algorithm):
             reader, rows, columns, self.start, init_params, key_start, args, kwargs
         )
         memory: Any = ()
-        if self._remembers(columns, rows):
+        if self._remembers(rows):
             memory = _prior_moments(rows.num_data, reader.num_factors)
         return first_state(reader, rows, params, key, memory, self.accelerate)
 
@@ -125,31 +124,23 @@ class BoundEM(Algorithm):
         size = chunk_of(self.chunk_size, width(rows), rows)
         program = bounded_program(reader, rows) if columns is None else None
 
-        def visit_anew(params: Params, memory: Any) -> Visit:
-            assert columns is not None
+        remembers = self._remembers(rows)
 
-            def summarise(arguments: Arguments, extra: None, fresh: Array) -> Any:
-                del extra
-                prior_moments = _prior_moments(size, reader.num_factors)
-                mean, covariance, evidence = _rounds(
-                    reader.at(size), columns, None, params, arguments, prior_moments,
-                    self.tighten + 4,
-                )  # fmt: skip
-                responses = columns.responses(arguments)
-                sums = gaussian_sums(columns, params, responses, mean, covariance, fresh)
-                return jnp.sum(fresh * evidence), sums
+        def look(arguments: Arguments, params: Params, found: Any) -> tuple[Array, Array, Array]:
+            """Posteriors of a chunk, and its bound: those `found` already, or from the prior."""
+            if remembers:
+                return found
+            memory, rounds = _prior_moments(size, reader.num_factors), self.tighten + 4
+            return _rounds(reader.at(size), columns, program, params, arguments, memory, rounds)
 
-            total, sums = sum_over_chunks(summarise, rows, size, None)
-            loss = -total if prior is None else -total - prior(params)
-            new = columns.advance(params, sums, prior)
-            return Visit(loss, new, new, memory)
+        def visit(params: Params, memory: Any) -> Visit:
+            found = None
+            if remembers:
+                found = self._tighten(reader, columns, program, rows, params, memory, self.tighten)
+                memory = found[:2]
 
-        def visit(params: Params, memory: tuple[Array, Array]) -> Visit:
-            found = self._tighten(reader, columns, program, rows, params, memory, self.tighten)
-            mean, covariance, _ = found
-
-            def summarise(arguments: Arguments, extra: Any, fresh: Array) -> Any:
-                mean, covariance, evidence = extra
+            def summarise(arguments: Arguments, found: Any, fresh: Array) -> Any:
+                mean, covariance, evidence = look(arguments, params, found)
                 if columns is None:
                     return jnp.sum(fresh * evidence), ()
                 responses = columns.responses(arguments)
@@ -162,11 +153,10 @@ class BoundEM(Algorithm):
                 new = columns.advance(params, sums, prior)
             else:
                 assert program is not None
-                new = program.climb(params, mean, covariance, size, self.prior, self.gradient_steps)
-            return Visit(loss, new, new, (mean, covariance))
+                new = program.climb(params, look, found, size, self.prior, self.gradient_steps)
+            return Visit(loss, new, new, memory)
 
-        remembers = self._remembers(columns, rows)
-        return next_state(visit if remembers else visit_anew, reader, rows, state)
+        return next_state(visit, reader, rows, state)
 
     def get_params(self, state: FactorState) -> Params:
         return canonical(state.params) if rotates(self.model) else state.params
@@ -218,9 +208,7 @@ class BoundEM(Algorithm):
 
         return map_over_chunks(summarise, rows, size, memory)
 
-    def _remembers(self, columns: Regressions | None, rows: Rows) -> bool:
-        if columns is None:
-            return True
+    def _remembers(self, rows: Rows) -> bool:
         if self.remember is not None:
             return self.remember
         return rows.total <= MOST_REMEMBERED and not rows.on_disk
