@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
 from jax.scipy.special import logsumexp
+from numpyro.distributions import constraints
 from numpyro.distributions.util import validate_sample
 
 from inference.anatomy import Anatomy
@@ -54,7 +55,11 @@ class StateMixture(dist.Distribution):
 
     @validate_sample
     def log_prob(self, value: Array) -> Array:
-        log_prob = self.component.log_prob(value).reshape((-1, *self.batch_shape))
+        bits = _alike_in_all_rows(self.component) if jnp.ndim(value) == 2 else None
+        if bits is None:
+            log_prob = self.component.log_prob(value).reshape((-1, *self.batch_shape))
+        else:
+            log_prob = _all_pairs(bits, jnp.asarray(value))
         return logsumexp(self.log_weights + self.power * log_prob, axis=0) - self.evidence
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
@@ -68,3 +73,25 @@ class StateMixture(dist.Distribution):
         draws = draws.reshape((*sample_shape, -1, *self.batch_shape, *self.event_shape))
         index = chosen.reshape((*sample_shape, 1, *self.batch_shape) + (1,) * self.event_dim)
         return jnp.take_along_axis(draws, index, axis=axis).squeeze(axis)
+
+
+def _alike_in_all_rows(fn: dist.Distribution) -> dist.Distribution | None:
+    """Independent bits to which a state gives the same chances in every row, (S, 1, D), or None."""
+    if not isinstance(fn, dist.Independent) or fn.reinterpreted_batch_ndims != 1:
+        return None
+    bits: dist.Distribution = fn.base_dist
+    if isinstance(bits, dist.ExpandedDistribution):  # by the plate
+        bits = bits.base_dist
+    alike = len(bits.batch_shape) == 3 and bits.batch_shape[1] == 1 and not bits.event_shape
+    masked = isinstance(bits, dist.MaskedDistribution)
+    return bits if alike and not masked and bits.support is constraints.boolean else None
+
+
+def _all_pairs(bits: dist.Distribution, value: Array) -> Array:
+    """Log p(y_n | s), (S, rows), in two products of matrices: it is linear in the bits of y."""
+    log_one, log_zero = (jnp.squeeze(bits.log_prob(x), 1) for x in (1.0, 0.0))
+    lowest = jnp.finfo(log_one.dtype).min  # nought times minus infinity would be no number
+    value = value.astype(log_one.dtype)
+    total = jnp.matmul(jnp.maximum(log_one, lowest), value.T, precision="highest")
+    total += jnp.matmul(jnp.maximum(log_zero, lowest), 1.0 - value.T, precision="highest")
+    return jnp.where(total <= lowest, -jnp.inf, total)

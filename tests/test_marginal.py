@@ -25,7 +25,9 @@ from inference import (
     marginal,
 )
 from inference.anatomy import trace_shapes
+from inference.mixture import _all_pairs
 from ppl_models import bernoulli_mixture, binary_sparse_coding
+from ppl_models.distributions import NoisyOr
 
 
 @in_double
@@ -201,3 +203,12 @@ def test_mixture_summed_out_has_no_discrete_site():
     trace = trace_shapes(program, args, kwargs)
     names = {name for name, site in trace.items() if site["type"] == "sample"}
     assert names == {"mixing", "probs", "observed"}
+
+
+def test_bits_alike_in_all_rows_are_one_product():
+    """Equal to every row and state by itself, where a state rules a bit out as well."""
+    inputs = jnp.array([[0.0, 0.3, 2.0], [0.0, 0.0, 0.5], [1.0, 4.0, 0.1]])[:, None]
+    value = jnp.array([[0, 1, 1], [1, 0, 1], [0, 0, 0], [1, 1, 0]])
+    every = NoisyOr(inputs).log_prob(value).sum(-1)
+    near(np.exp(_all_pairs(NoisyOr(inputs), value)), np.exp(every), 1e-6)
+    assert np.isneginf(every).sum() == 5
