@@ -96,7 +96,7 @@ class Bounded(NamedTuple):
 
         reading: Any = _Tight(self, params, *self.reader)
         return gradient_step(
-            reading, params, self.rows, size, None, found, expect, prior=prior, num_steps=num_steps
+            reading, params, self.rows, size, found, expect, prior=prior, num_steps=num_steps
         )
 
 

@@ -33,6 +33,11 @@ class Expectation(NamedTuple):
     second: Callable[[Array], Array]  # weights (num_data,) -> Σ_n w_n ⟨s sᵀ⟩, (num_bits, num_bits)
     weighted: Callable[[], tuple[Array, Array]]  # -> states (S, n or 1, bits), probabilities (S, n)
     best: Callable[[], Array]  # -> the most probable state of each datum, (num_data, num_bits)
+    weight: Array | None = None  # (num_data,) how much is learned from each datum, if not all of it
+
+    def heavy(self, fresh: Array) -> Array:
+        """The weight of each row that is to be counted, `fresh` being 1 for those."""
+        return fresh if self.weight is None else self.weight * fresh
 
 
 class Candidates(NamedTuple):
@@ -73,10 +78,10 @@ class Candidates(NamedTuple):
         return jnp.broadcast_to(first, (num_data, self.num_candidates))
 
     def search(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, key: Array
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
     ) -> tuple[Array, Array]:
         """Choose candidates for a chunk: the evidence they give, (n,), and what to remember."""
-        del key
+        del keys
         scene = _scene(self, reader, params, arguments)
         indices = self._choose(scene, reader, params, arguments)
         evidence = logsumexp_pair(*_logits(self, scene, reader, params, arguments, indices))
@@ -86,6 +91,12 @@ class Candidates(NamedTuple):
         better = evidence > kept
         indices = jnp.where(better[:, None], indices, memory)
         return jnp.where(better, evidence, kept), indices
+
+    def grow(
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
+    ) -> Array:
+        """The candidates to look at where none are remembered."""
+        return self.search(reader, params, arguments, memory, keys)[1]
 
     def expect(
         self, reader: Reader, params: Params, arguments: Arguments, memory: Array | None

@@ -57,7 +57,6 @@ def gradient_step(
     params: Params,
     rows: Rows,
     chunk_size: int,
-    weights: Array | None,
     memory: Any,
     expect: Expect,
     *,
@@ -68,8 +67,7 @@ def gradient_step(
     few, one = rows.slice(0, 1), reader.at(1)
     maps = transforms(one, params, few)
     build = _by_moments if reader.structure.shared else _by_states
-    by_chunk, at_once, extra = build(reader, params, rows, chunk_size, weights, memory, expect)
-    count = rows.total if weights is None else jnp.maximum(weights.sum(), 1.0)
+    by_chunk, at_once, extra = build(reader, params, rows, chunk_size, memory, expect)
 
     def constrain(free: Params) -> Params:
         return {name: maps[name](value) for name, value in free.items()}
@@ -88,7 +86,7 @@ def gradient_step(
             )(free),
             rows, chunk_size, extra,
         )  # fmt: skip
-        return jax.tree.map(lambda a, b: -(a + b) / count, parts, derive(rest)(free))
+        return jax.tree.map(lambda a, b: -(a + b) / rows.total, parts, derive(rest)(free))
 
     free = {name: inverse(maps[name], value) for name, value in params.items()}
     return constrain(_minimise(total, free, num_steps))
@@ -99,24 +97,22 @@ def _by_states(
     params: Params,
     rows: Rows,
     chunk_size: int,
-    weights: Array | None,
     memory: Any,
     expect: Expect,
 ) -> tuple[Callable, Callable, Any]:
     """Q of a chunk by running the program on its states; nothing that all chunks share."""
     local = reader.at(min(chunk_size, rows.num_data))
 
-    def by_chunk(new: Params, arguments: Arguments, extra: Any, fresh: Array) -> Array:
-        weights, memory = extra
+    def by_chunk(new: Params, arguments: Arguments, memory: Any, fresh: Array) -> Array:
         posterior = expect(local, params, arguments, memory)
         states, probability = lax.stop_gradient(posterior.weighted())
         log_joint = local.log_joint(new, states, arguments)
         # A state of probability zero may have a log joint of minus infinity: 0 · ∞ is 0 here.
         seen = probability > 0
         terms = jnp.where(seen, probability * jnp.where(seen, log_joint, 0.0), 0.0)
-        return jnp.sum(terms.sum(0) * _heavy(weights, fresh))
+        return jnp.sum(terms.sum(0) * posterior.heavy(fresh))
 
-    return by_chunk, lambda _: jnp.zeros(()), (weights, memory)
+    return by_chunk, lambda _: jnp.zeros(()), memory
 
 
 def _by_moments(
@@ -124,41 +120,37 @@ def _by_moments(
     params: Params,
     rows: Rows,
     chunk_size: int,
-    weights: Array | None,
     memory: Any,
     expect: Expect,
 ) -> tuple[Callable, Callable, Any]:
     """Q of a chunk from the means of its latents; the Hessian and the second moments, once."""
     local = reader.at(min(chunk_size, rows.num_data))
 
-    def means(arguments: Arguments, memory: Any, start: Array) -> Array:
+    def means(arguments: Arguments, memory: Any, start: Array) -> tuple[Array, Array | None]:
         del start
-        return expect(local, params, arguments, memory).mean
+        posterior = expect(local, params, arguments, memory)
+        return posterior.mean, posterior.weight
 
-    def seconds(arguments: Arguments, extra: Any, fresh: Array) -> Array:
-        weights, memory = extra
-        return expect(local, params, arguments, memory).second(_heavy(weights, fresh))
+    def seconds(arguments: Arguments, memory: Any, fresh: Array) -> Array:
+        posterior = expect(local, params, arguments, memory)
+        return posterior.second(posterior.heavy(fresh))
 
     # Of rows on disk nothing is kept: their means are found again whenever they are wanted.
-    mean = memory if rows.on_disk else map_over_chunks(means, rows, chunk_size, memory)
-    second = sum_over_chunks(seconds, rows, chunk_size, (weights, memory))
+    kept = memory if rows.on_disk else map_over_chunks(means, rows, chunk_size, memory)
+    second = sum_over_chunks(seconds, rows, chunk_size, memory)
 
-    def by_chunk(new: Params, arguments: Arguments, extra: Any, fresh: Array) -> Array:
-        weights, mean = extra
-        if rows.on_disk:
-            mean = lax.stop_gradient(means(arguments, mean, jnp.zeros((), int)))
+    def by_chunk(new: Params, arguments: Arguments, kept: Any, fresh: Array) -> Array:
+        found = means(arguments, kept, jnp.zeros((), int)) if rows.on_disk else kept
+        mean, weight = lax.stop_gradient(found)
         form = local.form(new, arguments)
-        return _heavy(weights, fresh) @ (form.constant + (form.linear * mean).sum(1))
+        heavy = fresh if weight is None else weight * fresh
+        return heavy @ (form.constant + (form.linear * mean).sum(1))
 
     def at_once(new: Params) -> Array:
         hessian = shared_hessian(reader.at(1), new, rows.slice(0, 1))
         return 0.5 * jnp.sum(hessian * second)
 
-    return by_chunk, at_once, (weights, mean)
-
-
-def _heavy(weights: Array | None, fresh: Array) -> Array:
-    return fresh if weights is None else weights * fresh
+    return by_chunk, at_once, kept
 
 
 class _Search(NamedTuple):

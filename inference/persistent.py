@@ -2,15 +2,18 @@
 
 A fixed rule for choosing candidates loses mass where single bits do not show which of them belong
 together: strongly overlapping causes, many active at once. Here each datum remembers its
-`num_states` best states so far. A step draws parents from their posterior, flips one or two bits of
-each, and keeps the best of old and new. Under the new parameters that set has at least the mass of
-the old one, so the free energy cannot fall (Lücke, Forster & Dai, JMLR 2018; Guiraud et al., 2018).
+`num_states_kept` best states so far. A step draws parents, half of them from their posterior, flips
+one or two bits of each, and keeps the best of old and new. Under the new parameters that set has
+at least the mass of the old one, so the free energy cannot fall (Lücke, Forster & Dai, JMLR 2018;
+Guiraud et al., 2018). Where nothing may be remembered, as of rows on disk, a step begins anew and
+takes many such rounds.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
@@ -23,7 +26,10 @@ from inference.rows import Arguments
 
 
 class Persistent(NamedTuple):
-    """The `num_states` best states of each datum so far; `num_proposals` new ones tried a step.
+    """The `num_states_kept` best states of each datum so far; `num_proposals` new ones a round.
+
+    :param rounds: of proposals, where a set is grown from nought.
+    :param keep: remember the sets, so that a step is one round.
 
     >>> from inference import TruncatedEM
     >>> from ppl_models import binary_sparse_coding
@@ -35,11 +41,12 @@ class Persistent(NamedTuple):
 
     num_states_kept: int = 32
     num_proposals: int = 32
+    rounds: int = 30
     keep: bool = True
 
     def check(self, num_bits: int) -> None:
-        if self.num_states_kept < 1 or self.num_proposals < 1:
-            raise ProgramError("a persistent set needs at least one state and one proposal")
+        if min(self.num_states_kept, self.num_proposals, self.rounds) < 1:
+            raise ProgramError("a persistent set needs at least one state, one proposal, one round")
         if num_bits < 30 and self.num_states_kept > 2**num_bits:
             raise ProgramError(
                 f"{self.num_states_kept} states were asked for, but {num_bits} bits have only "
@@ -58,25 +65,44 @@ class Persistent(NamedTuple):
         return jnp.broadcast_to(table, (num_data, *table.shape))
 
     def search(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, key: Array
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
     ) -> tuple[Array, Array]:
-        """Try neighbours of the kept states; the evidence and the states to keep."""
-        rows, kept, num_bits = memory.shape
+        """Try neighbours of the kept states; the evidence and the states to keep.
+
+        :param keys: one of each row, so that its proposals do not hang on how rows are dealt out.
+        """
         values = _values(reader, params, arguments, memory)
-        key_parent, key_flip, key_second, key_both = random.split(key, 4)
-        shape = (rows, self.num_proposals)
-        parents = random.categorical(key_parent, values[:, None, :], axis=-1, shape=shape)
-        children = jnp.take_along_axis(memory, parents[:, :, None], axis=1)
-        each = jnp.arange(num_bits)
-        flip = random.randint(key_flip, shape, 0, num_bits)[..., None] == each
-        second = random.randint(key_second, shape, 0, num_bits)[..., None] == each
-        both = random.bernoulli(key_both, 0.5, (*shape, 1))
-        children = children ^ flip ^ (second & both)
+        children = jax.vmap(self._propose)(keys, memory, values)
         pool = jnp.concatenate([memory, children], axis=1)
         scores = jnp.concatenate([values, _values(reader, params, arguments, children)], axis=1)
         scores = jnp.where(_repeated(pool), -jnp.inf, scores)
-        best, chosen = lax.top_k(scores, kept)
+        best, chosen = lax.top_k(scores, memory.shape[1])
         return logsumexp(best, axis=1), jnp.take_along_axis(pool, chosen[:, :, None], axis=1)
+
+    def grow(
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
+    ) -> Array:
+        """The states to keep after many rounds."""
+
+        def again(i: Array, memory: Array) -> Array:
+            turn = jax.vmap(lambda key: random.fold_in(key, i))(keys)
+            return self.search(reader, params, arguments, memory, turn)[1]
+
+        return lax.fori_loop(0, self.rounds, again, memory)
+
+    def _propose(self, key: Array, memory: Array, values: Array) -> Array:
+        """Neighbours of the states (K, bits) of one row, (num_proposals, bits)."""
+        shape, num_bits = (self.num_proposals,), memory.shape[-1]
+        key_parent, key_flip, key_second, key_both = random.split(key, 4)
+        # A posterior on one state has no parents but that one, and no way to a better one three
+        # bits away: every other parent is any state of the list.
+        even = jnp.arange(self.num_proposals)[:, None] % 2 == 0
+        children = memory[random.categorical(key_parent, jnp.where(even, values, 0.0))]
+        each = jnp.arange(num_bits)
+        flip = random.randint(key_flip, shape, 0, num_bits)[:, None] == each
+        second = random.randint(key_second, shape, 0, num_bits)[:, None] == each
+        both = random.bernoulli(key_both, 0.5, (*shape, 1))
+        return children ^ flip ^ (second & both)
 
     def expect(
         self, reader: Reader, params: Params, arguments: Arguments, memory: Array | None

@@ -8,6 +8,11 @@ from jax import Array, lax, random
 from jax.extend.random import threefry_2x32
 
 
+def row_keys(key: Array, numbers: Array) -> Array:
+    """A key for each of the rows of these numbers."""
+    return jax.vmap(lambda number: random.fold_in(key, number))(numbers)
+
+
 def row_uniforms(key: Array, numbers: Array) -> Array:
     """What ``random.uniform(key, (num_data,))`` holds for the rows of these numbers, (n,).
 
@@ -21,7 +26,7 @@ def row_uniforms(key: Array, numbers: Array) -> Array:
     kind = jnp.result_type(float)
     if str(random.key_impl(key)) != "threefry2x32" or kind != jnp.float32:
         # Other generators, and other widths: a key for each row.
-        return jax.vmap(lambda n: random.uniform(random.fold_in(key, n), dtype=kind))(numbers)
+        return jax.vmap(lambda own: random.uniform(own, dtype=kind))(row_keys(key, numbers))
     place = numbers.astype(jnp.uint32)
     both = threefry_2x32(random.key_data(key), jnp.concatenate([jnp.zeros_like(place), place]))
     high, low = jnp.split(both, 2)

@@ -276,15 +276,6 @@ def take_rows(leaf: Any, indices: Array) -> Array:
     return lax.psum(jnp.where(mine, here, 0).astype(kind), share.axis).astype(here.dtype)
 
 
-def gather_rows(array: Array) -> Array:
-    """An array by row with the rows of all devices, on each of them."""
-    share = _share.get()
-    if share is None:
-        return array
-    everything = lax.all_gather(array, share.axis, tiled=True)
-    return everything[share.places]
-
-
 def _slice(tree: Any, start: Array | int, size: int) -> Any:
     return jax.tree.map(lambda x: _slice_leaf(x, start, size), tree)
 

@@ -24,7 +24,7 @@ SCRIPT = """
     from jax import random
     from inference import (
         EM, BoundEM, ContrastiveDivergence, Cut, ExactGradient, MomentInversion,
-        ProjectionPursuit, TruncatedEM)
+        Persistent, ProjectionPursuit, TruncatedEM)
     from ppl_models import (
         binary_sparse_coding, clipped_gaussian, combination_machine, latent_trait)
     from ppl_models.data import bars, prototypes
@@ -48,6 +48,8 @@ SCRIPT = """
         "EM on disk": (None, mapped(pixels), {"num_causes": 3}),
         "TruncatedEM": (TruncatedEM(binary_sparse_coding, num_candidates=3, cut=Cut(0, 1)), pixels,
                         {"num_causes": 3}),
+        "persistent": (TruncatedEM(binary_sparse_coding, persistent=Persistent(4, 2)), pixels,
+                       {"num_causes": 3}),
         "BoundEM": (BoundEM(latent_trait), bits, {"num_factors": 1}),
         "ExactGradient": (ExactGradient(combination_machine), bits, {"num_causes": 2}),
         "MomentInversion": (MomentInversion(clipped_gaussian, rank=1), bits, {}),

@@ -10,8 +10,8 @@ import oracle
 import pytest
 from jax import random
 from scipy.stats import halfnorm, norm
-from small_programs import CASES, NUM_DATA
-from tools import ROUNDED, close, fast_jit, fit, knowing, reader_of, update_once
+from small_programs import CASES
+from tools import ROUNDED, close, fast_jit, fit, knowing, update_once
 
 from inference import (
     EM,
@@ -20,7 +20,6 @@ from inference import (
     Persistent,
     TruncatedEM,
 )
-from inference.rows import map_over_chunks
 from inference.updates import SparseCodingUpdate
 from ppl_models import binary_sparse_coding
 from ppl_models.data import bars
@@ -62,6 +61,7 @@ def test_loss_never_rises(name, kind):
         ("sparse_coding", "exact"),
         ("sparse_coding", "keep"),
         ("sparse_coding_masked", "keep"),
+        ("sparse_coding", "persistent"),
         ("noisy_or", "exact"),
     ],
 )
@@ -75,22 +75,6 @@ def test_chunk_size_does_not_matter(name, kind):
         for site, value in found[0].items():
             # The noisy-OR's M-step is a search: its steps amplify the last digits.
             close(other[site], value, 2e-3 if name == "noisy_or" else 5e-5)
-
-
-def test_chunk_size_does_not_matter_to_persistent_sets():
-    """A chunk draws its own proposals, so that the expectation is compared and not the search."""
-    case = CASES["noisy_or"]
-    reader, rows = reader_of(case)
-    sets = Persistent(5, 4)
-    memory = sets.start(NUM_DATA, 4, random.key(0))
-
-    def means(size):
-        def mean(arguments, memory, _):
-            return sets.expect(reader.at(size), case.typed(), arguments, memory).mean
-
-        return map_over_chunks(mean, rows, size, memory)
-
-    close(fast_jit(lambda: means(3))(), fast_jit(lambda: means(NUM_DATA))(), ROUNDED)
 
 
 def test_vmap_over_keys_and_over_data():

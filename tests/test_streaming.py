@@ -16,11 +16,13 @@ from inference import (
     EM,
     BoundEM,
     ContrastiveDivergence,
+    Cut,
     ExactGradient,
     GibbsEM,
     GibbsSearch,
     MomentInversion,
     MonteCarloEM,
+    Persistent,
     ProjectionPursuit,
     QuadratureEM,
     SplittingEM,
@@ -54,6 +56,12 @@ CASES = {
     "gradient EM": (EM(noisy_or_network, chunk_size=20, gradient_steps=1), BITS, {"layers": (2,)}),
     "TruncatedEM": (TruncatedEM(binary_sparse_coding, chunk_size=16, num_candidates=3, keep=False),
                     PIXELS, {"num_causes": 3}),
+    "TruncatedEM, cut": (
+        TruncatedEM(binary_sparse_coding, chunk_size=16, max_active=1, num_candidates=2, keep=False,
+                    cut=Cut(-1, 0)), PIXELS, {"num_causes": 3}),
+    "TruncatedEM, persistent": (
+        TruncatedEM(binary_sparse_coding, chunk_size=16, persistent=Persistent(4, 2, rounds=3),
+                    keep=False), PIXELS, {"num_causes": 3}),
     "BoundEM": (BoundEM(latent_trait, chunk_size=20, remember=False), BITS, {}),
     "BoundEM, any program": (
         BoundEM(my_trait, chunk_size=20, remember=False, gradient_steps=1, accelerate=False), BITS,

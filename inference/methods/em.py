@@ -126,7 +126,7 @@ class EM(Algorithm):
             params = m_step.maximise(state.params, statistics)
         else:
             params = gradient_step(
-                reader, state.params, rows, size, None, memory, sets.expect,
+                reader, state.params, rows, size, memory, sets.expect,
                 prior=self.prior, num_steps=self.gradient_steps,
             )  # fmt: skip
         if self.prior:

@@ -247,6 +247,6 @@ class MonteCarloEM(Algorithm):
 
         reading: Any = reader
         return gradient_step(
-            reading, params, rows, size, None, None, weighted,
+            reading, params, rows, size, None, weighted,
             prior=self.prior, num_steps=self.gradient_steps,
         )  # fmt: skip

@@ -230,6 +230,6 @@ class QuadratureEM(Algorithm):
 
         reading: Any = reader
         return gradient_step(
-            reading, params, rows, size, None, modes, weighted,
+            reading, params, rows, size, modes, weighted,
             prior=self.prior, num_steps=self.gradient_steps,
         )  # fmt: skip

@@ -11,14 +11,16 @@ from jax import Array, random
 
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError
-from inference.expectation import Candidates, Select
+from inference.expectation import Candidates, Expectation, Select
 from inference.gradient import gradient_runs, gradient_step
 from inference.local import Params, Structure, log_prior
 from inference.methods.em import EMState, Posterior, chunk_rows, start_params
 from inference.missed import missed_mass
 from inference.persistent import Persistent
+from inference.ranks import Count, kth_smallest
 from inference.reader import Reader, open_program
-from inference.rows import Rows, gather_rows, map_over_chunks, sum_over_chunks
+from inference.row_draws import row_keys
+from inference.rows import Numbers, Rows, compiled, map_over_chunks, sum_over_chunks
 from inference.updates import ClosedForm, closed_form, truncation
 
 
@@ -38,6 +40,12 @@ class Cut(NamedTuple):
     end: int = 40
     sparsity: str = "sparsity"  # the site that holds π
 
+    def num_kept(self, step: Array, num_data: int, mass: Array) -> Array:
+        """How many of the data to learn from: the size of the set M, from all to N·A(π)."""
+        progress = jnp.clip((step - self.begin) / max(1, self.end - self.begin), 0.0, 1.0)
+        count = jnp.ceil(num_data * (1.0 - progress * (1.0 - mass))).astype(int)
+        return jnp.clip(count, 1, num_data)
+
 
 class TruncatedEM(Algorithm):
     """EM over a set of states per datum, in place of all 2^H (Henniges et al. 2010).
@@ -51,9 +59,10 @@ class TruncatedEM(Algorithm):
     :param keep: a datum keeps its candidates, 4 bytes each, unless the new ones explain it better,
         so that the loss never rises. False is the paper's rule; also by default for rows on disk,
         so that memory holds a chunk of them.
-    :param persistent: remember whole states instead, a byte a bit: see `inference.persistent`.
-    :param cut: learn from the best explained data only, by the paper's schedule; the evidence of
-        every row is then held, 4 bytes each.
+    :param persistent: remember whole states instead, a byte a bit: see `inference.persistent`. By
+        default those of rows on disk are grown anew in every step.
+    :param cut: learn from the best explained data only, by the paper's schedule; rows on disk are
+        then read twice more, to find the evidence from which on they count.
     :param parameter_noise: site -> standard deviation of noise added to it after each step.
 
     The others as for `EM`. The loss is the negative free energy, with the prior of the states
@@ -68,6 +77,8 @@ class TruncatedEM(Algorithm):
     >>> posterior.mean.shape, posterior.missed.shape
     ((50, 6), (50,))
     """
+
+    by_row: tuple[str, ...] | None = ("memory",)
 
     def __init__(
         self,
@@ -89,15 +100,12 @@ class TruncatedEM(Algorithm):
         plate: str | None = None,
     ):
         self.model, self.max_active, self.keep = model, max_active, keep
-        self.sets: Candidates | Persistent = persistent or Candidates(
-            num_candidates, max_active, select, keep is not False
-        )
+        sets: Candidates | Persistent = persistent or Candidates(num_candidates, max_active, select)
+        self.sets = sets._replace(keep=keep is not False)
         self.m_step, self.prior, self.start, self.cut = m_step, prior, start, cut
         self.parameter_noise = parameter_noise or {}
         self.gradient_steps, self.chunk_size = gradient_steps, chunk_size
         self.structure, self.plate = structure, plate
-        self.by_row = ("memory",) if persistent is None else None
-        self.why_no_mesh = "what `persistent` tries next is drawn for a chunk of rows together"
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -131,31 +139,48 @@ class TruncatedEM(Algorithm):
         num_runs = gradient_runs(reader, num_states) if m_step is None else 0
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
         key, key_search, key_noise = random.split(state.rng_key, 3)
-        memory, weights = state.memory, None
-        # One pass, unless states are to be kept or the data to learn from must be chosen first.
-        chosen_here = (
-            self.cut is not None and m_step is not None and size == rows.num_data and not sets.keep
-        )
-        if sets.keep or (self.cut is not None and not chosen_here):
+        chunk_reader, memory, least = reader.at(size), state.memory, None
+        if sets.keep:
             found, memory = self._search(sets, reader, params, rows, size, memory, key_search)
-            weights = self._weights(params, state.step, found, num_bits)
-        chunk_reader = reader.at(size)
+
+        def look(local: Reader, params: Params, arguments: Any, extra: Any) -> Expectation:
+            weights, memory, numbers = extra
+            if isinstance(sets, Persistent) and not sets.keep:
+                start = sets.start(size, num_bits, key_search)
+                keys = row_keys(key_search, numbers)
+                memory = sets.grow(local, params, arguments, start, keys)
+            posterior = sets.expect(local, params, arguments, memory)
+            if least is not None:
+                weights = _as_good(posterior.evidence, least)
+            return posterior._replace(weight=weights)
+
+        def evidence_of(arguments: Any, extra: Any, start: Any = None) -> Array:
+            del start
+            return look(chunk_reader, params, arguments, extra).evidence
 
         def summarise(arguments: Any, extra: Any, fresh: Array) -> Any:
-            weights, memory = extra
-            posterior = sets.expect(chunk_reader, params, arguments, memory)
-            if chosen_here:
-                weights = self._weights(params, state.step, posterior.evidence, num_bits)
-            heavy = fresh if weights is None else weights * fresh
+            posterior = look(chunk_reader, params, arguments, extra)
+            heavy = posterior.heavy(fresh)
             sums = m_step.statistics(posterior, heavy, arguments) if m_step is not None else ()
             return jnp.sum(fresh * posterior.evidence), sums
 
-        evidence, statistics = sum_over_chunks(summarise, rows, size, (weights, memory))
+        extra: tuple = (None, memory, Numbers())
+        if self.cut is not None and rows.on_disk and not sets.keep:
+            worst = self._least(params, state.step, rows, size, extra, evidence_of, num_bits)
+            # Computed anew, evidence may differ in its last digits: what is as good still counts.
+            least = worst - 1e-6 * jnp.abs(worst)
+        elif self.cut is not None:
+            if not sets.keep:
+                found = map_over_chunks(evidence_of, rows, size, extra)
+            held = lambda _, found: found  # noqa: E731
+            worst = self._least(params, state.step, rows, rows.num_data, found, held, num_bits)
+            extra = (_as_good(found, worst), memory, Numbers())
+        evidence, statistics = sum_over_chunks(summarise, rows, size, extra)
         if m_step is not None:
             new = m_step.maximise(params, statistics)
         else:
             new = gradient_step(
-                reader, params, rows, size, weights, memory, sets.expect,
+                reader, params, rows, size, extra, look,
                 prior=self.prior, num_steps=self.gradient_steps,
             )  # fmt: skip
         if getattr(m_step, "max_active", None) is not None:
@@ -179,13 +204,12 @@ class TruncatedEM(Algorithm):
         rng_key: Array | None = None,
         memory: Any = None,
         num_draws: int = 256,
-        search_steps: int = 30,
         **kwargs: Any,
     ) -> Posterior:
         """The posterior of each row, and the share of its mass that the truncation misses.
 
         :param memory: the state sets of a run on the same rows (``state.memory``); persistent sets
-            are otherwise grown anew, by `search_steps` rounds of proposals.
+            are otherwise grown anew.
         :param num_draws: draws of the importance sampler that looks outside the set.
         """
         reader, rows = self._open(args, kwargs)
@@ -196,8 +220,12 @@ class TruncatedEM(Algorithm):
         num_states = self.sets.num_states(num_bits)
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs=num_draws)
 
-        def summarise(arguments: Any, memory: Any, start: Array) -> Posterior:
-            local = reader.at(size)
+        def summarise(arguments: Any, extra: Any, start: Array) -> Posterior:
+            local, (memory, numbers) = reader.at(size), extra
+            if memory is None:
+                first = self.sets.start(size, num_bits, key_start)
+                keys = row_keys(key_search, numbers)
+                memory = self.sets.grow(local, params, arguments, first, keys)
             found = self.sets.expect(local, params, arguments, memory)
             key = random.fold_in(key_missed, start)
             missed, error = missed_mass(
@@ -205,21 +233,10 @@ class TruncatedEM(Algorithm):
             )
             return Posterior(found.mean, found.best(), found.evidence, missed, error)
 
-        @jax.jit
-        def compute(memory: Any) -> Posterior:
-            rounds = 1
-            if memory is None:
-                memory = self.sets.start(rows.num_data, num_bits, key_start)
-                rounds = search_steps if isinstance(self.sets, Persistent) else 1
+        def whole(rows: Rows, memory: Any) -> Posterior:
+            return map_over_chunks(summarise, rows, size, (memory, Numbers()))
 
-            def search(i: Array, memory: Any) -> Any:
-                key = random.fold_in(key_search, i)
-                return self._search(self.sets, reader, params, rows, size, memory, key)[1]
-
-            memory = jax.lax.fori_loop(0, rounds, search, memory)
-            return map_over_chunks(summarise, rows, size, memory)
-
-        return compute(memory)
+        return compiled(whole, rows)(rows.leaves, memory)
 
     def _search(
         self,
@@ -232,31 +249,42 @@ class TruncatedEM(Algorithm):
         key: Array,
     ) -> tuple[Array, Any]:
         """The evidence of every row, and what to remember of it, if anything."""
-        if memory is None and sets.keep:
-            memory = sets.start(rows.num_data, reader.anatomy.num_bits, key)
 
-        def search(arguments: Any, memory: Any, start: Array) -> tuple[Array, Any]:
-            local = random.fold_in(key, start)
-            found, memory = sets.search(reader.at(size), params, arguments, memory, local)
-            return found, memory if sets.keep or not rows.on_disk else None
+        def search(arguments: Any, extra: Any, start: Array) -> tuple[Array, Any]:
+            del start
+            memory, numbers = extra
+            keys = row_keys(key, numbers)
+            found, memory = sets.search(reader.at(size), params, arguments, memory, keys)
+            return found, memory if sets.keep else None
 
-        return map_over_chunks(search, rows, size, memory)
+        return map_over_chunks(search, rows, size, (memory, Numbers()))
 
     def _sets(self, rows: Rows) -> Candidates | Persistent:
         """How the states of these rows are looked at."""
-        if isinstance(self.sets, Persistent) or self.keep is not None:
-            return self.sets
-        return self.sets._replace(keep=not rows.on_disk)
+        return self.sets._replace(keep=not rows.on_disk) if self.keep is None else self.sets
 
-    def _weights(self, params: Params, step: Array, evidence: Array, num_bits: int) -> Array:
-        """1 for the data to learn from, 0 for the others."""
-        if self.cut is None:
-            return jnp.ones_like(evidence)
-        mass, cut = self._mass(params, num_bits), self.cut
+    def _least(
+        self,
+        params: Params,
+        step: Array,
+        rows: Rows,
+        size: int,
+        extra: Any,
+        evidence: Callable[[Any, Any], Array],
+        num_bits: int,
+    ) -> Array:
+        """The evidence from which on a datum is learned from."""
+        assert self.cut is not None
+        cut, mass = self.cut, self._mass(params, num_bits)
+
+        def tally(count: Count) -> Array:
+            each = lambda arguments, extra, fresh: count(evidence(arguments, extra), fresh)  # noqa: E731
+            return sum_over_chunks(each, rows, size, extra)
+
         return jax.lax.cond(
             step > cut.begin,
-            lambda: cut_weights(cut, step, evidence, mass),
-            lambda: jnp.ones_like(evidence),
+            lambda: kth_smallest(tally, rows.total - cut.num_kept(step, rows.total, mass)),
+            lambda: jnp.array(-jnp.inf, jnp.float32),
         )
 
     def _m_step(self, kwargs: dict) -> ClosedForm | None:
@@ -280,11 +308,6 @@ class TruncatedEM(Algorithm):
         return reader, rows
 
 
-def cut_weights(cut: Cut, step: Array, evidence: Array, mass: Array) -> Array:
-    """1 for the data to learn from, 0 for the others: the set M of the paper."""
-    everything = gather_rows(evidence)
-    progress = jnp.clip((step - cut.begin) / max(1, cut.end - cut.begin), 0.0, 1.0)
-    num_data = everything.shape[0]
-    count = jnp.ceil(num_data * (1.0 - progress * (1.0 - mass))).astype(int)
-    worst = jnp.sort(everything)[jnp.clip(num_data - count, 0, num_data - 1)]
-    return (evidence >= worst).astype(evidence.dtype)
+def _as_good(evidence: Array, least: Array) -> Array:
+    """1 for the data to learn from, 0 for the others; `least` is in float32."""
+    return (evidence.astype(least.dtype) >= least).astype(evidence.dtype)
