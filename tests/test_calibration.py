@@ -3,10 +3,13 @@
 import itertools
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.infer
 import pytest
 from jax import random
+from numpyro.infer import NUTS
 
 import ppl_models
 from inference.anatomy import inspect
@@ -14,6 +17,7 @@ from inference.calibration import band, curve, p_value, ranks, shape, together
 from inference.cli import main
 from inference.information import many_standard_errors, standard_errors
 from inference.invariants import of_parameters
+from inference.many import binary_gibbs_kernel
 from inference.studies.calibrate import METHODS, chosen
 from inference.studies.coverage import NUM_NODES, fit_many, shares
 from inference.studies.examples import MAKERS
@@ -144,6 +148,25 @@ def test_errors_of_many_fits_are_those_of_each_and_intervals_are_counted():
     by_error = table["EM ± standard errors"]["bias"]
     assert by_error["95 %"]["share"] > 0.5 and by_error["50 %"]["share"] < 1.0
     assert by_error["95 %"]["trials"] == 3
+
+
+# where a chain begins
+
+
+@pytest.mark.skipif(not hasattr(numpyro.infer, "Gibbs"), reason="NumPyro has Gibbs from 0.22 on")
+def test_bits_begin_where_the_parameters_put_them():
+    """From bits of the prior the parameters would be dragged off the place they were put at."""
+    causes = random.bernoulli(random.key(0), 0.4, (40, 3)).astype(int)
+    weights = jnp.array([[9.0, 8.0, 0.0], [0.0, 9.0, 8.0], [8.0, 0.0, 9.0]])
+    data = causes @ weights + 0.1 * random.normal(random.key(1), (40, 3))
+    kwargs = {"num_causes": 3}
+    kernel = binary_gibbs_kernel(
+        binary_sparse_coding, inspect(binary_sparse_coding, (data,), kwargs),
+        NUTS(binary_sparse_coding, find_heuristic_step_size=False),
+    )  # fmt: skip
+    place = {"weights": weights, "noise": jnp.log(1.0), "sparsity": jnp.log(0.4 / 0.6)}
+    begin = jax.jit(lambda key: kernel.init(key, 0, place, (data,), kwargs).z["causes"])
+    np.testing.assert_array_equal(begin(random.key(2)), causes)
 
 
 # the command

@@ -17,7 +17,7 @@ from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError
 from inference.baselines import Draws, discrete_gibbs, nuts, sample
 from inference.effort import once
-from inference.many import SWEEPS
+from inference.many import binary_gibbs_kernel, no_binary_gibbs
 from inference.methods.gibbs_em import GibbsEM
 from inference.methods.gibbs_search import GibbsSearch
 from inference.restarts import Restarts
@@ -76,7 +76,7 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
         elif issubclass(method, Algorithm):
             found[name] = Contender(name, True, "point", _bespoke(name, method, anatomy))
         elif anatomy.binary:
-            found[name] = Contender(name, True, "sampler", _with_nuts(method))
+            found[name] = Contender(name, True, "sampler", _with_nuts)
         else:
             refused[name] = "it samples binary latents"
     found["NUTS"] = Contender("NUTS", False, "sampler", _generic(nuts))
@@ -147,31 +147,23 @@ def _begin(
     return state, time.perf_counter() - began
 
 
-def _with_nuts(kernel: Any) -> Callable:
-    """A Gibbs kernel for the bits, NUTS for the parameters, as blocks of NumPyro's Gibbs."""
+def _with_nuts(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
+    """`BinaryGibbs` for the bits, NUTS for the parameters, as blocks of NumPyro's Gibbs."""
+    args, kwargs = arguments
+    from numpyro.infer import NUTS
 
-    def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
-        args, kwargs = arguments
-        import numpyro.infer
+    from inference.anatomy import inspect
 
-        from inference.anatomy import inspect
-
-        if not hasattr(numpyro.infer, "Gibbs"):
-            raise ProgramError("NumPyro has Gibbs from 0.22 on: this one is older")
-        anatomy = inspect(model, args, kwargs)
-        blocks = [
-            (kernel(model, sweeps=SWEEPS), list(anatomy.names)),
-            (numpyro.infer.NUTS(model, find_heuristic_step_size=False), None),
-        ]
-        engine = numpyro.infer.Gibbs(blocks)
-        count = limits.num_draws
-        found = sample(
-            engine, anatomy, key, args, kwargs, limits.num_warmup, count, 4, limits.seconds,
-            start=good_start(model, anatomy, args, kwargs),
-        )  # fmt: skip
-        return found, None
-
-    return run
+    anatomy = inspect(model, args, kwargs)
+    problem = no_binary_gibbs(anatomy)
+    if problem is not None:
+        raise ProgramError(problem)
+    engine = binary_gibbs_kernel(model, anatomy, NUTS(model, find_heuristic_step_size=False))
+    found = sample(
+        engine, anatomy, key, args, kwargs, limits.num_warmup, limits.num_draws, 4, limits.seconds,
+        start=good_start(model, anatomy, args, kwargs),
+    )  # fmt: skip
+    return found, None
 
 
 def _generic(function: Callable, **settings: Any) -> Callable:
