@@ -158,23 +158,31 @@ class TruncatedEM(Algorithm):
             del start
             return look(chunk_reader, params, arguments, extra).evidence
 
+        def least_of(found: Array) -> Array:
+            held = lambda _, found: found  # noqa: E731
+            return self._least(params, state.step, rows, rows.num_data, found, held, num_bits)
+
+        # One pass, unless the data to learn from must be chosen first.
+        in_one = not sets.keep and size == rows.num_data and m_step is not None
+
         def summarise(arguments: Any, extra: Any, fresh: Array) -> Any:
             posterior = look(chunk_reader, params, arguments, extra)
             heavy = posterior.heavy(fresh)
+            if self.cut is not None and in_one:
+                heavy = fresh * _as_good(posterior.evidence, least_of(posterior.evidence))
             sums = m_step.statistics(posterior, heavy, arguments) if m_step is not None else ()
             return jnp.sum(fresh * posterior.evidence), sums
 
         extra: tuple = (None, memory, Numbers())
-        if self.cut is not None and rows.on_disk and not sets.keep:
-            worst = self._least(params, state.step, rows, size, extra, evidence_of, num_bits)
-            # Computed anew, evidence may differ in its last digits: what is as good still counts.
-            least = worst - 1e-6 * jnp.abs(worst)
-        elif self.cut is not None:
-            if not sets.keep:
-                found = map_over_chunks(evidence_of, rows, size, extra)
-            held = lambda _, found: found  # noqa: E731
-            worst = self._least(params, state.step, rows, rows.num_data, found, held, num_bits)
-            extra = (_as_good(found, worst), memory, Numbers())
+        if self.cut is not None and not in_one:
+            if sets.keep or not rows.on_disk:
+                if not sets.keep:
+                    found = map_over_chunks(evidence_of, rows, size, extra)
+                extra = (_as_good(found, least_of(found)), memory, Numbers())
+            else:
+                worst = self._least(params, state.step, rows, size, extra, evidence_of, num_bits)
+                # Found anew, evidence may differ in its last digits: what is as good still counts.
+                least = worst - 1e-6 * jnp.abs(worst)
         evidence, statistics = sum_over_chunks(summarise, rows, size, extra)
         if m_step is not None:
             new = m_step.maximise(params, statistics)
