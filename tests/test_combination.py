@@ -29,6 +29,7 @@ from inference.methods.pursuit import found
 from inference.partition import causes_of
 from ppl_models import (
     bernoulli_mixture,
+    binary_sparse_coding,
     combination_machine,
     noisy_or_network,
     real_combination_machine,
@@ -154,6 +155,21 @@ def test_any_program_of_discrete_latents_can_be_climbed():
     log_evidence = oracle.log_evidence(log_joints)
     _, loss = jax.jit(lambda state: method.update(state, data, num_components=2))(result.state)
     np.testing.assert_allclose(loss, -log_evidence.sum(), rtol=1e-5)
+
+
+def test_a_noise_far_from_the_data_does_not_throw_the_climb_away():
+    """The first gradient is that of a noise much too small, and momentum adds to it."""
+    rng = np.random.default_rng(0)
+    truth = {"weights": np.array([[5.0, 5.0, 0.0, 5.0], [0.0, 5.0, 5.0, 5.0]])}
+    truth |= {"noise": np.array(1.0), "sparsity": np.array(0.4)}
+    data = (rng.random((60, 2)) < 0.4) @ truth["weights"] + rng.normal(size=(60, 4))
+    method = ExactGradient(binary_sparse_coding)
+    result = quick_run(method, 0, 120, jnp.asarray(data, float), num_causes=2)
+    table = oracle.log_joint_table(
+        oracle.log_joint_binary_sparse_coding, truth,
+        {"causes": np.array([[0, 0], [0, 1], [1, 0], [1, 1]])}, data, None,
+    )  # fmt: skip
+    assert result.losses[-1] < -oracle.log_evidence(table).sum()  # the data's own maximum is higher
 
 
 # --- the normaliser
