@@ -9,6 +9,7 @@ import numpy as np
 import numpyro.infer
 import pytest
 from jax import random
+from legible import assert_legible
 from numpyro.infer import NUTS
 
 import ppl_models
@@ -17,10 +18,13 @@ from inference.calibration import band, curve, p_value, ranks, shape, together
 from inference.cli import main
 from inference.information import many_standard_errors, standard_errors
 from inference.invariants import of_parameters
-from inference.many import binary_gibbs_kernel
-from inference.studies.calibrate import METHODS, chosen
+from inference.many import ManyDraws, binary_gibbs_kernel
+from inference.studies import calibrate as calibrate_module
+from inference.studies.calibrate import METHODS, Bayesian, Calibration, Judged, Ranked, chosen
+from inference.studies.calibrating import draw, lines, verdict
 from inference.studies.coverage import NUM_NODES, fit_many, shares
 from inference.studies.examples import MAKERS
+from inference.studies.trials import Trials, setting_of, simulate
 from inference.symmetry import Rotation, symmetries
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding, latent_trait
 
@@ -202,6 +206,61 @@ def test_calibrate_runs_ranks_and_draws(tmp_path, capsys):
     assert len(scalars["probs mean"]["ranks"]) == 20
     assert 0 <= min(scalars["probs mean"]["ranks"]) <= max(scalars["probs mean"]["ranks"]) <= 99
     assert (tmp_path / "ranks.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def judged(p_values, num_trials=40, **more):
+    """A method's ranks and what they are worth, made up."""
+    found = np.arange(num_trials) * 100 // num_trials
+    each = {x: Ranked(found, p, "too narrow", 90.0) for x, p in p_values.items()}
+    numbers = {"seconds": 1.0, "diverging": 0.0, "stuck": 0, "lost": 0, "draws": {}, **more}
+    return Judged(each, together(list(p_values.values())), **numbers)
+
+
+@pytest.mark.parametrize("panels", [4, 9])
+def test_rank_plots_can_be_read(panels):
+    one = judged({f"weights_{i}, largest axis": 0.5 for i in range(panels)})
+    setting = setting_of("bernoulli_product", {})
+    trials = Trials("", bernoulli_product, {}, {}, np.zeros((40, 3, 2)), setting)
+    figure = draw(Calibration(trials, dict.fromkeys(METHODS, one), {}, None))
+    assert_legible(figure)
+    colours = {line.get_label(): line.get_color() for line in figure.axes[0].lines}
+    few = draw(Calibration(trials, {"SVI flow": one}, {}, None))
+    assert few.axes[0].lines[0].get_color() == colours["SVI flow"]  # whoever else takes part
+
+
+def test_one_run_in_twenty_is_no_proof():
+    assert "nothing wrong that 40 trials" in verdict("NUTS", judged({"a": 0.06}))
+    assert "in doubt (p = 0.04)" in verdict("NUTS", judged({"a": 0.02, "b": 0.5}))
+    assert "one run of 25" in verdict("NUTS", judged({"a": 0.02, "b": 0.5}))
+    assert verdict("NUTS", judged({"a": 1e-13}, stuck=1)) == (
+        "NUTS: not calibrated (p < 1e-09), foremost a: its draws are too narrow; in 1 trial none "
+        "of its draws came near the likelihood of the truth: it sticks where it should not be"
+    )
+
+
+def test_a_method_that_fails_or_diverges_says_so_and_the_others_go_on(monkeypatch):
+    def right(_, key, data, num_samples):
+        ones, rows = data.sum(1)[:, None], data.shape[1]
+        draws = random.beta(key, 1 + ones, 1 + rows - ones, (len(data), num_samples, 4))
+        return ManyDraws({"probs": draws}, jnp.zeros(draws.shape[:2], bool))
+
+    def diverging(*args, **kwargs):
+        found = right(*args, **kwargs)
+        return found._replace(params={"probs": found.params["probs"].at[3].set(jnp.nan)})
+
+    def failing(*_, **__):
+        raise FloatingPointError("the ELBO\nis not finite")
+
+    runs = {"NUTS": right, "SVI flow": failing, "SVI low_rank": diverging}
+    monkeypatch.setattr(
+        calibrate_module, "METHODS", {x: Bayesian(f, 1, lambda _: None) for x, f in runs.items()}
+    )
+    trials = simulate("bernoulli_product", setting_of("bernoulli_product", {}), 40, random.key(0))
+    found = calibrate_module.calibrate(trials, random.key(1))
+    assert list(found.methods) == ["NUTS", "SVI low_rank"]
+    said = "\n".join(lines(found))
+    assert "SVI flow: failed after 0 s: FloatingPointError: the ELBO is not finite" in said
+    assert "NUTS: nothing wrong" in said and "in 1 trial its draws are no numbers" in said
 
 
 @pytest.mark.parametrize(

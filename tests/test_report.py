@@ -4,11 +4,11 @@ import io
 import json
 import re
 from html.parser import HTMLParser
-from unittest import mock
 
 import browser
 import numpy as np
 import pytest
+from legible import assert_legible
 from scipy import stats
 
 from inference.cli import main
@@ -273,41 +273,6 @@ def test_report_says_what_is_wrong(tmp_path, capsys):
 # figures
 
 
-def texts(picture):
-    """The words of a figure that are drawn, with their boxes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.text import Text
-
-    FigureCanvasAgg(picture.figure)
-    picture.figure.draw_without_rendering()  # all is put in its place
-    found, draw = [], Text.draw
-
-    def note(text, renderer, *args, **kwargs):
-        if text.get_text().strip() and text.get_visible():
-            found.append((text.get_text(), text.get_window_extent(renderer)))
-        return draw(text, renderer, *args, **kwargs)
-
-    with mock.patch.object(Text, "draw", note):
-        picture.figure.draw_without_rendering()
-    return found
-
-
-def assert_legible(picture):
-    whole = picture.figure.bbox
-    said = texts(picture)
-    for word, box in said:
-        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= whole.x1 + 1 and box.y1 <= whole.y1 + 1
-        assert inside, f"{picture.title}: {word!r} is cut off"
-    for i, (word, box) in enumerate(said):
-        for other, another in said[:i]:
-            apart = not box.padded(-1).overlaps(another.padded(-1))
-            assert apart, f"{picture.title}: {word!r} lies over {other!r}"
-    for legend in picture.figure.legends:
-        box = legend.get_window_extent()
-        for axes in picture.figure.axes:
-            assert not box.padded(-1).overlaps(axes.get_window_extent()), picture.title
-
-
 OF_ALL = ["Accuracy against time", "Behind the best", "Calibration", "Parameters beside the truth"]
 OWN = {
     "latent_trait": ["Map by QuadratureEM", "Map by NUTS"],
@@ -332,7 +297,7 @@ def test_each_program_has_the_figures_of_its_paper(model):
         own = list(model_pictures(found))
     assert [one.title for one in own] == OWN[model]
     for one in own:
-        assert_legible(one)
+        assert_legible(one.figure, one.title)
 
 
 def test_many_methods_with_long_names_are_legible():
@@ -343,7 +308,7 @@ def test_many_methods_with_long_names_are_legible():
         shown = [*general_pictures(found), *model_pictures(found)]
     assert [one.title for one in shown[:4]] == OF_ALL
     for one in shown[:5]:
-        assert_legible(one)
+        assert_legible(one.figure, one.title)
     assert 2 * len(as_svg(shown[4], "")) < 1_200_000  # maps are most of a page
 
 

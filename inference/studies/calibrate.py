@@ -91,11 +91,12 @@ class Judged(NamedTuple):
     seconds: float  # compiling and running
     diverging: float  # share of draws
     stuck: int  # trials whose chain never came near the likelihood of the truth
+    lost: int  # trials with draws that are no numbers
     draws: Params  # (num_trials, all draws, ...)
 
     @property
     def calibrated(self) -> bool:
-        return self.p_value > 1.0 - LEVEL
+        return self.p_value > 1.0 - LEVEL and not self.lost
 
 
 class Calibration(NamedTuple):
@@ -103,7 +104,7 @@ class Calibration(NamedTuple):
 
     trials: Trials
     methods: dict[str, Judged]
-    refused: dict[str, str]
+    refused: dict[str, str]  # method -> why it did not apply, or how it failed
     coverage: dict[str, dict[str, Any]] | None
 
 
@@ -152,19 +153,26 @@ def calibrate(
     for name, key in zip(names, random.split(key_methods, len(names)), strict=True):
         began = time.perf_counter()
         method = METHODS[name]
-        draws = method.run(
-            trials.model, key, trials.data, num_samples=method.thin * NUM_DRAWS, **trials.kwargs
-        )  # fmt: skip
-        kept = jax.tree.map(lambda x: x[:, method.thin - 1 :: method.thin], draws.params)  # noqa: B023
-        seen = over_trials(kept, trials.data)
-        ranked = {x: _rank(truth[x], np.asarray(seen[x])) for x in told}
+        try:
+            draws = method.run(
+                trials.model, key, trials.data, num_samples=method.thin * NUM_DRAWS, **trials.kwargs
+            )  # fmt: skip
+            kept = jax.tree.map(lambda x: x[:, method.thin - 1 :: method.thin], draws.params)  # noqa: B023
+            seen = {x: np.asarray(v) for x, v in over_trials(kept, trials.data).items()}
+        except Exception as error:  # the others go on
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            refused[name] = f"failed after {time.perf_counter() - began:.0f} s: {reason[:300]}"
+            continue
+        ranked = {x: _rank(truth[x], seen[x]) for x in told}
         found[name] = Judged(
             ranked, together([x.p_value for x in ranked.values()]), time.perf_counter() - began,
-            float(np.mean(draws.diverging)), stuck(truth[LIKELIHOOD], np.asarray(seen[LIKELIHOOD])),
-            draws.params,
+            float(np.mean(draws.diverging)), stuck(truth[LIKELIHOOD], seen[LIKELIHOOD]),
+            int((~np.isfinite(seen[LIKELIHOOD])).any(1).sum()), draws.params,
         )  # fmt: skip
         if on_result is not None:
             on_result(name, found[name])
+    if not found:
+        raise InputError(f"no method finished: {refused}")
     table = None
     if "NUTS" in found and no_coverage(trials.model, trials.truth) is None:
         table = coverage(

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 TRIALS = 100
 LEAST_TRIALS = 10
+DOUBT = 0.005
+"""Of a p-value: between this and 0.05 one run does not decide. With nine programs and up to three
+samplers each, one in twenty is to be expected."""
+LEAST_P = 1e-9
+"""Below, what is told is rounding: it is one less a sum of float64."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -81,20 +86,30 @@ def verdict(name: str, found: Judged) -> str:
     count = len(next(iter(found.scalars.values())).ranks)
     worst = min(found.scalars, key=lambda x: found.scalars[x].p_value)
     one = found.scalars[worst]
+    chance = f"p = {found.p_value:.2g}" if found.p_value > LEAST_P else f"p < {LEAST_P:g}"
     if found.calibrated:
-        return f"{name}: nothing wrong that {count} trials would show (p = {found.p_value:.2g})"
-    note = ""
+        return f"{name}: nothing wrong that {count} trials would show ({chance})"
+    foremost = f"foremost {worst}: its draws are {one.shape}"
+    notes = []
+    if found.lost:
+        notes.append(f"in {_trials(found.lost)} its draws are no numbers: it diverges")
     if found.stuck:
-        note = (
-            f"; in {found.stuck} trials none of its draws came near the likelihood of the truth: "
+        notes.append(
+            f"in {_trials(found.stuck)} none of its draws came near the likelihood of the truth: "
             "it sticks where it should not be"
         )
-    elif one.effective < 0.5 * NUM_DRAWS:
-        note = f"; but its draws hang together, {one.effective:.0f} of them are worth counting"
-    return (
-        f"{name}: not calibrated (p = {found.p_value:.2g}), foremost {worst}: its draws are "
-        f"{one.shape}{note}"
-    )
+    elif one.effective < 0.5 * NUM_DRAWS and not found.lost:
+        notes.append(f"but its draws hang together, {one.effective:.0f} of them are worth counting")
+    if found.p_value > DOUBT and not found.lost:
+        return (
+            f"{name}: in doubt ({chance}), {foremost}; so far off are right draws in one run of "
+            f"{1 / found.p_value:.0f}, so try another --seed or more --trials"
+        )
+    return "; ".join([f"{name}: not calibrated ({chance}), {foremost}", *notes])
+
+
+def _trials(count: int) -> str:
+    return "1 trial" if count == 1 else f"{count} trials"
 
 
 def summary(found: Calibration) -> dict[str, Any]:
@@ -119,6 +134,7 @@ def summary(found: Calibration) -> dict[str, Any]:
                 "seconds": one.seconds,
                 "diverging": one.diverging,
                 "stuck": one.stuck,
+                "lost": one.lost,
                 "scalars": {x: r._asdict() for x, r in one.scalars.items()},
             }
             for name, one in found.methods.items()
@@ -151,7 +167,8 @@ def lines(found: Calibration) -> list[str]:
     cells.append(["trials it sticks in", *(str(found.methods[x].stuck) for x in names)])
     cells.append(["seconds", *(f"{found.methods[x].seconds:.0f}" for x in names)])
     out += [*align(cells), "", *(verdict(x, found.methods[x]) for x in names)]
-    out += [f"{x}: left out, {reason}" for x, reason in found.refused.items()]
+    for x, reason in found.refused.items():
+        out.append(f"{x}: {reason}" if reason.startswith("failed") else f"{x}: left out, {reason}")
     return out if found.coverage is None else [*out, "", *align(_coverage_table(found.coverage))]
 
 
@@ -182,36 +199,43 @@ def draw(found: Calibration) -> Figure:
     """A panel for each scalar: how the ranks' distribution function strays from the diagonal."""
     from matplotlib.figure import Figure
 
-    from inference.calibration import band, curve
-    from inference.studies.calibrate import NUM_DRAWS
+    from inference.calibration import LEVEL, band, curve
+    from inference.studies.calibrate import METHODS, NUM_DRAWS
     from inference.studies.figures import GREY, PALETTE, house_style
 
     names = list(found.methods)
     panels = list(found.methods[names[0]].scalars)
-    columns = len(panels) if len(panels) <= 4 else -(-len(panels) // 2) if len(panels) <= 8 else 4
+    # In one row, or in two; more than ten in threes.
+    columns = len(panels) if len(panels) <= 4 else -(-len(panels) // 2) if len(panels) <= 10 else 5
     rows = -(-len(panels) // columns)
+    wide = int(1.5 * columns)  # names side by side
     limits = band(len(found.trials.data), NUM_DRAWS)
     with house_style():
-        figure = Figure(figsize=(3.1 * columns, 2.6 * rows + 0.7))
+        figure = Figure(figsize=(3.1 * columns, 2.6 * rows + 0.5 + 0.3 * -(-len(names) // wide)))
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for axes, scalar in zip(grid.flat, panels, strict=False):
             edge = np.concatenate([[0.0], limits.points, [1.0]])
             low = np.concatenate([[0.0], limits.lower - limits.points, [0.0]])
             high = np.concatenate([[0.0], limits.upper - limits.points, [0.0]])
             axes.fill_between(edge, low, high, color=GREY, linewidth=0)
-            for i, name in enumerate(names):
+            for name in names:
                 points, share = curve(found.methods[name].scalars[scalar].ranks, NUM_DRAWS)
                 stray = np.concatenate([[0.0], share - points, [0.0]])
-                axes.plot(edge, stray, color=PALETTE[i], linewidth=1.5, label=name)
-            axes.set(title=scalar, xlim=(0, 1), xticks=[0, 0.5, 1])
+                colour = PALETTE[list(METHODS).index(name)]  # of one program as of another
+                axes.plot(edge, stray, color=colour, linewidth=1.5, label=name)
+            axes.set(title=scalar, xlim=(0, 1))
+            axes.set_xticks([0, 0.5, 1], ["0", "½", "1"])
         for axes in grid.flat[len(panels) :]:
             axes.set_visible(False)
         for axes in grid.flat[max(0, len(panels) - columns) : len(panels)]:
             axes.tick_params(labelbottom=True)
-        figure.supxlabel("rank of the truth among the draws", fontsize=13)
-        figure.supylabel("share of trials below, less uniform", fontsize=13)
+        figure.supxlabel(
+            f"rank of the truth among the draws; if they are right, {LEVEL:.0%} stay in the grey",
+            fontsize=13,
+        )
+        figure.supylabel("share of trials below,\nless uniform", fontsize=13)
         handles, labels = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=len(labels))
+        figure.legend(handles, labels, loc="outside upper left", ncols=wide)
     return figure
 
 
