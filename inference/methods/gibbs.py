@@ -15,6 +15,7 @@ from numpyro.util import identity, is_prng_key
 from inference.anatomy import Anatomy, ProgramError
 from inference.flips import BitProgram, Rules, Settled, open_bits, settle
 from inference.local import Params
+from inference.rows import Arguments, Rows, compiled, rows_of
 
 
 class BinaryGibbsState(NamedTuple):
@@ -94,6 +95,7 @@ class BinaryGibbs(MCMCKernel):
         model_args: tuple,
         model_kwargs: dict[str, Any] | None,
     ) -> BinaryGibbsState:
+        del num_warmup
         program = self._open(model_args, model_kwargs)
         if program.anatomy.parameters:
             raise ProgramError(
@@ -106,11 +108,23 @@ class BinaryGibbs(MCMCKernel):
             raise ValueError(
                 f"init_params has {sorted(unknown)}: the latents are {list(program.anatomy.names)}"
             )
-        if not is_prng_key(rng_key):  # vectorized chains
-            each = jax.vmap(lambda key, z: self.init(key, num_warmup, z, model_args, model_kwargs))
-            return each(rng_key, init_params)
-        key, key_prior, key_start = random.split(rng_key, 3)
         arguments = (model_args, model_kwargs or {})
+        if is_prng_key(rng_key):
+            return self._begin(program, arguments, rng_key, init_params)
+
+        # Vectorized chains, in one piece: one by one their operations compile for many seconds.
+        def begin(rows: Rows, keys: Array, places: Params | None) -> BinaryGibbsState:
+            arguments = rows.join(rows.leaves)
+            each = lambda key, z: self._begin(program, arguments, key, z)  # noqa: E731
+            return jax.vmap(each)(keys, places)
+
+        rows = rows_of(program.anatomy, *arguments)
+        return compiled(begin, rows)(rows.leaves, rng_key, init_params)
+
+    def _begin(
+        self, program: BitProgram, arguments: Arguments, rng_key: Array, init_params: Params | None
+    ) -> BinaryGibbsState:
+        key, key_prior, key_start = random.split(rng_key, 3)
         bits = program.prior_draw(key_prior, {}, arguments)
         bits = program.pack({**program.unpack(bits), **(init_params or {})})
         draw, score = program.read({}, arguments)

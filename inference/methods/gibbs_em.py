@@ -15,7 +15,7 @@ from numpyro.distributions.distribution import validation_enabled
 
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy
-from inference.flips import Rules, open_bits, settle
+from inference.flips import Rules, open_bits
 from inference.layers import (
     Blocks,
     Layered,
@@ -194,7 +194,7 @@ class GibbsEM(Algorithm):
     ) -> GibbsPosterior:
         """The posterior of each row by annealed chains, and how far they disagree."""
         program = self.open(args, kwargs).program
-        rules, num_bits = Rules(1, 0.0, annealing), program.anatomy.num_bits
+        num_bits = program.anatomy.num_bits
         rows = rows_of(program.anatomy, args, kwargs)
         size = chunk_limit(FILE_ROWS, rows) if rows.on_disk else rows.num_data
         key_all = random.key(0) if rng_key is None else rng_key
@@ -204,19 +204,20 @@ class GibbsEM(Algorithm):
             draw, score = here.read(params, arguments)
 
             def one(key: Array) -> tuple[Array, Array, Array]:
-                key_start, key_chain = random.split(key)
-                off = jnp.zeros((size, num_bits), jnp.int8)
-                bits = settle(draw, score, key_start, off, rules).bits
-
                 def again(i: Array, carry: tuple) -> tuple:
                     bits, total, best, value = carry
-                    bits, _ = draw(random.fold_in(key_chain, i), bits, 1.0)
-                    here = score(bits, 1.0)
+                    power = jnp.minimum(i / max(annealing, 1), 1.0)
+                    bits, _ = draw(random.fold_in(key, i), bits, power)
+                    here = jnp.where(i < annealing, -jnp.inf, score(bits, 1.0))
                     best = jnp.where((here > value)[:, None], bits, best)
-                    return bits, total + bits, best, jnp.maximum(here, value)
+                    total = total + jnp.where(i > annealing, bits, 0)
+                    return bits, total, best, jnp.maximum(here, value)
 
-                start = (bits, jnp.zeros(off.shape), bits, score(bits, 1.0))
-                _, total, best, value = jax.lax.fori_loop(0, num_sweeps, again, start)
+                # One loop, and one sweep to compile: heated, then one that does not count.
+                off = jnp.zeros((size, num_bits), jnp.int8)
+                start = (off, jnp.zeros(off.shape), off, jnp.full(size, -jnp.inf))
+                count = annealing + 1 + num_sweeps
+                _, total, best, value = jax.lax.fori_loop(0, count, again, start)
                 return total / num_sweeps, best, value
 
             key = key_all if size == rows.num_data else random.fold_in(key_all, start)

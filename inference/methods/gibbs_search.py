@@ -14,6 +14,7 @@ from inference.layers import Block, Blocks, Layered, Phase, run_epoch, settle_bl
 from inference.local import Params
 from inference.methods.gibbs_em import GibbsEM
 from inference.noisy_or import Network
+from inference.rows import compiled, rows_of
 
 
 class SearchState(NamedTuple):
@@ -93,7 +94,11 @@ class GibbsSearch(Algorithm):
         key, key_start = random.split(rng_key)
         state = self.em.init(key_start, *args, init_params=init_params, **kwargs)
         layered = self.em.open(args, kwargs)
-        network, _, _ = self.em.read(layered, state.params, (args, kwargs))
+        # In one piece: operation by operation to read the weights takes longer than a round.
+        rows = rows_of(layered.program.anatomy, args, kwargs)
+        network = compiled(
+            lambda rows, params: self.em.read(layered, params, rows.join(rows.leaves))[0], rows
+        )(rows.leaves, state.params)
         many = lambda x: jnp.broadcast_to(x, (self.population, *x.shape))  # noqa: E731
         scores = jnp.full(self.population, -jnp.inf)
         zero = jnp.zeros((), int)
