@@ -9,6 +9,7 @@ LaTeX, and writes their formulas as MathML, so that the pages load nothing from 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -22,8 +23,11 @@ import pdoc
 import pdoc.render
 from docutils import nodes
 from docutils.core import publish_doctree, publish_parts
+from docutils.frontend import Values, get_default_settings
 from docutils.io import DocTreeInput
-from docutils.parsers.rst import roles
+from docutils.parsers.rst import Parser, roles
+from docutils.readers.standalone import Reader
+from docutils.writers.html5_polyglot import Writer
 from markupsafe import Markup
 
 PACKAGES = ("ppl_models", "inference")
@@ -52,12 +56,21 @@ def keep_columns(text: str) -> str:
     return "\n\n".join(kept)
 
 
+@functools.cache
+def settings() -> Values:
+    """All settings of docutils: to gather them takes longer than to read a docstring."""
+    found = get_default_settings(Parser, Reader, Writer)
+    vars(found).update(SETTINGS)
+    return found
+
+
+@functools.cache  # many docstrings are inherited
 def to_html(docstring: str) -> Markup:
     """A docstring as HTML. Single and double backticks are code, which pdoc turns into links."""
     if re.match(r"Alias for field number|Create new instance of", docstring):
         return Markup()  # Python wrote that of a named tuple
     text = keep_columns(inspect.cleandoc(docstring))
-    tree = publish_doctree(text, settings_overrides=SETTINGS)
+    tree = publish_doctree(text, settings=settings().copy())
     for node in [*tree.findall(nodes.title_reference), *tree.findall(nodes.literal)]:
         node.replace_self(nodes.literal("", node.astext(), classes=["code"]))
     for node in tree.findall(nodes.field_name):
@@ -67,7 +80,7 @@ def to_html(docstring: str) -> Markup:
         source_class=DocTreeInput,
         reader="doctree",
         writer="html5",
-        settings_overrides=SETTINGS,
+        settings=settings().copy(),
     )
     return Markup(parts["body"])
 
