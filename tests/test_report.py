@@ -16,9 +16,9 @@ from inference.studies.compare import Comparison
 from inference.studies.figures import house_style
 from inference.studies.keeping import load_comparison, save_comparison
 from inference.studies.report import NUMBER, linked, render
-from inference.studies.report_figures import as_svg, general_pictures
+from inference.studies.report_figures import as_svg, general_pictures, styles
 from inference.studies.report_map import locate
-from inference.studies.report_model_figures import KINDS, model_pictures
+from inference.studies.report_model_figures import KINDS, chiefs, model_pictures
 from inference.studies.verdict import doubts, settle
 
 rng = np.random.default_rng(0)
@@ -310,6 +310,41 @@ def test_many_methods_with_long_names_are_legible():
     for one in shown[:5]:
         assert_legible(one.figure, one.title)
     assert 2 * len(as_svg(shown[4], "")) < 1_200_000  # maps are most of a page
+
+
+def test_one_estimate_far_off_does_not_press_the_others_together():
+    found = made("clipped_gaussian")
+    for far in (False, True):
+        if far:
+            found.params["NUTS"]["weights"][0, 1] = -500.0
+        with house_style():
+            shown = next(x for x in general_pictures(found) if x.title == OF_ALL[3])
+        assert ("Triangles" in shown.words) == far
+        low, high = shown.figure.axes[0].get_ylim()
+        assert np.ptp(found.truth["weights"]) < high - low < 20
+
+
+def test_one_not_to_be_trusted_gives_way_to_its_equal():
+    found = made()
+    assert chiefs(found) == ["QuadratureEM", "NUTS"]  # which diverges
+    found.rows["MAP"]["as_good"] = True
+    assert chiefs(found) == ["QuadratureEM", "MAP"]
+
+
+def test_a_method_looks_alike_in_every_figure():
+    found = made("clipped_gaussian")
+    with house_style():
+        shown = next(x for x in model_pictures(found) if x.title.startswith("Spectrum"))
+    lines = {x.get_label(): x for x in shown.figure.axes[0].lines}
+    for name, style in styles(found).items():
+        assert lines[name].get_marker() == style["marker"]
+        assert lines[name].get_color() == style["color"]
+
+
+def test_real_columns_are_not_called_bits():
+    words = {x: next(model_pictures(made(x))).words for x in OWN if x.endswith("tion_machine")}
+    assert "towards 1" in words["combination_machine"]
+    assert "bit" not in words["real_combination_machine"]
 
 
 @pytest.mark.parametrize("model", ["latent_trait", "clipped_gaussian", "mixed_trait"])

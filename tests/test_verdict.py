@@ -75,6 +75,20 @@ def test_the_headline_names_the_winner_and_by_how_much():
     assert headline({"failed": {"reason": "failed: no"}}) == "No method finished."
 
 
+def test_the_headline_says_who_is_no_worse_within_errors():
+    """One side alone comes near; of the other, two differ from it by chance alone."""
+    best = np.array([-1.0, -2.0, -3.0, -4.0])
+    scores = {"ours": best, "late": best - 2.0, "a": best - [1.4, -1, 1, -1],
+              "b": best - [1.8, -1, 1, -1]}  # fmt: skip
+    rows = settled(scores, **{x: {"bespoke": False} for x in ("late", "a", "b")})
+    assert headline(rows) == (
+        "Only bespoke inference comes within 0.01 nats a row of the best, and stays: ours. "
+        "Within two standard errors, though, a and b are as good."
+    )
+    del rows["a"], rows["b"]
+    assert headline(rows).endswith("and stays: ours.")
+
+
 def test_every_method_has_its_sentence_also_one_that_failed():
     rows = settled({"ours": [-2.0, -3.0]}, late={"reason": "out of budget", "status": "failed"})
     told = dict(verdict(rows))

@@ -66,6 +66,7 @@ def image_grid(
     row_labels: Sequence[str] | None = None,
     signed: bool | None = None,
     scale: Literal["grid", "row", "image"] = "grid",
+    ground: str = GREY,
 ) -> Axes:
     """Images in rows, as one picture.
 
@@ -73,6 +74,7 @@ def image_grid(
     :param signed: blue and red about zero; False: grey, black is the largest. By default signed if
         some value is negative.
     :param scale: what has one colour scale: the grid, each row, or each image.
+    :param ground: the colour between images, and of what is empty.
     """
     from matplotlib import colormaps
 
@@ -98,7 +100,7 @@ def image_grid(
             mosaic[top : top + height, left : left + width] = pictures[i, j]
 
     axes = where.subplots() if hasattr(where, "subplots") else where
-    colours = colormaps["RdBu_r" if signed else "gray_r"].with_extremes(bad=GREY)
+    colours = colormaps["RdBu_r" if signed else "gray_r"].with_extremes(bad=ground)
     axes.imshow(mosaic, cmap=colours, vmin=-1 if signed else 0, vmax=1, interpolation="nearest")
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)

@@ -29,7 +29,7 @@ COLUMNS = {
     ),
     "compile_seconds": ("comp. s", "{:.1f}", "seconds to compile"),
     "seconds": ("run s", "seconds", "seconds to run, compiled"),
-    "seconds_to_best": ("to 0.01 s", "seconds", "until it stays within 0.01 nats of the best"),
+    "seconds_to_best": ("near s", "seconds", "seconds until it stays within 0.01 nats of the best"),
     "rhat": ("R̂", "{:.3f}", "of the log joint, which knows no labels"),
     "rhat_parameters": ("R̂ par.", "{:.2f}", "largest of the parameters, after relabelling"),
     "ess_bulk": ("ESS", "{:.0f}", "effective draws, bulk"),
@@ -111,11 +111,13 @@ def _about(found: Comparison) -> str:
     stopped = (
         " The comparison was interrupted: methods are missing." if about["interrupted"] else ""
     )
+    how = about["likelihood"]
+    how = f"the sum over {how}" if how.startswith("all ") else how
     return (
         f"Data: {about.get('words', 'a table')}; {about['num_data']} rows of "
         f"{about['num_features']} columns{missing}; {about['num_train']} rows to learn from, the "
-        f"rest held out. Likelihood of a row: {about['likelihood']}, the same "
-        f"for all methods. {about['reference']}{stopped}"
+        f"rest held out. Likelihood of a row: {how}, the same for all methods. "
+        f"{about['reference']}{stopped}"
     )
 
 

@@ -31,7 +31,9 @@ PAGE_COLOURS = {
     "#d55e00": "var(--red)",
     "#009e73": "var(--green)",
 }
-MARKS = "osD^vPXh<>*"
+MARKS = "osD^vPX<>*h"
+MOST_PANELS = 6
+"""Methods whose parameters are shown beside the truth."""
 LEAST = 1e-4
 """Nats a row: what is nearer to the best is drawn there, for a logarithm has no nought."""
 
@@ -98,10 +100,11 @@ def general_pictures(found: Comparison) -> Iterator[Picture]:
         )
     sized = [site for site, value in found.truth.items() if np.size(value) > 1]
     if sized:
+        far = " Triangles lie further off than there is room." if _any_far(found, sized) else ""
         yield Picture(
             "Parameters beside the truth",
-            f"Mean {_listed(sized)} by each method against the values that made the data, after "
-            "what the likelihood cannot tell apart was brought together.",
+            f"Mean {_listed(sized)} by each method against the values that made the data, brought "
+            f"as near to them as the likelihood leaves open.{far}",
             f"Scatter of estimated against true parameters, one panel a method. {order}",
             draw_recovery(found, sized),
         )
@@ -196,18 +199,18 @@ def draw_reliability(found: Comparison, told: list[str]) -> Figure:
     return figure
 
 
-def draw_recovery(found: Comparison, sites: list[str], most: int = 6) -> Figure:
+def draw_recovery(found: Comparison, sites: list[str], most: int = MOST_PANELS) -> Figure:
     from matplotlib.figure import Figure
 
-    shown = [x for x in ranked(found) if _same_shapes(found.params[x], found.truth, sites)][:most]
+    shown = _recovered(found, sites, most)
     widest = 3 if max(map(len, shown), default=0) <= 16 else 2  # names stand above the panels
     columns = 2 if len(shown) == 4 else min(widest, max(1, len(shown)))
     rows = max(1, -(-len(shown) // columns))
     figure = Figure(figsize=(WIDTH, 1.2 + (WIDTH / columns) * rows))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    every = np.concatenate([np.ravel(found.truth[x]) for x in sites])
-    low, high = float(every.min()), float(every.max())
-    margin = 0.08 * (high - low or 1.0)
+    low, high = _ends(found, sites)
+    margin = 0.08 * (high - low)
+    least, largest = _room(found, sites)
     for place, axes in enumerate(grid.flat):
         if place >= len(shown):
             axes.set_visible(False)
@@ -215,11 +218,12 @@ def draw_recovery(found: Comparison, sites: list[str], most: int = 6) -> Figure:
         ends = [low - margin, high + margin]
         axes.plot(ends, ends, color=INK, linewidth=0.8, linestyle=":")
         for number, site in enumerate(sites):
-            axes.scatter(
-                np.ravel(found.truth[site]), np.ravel(found.params[shown[place]][site]), s=16,
-                color=PALETTE[number % 6], marker=MARKS[number], linewidths=0, alpha=0.8,
-                label=site,
-            )  # fmt: skip
+            true, mean = np.ravel(found.truth[site]), np.ravel(found.params[shown[place]][site])
+            drawn: dict[str, Any] = {"color": PALETTE[number % 6], "linewidths": 0, "alpha": 0.8}
+            near = (mean >= least) & (mean <= largest)
+            axes.scatter(true[near], mean[near], s=16, marker=MARKS[number], label=site, **drawn)
+            for far, edge, mark in ((mean < least, least, "v"), (mean > largest, largest, "^")):
+                axes.scatter(true[far], np.full(far.sum(), edge), s=30, marker=mark, **drawn)
         axes.set_title(shown[place], fontsize=11)
         axes.tick_params(labelbottom=place + columns >= len(shown))
     figure.supxlabel("true", fontsize=12)
@@ -228,6 +232,27 @@ def draw_recovery(found: Comparison, sites: list[str], most: int = 6) -> Figure:
         handles, labels = grid[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=3, fontsize=11)
     return figure
+
+
+def _recovered(found: Comparison, sites: list[str], most: int = MOST_PANELS) -> list[str]:
+    return [x for x in ranked(found) if _same_shapes(found.params[x], found.truth, sites)][:most]
+
+
+def _ends(found: Comparison, sites: list[str]) -> tuple[float, float]:
+    every = np.concatenate([np.ravel(found.truth[x]) for x in sites])
+    return float(every.min()), float(every.max()) if np.ptp(every) > 0 else float(every.min()) + 1.0
+
+
+def _room(found: Comparison, sites: list[str]) -> tuple[float, float]:
+    """Within which estimates are drawn: one that ran away would press all others together."""
+    low, high = _ends(found, sites)
+    return low - 0.5 * (high - low), high + 0.5 * (high - low)
+
+
+def _any_far(found: Comparison, sites: list[str]) -> bool:
+    least, largest = _room(found, sites)
+    each = [found.params[x][site] for x in _recovered(found, sites) for site in sites]
+    return any(np.min(value) < least or np.max(value) > largest for value in each)
 
 
 def _same_shapes(params: dict, truth: dict, sites: list[str]) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inference.studies.report_figures import INK, WIDTH, Picture, legend_below, ranked, styles
+from inference.studies.verdict import doubts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,6 +24,8 @@ MOST_UNITS = 10
 MOST_METHODS = 6
 MORPH_STEPS = 9
 MOST_ELLIPSES = 40
+GROUND = "#c6d8ea"
+"""Between pictures in greys: no grey, which would be a value."""
 
 
 def model_pictures(found: Comparison) -> Iterator[Picture]:
@@ -34,11 +37,18 @@ def model_pictures(found: Comparison) -> Iterator[Picture]:
 
 
 def chiefs(found: Comparison) -> list[str]:
-    """The best bespoke and the best generic method, the better first."""
+    """The best bespoke and the best generic method, the better first.
+
+    One that is not to be trusted gives way to the next of its side that is as good.
+    """
+    done = ranked(found)
     sides: dict[bool, str] = {}
-    for name in ranked(found):
-        sides.setdefault(found.rows[name]["bespoke"], name)
-    return list(sides.values())
+    for sound in (True, False):
+        for name in done:
+            row = found.rows[name]
+            if not sound or (row["as_good"] and not doubts(row)):
+                sides.setdefault(row["bespoke"], name)
+    return sorted(sides.values(), key=done.index)
 
 
 def compared(found: Comparison, site: str, names: list[str]) -> dict[str, np.ndarray]:
@@ -113,9 +123,10 @@ def spectra(found: Comparison) -> Iterator[Picture]:
         values[name] = np.linalg.eigvalsh(np.asarray(implied_correlation(params, noise)))
     figure = Figure(figsize=(WIDTH, 4.2))
     axes = figure.subplots()
-    drawn = {"truth": INK, **{name: one["color"] for name, one in styles(found).items()}}
-    axes.set_prop_cycle(color=[drawn[name] for name in values])
     spectrum(axes, values)
+    drawn = {"truth": {"color": INK, "marker": "", "linestyle": "-"}, **styles(found)}
+    for line, name in zip(axes.lines, values, strict=False):
+        line.set(**drawn[name])
     axes.set_ylim(bottom=0.0)
     if (legend := axes.get_legend()) is not None:
         legend.remove()
@@ -150,12 +161,12 @@ def morphs(found: Comparison) -> Iterator[Picture]:
     shape = image_shape(found, bits.shape[1])
     if shape is None:
         figure = Figure(figsize=(WIDTH, 0.6 + WIDTH * MORPH_STEPS / max(bits.shape[1], 12)))
-        axes = image_grid(figure, bits[None, None], signed=False)
+        axes = image_grid(figure, bits[None, None], signed=False, ground=GROUND)
         axes.set_ylabel("from one row to the other", color=INK)
         axes.set_xlabel("columns", color=INK)
     else:
         figure = Figure(figsize=(WIDTH, 1.3))
-        image_grid(figure, bits.reshape(1, -1, *shape), signed=False)
+        image_grid(figure, bits.reshape(1, -1, *shape), signed=False, ground=GROUND)
     changed = int(np.abs(np.diff(bits, axis=0)).sum())
     yield Picture(
         f"Morph by {name}",
@@ -175,10 +186,15 @@ def basis_functions(found: Comparison) -> Iterator[Picture]:
     each = {x: v for x, v in each.items() if v.shape == next(iter(each.values())).shape}
     count, size = next(iter(each.values())).shape
     shape = image_shape(found, size)
-    words = "Chances of a 1 in each component" if mixture else "What each cause adds to a row"
-    words += ", by method; they were matched to each other." + _some(count, what)
-    alt = f"{what.capitalize()}, one row for each of {', '.join(each)}."
     stacked = np.stack(list(each.values()))[:, :MOST_UNITS]
+    words = "Chances of a 1 in each component" if mixture else "What each cause adds to a row"
+    words += ", by method; they were matched to each other."
+    words += " Red is more, blue is less than nought." if (stacked < 0).any() else " Black is most."
+    if shape is None:
+        rows = "components" if mixture else "causes"
+        words += f" The rows of a picture are the {rows}, its columns those of the table."
+    words += _some(count, what)
+    alt = f"{what.capitalize()}, one row for each of {', '.join(each)}."
     yield Picture(what.capitalize(), words, alt, draw_images(stacked, list(each), shape), pale=True)
 
 
@@ -186,7 +202,7 @@ def draw_images(values: np.ndarray, names: list[str], shape: tuple[int, int] | N
     """Units as images, a row for each method; without a shape one picture (units, columns) each."""
     from matplotlib.figure import Figure
 
-    from inference.studies.figures import image_grid
+    from inference.studies.figures import GREY, image_grid
 
     # A row of one method: its units side by side, or one picture of all of them.
     pictures = values.reshape(*values.shape[:2], *shape) if shape else values[:, None]
@@ -196,7 +212,7 @@ def draw_images(values: np.ndarray, names: list[str], shape: tuple[int, int] | N
     figure = Figure(figsize=(WIDTH, 0.25 + rows * (side * height / width * 1.08)))
     # Letters drawn as outlines are wider than those that the layout measured.
     figure.set_layout_engine("constrained", w_pad=0.2)
-    image_grid(figure, pictures, row_labels=names)
+    image_grid(figure, pictures, row_labels=names, ground=GREY if (values < 0).any() else GROUND)
     return figure
 
 
@@ -205,10 +221,13 @@ def influences(found: Comparison) -> Iterator[Picture]:
     each = compared(found, "weights", chiefs(found))
     count, size = next(iter(each.values())).shape
     figure = draw_hintons(each, image_shape(found, size))
+    real = found.model == "real_combination_machine"
+    push = "columns when it is on: black squares push up, white ones down"
+    if not real:
+        push = "bits when it is on: black squares push towards 1, white ones towards 0"
     yield Picture(
         "Weights of the hidden units",
-        "What each unit does to the bits when it is on: black squares push towards 1, white ones "
-        "towards 0, the area is the size." + _some(count, "units"),
+        f"What each unit does to the {push}; the area is the size." + _some(count, "units"),
         f"Hinton diagrams of {min(count, MOST_UNITS)} units, a row for each of {', '.join(each)}.",
         figure,
         pale=True,
@@ -252,7 +271,7 @@ def draw_hintons(
         largest = max(float(np.abs(value[:units]).max()) for value in each.values())
     columns = max(units, 4) if shape else 1  # a few of them are not blown up
     size = next(iter(each.values())).shape[1]
-    height = WIDTH / columns if shape else WIDTH * units / size
+    height = WIDTH / columns * shape[0] / shape[1] if shape else WIDTH * units / size
     figure = Figure(figsize=(WIDTH, len(each) * (height + 0.35)))
     grid = figure.subplots(len(each), columns, squeeze=False)
     for row, (name, value) in zip(grid, each.items(), strict=True):

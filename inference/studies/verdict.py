@@ -121,12 +121,12 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
         if ratio >= 1:
             return (
                 f"Bespoke inference wins here: {ours} comes within {CLOSE} nats a row of "
-                f"the best {_times(ratio)} times as fast as {theirs}, the fastest generic method "
-                "as good."
+                f"the best {_times(ratio)} times as fast as {theirs}, the first generic method to "
+                "do so."
             )
         return (
             f"Generic inference wins here: {theirs} comes within {CLOSE} nats a row of the best "
-            f"{_times(1 / ratio)} times as fast as {ours}, the fastest bespoke method as good."
+            f"{_times(1 / ratio)} times as fast as {ours}, the first bespoke method to do so."
         )
     for side, words in ((True, "bespoke"), (False, "generic")):
         if side in fastest:
@@ -136,9 +136,22 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
                 return f"No bespoke method ran: {name} is the first near the best{doubt}."
             return (
                 f"Only {words} inference comes within {CLOSE} nats a row of the best, and stays: "
-                f"{name}{doubt}."
+                f"{name}{doubt}.{_no_worse(rows, not side)}"
             )
     return "No method finished."
+
+
+def _no_worse(rows: dict[str, dict[str, Any]], side: bool) -> str:
+    """Who of a side is not within a hundredth of the best, and not told from it either."""
+    found = [x for x, r in rows.items() if r.get("as_good") and r["bespoke"] == side]
+    if not found:
+        return ""
+    found.sort(key=lambda x: rows[x]["behind"])
+    kind = "bespoke" if side else "generic"
+    listed = found if len(found) <= 3 else [*found[:2], f"other {kind} methods"]
+    words = listed[0] if len(listed) == 1 else ", ".join(listed[:-1]) + " and " + listed[-1]
+    verb = "is" if len(found) == 1 else "are"
+    return f" Within two standard errors, though, {words} {verb} as good."
 
 
 def _seconds(value: float) -> str:
