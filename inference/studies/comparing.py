@@ -168,7 +168,7 @@ COLUMNS = {
     "behind": ("behind", "{:.3f}"),
     "compile_seconds": ("compile s", "{:.1f}"),
     "seconds": ("run s", "{:.2f}"),
-    "seconds_to_best": ("near s", "{:.2f}"),
+    "seconds_to_best": ("to 0.01 s", "{:.2f}"),
     "rhat": ("R̂", "{:.3f}"),
     "ess_per_second": ("ESS/s", "{:.0f}"),
     "pareto_k": ("k̂", "{:.2f}"),

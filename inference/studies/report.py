@@ -29,7 +29,11 @@ COLUMNS = {
     ),
     "compile_seconds": ("comp. s", "{:.1f}", "seconds to compile"),
     "seconds": ("run s", "seconds", "seconds to run, compiled"),
-    "seconds_to_best": ("near s", "seconds", "seconds until it stays within 0.01 nats of the best"),
+    "seconds_to_best": (
+        "to\u00a00.01\u00a0s",
+        "seconds",
+        "seconds until it stays within 0.01 nats of the best",
+    ),
     "rhat": ("R̂", "{:.3f}", "of the log joint, which knows no labels"),
     "rhat_parameters": ("R̂ par.", "{:.2f}", "largest of the parameters, after relabelling"),
     "ess_bulk": ("ESS", "{:.0f}", "effective draws, bulk"),
