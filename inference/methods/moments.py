@@ -162,18 +162,15 @@ class MomentInversion(Algorithm):
         inverted, solved = _invert(pairs, (self.smoothing, self.nearest, self.errors))
         edge = None
         if rank == "spectrum":
-            errors = independence_errors(pairs, inverted)
-            edge = jax.jit(noise_edge)(rng_key, errors)
+            edge = _edge(rng_key, pairs, inverted)
             # The number of factors is a shape: it must be known here and now.
             rank = max(1, int((solved.spectrum.eigenvalues > edge).sum()))
         if rank > data.shape[1]:
             raise ValueError(f"`rank` is {rank}, but there are only {data.shape[1]} columns")
         hard = not np.asarray(noise).any()
-        factors = _factors(solved.correlation, rank, hard)
-        params = _params(factors, inverted.threshold, noise, hard)
-        fitted = factors.loadings.T @ factors.loadings
-        off = ~jnp.eye(len(fitted), dtype=bool)
-        residual = 0.5 * jnp.sum(jnp.where(off, solved.correlation - fitted, 0.0) ** 2)
+        factors, params, residual = _factors(
+            solved.correlation, inverted.threshold, noise, rank, hard
+        )
         return MomentState(
             params,
             solved.correlation,
@@ -257,9 +254,21 @@ def _invert(pairs: Pairs, settings: tuple[float, bool, bool]) -> tuple[Inverted,
     return inverted, solved
 
 
-@partial(jax.jit, static_argnums=(1, 2))
-def _factors(correlation: Array, rank: int, hard: bool) -> Factors:
-    return (principal_components if hard else principal_axes)(correlation, rank)
+@jax.jit
+def _edge(rng_key: Array, pairs: Pairs, inverted: Inverted) -> Array:
+    return noise_edge(rng_key, independence_errors(pairs, inverted))
+
+
+@partial(jax.jit, static_argnums=(3, 4))
+def _factors(
+    correlation: Array, threshold: Array, noise: Any, rank: int, hard: bool
+) -> tuple[Factors, Params, Array]:
+    """Factors, the program's parameters, and what the factors leave of the correlations."""
+    factors = (principal_components if hard else principal_axes)(correlation, rank)
+    fitted = factors.loadings.T @ factors.loadings
+    off = ~jnp.eye(len(fitted), dtype=bool)
+    residual = 0.5 * jnp.sum(jnp.where(off, correlation - fitted, 0.0) ** 2)
+    return factors, _params(factors, threshold, noise, hard), residual
 
 
 def _params(factors: Factors, threshold: Array, noise: Any, hard: bool) -> Params:
