@@ -72,14 +72,11 @@ def machine(num_causes, num_features, scale=1.0, seed=3):
 
 
 def log_mass(kind, weights, bias, state):
-    """The exponent of (3.4) or of (3.7), with the constants of the observed units, in a loop."""
-    total = float(np.dot(bias, state))
-    for combined in state @ weights:
-        if kind is CombinationCauses:
-            total += np.log(2 * np.cosh(combined))
-        else:
-            total += combined**2 / 2 + np.log(2 * np.pi) / 2
-    return total
+    """The exponent of (3.4) or of (3.7), with the constants of the observed units."""
+    combined = state @ weights
+    if kind is CombinationCauses:
+        return np.dot(bias, state) + np.log(2 * np.cosh(combined)).sum()
+    return np.dot(bias, state) + (combined**2 / 2 + np.log(2 * np.pi) / 2).sum()
 
 
 def log_table(kind, weights, bias):
