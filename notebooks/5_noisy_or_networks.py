@@ -221,8 +221,14 @@ if small:  # a network drawn by hand: 16 local shifts, two directions
     }  # fmt: skip
 else:
     network = search(shifter(random.key(6), 1000).data, shifts.LAYERS, rounds=8)
+fresh = shifter(random.key(7), 200 if small else 1000)
+after = shifts.look(network, fresh.data, random.key(8))
+before, above = after[:, 2:], after
+if not small:  # it takes a while to compile
+    flat = jnp.full(shifts.LAYERS[0], 0.5)  # the first term of (7) is left out
+    before, above = shifts.look_upwards(network, fresh.data, flat, random.key(9))
 print(f"{shifts.features_found(network).sum()} of 16 local shifts have a unit of their own")
-show(study.network_figure, by_hand, data) if small else show(shifts.network_figure, network, 0)
+show(shifts.network_figure, network, fresh, after, before)
 
 # %% [markdown]
 # Above, each lower unit in the row of the top unit that turns it on; one is still a blend. Below,
@@ -231,7 +237,6 @@ show(study.network_figure, by_hand, data) if small else show(shifts.network_figu
 # themselves. For 1000 new patterns, of which those count whose direction can be told at all:
 
 # %%
-fresh = shifter(random.key(7), 200 if small else 1000)
 can = shifts.decidable(fresh.row)
 
 
@@ -240,11 +245,7 @@ def told(states):  # which unit means which way is not given: the better of the 
     return max(share := float(right[can].mean()), 1 - share)
 
 
-with_feedback = told(shifts.look(network, fresh.data, random.key(8)))
-if not small:  # it takes a while to compile
-    flat = jnp.full(shifts.LAYERS[0], 0.5)  # the first term of (7) is left out
-    without = told(shifts.look_upwards(network, fresh.data, flat, random.key(9))[1])
-    print(f"direction told with feedback {with_feedback:.3f}, without {without:.3f}, by chance 0.5")
+print(f"direction told with feedback {told(after):.3f}, without {told(above):.3f}, by chance 0.5")
 
 # %% [markdown]
 # ## Bespoke against NUTS and SVI

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -103,9 +104,10 @@ def contest(
 ) -> tuple[Comparison, dict[str, Any]]:
     """Methods on a program and its example, as `latentbits compare NAME` judges them.
 
-    No method has a budget of seconds: what a notebook says must not depend on how busy it was.
+    No method has a budget of seconds: what a notebook says must not depend on how busy it was. Two
+    run side by side where there are two cores, as they do for the command.
 
-    :param num_draws: of each of a sampler's four chains, after as many of warm-up.
+    :param num_draws: of each of a sampler's four chains, after three tenths as many of warm-up.
     :param small: a program that compiles in a moment takes the place of this one, for tests.
     :return: the comparison, and by method all draws as ArviZ has them.
 
@@ -122,18 +124,27 @@ def contest(
 def _contest(
     name: str, methods: tuple[str, ...], num_draws: int, num_data: int | None = None
 ) -> tuple[Comparison, dict[str, Any]]:
+    import jax
+
     import ppl_models
     from inference.studies.arviz import container
     from inference.studies.compare import compare
     from inference.studies.examples import example
     from inference.studies.keeping import method_groups
+    from inference.studies.side_by_side import close, processes
 
     given = example(name) if num_data is None else example(name, num_data)
     kept: dict[str, Any] = {}
-    found = compare(
-        getattr(ppl_models, name), given.values, methods, truth=given.truth, name=name,
-        budget=None, num_draws=num_draws, keep=kept, **given.sizes,
-    )  # fmt: skip
+    several = len(methods) > 1 and (os.cpu_count() or 1) > 1 and jax.default_backend() == "cpu"
+    pool = processes(2) if several else None
+    try:
+        found = compare(
+            getattr(ppl_models, name), given.values, methods, truth=given.truth, name=name,
+            budget=None, num_draws=num_draws, keep=kept, pool=pool, **given.sizes,
+        )  # fmt: skip
+    finally:
+        if pool is not None:
+            close(pool)
     found.about["image_shape"] = given.image_shape
     columns = [f"x{i + 1}" for i in range(given.values.shape[1])]
     groups = {x: method_groups(one, columns, {"method": x}) for x, one in kept.items()}

@@ -24,24 +24,28 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
 from inference.local import Params
 from inference.methods.gibbs_em import GibbsEM
-from inference.noisy_or import Network, Seen, Wiring
+from inference.noisy_or import Network, Seen, Wiring, network_log_joint
 from inference.noisy_or_steps import flip_probabilities
+from inference.states import AllStates
 from inference.studies.experiment import Experiment, Outcome
 from inference.studies.noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches, strengths
 from ppl_models import noisy_or_network
 from ppl_models.data import InputError, shifter
+from ppl_models.data.strokes import Shifter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LAYERS = (20, 2)
 WIDTH = 8
+DOWN = ("layer_2", "layer_1")
 NUM_TEST = 1000
 SWEEPS: dict[str, Any] = {"num_chains": 8, "annealing": 25, "num_sweeps": 25}
 """How new patterns are looked at. Gibbs sampling alone sticks with the direction it took first."""
@@ -100,20 +104,32 @@ def look_upwards(params: Params, data: Array, rates: Array, key: Array) -> tuple
     :param rates: how often each lower unit is on. A half leaves out the first two terms of (7),
         'the feedback from higher levels'.
     """
-    method, (key_low, key_top) = GibbsEM(noisy_or_network), random.split(key)
     lower = {
         "weights_1": params["weights_1"],
         "leak_0": params["leak_0"],
         "leak_1": -jnp.log1p(-rates),
     }
-    states = method.posterior(lower, data, rng_key=key_low, layers=LAYERS[:1], **SWEEPS).best
-    upper = {
-        "weights_1": params["weights_2"],
-        "leak_0": params["leak_1"],
-        "leak_1": params["leak_2"],
-    }
-    seen = states.astype(data.dtype)
-    return states, method.posterior(upper, seen, rng_key=key_top, layers=LAYERS[1:], **SWEEPS).best
+    method = GibbsEM(noisy_or_network)
+    states = method.posterior(lower, data, rng_key=key, layers=LAYERS[:1], **SWEEPS).best
+    return states, _best_top(params, states)
+
+
+@jax.jit
+def _best_top(params: Params, states: Array) -> Array:
+    """The best of all states of the top layer where the lower one is given, (num_data, 2)."""
+    weights, dtype = params["weights_2"], params["weights_2"].dtype
+    network = Network({"layer_1": params["leak_1"], "layer_2": params["leak_2"]}, {DOWN: weights})
+    wiring, seen = (
+        Wiring(DOWN[:1], DOWN[1:], (DOWN,)),
+        {"layer_1": Seen(states.astype(dtype), None)},
+    )
+    every = jnp.asarray(AllStates().table((2,) * LAYERS[1]), dtype)
+
+    def worth(state: Array) -> Array:
+        bits = {"layer_2": jnp.broadcast_to(state, (len(states), LAYERS[1]))}
+        return network_log_joint(wiring, network, bits, seen)
+
+    return every[jnp.argmax(jax.vmap(worth)(every), axis=0)]
 
 
 def mean_rates(params: Params) -> Array:
@@ -187,11 +203,19 @@ def shifter_options(parser: argparse.ArgumentParser) -> None:
 def shifter_figure(found: Trial, seed: int) -> Figure:
     """The network of the trial that told most directions."""
     best = int(np.argmax(found.accuracy + found.features.mean(1)))
-    return network_figure({x: jnp.asarray(value[best]) for x, value in found.params.items()}, seed)
+    params = {x: jnp.asarray(value[best]) for x, value in found.params.items()}
+    test, keys = shifter(random.key(seed + 1), 200, WIDTH), random.split(random.key(seed), 2)
+    flat = jnp.full(LAYERS[0], 0.5)
+    before, _ = look_upwards(params, test.data, flat, keys[1])
+    return network_figure(params, test, look(params, test.data, keys[0]), before)
 
 
-def network_figure(params: Params, seed: int) -> Figure:
-    """Weights of a network, and a pattern whose lower states flip because of feedback."""
+def network_figure(params: Params, test: Shifter, after: Array, before: Array) -> Figure:
+    """Weights of a network, and a pattern whose lower states flip because of feedback.
+
+    :param after: the best states of new patterns, (num_data, 22).
+    :param before: those of the lower layer by itself, (num_data, 20).
+    """
     import matplotlib.pyplot as plt
 
     from inference.studies.figures import hinton, house_style
@@ -217,23 +241,20 @@ def network_figure(params: Params, seed: int) -> Figure:
             "A  lower units, by the top unit that turns them on (a row each) and how often it does",
             x=0.01, ha="left",
         )  # fmt: skip
-        _draw_flip(bottom, params, seed)
+        _draw_flip(bottom, params, test, np.asarray(after), np.asarray(before))
     return figure
 
 
-def _draw_flip(where: Any, params: Params, seed: int) -> None:
-    """The clearest of a hundred new patterns whose lower state changes when the top may speak."""
+def _draw_flip(
+    where: Any, params: Params, test: Shifter, after: np.ndarray, before: np.ndarray
+) -> None:
+    """The clearest of new patterns whose lower state changes when the top may speak."""
     from inference.studies.figures import GREY, PALETTE
 
-    test = shifter(random.key(seed + 1), 200, WIDTH)
-    keys = random.split(random.key(seed), 2)
-    after = np.asarray(look(params, test.data, keys[0]))
-    flat = jnp.full(LAYERS[0], 0.5)
-    before = np.asarray(look_upwards(params, test.data, flat, keys[1])[0])
-    chosen = _clearest(after, before, np.asarray(decidable(test.row)), np.asarray(test.row))
+    drawn = np.asarray(strengths(params["weights_1"])) > 0.5
+    chosen = _clearest(after, before, drawn, test)
     picture = np.asarray(test.data[chosen]).reshape(4, WIDTH)
     side = np.asarray(strengths(params["weights_2"])).argmax(0)
-    drawn = np.asarray(strengths(params["weights_1"])) > 0.5
 
     axes = where.subplots(1, 4, width_ratios=(1, 1, 1, 1.35))
     titles = ("B  the input", "C  without feedback", "D  with feedback")
@@ -276,30 +297,29 @@ def _square(x: float, y: float, size: float, colour: str, edge: str) -> Any:
     return Rectangle(corner, size, size, facecolor=colour, edgecolor=edge, linewidth=0.6)
 
 
-def _clearest(after: np.ndarray, before: np.ndarray, can: np.ndarray, row: np.ndarray) -> int:
+def _clearest(after: np.ndarray, before: np.ndarray, drawn: np.ndarray, test: Shifter) -> int:
     """A pattern of few bits in which units that were on by themselves are turned off."""
-    sure = can & (after[:, 0] != after[:, 1])
+    sure = np.asarray(decidable(test.row)) & (after[:, 0] != after[:, 1])
+    few = np.asarray(test.row).sum(1) <= 4
+    fits = ((after[:, 2:] @ drawn > 0) == (np.asarray(test.data) > 0)).all(1)  # no blend is on
     dropped = ((before == 1) & (after[:, 2:] == 0)).sum(1)
     gained = ((before == 0) & (after[:, 2:] == 1)).sum(1)
-    return int(np.argmax(np.where(sure & (row.sum(1) <= 4), dropped + gained, -1)))
+    return int(np.argmax(np.where(sure & few & fits, dropped + gained, -1)))
 
 
 def _chances(params: Params, pattern: Array, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """P(on) of each lower unit given all others: from its children alone, and with feedback."""
     seen = {"observed": Seen(pattern[None], None)}
     bits = {"layer_2": jnp.asarray(state[None, :2]), "layer_1": jnp.asarray(state[None, 2:])}
-    wiring = Wiring(
-        ("layer_2", "layer_1"), ("observed",), (("layer_2", "layer_1"), ("layer_1", "observed"))
-    )
+    wiring = Wiring(("layer_2", "layer_1"), ("observed",), (DOWN, ("layer_1", "observed")))
     leak = {"layer_2": params["leak_2"], "observed": params["leak_0"]}
     weights = {("layer_1", "observed"): params["weights_1"]}
-    down = ("layer_2", "layer_1")
     chances = []
     for base, feedback in (
         (jnp.full(LAYERS[0], jnp.log(2.0)), jnp.zeros_like(params["weights_2"])),
         (params["leak_1"], params["weights_2"]),
     ):
-        network = Network({**leak, "layer_1": base}, {**weights, down: feedback})
+        network = Network({**leak, "layer_1": base}, {**weights, DOWN: feedback})
         flip = flip_probabilities(wiring, network, bits, seen)["layer_1"][0]
         chances.append(np.asarray(jnp.where(bits["layer_1"][0] == 1, 1.0 - flip, flip)))
     return chances[0], chances[1]
