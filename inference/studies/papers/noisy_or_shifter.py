@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
+from inference.effort import once
 from inference.local import Params
 from inference.methods.gibbs_em import GibbsEM
 from inference.noisy_or import Network, Seen, Wiring, network_log_joint
@@ -312,6 +313,7 @@ def _chances(params: Params, pattern: Array, state: np.ndarray) -> tuple[np.ndar
     seen = {"observed": Seen(pattern[None], None)}
     bits = {"layer_2": jnp.asarray(state[None, :2]), "layer_1": jnp.asarray(state[None, 2:])}
     wiring = Wiring(("layer_2", "layer_1"), ("observed",), (DOWN, ("layer_1", "observed")))
+    flips = once(lambda network: flip_probabilities(wiring, network, bits, seen)["layer_1"][0])
     leak = {"layer_2": params["leak_2"], "observed": params["leak_0"]}
     weights = {("layer_1", "observed"): params["weights_1"]}
     chances = []
@@ -320,8 +322,8 @@ def _chances(params: Params, pattern: Array, state: np.ndarray) -> tuple[np.ndar
         (params["leak_1"], params["weights_2"]),
     ):
         network = Network({**leak, "layer_1": base}, {**weights, DOWN: feedback})
-        flip = flip_probabilities(wiring, network, bits, seen)["layer_1"][0]
-        chances.append(np.asarray(jnp.where(bits["layer_1"][0] == 1, 1.0 - flip, flip)))
+        flip = np.asarray(flips(network))
+        chances.append(np.where(state[2:] == 1, 1.0 - flip, flip))
     return chances[0], chances[1]
 
 
