@@ -3,7 +3,6 @@
 import itertools
 import json
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.infer
@@ -11,6 +10,7 @@ import pytest
 from jax import random
 from legible import assert_legible
 from numpyro.infer import NUTS
+from tools import fast_jit
 
 import ppl_models
 from inference.anatomy import inspect
@@ -24,7 +24,7 @@ from inference.studies.calibrate import METHODS, Bayesian, Calibration, Judged, 
 from inference.studies.calibrating import draw, lines, verdict
 from inference.studies.coverage import NUM_NODES, fit_many, shares
 from inference.studies.examples import MAKERS
-from inference.studies.trials import Trials, setting_of, simulate
+from inference.studies.trials import Trials, setting_of
 from inference.symmetry import Rotation, symmetries
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding, latent_trait
 
@@ -169,7 +169,7 @@ def test_bits_begin_where_the_parameters_put_them():
         NUTS(binary_sparse_coding, find_heuristic_step_size=False),
     )  # fmt: skip
     place = {"weights": weights, "noise": jnp.log(1.0), "sparsity": jnp.log(0.4 / 0.6)}
-    begin = jax.jit(lambda key: kernel.init(key, 0, place, (data,), kwargs).z["causes"])
+    begin = fast_jit(lambda key: kernel.init(key, 0, place, (data,), kwargs).z["causes"])
     np.testing.assert_array_equal(begin(random.key(2)), causes)
 
 
@@ -216,9 +216,8 @@ def judged(p_values, num_trials=40, **more):
     return Judged(each, together(list(p_values.values())), **numbers)
 
 
-@pytest.mark.parametrize("panels", [4, 9])
-def test_rank_plots_can_be_read(panels):
-    one = judged({f"weights_{i}, largest axis": 0.5 for i in range(panels)})
+def test_rank_plots_can_be_read():
+    one = judged({f"weights_{i}, largest axis": 0.5 for i in range(4)})
     setting = setting_of("bernoulli_product", {})
     trials = Trials("", bernoulli_product, {}, {}, np.zeros((40, 3, 2)), setting)
     figure = draw(Calibration(trials, dict.fromkeys(METHODS, one), {}, None))
@@ -239,14 +238,20 @@ def test_one_run_in_twenty_is_no_proof():
 
 
 def test_a_method_that_fails_or_diverges_says_so_and_the_others_go_on(monkeypatch):
+    rng = np.random.default_rng(0)
+    truth = rng.random((40, 1))
+    data = (rng.random((40, 30, 1)) < truth[:, None]).astype(float)
+
     def right(_, key, data, num_samples):
-        ones, rows = data.sum(1)[:, None], data.shape[1]
-        draws = random.beta(key, 1 + ones, 1 + rows - ones, (len(data), num_samples, 4))
-        return ManyDraws({"probs": draws}, jnp.zeros(draws.shape[:2], bool))
+        del key
+        ones = data.sum(1)[:, None]
+        draws = rng.beta(1 + ones, 31 - ones, (40, num_samples, 1))
+        return ManyDraws({"probs": draws}, np.zeros(draws.shape[:2], bool))
 
     def diverging(*args, **kwargs):
         found = right(*args, **kwargs)
-        return found._replace(params={"probs": found.params["probs"].at[3].set(jnp.nan)})
+        found.params["probs"][3] = np.nan
+        return found
 
     def failing(*_, **__):
         raise FloatingPointError("the ELBO\nis not finite")
@@ -255,7 +260,18 @@ def test_a_method_that_fails_or_diverges_says_so_and_the_others_go_on(monkeypatc
     monkeypatch.setattr(
         calibrate_module, "METHODS", {x: Bayesian(f, 1, lambda _: None) for x, f in runs.items()}
     )
-    trials = simulate("bernoulli_product", setting_of("bernoulli_product", {}), 40, random.key(0))
+    monkeypatch.setattr(
+        calibrate_module,
+        "scalars",
+        lambda *_: (
+            lambda params, _: {
+                "log likelihood": -params["probs"][:, 0],
+                "probs mean": params["probs"].mean(-1),
+            }
+        ),
+    )
+    setting = setting_of("bernoulli_product", {})
+    trials = Trials("", bernoulli_product, {}, {"probs": truth}, data, setting)
     found = calibrate_module.calibrate(trials, random.key(1))
     assert list(found.methods) == ["NUTS", "SVI low_rank"]
     said = "\n".join(lines(found))
