@@ -194,9 +194,7 @@ if small:
     program, methods = bernoulli_product, ["MAP"]
 with nullcontext() if small else processes(2) as pool:
     # No budget of seconds: what is said below must not depend on how busy the machine was.
-    race = compare(
-        program, table.values, methods, mask=table.mask, budget=None, num_draws=700, pool=pool
-    )
+    race = compare(program, table.values, methods, mask=table.mask, budget=None, pool=pool)
 race.table["columns"] = np.array(table.columns)
 page = render(race)
 Path("report.html").write_bytes(page)
