@@ -224,7 +224,7 @@ def test_closed_form_is_the_programs_reading(kind):
         )
         sums = gaussian_sums(columns, params, responses, mean, spread, jnp.ones(num_data))
         new = columns.advance(params, sums)
-        xi = program.variational(reader, params, arguments, mean, spread)
+        xi = program.variational(reader, params, arguments, sigma)
         bounded = bound_sites(model, xi)
         slope = jax.grad(lambda p: joint(bounded, p, sigma).mean(0).sum())(new)
         own = (
