@@ -2,8 +2,11 @@
 
 import json
 import multiprocessing
+import subprocess
+import sys
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -190,6 +193,39 @@ def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
             break
         time.sleep(0.1)
     assert not multiprocessing.active_children()
+
+
+KILLED = """
+import os, time
+from inference.studies.side_by_side import processes
+if __name__ == "__main__":
+    pool = processes(1)
+    print(pool.submit(os.getpid).result(), flush=True)
+    pool.submit(time.sleep, 3600)
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks up a process in /proc")
+def test_a_worker_ends_with_whoever_waits_for_it(tmp_path):
+    (tmp_path / "waits.py").write_text(KILLED)
+    waits = subprocess.Popen(
+        [sys.executable, tmp_path / "waits.py"], stdout=subprocess.PIPE, text=True
+    )
+    assert waits.stdout is not None
+    worker = Path(f"/proc/{waits.stdout.readline().strip()}")
+    assert worker.is_dir()
+    waits.kill()
+    waits.wait()
+    waits.stdout.close()
+    for _ in range(100):
+        try:
+            if ") Z " in (worker / "stat").read_text():  # ended, and nobody asked how
+                return
+        except OSError:
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker went on")
 
 
 def test_distances_are_from_a_sampler_with_its_own_error(compared):

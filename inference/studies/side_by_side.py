@@ -57,6 +57,15 @@ def _begin(places: Any, told: dict[str, Any]) -> None:
         os.sched_setaffinity(0, mine)
     for name, value in told.items():
         jax.config.update(name, value)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Whoever waits for us may be killed: then nobody is left to end us."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _awake() -> None:
