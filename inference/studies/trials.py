@@ -38,7 +38,7 @@ class Trials(NamedTuple):
 
 
 def _settings() -> dict[str, Setting]:
-    """Where the public programs are tried: NUTS is to be done with a hundred in half a minute.
+    """Where the public programs are tried: NUTS is to be done with a hundred in a minute or two.
 
     The programs' own priors are weak. Most of their draws are data sets that say little (bits all
     equal) or that no sampler gets through (noise near nought).

@@ -1,6 +1,6 @@
 """Noisy-OR networks: the shifter problem of Lewicki & Sejnowski (1996), and what feedback does.
 
-`latentbits reproduce noisyor-shifter` (20 trials, seed 0; measured on one H200, 85 s), and with
+`latentbits reproduce noisyor-shifter` (20 trials, seed 0; measured on one H200, 46 s), and with
 ``--recipe paper``; medians over trials, on new patterns whose direction can be told (94 %):
 
 =============================================  =========  ========
