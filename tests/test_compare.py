@@ -195,32 +195,38 @@ def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
     assert not multiprocessing.active_children()
 
 
-KILLED = """
-import os, time
-from inference.studies.side_by_side import processes
-if __name__ == "__main__":
-    pool = processes(1)
-    print(pool.submit(os.getpid).result(), flush=True)
-    pool.submit(time.sleep, 3600)
+WAITS = """
+import multiprocessing, time
+from inference.studies.side_by_side import _begin
+
+def work(places, busy):
+    _begin(places, {})
+    busy.set()
     time.sleep(3600)
+
+context = multiprocessing.get_context("fork")
+places, busy = context.SimpleQueue(), context.Event()
+places.put([])
+worker = context.Process(target=work, args=(places, busy))
+worker.start()
+busy.wait()
+print(worker.pid, flush=True)
+time.sleep(3600)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks up a process in /proc")
-def test_a_worker_ends_with_whoever_waits_for_it(tmp_path):
-    (tmp_path / "waits.py").write_text(KILLED)
-    waits = subprocess.Popen(
-        [sys.executable, tmp_path / "waits.py"], stdout=subprocess.PIPE, text=True
-    )
+def test_a_worker_ends_with_whoever_waits_for_it():
+    waits = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
     assert waits.stdout is not None
-    worker = Path(f"/proc/{waits.stdout.readline().strip()}")
-    assert worker.is_dir()
+    worker = Path(f"/proc/{waits.stdout.readline().strip()}/stat")
+    assert worker.is_file()
     waits.kill()
     waits.wait()
     waits.stdout.close()
     for _ in range(100):
         try:
-            if ") Z " in (worker / "stat").read_text():  # ended, and nobody asked how
+            if ") Z " in worker.read_text():  # ended, and nobody asked how
                 return
         except OSError:
             return

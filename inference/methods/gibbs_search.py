@@ -57,7 +57,7 @@ class GibbsSearch(Algorithm):
     >>> from ppl_models import noisy_or_network
     >>> from ppl_models.data import lines
     >>> search = GibbsSearch(GibbsEM(noisy_or_network), population=3, rounds=2, epochs=1)
-    >>> result = search.run(random.key(0), 4, lines(random.key(1), 200).data, layers=(4, 2))
+    >>> result = search.run(random.key(0), 2, lines(random.key(1), 200).data, layers=(4,))
     >>> result.params["weights_1"].shape, result.state.scores.shape
     ((4, 25), (3,))
     """
