@@ -220,7 +220,7 @@ if small:  # a network drawn by hand: 16 local shifts, two directions
         "leak_2": jnp.full(2, 0.7),
     }  # fmt: skip
 else:
-    network = search(shifter(random.key(6), 1000).data, shifts.LAYERS, rounds=8)
+    network = search(shifter(random.key(6), 600).data, shifts.LAYERS, rounds=8)
 fresh = shifter(random.key(7), 200 if small else 1000)
 after = shifts.look(network, fresh.data, random.key(8))
 before, above = after[:, 2:], after
