@@ -206,7 +206,7 @@ class GibbsEM(Algorithm):
             def one(key: Array) -> tuple[Array, Array, Array]:
                 def again(i: Array, carry: tuple) -> tuple:
                     bits, total, best, value = carry
-                    power = jnp.minimum(i / max(annealing, 1), 1.0)
+                    power = jnp.minimum(i / annealing, 1.0) if annealing else 1.0
                     bits, _ = draw(random.fold_in(key, i), bits, power)
                     here = jnp.where(i < annealing, -jnp.inf, score(bits, 1.0))
                     best = jnp.where((here > value)[:, None], bits, best)
