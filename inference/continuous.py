@@ -29,8 +29,8 @@ from inference.reader import check_data
 from inference.rows import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
 
 CHUNK_FLOATS = {"cpu": 1 << 21}
-"""8 MiB in float32: fits a cache, whatever the number of rows. Elsewhere 128 MiB: on a GPU small
-chunks leave most of it idle, and quadrature takes twice as long."""
+"""8 MiB in float32: fits a cache, whatever the number of rows. Elsewhere 128 MiB: small chunks
+leave most of a GPU idle."""
 
 
 class FactorReader(NamedTuple):

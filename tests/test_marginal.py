@@ -9,6 +9,7 @@ import numpy as np
 import oracle
 import pytest
 from jax import random
+from jax.scipy.special import logsumexp
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, init_to_value, log_likelihood
 from numpyro.infer.autoguide import AutoDelta
@@ -206,9 +207,19 @@ def test_mixture_summed_out_has_no_discrete_site():
 
 
 def test_bits_alike_in_all_rows_are_one_product():
-    """Equal to every row and state by itself, where a state rules a bit out as well."""
+    """Equal to every row and state by itself, where a state rules a bit out as well, slopes too."""
     inputs = jnp.array([[0.0, 0.3, 2.0], [0.0, 0.0, 0.5], [1.0, 4.0, 0.1]])[:, None]
     value = jnp.array([[0, 1, 1], [1, 0, 1], [0, 0, 0], [1, 1, 0]])
-    every = NoisyOr(inputs).log_prob(value).sum(-1)
-    near(np.exp(_all_pairs(NoisyOr(inputs), value)), np.exp(every), 1e-6)
+
+    def of_states(log_joint):
+        def total(inputs):
+            table = log_joint(NoisyOr(inputs))
+            return logsumexp(table, axis=0).sum(), table
+
+        return fast_jit(jax.value_and_grad(total, has_aux=True))(inputs)
+
+    (_, every), slope = of_states(lambda fn: fn.log_prob(value).sum(-1))
+    (_, found), by_product = of_states(lambda fn: _all_pairs(fn, value))
+    near(np.exp(found), np.exp(every), 1e-6)
     assert np.isneginf(every).sum() == 5
+    near(by_product, slope)

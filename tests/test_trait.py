@@ -473,7 +473,7 @@ def test_canonical_form_changes_nothing_but_the_axes():
 @in_double
 def test_standard_errors_are_those_of_the_oracles_hessian():
     rng = np.random.default_rng(0)
-    data = (rng.random((20, 3)) < [0.3, 0.6, 0.5]).astype(float)
+    data = (rng.random((40, 3)) < [0.3, 0.6, 0.5]).astype(float)
     params = {"weights": np.array([[0.9, -0.5, 0.7]]), "bias": np.array([-0.6, 0.3, 0.1])}
     nodes, log_weights = oracle.gauss_hermite(1, 24)
 

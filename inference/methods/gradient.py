@@ -27,9 +27,8 @@ from inference.partition import Causes, normalizer, truncated
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 LARGEST = 2.0
 """No element of (3.5), the difference of two means of ±1, is larger, so that the paper's machine
-never meets this bound. In other programs gradients have any size: on the bars of
-`latentbits compare binary_sparse_coding` that of the noise threw it to e¹⁶ in one step, with
-momentum to e⁷⁵ in ten."""
+never meets this bound. In other programs gradients have any size, and a noise that begins far too
+small is thrown so far that the climb is lost."""
 
 
 class GradientState(NamedTuple):
