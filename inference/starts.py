@@ -16,15 +16,21 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax, random
+from numpyro.infer import init_to_uniform
 from numpyro.infer.util import initialize_model
 
 from inference.anatomy import Anatomy
 from inference.handlers import marginal
 from inference.local import Params
 
-NUM_CLIMBS = 8
+NUM_CLIMBS = 24
+"""On a noisy-OR network of four lines one climb in five finds the top."""
 NUM_STEPS = 150
-STEP_SIZE = 0.1
+STEP_SIZE = 0.6
+"""Of Adam, at first: a sixth of it leaves most climbs half-way."""
+RADIUS = 0.5
+"""Of the box about nought where climbs begin, unconstrained: from one as wide as NumPyro's own, 2,
+fewer find the top, on each of the public programs with hidden bits."""
 
 
 def differentiable(model: Callable, anatomy: Anatomy) -> Callable:
@@ -54,8 +60,8 @@ def good_start(
 
     def start(key: Array) -> Params:
         info = initialize_model(
-            random.split(key, NUM_CLIMBS), program, model_args=args, model_kwargs=kwargs,
-            validate_grad=False,
+            random.split(key, NUM_CLIMBS), program, init_strategy=init_to_uniform(radius=RADIUS),
+            model_args=args, model_kwargs=kwargs, validate_grad=False,
         )  # fmt: skip
         slope = jax.value_and_grad(info.potential_fn)
 

@@ -72,11 +72,11 @@ def _few_items(rng: np.random.Generator) -> Made:
     return {**sizes, "prior_weights": dist.Normal(0.0, 1.5)}, truth, words, shape
 
 
-def _lines() -> np.ndarray:
-    """The outer rows and columns of a 3×3 grid, (4, 9)."""
+def _lines(side: int = 3) -> np.ndarray:
+    """The outer rows and columns of a grid, (4, side²)."""
     from ppl_models.data.strokes import stroke_masks
 
-    return stroke_masks(3)[[0, 2, 3, 5]]
+    return stroke_masks(side)[[0, side - 1, side, 2 * side - 1]]
 
 
 def _bars(rng: np.random.Generator) -> Made:
@@ -111,15 +111,15 @@ def _coins(rng: np.random.Generator) -> Made:
 def _strokes(rng: np.random.Generator) -> Made:
     del rng
     truth = {
-        "weights_1": 3.0 * _lines(),
-        "leak_0": np.full(9, 0.02),
+        "weights_1": 3.0 * _lines(4),
+        "leak_0": np.full(16, 0.02),
         "leak_1": np.array([0.3, 0.5, 0.5, 0.7]),
     }
     return (
         {"layers": (4,)},
         truth,
-        "four lines on a 3×3 grid, more or less often",
-        (3, 3),
+        "four lines on a 4×4 grid, more or less often",
+        (4, 4),
     )
 
 
