@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array, lax, random
@@ -101,7 +100,7 @@ def svi(
         raise FloatingPointError(f"the ELBO is not finite after {done} steps")
 
     few, count = (1, 1) if guide == "map" else (num_samples // 5, num_samples)
-    looks = jax.tree.map(lambda *x: jnp.stack(x), *seen)
+    looks = jax.tree.map(lambda *x: np.stack(x), *seen)  # JAX would compile it
     snapshots = once(
         lambda looks: lax.map(lambda p: _parameters(chosen, anatomy, key_draw, p, few), looks)
     )(looks)

@@ -239,7 +239,8 @@ def test_distances_are_from_a_sampler_with_its_own_error(compared):
     found, kept = compared
     if found.rows["NUTS"]["ess_bulk"] < 400:  # too short to be trusted: then nobody is
         assert found.about["reference"].startswith("No sampler passed")
-    rows = {x: dict(found.rows[x], ess_bulk=900.0, rhat=1.0, rhat_parameters=1.0) for x in kept}
+    passes = {"ess_bulk": 900.0, "rhat": 1.0, "rhat_parameters": 1.0, "divergences": 0}
+    rows = {x: found.rows[x] | passes for x in kept}
     chief = of_the_run(rows, {x: kept[x] for x in ("NUTS",)}, Reference("The long chain broke."))
     refer(rows, kept, chief)
     assert chief.words.startswith("The long chain broke. Distances are from NUTS")

@@ -17,7 +17,7 @@ from inference.anatomy import ProgramError, inspect
 from inference.evidence import likelihood
 from inference.prediction import ask
 from inference.rows import Arguments
-from inference.studies.contenders import Contender, Limits, chosen, contenders
+from inference.studies.contenders import QUICK, Contender, Limits, chosen, contenders
 from inference.studies.judge import Field, Judged, judge
 from inference.studies.reference import Reference, long_chain, of_the_run, refer
 from inference.studies.side_by_side import Task, as_done, portable, shared
@@ -233,9 +233,10 @@ def _side_by_side(
     keys: list[Any],
     limits: Limits,
 ) -> Iterator[tuple[str, Ended]]:
-    """The same in other processes, samplers first: what takes longest must not begin last."""
+    """The same in other processes. What takes longest must not begin last."""
     name = secrets.token_hex()
-    longest = sorted(zip(picked, keys, strict=True), key=lambda x: x[0].kind != "sampler")
+    order = lambda x: (x[0].kind != "sampler", x[0].name in QUICK)  # noqa: E731
+    longest = sorted(zip(picked, keys, strict=True), key=order)
     tasks = {
         one.name: Task(
             _elsewhere, (name, setup, one.name, np.asarray(random.key_data(key)), limits)

@@ -62,6 +62,9 @@ SINGLE = {"MomentInversion", "ProjectionPursuit", "SplittingEM", "GibbsEM", "Gib
 STAGED = {"SplittingEM", "GibbsEM", "GibbsSearch"}
 """Methods that go by stages: within one the loss may stand still, and that is not the end."""
 
+QUICK = {"MomentInversion", "MonteCarloEM", "GibbsEM", "GibbsSearch", "ExactGradient", "MAP"}
+"""Methods that are compiled and done in a few seconds on a small table."""
+
 
 def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
     """Those that apply, by name, and why the others do not."""

@@ -48,11 +48,16 @@ def _draw(name: str, sizes: dict, truth: dict, num_data: int) -> np.ndarray:
     from numpyro.handlers import seed, substitute
 
     import ppl_models
+    from inference.effort import once
 
-    program = substitute(seed(getattr(ppl_models, name), random.key(1)), data=truth)
     first = next(value for site, value in truth.items() if site in COLUMNS)
     columns = {} if name == "mixed_trait" else {"num_features": first.shape[-1]}
-    return np.asarray(program(num_data=num_data, **columns, **sizes), np.float32)
+
+    def draw(truth: dict) -> Any:
+        program = substitute(seed(getattr(ppl_models, name), random.key(1)), data=truth)
+        return program(num_data=num_data, **columns, **sizes)
+
+    return np.asarray(once(draw)(truth), np.float32)
 
 
 COLUMNS = ("weights", "probs", "weights_1")

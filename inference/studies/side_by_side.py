@@ -69,6 +69,7 @@ def _end_with_parent() -> None:
 
 
 def _awake() -> None:
+    import inference.studies.arviz
     import inference.studies.compare  # noqa: F401
 
 
