@@ -17,8 +17,10 @@ import jax
 LEVEL = "xla_backend_optimization_level"
 EMITTERS = "xla_cpu_use_fusion_emitters"
 """XLA's newer way to write a fused loop: it takes twice as long to compile, and saves a tenth."""
-LAST_WITH_EMITTERS = 0, 10
-"""The last JAX that has the switch: a later one would end the process."""
+SPLIT = "xla_cpu_parallel_codegen_split_count"
+"""Pieces of a program that are compiled at once: on one core they cost, and gain nothing."""
+LAST_WITH_BOTH = 0, 10
+"""The last JAX that is known to have both switches: one without would end the process."""
 
 
 @cache
@@ -50,6 +52,6 @@ def hurry() -> None:
     if LEVEL in flags:
         return
     more = f"--{LEVEL}=1"
-    if jax.__version_info__[:2] <= LAST_WITH_EMITTERS:
-        more += f" --{EMITTERS}=false"
+    if jax.__version_info__[:2] <= LAST_WITH_BOTH:
+        more += f" --{EMITTERS}=false --{SPLIT}=1"
     os.environ["XLA_FLAGS"] = f"{flags} {more}".strip()
