@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, lax, random
-from jax.custom_derivatives import SymbolicZero
 from jax.scipy.special import erfc
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
@@ -28,30 +27,6 @@ from numpyro.distributions.util import log1mexp, promote_shapes, validate_sample
 from numpyro.util import is_prng_key
 
 from ppl_models.state_sums import MAX_CAUSES, draw_states, gibbs_states, log_normalizer
-
-
-@jax.custom_jvp
-def _between(value: Array, log_one: Array, log_zero: Array) -> Array:
-    """``value * log_one + (1 - value) * log_zero``, where zero times -inf is zero."""
-    one = jnp.where(value != 0, log_one, 0.0)
-    return value * one + (1 - value) * jnp.where(value != 1, log_zero, 0.0)
-
-
-@partial(_between.defjvp, symbolic_zeros=True)
-def _slopes_between(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    value, log_one, log_zero = primals
-    change, change_one, change_zero = tangents
-    found = _between(*primals)
-    total = jnp.zeros_like(found)
-    # To look for infinities takes longer than all the rest: only where a bit itself is moved.
-    if not isinstance(change, SymbolicZero):
-        lowest = jnp.finfo(found.dtype).min
-        total += change * (jnp.maximum(log_one, lowest) - jnp.maximum(log_zero, lowest))
-    if not isinstance(change_one, SymbolicZero):
-        total += value * change_one
-    if not isinstance(change_zero, SymbolicZero):
-        total += (1 - value) * change_zero
-    return found, total
 
 
 class _Bit(dist.Distribution):
@@ -73,7 +48,13 @@ class _Bit(dist.Distribution):
     @validate_sample
     def log_prob(self, value: ArrayLike) -> Array:
         log_one, log_zero = self._log_probs()
-        return _between(jnp.asarray(value, log_one.dtype), log_one, log_zero)
+        # Zero times -inf is NaN; zero times the lowest finite number is zero.
+        lowest = jnp.finfo(log_one.dtype).min
+        linear = value * jnp.maximum(log_one, lowest) + (1 - value) * jnp.maximum(log_zero, lowest)
+        impossible = ((value != 0) & jnp.isneginf(log_one)) | (
+            (value != 1) & jnp.isneginf(log_zero)
+        )
+        return jnp.where(impossible, -jnp.inf, linear)
 
     @property
     def mean(self) -> Array:
