@@ -24,7 +24,7 @@ from inference.handlers import marginal
 from inference.local import Params
 
 NUM_CLIMBS = 24
-"""On a noisy-OR network of four lines one climb in five finds the top."""
+"""On a noisy-OR network most climbs end in a lesser mode, where chains would stay."""
 NUM_STEPS = 150
 STEP_SIZE = 0.6
 """Of Adam, at first: a sixth of it leaves most climbs half-way."""

@@ -75,6 +75,22 @@ def test_the_headline_names_the_winner_and_by_how_much():
     assert headline({"failed": {"reason": "failed: no"}}) == "No method finished."
 
 
+def test_nobody_in_doubt_wins_but_for_want_of_others():
+    scores = {x: [-2.0, -3.0] for x in ("ours", "hasty", "theirs")}
+    seconds = {"ours": 4.0, "hasty": 0.5, "theirs": 2.0}
+    paths = {x: (np.array([-2.5]), np.array([s])) for x, s in seconds.items()}
+    bad = {"bespoke": False, "pareto_k": 1.2}
+    rows = settled(scores, paths, theirs={"bespoke": False}, hasty=bad)
+    assert headline(rows) == (
+        "Generic inference wins here: theirs comes within 0.01 nats a row of the best 2 times as "
+        "fast as ours, the first bespoke method to do so. hasty was sooner, but is not to be "
+        "trusted."
+    )
+    rows = settled(scores, paths, theirs=bad, hasty=bad)
+    assert headline(rows).endswith("8 times as fast as ours, the first bespoke method to do so. "
+                                   "hasty is not to be trusted, though.")  # fmt: skip
+
+
 def test_the_headline_says_who_is_no_worse_within_errors():
     """One side alone comes near; of the other, two differ from it by chance alone."""
     best = np.array([-1.0, -2.0, -3.0, -4.0])

@@ -225,7 +225,8 @@ STYLE = """
 html { -webkit-text-size-adjust: 100%; }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 76rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; }
+h1 { font-size: min(1.5rem, 5.4vw); line-height: 1.25; }
+h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; }
 .lead { font-size: 1.15rem; }
 a { color: var(--link); text-decoration-thickness: 1px; text-underline-offset: .15em; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }

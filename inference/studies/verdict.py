@@ -110,23 +110,27 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
     for name, row in good.items():
         if row["seconds_to_best"] is not None:
             sides[row["bespoke"]].append(name)
+    # Whoever fails its own checks wins nothing, unless its side has nobody else.
+    sound = {side: [x for x in names if not doubts(good[x])] for side, names in sides.items()}
     fastest = {
-        side: min(names, key=lambda x: good[x]["seconds_to_best"])
+        side: min(sound[side] or names, key=lambda x: good[x]["seconds_to_best"])
         for side, names in sides.items()
         if names
     }
     if True in fastest and False in fastest:
         ours, theirs = fastest[True], fastest[False]
         ratio = good[theirs]["seconds_to_best"] / max(good[ours]["seconds_to_best"], 1e-9)
+        aside = "".join(_not_trusted(good, sides[side], fastest[side]) for side in (True, False))
         if ratio >= 1:
             return (
                 f"Bespoke inference wins here: {ours} comes within {CLOSE} nats a row of "
                 f"the best {_times(ratio)} times as fast as {theirs}, the first generic method to "
-                "do so."
+                f"do so.{aside}"
             )
         return (
             f"Generic inference wins here: {theirs} comes within {CLOSE} nats a row of the best "
             f"{_times(1 / ratio)} times as fast as {ours}, the first bespoke method to do so."
+            f"{aside}"
         )
     for side, words in ((True, "bespoke"), (False, "generic")):
         if side in fastest:
@@ -139,6 +143,14 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
                 f"{name}{doubt}.{_no_worse(rows, not side)}"
             )
     return "No method finished."
+
+
+def _not_trusted(good: dict[str, dict[str, Any]], names: list[str], chosen: str) -> str:
+    """What is to be said of one side's doubtful methods, beside the one that stands for it."""
+    if doubts(good[chosen]):
+        return f" {chosen} is not to be trusted, though."
+    first = min(names, key=lambda x: good[x]["seconds_to_best"])
+    return "" if first == chosen else f" {first} was sooner, but is not to be trusted."
 
 
 def _no_worse(rows: dict[str, dict[str, Any]], side: bool) -> str:
