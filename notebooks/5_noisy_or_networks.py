@@ -251,7 +251,7 @@ print(f"direction told with feedback {told(after):.3f}, without {told(above):.3f
 # ## Bespoke against NUTS and SVI
 #
 # Neither NUTS nor SVI can touch bits; `marginal` sums them out first, which a small network allows
-# (lines on a grid of 3 × 3, one layer of four units). `BinaryGibbs` needs no sum: it samples
+# (lines on a grid of 4 × 4, one layer of four units). `BinaryGibbs` needs no sum: it samples
 # the bits by (7) and leaves the weights to a block of NUTS, within NumPyro's own `Gibbs`.
 
 # %%

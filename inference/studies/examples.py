@@ -1,7 +1,7 @@
 """A small data set for every public program, with its truth: what a comparison runs on by default.
 
 Each is drawn from the program itself at stated parameters, so that the truth is the program's own;
-small enough that all methods, NUTS among them, are done in one to two minutes on two cores, most of
+small enough that all methods, NUTS among them, are done in about a minute on two cores, most of
 which is compiling (README has the times). Where the program's own prior is too wide for that, the
 example has a narrower one, which the report shows.
 """
