@@ -240,7 +240,7 @@ import_arviz().summary(data["NUTS"], var_names=var_names)
 # - Structure can be read off: the quadratic form that makes this fast was derived by nobody.
 # - Truncation with its correction finds the right parameters although it misses much of the
 #   posterior, up to a point. Ask how much was missed.
-# - EM from a few starts gets to within two standard errors of NUTS in a hundredth of its time. NUTS
+# - EM from a few starts gets to within two standard errors of NUTS in a fiftieth of its time. NUTS
 #   alone says how sure the parameters are, and passes its checks because its chains begin at the
 #   best of several climbs (`inference/starts.py`): the posterior has optima that hold chains for
 #   ever.
