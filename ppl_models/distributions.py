@@ -169,7 +169,7 @@ def _log_normal_cdf(x: Array) -> Array:
     at = _tail(x)
     share = jnp.where(at.far, (1 - at.less) / (-at.x * math.sqrt(2 * math.pi)), at.near)
     value = jnp.log(share) - jnp.where(at.far, at.x**2 / 2, 0.0)
-    return jnp.where(x < -math.sqrt(float(jnp.finfo(x.dtype).max)), -jnp.inf, value)
+    return jnp.where(x <= -math.sqrt(float(jnp.finfo(x.dtype).max)), -jnp.inf, value)
 
 
 @_log_normal_cdf.defjvp
