@@ -6,7 +6,6 @@ Read in this order: `handlers` (what a reading is), `anatomy` and `local` (what 
 
 from inference.algorithm import Algorithm, DivergedError, RunResult
 from inference.anatomy import Anatomy, ProgramError, inspect
-from inference.annealed import anneal, log_mean
 from inference.cells import count_cells, entropy, enumerate_cells
 from inference.checkpoint import CheckpointError
 from inference.continuous import FactorPosterior
@@ -30,6 +29,7 @@ from inference.methods.quadrature import QuadratureEM
 from inference.methods.splitting import SplittingEM
 from inference.methods.stepwise import StepwiseEM
 from inference.methods.truncated import Cut, TruncatedEM
+from inference.numerics.annealed import anneal, log_mean
 from inference.partition import annealed, normalizer, truncated
 from inference.persistent import Persistent
 from inference.probit import morph

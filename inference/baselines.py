@@ -20,8 +20,8 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.arguments import check_data
-from inference.effort import once
 from inference.local import Params
+from inference.numerics.compiling import once
 from inference.starts import differentiable, good_start
 
 SNAPSHOTS = 50

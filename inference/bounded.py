@@ -22,9 +22,7 @@ from numpyro import handlers
 from inference.anatomy import Anatomy, ProgramError, inspect, run_abstractly
 from inference.bounds import unmasked
 from inference.continuous import FactorReader
-from inference.effort import once
 from inference.expectation import Expectation
-from inference.gaussian import invert, root
 from inference.gradient import gradient_step
 from inference.handlers import quadratic_bound, states
 from inference.local import (
@@ -36,6 +34,8 @@ from inference.local import (
     prior_draw,
     row_function,
 )
+from inference.numerics.compiling import once
+from inference.numerics.gaussian import invert, root
 from inference.rows import Arguments, Rows
 
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from inference.bounds import curvature
-from inference.gaussian import invert, with_one
 from inference.levels import first, log_sum, softmax
 from inference.local import Params
+from inference.numerics.gaussian import invert, with_one
 from inference.regressions import Regressions, Responses, Sums
 from inference.rows import over_rows
 

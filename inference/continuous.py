@@ -23,8 +23,8 @@ from jax import Array, lax, random
 from jax.scipy.special import logsumexp, ndtri
 
 from inference.anatomy import Anatomy, ProgramError, inspect
-from inference.gaussian import invert, log_normal, root
 from inference.local import Params, Structure, hessians, linear_part, log_joint, row_function
+from inference.numerics.gaussian import invert, log_normal, root
 from inference.reader import check_data
 from inference.rows import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
 

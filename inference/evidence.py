@@ -28,7 +28,6 @@ from jax import Array, random
 from jax.scipy.special import logsumexp
 
 from inference.anatomy import Anatomy, ProgramError, inspect
-from inference.annealed import log_mean
 from inference.continuous import (
     FactorReader,
     Rule,
@@ -40,10 +39,11 @@ from inference.continuous import (
     not_continuous,
     width,
 )
-from inference.gaussian import log_normal
 from inference.handlers import marginal
 from inference.local import Params, Structure, log_joint
 from inference.methods.em import EM
+from inference.numerics.annealed import log_mean
+from inference.numerics.gaussian import log_normal
 from inference.reader import Reader, check_data, open_program
 from inference.rows import Arguments, Rows, map_over_chunks, rows_of
 

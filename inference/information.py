@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from inference.acceleration import chart
 from inference.continuous import (
     FactorReader,
     Rule,
@@ -25,6 +24,7 @@ from inference.continuous import (
 )
 from inference.factor_em import maps_of, rotates
 from inference.local import Params
+from inference.numerics.acceleration import chart
 from inference.rows import Arguments, Rows, compiled, map_over_chunks, sum_over_chunks
 
 

@@ -23,7 +23,6 @@ import numpy as np
 from jax import Array, random
 from numpyro.distributions.distribution import validation_enabled
 
-from inference.effort import once
 from inference.local import (
     Params,
     Structure,
@@ -33,6 +32,7 @@ from inference.local import (
     row_function,
     stand_in,
 )
+from inference.numerics.compiling import once
 from inference.reader import Reader
 from inference.rows import Arguments, Rows
 

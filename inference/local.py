@@ -27,8 +27,8 @@ from numpyro.infer import init_to_uniform
 
 from inference.anatomy import Anatomy, ProgramError, explained, inspect
 from inference.bounds import unmasked
-from inference.effort import once
 from inference.handlers import scale_ratio, states
+from inference.numerics.compiling import once
 from inference.rows import Arguments, Rows
 
 Params = dict[str, Array]

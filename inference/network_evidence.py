@@ -5,7 +5,8 @@ whose p(s) is one over the layer above that. With a table of it, the log joints 
 states of the lowest layer are one matrix product, since log p(y | s) is linear in the bits of y.
 
 Annealed: importance sampling from the prior to the posterior of the bits, by Gibbs sampling in
-between (`inference.annealed`), for any program with binary latents; it comes with a standard error.
+between (`inference.numerics.annealed`), for any program with binary latents; it comes with a
+standard error.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from jax import Array, lax, random
 from jax.scipy.special import logsumexp
 
 from inference.anatomy import ProgramError
-from inference.annealed import LogMean, anneal, log_mean
 from inference.flips import open_bits
 from inference.local import Params
 from inference.noisy_or import Network, Seen, Wiring, exact_product, read_network, read_seen
+from inference.numerics.annealed import LogMean, anneal, log_mean
 from inference.rows import Arguments, map_over_chunks, rows_of
 from ppl_models.distributions import NoisyOr
 

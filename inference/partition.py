@@ -29,9 +29,9 @@ from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
 from inference.anatomy import ProgramError
-from inference.annealed import LogMean, anneal, log_mean
 from inference.bounds import map_base
 from inference.local import Params
+from inference.numerics.annealed import LogMean, anneal, log_mean
 from inference.states import AtMost
 from ppl_models.distributions import CombinationCauses, RealCombinationCauses
 from ppl_models.state_sums import log_partial_sum

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.gaussian import with_one
 from inference.levels import first, log_sum
 from inference.local import Params
+from inference.numerics.gaussian import with_one
 from inference.regressions import Regressions, Responses, Sums
 from inference.rows import over_rows
 

@@ -21,8 +21,8 @@ from inference.continuous import (
     weigh,
     width,
 )
-from inference.gaussian import log_normal
 from inference.local import Params, hessians, row_function
+from inference.numerics.gaussian import log_normal
 from inference.rows import Arguments, Rows, compiled, map_over_chunks
 from ppl_models import clipped_gaussian
 

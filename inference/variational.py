@@ -22,8 +22,8 @@ from numpyro.infer.util import log_density
 from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.arguments import check_data
 from inference.baselines import SNAPSHOTS, Budget, Draws
-from inference.effort import once
 from inference.local import Params
+from inference.numerics.compiling import once
 from inference.starts import differentiable
 
 GUIDES: dict[str, Callable] = {

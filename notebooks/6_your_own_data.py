@@ -28,7 +28,7 @@ from numpyro.infer import Predictive
 from inference import QuadratureEM, standard_errors
 from inference.baselines import nuts
 from inference.cli import main as latentbits
-from inference.effort import hurry
+from inference.numerics.compiling import hurry
 from inference.prediction import cell_probabilities, reliability
 from inference.studies.compare import compare
 from inference.studies.given import find_program

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import random
 
-from inference.annealed import anneal, log_mean
+from inference.numerics.annealed import anneal, log_mean
 
 
 def test_likelihood_of_every_datum_at_once():

@@ -18,7 +18,6 @@ from inference import (
     ProgramError,
     ProjectionPursuit,
     Structure,
-    annealed,
     keep_best,
     marginal,
     truncated,
@@ -26,6 +25,7 @@ from inference import (
 from inference.linear import linear_form
 from inference.methods.contrastive import sweeps
 from inference.methods.pursuit import found
+from inference.numerics import annealed
 from inference.partition import causes_of
 from ppl_models import (
     bernoulli_mixture,

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.acceleration import Visit
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy
 from inference.bounded import Bounded, bounded_program
@@ -36,6 +35,7 @@ from inference.factor_em import (
     start_params,
 )
 from inference.local import Params
+from inference.numerics.acceleration import Visit
 from inference.regressions import Regressions, regressions_of
 from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
 
@@ -57,7 +57,7 @@ class BoundEM(Algorithm):
     :param model: a program with Gaussian latents in its data plate, of any number, whose observed
         sites are Bernoulli, categorical, or Gaussian with a linear mean.
     :param tighten: rounds of (6) to (8) in a step; the paper finds two to be enough.
-    :param accelerate: Anderson steps with a safeguard: see `inference.acceleration`.
+    :param accelerate: Anderson steps with a safeguard: see `inference.numerics.acceleration`.
     :param prior: maximise the posterior of the parameters instead of the likelihood.
     :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.
     :param remember: keep each row's posterior for the next step to start from. Without, memory does

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from inference.acceleration import Visit
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy
 from inference.continuous import (
@@ -39,9 +38,10 @@ from inference.factor_em import (
     rotates,
     start_params,
 )
-from inference.gaussian import log_normal
 from inference.gradient import gradient_step
 from inference.local import Params
+from inference.numerics.acceleration import Visit
+from inference.numerics.gaussian import log_normal
 from inference.point_regressions import natural_form, shared_log_likelihood, shared_sums
 from inference.regressions import Regressions, regressions_of
 from inference.rows import Arguments, Rows, map_over_chunks, over_rows, sum_over_chunks
@@ -61,7 +61,7 @@ class MonteCarloEM(Algorithm):
     :param num_draws: L.
     :param quasi: Halton points, shifted at random, in place of independent draws.
     :param regression_steps: rounds of re-weighted least squares in an M-step.
-    :param accelerate: Anderson steps with a safeguard: see `inference.acceleration`.
+    :param accelerate: Anderson steps with a safeguard: see `inference.numerics.acceleration`.
 
     The others as for `QuadratureEM`.
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from inference.acceleration import Visit
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy
 from inference.continuous import (
@@ -39,9 +38,10 @@ from inference.factor_em import (
     rotates,
     start_params,
 )
-from inference.gaussian import log_normal
 from inference.gradient import gradient_step
 from inference.local import Params
+from inference.numerics.acceleration import Visit
+from inference.numerics.gaussian import log_normal
 from inference.point_regressions import point_log_likelihood, point_sums
 from inference.regressions import regressions_of
 from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
@@ -62,7 +62,7 @@ class QuadratureEM(Algorithm):
 
     :param model: any program with continuous latents inside its data plate, at most 3 a datum.
     :param num_nodes: nodes a dimension; by default 41, 21, 11 in 1, 2, 3 dimensions.
-    :param accelerate: Anderson steps with a safeguard: see `inference.acceleration`.
+    :param accelerate: Anderson steps with a safeguard: see `inference.numerics.acceleration`.
     :param prior: maximise the posterior of the parameters instead of the likelihood.
     :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.
     :param mode_steps: Newton steps towards the modes in each update; they are kept between updates.

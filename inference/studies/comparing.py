@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inference.effort import hurry
+from inference.numerics.compiling import hurry
 from inference.studies.given import Given, add_options, find_program, open_given
 from inference.studies.output import as_json, check_folder, versions, write_whole
 from inference.studies.side_by_side import close

@@ -16,10 +16,10 @@ import numpy as np
 from inference.algorithm import Algorithm
 from inference.anatomy import Anatomy, ProgramError
 from inference.baselines import Draws, discrete_gibbs, nuts, sample
-from inference.effort import once
 from inference.many import binary_gibbs_kernel, no_binary_gibbs
 from inference.methods.gibbs_em import GibbsEM
 from inference.methods.gibbs_search import GibbsSearch
+from inference.numerics.compiling import once
 from inference.restarts import Restarts
 from inference.rows import Arguments
 from inference.starts import good_start

@@ -48,7 +48,7 @@ def _draw(name: str, sizes: dict, truth: dict, num_data: int) -> np.ndarray:
     from numpyro.handlers import seed, substitute
 
     import ppl_models
-    from inference.effort import once
+    from inference.numerics.compiling import once
 
     first = next(value for site, value in truth.items() if site in COLUMNS)
     columns = {} if name == "mixed_trait" else {"num_features": first.shape[-1]}

@@ -16,8 +16,8 @@ from scipy.special import logsumexp
 
 from inference.algorithm import Algorithm
 from inference.baselines import Draws
-from inference.effort import once
 from inference.evidence import Likelihood
+from inference.numerics.compiling import once
 from inference.prediction import Asked, answer, reliability
 from inference.studies.contenders import Contender
 from inference.symmetry import align

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jax import Array, random
 
-from inference.effort import once
 from inference.methods.moments import MomentInversion
+from inference.numerics.compiling import once
 from inference.spectrum import implied_correlation
 from inference.studies.experiment import Experiment, Outcome
 from ppl_models import clipped_gaussian
