@@ -5,15 +5,12 @@ Read in this order: `handlers` (what a reading is), `anatomy` and `local` (what 
 """
 
 from inference.algorithm import Algorithm, DivergedError, RunResult
-from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.cells import count_cells, entropy, enumerate_cells
 from inference.checkpoint import CheckpointError
 from inference.continuous import FactorPosterior
 from inference.evidence import Evidence, Likelihood, likelihood, log_likelihood
 from inference.factor_em import canonical
-from inference.handlers import marginal, quadratic_bound, states
 from inference.information import standard_errors
-from inference.local import Structure, log_joint
 from inference.measures import Measure, measure
 from inference.methods.bound import BoundEM
 from inference.methods.contrastive import ContrastiveDivergence
@@ -34,8 +31,11 @@ from inference.partition import annealed, normalizer, truncated
 from inference.persistent import Persistent
 from inference.probit import morph
 from inference.queries import complete, log_conditional, most_probable_state
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.handlers import marginal, quadratic_bound, states
+from inference.reading.local import Structure, log_joint
+from inference.reading.states import AllStates, AtMost, Given
 from inference.spectrum import implied_correlation
-from inference.states import AllStates, AtMost, Given
 from inference.universality import universal_machine
 from inference.validation import keep_best
 

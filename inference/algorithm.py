@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from jax import Array
 from jax.sharding import Mesh
 
-from inference.anatomy import Anatomy, inspect
-from inference.local import Params
+from inference.reading.anatomy import Anatomy, inspect
+from inference.reading.local import Params
 
 
 class RunResult(NamedTuple):
@@ -154,7 +154,8 @@ class Algorithm(abc.ABC):
         :param checkpoint: a folder to save the state in. A run that finds one of its own there goes
             on from it, and ends as it would have without the break.
         :param checkpoint_every: seconds between two savings.
-        :param mesh: devices to deal the rows out to, a mesh of one axis; see `inference.devices`.
+        :param mesh: devices to deal the rows out to, a mesh of one axis; see
+            `inference.rows.devices`.
         """
         from inference.driving import Drive, drive
 

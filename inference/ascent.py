@@ -1,8 +1,8 @@
 """Gradient ascent on the log evidence of a program: what the methods that climb have in common.
 
 The evidence is that of the program itself. Where the log joint is linear in the bits it has a
-closed form (`inference.linear`); otherwise all states are summed, chunk by chunk. Parameters move
-in their unconstrained space, by any optimiser of NumPyro or optax.
+closed form (`inference.reading.linear`); otherwise all states are summed, chunk by chunk.
+Parameters move in their unconstrained space, by any optimiser of NumPyro or optax.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ from jax import Array, random
 
 from inference.expectation import Candidates
 from inference.gradient import inverse, transforms
-from inference.linear import find_affine, linear_form
-from inference.local import Params, Structure, log_prior
 from inference.methods.em import CHUNK_FLOATS, Posterior, start_params
 from inference.partition import normalizer
-from inference.reader import Reader, examined, open_program
-from inference.rows import Arguments, Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
-from inference.states import AllStates
+from inference.reading.linear import find_affine, linear_form
+from inference.reading.local import Params, Structure, log_prior
+from inference.reading.reader import Reader, examined, open_program
+from inference.reading.states import AllStates
+from inference.rows.chunks import (
+    Arguments,
+    Rows,
+    chunk_limit,
+    compiled,
+    map_over_chunks,
+    sum_over_chunks,
+)
 from inference.tables import Table
 
 

@@ -18,10 +18,10 @@ from jax import Array, lax, random
 from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
-from inference.anatomy import Anatomy, ProgramError, inspect
-from inference.arguments import check_data
-from inference.local import Params
 from inference.numerics.compiling import once
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.arguments import check_data
+from inference.reading.local import Params
 from inference.starts import differentiable, good_start
 
 SNAPSHOTS = 50

@@ -19,13 +19,15 @@ import numpyro.distributions as dist
 from jax import Array, random
 from numpyro import handlers
 
-from inference.anatomy import Anatomy, ProgramError, inspect, run_abstractly
-from inference.bounds import unmasked
 from inference.continuous import FactorReader
 from inference.expectation import Expectation
 from inference.gradient import gradient_step
-from inference.handlers import quadratic_bound, states
-from inference.local import (
+from inference.numerics.compiling import once
+from inference.numerics.gaussian import invert, root
+from inference.reading.anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from inference.reading.bounds import unmasked
+from inference.reading.handlers import quadratic_bound, states
+from inference.reading.local import (
     Params,
     Structure,
     hessians,
@@ -34,9 +36,7 @@ from inference.local import (
     prior_draw,
     row_function,
 )
-from inference.numerics.compiling import once
-from inference.numerics.gaussian import invert, root
-from inference.rows import Arguments, Rows
+from inference.rows.chunks import Arguments, Rows
 
 
 class Bounded(NamedTuple):

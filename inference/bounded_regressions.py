@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.bounds import curvature
 from inference.levels import first, log_sum, softmax
-from inference.local import Params
 from inference.numerics.gaussian import invert, with_one
+from inference.reading.bounds import curvature
+from inference.reading.local import Params
 from inference.regressions import Regressions, Responses, Sums
-from inference.rows import over_rows
+from inference.rows.chunks import over_rows
 
 
 def bound_at_bias(

@@ -22,11 +22,18 @@ import numpy as np
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp, ndtri
 
-from inference.anatomy import Anatomy, ProgramError, inspect
-from inference.local import Params, Structure, hessians, linear_part, log_joint, row_function
 from inference.numerics.gaussian import invert, log_normal, root
-from inference.reader import check_data
-from inference.rows import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.local import (
+    Params,
+    Structure,
+    hessians,
+    linear_part,
+    log_joint,
+    row_function,
+)
+from inference.reading.reader import check_data
+from inference.rows.chunks import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
 
 CHUNK_FLOATS = {"cpu": 1 << 21}
 """8 MiB in float32: fits a cache, whatever the number of rows. Elsewhere 128 MiB: small chunks

@@ -20,10 +20,10 @@ from jax import Array, lax
 from jax.sharding import Mesh
 
 from inference.algorithm import Algorithm, DivergedError, RunResult
-from inference.arguments import check_kinds
 from inference.checkpoint import Checkpoint
-from inference.devices import Devices, OneDevice, devices_of, using
-from inference.local import Params
+from inference.reading.arguments import check_kinds
+from inference.reading.local import Params
+from inference.rows.devices import Devices, OneDevice, devices_of, using
 
 BLOCK_SECONDS = 0.25
 """Blocks grow while they take less: so often is the bar moved, the clock read and Ctrl-C heard."""

@@ -27,7 +27,6 @@ import numpy as np
 from jax import Array, random
 from jax.scipy.special import logsumexp
 
-from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.continuous import (
     FactorReader,
     Rule,
@@ -39,13 +38,14 @@ from inference.continuous import (
     not_continuous,
     width,
 )
-from inference.handlers import marginal
-from inference.local import Params, Structure, log_joint
 from inference.methods.em import EM
 from inference.numerics.annealed import log_mean
 from inference.numerics.gaussian import log_normal
-from inference.reader import Reader, check_data, open_program
-from inference.rows import Arguments, Rows, map_over_chunks, rows_of
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.handlers import marginal
+from inference.reading.local import Params, Structure, log_joint
+from inference.reading.reader import Reader, check_data, open_program
+from inference.rows.chunks import Arguments, Rows, map_over_chunks, rows_of
 
 MAX_STATES = 1 << 14
 """States of a datum that are listed; beyond, their sum is estimated."""

@@ -16,11 +16,11 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import logsumexp
 
-from inference.anatomy import ProgramError
-from inference.local import Params, Structure
-from inference.reader import Form, Reader
-from inference.rows import Arguments, over_rows
-from inference.states import AtMost
+from inference.reading.anatomy import ProgramError
+from inference.reading.local import Params, Structure
+from inference.reading.reader import Form, Reader
+from inference.reading.states import AtMost
+from inference.rows.chunks import Arguments, over_rows
 
 Select = Callable[..., Array]
 

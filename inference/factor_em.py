@@ -12,12 +12,12 @@ import numpy as np
 from jax import Array
 
 from inference.continuous import FactorReader
-from inference.disk import pieces
 from inference.gradient import transforms
-from inference.local import Params, log_prior, prior_draw
 from inference.numerics.acceleration import Trail, Visit, begin, chart, plain, step
+from inference.reading.local import Params, log_prior, prior_draw
 from inference.regressions import Regressions
-from inference.rows import Arguments, Rows, compiled, sum_over_chunks
+from inference.rows.chunks import Arguments, Rows, compiled, sum_over_chunks
+from inference.rows.disk import pieces
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
 
 HISTORY = 8  # past steps that the acceleration looks at

@@ -20,8 +20,6 @@ from jax.nn import sigmoid
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
-from inference.anatomy import Anatomy, ProgramError, inspect
-from inference.local import Params, log_joint
 from inference.noisy_or import (
     FEW_ROWS,
     Wiring,
@@ -31,7 +29,9 @@ from inference.noisy_or import (
     read_seen,
 )
 from inference.noisy_or_steps import sweep
-from inference.rows import Arguments
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.local import Params, log_joint
+from inference.rows.chunks import Arguments
 
 Sweep = Callable[[Array, Array, Array | float], tuple[Array, Array]]
 """(key, bits (num_data, num_bits), power) -> new bits, the largest flip probability of each row."""

@@ -23,9 +23,9 @@ from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 
-from inference.local import Params, log_prior
-from inference.reader import Reader, shared_hessian
-from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
+from inference.reading.local import Params, log_prior
+from inference.reading.reader import Reader, shared_hessian
+from inference.rows.chunks import Arguments, Rows, map_over_chunks, sum_over_chunks
 
 Expect = Callable[[Reader, Params, Arguments, Any], Any]
 Objective = Callable[[Params], Array]

@@ -23,9 +23,9 @@ from inference.continuous import (
     width,
 )
 from inference.factor_em import maps_of, rotates
-from inference.local import Params
 from inference.numerics.acceleration import chart
-from inference.rows import Arguments, Rows, compiled, map_over_chunks, sum_over_chunks
+from inference.reading.local import Params
+from inference.rows.chunks import Arguments, Rows, compiled, map_over_chunks, sum_over_chunks
 
 
 def standard_errors(

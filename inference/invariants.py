@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from inference.anatomy import inspect
 from inference.evidence import likelihood
-from inference.local import Params, log_prior
-from inference.rows import rows_of
+from inference.reading.anatomy import inspect
+from inference.reading.local import Params, log_prior
+from inference.rows.chunks import rows_of
 from inference.symmetry import Exchange, Rotation, symmetries
 
 QUADRATURE_NODES = 11

@@ -16,9 +16,7 @@ import numpyro.distributions as dist
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
 
-from inference.anatomy import ProgramError
 from inference.flips import BitProgram, Rules, Score, Settled, Sweep, settle
-from inference.local import Params
 from inference.noisy_or import (
     Edge,
     Names,
@@ -28,8 +26,10 @@ from inference.noisy_or import (
     network_log_joint,
 )
 from inference.noisy_or_steps import reestimate, sum_shares, sweep
-from inference.rows import Arguments, Rows
-from inference.states import AllStates
+from inference.reading.anatomy import ProgramError
+from inference.reading.local import Params
+from inference.reading.states import AllStates
+from inference.rows.chunks import Arguments, Rows
 
 MAX_SUMMED = 8
 """Units of a layer whose states are all summed when members are compared."""

@@ -17,10 +17,10 @@ from jax import Array, lax, random
 from numpyro.infer import NUTS, SVI, Trace_ELBO
 from numpyro.infer.mcmc import MCMCKernel
 
-from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.baselines import discrete_gibbs_kernel, no_discrete_gibbs
-from inference.local import Params
 from inference.methods.gibbs import BinaryGibbs
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.local import Params
 from inference.starts import differentiable, good_start
 from inference.variational import GUIDES, STEP_SIZES
 

@@ -16,14 +16,14 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro import handlers
 
-from inference.anatomy import Anatomy
 from inference.evidence import likelihood
-from inference.handlers import states
-from inference.linear import linear_form
-from inference.local import Params, Structure
 from inference.methods.em import EM
-from inference.reader import open_program
-from inference.rows import Arguments
+from inference.reading.anatomy import Anatomy
+from inference.reading.handlers import states
+from inference.reading.linear import linear_form
+from inference.reading.local import Params, Structure
+from inference.reading.reader import open_program
+from inference.rows.chunks import Arguments
 
 PerRow = Callable[[Array], Array]
 """Rows (num_data, num_features) of 0 and 1 to one log probability each, (num_data,)."""

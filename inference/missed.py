@@ -10,9 +10,9 @@ from jax import Array, random
 from jax.scipy.special import logsumexp
 
 from inference.expectation import Expectation
-from inference.local import Params
-from inference.reader import Reader
-from inference.rows import Arguments
+from inference.reading.local import Params
+from inference.reading.reader import Reader
+from inference.rows.chunks import Arguments
 
 
 def missed_mass(

@@ -21,12 +21,12 @@ import numpy as np
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
 
-from inference.anatomy import ProgramError
 from inference.flips import open_bits
-from inference.local import Params
 from inference.noisy_or import Network, Seen, Wiring, exact_product, read_network, read_seen
 from inference.numerics.annealed import LogMean, anneal, log_mean
-from inference.rows import Arguments, map_over_chunks, rows_of
+from inference.reading.anatomy import ProgramError
+from inference.reading.local import Params
+from inference.rows.chunks import Arguments, map_over_chunks, rows_of
 from ppl_models.distributions import NoisyOr
 
 MAX_UNITS = 20

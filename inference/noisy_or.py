@@ -25,11 +25,11 @@ from jax import Array, random
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
-from inference.anatomy import Anatomy, ProgramError
-from inference.disk import OnDisk
-from inference.handlers import states
-from inference.local import Params, anywhere, log_joint, stand_in
-from inference.rows import Arguments
+from inference.reading.anatomy import Anatomy, ProgramError
+from inference.reading.handlers import states
+from inference.reading.local import Params, anywhere, log_joint, stand_in
+from inference.rows.chunks import Arguments
+from inference.rows.disk import OnDisk
 from ppl_models.distributions import NoisyOr
 
 Edge = tuple[str, str]

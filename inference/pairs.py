@@ -25,9 +25,9 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtr, ndtri
 
-from inference.devices import summed
-from inference.disk import as_stored, stored
-from inference.rows import Rows, sum_over_chunks
+from inference.rows.chunks import Rows, sum_over_chunks
+from inference.rows.devices import summed
+from inference.rows.disk import as_stored, stored
 from inference.tetrachoric import correlation_of_cells, slope
 
 CHUNK_FLOATS = 1 << 24  # 64 MiB in float32

@@ -28,11 +28,11 @@ from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
-from inference.anatomy import ProgramError
-from inference.bounds import map_base
-from inference.local import Params
 from inference.numerics.annealed import LogMean, anneal, log_mean
-from inference.states import AtMost
+from inference.reading.anatomy import ProgramError
+from inference.reading.bounds import map_base
+from inference.reading.local import Params
+from inference.reading.states import AtMost
 from ppl_models.distributions import CombinationCauses, RealCombinationCauses
 from ppl_models.state_sums import log_partial_sum
 

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
 
-from inference.anatomy import ProgramError
 from inference.expectation import Expectation
-from inference.local import Params
-from inference.reader import Reader
-from inference.rows import Arguments
+from inference.reading.anatomy import ProgramError
+from inference.reading.local import Params
+from inference.reading.reader import Reader
+from inference.rows.chunks import Arguments
 
 
 class Persistent(NamedTuple):

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from inference.levels import first, log_sum
-from inference.local import Params
 from inference.numerics.gaussian import with_one
+from inference.reading.local import Params
 from inference.regressions import Regressions, Responses, Sums
-from inference.rows import over_rows
+from inference.rows.chunks import over_rows
 
 
 def point_sums(

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from inference.evidence import Likelihood, likelihood
-from inference.local import Params
-from inference.rows import Rows
+from inference.reading.local import Params
+from inference.rows.chunks import Rows
 
 
 def cell_probabilities(

@@ -21,9 +21,9 @@ from inference.continuous import (
     weigh,
     width,
 )
-from inference.local import Params, hessians, row_function
 from inference.numerics.gaussian import log_normal
-from inference.rows import Arguments, Rows, compiled, map_over_chunks
+from inference.reading.local import Params, hessians, row_function
+from inference.rows.chunks import Arguments, Rows, compiled, map_over_chunks
 from ppl_models import clipped_gaussian
 
 # The log joint is concave, so Newton's steps arrive: for digits and 16 factors after about 10.

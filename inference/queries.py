@@ -16,14 +16,14 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro import handlers
 
-from inference.anatomy import Anatomy
 from inference.evidence import log_likelihood
-from inference.handlers import states, table_of
-from inference.local import Params, Structure
 from inference.methods.em import EM, chunk_rows
-from inference.reader import open_program
-from inference.rows import Arguments, map_over_chunks
-from inference.states import AllStates
+from inference.reading.anatomy import Anatomy
+from inference.reading.handlers import states, table_of
+from inference.reading.local import Params, Structure
+from inference.reading.reader import open_program
+from inference.reading.states import AllStates
+from inference.rows.chunks import Arguments, map_over_chunks
 
 
 def log_conditional(

@@ -30,10 +30,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.bounds import curvature
 from inference.levels import softmax, spread_out
-from inference.local import Params
-from inference.rows import Arguments
+from inference.reading.bounds import curvature
+from inference.reading.local import Params
+from inference.rows.chunks import Arguments
 from ppl_models import latent_trait, mixed_trait
 from ppl_models.mixed_trait import Kind, Layout
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from inference.algorithm import Algorithm
-from inference.local import Params
+from inference.reading.local import Params
 
 
 class RestartState(NamedTuple):

@@ -6,13 +6,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from inference.anatomy import Anatomy
 from inference.expectation import Expectation
-from inference.handlers import table_of
-from inference.local import Params
-from inference.reader import Reader
-from inference.rows import Arguments, over_rows
-from inference.states import StateSet
+from inference.reading.anatomy import Anatomy
+from inference.reading.handlers import table_of
+from inference.reading.local import Params
+from inference.reading.reader import Reader
+from inference.reading.states import StateSet
+from inference.rows.chunks import Arguments, over_rows
 
 
 class Table:

@@ -19,8 +19,8 @@ from jax import Array, lax
 from jax.scipy.special import gammaln, logsumexp
 
 from inference.expectation import Expectation
-from inference.local import Params
-from inference.rows import Arguments, over_rows
+from inference.reading.local import Params
+from inference.rows.chunks import Arguments, over_rows
 from ppl_models import bernoulli_mixture, binary_sparse_coding, real_combination_machine
 
 

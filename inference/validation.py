@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from inference.algorithm import Algorithm, DivergedError
 from inference.evidence import likelihood
-from inference.local import Params
+from inference.reading.local import Params
 
 
 class Validated(NamedTuple):

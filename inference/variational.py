@@ -19,11 +19,11 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_uniform
 from numpyro.infer.util import log_density
 
-from inference.anatomy import Anatomy, ProgramError, inspect
-from inference.arguments import check_data
 from inference.baselines import SNAPSHOTS, Budget, Draws
-from inference.local import Params
 from inference.numerics.compiling import once
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.arguments import check_data
+from inference.reading.local import Params
 from inference.starts import differentiable
 
 GUIDES: dict[str, Callable] = {

@@ -27,9 +27,10 @@ from jax import random
 from jax.scipy.special import logsumexp
 from numpyro.handlers import seed, substitute, trace
 
-from inference import BoundEM, QuadratureEM, inspect, quadratic_bound, states
-from inference.bounds import curvature
-from inference.local import hessians, linear_part, row_function
+from inference import BoundEM, QuadratureEM, inspect, quadratic_bound
+from inference.reading import states
+from inference.reading.bounds import curvature
+from inference.reading.local import hessians, linear_part, row_function
 from inference.studies.arviz import import_arviz
 from inference.studies.notebook import beside, contest, reproduce, said, scores, show, source
 from inference.studies.papers import latent_trait as study

@@ -13,12 +13,12 @@ from numpyro.infer import NUTS
 from tools import fast_jit
 
 import ppl_models
-from inference.anatomy import inspect
 from inference.calibration import band, curve, p_value, ranks, shape, together
 from inference.cli import main
 from inference.information import many_standard_errors, standard_errors
 from inference.invariants import of_parameters
 from inference.many import ManyDraws, binary_gibbs_kernel
+from inference.reading.anatomy import inspect
 from inference.studies import calibrate as calibrate_module
 from inference.studies.calibrate import METHODS, Bayesian, Calibration, Judged, Ranked, chosen
 from inference.studies.calibrating import draw, lines, verdict

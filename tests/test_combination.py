@@ -22,11 +22,11 @@ from inference import (
     marginal,
     truncated,
 )
-from inference.linear import linear_form
 from inference.methods.contrastive import sweeps
 from inference.methods.pursuit import found
 from inference.numerics import annealed
 from inference.partition import causes_of
+from inference.reading.linear import linear_form
 from ppl_models import (
     bernoulli_mixture,
     binary_sparse_coding,

@@ -13,8 +13,8 @@ import pytest
 from jax import random
 
 import inference.studies.contenders
-from inference.anatomy import inspect
 from inference.cli import main
+from inference.reading.anatomy import inspect
 from inference.studies.arviz import container, import_arviz, load, save
 from inference.studies.compare import compare
 from inference.studies.contenders import Contender, contenders

@@ -20,9 +20,9 @@ from inference import (
 )
 from inference.expectation import Candidates
 from inference.gradient import gradient_step
-from inference.local import log_prior
 from inference.ranks import kth_smallest
-from inference.reader import open_program
+from inference.reading.local import log_prior
+from inference.reading.reader import open_program
 from inference.tables import Table
 from inference.updates import SparseCodingUpdate, closed_form, truncation
 

@@ -54,7 +54,7 @@ SCRIPT = """
     import numpy as np
     from jax import random
     from inference import TruncatedEM
-    from inference.local import Structure
+    from inference.reading.local import Structure
     from ppl_models import binary_sparse_coding
     from ppl_models.data import bars
 

@@ -7,8 +7,8 @@ import pytest
 from oracle.examples import coded_data, coding, draws, machine, mixture, network, trait
 
 import ppl_models
-from inference.anatomy import ProgramError
 from inference.evidence import likelihood, log_likelihood
+from inference.reading.anatomy import ProgramError
 
 NUM_DATA = 5
 BITS = (draws(7).random((NUM_DATA, 4)) < [0.2, 0.8, 0.5, 0.4]).astype(np.float64)

@@ -25,8 +25,8 @@ from inference import (
     Given,
     marginal,
 )
-from inference.anatomy import trace_shapes
-from inference.mixture import _all_pairs
+from inference.reading.anatomy import trace_shapes
+from inference.reading.mixture import _all_pairs
 from ppl_models import bernoulli_mixture, binary_sparse_coding
 from ppl_models.distributions import NoisyOr
 

@@ -28,9 +28,9 @@ from inference import (
     SplittingEM,
     StepwiseEM,
     TruncatedEM,
-    disk,
 )
-from inference.rows import over_rows
+from inference.rows import disk
+from inference.rows.chunks import over_rows
 from ppl_models import (
     bernoulli_mixture,
     binary_sparse_coding,

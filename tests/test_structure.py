@@ -12,7 +12,7 @@ from inference import (
     EM,
     Structure,
 )
-from inference.reader import open_program
+from inference.reading.reader import open_program
 
 
 @in_double

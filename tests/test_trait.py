@@ -23,15 +23,15 @@ from tools import fast_jit, in_double, quick_run
 import inference
 from inference.bounded import bound_sites, bounded_program
 from inference.bounded_regressions import bound_posterior, gaussian_sums
-from inference.bounds import BoundedCategorical
 from inference.continuous import climb, gauss_hermite, moments, open_factors, prior_points, weigh
 from inference.factor_em import canonical, principal_start
 from inference.information import standard_errors
-from inference.local import log_joint, row_function
 from inference.methods.bound import BoundEM
 from inference.methods.monte_carlo import MonteCarloEM
 from inference.methods.quadrature import QuadratureEM
 from inference.point_regressions import point_log_likelihood, point_sums, shared_log_likelihood
+from inference.reading.bounds import BoundedCategorical
+from inference.reading.local import log_joint, row_function
 from inference.regressions import Regressions
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
 

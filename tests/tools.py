@@ -15,7 +15,7 @@ from jax import random
 from numpyro.infer import MCMC
 from numpyro.infer.util import log_density
 
-from inference.reader import open_program
+from inference.reading.reader import open_program
 
 EXACT, ROUNDED = 1e-9, 1e-5
 in_double = pytest.mark.usefixtures("double")  # the fixture stands in conftest.py

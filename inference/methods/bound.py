@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy
 from inference.bounded import Bounded, bounded_program
 from inference.bounded_regressions import bound_posterior, gaussian_sums
 from inference.continuous import (
@@ -34,10 +33,11 @@ from inference.factor_em import (
     rotates,
     start_params,
 )
-from inference.local import Params
 from inference.numerics.acceleration import Visit
+from inference.reading.anatomy import Anatomy
+from inference.reading.local import Params
 from inference.regressions import Regressions, regressions_of
-from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
+from inference.rows.chunks import Arguments, Rows, map_over_chunks, sum_over_chunks
 
 MOST_REMEMBERED = 1 << 16
 """Rows whose posteriors are kept between steps by default."""

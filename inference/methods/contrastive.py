@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy, ProgramError
 from inference.ascent import (
     Climb,
     first_state,
@@ -20,11 +19,12 @@ from inference.ascent import (
     optimizer_of,
     without_normalizer,
 )
-from inference.linear import linear_form, sum_softplus
-from inference.local import Params, Structure
 from inference.methods.em import EM, Posterior
 from inference.partition import Causes, causes_of, normalizer
-from inference.rows import Arguments, Numbers
+from inference.reading.anatomy import Anatomy, ProgramError
+from inference.reading.linear import linear_form, sum_softplus
+from inference.reading.local import Params, Structure
+from inference.rows.chunks import Arguments, Numbers
 
 
 class ContrastiveState(NamedTuple):

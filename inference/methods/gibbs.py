@@ -12,10 +12,10 @@ from jax import Array, random
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity, is_prng_key
 
-from inference.anatomy import Anatomy, ProgramError
 from inference.flips import BitProgram, Rules, Settled, open_bits, settle
-from inference.local import Params
-from inference.rows import Arguments, Rows, compiled, rows_of
+from inference.reading.anatomy import Anatomy, ProgramError
+from inference.reading.local import Params
+from inference.rows.chunks import Arguments, Rows, compiled, rows_of
 
 
 class BinaryGibbsState(NamedTuple):

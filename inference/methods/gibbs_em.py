@@ -14,7 +14,6 @@ from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy
 from inference.flips import Rules, open_bits
 from inference.layers import (
     Blocks,
@@ -26,10 +25,11 @@ from inference.layers import (
     run_epoch,
     start_uniform,
 )
-from inference.local import Params, prior_draw
 from inference.noisy_or import Network, Seen, read_network, read_seen
-from inference.reader import check_data, check_support
-from inference.rows import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
+from inference.reading.anatomy import Anatomy
+from inference.reading.local import Params, prior_draw
+from inference.reading.reader import check_data, check_support
+from inference.rows.chunks import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
 
 FILE_ROWS = 1 << 12
 """Rows of a file whose posteriors are sampled together."""

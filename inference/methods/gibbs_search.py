@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy
 from inference.layers import Block, Blocks, Layered, Phase, run_epoch, settle_block
-from inference.local import Params
 from inference.methods.gibbs_em import GibbsEM
 from inference.noisy_or import Network
-from inference.rows import compiled, rows_of
+from inference.reading.anatomy import Anatomy
+from inference.reading.local import Params
+from inference.rows.chunks import compiled, rows_of
 
 
 class SearchState(NamedTuple):

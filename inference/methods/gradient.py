@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy, ProgramError
 from inference.ascent import (
     Climb,
     first_state,
@@ -20,9 +19,10 @@ from inference.ascent import (
     optimizer_of,
     without_normalizer,
 )
-from inference.local import Params, Structure
 from inference.methods.em import EM, Posterior
 from inference.partition import Causes, normalizer, truncated
+from inference.reading.anatomy import Anatomy, ProgramError
+from inference.reading.local import Params, Structure
 
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 LARGEST = 2.0

@@ -13,11 +13,8 @@ import numpy as np
 from jax import Array
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.cells import cell_posterior
 from inference.continuous import FactorPosterior
-from inference.disk import pieces
-from inference.local import Params
 from inference.pairs import (
     Inverted,
     Pairs,
@@ -28,7 +25,10 @@ from inference.pairs import (
     standard_errors,
 )
 from inference.probit import laplace
-from inference.reader import check_data
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.local import Params
+from inference.reading.reader import check_data
+from inference.rows.disk import pieces
 from inference.spectrum import (
     Factors,
     Spectrum,

@@ -12,13 +12,12 @@ import numpy as np
 from jax import Array, lax, random
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy, ProgramError, inspect
 from inference.ascent import linear_posterior, open_climb, without_normalizer
-from inference.local import Params
 from inference.methods.em import CHUNK_FLOATS, Posterior
-from inference.reader import check_data, check_support
-from inference.row_draws import row_uniforms
-from inference.rows import (
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.local import Params
+from inference.reading.reader import check_data, check_support
+from inference.rows.chunks import (
     Arguments,
     Numbers,
     Rows,
@@ -28,6 +27,7 @@ from inference.rows import (
     sum_over_chunks,
     take_rows,
 )
+from inference.rows.draws import row_uniforms
 from inference.updates import OneUnitUpdate
 
 

@@ -11,7 +11,6 @@ from jax import Array
 from jax.scipy.special import logsumexp
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy
 from inference.continuous import (
     FactorPosterior,
     FactorReader,
@@ -39,12 +38,13 @@ from inference.factor_em import (
     start_params,
 )
 from inference.gradient import gradient_step
-from inference.local import Params
 from inference.numerics.acceleration import Visit
 from inference.numerics.gaussian import log_normal
 from inference.point_regressions import point_log_likelihood, point_sums
+from inference.reading.anatomy import Anatomy
+from inference.reading.local import Params
 from inference.regressions import regressions_of
-from inference.rows import Arguments, Rows, map_over_chunks, sum_over_chunks
+from inference.rows.chunks import Arguments, Rows, map_over_chunks, sum_over_chunks
 
 STEPS_FROM_NOUGHT = 15
 """Newton steps to a mode that nothing is known of."""

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy, ProgramError, inspect
-from inference.arguments import check_data
-from inference.local import Params, Structure
 from inference.methods.em import EM, EMState, Posterior
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.arguments import check_data
+from inference.reading.local import Params, Structure
 from inference.updates import MixtureUpdate
 
 

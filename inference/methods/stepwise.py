@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy, ProgramError
-from inference.local import Params
 from inference.methods.em import EM, Posterior, start_params
-from inference.reader import Reader, open_program
-from inference.rows import Rows
-from inference.states import AllStates, StateSet
+from inference.reading.anatomy import Anatomy, ProgramError
+from inference.reading.local import Params
+from inference.reading.reader import Reader, open_program
+from inference.reading.states import AllStates, StateSet
+from inference.rows.chunks import Rows
 from inference.updates import ClosedForm, closed_form
 
 

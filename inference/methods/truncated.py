@@ -10,17 +10,17 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy, ProgramError
 from inference.expectation import Candidates, Expectation, Select
 from inference.gradient import gradient_runs, gradient_step
-from inference.local import Params, Structure, log_prior
 from inference.methods.em import EMState, Posterior, chunk_rows, start_params
 from inference.missed import missed_mass
 from inference.persistent import Persistent
 from inference.ranks import Count, kth_smallest
-from inference.reader import Reader, open_program
-from inference.row_draws import row_keys
-from inference.rows import Numbers, Rows, compiled, map_over_chunks, sum_over_chunks
+from inference.reading.anatomy import Anatomy, ProgramError
+from inference.reading.local import Params, Structure, log_prior
+from inference.reading.reader import Reader, open_program
+from inference.rows.chunks import Numbers, Rows, compiled, map_over_chunks, sum_over_chunks
+from inference.rows.draws import row_keys
 from inference.updates import ClosedForm, closed_form, truncation
 
 

@@ -16,11 +16,9 @@ import jax
 import numpy as np
 from jax import Array, random
 
-from inference.anatomy import Anatomy, inspect
 from inference.baselines import no_discrete_gibbs
 from inference.calibration import LEVEL, p_value, ranks, shape, together
 from inference.invariants import scalars
-from inference.local import Params
 from inference.many import (
     ManyDraws,
     many_binary_gibbs,
@@ -29,6 +27,8 @@ from inference.many import (
     many_svi,
     no_binary_gibbs,
 )
+from inference.reading.anatomy import Anatomy, inspect
+from inference.reading.local import Params
 from inference.studies.coverage import coverage, no_coverage
 from inference.studies.trials import Trials
 from ppl_models.data import InputError

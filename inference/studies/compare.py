@@ -13,10 +13,10 @@ import numpy as np
 from jax import random
 from numpyro.distributions import Distribution
 
-from inference.anatomy import ProgramError, inspect
 from inference.evidence import likelihood
 from inference.prediction import ask
-from inference.rows import Arguments
+from inference.reading.anatomy import ProgramError, inspect
+from inference.rows.chunks import Arguments
 from inference.studies.contenders import QUICK, Contender, Limits, chosen, contenders
 from inference.studies.judge import Field, Judged, judge
 from inference.studies.reference import Reference, long_chain, of_the_run, refer

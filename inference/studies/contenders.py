@@ -14,14 +14,14 @@ import jax
 import numpy as np
 
 from inference.algorithm import Algorithm
-from inference.anatomy import Anatomy, ProgramError
 from inference.baselines import Draws, discrete_gibbs, nuts, sample
 from inference.many import binary_gibbs_kernel, no_binary_gibbs
 from inference.methods.gibbs_em import GibbsEM
 from inference.methods.gibbs_search import GibbsSearch
 from inference.numerics.compiling import once
+from inference.reading.anatomy import Anatomy, ProgramError
 from inference.restarts import Restarts
-from inference.rows import Arguments
+from inference.rows.chunks import Arguments
 from inference.starts import good_start
 from inference.studies.catalogue import methods
 from inference.variational import svi
@@ -157,7 +157,7 @@ def _with_nuts(model: Callable, key: Any, arguments: Arguments, limits: Limits) 
     args, kwargs = arguments
     from numpyro.infer import NUTS
 
-    from inference.anatomy import inspect
+    from inference.reading.anatomy import inspect
 
     anatomy = inspect(model, args, kwargs)
     problem = no_binary_gibbs(anatomy)

@@ -19,8 +19,8 @@ from jax import Array, lax, random
 
 from inference.factor_em import canonical, rotates
 from inference.information import many_standard_errors
-from inference.local import Params
 from inference.methods.quadrature import QuadratureEM
+from inference.reading.local import Params
 
 LEVELS = (0.5, 0.9, 0.95)
 NUM_STEPS = 60

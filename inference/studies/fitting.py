@@ -79,7 +79,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from inference.anatomy import inspect
+    from inference.reading.anatomy import inspect
     from inference.studies.contenders import contenders
 
     out = check_output("--out", namespace.out, (".nc",))

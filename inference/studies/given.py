@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from inference.anatomy import ProgramError, trace_shapes
+from inference.reading.anatomy import ProgramError, trace_shapes
 from inference.studies.catalogue import programs
 from ppl_models.data import InputError, Table, load_table
 

@@ -38,8 +38,8 @@ class Map(NamedTuple):
 
     def transform(self, table: MixedTable) -> FactorPosterior:
         """Place rows of a table with the same columns, old or new, on the map."""
-        from inference.arguments import check_params
         from inference.methods.quadrature import QuadratureEM
+        from inference.reading.arguments import check_params
         from ppl_models import mixed_trait
 
         if table.columns != self.columns or table.kinds != self.kinds:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array
 
-from inference.anatomy import inspect
 from inference.baselines import nuts
+from inference.reading.anatomy import inspect
 from inference.studies.contenders import contenders
 from inference.studies.judge import Field, Judged, judge
 from inference.studies.verdict import RHAT, doubts

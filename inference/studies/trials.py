@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from jax import Array, random
 from numpyro import handlers
 
-from inference.local import Params
+from inference.reading.local import Params
 from inference.studies.given import blame, find_program
 from ppl_models.data import InputError
 

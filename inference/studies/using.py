@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from inference.arguments import check_params
+from inference.reading.arguments import check_params
 from inference.studies.fitting import Fit, load_fit, read_rows
 from inference.studies.given import blame
 from inference.studies.output import check_output, write_whole
@@ -91,7 +91,7 @@ def complete(fit: Fit, table: Table) -> Answer:
 
 def transform(fit: Fit, table: Table) -> Answer:
     """The posterior mean of each row's latents, and its spread where they are continuous."""
-    from inference.anatomy import inspect
+    from inference.reading.anatomy import inspect
     from inference.studies.catalogue import methods
 
     extra = {**_mask(table), **fit.sizes}
@@ -122,10 +122,10 @@ def _categories(fit: Fit, table: Table, extra: dict[str, Any]) -> Answer:
     """The chance of each value of a categorical latent: its mean would mean nothing."""
     import jax
 
-    from inference.handlers import table_of
-    from inference.local import Structure
-    from inference.reader import open_program
-    from inference.states import AllStates
+    from inference.reading.handlers import table_of
+    from inference.reading.local import Structure
+    from inference.reading.reader import open_program
+    from inference.reading.states import AllStates
 
     reader, rows = open_program(fit.program, (table.values,), extra, structure=Structure.GENERAL)
     latents = reader.anatomy.latents

@@ -23,9 +23,9 @@ from numpyro.handlers import condition
 
 from inference import EM, BinaryGibbs, BoundEM, TruncatedEM
 from inference.baselines import once
-from inference.local import Structure
 from inference.methods.em import EMState
 from inference.pairs import count_pairs, invert_pairs
+from inference.reading.local import Structure
 from ppl_models import binary_sparse_coding, latent_trait, noisy_or_network
 
 FORM = Structure.SHARED  # known here: to find it out anew for each size takes seconds

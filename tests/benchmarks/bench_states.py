@@ -34,9 +34,9 @@ from inference.expectation import (
     best_bits,
     logsumexp_pair,
 )
-from inference.local import Structure
 from inference.methods.em import EMState
-from inference.reader import open_program
+from inference.reading.local import Structure
+from inference.reading.reader import open_program
 from ppl_models import binary_sparse_coding
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from jax import Array, random
 
 from inference.cells import count_cells, entropy, enumerate_cells
-from inference.local import Params
 from inference.methods.moments import MomentInversion, MomentState
 from inference.pairs import Pairs, count_pairs, invert_moments
 from inference.probit import Morph, modes, morph, reconstruct
+from inference.reading.local import Params
 from inference.spectrum import nearest_correlation
 from inference.studies.experiment import Experiment, Outcome
 from inference.tetrachoric import correlation_of_cells

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.local import Params
 from inference.measures import Measure, measure
 from inference.methods.gradient import ExactGradient
 from inference.methods.pursuit import ProjectionPursuit
+from inference.reading.local import Params
 from inference.studies.experiment import Experiment, Outcome
 from ppl_models import combination_machine
 from ppl_models.data import InputError, combination_target

@@ -14,11 +14,11 @@ import numpy as np
 from jax import Array
 
 from inference.continuous import FactorPosterior, gauss_hermite
-from inference.local import Params, log_joint
 from inference.methods.bound import BoundEM
 from inference.methods.monte_carlo import MonteCarloEM
 from inference.methods.quadrature import QuadratureEM
 from inference.numerics.gaussian import invert, log_normal, root
+from inference.reading.local import Params, log_joint
 from inference.studies.experiment import Experiment, Outcome
 from ppl_models import latent_trait
 from ppl_models.data import InputError, digits, load_table, prototypes

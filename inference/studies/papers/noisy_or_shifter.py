@@ -29,12 +29,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from inference.local import Params
 from inference.methods.gibbs_em import GibbsEM
 from inference.noisy_or import Network, Seen, Wiring, network_log_joint
 from inference.noisy_or_steps import flip_probabilities
 from inference.numerics.compiling import once
-from inference.states import AllStates
+from inference.reading.local import Params
+from inference.reading.states import AllStates
 from inference.studies.experiment import Experiment, Outcome
 from inference.studies.noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches, strengths
 from ppl_models import noisy_or_network

@@ -13,9 +13,9 @@ import numpy as np
 from jax import Array, lax, random
 from numpy.typing import ArrayLike
 
-from inference.local import Params
 from inference.methods.em import EM
 from inference.methods.truncated import Cut, TruncatedEM
+from inference.reading.local import Params
 from inference.studies.experiment import Experiment, Outcome
 from inference.updates import SparseCodingUpdate
 from ppl_models import binary_sparse_coding

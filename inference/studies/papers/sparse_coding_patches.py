@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from inference.local import Params
 from inference.methods.truncated import Cut, TruncatedEM
+from inference.reading.local import Params
 from inference.studies.experiment import Experiment, Outcome
 from inference.studies.gabor import GaborFit, fit_gabors
 from inference.studies.papers.sparse_coding import selection

@@ -13,10 +13,9 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 
-from inference.anatomy import Anatomy, ProgramError, inspect, run_abstractly
-from inference.arguments import check_data
-from inference.disk import OnDisk, pieces
-from inference.local import (
+from inference.reading.anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from inference.reading.arguments import check_data
+from inference.reading.local import (
     Params,
     Structure,
     at_zero,
@@ -27,7 +26,8 @@ from inference.local import (
     log_joint,
     row_function,
 )
-from inference.rows import Arguments, Rows, rows_of
+from inference.rows.chunks import Arguments, Rows, rows_of
+from inference.rows.disk import OnDisk, pieces
 
 
 class Reader(NamedTuple):

@@ -23,7 +23,8 @@ import numpy as np
 from jax import Array, random
 from numpyro.distributions.distribution import validation_enabled
 
-from inference.local import (
+from inference.numerics.compiling import once
+from inference.reading.local import (
     Params,
     Structure,
     anywhere,
@@ -32,9 +33,8 @@ from inference.local import (
     row_function,
     stand_in,
 )
-from inference.numerics.compiling import once
-from inference.reader import Reader
-from inference.rows import Arguments, Rows
+from inference.reading.reader import Reader
+from inference.rows.chunks import Arguments, Rows
 
 
 class LinearForm(NamedTuple):

@@ -22,7 +22,7 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 
 import ppl_models
-from inference.disk import shape_of, stored
+from inference.rows.disk import shape_of, stored
 
 MOST_LATENTS = 100_000
 """Of one datum: beyond that nothing here can be held."""

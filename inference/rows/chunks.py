@@ -3,7 +3,7 @@
 An argument belongs to the rows if it is an array whose leading axis is as long as the data plate.
 A chunk of the data is then the same program with those arguments sliced: a smaller plate. So is
 what one of several devices holds: there the sums over chunks are added over the devices too, and
-nothing else changes (see `inference.devices`).
+nothing else changes (see `inference.rows.devices`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from inference.anatomy import Anatomy, ProgramError
-from inference.disk import OnDisk, as_stored, stored
+from inference.reading.anatomy import Anatomy, ProgramError
+from inference.rows.disk import OnDisk, as_stored, stored
 
 Arguments = tuple[tuple, dict[str, Any]]
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from inference.anatomy import inspect, run_abstractly
-from inference.disk import pieces
+from inference.reading.anatomy import inspect, run_abstractly
+from inference.rows.disk import pieces
 from ppl_models.data import InputError
 from ppl_models.data.cells import MOST_COLUMNS, show
 

@@ -25,11 +25,11 @@ from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.infer import init_to_uniform
 
-from inference.anatomy import Anatomy, ProgramError, explained, inspect
-from inference.bounds import unmasked
-from inference.handlers import scale_ratio, states
 from inference.numerics.compiling import once
-from inference.rows import Arguments, Rows
+from inference.reading.anatomy import Anatomy, ProgramError, explained, inspect
+from inference.reading.bounds import unmasked
+from inference.reading.handlers import scale_ratio, states
+from inference.rows.chunks import Arguments, Rows
 
 Params = dict[str, Array]
 

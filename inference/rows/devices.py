@@ -27,8 +27,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from inference.algorithm import Algorithm
-from inference.disk import OnDisk, as_stored, stored
-from inference.rows import Arguments, Share, sharing
+from inference.rows.chunks import Arguments, Share, sharing
+from inference.rows.disk import OnDisk, as_stored, stored
 
 
 class OneDevice(NamedTuple):

@@ -1,0 +1,1 @@
+"""Where rows are (in memory, on disk, on several devices) and how they are summed."""
