@@ -4,9 +4,7 @@ Read in this order: `handlers` (what a reading is), `anatomy` and `local` (what 
 `algorithm` (the contract), then any file of `methods`.
 """
 
-from inference.algorithm import Algorithm, DivergedError, RunResult
 from inference.cells import count_cells, entropy, enumerate_cells
-from inference.checkpoint import CheckpointError
 from inference.continuous import FactorPosterior
 from inference.evidence import Evidence, Likelihood, likelihood, log_likelihood
 from inference.factor_em import canonical
@@ -35,6 +33,8 @@ from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.handlers import marginal, quadratic_bound, states
 from inference.reading.local import Structure, log_joint
 from inference.reading.states import AllStates, AtMost, Given
+from inference.running.algorithm import Algorithm, DivergedError, RunResult
+from inference.running.checkpoint import CheckpointError
 from inference.spectrum import implied_correlation
 from inference.universality import universal_machine
 from inference.validation import keep_best

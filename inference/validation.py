@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from inference.algorithm import Algorithm, DivergedError
 from inference.evidence import likelihood
 from inference.reading.local import Params
+from inference.running.algorithm import Algorithm, DivergedError
 
 
 class Validated(NamedTuple):

@@ -9,7 +9,7 @@ from tools import fast_jit, quick_runs
 
 from inference import EM, ProgramError
 from inference.baselines import BudgetError, discrete_gibbs, nuts
-from inference.restarts import Restarts
+from inference.running.restarts import Restarts
 from inference.variational import svi
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding
 

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 import inference
-from inference.algorithm import Algorithm
+from inference.running.algorithm import Algorithm
 
 PACKAGES = ("ppl_models", "ppl_models.data", "inference")
 

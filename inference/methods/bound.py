@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.algorithm import Algorithm
 from inference.bounded import Bounded, bounded_program
 from inference.bounded_regressions import bound_posterior, gaussian_sums
 from inference.continuous import (
@@ -38,6 +37,7 @@ from inference.reading.anatomy import Anatomy
 from inference.reading.local import Params
 from inference.regressions import Regressions, regressions_of
 from inference.rows.chunks import Arguments, Rows, map_over_chunks, sum_over_chunks
+from inference.running.algorithm import Algorithm
 
 MOST_REMEMBERED = 1 << 16
 """Rows whose posteriors are kept between steps by default."""

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from inference.algorithm import Algorithm
 from inference.ascent import (
     Climb,
     first_state,
@@ -25,6 +24,7 @@ from inference.reading.anatomy import Anatomy, ProgramError
 from inference.reading.linear import linear_form, sum_softplus
 from inference.reading.local import Params, Structure
 from inference.rows.chunks import Arguments, Numbers
+from inference.running.algorithm import Algorithm
 
 
 class ContrastiveState(NamedTuple):

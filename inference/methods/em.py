@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.algorithm import Algorithm
 from inference.expectation import Candidates, Expectation
 from inference.gradient import gradient_runs, gradient_step
 from inference.reading.anatomy import Anatomy
@@ -17,6 +16,7 @@ from inference.reading.local import Params, Structure, log_prior, prior_draw
 from inference.reading.reader import Reader, open_program
 from inference.reading.states import AllStates, AtMost, StateSet
 from inference.rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
+from inference.running.algorithm import Algorithm
 from inference.tables import Table
 from inference.updates import ClosedForm, closed_form
 

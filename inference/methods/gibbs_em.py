@@ -13,7 +13,6 @@ from jax import Array, random
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
-from inference.algorithm import Algorithm
 from inference.flips import Rules, open_bits
 from inference.layers import (
     Blocks,
@@ -30,6 +29,7 @@ from inference.reading.anatomy import Anatomy
 from inference.reading.local import Params, prior_draw
 from inference.reading.reader import check_data, check_support
 from inference.rows.chunks import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
+from inference.running.algorithm import Algorithm
 
 FILE_ROWS = 1 << 12
 """Rows of a file whose posteriors are sampled together."""

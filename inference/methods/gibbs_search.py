@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from inference.algorithm import Algorithm
 from inference.layers import Block, Blocks, Layered, Phase, run_epoch, settle_block
 from inference.methods.gibbs_em import GibbsEM
 from inference.noisy_or import Network
 from inference.reading.anatomy import Anatomy
 from inference.reading.local import Params
 from inference.rows.chunks import compiled, rows_of
+from inference.running.algorithm import Algorithm
 
 
 class SearchState(NamedTuple):

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.algorithm import Algorithm
 from inference.ascent import (
     Climb,
     first_state,
@@ -23,6 +22,7 @@ from inference.methods.em import EM, Posterior
 from inference.partition import Causes, normalizer, truncated
 from inference.reading.anatomy import Anatomy, ProgramError
 from inference.reading.local import Params, Structure
+from inference.running.algorithm import Algorithm
 
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 LARGEST = 2.0

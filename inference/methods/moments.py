@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from inference.algorithm import Algorithm
 from inference.cells import cell_posterior
 from inference.continuous import FactorPosterior
 from inference.pairs import (
@@ -29,6 +28,7 @@ from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.local import Params
 from inference.reading.reader import check_data
 from inference.rows.disk import pieces
+from inference.running.algorithm import Algorithm
 from inference.spectrum import (
     Factors,
     Spectrum,

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.algorithm import Algorithm
 from inference.ascent import linear_posterior, open_climb, without_normalizer
 from inference.methods.em import CHUNK_FLOATS, Posterior
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
@@ -28,6 +27,7 @@ from inference.rows.chunks import (
     take_rows,
 )
 from inference.rows.draws import row_uniforms
+from inference.running.algorithm import Algorithm
 from inference.updates import OneUnitUpdate
 
 

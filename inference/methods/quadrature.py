@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from inference.algorithm import Algorithm
 from inference.continuous import (
     FactorPosterior,
     FactorReader,
@@ -45,6 +44,7 @@ from inference.reading.anatomy import Anatomy
 from inference.reading.local import Params
 from inference.regressions import regressions_of
 from inference.rows.chunks import Arguments, Rows, map_over_chunks, sum_over_chunks
+from inference.running.algorithm import Algorithm
 
 STEPS_FROM_NOUGHT = 15
 """Newton steps to a mode that nothing is known of."""

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from inference.algorithm import Algorithm
 from inference.methods.em import EM, EMState, Posterior
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.arguments import check_data
 from inference.reading.local import Params, Structure
+from inference.running.algorithm import Algorithm
 from inference.updates import MixtureUpdate
 
 

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.algorithm import Algorithm
 from inference.methods.em import EM, Posterior, start_params
 from inference.reading.anatomy import Anatomy, ProgramError
 from inference.reading.local import Params
 from inference.reading.reader import Reader, open_program
 from inference.reading.states import AllStates, StateSet
 from inference.rows.chunks import Rows
+from inference.running.algorithm import Algorithm
 from inference.updates import ClosedForm, closed_form
 
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.algorithm import Algorithm
 from inference.expectation import Candidates, Expectation, Select
 from inference.gradient import gradient_runs, gradient_step
 from inference.methods.em import EMState, Posterior, chunk_rows, start_params
@@ -21,6 +20,7 @@ from inference.reading.local import Params, Structure, log_prior
 from inference.reading.reader import Reader, open_program
 from inference.rows.chunks import Numbers, Rows, compiled, map_over_chunks, sum_over_chunks
 from inference.rows.draws import row_keys
+from inference.running.algorithm import Algorithm
 from inference.updates import ClosedForm, closed_form, truncation
 
 

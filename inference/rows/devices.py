@@ -26,9 +26,9 @@ from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from inference.algorithm import Algorithm
 from inference.rows.chunks import Arguments, Share, sharing
 from inference.rows.disk import OnDisk, as_stored, stored
+from inference.running.algorithm import Algorithm
 
 
 class OneDevice(NamedTuple):

@@ -24,7 +24,7 @@ def methods() -> dict[str, type]:
     from numpyro.infer.mcmc import MCMCKernel
 
     import inference.methods
-    from inference.algorithm import Algorithm
+    from inference.running.algorithm import Algorithm
 
     found: dict[str, type] = {}
     for entry in pkgutil.iter_modules(inference.methods.__path__):

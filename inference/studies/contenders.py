@@ -13,15 +13,15 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from inference.algorithm import Algorithm
 from inference.baselines import Draws, discrete_gibbs, nuts, sample
 from inference.many import binary_gibbs_kernel, no_binary_gibbs
 from inference.methods.gibbs_em import GibbsEM
 from inference.methods.gibbs_search import GibbsSearch
 from inference.numerics.compiling import once
 from inference.reading.anatomy import Anatomy, ProgramError
-from inference.restarts import Restarts
 from inference.rows.chunks import Arguments
+from inference.running.algorithm import Algorithm
+from inference.running.restarts import Restarts
 from inference.starts import good_start
 from inference.studies.catalogue import methods
 from inference.variational import svi

@@ -137,8 +137,8 @@ def _fit(
     import jax.numpy as jnp
     from jax import random
 
-    from inference.algorithm import Algorithm
-    from inference.restarts import Restarts
+    from inference.running.algorithm import Algorithm
+    from inference.running.restarts import Restarts
     from inference.studies.catalogue import methods
     from inference.studies.contenders import Limits
     from inference.validation import keep_best

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from inference.algorithm import Algorithm
 from inference.baselines import Draws
 from inference.evidence import Likelihood
 from inference.numerics.compiling import once
 from inference.prediction import Asked, answer, reliability
+from inference.running.algorithm import Algorithm
 from inference.studies.contenders import Contender
 from inference.symmetry import align
 

@@ -32,7 +32,7 @@ from numpyro.infer.util import log_density
 from inference import EM, BinaryGibbs, GibbsEM, likelihood
 from inference.baselines import once
 from inference.reading.local import Structure
-from inference.restarts import Restarts
+from inference.running.restarts import Restarts
 from inference.studies.papers.noisy_or_lines import true_network
 from ppl_models import noisy_or_network
 from ppl_models.data import lines

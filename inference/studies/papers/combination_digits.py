@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.algorithm import Algorithm
 from inference.ascent import without_normalizer
 from inference.measures import (
     chosen_bits,
@@ -35,6 +34,7 @@ from inference.methods.pursuit import ProjectionPursuit
 from inference.methods.splitting import SplittingEM
 from inference.partition import annealed, causes_of
 from inference.reading.local import Params
+from inference.running.algorithm import Algorithm
 from inference.studies.experiment import Experiment, Outcome
 from ppl_models import bernoulli_mixture, bernoulli_product, combination_machine
 from ppl_models.data import InputError, digits, load_table

@@ -19,11 +19,11 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh
 
-from inference.algorithm import Algorithm, DivergedError, RunResult
-from inference.checkpoint import Checkpoint
 from inference.reading.arguments import check_kinds
 from inference.reading.local import Params
 from inference.rows.devices import Devices, OneDevice, devices_of, using
+from inference.running.algorithm import Algorithm, DivergedError, RunResult
+from inference.running.checkpoint import Checkpoint
 
 BLOCK_SECONDS = 0.25
 """Blocks grow while they take less: so often is the bar moved, the clock read and Ctrl-C heard."""

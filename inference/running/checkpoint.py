@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from inference.algorithm import Algorithm
+from inference.running.algorithm import Algorithm
 
 
 class CheckpointError(ValueError):

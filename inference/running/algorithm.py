@@ -157,7 +157,7 @@ class Algorithm(abc.ABC):
         :param mesh: devices to deal the rows out to, a mesh of one axis; see
             `inference.rows.devices`.
         """
-        from inference.driving import Drive, drive
+        from inference.running.loop import Drive, drive
 
         if num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, found {num_steps}")
