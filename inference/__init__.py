@@ -4,30 +4,32 @@ Read in this order: `handlers` (what a reading is), `anatomy` and `local` (what 
 `algorithm` (the contract), then any file of `methods`.
 """
 
-from inference.cells import count_cells, entropy, enumerate_cells
-from inference.continuous import FactorPosterior
 from inference.evidence import Evidence, Likelihood, likelihood, log_likelihood
-from inference.factor_em import canonical
 from inference.information import standard_errors
 from inference.measures import Measure, measure
-from inference.methods.bound import BoundEM
-from inference.methods.contrastive import ContrastiveDivergence
-from inference.methods.em import EM, Posterior
-from inference.methods.gibbs import BinaryGibbs
-from inference.methods.gibbs_em import GibbsEM, GibbsPosterior
-from inference.methods.gibbs_search import GibbsSearch
-from inference.methods.gradient import ExactGradient, from_base_rates
-from inference.methods.moments import MomentInversion
-from inference.methods.monte_carlo import MonteCarloEM
-from inference.methods.pursuit import ProjectionPursuit
-from inference.methods.quadrature import QuadratureEM
-from inference.methods.splitting import SplittingEM
-from inference.methods.stepwise import StepwiseEM
-from inference.methods.truncated import Cut, TruncatedEM
+from inference.methods.continuous.bound import BoundEM
+from inference.methods.continuous.factor_em import canonical
+from inference.methods.continuous.factors import FactorPosterior
+from inference.methods.continuous.monte_carlo import MonteCarloEM
+from inference.methods.continuous.quadrature import QuadratureEM
+from inference.methods.discrete.em import EM, Posterior
+from inference.methods.discrete.persistent import Persistent
+from inference.methods.discrete.splitting import SplittingEM
+from inference.methods.discrete.stepwise import StepwiseEM
+from inference.methods.discrete.truncated import Cut, TruncatedEM
+from inference.methods.gibbs.gibbs_em import GibbsEM, GibbsPosterior
+from inference.methods.gibbs.gibbs_search import GibbsSearch
+from inference.methods.gibbs.kernel import BinaryGibbs
+from inference.methods.machines.contrastive import ContrastiveDivergence
+from inference.methods.machines.exact_gradient import ExactGradient, from_base_rates
+from inference.methods.machines.partition import annealed, normalizer, truncated
+from inference.methods.machines.pursuit import ProjectionPursuit
+from inference.methods.machines.universality import universal_machine
+from inference.methods.moments.cells import count_cells, entropy, enumerate_cells
+from inference.methods.moments.inversion import MomentInversion
+from inference.methods.moments.probit import morph
+from inference.methods.moments.spectrum import implied_correlation
 from inference.numerics.annealed import anneal, log_mean
-from inference.partition import annealed, normalizer, truncated
-from inference.persistent import Persistent
-from inference.probit import morph
 from inference.queries import complete, log_conditional, most_probable_state
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.handlers import marginal, quadratic_bound, states
@@ -35,8 +37,6 @@ from inference.reading.local import Structure, log_joint
 from inference.reading.states import AllStates, AtMost, Given
 from inference.running.algorithm import Algorithm, DivergedError, RunResult
 from inference.running.checkpoint import CheckpointError
-from inference.spectrum import implied_correlation
-from inference.universality import universal_machine
 from inference.validation import keep_best
 
 __all__ = [

@@ -27,7 +27,7 @@ import numpy as np
 from jax import Array, random
 from jax.scipy.special import logsumexp
 
-from inference.continuous import (
+from inference.methods.continuous.factors import (
     FactorReader,
     Rule,
     about_modes,
@@ -38,7 +38,7 @@ from inference.continuous import (
     not_continuous,
     width,
 )
-from inference.methods.em import EM
+from inference.methods.discrete.em import EM
 from inference.numerics.annealed import log_mean
 from inference.numerics.gaussian import log_normal
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
@@ -204,7 +204,7 @@ def _discrete(
 
 def _annealed(model: Callable, rows: Rows) -> Likelihood:
     # The samplers stand on this module's neighbours: read when they are asked for.
-    from inference.network_evidence import annealed_evidence
+    from inference.methods.gibbs.network_evidence import annealed_evidence
 
     def function(params: Params, rows: Rows) -> Evidence:
         args, kwargs = rows.whole()

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from inference.continuous import (
+from inference.methods.continuous.factor_em import maps_of, rotates
+from inference.methods.continuous.factors import (
     FactorReader,
     Rule,
     about_modes,
@@ -22,7 +23,6 @@ from inference.continuous import (
     weigh,
     width,
 )
-from inference.factor_em import maps_of, rotates
 from inference.numerics.acceleration import chart
 from inference.reading.local import Params
 from inference.rows.chunks import Arguments, Rows, compiled, map_over_chunks, sum_over_chunks
@@ -41,7 +41,7 @@ def standard_errors(
     The observed information is minus the Hessian of :math:`\sum_n \log p(t_n)`, the factors
     integrated out by quadrature about their modes (at most 3 of them). A rotation of the factors
     changes nothing, so the information is singular in its direction; the canonical form
-    (`inference.factor_em.canonical`: orthogonal rows of W) is the constraint that makes it regular,
+    (`inference.methods.continuous.factor_em.canonical`: orthogonal rows of W) is the constraint that makes it regular,
     and the errors are those of the parameters under it (Silvey 1959):
 
     .. math:: \mathrm{cov} = Z (Z^T I Z)^{-1} Z^T, \qquad Z \text{ spans the null space of }
@@ -51,7 +51,7 @@ def standard_errors(
 
     >>> from ppl_models import latent_trait
     >>> from ppl_models.data import prototypes
-    >>> from inference.methods.quadrature import QuadratureEM
+    >>> from inference.methods.continuous.quadrature import QuadratureEM
     >>> data = prototypes(jax.random.key(0), copies=50, num_features=6, flip=0.3).data
     >>> found = QuadratureEM(latent_trait).run(jax.random.key(1), 20, data, num_factors=1)
     >>> standard_errors(latent_trait, found.params, data, num_factors=1)["bias"].shape

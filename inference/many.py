@@ -18,7 +18,7 @@ from numpyro.infer import NUTS, SVI, Trace_ELBO
 from numpyro.infer.mcmc import MCMCKernel
 
 from inference.baselines import discrete_gibbs_kernel, no_discrete_gibbs
-from inference.methods.gibbs import BinaryGibbs
+from inference.methods.gibbs.kernel import BinaryGibbs
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.local import Params
 from inference.starts import differentiable, good_start

@@ -17,7 +17,7 @@ from jax import Array, lax, random
 from numpyro import handlers
 
 from inference.evidence import likelihood
-from inference.methods.em import EM
+from inference.methods.discrete.em import EM
 from inference.reading.anatomy import Anatomy
 from inference.reading.handlers import states
 from inference.reading.linear import linear_form
@@ -118,7 +118,7 @@ def row_functions(model: Callable, params: Params, data: Array, **kwargs: Any) -
 
     :param data: rows like those to be judged, (num_data, num_features): only shape and kind count.
     :param kwargs: the sizes of the program. A machine with more units than can be summed is wrapped
-        in `inference.partition.normalizer`.
+        in `inference.methods.machines.partition.normalizer`.
 
     >>> from ppl_models import bernoulli_product
     >>> rows = jnp.array([[0.0, 1.0], [1.0, 1.0]])

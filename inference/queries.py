@@ -17,7 +17,7 @@ from jax import Array
 from numpyro import handlers
 
 from inference.evidence import log_likelihood
-from inference.methods.em import EM, chunk_rows
+from inference.methods.discrete.em import EM, chunk_rows
 from inference.reading.anatomy import Anatomy
 from inference.reading.handlers import states, table_of
 from inference.reading.local import Params, Structure

@@ -49,7 +49,7 @@ def keep_best(
 
     >>> from ppl_models import bernoulli_mixture
     >>> from ppl_models.data import prototypes
-    >>> from inference.methods.em import EM
+    >>> from inference.methods.discrete.em import EM
     >>> rows = prototypes(jax.random.key(0), copies=50).data
     >>> found = keep_best(EM(bernoulli_mixture), jax.random.key(1), 40, rows[::2],
     ...     valid=rows[1::2], every=5, num_components=3)

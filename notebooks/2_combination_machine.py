@@ -29,7 +29,7 @@ from jax import random
 from jax.scipy.special import expit
 
 from inference import AllStates, inspect, log_likelihood, truncated, universal_machine
-from inference.partition import causes_of
+from inference.methods.machines.partition import causes_of
 from inference.reading.local import row_function
 from inference.studies.arviz import import_arviz
 from inference.studies.notebook import beside, contest, reproduce, said, scores, show, source

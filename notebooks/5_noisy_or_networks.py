@@ -27,8 +27,8 @@ from numpyro.handlers import condition
 from numpyro.infer import MCMC
 
 from inference import BinaryGibbs, GibbsEM, GibbsSearch, inspect, log_joint
-from inference.noisy_or import Network, Seen
-from inference.noisy_or_steps import flip_probabilities
+from inference.methods.gibbs.noisy_or import Network, Seen
+from inference.methods.gibbs.noisy_or_steps import flip_probabilities
 from inference.numerics.compiling import hurry
 from inference.studies.arviz import import_arviz
 from inference.studies.notebook import beside, contest, said, scores, show, source

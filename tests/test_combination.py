@@ -22,10 +22,10 @@ from inference import (
     marginal,
     truncated,
 )
-from inference.methods.contrastive import sweeps
-from inference.methods.pursuit import found
+from inference.methods.machines.contrastive import sweeps
+from inference.methods.machines.partition import causes_of
+from inference.methods.machines.pursuit import found
 from inference.numerics import annealed
-from inference.partition import causes_of
 from inference.reading.linear import linear_form
 from ppl_models import (
     bernoulli_mixture,

@@ -11,7 +11,7 @@ from jax.extend.core import jaxprs_in_params
 from small_programs import CASES, NUM_CAUSES, NUM_DATA, NUM_FEATURES
 from tools import reader_of
 
-import inference.methods.em as em_module
+import inference.methods.discrete.em as em_module
 from inference import (
     EM,
     AtMost,

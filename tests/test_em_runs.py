@@ -20,7 +20,7 @@ from inference import (
     Persistent,
     TruncatedEM,
 )
-from inference.updates import SparseCodingUpdate
+from inference.methods.discrete.updates import SparseCodingUpdate
 from ppl_models import binary_sparse_coding
 from ppl_models.data import bars
 

@@ -18,13 +18,13 @@ from inference import (
     Structure,
     TruncatedEM,
 )
-from inference.expectation import Candidates
-from inference.gradient import gradient_step
-from inference.ranks import kth_smallest
+from inference.methods.discrete.candidates import Candidates
+from inference.methods.discrete.ranks import kth_smallest
+from inference.methods.discrete.tables import Table
+from inference.methods.discrete.updates import SparseCodingUpdate, closed_form, truncation
+from inference.methods.m_step import gradient_step
 from inference.reading.local import log_prior
 from inference.reading.reader import open_program
-from inference.tables import Table
-from inference.updates import SparseCodingUpdate, closed_form, truncation
 
 
 @in_double

@@ -18,7 +18,7 @@ from inference import (
     Structure,
     TruncatedEM,
 )
-from inference.expectation import Candidates, best_bits
+from inference.methods.discrete.candidates import Candidates, best_bits
 from ppl_models import binary_sparse_coding
 
 

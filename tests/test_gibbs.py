@@ -20,9 +20,9 @@ from small_programs import CASES
 from tools import fast_jit, sample
 
 from inference import BinaryGibbs, ProgramError, inspect
-from inference.flips import open_bits
-from inference.noisy_or import find_wiring, read_network, read_seen
-from inference.noisy_or_steps import flip_probabilities
+from inference.methods.gibbs.flips import open_bits
+from inference.methods.gibbs.noisy_or import find_wiring, read_network, read_seen
+from inference.methods.gibbs.noisy_or_steps import flip_probabilities
 from ppl_models import bernoulli_mixture, binary_sparse_coding, latent_trait, noisy_or_network
 from ppl_models.distributions import NoisyOr
 

@@ -170,7 +170,7 @@ def test_comparison_has_the_numbers_of_table_1():
 
 def test_divergence_is_that_of_two_gaussians_by_hand():
     """Without columns' weights the true posterior is the prior: KL(N(μ, S) ‖ N(0, I))."""
-    from inference.continuous import FactorPosterior
+    from inference.methods.continuous.factors import FactorPosterior
 
     mean = jax.numpy.array([[0.5, -1.0]])
     spread = jax.numpy.array([[[0.4, 0.1], [0.1, 0.8]]])

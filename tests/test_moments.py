@@ -10,14 +10,14 @@ from scipy import special
 from tools import fast_jit
 
 from inference import MomentInversion, ProgramError, implied_correlation, inspect
-from inference.pairs import (
+from inference.methods.moments.pairs import (
     Pairs,
     count_pairs,
     invert_moments,
     invert_pairs,
     standard_errors,
 )
-from inference.spectrum import nearest_correlation, principal_axes, spectrum
+from inference.methods.moments.spectrum import nearest_correlation, principal_axes, spectrum
 from ppl_models import clipped_gaussian, latent_trait
 from ppl_models.data import ring_moments, sum_constraint_moments
 

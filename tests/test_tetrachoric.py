@@ -9,7 +9,7 @@ from oracle.clipped_gaussian import clipped_second_moment
 from scipy import special, stats
 from tools import fast_jit
 
-from inference.tetrachoric import correlation_of_cells, second_moment, slope
+from inference.methods.moments.tetrachoric import correlation_of_cells, second_moment, slope
 
 BIASES = (-5.0, -3.1, -1.2, -0.3, -1e-6, 0.0, 0.3, 0.301, 1.2, 2.0, 4.2)
 CORRELATIONS = (-0.9999, -0.99, -0.8, -0.3, -0.01, 0.0, 0.02, 0.45, 0.9, 0.999, 0.9999)

@@ -21,18 +21,29 @@ from scipy.stats import multivariate_normal
 from tools import fast_jit, in_double, quick_run
 
 import inference
-from inference.bounded import bound_sites, bounded_program
-from inference.bounded_regressions import bound_posterior, gaussian_sums
-from inference.continuous import climb, gauss_hermite, moments, open_factors, prior_points, weigh
-from inference.factor_em import canonical, principal_start
 from inference.information import standard_errors
-from inference.methods.bound import BoundEM
-from inference.methods.monte_carlo import MonteCarloEM
-from inference.methods.quadrature import QuadratureEM
-from inference.point_regressions import point_log_likelihood, point_sums, shared_log_likelihood
+from inference.methods.continuous.bound import BoundEM
+from inference.methods.continuous.bounded import bound_sites, bounded_program
+from inference.methods.continuous.bounded_regressions import bound_posterior, gaussian_sums
+from inference.methods.continuous.factor_em import canonical, principal_start
+from inference.methods.continuous.factors import (
+    climb,
+    gauss_hermite,
+    moments,
+    open_factors,
+    prior_points,
+    weigh,
+)
+from inference.methods.continuous.monte_carlo import MonteCarloEM
+from inference.methods.continuous.point_regressions import (
+    point_log_likelihood,
+    point_sums,
+    shared_log_likelihood,
+)
+from inference.methods.continuous.quadrature import QuadratureEM
+from inference.methods.continuous.regressions import Regressions
 from inference.reading.bounds import BoundedCategorical
 from inference.reading.local import log_joint, row_function
-from inference.regressions import Regressions
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
 
 NUM_DATA, NUM_FEATURES, NUM_FACTORS = 7, 5, 2
@@ -332,7 +343,7 @@ def test_loss_never_rises(name, fits):
 @pytest.mark.parametrize("name", METHODS)
 def test_mixed_columns_are_fitted_by_all(name):
     _, data, mask = mixed_example(num_data=150)
-    # All three are accelerated by the code of `inference.factor_em`: one of them is enough here.
+    # All three are accelerated by the code of `continuous.factor_em`: one of them is enough here.
     method = METHODS[name](mixed_trait, prior=True, accelerate=name == "bound")
     result = quick_run(method, 0, 20, data, mask=mask, kinds=KINDS)
     assert np.diff(result.losses).max() < 1e-5 * abs(float(result.losses[-1]))

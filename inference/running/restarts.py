@@ -25,7 +25,7 @@ class Restarts(Algorithm):
     :param method: any method whose steps are pure.
     :param num_starts: how many; each has a key of its own.
 
-    >>> from inference.methods.em import EM
+    >>> from inference.methods.discrete.em import EM
     >>> from ppl_models import bernoulli_mixture
     >>> data = random.bernoulli(random.key(0), 0.5, (30, 4)).astype(float)
     >>> four = Restarts(EM(bernoulli_mixture), 4)

@@ -27,8 +27,9 @@ def methods() -> dict[str, type]:
     from inference.running.algorithm import Algorithm
 
     found: dict[str, type] = {}
-    for entry in pkgutil.iter_modules(inference.methods.__path__):
-        module = importlib.import_module(f"{inference.methods.__name__}.{entry.name}")
+    wing = inference.methods
+    for entry in pkgutil.walk_packages(wing.__path__, f"{wing.__name__}."):
+        module = importlib.import_module(entry.name)
         for name, member in vars(module).items():
             if (
                 inspect.isclass(member)

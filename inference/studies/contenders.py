@@ -15,8 +15,8 @@ import numpy as np
 
 from inference.baselines import Draws, discrete_gibbs, nuts, sample
 from inference.many import binary_gibbs_kernel, no_binary_gibbs
-from inference.methods.gibbs_em import GibbsEM
-from inference.methods.gibbs_search import GibbsSearch
+from inference.methods.gibbs.gibbs_em import GibbsEM
+from inference.methods.gibbs.gibbs_search import GibbsSearch
 from inference.numerics.compiling import once
 from inference.reading.anatomy import Anatomy, ProgramError
 from inference.rows.chunks import Arguments

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.factor_em import canonical, rotates
 from inference.information import many_standard_errors
-from inference.methods.quadrature import QuadratureEM
+from inference.methods.continuous.factor_em import canonical, rotates
+from inference.methods.continuous.quadrature import QuadratureEM
 from inference.reading.local import Params
 
 LEVELS = (0.5, 0.9, 0.95)

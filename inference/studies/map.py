@@ -18,7 +18,7 @@ from ppl_models.data import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inference.continuous import FactorPosterior
+    from inference.methods.continuous.factors import FactorPosterior
     from ppl_models.data import MixedTable
 
 MOST_CELLS = 3_000_000  # quadrature up to here, the bound beyond: half a minute on two cores
@@ -38,7 +38,7 @@ class Map(NamedTuple):
 
     def transform(self, table: MixedTable) -> FactorPosterior:
         """Place rows of a table with the same columns, old or new, on the map."""
-        from inference.methods.quadrature import QuadratureEM
+        from inference.methods.continuous.quadrature import QuadratureEM
         from inference.reading.arguments import check_params
         from ppl_models import mixed_trait
 
@@ -115,8 +115,8 @@ def fit_map(
     """
     import jax
 
-    from inference.methods.bound import BoundEM
-    from inference.methods.quadrature import QuadratureEM
+    from inference.methods.continuous.bound import BoundEM
+    from inference.methods.continuous.quadrature import QuadratureEM
     from ppl_models import mixed_trait
 
     if len(table.columns) < 2:

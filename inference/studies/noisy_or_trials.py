@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.methods.gibbs_em import GibbsEM
-from inference.methods.gibbs_search import GibbsSearch
+from inference.methods.gibbs.gibbs_em import GibbsEM
+from inference.methods.gibbs.gibbs_search import GibbsSearch
 from inference.reading.local import Params
 from ppl_models import noisy_or_network
 

@@ -111,7 +111,7 @@ def spectra(found: Comparison) -> Iterator[Picture]:
     """Lee & Sompolinsky (1998), figures 2 to 4."""
     from matplotlib.figure import Figure
 
-    from inference.spectrum import implied_correlation
+    from inference.methods.moments.spectrum import implied_correlation
     from inference.studies.figures import spectrum
     from inference.studies.report_map import setting
 

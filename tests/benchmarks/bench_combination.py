@@ -30,7 +30,7 @@ from scipy.special import logsumexp
 
 from inference import EM, likelihood
 from inference.baselines import once
-from inference.methods.gradient import ExactGradient
+from inference.methods.machines.exact_gradient import ExactGradient
 from inference.running.restarts import Restarts
 from ppl_models import bernoulli_mixture, combination_machine
 from ppl_models.data import combination_target

@@ -23,8 +23,8 @@ from numpyro.handlers import condition
 
 from inference import EM, BinaryGibbs, BoundEM, TruncatedEM
 from inference.baselines import once
-from inference.methods.em import EMState
-from inference.pairs import count_pairs, invert_pairs
+from inference.methods.discrete.em import EMState
+from inference.methods.moments.pairs import count_pairs, invert_pairs
 from inference.reading.local import Structure
 from ppl_models import binary_sparse_coding, latent_trait, noisy_or_network
 

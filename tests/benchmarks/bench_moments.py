@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from measuring import cpu_of, rival, row, timed
 
-from inference.pairs import count_pairs, invert_pairs
+from inference.methods.moments.pairs import count_pairs, invert_pairs
 
 ROWS = 4000
 

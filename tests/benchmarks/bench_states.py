@@ -25,7 +25,7 @@ from jax import Array, lax, random
 from measuring import timed
 
 from inference import TruncatedEM
-from inference.expectation import (
+from inference.methods.discrete.candidates import (
     Candidates,
     _design,
     _logits,
@@ -34,7 +34,7 @@ from inference.expectation import (
     best_bits,
     logsumexp_pair,
 )
-from inference.methods.em import EMState
+from inference.methods.discrete.em import EMState
 from inference.reading.local import Structure
 from inference.reading.reader import open_program
 from ppl_models import binary_sparse_coding
@@ -88,7 +88,7 @@ def by_hand(params: dict, data: Array, sets: Candidates, chunk: int) -> dict:
     residual = (
         sums["power"] - 2 * jnp.sum(new * sums["cross"]) + jnp.sum((new @ new.T) * sums["second"])
     )
-    from inference.updates import truncation
+    from inference.methods.discrete.updates import truncation
 
     a, b = truncation(sparsity, num_causes, sets.max_active)
     return {

@@ -25,8 +25,8 @@ from jax import random
 from measuring import cpu_of, fitted, learning, rival, timed, true_row
 
 from inference import likelihood
-from inference.methods.bound import BoundEM
-from inference.methods.quadrature import QuadratureEM
+from inference.methods.continuous.bound import BoundEM
+from inference.methods.continuous.quadrature import QuadratureEM
 from ppl_models import latent_trait
 from ppl_models.data import prototypes
 

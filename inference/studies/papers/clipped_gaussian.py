@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from inference.cells import count_cells, entropy, enumerate_cells
-from inference.methods.moments import MomentInversion, MomentState
-from inference.pairs import Pairs, count_pairs, invert_moments
-from inference.probit import Morph, modes, morph, reconstruct
+from inference.methods.moments.cells import count_cells, entropy, enumerate_cells
+from inference.methods.moments.inversion import MomentInversion, MomentState
+from inference.methods.moments.pairs import Pairs, count_pairs, invert_moments
+from inference.methods.moments.probit import Morph, modes, morph, reconstruct
+from inference.methods.moments.spectrum import nearest_correlation
+from inference.methods.moments.tetrachoric import correlation_of_cells
 from inference.reading.local import Params
-from inference.spectrum import nearest_correlation
 from inference.studies.experiment import Experiment, Outcome
-from inference.tetrachoric import correlation_of_cells
 from ppl_models import clipped_gaussian
 from ppl_models.data import (
     InputError,

@@ -21,8 +21,8 @@ import numpy as np
 from jax import Array, lax, random
 
 from inference.measures import Measure, measure
-from inference.methods.gradient import ExactGradient
-from inference.methods.pursuit import ProjectionPursuit
+from inference.methods.machines.exact_gradient import ExactGradient
+from inference.methods.machines.pursuit import ProjectionPursuit
 from inference.reading.local import Params
 from inference.studies.experiment import Experiment, Outcome
 from ppl_models import combination_machine

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.ascent import without_normalizer
 from inference.measures import (
     chosen_bits,
     log_loss,
@@ -29,10 +28,11 @@ from inference.measures import (
     row_functions,
     single_bit,
 )
-from inference.methods.contrastive import ContrastiveDivergence
-from inference.methods.pursuit import ProjectionPursuit
-from inference.methods.splitting import SplittingEM
-from inference.partition import annealed, causes_of
+from inference.methods.discrete.splitting import SplittingEM
+from inference.methods.machines.ascent import without_normalizer
+from inference.methods.machines.contrastive import ContrastiveDivergence
+from inference.methods.machines.partition import annealed, causes_of
+from inference.methods.machines.pursuit import ProjectionPursuit
 from inference.reading.local import Params
 from inference.running.algorithm import Algorithm
 from inference.studies.experiment import Experiment, Outcome

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from inference.continuous import FactorPosterior, gauss_hermite
-from inference.methods.bound import BoundEM
-from inference.methods.monte_carlo import MonteCarloEM
-from inference.methods.quadrature import QuadratureEM
+from inference.methods.continuous.bound import BoundEM
+from inference.methods.continuous.factors import FactorPosterior, gauss_hermite
+from inference.methods.continuous.monte_carlo import MonteCarloEM
+from inference.methods.continuous.quadrature import QuadratureEM
 from inference.numerics.gaussian import invert, log_normal, root
 from inference.reading.local import Params, log_joint
 from inference.studies.experiment import Experiment, Outcome
@@ -228,7 +228,7 @@ def compare(
 
 def divergence(params: Params, data: Any, posterior: FactorPosterior, exact: Array) -> Array:
     """KL(q ‖ p) of each datum's Gaussian from its true posterior, by quadrature under q, (n,)."""
-    from inference.continuous import open_factors
+    from inference.methods.continuous.factors import open_factors
 
     reader, _ = open_factors(latent_trait, (data,), {}, None)
     rule = gauss_hermite(2, 20)

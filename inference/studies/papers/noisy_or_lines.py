@@ -29,8 +29,8 @@ import numpy as np
 from jax import Array, random
 from jax.scipy.special import logsumexp
 
-from inference.network_evidence import layered_evidence
-from inference.noisy_or import Network, Seen, Wiring
+from inference.methods.gibbs.network_evidence import layered_evidence
+from inference.methods.gibbs.noisy_or import Network, Seen, Wiring
 from inference.reading.local import Params
 from inference.studies.experiment import Experiment, Outcome
 from inference.studies.noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches, strengths

@@ -29,9 +29,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from inference.methods.gibbs_em import GibbsEM
-from inference.noisy_or import Network, Seen, Wiring, network_log_joint
-from inference.noisy_or_steps import flip_probabilities
+from inference.methods.gibbs.gibbs_em import GibbsEM
+from inference.methods.gibbs.noisy_or import Network, Seen, Wiring, network_log_joint
+from inference.methods.gibbs.noisy_or_steps import flip_probabilities
 from inference.numerics.compiling import once
 from inference.reading.local import Params
 from inference.reading.states import AllStates

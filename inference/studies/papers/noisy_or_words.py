@@ -17,10 +17,10 @@ import numpy as np
 from jax import Array, random
 
 from inference.evidence import log_likelihood
-from inference.methods.em import EM
-from inference.methods.gibbs_em import GibbsEM
-from inference.methods.gibbs_search import GibbsSearch
-from inference.network_evidence import MAX_UNITS, annealed_evidence, exact_evidence
+from inference.methods.discrete.em import EM
+from inference.methods.gibbs.gibbs_em import GibbsEM
+from inference.methods.gibbs.gibbs_search import GibbsSearch
+from inference.methods.gibbs.network_evidence import MAX_UNITS, annealed_evidence, exact_evidence
 from inference.reading.local import Params
 from inference.studies.experiment import Experiment, Outcome
 from inference.studies.noisy_or_trials import strengths

@@ -13,11 +13,11 @@ import numpy as np
 from jax import Array, lax, random
 from numpy.typing import ArrayLike
 
-from inference.methods.em import EM
-from inference.methods.truncated import Cut, TruncatedEM
+from inference.methods.discrete.em import EM
+from inference.methods.discrete.truncated import Cut, TruncatedEM
+from inference.methods.discrete.updates import SparseCodingUpdate
 from inference.reading.local import Params
 from inference.studies.experiment import Experiment, Outcome
-from inference.updates import SparseCodingUpdate
 from ppl_models import binary_sparse_coding
 from ppl_models.data import InputError, bars
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from inference.methods.truncated import Cut, TruncatedEM
+from inference.methods.discrete.truncated import Cut, TruncatedEM
 from inference.reading.local import Params
 from inference.studies.experiment import Experiment, Outcome
 from inference.studies.gabor import GaborFit, fit_gabors

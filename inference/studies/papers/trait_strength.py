@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from inference.methods.bound import BoundEM
-from inference.methods.quadrature import QuadratureEM
+from inference.methods.continuous.bound import BoundEM
+from inference.methods.continuous.quadrature import QuadratureEM
 from inference.studies.experiment import Experiment, Outcome
 from ppl_models import latent_trait
 

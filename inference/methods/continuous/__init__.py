@@ -1,0 +1,1 @@
+"""Gaussian latents: EM by a bound, by quadrature and by draws."""

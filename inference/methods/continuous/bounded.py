@@ -1,0 +1,213 @@
+"""A program under quadratic bounds, read by autodiff: `BoundEM` for programs it was not told of.
+
+Every observed Bernoulli or categorical site is put under `quadratic_bound`. If what then stands is
+quadratic in the latents (tested in float64 on random states, never assumed), the Gaussian posterior
+is its slope and curvature at nought, and the best variational parameters are moments of the logits:
+the papers' formulas, from nothing but the program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array, random
+from numpyro import handlers
+
+from inference.methods.continuous.factors import FactorReader
+from inference.methods.discrete.candidates import Expectation
+from inference.methods.m_step import gradient_step
+from inference.numerics.compiling import once
+from inference.numerics.gaussian import invert, root
+from inference.reading.anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from inference.reading.bounds import unmasked
+from inference.reading.handlers import quadratic_bound, states
+from inference.reading.local import (
+    Params,
+    Structure,
+    hessians,
+    linear_part,
+    log_joint,
+    prior_draw,
+    row_function,
+)
+from inference.rows.chunks import Arguments, Rows
+
+
+class Bounded(NamedTuple):
+    """A program and its observed sites that take a bound."""
+
+    reader: FactorReader
+    rows: Rows
+    sites: tuple[str, ...]
+
+    def posterior(
+        self, reader: FactorReader, params: Params, arguments: Arguments, mean: Array, spread: Array
+    ) -> tuple[Array, Array, Array]:
+        """From one Gaussian posterior of a chunk to the next: mean, covariance, log bound."""
+        points = gaussian_points(mean, spread)
+        program = bound_sites(reader.model, self.variational(reader, params, arguments, points))
+        function = row_function(program, reader.anatomy, params, arguments)
+        zero = jnp.zeros_like(mean)
+        constant, slope = linear_part(function, zero)
+        covariance, log_det = invert(-hessians(function, zero))
+        mean = jnp.einsum("nqr,nr->nq", covariance, slope)
+        evidence = constant + 0.5 * jnp.sum(mean * slope, -1) - 0.5 * log_det
+        return mean, covariance, evidence + 0.5 * mean.shape[-1] * math.log(2.0 * math.pi)
+
+    def variational(
+        self, reader: FactorReader, params: Params, arguments: Arguments, points: Array
+    ) -> dict[str, Array]:
+        """The best ξ (bits, eq. 8) or ψ (categories) for the posterior of these points, by site.
+
+        Logits are linear in the latents, so that the points have their moments too.
+        """
+        args, kwargs = arguments
+        values = reader.anatomy.unpack(points)
+        program = handlers.substitute(states(reader.model, values), data=params)
+        with handlers.block():
+            trace = handlers.trace(program).get_trace(*args, **kwargs)
+        logits = {site: _base(trace[site]["fn"]).logits for site in self.sites}
+        return {
+            site: value.mean(0) if value.ndim > 3 else jnp.sqrt((value**2).mean(0))
+            for site, value in logits.items()
+        }
+
+    def climb(
+        self, params: Params, look: Callable, found: Any, size: int, prior: bool, num_steps: int
+    ) -> Params:
+        """L-BFGS on the expected bounded log joint.
+
+        :param look: ``look(arguments, params, found)`` are the posteriors of a chunk.
+        """
+
+        def expect(local: Any, params: Params, arguments: Arguments, found: Any) -> Expectation:
+            del local
+            mean, covariance, evidence = look(arguments, params, found)
+            points = gaussian_points(mean, covariance)
+            chance = jnp.full(points.shape[:2], 1.0 / len(points))
+            nothing: Any = None
+            return Expectation(evidence, nothing, nothing, lambda: (points, chance), nothing)
+
+        reading: Any = _Tight(self, params, *self.reader)
+        return gradient_step(
+            reading, params, self.rows, size, found, expect, prior=prior, num_steps=num_steps
+        )
+
+
+class _Tight(NamedTuple):
+    """The bounded program, as tight as it can be for the posterior whose points it is shown."""
+
+    program: Bounded
+    params: Params  # of which that posterior is
+    model: Callable
+    anatomy: Anatomy
+    structure: Structure = Structure.GENERAL
+
+    def at(self, num_data: int) -> _Tight:
+        return self._replace(anatomy=self.anatomy.with_rows(num_data))
+
+    def log_joint(self, params: Params, points: Array, arguments: Arguments) -> Array:
+        reader = FactorReader(self.model, self.anatomy)
+        xi = self.program.variational(reader, self.params, arguments, points)
+        return reader._replace(model=bound_sites(self.model, xi)).log_joint(
+            params, points, arguments
+        )
+
+
+def gaussian_points(mean: Array, covariance: Array) -> Array:
+    """The 2Q points μ ± √Q L_k, (2Q, n, Q): a quadratic has its mean under a Gaussian over them."""
+    arms = math.sqrt(mean.shape[-1]) * jnp.moveaxis(root(covariance), -1, 0)
+    return jnp.concatenate([mean + arms, mean - arms])
+
+
+def bound_sites(model: Callable, xi: dict[str, Array]) -> Callable:
+    """The program with each of these sites under its bound."""
+    for site, value in xi.items():
+        model = quadratic_bound(model, site, value)
+    return model
+
+
+def bounded_program(reader: FactorReader, rows: Rows, check: bool = False) -> Bounded:
+    """Find the sites that take a bound.
+
+    :param check: test on random rows, parameters and states that the bounded program is quadratic.
+    """
+    kinds = (
+        dist.BernoulliLogits | dist.BernoulliProbs | dist.CategoricalLogits | dist.CategoricalProbs
+    )
+
+    def bounded(trace: dict[str, dict]) -> tuple[str, ...]:
+        return tuple(x for x in reader.anatomy.observed if isinstance(_base(trace[x]["fn"]), kinds))
+
+    sites = run_abstractly(reader.model, *rows.slice(0, 1), bounded)
+    found = Bounded(reader, rows, sites)
+    if check:
+        _check_quadratic(found)
+    return found
+
+
+def _check_quadratic(program: Bounded) -> None:
+    reader, rows = program.reader, program.rows
+    if any(isinstance(x, jax.core.Tracer) for x in rows.leaves):
+        return  # the data are not known yet
+    num_rows = min(rows.num_data, 5)
+    chosen = np.linspace(0, rows.num_data - 1, num_rows).astype(int)
+    with jax.enable_x64(True):
+        leaves = [_widen(np.asarray(x)[chosen]) for x in rows.leaves]
+        few = FactorReader(
+            reader.model,
+            inspect(
+                reader.model, *rows.join(leaves), sites=reader.anatomy.names,
+                plate=reader.anatomy.plate,
+            ),
+        )  # fmt: skip
+
+        @once
+        def error(seed: Array, leaves: list[Array]) -> Array:
+            arguments = rows.join(leaves)
+            key_params, key_states = random.split(random.key(seed))
+            params = prior_draw(reader.model, few.anatomy, key_params, arguments)
+            params = {name: value.astype(float) for name, value in params.items()}
+            shape = (num_rows, few.num_factors)
+            eye = jnp.broadcast_to(jnp.eye(shape[1]), (*shape, shape[1]))
+            points = gaussian_points(jnp.zeros(shape), eye)
+            model = bound_sites(reader.model, program.variational(few, params, arguments, points))
+            function = row_function(model, few.anatomy, params, arguments)
+            zero = jnp.zeros(shape)
+            constant, slope = linear_part(function, zero)
+            bend = hessians(function, zero)
+            points = random.normal(key_states, (8, *shape))
+            direct = log_joint(model, few.anatomy, params, points, arguments)
+            read = constant + jnp.einsum("snq,nq->sn", points, slope)
+            read = read + 0.5 * jnp.einsum("snq,nqr,snr->sn", points, bend, points)
+            return jnp.abs(read - direct).max() / (1.0 + jnp.abs(direct - constant).max())
+
+        # An executable runs at once, also inside a trace.
+        run = error.lower(np.int32(0), leaves).compile()
+        worst = max(float(np.asarray(run(np.int32(seed), leaves))) for seed in range(2))
+    if not worst <= 1e-6:
+        under = "and has no Bernoulli site with logits to bound"
+        if program.sites:
+            under = f"with the sites {list(program.sites)} under their bounds"
+        raise ProgramError(
+            f"the program is not quadratic in {list(reader.anatomy.names)} {under} "
+            f"(error {worst:.2g}): BoundEM needs Gaussian "
+            "latents and logits or means that are linear in them; use QuadratureEM or MonteCarloEM"
+        )
+
+
+def _widen(rows: np.ndarray) -> np.ndarray:
+    return rows.astype(np.float64) if rows.dtype.kind == "f" else rows
+
+
+def _base(fn: Any) -> Any:
+    fn = unmasked(fn)
+    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
+        fn = fn.base_dist
+    return fn

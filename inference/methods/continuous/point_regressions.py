@@ -1,0 +1,149 @@
+"""Regressions at points: likelihood and sums where the factors take each of many values.
+
+The points are each datum's own (quadrature about its mode), or shared by all data (prior draws):
+then the likelihood of everything is one matrix product.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from inference.methods.continuous.levels import first, log_sum
+from inference.methods.continuous.regressions import Regressions, Responses, Sums
+from inference.numerics.gaussian import with_one
+from inference.reading.local import Params
+from inference.rows.chunks import over_rows
+
+
+def point_sums(
+    columns: Regressions, params: Params, responses: Responses, points: Array, probability: Array
+) -> tuple[Sums, Sums]:
+    """The same sums under posteriors on points (S, n, Q) with probabilities (S, n).
+
+    :return: with the curvature of the bits' bound, which is safe; and with their own, which is
+        fast when close.
+    """
+    size = points.shape[-1]
+    centre = points @ params["weights"] + params["bias"]  # (S, n, P)
+    slope, safe, fast = at_points(columns, centre)
+    weight = probability[..., None]
+    if responses.seen is not None:
+        weight = weight * responses.seen
+    moments = with_one(points).reshape(-1, size + 1)
+    outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(moments), -1)
+    flat = lambda x: (x * weight).reshape(-1, x.shape[-1])  # noqa: E731
+    total = over_rows(flat(slope + columns.mixed(responses.target)), moments)
+    bends = [over_rows(flat(x), outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
+    at = slice(len(columns.layout.real))
+    seen = jnp.broadcast_to(weight, centre.shape)[..., at]
+    power = jnp.sum((responses.target - centre)[..., at] ** 2 * seen, (0, 1))
+    count = jnp.sum(seen, (0, 1))
+    return Sums(total, bends[0], power, count), Sums(total, bends[1], power, count)
+
+
+def at_points(columns: Regressions, centre: Array) -> tuple[Array, Array, Array]:
+    """At known predictors: the true slope without the data's share, and both curvatures."""
+    # One tanh serves all: σ(A) = ½ (1 + tanh A/2), σ(1 − σ) = ¼ (1 − tanh²), ω = tanh / 2A.
+    bent = jnp.tanh(0.5 * centre)
+    small = jnp.abs(centre) < 1e-2
+    wide = 0.5 * bent / jnp.where(small, 1.0, centre)
+    safe = jnp.where(small, 0.25 - centre**2 / 48.0, wide)
+    fast, slope = 0.25 - 0.25 * bent**2, -0.5 - 0.5 * bent
+    if columns.plain:
+        return slope, safe, fast
+    real, _, levels = columns.layout.split(centre)
+    safe, fast = (columns.others(None, bend, levels) for bend in (safe, fast))
+    return columns.others(real, slope, levels), safe, fast
+
+
+def point_log_likelihood(
+    columns: Regressions, params: Params, responses: Responses, points: Array
+) -> Array:
+    """log p(t_n | x) at points (S, n, Q): (S, n)."""
+    target, seen = responses
+    centre = points @ params["weights"] + params["bias"]
+    if columns.plain:
+        return _bits(target, seen, centre)
+    layout = columns.layout
+    (real, bits, levels), (own, ones, hot) = layout.split(centre), layout.split(target)
+    know = (None, None, {}) if seen is None else layout.split(seen)
+    total = _bits(ones, know[1], bits) if len(layout.binary) else jnp.zeros(points.shape[:2])
+    if len(layout.real):
+        away = (own - real) / params["noise"]
+        part = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
+        total = total + jnp.sum(part if know[0] is None else part * know[0], -1)
+    for k, predictors in levels.items():
+        # In two sums, one for each shape: XLA's CPU compiler gets the sum of both wrong.
+        total = total + jnp.sum(hot[k] * predictors, (-2, -1))
+        rest = log_sum(predictors)
+        total = total - jnp.sum(rest if seen is None else rest * know[2][k][..., 0], -1)
+    return total
+
+
+def natural_form(columns: Regressions, params: Params, predictors: Array) -> tuple[Array, Array]:
+    """Natural parameters and log partition (S, P) at predictors (S, P)."""
+    if columns.plain:
+        return predictors, jax.nn.softplus(predictors)
+    layout = columns.layout
+    real, bits, levels = layout.split(predictors)
+    own = real
+    if len(layout.real):
+        own, real = real / params["noise"] ** 2, 0.5 * (real / params["noise"]) ** 2
+    sums = {k: first(log_sum(part), k) for k, part in levels.items()}
+    return layout.join(own, bits, levels), layout.join(real, jax.nn.softplus(bits), sums)
+
+
+def shared_log_likelihood(
+    columns: Regressions, params: Params, responses: Responses, points: Array
+) -> Array:
+    """log p(t_n | x_s) at points (S, Q): (S, n), by matrix products."""
+    predictors = points @ params["weights"] + params["bias"]
+    natural, partition = natural_form(columns, params, predictors)
+    table = natural @ responses.target.T
+    if responses.seen is None:
+        table = table - partition.sum(-1)[:, None]
+    else:
+        table = table - partition @ responses.seen.T
+    if len(columns.layout.real):
+        at = slice(len(columns.layout.real))
+        away = responses.target[:, at] / params["noise"]
+        own = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
+        table = table + (own if responses.seen is None else own * responses.seen[:, at]).sum(-1)
+    return table
+
+
+def shared_sums(
+    columns: Regressions, params: Params, points: Array, found: Array, weight: Array
+) -> tuple[Sums, Sums]:
+    """The sums for points (S, Q) that all data share, safe and fast.
+
+    :param found: Σ_n r_sn target_n, (S, P); `weight`: Σ_n r_sn seen_n, (S, P).
+    """
+    size = points.shape[-1]
+    centre = points @ params["weights"] + params["bias"]
+    slope, safe, fast = at_points(columns, centre)
+    moments = with_one(points)
+    outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(points), -1)
+    total = (slope * weight + columns.mixed(found)).T @ moments
+    bends = [((x * weight).T @ outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
+    at = slice(len(columns.layout.real))
+    # Σ r (y − A)² without its Σ r y², which `monte_carlo` adds.
+    power = weight[:, at] * centre[:, at] ** 2 - 2.0 * found[:, at] * centre[:, at]
+    power, count = power.sum(0), weight[:, at].sum(0)
+    return Sums(total, bends[0], power, count), Sums(total, bends[1], power, count)
+
+
+def _bits(target: Array, seen: Array | None, centre: Array) -> Array:
+    """Σ_i log Bernoulli(t_i; σ(A_i)) over the last axis.
+
+    Σ log(1 + e^{−|A|}) is the log of a product, taken of 64 columns at once: each factor is at most
+    2, so that nothing overflows, and a logarithm costs as much as all the rest.
+    """
+    factor = 1.0 + jnp.exp(-jnp.abs(centre))
+    main = target * centre - jnp.maximum(centre, 0.0)
+    if seen is not None:
+        main, factor = main * seen, jnp.where(seen > 0, factor, 1.0)
+    groups = [factor[..., start : start + 64] for start in range(0, factor.shape[-1], 64)]
+    return jnp.sum(main, -1) - sum(jnp.log(jnp.prod(group, -1)) for group in groups)

@@ -1,0 +1,201 @@
+r"""Closed forms for programs whose columns are regressions on shared factors, of any kind.
+
+For `latent_trait` and `mixed_trait` every column hangs on predictors :math:`A = xW + b`. Each kind
+of column is below by a quadratic in its predictors, in which
+
+.. math:: \text{slope at A} = z - \omega A \;(\text{times a metric}), \qquad
+          \text{curvature} = -\omega \;(\text{times the same metric})
+
+======== =================================== ========================== =============
+kind     z                                   :math:`\omega`             metric
+======== =================================== ========================== =============
+real     y                                   1                          1/σ²
+binary   t − ½                               :math:`2|\lambda(\xi)|`    1
+levels   :math:`\psi + B^{-1}(t - softmax)`  1                          B (Böhning)
+======== =================================== ========================== =============
+
+The E-step then is (6) and (7) of Tipping (1998), the M-step a weighted regression, his (11), for
+every kind. The methods differ only in what they average over. All of it is tested against the
+program's own reading, which is the judge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from inference.methods.continuous.levels import softmax, spread_out
+from inference.reading.bounds import curvature
+from inference.reading.local import Params
+from inference.rows.chunks import Arguments
+from ppl_models import latent_trait, mixed_trait
+from ppl_models.mixed_trait import Kind, Layout
+
+
+class Responses(NamedTuple):
+    """A chunk of the data, a column for each predictor."""
+
+    target: Array  # (n, P): the value, the bit, or 1 for the level that was found; 0 where unseen
+    seen: Array | None  # (n, P), 1 where observed; None if everything is
+
+
+class Sums(NamedTuple):
+    """Sums over data of what the M-step wants; they add over chunks and devices."""
+
+    slope: Array  # (P, Q + 1): Σ ⟨(z − ω A) x̂⟩
+    bend: Array  # (P, Q + 1, Q + 1): Σ ω ⟨x̂ x̂ᵀ⟩
+    power: Array  # (R,): Σ ⟨(y − A)²⟩ of the real columns
+    number: Array  # (R,): how many were seen
+
+
+@dataclasses.dataclass(frozen=True)
+class Regressions:
+    """The columns of a program, by kind."""
+
+    kinds: tuple[Kind, ...]
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.kinds)
+
+    def responses(self, arguments: Arguments) -> Responses:
+        """The data of a chunk as its predictors see them."""
+        args, kwargs = arguments
+        data = jnp.asarray(args[0] if args else kwargs["data"])
+        mask = kwargs.get("mask")
+        data = data.astype(jnp.result_type(float))
+        seen = None if mask is None else jnp.asarray(mask).astype(data.dtype)
+        layout = self.layout
+        if not self.plain:
+            levels = {
+                k: (data[:, columns, None] == jnp.arange(1, k)).astype(data.dtype)
+                for k, columns in layout.categorical.items()
+            }
+            data = layout.join(data[:, layout.real], data[:, layout.binary], levels)
+            seen = None if seen is None else seen[:, layout.column_of]
+        return Responses(data if seen is None else data * seen, seen)
+
+    def tangent(self, params: Params, mean: Array, spread: Array) -> tuple[Array, Array]:
+        """The residual z − ω A and ω of the bound that touches at these predictors.
+
+        :param mean: ⟨A⟩, (..., P).
+        :param spread: variance of A; where it is nought the residual is the true slope (over the
+            metric), so that the fixed point is the true maximum. It enters ω of the bits only, (8).
+        :return: what is to be added to z's share of the data, and ω: both (..., P).
+        """
+        del params
+        omega = -2.0 * curvature(jnp.sqrt(mean**2 + spread))
+        slope = -0.5 - omega * mean
+        if self.plain:
+            return slope, omega
+        real, _, levels = self.layout.split(mean)
+        return self.others(real, slope, levels), self.others(None, omega, levels)
+
+    def others(self, real: Array | None, bits: Array, levels: dict[int, Array]) -> Array:
+        """Slopes of all kinds, given those of the bits; without `real`, curvatures."""
+        own, bits, _ = self.layout.split(bits)
+        if real is None:
+            ones = {k: jnp.ones_like(part) for k, part in levels.items()}
+            return self.layout.join(jnp.ones_like(own), bits, ones)
+        others = {k: spread_out(-softmax(part)) for k, part in levels.items()}
+        return self.layout.join(-real, bits, others)
+
+    def mixed(self, target: Array) -> Array:
+        """The data's share of z: levels go through B⁻¹ of their column."""
+        if not self.layout.categorical:
+            return target
+        real, bits, levels = self.layout.split(target)
+        return self.layout.join(real, bits, {k: spread_out(x) for k, x in levels.items()})
+
+    def metric(self, params: Params, values: Array) -> Array:
+        """Predictors (..., P) times the metric of their kind."""
+        if self.plain:
+            return values
+        real, bits, levels = self.layout.split(values)
+        if len(self.layout.real):
+            real = real / params["noise"] ** 2
+        bent = {k: 0.5 * (x - x.sum(-1, keepdims=True) / k) for k, x in levels.items()}
+        return self.layout.join(real, bits, bent)
+
+    def advance(
+        self, params: Params, sums: Sums, prior: Callable[[Params], Array] | None = None
+    ) -> Params:
+        """The M-step: every column's regression, and the noise of the real ones at its outcome.
+
+        :param prior: log density of the parameters; its slope and curvature join those of the data.
+        """
+        layout = self.layout
+        current = jnp.concatenate([params["weights"], params["bias"][None]]).T  # (P, Q + 1)
+        slope, bend = sums.slope, sums.bend
+        if prior is not None:
+            slope, bend = self._with_prior(params, slope, bend, prior)
+        # A column that nobody answered keeps its parameters instead of dividing by nought.
+        trace = jnp.trace(bend, axis1=1, axis2=2)[:, None, None]
+        size = bend.shape[-1]
+        ridge = 10 * jnp.finfo(bend.dtype).eps * trace / size + 1e-30
+        step = jnp.linalg.solve(bend + ridge * jnp.eye(size), slope[..., None])[..., 0]
+        new = (current + step).T
+        out = {**params, "weights": new[:-1], "bias": new[-1]}
+        if len(layout.real):
+            at = slice(len(layout.real))
+            step = step[at]
+            power = sums.power - 2.0 * jnp.sum(step * sums.slope[at], -1)
+            power = power + jnp.einsum("pq,pqr,pr->p", step, sums.bend[at], step)
+            out["noise"] = _noise(params, power, sums.number, prior)
+        return out
+
+    def _with_prior(
+        self, params: Params, slope: Array, bend: Array, prior: Callable[[Params], Array]
+    ) -> tuple[Array, Array]:
+        real, bits, levels = self.layout.split(jnp.ones(self.layout.num_predictors))
+        if len(self.layout.real):
+            real = real / params["noise"] ** 2
+        # B ≤ ½ I: still a bound, and no column is coupled.
+        scale = self.layout.join(real, bits, {k: 0.5 * part for k, part in levels.items()})
+        gradient = jax.grad(prior)
+        ones = {
+            k: jnp.ones_like(v) if k != "noise" else jnp.zeros_like(v) for k, v in params.items()
+        }
+        first, second = jax.jvp(gradient, (params,), (ones,))
+        join = lambda x: jnp.concatenate([x["weights"], x["bias"][None]]).T  # noqa: E731
+        slope = self.metric(params, slope.T).T + join(first)
+        bend = bend * scale[:, None, None] - jax.vmap(jnp.diag)(join(second))
+        return slope, bend
+
+    @property
+    def plain(self) -> bool:
+        return all(kind == "binary" for kind in self.kinds)
+
+
+def _noise(
+    params: Params, power: Array, count: Array, prior: Callable[[Params], Array] | None
+) -> Array:
+    floor = 1e-6
+    noise = jnp.sqrt(jnp.maximum(power / jnp.maximum(count, 1e-30), floor**2))
+    noise = jnp.where(count > 0, noise, params["noise"])
+    if prior is None:
+        return noise
+    for _ in range(5):  # σ² (count − σ p'(σ)) = power, by fixed point: the prior is weak
+        slope = jax.grad(lambda s: prior({**params, "noise": s}))(noise)
+        weight = jnp.maximum(count - noise * slope, 0.5 * count + 1e-30)
+        noise = jnp.sqrt(jnp.maximum(power / weight, floor**2))
+    return noise
+
+
+def regressions_of(model: Any, args: tuple, kwargs: dict) -> Regressions | None:
+    """The columns of a program that is known to be of this kind, or None."""
+    given = dict(kwargs)
+    while isinstance(model, partial):
+        given, model = {**model.keywords, **given}, model.func
+    if model is latent_trait:
+        data = args[0] if args else given["data"]
+        return Regressions(("binary",) * jnp.shape(data)[1])
+    if model is mixed_trait:
+        return Regressions(tuple(given["kinds"]))
+    return None

@@ -1,0 +1,1 @@
+"""Latents with a table of states: exact, truncated and stepwise EM."""

@@ -1,0 +1,231 @@
+"""Exact EM over all states of a program's discrete latents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from inference.methods.discrete.candidates import Candidates, Expectation
+from inference.methods.discrete.tables import Table
+from inference.methods.discrete.updates import ClosedForm, closed_form
+from inference.methods.m_step import gradient_runs, gradient_step
+from inference.reading.anatomy import Anatomy
+from inference.reading.local import Params, Structure, log_prior, prior_draw
+from inference.reading.reader import Reader, open_program
+from inference.reading.states import AllStates, AtMost, StateSet
+from inference.rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
+from inference.running.algorithm import Algorithm
+
+# Floats of one chunk's largest array: 128 MiB in float32, whatever the number of rows.
+CHUNK_FLOATS = 1 << 25
+
+
+class EMState(NamedTuple):
+    """What the next step needs."""
+
+    params: Params
+    step: Array
+    rng_key: Array
+    memory: Any  # what is remembered of each datum, None if nothing
+
+
+class Posterior(NamedTuple):
+    """The posterior of each datum, and how far it can be trusted.
+
+    >>> from ppl_models import bernoulli_mixture
+    >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
+    >>> posterior = EM(bernoulli_mixture).posterior(params, jnp.array([[1]]), num_components=2)
+    >>> posterior.best.tolist(), round(float(jnp.exp(posterior.evidence[0])), 4)
+    ([[0]], 0.5)
+    """
+
+    mean: Array  # (num_data, num_bits) ⟨s⟩; sites in the order of the program
+    best: Array  # (num_data, num_bits) the most probable state
+    evidence: Array  # (num_data,) log of the sum over the states looked at
+    missed: Array  # (num_data,) share of the posterior mass that is estimated to lie elsewhere
+    missed_error: Array  # (num_data,) standard error of that estimate
+
+
+class EM(Algorithm):
+    """Expectation–maximisation over a table of states, all of them by default.
+
+    :param model: any program with discrete latents inside its data plate.
+    :param states: the states to sum over; a truncated set gives a lower bound.
+    :param m_step: a `ClosedForm`; by default the paper's for its program, else gradient steps.
+    :param prior: maximise the posterior of the parameters instead of the likelihood.
+    :param start: ``start(key, *args, **kwargs) -> params``; by default a draw from the priors.
+    :param gradient_steps: L-BFGS steps of an M-step that has no closed form.
+    :param chunk_size: rows read at a time; by default as many as fit into 128 MiB.
+    :param structure: the form of the log joint, if it is not to be found by itself.
+
+    >>> from jax import random
+    >>> from ppl_models import binary_sparse_coding
+    >>> from ppl_models.data import bars
+    >>> em = EM(binary_sparse_coding)
+    >>> result = em.run(random.key(0), 5, bars(random.key(1), 50, size=2).data, num_causes=4)
+    >>> result.params["weights"].shape, bool((jnp.diff(result.losses) <= 1e-2).all())
+    ((4, 4), True)
+    """
+
+    by_row: tuple[str, ...] | None = ()
+
+    def __init__(
+        self,
+        model: Callable,
+        states: StateSet = AllStates(),
+        *,
+        m_step: ClosedForm | None = None,
+        prior: bool = False,
+        start: Callable[..., Params] | None = None,
+        gradient_steps: int = 5,
+        chunk_size: int | None = None,
+        structure: Structure | None = None,
+        plate: str | None = None,
+    ):
+        self.model, self.states, self.m_step, self.prior = model, states, m_step, prior
+        self.start, self.gradient_steps, self.chunk_size = start, gradient_steps, chunk_size
+        self.structure, self.plate = structure, plate
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        if not anatomy.latents:
+            return "no latent in the data plate"
+        continuous = [x.name for x in anatomy.latents if x.num_values is None]
+        return f"{continuous[0]} is continuous: it has no table of states" if continuous else None
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> EMState:
+        reader, rows = self._open(args, kwargs)
+        self.sets(reader)  # refuses a table that is too large, before any work
+        key_start, key = jax.random.split(rng_key)
+        params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
+        return EMState(params, jnp.zeros((), int), key, None)
+
+    def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
+        reader, rows = self._open(args, kwargs)
+        sets = self.sets(reader)
+        m_step = self.m_step or (None if self.prior else closed_form(self.model, kwargs))
+        num_states = _num_states(sets, reader)
+        num_runs = gradient_runs(reader, num_states) if m_step is None else 0
+        size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
+        chunk_reader = reader.at(size)
+        memory = _memory(sets, reader)
+
+        def summarise(arguments: Any, memory: Any, fresh: Array) -> Any:
+            posterior = sets.expect(chunk_reader, state.params, arguments, memory)
+            sums = m_step.statistics(posterior, fresh, arguments) if m_step is not None else ()
+            return jnp.sum(fresh * posterior.evidence), sums
+
+        evidence, statistics = sum_over_chunks(summarise, rows, size, memory)
+        if m_step is not None:
+            params = m_step.maximise(state.params, statistics)
+        else:
+            params = gradient_step(
+                reader, state.params, rows, size, memory, sets.expect,
+                prior=self.prior, num_steps=self.gradient_steps,
+            )  # fmt: skip
+        if self.prior:
+            evidence = evidence + log_prior(
+                self.model, reader.anatomy.with_rows(1), state.params, rows.slice(0, 1)
+            )
+        return EMState(params, state.step + 1, state.rng_key, None), -evidence
+
+    def get_params(self, state: EMState) -> Params:
+        return state.params
+
+    def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
+        """The posterior of each row given parameters. Over all states it misses nothing."""
+        reader, rows = self._open(args, kwargs)
+        sets = self.sets(reader)
+        size = chunk_rows(self.chunk_size, reader, _num_states(sets, reader), rows)
+        memory = _memory(sets, reader)
+
+        def summarise(arguments: Any, memory: Any, start: Array) -> Posterior:
+            del start
+            found: Expectation = sets.expect(reader.at(size), params, arguments, memory)
+            nothing = jnp.zeros_like(found.evidence)
+            if not isinstance(self.states, AllStates):
+                nothing = nothing + jnp.nan  # a table of one's own: nobody knows what it misses
+            return Posterior(found.mean, found.best(), found.evidence, nothing, nothing)
+
+        whole = compiled(lambda rows, memory: map_over_chunks(summarise, rows, size, memory), rows)
+        return whole(rows.leaves, memory)
+
+    def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
+        return open_program(self.model, args, kwargs, structure=self.structure, plate=self.plate)
+
+    def sets(self, reader: Reader) -> Any:
+        """How the states are looked at: as candidates, or as a table."""
+        num_bits = reader.anatomy.num_bits
+        if reader.anatomy.binary and isinstance(self.states, AllStates | AtMost):
+            limit = num_bits if isinstance(self.states, AllStates) else self.states.max_active
+            sets = Candidates(num_bits, min(limit, num_bits))
+            AllStates().table((2,) * num_bits) if limit >= num_bits else sets.table()
+            return sets
+        return Table(self.states)
+
+
+def start_params(
+    reader: Reader,
+    rows: Rows,
+    start: Callable[..., Params] | None,
+    given: Params | None,
+    key: Array,
+    args: tuple,
+    kwargs: dict,
+) -> Params:
+    """Starting values: those given, else those of `start`, else a draw from the priors."""
+    few = rows.slice(0, 1)
+    draw = lambda key: prior_draw(reader.model, reader.anatomy, key, few)  # noqa: E731
+    params = start(key, *args, **kwargs) if start is not None else {}
+    if set(params) | set(given or {}) < set(reader.anatomy.parameters):
+        # Compiled as one: a gamma drawn operation by operation would take many seconds.
+        params = {**jax.jit(draw)(key), **params}
+    params = {**params, **(given or {})}
+    unknown = set(params) - set(reader.anatomy.parameters)
+    if unknown:
+        raise ValueError(
+            f"no parameter {sorted(unknown)} in the program: "
+            f"it has {list(reader.anatomy.parameters)}"
+        )
+    for name, wanted in jax.eval_shape(draw, key).items():
+        found = jnp.shape(params[name])
+        if found != wanted.shape:
+            raise ValueError(
+                f"parameter {name!r} has shape {found}, but the program's has {wanted.shape}"
+            )
+    return {name: jnp.asarray(value, float) for name, value in params.items()}
+
+
+def chunk_rows(
+    wanted: int | None, reader: Reader, num_states: int, rows: Rows, num_runs: int = 0
+) -> int:
+    """How many rows to read at a time, if the program is run on `num_runs` states of each."""
+    if wanted is not None:
+        return chunk_limit(wanted, rows)
+    width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves) + reader.anatomy.num_bits
+    # A quadratic form costs a number per state; a run of the program also one per observed value.
+    # A Hessian of each datum's own takes a run for each bit.
+    if reader.structure is Structure.GENERAL:
+        num_runs = max(num_runs, num_states)
+    elif reader.structure is Structure.PER_DATUM:
+        num_runs = max(num_runs, reader.anatomy.num_bits)
+    floats = num_states + width * (1 + num_runs)
+    return chunk_limit(max(1, CHUNK_FLOATS // floats), rows)
+
+
+def _memory(sets: Any, reader: Reader) -> Any:
+    return sets.by_row(reader.anatomy) if isinstance(sets, Table) else None
+
+
+def _num_states(sets: Any, reader: Reader) -> int:
+    if isinstance(sets, Candidates):
+        return sets.num_states(reader.anatomy.num_bits)
+    return sets.num_states(
+        [x.num_values or 0 for x in reader.anatomy.latents for _ in range(x.size)]
+    )

@@ -1,0 +1,154 @@
+"""State lists that persist: a datum keeps its best states and tries their neighbours.
+
+A fixed rule for choosing candidates loses mass where single bits do not show which of them belong
+together: strongly overlapping causes, many active at once. Here each datum remembers its
+`num_states_kept` best states so far. A step draws parents, half of them from their posterior, flips
+one or two bits of each, and keeps the best of old and new. Under the new parameters that set has
+at least the mass of the old one, so the free energy cannot fall (Lücke, Forster & Dai, JMLR 2018;
+Guiraud et al., 2018). Where nothing may be remembered, as of rows on disk, a step begins anew and
+takes many such rounds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+from jax.scipy.special import logsumexp
+
+from inference.methods.discrete.candidates import Expectation
+from inference.reading.anatomy import ProgramError
+from inference.reading.local import Params
+from inference.reading.reader import Reader
+from inference.rows.chunks import Arguments
+
+
+class Persistent(NamedTuple):
+    """The `num_states_kept` best states of each datum so far; `num_proposals` new ones a round.
+
+    :param rounds: of proposals, where a set is grown from nought.
+    :param keep: remember the sets, so that a step is one round.
+
+    >>> from inference import TruncatedEM
+    >>> from ppl_models import binary_sparse_coding
+    >>> sets = Persistent(num_states_kept=4, num_proposals=2)
+    >>> em = TruncatedEM(binary_sparse_coding, persistent=sets)
+    >>> sets.start(num_data=5, num_bits=3, key=random.key(0)).shape
+    (5, 4, 3)
+    """
+
+    num_states_kept: int = 32
+    num_proposals: int = 32
+    rounds: int = 30
+    keep: bool = True
+
+    def check(self, num_bits: int) -> None:
+        if min(self.num_states_kept, self.num_proposals, self.rounds) < 1:
+            raise ProgramError("a persistent set needs at least one state, one proposal, one round")
+        if num_bits < 30 and self.num_states_kept > 2**num_bits:
+            raise ProgramError(
+                f"{self.num_states_kept} states were asked for, but {num_bits} bits have only "
+                f"{2**num_bits}: use EM"
+            )
+
+    def num_states(self, num_bits: int) -> int:
+        return (self.num_states_kept + self.num_proposals) * (1 + num_bits)
+
+    def start(self, num_data: int, num_bits: int, key: Array) -> Array:
+        """Start with nothing on, each bit alone, and random states beyond: (num_data, K, bits)."""
+        first = jnp.concatenate([jnp.zeros((1, num_bits), bool), jnp.eye(num_bits, dtype=bool)])
+        lacking = max(0, self.num_states_kept - len(first))
+        more = random.bernoulli(key, 0.5, (lacking, num_bits))
+        table = jnp.concatenate([first, more])[: self.num_states_kept]
+        return jnp.broadcast_to(table, (num_data, *table.shape))
+
+    def search(
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
+    ) -> tuple[Array, Array]:
+        """Try neighbours of the kept states; the evidence and the states to keep.
+
+        :param keys: one of each row, so that its proposals do not hang on how rows are dealt out.
+        """
+        values = _values(reader, params, arguments, memory)
+        children = jax.vmap(self._propose)(keys, memory, values)
+        pool = jnp.concatenate([memory, children], axis=1)
+        scores = jnp.concatenate([values, _values(reader, params, arguments, children)], axis=1)
+        scores = jnp.where(_repeated(pool), -jnp.inf, scores)
+        best, chosen = lax.top_k(scores, memory.shape[1])
+        return logsumexp(best, axis=1), jnp.take_along_axis(pool, chosen[:, :, None], axis=1)
+
+    def grow(
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
+    ) -> Array:
+        """The states to keep after many rounds."""
+
+        def again(i: Array, memory: Array) -> Array:
+            turn = jax.vmap(lambda key: random.fold_in(key, i))(keys)
+            return self.search(reader, params, arguments, memory, turn)[1]
+
+        return lax.fori_loop(0, self.rounds, again, memory)
+
+    def _propose(self, key: Array, memory: Array, values: Array) -> Array:
+        """Neighbours of the states (K, bits) of one row, (num_proposals, bits)."""
+        shape, num_bits = (self.num_proposals,), memory.shape[-1]
+        key_parent, key_flip, key_second, key_both = random.split(key, 4)
+        # A posterior on one state has no parents but that one, and no way to a better one three
+        # bits away: every other parent is any state of the list.
+        even = jnp.arange(self.num_proposals)[:, None] % 2 == 0
+        children = memory[random.categorical(key_parent, jnp.where(even, values, 0.0))]
+        each = jnp.arange(num_bits)
+        flip = random.randint(key_flip, shape, 0, num_bits)[:, None] == each
+        second = random.randint(key_second, shape, 0, num_bits)[:, None] == each
+        both = random.bernoulli(key_both, 0.5, (*shape, 1))
+        return children ^ flip ^ (second & both)
+
+    def expect(
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array | None
+    ) -> Expectation:
+        assert memory is not None
+        logits = jnp.where(_repeated(memory), -jnp.inf, _values(reader, params, arguments, memory))
+        evidence = logsumexp(logits, axis=1)
+        probability = jnp.exp(logits - evidence[:, None])
+        values = memory.astype(probability.dtype)
+
+        def second(weights: Array) -> Array:
+            heavy = (probability * weights[:, None])[..., None] * values
+            bits = values.shape[-1]
+            return heavy.reshape(-1, bits).T @ values.reshape(-1, bits)
+
+        def best() -> Array:
+            chosen = jnp.argmax(logits, axis=1)[:, None, None]
+            return jnp.take_along_axis(memory, chosen, axis=1)[:, 0].astype(jnp.int32)
+
+        mean = jnp.einsum("nk,nkh->nh", probability, values)
+        states = jnp.swapaxes(memory, 0, 1).astype(jnp.int32)
+        return Expectation(evidence, mean, second, lambda: (states, probability.T), best)
+
+    def contains(self, reader: Reader, memory: Array, bits: Array) -> Array:
+        """Whether states (S, n, bits) are among those kept: (S, n)."""
+        del reader
+        same = _codes(bits)[:, :, :, None] == _codes(memory)[:, None]
+        return same.all(0).any(-1)
+
+
+def _values(reader: Reader, params: Params, arguments: Arguments, bits: Array) -> Array:
+    """Log joint of states (n, K, bits): (n, K)."""
+    if reader.structure.shared:
+        return reader.form(params, arguments).value(bits)
+    return reader.log_joint(params, jnp.swapaxes(bits, 0, 1), arguments).T
+
+
+def _codes(bits: Array) -> Array:
+    """Two random 32-bit sums that tell states apart, (2, ...); chance agreement is 1 in 2^64."""
+    multipliers = random.bits(random.key(0), (2, bits.shape[-1]), jnp.uint32)
+    return jnp.stack([(bits * m).sum(-1, dtype=jnp.uint32) for m in multipliers])
+
+
+def _repeated(bits: Array) -> Array:
+    """Which states (n, K, bits) stand earlier in the list of the same datum: (n, K)."""
+    codes = _codes(bits)
+    same = (codes[:, :, :, None] == codes[:, :, None, :]).all(0)
+    earlier = jnp.tril(jnp.ones(same.shape[1:], bool), -1)
+    return (same & earlier).any(-1)

@@ -1,0 +1,173 @@
+"""Splitting EM for a mixture: 1 → 2 → 4 → … components, Freund & Haussler (1994), section 4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+
+from inference.methods.discrete.em import EM, EMState, Posterior
+from inference.methods.discrete.updates import MixtureUpdate
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.arguments import check_data
+from inference.reading.local import Params, Structure
+from inference.running.algorithm import Algorithm
+
+
+class SplittingState(NamedTuple):
+    """What the next step needs."""
+
+    params: Params
+    level: Array  # there are min(2^level, num_components) different components
+    step: Array
+    rng_key: Array
+
+
+class SplittingEM(Algorithm):
+    """EM for a mixture of Bernoulli products that starts from one component and splits them.
+
+    Every `steps_per_size` iterations each component is split into two, slightly and randomly
+    different from it, until there are as many as asked for: 1 → 2 → 4 → … → 32 → 45, where of the
+    32 the first 13 split.
+
+    A mixture of fewer components is held as one of all, some of them equal: EM leaves equal
+    components equal, so that a step costs the same and compiles once whatever the size.
+
+    :param model: `bernoulli_mixture`, or a program with its sites.
+    :param steps_per_size: EM iterations before the next split.
+    :param jitter: standard deviation of what is added to the log odds of either half of a split.
+    :param pseudo_count: see `MixtureUpdate`; more than the default keeps a mixture of many
+        components from learning its few rows by heart.
+
+    >>> from ppl_models import bernoulli_mixture
+    >>> data = random.bernoulli(random.key(0), 0.3, (20, 6)).astype(float)
+    >>> method = SplittingEM(bernoulli_mixture, steps_per_size=5)
+    >>> state = jax.eval_shape(lambda: method.init(random.key(1), data, num_components=3))
+    >>> state.params["probs"].shape, method.num_steps(3)  # 1, 2, 3 components
+    ((3, 6), 15)
+    """
+
+    by_row: tuple[str, ...] | None = ()
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        steps_per_size: int = 20,
+        jitter: float = 0.1,
+        pseudo_count: float = 1e-6,
+        chunk_size: int | None = None,
+        plate: str | None = None,
+    ):
+        if steps_per_size < 1:
+            raise ValueError(f"steps_per_size must be at least 1, found {steps_per_size}")
+        self.model, self.steps_per_size, self.jitter = model, steps_per_size, jitter
+        self.pseudo_count, self.chunk_size, self.plate = pseudo_count, chunk_size, plate
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        if set(anatomy.parameters) != {"mixing", "probs"}:
+            return "splitting is for a mixture with the parameters mixing and probs"
+        if len(anatomy.latents) != 1 or anatomy.num_bits != 1:
+            return "splitting is for one categorical latent a datum"
+        return None
+
+    def num_steps(self, num_components: int) -> int:
+        """Iterations from one component to the end of EM at full size: 140 for 45 components."""
+        return self.steps_per_size * (1 + _last_level(num_components))
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> SplittingState:
+        if init_params is not None:
+            raise ValueError("splitting starts from one component: it takes no init_params")
+        check_data(args, kwargs)
+        anatomy = inspect(self.model, args, kwargs, plate=self.plate)
+        problem = self.admits(anatomy)
+        if problem is not None:
+            raise ProgramError(f"splitting does not apply: {problem}")
+        count = anatomy.latents[0].num_values or 0
+        key_start, key = random.split(rng_key)
+        em = self._em(count)
+        # One EM step from equal components is the product of the means.
+        data = args[0] if args else kwargs["data"]
+        equal = {
+            "mixing": jnp.full(count, 1.0 / count),
+            "probs": jnp.full((count, data.shape[1]), 0.5),
+        }
+        start = em.init(key_start, *args, init_params=equal, **kwargs)
+        state, _ = em.update(start, *args, **kwargs)
+        zero = jnp.zeros((), int)
+        return SplittingState(state.params, zero, zero, key)
+
+    def update(
+        self, state: SplittingState, *args: Any, **kwargs: Any
+    ) -> tuple[SplittingState, Array]:
+        count = len(state.params["mixing"])
+        key, key_split = random.split(state.rng_key)
+        due = (state.step > 0) & (state.step % self.steps_per_size == 0)
+        due = due & (state.level < _last_level(count))
+        level = state.level + due
+        params = lax.cond(
+            due,
+            lambda: _split(key_split, state.params, state.level, self.jitter),
+            lambda: state.params,
+        )
+        before = EMState(params, state.step, key, None)
+        after, loss = self._em(count).update(before, *args, **kwargs)
+        params = _tie(after.params, level)
+        return SplittingState(params, level, state.step + 1, key), loss
+
+    def get_params(self, state: SplittingState) -> Params:
+        return state.params
+
+    def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
+        """The posterior of each row given parameters: its ``mean`` is that of the label."""
+        return self._em(len(params["mixing"])).posterior(params, *args, **kwargs)
+
+    def _em(self, count: int) -> EM:
+        return EM(
+            self.model,
+            m_step=MixtureUpdate(count, self.pseudo_count),
+            chunk_size=self.chunk_size,
+            structure=Structure.GENERAL,
+            plate=self.plate,
+        )
+
+
+def _last_level(num_components: int) -> int:
+    return max(num_components - 1, 0).bit_length()
+
+
+# A GPU multiplies with ten bits unless told otherwise: a probability could exceed 1.
+@jax.default_matmul_precision("highest")
+def _tie(params: Params, level: Array) -> Params:
+    """Components that are the same one at this level, made equal to the last digit."""
+    mixing, probs = params["mixing"], params["probs"]
+    slot = jnp.arange(len(mixing)) % (2**level)
+    same = (slot[:, None] == slot).astype(mixing.dtype)
+    total = same @ mixing
+    # In shares of their own weight, so that a component of no weight at all keeps its place.
+    share = mixing / jnp.maximum(total, jnp.finfo(mixing.dtype).tiny)
+    share = jnp.where(total > 0, share, 1.0 / same.sum(1))
+    return {"mixing": total / same.sum(1), "probs": (same * share) @ probs}
+
+
+@jax.default_matmul_precision("highest")
+def _split(key: Array, params: Params, level: Array, jitter: float) -> Params:
+    """Two of each component: equal weights, log odds moved apart at random."""
+    mixing, probs = params["mixing"], params["probs"]
+    count = len(mixing)
+    place = jnp.arange(count)
+    old, new = place % (2**level), place % (2 ** (level + 1))
+    same_old = (old[:, None] == old).astype(mixing.dtype)
+    same_new = (new[:, None] == new).astype(mixing.dtype)
+    # The last split may be of some components only: the others keep all their weight.
+    halves = same_old @ (1.0 / same_new.sum(1))
+    mixing = (same_old @ mixing) / halves / same_new.sum(1)
+    noise = jitter * random.normal(key, probs.shape)[new]
+    moved = jax.nn.sigmoid(jax.scipy.special.logit(probs) + noise)
+    return {"mixing": mixing, "probs": jnp.where((halves > 1.5)[:, None], moved, probs)}

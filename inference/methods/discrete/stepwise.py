@@ -1,0 +1,142 @@
+"""Stepwise EM: a few rows a step, for tables of which one pass takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, random
+
+from inference.methods.discrete.em import EM, Posterior, start_params
+from inference.methods.discrete.updates import ClosedForm, closed_form
+from inference.reading.anatomy import Anatomy, ProgramError
+from inference.reading.local import Params
+from inference.reading.reader import Reader, open_program
+from inference.reading.states import AllStates, StateSet
+from inference.rows.chunks import Rows
+from inference.running.algorithm import Algorithm
+
+
+class StepwiseState(NamedTuple):
+    """What the next step needs."""
+
+    params: Params
+    statistics: Any  # of a row on average, by the M-step's own names
+    step: Array
+    rng_key: Array
+
+
+class StepwiseEM(Algorithm):
+    r"""EM on a few rows a step, which remembers the statistics of the others as they were.
+
+    Each step draws `batch_size` rows with replacement, finds their posteriors, and moves the mean
+    statistics a row, s, towards theirs (Cappé & Moulines 2009):
+
+    .. math:: s \leftarrow (1 - \eta_t)\, s + \eta_t\, \bar s(\text{batch}), \qquad
+              \eta_t = (t + \text{delay})^{-\text{power}}, \quad t = 0, 1, \dots
+
+    then maximises at N s, by the closed M-step of the program. With ½ < power ≤ 1 the steps sum to
+    infinity and their squares do not, so that s comes to rest where full EM does. The larger the
+    power, the less noise in the end and the slower the start (Liang & Klein 2009 find 0.6 to 0.7
+    good). With power 0 nothing is remembered; with all rows in each step that is full EM.
+
+    The first batch, t = 0, must not weigh everything: `delay` is at least 1, where it does, and 2
+    by default. The loss is minus the log evidence of the batch times N over its size: noisy.
+
+    :param model: any program with discrete latents and a closed M-step.
+    :param batch_size: rows a step; as many as there are, or more: all of them, each once.
+    :param states: the states to sum over.
+
+    >>> from ppl_models import bernoulli_mixture
+    >>> from ppl_models.data import prototypes
+    >>> data = prototypes(random.key(0), copies=300, num_features=8).data
+    >>> em = StepwiseEM(bernoulli_mixture, batch_size=50)
+    >>> result = em.run(random.key(1), 200, data, num_components=3)
+    >>> result.params["probs"].shape
+    (3, 8)
+    """
+
+    why_no_mesh = "a step reads a few rows only: there is nothing to deal out"
+
+    def __init__(
+        self,
+        model: Callable,
+        states: StateSet = AllStates(),
+        *,
+        batch_size: int = 1000,
+        power: float = 0.6,
+        delay: float = 2.0,
+        m_step: ClosedForm | None = None,
+        start: Callable[..., Params] | None = None,
+        plate: str | None = None,
+    ):
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, found {batch_size}")
+        if not (power == 0 or 0.5 < power <= 1):
+            raise ValueError(f"power must be above 0.5 and at most 1, or 0; found {power}")
+        if delay < 1:
+            raise ValueError(f"delay must be at least 1, found {delay}")
+        self.model, self.states, self.m_step, self.plate = model, states, m_step, plate
+        self.batch_size, self.power, self.delay, self.start = batch_size, power, delay, start
+        self._em = EM(model, states, m_step=m_step, plate=plate)
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        return EM.admits(anatomy)
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> StepwiseState:
+        reader, rows = self._open(args, kwargs)
+        key_start, key_batch, key = random.split(rng_key, 3)
+        params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
+        m_step = self._m_step(kwargs)
+        find = lambda: self._average(reader, rows, params, m_step, key_batch)[1]  # noqa: E731
+        return StepwiseState(params, jax.jit(find)(), jnp.zeros((), int), key)
+
+    def update(
+        self, state: StepwiseState, *args: Any, **kwargs: Any
+    ) -> tuple[StepwiseState, Array]:
+        reader, rows = self._open(args, kwargs)
+        m_step = self._m_step(kwargs)
+        key, key_batch = random.split(state.rng_key)
+        evidence, found = self._average(reader, rows, state.params, m_step, key_batch)
+        rate = (state.step + self.delay) ** -self.power
+        average = jax.tree.map(lambda s, new: (1 - rate) * s + rate * new, state.statistics, found)
+        whole = jax.tree.map(lambda s: rows.num_data * s, average)
+        params = m_step.maximise(state.params, whole)
+        return StepwiseState(params, average, state.step + 1, key), -rows.num_data * evidence
+
+    def get_params(self, state: StepwiseState) -> Params:
+        return state.params
+
+    def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
+        """The posterior of each row given parameters; see `EM.posterior`."""
+        return self._em.posterior(params, *args, **kwargs)
+
+    def _average(
+        self, reader: Reader, rows: Rows, params: Params, m_step: ClosedForm, key: Array
+    ) -> tuple[Array, Any]:
+        """Log evidence and statistics of a row, averaged over a batch."""
+        size = min(self.batch_size, rows.num_data)
+        if size == rows.num_data:
+            batch = rows.whole()
+        else:
+            batch = rows.take(random.randint(key, (size,), 0, rows.num_data))
+        posterior = self._em.sets(reader).expect(reader.at(size), params, batch, None)
+        each = jnp.full(size, 1.0 / size)
+        return each @ posterior.evidence, m_step.statistics(posterior, each, batch)
+
+    def _m_step(self, kwargs: dict) -> ClosedForm:
+        found = self.m_step or closed_form(self.model, kwargs)
+        if found is None:
+            raise ProgramError(
+                "stepwise EM averages the statistics of a closed M-step, which this program does "
+                "not have: pass m_step=, or use EM"
+            )
+        return found
+
+    def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
+        return open_program(self.model, args, kwargs, plate=self.plate)

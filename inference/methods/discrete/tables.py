@@ -1,0 +1,65 @@
+"""E-step over one table of states for all data: the program is run on it, whatever its latents."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.special import logsumexp
+
+from inference.methods.discrete.candidates import Expectation
+from inference.reading.anatomy import Anatomy
+from inference.reading.handlers import table_of
+from inference.reading.local import Params
+from inference.reading.reader import Reader
+from inference.reading.states import StateSet
+from inference.rows.chunks import Arguments, over_rows
+
+
+class Table:
+    """Sum over the states of a set; categories as well as bits."""
+
+    keep = False
+
+    def __init__(self, states: StateSet):
+        self.states = states
+
+    def num_states(self, num_values: list[int]) -> int:
+        return len(self.states.table(num_values))
+
+    def by_row(self, anatomy: Anatomy) -> Array | None:
+        """The states of each datum, (num_data, S, bits), to go with its chunk; None if shared."""
+        table = table_of(anatomy, self.states)
+        return None if table.shape[1] == 1 else jnp.swapaxes(table, 0, 1)
+
+    def expect(
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Array | None = None
+    ) -> Expectation:
+        if memory is not None:
+            table = jnp.swapaxes(memory, 0, 1)
+        else:
+            table = table_of(reader.anatomy, self.states)  # (S, 1 or n, bits)
+        return expectation_over(reader, params, arguments, table)
+
+
+def expectation_over(
+    reader: Reader, params: Params, arguments: Arguments, table: Array, valid: Array | None = None
+) -> Expectation:
+    """The posterior over states (S, n or 1, bits); those not `valid`, (S, n), are left out."""
+    logits = reader.log_joint(params, table, arguments)
+    if valid is not None:
+        logits = jnp.where(valid, logits, -jnp.inf)
+    evidence = logsumexp(logits, axis=0)
+    probability = jnp.exp(logits - evidence)
+    values = jnp.broadcast_to(table, (*logits.shape, table.shape[-1])).astype(logits.dtype)
+
+    def second(weights: Array) -> Array:
+        heavy = (probability * weights)[..., None] * values
+        bits = values.shape[-1]
+        return over_rows(heavy.reshape(-1, bits), values.reshape(-1, bits))
+
+    def best() -> Array:
+        chosen = jnp.argmax(logits, axis=0)[None, :, None]
+        return jnp.take_along_axis(values, chosen, axis=0)[0].astype(jnp.int32)
+
+    mean = jnp.einsum("sn,snh->nh", probability, values)
+    return Expectation(evidence, mean, second, lambda: (table, probability), best)

@@ -1,0 +1,201 @@
+"""M-steps: the papers' closed forms, one per program, each with its equation number.
+
+A closed form is two pure functions: `statistics` of a chunk's posterior, which add up over chunks
+and devices, and `maximise`, which turns their sums into parameters. Each is tested as a stationary
+point of the program's own expected log joint. A program without one gets `methods.m_step`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.scipy.special import gammaln, logsumexp
+
+from inference.methods.discrete.candidates import Expectation
+from inference.reading.local import Params
+from inference.rows.chunks import Arguments, over_rows
+from ppl_models import bernoulli_mixture, binary_sparse_coding, real_combination_machine
+
+
+class ClosedForm(Protocol):
+    """An M-step that needs sums over the data only."""
+
+    def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
+        """Sums over a chunk, row n counted `weights[n]` times."""
+
+    def maximise(self, params: Params, statistics: Any) -> Params:
+        """The new parameters, from the sums over all chunks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseCodingUpdate:
+    r"""Binary sparse coding, Henniges et al. (2010), eqs. (6)–(8).
+
+    .. math::
+
+        W &= \Big(\sum_n y_n \langle s\rangle_n^T\Big)\Big(\sum_n \langle s s^T\rangle_n\Big)^{-1}
+        \qquad \sigma^2 = \frac{1}{ND}\sum_n \big\langle \|y_n - W s\|^2 \big\rangle_n \\
+        \pi &= \frac{A(\pi)\,\pi}{B(\pi)}\,\frac1N \sum_n \langle |s| \rangle_n
+
+    With a mask, the sums for a column of W run over the data in which it was observed.
+
+    :param max_active: :math:`\gamma`, for the correction A/B of the truncation; None if exact, when
+        :math:`A\pi/B = 1/H`.
+    :param noise_at: whether :math:`\sigma` is taken at the new W, which maximises the expected log
+        joint, or at the old one, as the authors' program does.
+    """
+
+    max_active: int | None = None
+    noise_at: Literal["new", "old"] = "new"
+
+    def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
+        data = arguments[0][0] if arguments[0] else arguments[1]["data"]
+        mask = arguments[1].get("mask")
+        heavy = posterior.mean * weights[:, None]
+        if mask is None:
+            second, cells = posterior.second(weights), weights.sum() * data.shape[1]
+        else:
+            # A column's sums run over the rows in which it was seen: (D, H, H).
+            seen = mask * weights[:, None]
+            second, cells = lax.map(posterior.second, seen.T), seen.sum()
+            data = data * mask
+        return {
+            "count": weights.sum(),
+            "cells": cells,
+            "active": heavy.sum(),
+            "cross": over_rows(heavy, data),  # Σ ⟨s⟩ yᵀ, (H, D)
+            "second": second,
+            "power": jnp.sum(weights * jnp.sum(data * data, axis=1)),
+        }
+
+    def maximise(self, params: Params, statistics: Any) -> Params:
+        cross, second = statistics["cross"], statistics["second"]
+        num_causes = cross.shape[0]
+        # A cause that no datum uses leaves a zero row; the ridge keeps its weights at zero instead
+        # of making them infinite.
+        trace = jnp.trace(second, axis1=-2, axis2=-1)[..., None, None]
+        ridge = 10 * jnp.finfo(second.dtype).eps * trace / num_causes + 1e-30
+        second_ridge = second + ridge * jnp.eye(num_causes)
+        if second.ndim == 2:
+            weights = jnp.linalg.solve(second_ridge, cross)
+        else:
+            weights = jnp.linalg.solve(second_ridge, cross.T[..., None])[..., 0].T
+        at = weights if self.noise_at == "new" else params["weights"]
+        if second.ndim == 2:
+            spread = jnp.sum((at @ at.T) * second)
+        else:
+            spread = jnp.einsum("hd,dhk,kd->", at, second, at)
+        residual = statistics["power"] - 2 * jnp.sum(at * cross) + spread
+        noise = jnp.sqrt(jnp.maximum(residual / statistics["cells"], 1e-12))
+        mean_active = statistics["active"] / statistics["count"]
+        if self.max_active is None or self.max_active >= num_causes:
+            sparsity = mean_active / num_causes
+        else:
+            a, b = truncation(params["sparsity"], num_causes, self.max_active)
+            sparsity = params["sparsity"] * a / b * mean_active
+        # The ends of the interval have no way back.
+        return {
+            "weights": weights,
+            "noise": noise,
+            "sparsity": jnp.clip(sparsity, 1e-6, 1.0 - 1e-6),
+        }
+
+
+def truncation(sparsity: Array, num_causes: int, max_active: int) -> tuple[Array, Array]:
+    r"""A(π) and B(π) of eq. (8): the binomial's mass up to γ, and its first moment there.
+
+    >>> a, b = truncation(jnp.array(0.2), 10, 10)
+    >>> round(float(a), 5), round(float(0.2 * a / b), 5)
+    (1.0, 0.1)
+    """
+    k = np.arange(min(max_active, num_causes) + 1)
+    log_choose = gammaln(num_causes + 1.0) - gammaln(k + 1.0) - gammaln(num_causes - k + 1.0)
+    log_mass = log_choose + k * jnp.log(sparsity) + (num_causes - k) * jnp.log1p(-sparsity)
+    return jnp.exp(logsumexp(log_mass)), jnp.sum(k * jnp.exp(log_mass))
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureUpdate:
+    """Mixture of Bernoulli products: responsibilities weigh the rows (Freund & Haussler, §2.3).
+
+    A mask is respected: a cell that was not seen does not count for its column.
+
+    :param pseudo_count: rows of each kind that every component is taken to have seen already: the
+        mode under a Beta(1 + c, 1 + c) prior of its probabilities. The least that there is only
+        keeps them from 0 and 1, where an unseen row would have no chance at all.
+    """
+
+    num_components: int
+    pseudo_count: float = 1e-6
+
+    def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
+        data = arguments[0][0] if arguments[0] else arguments[1]["data"]
+        mask = arguments[1].get("mask")
+        states, probability = posterior.weighted()
+        member = jax.nn.one_hot(states[..., 0], self.num_components)  # (S, n or 1, K)
+        heavy = ((probability * weights)[..., None] * member).sum(0).T
+        # A GPU multiplies with ten bits unless told otherwise: a probability could exceed 1.
+        sums = partial(over_rows, heavy.T, precision="highest")
+        count = heavy.sum(1)
+        if mask is None:
+            seen = jnp.broadcast_to(count[:, None], (self.num_components, data.shape[1]))
+            return {"count": count, "ones": sums(data), "seen": seen}
+        return {"count": count, "ones": sums(data * mask), "seen": sums(mask)}
+
+    def maximise(self, params: Params, statistics: Any) -> Params:
+        del params
+        extra = self.pseudo_count
+        probs = (statistics["ones"] + extra) / (statistics["seen"] + 2 * extra)
+        probs = jnp.minimum(probs, 1.0)  # the sums are rounded, each its own way
+        count = statistics["count"] + 1e-12
+        return {"mixing": count / count.sum(), "probs": probs}
+
+
+@dataclasses.dataclass(frozen=True)
+class OneUnitUpdate:
+    r"""The real combination machine of one hidden unit, Freund & Haussler (1994).
+
+    .. math:: \omega = \frac{\hat E(h x)}{\hat E(h)} \quad (3.14), \qquad
+              \theta = -\ln\frac{1 - \hat E(h)}{\hat E(h)} - \tfrac12 \|\omega\|^2 \quad (3.15)
+    """
+
+    def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
+        data = arguments[0][0] if arguments[0] else arguments[1]["data"]
+        heavy = posterior.mean[:, 0] * weights
+        return {
+            "count": weights.sum(),
+            "active": heavy.sum(),
+            "cross": over_rows(heavy[:, None], data)[0],
+        }
+
+    def maximise(self, params: Params, statistics: Any) -> Params:
+        del params
+        # A unit that is never or always on would have an infinite bias.
+        share = jnp.clip(statistics["active"] / statistics["count"], 1e-6, 1.0 - 1e-6)
+        weights = statistics["cross"] / (share * statistics["count"])
+        bias = jnp.log(share) - jnp.log1p(-share) - 0.5 * weights @ weights
+        return {"weights": weights[None], "bias": bias[None]}
+
+
+def closed_form(model: Callable, kwargs: dict, max_active: int | None = None) -> ClosedForm | None:
+    """The closed form that belongs to a program, or None."""
+    given = dict(kwargs)
+    while isinstance(model, partial):
+        given, model = {**model.keywords, **given}, model.func
+    mask = given.get("mask")
+    if model is binary_sparse_coding:
+        # With holes each column has second moments of its own: D matrices of H × H must fit.
+        small = mask is None or mask.shape[1] * given["num_causes"] ** 2 <= 1 << 24
+        return SparseCodingUpdate(max_active) if small else None
+    if model is bernoulli_mixture:
+        return MixtureUpdate(given["num_components"])
+    if model is real_combination_machine and given["num_causes"] == 1 and mask is None:
+        return OneUnitUpdate()
+    return None

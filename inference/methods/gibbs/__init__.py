@@ -1,0 +1,1 @@
+"""Gibbs sampling of bits: a kernel for MCMC, and the noisy-OR networks' own EM."""

@@ -1,0 +1,286 @@
+"""EM of noisy-OR networks with Gibbs sampling as its E-step, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, random
+from numpyro import handlers
+from numpyro.distributions.distribution import validation_enabled
+
+from inference.methods.gibbs.flips import Rules, open_bits
+from inference.methods.gibbs.layers import (
+    Blocks,
+    Layered,
+    Phase,
+    Priors,
+    open_layers,
+    read_priors,
+    run_epoch,
+    start_uniform,
+)
+from inference.methods.gibbs.noisy_or import Network, Seen, read_network, read_seen
+from inference.reading.anatomy import Anatomy
+from inference.reading.local import Params, prior_draw
+from inference.reading.reader import check_data, check_support
+from inference.rows.chunks import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
+from inference.running.algorithm import Algorithm
+
+FILE_ROWS = 1 << 12
+"""Rows of a file whose posteriors are sampled together."""
+
+Schedule = Literal["layers", "stability", "joint"]
+
+
+class GibbsEMState(NamedTuple):
+    """What the next epoch needs."""
+
+    params: Params
+    step: Array
+    rng_key: Array
+    bits: Array | None  # (num_data, num_bits): where the next sweep begins; None: all units off
+    level: Array  # layers that are open, counted from the inputs
+    changed: Array  # (num_bits,) how often each bit changed in a sweep of the last epoch
+
+
+class GibbsPosterior(NamedTuple):
+    """What chains of Gibbs sampling say of each row.
+
+    >>> from ppl_models import noisy_or_network
+    >>> params = {"weights_1": jnp.full((2, 3), 0.5), "leak_0": jnp.full(3, 0.1),
+    ...           "leak_1": jnp.full(2, 0.5)}
+    >>> em = GibbsEM(noisy_or_network)
+    >>> posterior = em.posterior(params, jnp.ones((4, 3)), layers=(2,))
+    >>> posterior.mean.shape, posterior.log_joint.shape
+    ((4, 2), (4,))
+    """
+
+    mean: Array  # (num_data, num_bits) ⟨s⟩; sites in the order of the program
+    error: Array  # (num_data, num_bits) its standard error, from how far the chains disagree
+    best: Array  # (num_data, num_bits) the state of highest log joint that was met
+    log_joint: Array  # (num_data,) log p(y, best)
+
+
+class GibbsEM(Algorithm):
+    """EM of a noisy-OR network by Gibbs sampling, layer by layer (Lewicki & Sejnowski 1996).
+
+    A step is an epoch: each block of rows is sampled by equations (6), (7) until no bit is likely
+    to change, then the weights are re-estimated by (9). The loss is the negative log joint of data
+    and sampled states, open layers only; it is noisy, and it jumps when a layer opens.
+
+    :param model: a program that is a noisy-OR network, known by its form.
+    :param prior: of the weights: the program's own (``"program"``, Gamma in the paper), a
+        ``Gamma`` on w, a ``Beta`` on 1 − exp(−w), or None for maximum likelihood.
+    :param schedule: ``"layers"`` opens a layer every `epochs_per_layer` epochs, the lowest first,
+        and fine-tunes all of them when the last has had its turn; ``"stability"`` opens the next
+        layer when the bits of the highest change in less than `stable_below` of their visits, and
+        frees the weights to a unit when that unit is as stable; ``"joint"`` learns all at once,
+        which the paper found to give priors that are too strong.
+    :param block_size: rows between two estimates of the weights.
+    :param max_sweeps: sweeps through the units for a block, at most.
+    :param stop_below: a row stops when no unit had a larger probability to change.
+    :param annealing: sweeps beforehand in which the likelihood's power rises from 0 to 1.
+    :param restarts: chains a row, of which the best by log joint is learned from.
+    :param keep_states: begin where the last epoch ended, a byte a unit and row, instead of with all
+        units off. By default, unless the rows are on disk: memory then holds a block of them, and
+        `max_sweeps` must be enough to find a row's states from nought.
+    :param start: ``start(key, *args, **kwargs) -> params``; by default the paper's, uniform between
+        0.05 and 0.15.
+
+    >>> from ppl_models import noisy_or_network
+    >>> from ppl_models.data import lines
+    >>> em = GibbsEM(noisy_or_network, epochs_per_layer=2)
+    >>> result = em.run(random.key(0), 4, lines(random.key(1), 200).data, layers=(4, 2))
+    >>> result.params["weights_1"].shape, result.params["weights_2"].shape
+    ((4, 25), (2, 4))
+    """
+
+    why_no_mesh = "its weights change after every block of rows, one block after the other"
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        prior: dist.Distribution | Literal["program"] | None = "program",
+        schedule: Schedule = "layers",
+        epochs_per_layer: int = 10,
+        stable_below: float = 0.05,
+        block_size: int = 200,
+        max_sweeps: int = 15,
+        stop_below: float = 0.05,
+        annealing: int = 0,
+        restarts: int = 1,
+        keep_states: bool | None = None,
+        start: Callable[..., Params] | None = None,
+        plate: str | None = None,
+    ):
+        if schedule not in ("layers", "stability", "joint"):
+            raise ValueError(
+                f"schedule is {schedule!r}: it must be 'layers', 'stability' or 'joint'"
+            )
+        if block_size < 1 or epochs_per_layer < 1:
+            raise ValueError(
+                "block_size and epochs_per_layer must be at least 1, found "
+                f"{block_size} and {epochs_per_layer}"
+            )
+        self.model, self.prior, self.schedule = model, prior, schedule
+        self.epochs_per_layer, self.stable_below = epochs_per_layer, stable_below
+        self.block_size, self.keep_states, self.start, self.plate = (
+            block_size, keep_states, start, plate,
+        )  # fmt: skip
+        self.rules = Rules(max_sweeps, stop_below, annealing, restarts)
+        self.rules.check()
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        other = [x.name for x in anatomy.latents if x.num_values != 2]
+        if other or not anatomy.latents:
+            return f"{other[0]} is not binary" if other else "no latent in the data plate"
+        if set(anatomy.likelihoods) != {"NoisyOr"}:
+            return f"{anatomy.observed[0]} is not a noisy-OR site"
+        return None
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> GibbsEMState:
+        check_data(args, kwargs)
+        layered = self.open(args, kwargs)
+        anatomy = layered.program.anatomy
+        rows = rows_of(anatomy, args, kwargs)
+        check_support(self.model, anatomy, rows)
+        key_start, key = random.split(rng_key)
+        few = rows.slice(0, 1)
+        like = jax.eval_shape(lambda: prior_draw(self.model, anatomy, key_start, few))
+        params = start_uniform(layered, key_start, like)
+        if self.start is not None:
+            params = {**params, **self.start(key_start, *args, **kwargs)}
+        params = _checked(params, init_params)
+        bits = None
+        if not rows.on_disk if self.keep_states is None else self.keep_states:
+            bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
+        level = jnp.ones((), int) * (1 if self.schedule != "joint" else len(anatomy.latents))
+        zero = jnp.zeros((), int)
+        return GibbsEMState(params, zero, key, bits, level, jnp.ones(anatomy.num_bits))
+
+    def update(self, state: GibbsEMState, *args: Any, **kwargs: Any) -> tuple[GibbsEMState, Array]:
+        layered = self.open(args, kwargs)
+        network, blocks, priors = self.read(layered, state.params, (args, kwargs))
+        key, key_epoch = random.split(state.rng_key)
+        level, phase = self._phase(layered, state)
+        epoch = run_epoch(
+            layered, network, blocks, state.bits, phase, key_epoch, rules=self.rules, priors=priors
+        )
+        params = layered.names.update(state.params, epoch.network)
+        new = GibbsEMState(params, state.step + 1, key, epoch.bits, level, epoch.changed)
+        return new, -epoch.log_joint
+
+    def get_params(self, state: GibbsEMState) -> Params:
+        return state.params
+
+    def posterior(
+        self,
+        params: Params,
+        *args: Any,
+        rng_key: Array | None = None,
+        num_chains: int = 4,
+        num_sweeps: int = 50,
+        annealing: int = 25,
+        **kwargs: Any,
+    ) -> GibbsPosterior:
+        """The posterior of each row by annealed chains, and how far they disagree."""
+        program = self.open(args, kwargs).program
+        num_bits = program.anatomy.num_bits
+        rows = rows_of(program.anatomy, args, kwargs)
+        size = chunk_limit(FILE_ROWS, rows) if rows.on_disk else rows.num_data
+        key_all = random.key(0) if rng_key is None else rng_key
+
+        def chains(arguments: Arguments, params: Params, start: Array) -> GibbsPosterior:
+            here = program._replace(anatomy=program.anatomy.with_rows(size))
+            draw, score = here.read(params, arguments)
+
+            def one(key: Array) -> tuple[Array, Array, Array]:
+                def again(i: Array, carry: tuple) -> tuple:
+                    bits, total, best, value = carry
+                    power = jnp.minimum(i / annealing, 1.0) if annealing else 1.0
+                    bits, _ = draw(random.fold_in(key, i), bits, power)
+                    here = jnp.where(i < annealing, -jnp.inf, score(bits, 1.0))
+                    best = jnp.where((here > value)[:, None], bits, best)
+                    total = total + jnp.where(i > annealing, bits, 0)
+                    return bits, total, best, jnp.maximum(here, value)
+
+                # One loop, and one sweep to compile: heated, then one that does not count.
+                off = jnp.zeros((size, num_bits), jnp.int8)
+                start = (off, jnp.zeros(off.shape), off, jnp.full(size, -jnp.inf))
+                count = annealing + 1 + num_sweeps
+                _, total, best, value = jax.lax.fori_loop(0, count, again, start)
+                return total / num_sweeps, best, value
+
+            key = key_all if size == rows.num_data else random.fold_in(key_all, start)
+            means, bests, values = jax.vmap(one)(random.split(key, num_chains))
+            chosen, each = jnp.argmax(values, axis=0), jnp.arange(size)
+            error = means.std(0, ddof=1) / jnp.sqrt(num_chains)
+            return GibbsPosterior(means.mean(0), error, bests[chosen, each], values[chosen, each])
+
+        def whole(rows: Rows, params: Params) -> GibbsPosterior:
+            visit = lambda arguments, _, start: chains(arguments, params, start)  # noqa: E731
+            return map_over_chunks(visit, rows, size, None)
+
+        return compiled(whole, rows)(rows.leaves, params)
+
+    def open(self, args: tuple, kwargs: dict[str, Any]) -> Layered:
+        """The network that the program is."""
+        return open_layers(open_bits(self.model, args, kwargs, plate=self.plate))
+
+    def read(
+        self, layered: Layered, params: Params, arguments: Arguments
+    ) -> tuple[Network, Blocks, Priors]:
+        """The numbers of the network, the data in blocks, and the priors."""
+        anatomy = layered.program.anatomy
+        rows = rows_of(anatomy, *arguments)
+        one, size = rows.slice(0, 1), chunk_limit(self.block_size, rows)
+        network = read_network(self.model, anatomy.with_rows(1), layered.wiring, params, one)
+
+        def look(arguments: Arguments) -> dict[str, Seen]:
+            return read_seen(self.model, anatomy, arguments, params)
+
+        @cache
+        def trace() -> dict:
+            args, kwargs = one
+            program = handlers.seed(handlers.substitute(self.model, data=params), rng_seed=0)
+            with handlers.block(), validation_enabled(False):
+                return handlers.trace(program).get_trace(*args, **kwargs)
+
+        return network, Blocks(rows, size, look), read_priors(layered, trace, self.prior)
+
+    def _phase(self, layered: Layered, state: GibbsEMState) -> tuple[Array, Phase]:
+        depth = len(layered.wiring.hidden)
+        if self.schedule == "joint":
+            return state.level, layered.phase(depth, True)
+        if self.schedule == "layers":
+            turn = state.step // self.epochs_per_layer + 1
+            level = jnp.minimum(turn, depth)
+            return level, layered.phase(level, turn > depth)
+        changed = layered.program.split(state.changed)
+        calm = jnp.stack([changed[site].mean() for site in reversed(layered.wiring.hidden)])
+        settled = calm[state.level - 1] < self.stable_below
+        level = jnp.minimum(state.level + settled, depth)
+        stable = {site: changed[site] < self.stable_below for site in layered.wiring.hidden}
+        return level, layered.phase(level, (state.level == depth) & settled, stable)
+
+
+def _checked(params: Params, given: Params | None) -> Params:
+    """The starting values, those that were given among them."""
+    for name, value in (given or {}).items():
+        if name not in params:
+            raise ValueError(f"no parameter {name!r} in the program: it has {list(params)}")
+        if jnp.shape(value) != jnp.shape(params[name]):
+            raise ValueError(
+                f"parameter {name!r} has shape {jnp.shape(value)}, but the program's has "
+                f"{jnp.shape(params[name])}"
+            )
+    return {name: jnp.asarray(x, float) for name, x in {**params, **(given or {})}.items()}

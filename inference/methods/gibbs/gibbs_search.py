@@ -1,0 +1,238 @@
+"""Gibbs EM from many starts, in which units that are stuck are seeded anew."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+
+from inference.methods.gibbs.gibbs_em import GibbsEM
+from inference.methods.gibbs.layers import Block, Blocks, Layered, Phase, run_epoch, settle_block
+from inference.methods.gibbs.noisy_or import Network
+from inference.reading.anatomy import Anatomy
+from inference.reading.local import Params
+from inference.rows.chunks import compiled, rows_of
+from inference.running.algorithm import Algorithm
+
+
+class SearchState(NamedTuple):
+    """The population, and what the next round needs."""
+
+    members: Network  # every leaf with a leading axis of members
+    bits: Array | None  # (population, num_data, num_bits), if states are kept
+    scores: Array  # (population,) log joint of data and states, a small top layer summed out
+    params: Params  # of the best
+    step: Array
+    rng_key: Array
+
+
+class GibbsSearch(Algorithm):
+    """Gibbs EM from many starts, where a stuck unit is freed by seeding it anew.
+
+    A unit of a noisy-OR network that stands for a blend of two causes stays so: more sweeps, epochs
+    or data do not part them. Two remedies, layer by layer:
+
+    *A start from what patterns share.* A new unit is given the bits that two rows, drawn at random,
+    have in common; upper layers, likewise, what two states of the layer below have in common.
+
+    *A population.* In each round the best member is copied, in each copy some units of the layer
+    are replaced, by new ones or by those of other members, the copies learn for a few epochs, and
+    the best of old and new survive, by the log joint of data and states (`Layered.score`).
+
+    A step is a round; after `rounds` of them the next layer opens. The loss is the negative log
+    joint of the best member *after* the step. Fine-tune what comes out with
+    ``GibbsEM(model, schedule="joint")``.
+
+    :param em: how members learn: a `GibbsEM`; its schedule, start and rules for layers do not
+        matter here. It says whether states are kept, a byte a unit, row and member; where they are
+        not, as with rows on disk, they are sampled again when members are compared.
+    :param population: members.
+    :param rounds: for each layer.
+    :param epochs: of learning in a round.
+    :param replaced: the mean share of units replaced in a copy; copies get from none to twice that.
+    :param exchanged: how many of the replaced units come from other members.
+
+    >>> from ppl_models import noisy_or_network
+    >>> from ppl_models.data import lines
+    >>> search = GibbsSearch(GibbsEM(noisy_or_network), population=3, rounds=2, epochs=1)
+    >>> result = search.run(random.key(0), 2, lines(random.key(1), 200).data, layers=(4,))
+    >>> result.params["weights_1"].shape, result.state.scores.shape
+    ((4, 25), (3,))
+    """
+
+    why_no_mesh = GibbsEM.why_no_mesh
+
+    def __init__(
+        self,
+        em: GibbsEM,
+        *,
+        population: int = 20,
+        rounds: int = 6,
+        epochs: int = 5,
+        replaced: float = 0.2,
+        exchanged: float = 0.5,
+    ):
+        if population < 2 or rounds < 1 or epochs < 1:
+            raise ValueError(
+                "a search needs a population of at least 2, and one round of one epoch, found "
+                f"{population}, {rounds} and {epochs}"
+            )
+        self.em, self.model = em, em.model
+        self.population, self.rounds, self.epochs = population, rounds, epochs
+        self.replaced, self.exchanged = replaced, exchanged
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        return GibbsEM.admits(anatomy)
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> SearchState:
+        """Members start where `GibbsEM` does; the first round seeds their lowest layer."""
+        key, key_start = random.split(rng_key)
+        state = self.em.init(key_start, *args, init_params=init_params, **kwargs)
+        layered = self.em.open(args, kwargs)
+        # In one piece: operation by operation to read the weights takes longer than a round.
+        rows = rows_of(layered.program.anatomy, args, kwargs)
+        network = compiled(
+            lambda rows, params: self.em.read(layered, params, rows.join(rows.leaves))[0], rows
+        )(rows.leaves, state.params)
+        many = lambda x: jnp.broadcast_to(x, (self.population, *x.shape))  # noqa: E731
+        scores = jnp.full(self.population, -jnp.inf)
+        zero = jnp.zeros((), int)
+        members = jax.tree.map(many, network)
+        bits = jax.tree.map(many, state.bits)
+        return SearchState(members, bits, scores, state.params, zero, key)
+
+    def update(self, state: SearchState, *args: Any, **kwargs: Any) -> tuple[SearchState, Array]:
+        layered = self.em.open(args, kwargs)
+        _, blocks, priors = self.em.read(layered, state.params, (args, kwargs))
+        key, key_copy, key_learn = random.split(state.rng_key, 3)
+        depth = len(layered.wiring.hidden)
+        turn = state.step // self.rounds
+        level = jnp.minimum(turn + 1, depth)
+        fresh = (state.step % self.rounds == 0) & (turn < depth)
+        phase = layered.phase(level, False)
+        best = jnp.argmax(state.scores)
+
+        def copy(key: Array, rate: Array) -> tuple[Network, Array | None]:
+            share = jnp.where(fresh, 1.0, rate)
+            return self._replace(layered, state, blocks, best, level, fresh, share, key)
+
+        def learn(key: Array, network: Network, bits: Array | None) -> tuple:
+            def epoch(carry: tuple[Network, Array | None], key: Array) -> tuple[tuple, None]:
+                network, bits = carry
+                done = run_epoch(
+                    layered, network, blocks, bits, phase, key, rules=self.em.rules, priors=priors
+                )
+                return (done.network, done.bits), None
+
+            (network, bits), _ = lax.scan(epoch, (network, bits), random.split(key, self.epochs))
+            return network, bits, self._worth(layered, network, blocks, bits, phase, key)
+
+        rates = jnp.linspace(0.0, 2.0 * self.replaced, self.population)
+        copies = jax.vmap(copy)(random.split(key_copy, self.population), rates)
+        children = jax.vmap(learn)(random.split(key_learn, self.population), *copies)
+        # What was learned without this layer competes no longer.
+        parents = (state.members, state.bits, jnp.where(fresh, -jnp.inf, state.scores))
+        joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), parents, children)
+        order = jnp.argsort(-joined[2])[: self.population]
+        members, bits, scores = jax.tree.map(lambda x: x[order], joined)
+        params = layered.names.update(state.params, jax.tree.map(lambda x: x[0], members))
+        new = SearchState(members, bits, scores, params, state.step + 1, key)
+        return new, -scores[0]
+
+    def get_params(self, state: SearchState) -> Params:
+        return state.params
+
+    def _worth(
+        self,
+        layered: Layered,
+        network: Network,
+        blocks: Blocks,
+        bits: Array | None,
+        phase: Phase,
+        key: Array,
+    ) -> Array:
+        """What a member is worth, from its states or from such as are sampled here."""
+
+        def visit(total: Array, block: Block) -> Array:
+            if bits is not None:
+                here = lax.dynamic_slice_in_dim(bits, block.begin, len(block.fresh))
+            else:
+                rules = self.em.rules
+                here = settle_block(layered, network, block, None, phase, key, rules)[0].bits
+            return total + block.fresh @ layered.score(network, block.seen, here, phase)
+
+        return blocks.scan(visit, jnp.zeros(()))
+
+    def _replace(
+        self,
+        layered: Layered,
+        state: SearchState,
+        blocks: Blocks,
+        best: Array,
+        level: Array,
+        fresh: Array,
+        share: Array,
+        key: Array,
+    ) -> tuple[Network, Array | None]:
+        """A copy of the best member, some units of whose highest open layer are new."""
+        network = jax.tree.map(lambda x: x[best], state.members)
+        bits = None if state.bits is None else layered.program.split(state.bits[best])
+        leak, weights = dict(network.leak), dict(network.weights)
+        for site in layered.wiring.hidden:
+            key, key_which, key_rows, key_other, key_kind, key_noise = random.split(key, 6)
+            here = level == layered.height(site)
+            units = network.leak[site].shape[0]
+            which = here & (random.uniform(key_which, (units,)) < share)
+            member, unit = random.randint(
+                key_other, (2, units), 0, jnp.array([[self.population], [units]])
+            )
+            exchange = random.bernoulli(key_kind, self.exchanged, (units, 1)) & ~fresh
+            rows = random.randint(key_rows, (2, units), 0, blocks.rows.num_data)
+            value = self._values(layered, network, blocks, bits, rows, level - 1, key_rows)
+            for child in layered.wiring.children(site):
+                edge = (site, child)
+                common = value[child][0] * value[child][1]
+                noise = random.uniform(key_noise, common.shape, minval=0.05, maxval=0.15)
+                other = state.members.weights[edge][member, unit]
+                new = jnp.where(exchange, other, noise + common)
+                weights[edge] = jnp.where(which[:, None], new, weights[edge])
+                if child not in layered.wiring.observed and child in layered.names.leak:
+                    # It stood for all that was above: now there is a cause.
+                    leak[child] = jnp.where(here & fresh, 0.1, leak[child])
+            if site in layered.names.leak:
+                typical = jnp.where(fresh, 0.1, leak[site].mean())
+                leak[site] = jnp.where(which, typical, leak[site])
+            if bits is not None:
+                bits[site] = jnp.where(which, 0, bits[site])
+        if bits is None:
+            return Network(leak, weights), None
+        joined = jnp.concatenate([bits[name] for name in layered.program.anatomy.names], axis=-1)
+        return Network(leak, weights), joined
+
+    def _values(
+        self,
+        layered: Layered,
+        network: Network,
+        blocks: Blocks,
+        bits: dict[str, Array] | None,
+        rows: Array,
+        level: Array,
+        key: Array,
+    ) -> dict[str, Array]:
+        """The bits of all sites in some rows, (2, units) of them: (2, units, units of the site)."""
+        seen = blocks.look(blocks.rows.take(rows.reshape(-1)))
+        if bits is not None:
+            hidden = {site: x[rows] for site, x in bits.items()}
+        else:
+            zero, fresh = jnp.zeros((), int), jnp.ones(rows.size)
+            few, phase = Block(zero, zero, seen, fresh), layered.phase(level, False)
+            found = settle_block(layered, network, few, None, phase, key, self.em.rules)[0]
+            flat = layered.program.split(found.bits)
+            hidden = {site: x.reshape(*rows.shape, -1) for site, x in flat.items()}
+        given = {site: part.value.reshape(*rows.shape, -1) for site, part in seen.items()}
+        return {**hidden, **given}

@@ -1,0 +1,281 @@
+"""One epoch of learning a noisy-OR network: the data block by block, layers closed or open.
+
+Lewicki & Sejnowski, *Bayesian unsupervised learning of higher order structure*, NIPS 1996, §4: the
+weights of upper layers are adapted after those of the lower ones have settled, since otherwise they
+learn priors that are too strong. Here a layer that is not yet open is off and costs nothing; the
+leak of the layer below it stands in for all that is above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, lax, random
+from jax.scipy.special import logsumexp
+
+from inference.methods.gibbs.flips import BitProgram, Rules, Score, Settled, Sweep, settle
+from inference.methods.gibbs.noisy_or import (
+    Edge,
+    Names,
+    Network,
+    Seen,
+    Wiring,
+    network_log_joint,
+)
+from inference.methods.gibbs.noisy_or_steps import reestimate, sum_shares, sweep
+from inference.reading.anatomy import ProgramError
+from inference.reading.local import Params
+from inference.reading.states import AllStates
+from inference.rows.chunks import Arguments, Rows
+
+MAX_SUMMED = 8
+"""Units of a layer whose states are all summed when members are compared."""
+
+Priors = Network
+"""A prior for each leak and weight: the leaves are distributions, or None."""
+
+
+class Phase(NamedTuple):
+    """What is open and what learns. A pytree of flags."""
+
+    open_sites: dict[str, Array]  # site -> whether its units may be on
+    learn: Network  # leak and weights -> whether they change; a flag or one a child
+
+
+class Layered(NamedTuple):
+    """A noisy-OR network that can learn. Static."""
+
+    program: BitProgram
+    wiring: Wiring
+    names: Names
+
+    def height(self, site: str) -> int:
+        """1 for the lowest hidden layer."""
+        return len(self.wiring.hidden) - self.wiring.hidden.index(site)
+
+    def phase(
+        self, level: Array | int, joint: Array | bool, stable: Mapping[str, Array] | None = None
+    ) -> Phase:
+        """Layers up to `level` are open; the links from the highest of them learn, or all do.
+
+        :param stable: site -> which of its units, (units,), may get new weights from above.
+        """
+        hidden = self.wiring.hidden
+        at = {site: jnp.asarray(level) == self.height(site) for site in hidden}
+
+        def links(parent: str, child: str) -> Array:
+            flag = at[parent] | joint
+            return flag & stable[child] if stable and child in stable else flag
+
+        leak = {}
+        for site in (*hidden, *self.wiring.observed):
+            above = [at[parent] for parent in self.wiring.parents(site)]
+            own = [at[site]] if site in at else []
+            leak[site] = jnp.stack([*above, *own, jnp.asarray(joint)]).any()
+        weights = {edge: links(*edge) for edge in self.wiring.edges}
+        top = jnp.where(joint, len(hidden), level)
+        return Phase({site: self.height(site) <= top for site in hidden}, Network(leak, weights))
+
+    def score(self, network: Network, seen: Mapping[str, Seen], bits: Array, phase: Phase) -> Array:
+        """What states and weights are worth, row by row, to choose between members by.
+
+        It is log p(y, s), closed layers left out, and the highest open layer summed out if it is
+        small: where a few top units may each explain what is below, the log joint of one of these
+        explanations would favour a network that is sure of itself over one that is right.
+        """
+        split = self.program.split(bits)
+
+        def log_joint(values: Mapping[str, Array]) -> Array:
+            return network_log_joint(self.wiring, network, values, seen, 1.0, phase.open_sites)
+
+        total = log_joint(split)
+        for site in self.wiring.hidden:
+            units = network.leak[site].shape[0]
+            if units > MAX_SUMMED:
+                continue
+            above = [s for s in self.wiring.hidden if self.height(s) > self.height(site)]
+            closed = [~phase.open_sites[other] for other in above]
+            is_top = jnp.stack([phase.open_sites[site], *closed]).all()
+            states = jnp.asarray(AllStates().table((2,) * units), float)
+
+            def given(state: Array, site: str = site) -> Array:
+                return log_joint({**split, site: jnp.broadcast_to(state, split[site].shape)})
+
+            total = jnp.where(is_top, logsumexp(lax.map(given, states), axis=0), total)
+        return total
+
+
+def open_layers(program: BitProgram) -> Layered:
+    """A program that is a noisy-OR network whose weights and leaks are its parameters."""
+    wiring = program.wiring
+    if wiring is None or wiring.names is None:
+        raise ProgramError(
+            "the program is not a noisy-OR network (vectors of NoisyOr sites, each causal input a "
+            "leak and a weighted sum of the sites above, alike in all rows): equation (9) does not "
+            "apply; use EM or TruncatedEM"
+        )
+    lost = [*wiring.names.lost, *(str(e) for e in wiring.edges if e not in wiring.names.weights)]
+    if lost:
+        raise ProgramError(
+            f"{lost}: equation (9) wants each parameter to be, by itself, the weights between two "
+            "layers or the leak of one; use EM or TruncatedEM, whose M-steps take any program"
+        )
+    return Layered(program, wiring, wiring.names)
+
+
+def read_priors(
+    layered: Layered, trace_of: Callable[[], dict], given: dist.Distribution | str | None
+) -> Priors:
+    """The prior of each leak and weight: the program's own, or the one that was given."""
+    names = layered.names
+
+    def prior_of(name: str) -> dist.Distribution | None:
+        if not isinstance(given, str):
+            return given
+        fn = trace_of()[name]["fn"]
+        while hasattr(fn, "base_dist"):
+            fn = fn.base_dist
+        if not isinstance(fn, dist.Gamma):
+            raise ProgramError(
+                f"the prior of {name!r} is {type(fn).__name__}: equation (9) is for Gamma; pass "
+                "prior=Gamma(...), Beta(...) or None"
+            )
+        return fn
+
+    leak: dict[str, Any] = {site: prior_of(name) for site, name in names.leak.items()}
+    weights: dict[Edge, Any] = {edge: prior_of(name) for edge, name in names.weights.items()}
+    return Network(leak, weights)
+
+
+class Epoch(NamedTuple):
+    """The network and the states after all blocks, and what happened."""
+
+    network: Network
+    bits: Array | None  # (num_data, num_bits), None if they are not kept
+    log_joint: Array  # () Σ log p(y, s), each block under the weights that its states were drawn by
+    changed: Array  # (num_bits,) how often a bit changed in a sweep
+
+
+class Block(NamedTuple):
+    """Some rows of the data."""
+
+    start: Array  # the first that was not seen before
+    begin: Array  # the first
+    seen: dict[str, Seen]
+    fresh: Array  # 1 for rows not seen before, so that nothing counts twice
+
+
+class Blocks(NamedTuple):
+    """The data, read a block of rows at a time: the last overlaps the one before it."""
+
+    rows: Rows
+    size: int
+    look: Callable[[Arguments], dict[str, Seen]]  # what was observed in these rows
+
+    def scan(self, function: Callable[[Any, Block], Any], start: Any) -> Any:
+        """`carry = function(carry, block)` from block to block."""
+
+        def step(carry: Any, start: Array) -> tuple[Any, None]:
+            begin = jnp.minimum(start, self.rows.num_data - self.size)
+            fresh = (begin + jnp.arange(self.size) >= start).astype(float)
+            seen = self.look(self.rows.slice(begin, self.size))
+            return function(carry, Block(start, begin, seen, fresh)), None
+
+        return lax.scan(step, start, jnp.arange(self.number) * self.size)[0]
+
+    @property
+    def number(self) -> int:
+        return -(-self.rows.num_data // self.size)
+
+
+def run_epoch(
+    layered: Layered,
+    network: Network,
+    blocks: Blocks,
+    bits: Array | None,
+    phase: Phase,
+    key: Array,
+    *,
+    rules: Rules,
+    priors: Priors,
+) -> Epoch:
+    """Go through the data in blocks: draw states, then re-estimate the weights.
+
+    :param bits: where the rows stand; None: all units begin off, and nothing is kept.
+    """
+    num_bits = layered.program.anatomy.num_bits
+
+    def visit(carry: tuple, block: Block) -> tuple:
+        network, bits, total, changed = carry
+        settled, score = settle_block(layered, network, block, bits, phase, key, rules)
+        split = layered.program.split(settled.bits)
+        total = total + block.fresh @ score(settled.bits, 1.0)
+        sums = sum_shares(layered.wiring, network, split, block.seen, block.fresh)
+        network = _learn(layered, network, sums, priors, phase)
+        if bits is not None:
+            bits = lax.dynamic_update_slice_in_dim(bits, settled.bits, block.begin, 0)
+        return network, bits, total, changed + settled.changed
+
+    zero = jnp.zeros((), network.leak[layered.wiring.observed[0]].dtype)
+    network, bits, total, changed = blocks.scan(visit, (network, bits, zero, jnp.zeros(num_bits)))
+    return Epoch(network, bits, total, changed / blocks.number)
+
+
+def settle_block(
+    layered: Layered,
+    network: Network,
+    block: Block,
+    bits: Array | None,
+    phase: Phase,
+    key: Array,
+    rules: Rules,
+) -> tuple[Settled, Score]:
+    """States of a block's rows, from where they stand or from nought, and what states are worth."""
+    size = len(block.fresh)
+    if bits is None:
+        now = jnp.zeros((size, layered.program.anatomy.num_bits), jnp.int8)
+    else:
+        now = lax.dynamic_slice_in_dim(bits, block.begin, size)
+    draw, score = _readings(layered, network, block.seen, phase)
+    return settle(draw, score, random.fold_in(key, block.start), now, rules), score
+
+
+def _readings(
+    layered: Layered, network: Network, seen: Mapping[str, Seen], phase: Phase
+) -> tuple[Sweep, Score]:
+    program, flags = layered.program, phase.open_sites
+
+    def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
+        split = program.split(bits)
+        swept = sweep(layered.wiring, network, split, seen, key, power=power, open_sites=flags)
+        new = jnp.concatenate([swept.bits[name] for name in program.anatomy.names], axis=-1)
+        return new.astype(bits.dtype), swept.largest_flip
+
+    def score(bits: Array, power: Array | float) -> Array:
+        split = program.split(bits)
+        return network_log_joint(layered.wiring, network, split, seen, power, flags)
+
+    return draw, score
+
+
+def _learn(layered: Layered, network: Network, sums: Any, priors: Priors, phase: Phase) -> Network:
+    def new(kind: str, place: Any) -> Array:
+        old = getattr(network, kind)[place]
+        share, count = getattr(sums.share, kind)[place], getattr(sums.chances, kind)[place]
+        learned = reestimate(old, share, count, getattr(priors, kind)[place])
+        return jnp.where(getattr(phase.learn, kind)[place], learned, old)
+
+    leak = {site: new("leak", site) for site in layered.names.leak}
+    weights = {edge: new("weights", edge) for edge in layered.names.weights}
+    return Network({**network.leak, **leak}, weights)
+
+
+def start_uniform(layered: Layered, key: Array, like: Mapping[str, Any]) -> Params:
+    """The paper's start: all weights between 0.05 and 0.15, those of the leaks as well."""
+    names = (*layered.names.leak.values(), *layered.names.weights.values())
+    keys = random.split(key, len(names))
+    draw = lambda key, x: random.uniform(key, x.shape, minval=0.05, maxval=0.15)  # noqa: E731
+    return {n: draw(k, like[n]) for k, n in zip(keys, names, strict=True)}

@@ -1,0 +1,330 @@
+r"""Noisy-OR networks, read off a program: who causes whom, and how strongly.
+
+A program whose sites are all `NoisyOr` is a network, whatever its sites are called. The causal
+input of each site is affine in the bits above it,
+
+    u_j = leak_j + Σ_i S_i w_ij,
+
+so that the value at S = 0 is the leak and the derivative is the weight: both are read here, by one
+run of the program on one row, and tested on random states before anybody relies on them. What
+Gibbs sampling (Lewicki & Sejnowski 1996, eqs. 6 and 7) and learning (eq. 9) need is then arithmetic
+on arrays, in `inference.methods.gibbs.noisy_or_steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array, random
+from numpyro import handlers
+from numpyro.distributions.distribution import validation_enabled
+
+from inference.reading.anatomy import Anatomy, ProgramError
+from inference.reading.handlers import states
+from inference.reading.local import Params, anywhere, log_joint, stand_in
+from inference.rows.chunks import Arguments
+from inference.rows.disk import OnDisk
+from ppl_models.distributions import NoisyOr
+
+Edge = tuple[str, str]
+"""From a hidden site to a site that it may turn on."""
+
+
+class Names(NamedTuple):
+    """Which parameter of the program holds which numbers of the network."""
+
+    leak: dict[str, str]  # site -> parameter; what the program holds constant is left out
+    weights: dict[Edge, str]
+    lost: tuple[str, ...]  # parameters that are not, each by itself, one of these
+
+    def update(self, params: Params, network: Network) -> Params:
+        """The parameters with what the network holds."""
+        leak = {name: network.leak[site] for site, name in self.leak.items()}
+        weights = {name: network.weights[edge] for edge, name in self.weights.items()}
+        return {**params, **leak, **weights}
+
+
+class Wiring(NamedTuple):
+    """Which sites there are and which turn on which: what stays when the numbers change."""
+
+    hidden: tuple[str, ...]  # in the order of the program, so that parents come first
+    observed: tuple[str, ...]
+    edges: tuple[Edge, ...]
+    names: Names | None = None
+
+    def children(self, site: str) -> tuple[str, ...]:
+        return tuple(child for parent, child in self.edges if parent == site)
+
+    def parents(self, site: str) -> tuple[str, ...]:
+        return tuple(parent for parent, child in self.edges if child == site)
+
+
+class Network(NamedTuple):
+    """The numbers of a network. A pytree."""
+
+    leak: dict[str, Array]  # site -> (units,)
+    weights: dict[Edge, Array]  # (parent, child) -> (units of the parent, units of the child)
+
+
+class Seen(NamedTuple):
+    """An observed site: its bits, and which of them count."""
+
+    value: Array  # (num_data, units)
+    mask: Array | None  # (num_data, units) or what broadcasts to it
+
+
+def causal_inputs(wiring: Wiring, network: Network, bits: Mapping[str, Array], site: str) -> Array:
+    """u of a site's units, (num_data, units), from the states of its parents."""
+    total: Array = network.leak[site]
+    for parent in wiring.parents(site):
+        states = bits[parent].astype(total.dtype)
+        total = total + exact_product(states, network.weights[parent, site])
+    return total
+
+
+def exact_product(left: Array, right: Array) -> Array:
+    """A matrix product in full precision: some devices round its factors to ten bits."""
+    return jnp.matmul(left, right, precision="highest")
+
+
+def network_log_joint(
+    wiring: Wiring,
+    network: Network,
+    bits: Mapping[str, Array],
+    seen: Mapping[str, Seen],
+    power: Array | float = 1.0,
+    open_sites: Mapping[str, Array] | None = None,
+) -> Array:
+    """Equation (1): the sum of log h(u; S) over all units, (..., num_data).
+
+    :param power: of the likelihood.
+    :param open_sites: site -> whether its units count; the others are off and cost nothing.
+    """
+    total: Array | float = 0.0
+    for site in (*wiring.hidden, *wiring.observed):
+        inputs = causal_inputs(wiring, network, bits, site)
+        value = bits[site] if site in bits else seen[site].value
+        cells = NoisyOr(inputs, validate_args=False).log_prob(value)
+        mask = seen[site].mask if site in seen else None
+        part = (cells if mask is None else jnp.where(mask, cells, 0.0)).sum(-1)
+        if site in seen:
+            part = part * power
+        elif open_sites is not None:
+            part = jnp.where(open_sites[site], part, 0.0)
+        total = total + part
+    return jnp.asarray(total)
+
+
+def read_network(
+    model: Callable, anatomy: Anatomy, wiring: Wiring, params: Params, arguments: Arguments
+) -> Network:
+    """Leaks and weights as the program has them: value and derivative of its causal inputs."""
+    sizes = {latent.name: latent.size for latent in anatomy.latents}
+
+    def inputs(flat: Array) -> dict[str, Array]:
+        return _inputs(model, anatomy, params, flat, arguments)
+
+    zero = jnp.zeros(anatomy.num_bits)
+    leak = inputs(zero)
+    slopes = jax.jacfwd(inputs)(zero)  # site -> (units, bits)
+    weights, start = {}, 0
+    for latent in anatomy.latents:
+        for child in wiring.children(latent.name):
+            weights[latent.name, child] = slopes[child][:, start : start + sizes[latent.name]].T
+        start += sizes[latent.name]
+    return Network(leak, weights)
+
+
+def read_seen(
+    model: Callable, anatomy: Anatomy, arguments: Arguments, params: Params | None = None
+) -> dict[str, Seen]:
+    """The observed sites' bits and masks.
+
+    :param params: any, so that none must be drawn.
+    """
+    args, kwargs = arguments
+    program = handlers.seed(handlers.substitute(model, data=params or {}), rng_seed=0)
+    with handlers.block(), validation_enabled(False):
+        trace = handlers.trace(program).get_trace(*args, **kwargs)
+    seen = {}
+    for name in anatomy.observed:
+        _, mask = _unwrap(trace[name]["fn"])
+        seen[name] = Seen(jnp.asarray(trace[name]["value"], float), mask)
+    return seen
+
+
+FEW_ROWS = 3
+"""Rows that the form of a program is told from."""
+
+
+def find_wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiring | None:
+    """The wiring of a program that is a noisy-OR network, None if it is none.
+
+    The program is run on random parameters and states: all sites of the data plate must be noisy-OR
+    units in a vector, their causal inputs affine in the states and the same for all rows, and the
+    log joint of the network that was read must be the program's own.
+    """
+    flat = all(
+        x.num_values == 2 and x.batch_ndim == 1 and len(x.shape) == 2 for x in anatomy.latents
+    )
+    if not (anatomy.latents and anatomy.observed and flat and anatomy.nesting == 1):
+        return None
+    if set(anatomy.likelihoods) != {NoisyOr.__name__}:
+        return None
+    leaves, tree = jax.tree.flatten(arguments)
+    is_array = [isinstance(x, np.ndarray | Array | OnDisk) for x in leaves]
+    is_row = [
+        a and x.shape[:1] == (anatomy.num_data,) for a, x in zip(is_array, leaves, strict=True)
+    ]
+    few = min(anatomy.num_data, FEW_ROWS) if any(is_row) else anatomy.num_data
+    arrays = [
+        stand_in(x, few, 0) if mine else _stand_in(x)
+        for a, mine, x in zip(is_array, is_row, leaves, strict=True)
+        if a
+    ]
+
+    def join(arrays: list[Array]) -> Arguments:
+        given = iter(arrays)
+        return jax.tree.unflatten(
+            tree, [next(given) if a else x for a, x in zip(is_array, leaves, strict=True)]
+        )
+
+    try:
+        with validation_enabled(False), jax.default_matmul_precision("highest"):
+            return _examine(model, anatomy.with_rows(few), join, arrays)
+    except (_NotANetworkError, ProgramError, TypeError):
+        return None
+
+
+class _NotANetworkError(Exception):
+    pass
+
+
+def _examine(
+    model: Callable,
+    anatomy: Anatomy,
+    join: Callable[[list[Array]], Arguments],
+    arrays: list[np.ndarray],
+) -> Wiring | None:
+    hidden = anatomy.names
+    everything = tuple(
+        (parent, child)
+        for i, parent in enumerate(hidden)
+        for child in (*hidden[i + 1 :], *anatomy.observed)
+    )
+    wiring = Wiring(hidden, anatomy.observed, everything)
+
+    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    def trial(seed: Array, arrays: list[Array]) -> tuple[Params, Network, Array]:
+        arguments = join(arrays)
+        key_params, key_bits, key_real = random.split(random.key(seed), 3)
+        params = anywhere(model, anatomy, key_params, arguments)
+        network = read_network(model, anatomy, wiring, params, arguments)
+        # Between the bits too: what is affine there is affine at the bits.
+        real = random.uniform(key_real, (anatomy.num_bits,))
+        found = _inputs(model, anatomy, params, real, arguments)
+        bits = {name: x[0] for name, x in anatomy.unpack(real[None, None]).items()}
+        sites = (*hidden, *anatomy.observed)
+        wanted = {s: causal_inputs(wiring, network, bits, s).reshape(-1) for s in sites}
+        errors = [_distance(found[site], wanted[site]) for site in wanted]
+        random_bits = random.bernoulli(key_bits, 0.5, (3, anatomy.num_data, anatomy.num_bits))
+        direct = log_joint(model, anatomy, params, random_bits.astype(jnp.int32), arguments)
+        seen = read_seen(model, anatomy, arguments, params)
+        read = network_log_joint(wiring, network, anatomy.unpack(random_bits), seen)
+        errors.append(_distance(read, direct))
+        return params, network, jnp.stack(errors).max()
+
+    # An executable runs at once on numbers of NumPy's, also inside a trace.
+    run = trial.lower(np.int32(0), arrays).compile()
+    trials = [jax.tree.map(np.asarray, run(np.int32(seed), arrays)) for seed in range(2)]
+    if not all(error <= 1e-4 for _, _, error in trials):  # also when NaN
+        return None
+    edges = tuple(e for e in everything if any(net.weights[e].any() for _, net, _ in trials))
+    params, network, _ = trials[0]
+    return wiring._replace(edges=edges, names=_names(params, network, edges))
+
+
+def _names(params: Params, network: Network, edges: tuple[Edge, ...]) -> Names:
+    """Tell, from random parameters, which array of them is which of the network."""
+
+    def name_of(value: Array) -> str | None:
+        for name, other in params.items():
+            if other.shape == value.shape and np.allclose(other, value, rtol=1e-5):
+                return name
+        return None
+
+    leak = {site: name_of(value) for site, value in network.leak.items()}
+    weights = {edge: name_of(network.weights[edge]) for edge in edges}
+    found = [*leak.values(), *weights.values()]
+    return Names(
+        {site: name for site, name in leak.items() if name is not None},
+        {edge: name for edge, name in weights.items() if name is not None},
+        tuple(name for name in params if found.count(name) != 1),
+    )
+
+
+def _distance(a: Array, b: Array) -> Array:
+    # Equal infinities are equal.
+    gap = jnp.where(a == b, 0.0, jnp.abs(a - b))
+    return gap.max() / (1.0 + jnp.where(jnp.isfinite(b), jnp.abs(b), 0.0).max())
+
+
+def _inputs(
+    model: Callable, anatomy: Anatomy, params: Params, flat: Array, arguments: Arguments
+) -> dict[str, Array]:
+    """The causal inputs (units,) of all sites, for one row with latents `flat` (bits,)."""
+    args, kwargs = arguments
+    program = handlers.substitute(states(model, anatomy.unpack(flat[None, None])), data=params)
+    # Some devices round the factors of a product to ten bits: what is read must be exact.
+    with handlers.block(), validation_enabled(False), jax.default_matmul_precision("highest"):
+        trace = handlers.trace(program).get_trace(*args, **kwargs)
+    inputs, scales = {}, set()
+    for name, site in trace.items():
+        if site["type"] != "sample":
+            continue
+        if all(frame.name != anatomy.plate for frame in site["cond_indep_stack"]):
+            continue
+        base, _ = _unwrap(site["fn"])
+        units = site["fn"].event_shape[-1]
+        causal_input = jnp.asarray(base.causal_input)
+        # One row was given: more come out only if the rows differ in something else.
+        if causal_input.size != units:
+            raise _NotANetworkError
+        inputs[name] = causal_input.reshape(-1)
+        scales.add(id(site["scale"]))
+    if len(scales) != 1:
+        raise _NotANetworkError
+    return inputs
+
+
+def _unwrap(fn: Any) -> tuple[NoisyOr, Array | None]:
+    """The units of a site, and which of its cells count."""
+    if fn.event_dim != 1:
+        raise _NotANetworkError
+    mask = None
+    while not isinstance(fn, NoisyOr):
+        if isinstance(fn, dist.MaskedDistribution):
+            # A mask outside the event is one of whole rows.
+            here = jnp.asarray(fn._mask)
+            here = here[..., None] if fn.event_dim == 1 else here
+            mask = here if mask is None else mask & here
+        elif not isinstance(fn, dist.ExpandedDistribution | dist.Independent):
+            raise _NotANetworkError
+        fn = fn.base_dist
+    return fn, mask
+
+
+def _stand_in(leaf: Any) -> np.ndarray:
+    """An array of the arguments; where its values are not known yet, others of its shape."""
+    if not isinstance(leaf, jax.core.Tracer):
+        return np.asarray(leaf)
+    generator = np.random.default_rng(leaf.size)
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        return generator.uniform(0.1, 0.9, leaf.shape).astype(leaf.dtype)
+    return generator.integers(0, 2, leaf.shape).astype(leaf.dtype)

@@ -1,0 +1,204 @@
+r"""One sweep of Gibbs sampling through a noisy-OR network, and one step of learning.
+
+Lewicki & Sejnowski, *Bayesian unsupervised learning of higher order structure*, NIPS 1996. All rows
+go at once; within a layer units take turns, since they compete for their children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, lax, random
+from jax.nn import sigmoid
+
+from inference.methods.gibbs.noisy_or import Network, Seen, Wiring, causal_inputs, exact_product
+from inference.reading.anatomy import ProgramError
+
+# A cause of an impossible effect is certain: large enough a log odds, and still a number.
+SMALLEST = 1e-37
+LEAST_STRENGTH = 1e-9
+
+
+class Swept(NamedTuple):
+    """What a sweep leaves behind."""
+
+    bits: dict[str, Array]  # site -> (num_data, units), 0/1
+    largest_flip: Array  # (num_data,) the largest probability to change that any unit met
+
+
+def sweep(
+    wiring: Wiring,
+    network: Network,
+    bits: Mapping[str, Array],
+    seen: Mapping[str, Seen],
+    key: Array,
+    *,
+    power: Array | float = 1.0,
+    open_sites: Mapping[str, Array] | None = None,
+) -> Swept:
+    """Visit every hidden unit once, from the lowest layer up.
+
+    :param power: of the likelihood: 1 samples the posterior, 0 the prior, between them annealing.
+    :param open_sites: site -> whether its units may be on; those of a closed one are off.
+    """
+    current = {site: bits[site].astype(network.leak[site].dtype) for site in wiring.hidden}
+    largest = jnp.zeros(jnp.shape(current[wiring.hidden[0]])[:-1])
+    for site in reversed(wiring.hidden):
+        key, key_site = random.split(key)
+        is_open = None if open_sites is None else open_sites[site]
+        current[site], flips = _sweep_site(
+            wiring, network, current, seen, site, key_site, power, is_open
+        )
+        largest = jnp.maximum(largest, flips.max(-1))
+    return Swept(current, largest)
+
+
+def flip_probabilities(
+    wiring: Wiring, network: Network, bits: Mapping[str, Array], seen: Mapping[str, Seen]
+) -> dict[str, Array]:
+    """(6): the probability of every hidden unit to change if all others stay, (num_data, units)."""
+    now = {site: bits[site].astype(network.leak[site].dtype) for site in wiring.hidden}
+    return {
+        site: _sweep_site(wiring, network, now, seen, site, None, 1.0, None)[1]
+        for site in wiring.hidden
+    }
+
+
+def _sweep_site(
+    wiring: Wiring,
+    network: Network,
+    bits: Mapping[str, Array],
+    seen: Mapping[str, Seen],
+    site: str,
+    key: Array | None,
+    power: Array | float,
+    is_open: Array | None,
+) -> tuple[Array, Array]:
+    """New states of one layer and what each unit's flip probability was: (6) and (7).
+
+    Without a key nothing is drawn and all units stay as they are.
+
+    With u⁰ the causal input of a child without the unit in question, the unit's log odds are
+
+        log(e^u − 1) + Σ_j S_j log(1 + f_j / (e^{u⁰_j} − 1)) − Σ_j (1 − S_j) w_j
+
+    where f = 1 − e^{−w}: the feedback of the layer above, then what each child has to say. The
+    inputs of the children go from unit to unit, changed by what flipped.
+    """
+    states = bits[site]
+    children = wiring.children(site)
+    inputs, weights, floor, on, off = [], [], [], [], []
+    for child in children:
+        value = bits[child] if child in bits else seen[child].value.astype(states.dtype)
+        counted = jnp.ones_like(value)
+        if child in seen:
+            mask = seen[child].mask
+            counted = counted * power if mask is None else counted * power * mask
+        shape = value.shape
+        inputs.append(jnp.broadcast_to(causal_inputs(wiring, network, bits, child), shape))
+        weights.append(network.weights[site, child])
+        floor.append(network.leak[child])
+        on.append(counted * value)
+        off.append(counted * (1.0 - value))
+    weight, least = jnp.concatenate(weights, -1), jnp.concatenate(floor, -1)
+    reason, silent = jnp.concatenate(on, -1), jnp.concatenate(off, -1)
+    own = jnp.broadcast_to(causal_inputs(wiring, network, bits, site), states.shape)
+    odds = jnp.log(jnp.expm1(jnp.maximum(own, SMALLEST))) - exact_product(silent, weight.T)
+    draws = jnp.zeros(states.T.shape)
+    if key is not None:
+        draws = random.uniform(key, draws.shape, odds.dtype)
+
+    def visit(inputs: Array, unit: tuple) -> tuple[Array, tuple[Array, Array]]:
+        weight, strength, odds, state, draw = unit
+        # Rounding may take more away than was there: without this unit at least the leak is left.
+        without = jnp.maximum(inputs - state[:, None] * weight, least)
+        # XLA takes twice as long for log1p; what it would save is below the rounding of the sum.
+        heard = reason * jnp.log(1.0 + strength / jnp.expm1(without))
+        odds = odds + heard.sum(-1)
+        new = state if key is None else (draw < sigmoid(odds)).astype(state.dtype)
+        flip = sigmoid((1.0 - 2.0 * state) * odds)
+        if is_open is not None:
+            new, flip = new * is_open, flip * is_open
+        return without + new[:, None] * weight, (new, flip)
+
+    least = jnp.maximum(least, SMALLEST)
+    units = (weight, -jnp.expm1(-weight), odds.T, states.T, draws)
+    _, (new, flips) = lax.scan(visit, jnp.concatenate(inputs, -1), units)
+    return new.T, flips.T
+
+
+class Sums(NamedTuple):
+    """What learning needs of the states; sums over rows, so that they add up over blocks."""
+
+    share: Network  # Σ_n S_i S_j f_ij / g_j: how often i turned j on, as far as one can tell
+    chances: Network  # Σ_n S_i: how often it could have
+
+
+def sum_shares(
+    wiring: Wiring,
+    network: Network,
+    bits: Mapping[str, Array],
+    seen: Mapping[str, Seen],
+    row_weights: Array,
+) -> Sums:
+    """The sums of equation (9) over rows; a leak is the weight of a cause that is always on."""
+    share, chances = Network({}, {}), Network({}, {})
+    for site in (*wiring.hidden, *wiring.observed):
+        value = bits[site] if site in bits else seen[site].value
+        value = value.astype(row_weights.dtype)
+        counted = jnp.broadcast_to(row_weights[:, None], value.shape)
+        mask = seen[site].mask if site in seen else None
+        if mask is not None:
+            counted = counted * mask
+        inputs = causal_inputs(wiring, network, bits, site)
+        # f/g is a share: where the input is nought f is as well, and nothing is to be shared.
+        ratio = counted * value / -jnp.expm1(-jnp.maximum(inputs, SMALLEST))
+        share.leak[site] = -jnp.expm1(-network.leak[site]) * ratio.sum(0)
+        chances.leak[site] = counted.sum(0)
+        for parent in wiring.parents(site):
+            edge, on = (parent, site), bits[parent].astype(ratio.dtype)
+            strength = -jnp.expm1(-network.weights[edge])
+            share.weights[edge] = strength * exact_product(on.T, ratio)
+            chances.weights[edge] = exact_product(on.T, counted)
+    return Sums(share, chances)
+
+
+def reestimate(weight: Array, share: Array, count: Array, prior: dist.Distribution | None) -> Array:
+    r"""Equation (9): new weights, from the share of their effects that was theirs.
+
+    With :math:`f = 1 - e^{-w}`, a Gamma(α, β) prior on w, or a Beta(α, β) prior on f,
+
+    .. math::
+
+        f \leftarrow \frac{\sum_n S_i S_j f/g_j + (\alpha - 1) f/w}{\sum_n S_i + \beta}
+        \qquad\text{or}\qquad
+        f \leftarrow \frac{\alpha - 1 + 2f + \sum_n S_i S_j f/g_j}{\alpha + \beta + \sum_n S_i}
+
+    Printed copies of the paper lack the equation; both have their fixed points where the slope of
+    the log posterior in w is zero. Without a prior the likelihood is maximised.
+
+    >>> weights = reestimate(jnp.array([1.0]), jnp.array([3.0]), jnp.array([4.0]), None)
+    >>> round(float(1 - jnp.exp(-weights[0])), 4)
+    0.75
+    """
+    strength = -jnp.expm1(-weight)
+    if prior is None:
+        new = jnp.where(count > 0, share / jnp.where(count > 0, count, 1.0), strength)
+    elif isinstance(prior, dist.Beta):
+        alpha, beta = prior.concentration1, prior.concentration0
+        new = (alpha - 1.0 + 2.0 * strength + share) / (alpha + beta + count)
+    elif isinstance(prior, dist.Gamma):
+        alpha, beta = prior.concentration, prior.rate
+        # As w goes to nought f/w goes to one.
+        ratio = jnp.where(weight > 0, strength / jnp.where(weight > 0, weight, 1.0), 1.0)
+        new = (share + (alpha - 1.0) * ratio) / (count + beta)
+    else:
+        raise ProgramError(
+            f"the prior of the weights is {type(prior).__name__}: equation (9) is for Gamma on the "
+            "weights or Beta on 1 - exp(-weight); pass prior="
+        )
+    # Neither end has a way back: a weight of nought stays, and one of infinity too.
+    return -jnp.log1p(-jnp.clip(new, LEAST_STRENGTH, 1.0 - 1e-6))

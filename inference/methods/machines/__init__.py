@@ -1,0 +1,1 @@
+"""Combination machines: pursuit, exact and contrastive gradients."""

@@ -1,0 +1,185 @@
+"""Gradient ascent on the log evidence of a program: what the methods that climb have in common.
+
+The evidence is that of the program itself. Where the log joint is linear in the bits it has a
+closed form (`inference.reading.linear`); otherwise all states are summed, chunk by chunk.
+Parameters move in their unconstrained space, by any optimiser of NumPyro or optax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, random
+
+from inference.methods.discrete.candidates import Candidates
+from inference.methods.discrete.em import CHUNK_FLOATS, Posterior, start_params
+from inference.methods.discrete.tables import Table
+from inference.methods.m_step import inverse, transforms
+from inference.methods.machines.partition import normalizer
+from inference.reading.linear import find_affine, linear_form
+from inference.reading.local import Params, Structure, log_prior
+from inference.reading.reader import Reader, examined, open_program
+from inference.reading.states import AllStates
+from inference.rows.chunks import (
+    Arguments,
+    Rows,
+    chunk_limit,
+    compiled,
+    map_over_chunks,
+    sum_over_chunks,
+)
+
+
+class Climb(NamedTuple):
+    """A program opened on its data, ready to be climbed. Static but for the rows."""
+
+    reader: Reader
+    rows: Rows
+    affine: bool
+    chunk_size: int
+
+    def log_likelihood(self, params: Params, model: Callable) -> Array:
+        """log p(y_n) of each row, (num_data,), under `model`; see `value_and_grad`."""
+        local = self.reader.at(min(self.chunk_size, self.rows.num_data))._replace(model=model)
+
+        def part(arguments: Arguments, extra: None, start: Array) -> Array:
+            del extra, start
+            return self.evidence(local, params, arguments)
+
+        return map_over_chunks(part, self.rows, self.chunk_size, None)
+
+    def evidence(self, reader: Reader, params: Params, arguments: Arguments) -> Array:
+        """log p(y_n) of a chunk, (num_data,)."""
+        if reader.structure is Structure.LINEAR:
+            return linear_form(reader, params, arguments, self.affine).evidence
+        return _states(reader).expect(reader, params, arguments, None).evidence
+
+    def value_and_grad(self, params: Params, model: Callable) -> tuple[Array, Params]:
+        """The log evidence summed over the data and its gradient, `model` read in place of the
+        program: the same but for its normaliser."""
+        return self.summed(params, lambda *_: model, None)
+
+    def summed(
+        self, params: Params, model_of: Callable[..., Callable], extra: Any
+    ) -> tuple[Array, Params]:
+        """The same where each chunk has a model of its own, `model_of(arguments, extra, fresh)`."""
+        local = self.reader.at(min(self.chunk_size, self.rows.num_data))
+
+        def part(arguments: Arguments, extra: Any, fresh: Array) -> tuple[Array, Params]:
+            read = local._replace(model=model_of(arguments, extra, fresh))
+            total = lambda p: jnp.sum(fresh * self.evidence(read, p, arguments))  # noqa: E731
+            return jax.value_and_grad(total)(params)
+
+        return sum_over_chunks(part, self.rows, self.chunk_size, extra)
+
+    def free(self, params: Params) -> Params:
+        """Parameters as unconstrained numbers."""
+        maps = transforms(self.reader.at(1), params, self.rows.slice(0, 1))
+        return {name: inverse(maps[name], value) for name, value in params.items()}
+
+    def constrain(self, params: Params, like: Params) -> Params:
+        """Unconstrained numbers as parameters; `like` are any parameters of the right shapes."""
+        maps = transforms(self.reader.at(1), like, self.rows.slice(0, 1))
+        return {name: maps[name](value) for name, value in params.items()}
+
+    def prior(self, params: Params) -> Array:
+        one = self.reader.at(1)
+        return log_prior(one.model, one.anatomy, params, self.rows.slice(0, 1))
+
+
+@lru_cache
+def without_normalizer(model: Callable) -> Callable:
+    """The program with nought for log Z: its form can be told without summing any state."""
+    return normalizer(model, lambda _: jnp.zeros(()))
+
+
+def open_climb(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    plate: str | None,
+    chunk_size: int | None = None,
+) -> Climb:
+    """Open a program, and test what form it has."""
+    reader, rows = open_program(model, args, kwargs, plate=plate)
+    affine = examined(find_affine, model, reader.anatomy, rows, reader, rows)
+    return Climb(reader, rows, affine, _chunk_rows(chunk_size, reader, rows, affine))
+
+
+def _chunk_rows(wanted: int | None, reader: Reader, rows: Rows, affine: bool) -> int:
+    if wanted is not None:
+        return chunk_limit(wanted, rows)
+    width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
+    each = reader.anatomy.num_bits + (0 if affine else width)
+    if reader.structure is not Structure.LINEAR:
+        # Reverse mode keeps what the program made of every state.
+        each = _num_states(reader) * (1 if reader.structure.shared else width)
+    return chunk_limit(max(1, CHUNK_FLOATS // (4 * each)), rows)
+
+
+def _states(reader: Reader) -> Any:
+    if reader.anatomy.binary:
+        return Candidates(reader.anatomy.num_bits, reader.anatomy.num_bits)
+    return Table(AllStates())
+
+
+def _num_states(reader: Reader) -> int:
+    return len(AllStates().table(_num_values(reader)))
+
+
+def _num_values(reader: Reader) -> list[int]:
+    return [x.num_values or 0 for x in reader.anatomy.latents for _ in range(x.size)]
+
+
+def near_origin(
+    climb: Climb, key: Array, spread: float, given: Params | None, start: Any, arguments: Arguments
+) -> Params:
+    """Where to start: as given or as `start` says, the rest close to the origin at random."""
+    args, kwargs = arguments
+    like = start_params(climb.reader, climb.rows, start, given, key, args, kwargs)
+    fixed = set(given or {}) | set(start(key, *args, **kwargs) if start is not None else {})
+    if fixed >= set(like):
+        return like
+
+    def draw(key: Array, like: Params) -> Params:
+        free = climb.free(like)
+        keys = random.split(key, len(free))
+        small = {
+            name: spread * random.normal(k, value.shape)
+            for k, (name, value) in zip(keys, free.items(), strict=True)
+        }
+        return climb.constrain(small, like)
+
+    # Compiled as one: the program is run for its constraints, which takes long op by op.
+    drawn = jax.jit(draw)(random.fold_in(key, 1), like)
+    return {name: like[name] if name in fixed else drawn[name] for name in like}
+
+
+def first_state(climb: Climb, optimizer: Any, params: Params) -> Any:
+    """The optimiser's state at parameters."""
+    return jax.jit(lambda params: optimizer.init(climb.free(params)))(params)
+
+
+def optimizer_of(given: Any) -> Any:
+    """An optimiser with NumPyro's interface, from one of NumPyro or optax, as `SVI` takes them."""
+    from numpyro.optim import _NumPyroOptim, optax_to_numpyro
+
+    return given if isinstance(given, _NumPyroOptim) else optax_to_numpyro(given)
+
+
+def linear_posterior(climb: Climb, params: Params, model: Callable) -> Posterior:
+    """The posterior of each row of a linear program, exact."""
+
+    def part(arguments: Arguments, extra: None, start: Array) -> Posterior:
+        del extra, start
+        local = climb.reader.at(min(climb.chunk_size, climb.rows.num_data))._replace(model=model)
+        form = linear_form(local, params, arguments, climb.affine)
+        nothing = jnp.zeros_like(form.constant)
+        return Posterior(form.mean, form.best, form.evidence, nothing, nothing)
+
+    whole = compiled(lambda rows: map_over_chunks(part, rows, climb.chunk_size, None), climb.rows)
+    return whole(climb.rows.leaves)

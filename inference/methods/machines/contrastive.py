@@ -1,0 +1,204 @@
+"""Contrastive divergence: the sleep phase by a few sweeps of Gibbs sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+
+from inference.methods.discrete.em import EM, Posterior
+from inference.methods.machines.ascent import (
+    Climb,
+    first_state,
+    linear_posterior,
+    near_origin,
+    open_climb,
+    optimizer_of,
+    without_normalizer,
+)
+from inference.methods.machines.partition import Causes, causes_of, normalizer
+from inference.reading.anatomy import Anatomy, ProgramError
+from inference.reading.linear import linear_form, sum_softplus
+from inference.reading.local import Params, Structure
+from inference.rows.chunks import Arguments, Numbers
+from inference.running.algorithm import Algorithm
+
+
+class ContrastiveState(NamedTuple):
+    """What the next step needs."""
+
+    params: Params
+    optim_state: Any
+    rng_key: Array
+    hidden: Array | None  # (num_chains, num_bits): where the chains are, if they persist
+
+
+class ContrastiveDivergence(Algorithm):
+    r"""Contrastive divergence, plain or persistent: gradient ascent with a sampled sleep phase.
+
+    The gradient of :math:`\log Z` is the mean over the machine's own draws of that of
+    :math:`\sum_i \log(1 + e^{\omega^{(i)} \cdot x + \theta^{(i)}})`. The draws are `num_sweeps` of
+    block Gibbs sampling away from the data (Hinton 2002), or from where the chains were left by the
+    last step (Tieleman 2008), so that machines of any number of units can be trained. Everything
+    else is as in `ExactGradient`. What it reports as loss is the difference in free energy between
+    data and draws, not a likelihood.
+
+    :param model: `combination_machine`, `real_combination_machine`, or any program whose hidden
+        units are so distributed and whose log joint is linear in them.
+    :param persistent: keep the chains between steps.
+    :param num_sweeps: of Gibbs sampling, a step.
+    :param num_chains: of the persistent form; the plain one has one for each datum, which is begun
+        anew in each step and not kept.
+    :param optimizer: of NumPyro or optax; by default momentum, as in `ExactGradient`.
+    :param prior: add the prior of the parameters to what is climbed.
+    :param chunk_size: rows read at a time; by default as many as fit into 32 MiB.
+
+    >>> from ppl_models import combination_machine
+    >>> from ppl_models.data import combination_target
+    >>> data = combination_target(random.key(0), 200).data[:, :6]
+    >>> method = ContrastiveDivergence(combination_machine, persistent=True)
+    >>> state = jax.eval_shape(lambda: method.init(random.key(1), data, num_causes=40))
+    >>> state.params["weights"].shape, state.hidden.shape
+    ((40, 6), (500, 40))
+    """
+
+    by_row = ()
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        persistent: bool = False,
+        num_sweeps: int = 1,
+        num_chains: int = 500,
+        optimizer: Any = None,
+        learning_rate: float = 0.1,
+        momentum: float = 0.9,
+        prior: bool = False,
+        start: Callable[..., Params] | None = None,
+        spread: float = 0.1,
+        chunk_size: int | None = None,
+        plate: str | None = None,
+    ):
+        if num_sweeps < 1 or num_chains < 1:
+            raise ValueError("num_sweeps and num_chains must be at least 1")
+        self.model, self.persistent, self.num_sweeps = model, persistent, num_sweeps
+        self.num_chains, self.optimizer, self.prior = num_chains, optimizer, prior
+        self.learning_rate, self.momentum = learning_rate, momentum
+        self.start, self.spread, self.plate = start, spread, plate
+        self.chunk_size = chunk_size
+        self._opened = without_normalizer(model)
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        reason = EM.admits(anatomy)
+        if reason is None and not anatomy.binary:
+            reason = "Gibbs sampling in two blocks needs bits"
+        if reason is None and not set(anatomy.likelihoods) <= {"BernoulliLogits", "Normal"}:
+            reason = "the observed units of a combination machine are Bernoulli or Normal"
+        return reason
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> ContrastiveState:
+        climb = self._open(args, kwargs)
+        key_start, key_chains, key = random.split(rng_key, 3)
+        params = near_origin(climb, key_start, self.spread, init_params, self.start, (args, kwargs))
+        few, named = climb.rows.slice(0, 1)
+        causes_of(self.model, params, *few, **named)  # refuses other programs, before any work
+        hidden = None
+        if self.persistent:
+            shape = (self.num_chains, climb.reader.anatomy.num_bits)
+            hidden = random.bernoulli(key_chains, 0.5, shape).astype(float)
+        return ContrastiveState(params, first_state(climb, self._optimizer(), params), key, hidden)
+
+    def update(
+        self, state: ContrastiveState, *args: Any, **kwargs: Any
+    ) -> tuple[ContrastiveState, Array]:
+        climb = self._open(args, kwargs)
+        key, key_clamp, key_sleep = random.split(state.rng_key, 3)
+        few, named = climb.rows.slice(0, 1)
+        causes, hidden = causes_of(self._opened, state.params, *few, **named), state.hidden
+        if hidden is not None:
+            hidden, observed = sweeps(key_sleep, causes, hidden, self.num_sweeps)
+            program = normalizer(self.model, _surrogate(observed))
+            total, gradient = climb.value_and_grad(state.params, program)
+        else:
+            size = min(climb.chunk_size, climb.rows.num_data)
+            local = climb.reader.at(size)._replace(model=self._opened)
+
+            def program_of(arguments: Arguments, numbers: Array, fresh: Array) -> Callable:
+                chance = linear_form(local, state.params, arguments, climb.affine).mean
+
+                def draw(number: Array, chance: Array) -> Array:
+                    clamped = random.bernoulli(random.fold_in(key_clamp, number), chance)
+                    key_row = random.fold_in(key_sleep, number)
+                    start = clamped[None].astype(chance.dtype)
+                    return sweeps(key_row, causes, start, self.num_sweeps)[1][0]
+
+                observed = jax.vmap(draw)(numbers, chance)
+                share = fresh / jnp.maximum(fresh.sum(), 1.0)
+                return normalizer(self.model, _surrogate(observed, share))
+
+            total, gradient = climb.summed(state.params, program_of, Numbers())
+        if self.prior:
+            extra, slope = jax.value_and_grad(climb.prior)(state.params)
+            total, gradient = total + extra, jax.tree.map(jnp.add, gradient, slope)
+        optimizer = self._optimizer()
+        downhill = jax.tree.map(lambda g: -g / climb.rows.total, gradient)
+        optim_state = optimizer.update(downhill, state.optim_state, value=-total)
+        params = optimizer.get_params(optim_state)
+        return ContrastiveState(params, optim_state, key, hidden), -total
+
+    def get_params(self, state: ContrastiveState) -> Params:
+        return state.params
+
+    def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
+        """The posterior of each row given parameters, exact; the evidence lacks its log Z."""
+        climb = self._open(args, kwargs)
+        return linear_posterior(climb, params, self._opened)
+
+    def _open(self, args: tuple, kwargs: dict) -> Climb:
+        climb = open_climb(self._opened, args, kwargs, self.plate, self.chunk_size)
+        if climb.reader.structure is not Structure.LINEAR:
+            raise ProgramError(
+                "contrastive divergence is for hidden units that are independent given the data; "
+                f"the log joint of this program is {climb.reader.structure.value}"
+            )
+        return climb
+
+    def _optimizer(self) -> Any:
+        from numpyro.optim import Momentum
+
+        given = self.optimizer
+        return Momentum(self.learning_rate, self.momentum) if given is None else optimizer_of(given)
+
+
+def _surrogate(observed: Array, weights: Array | None = None) -> Callable[[Causes], Array]:
+    """A function of the parameters with the value and the slope that log Z would have, were the
+    draws the machine's own."""
+
+    def value(causes: Causes) -> Array:
+        each = sum_softplus(observed @ jnp.asarray(causes.weights).T + causes.bias)
+        return each.mean() if weights is None else weights @ each
+
+    return value
+
+
+@jax.default_matmul_precision("highest")
+def sweeps(key: Array, causes: Causes, hidden: Array, count: int) -> tuple[Array, Array]:
+    """Block Gibbs sampling from hidden states: those at the end, and the observed ones they met."""
+
+    def sweep(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], None]:
+        hidden, _ = carry
+        key_observed, key_hidden = random.split(key)
+        observed = type(causes).draw_observed(key_observed, hidden @ causes.weights)
+        chance = jax.nn.sigmoid(observed @ jnp.asarray(causes.weights).T + causes.bias)
+        return (random.bernoulli(key_hidden, chance).astype(hidden.dtype), observed), None
+
+    start = (hidden, hidden @ causes.weights)
+    (hidden, observed), _ = lax.scan(sweep, start, random.split(key, count))
+    return hidden, observed

@@ -1,0 +1,1 @@
+"""A clipped Gaussian from the correlations of its bits, in closed form."""

@@ -1,0 +1,299 @@
+"""Moment inversion: correlations of bits turned into those of the Gaussian behind them."""
+
+from __future__ import annotations
+
+import inspect as signatures
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from inference.methods.continuous.factors import FactorPosterior
+from inference.methods.moments.cells import cell_posterior
+from inference.methods.moments.pairs import (
+    Inverted,
+    Pairs,
+    Repairs,
+    count_pairs,
+    independence_errors,
+    invert_pairs,
+    standard_errors,
+)
+from inference.methods.moments.probit import laplace
+from inference.methods.moments.spectrum import (
+    Factors,
+    Spectrum,
+    nearest_correlation,
+    noise_edge,
+    principal_axes,
+    principal_components,
+    spectrum,
+)
+from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.local import Params
+from inference.reading.reader import check_data
+from inference.rows.disk import pieces
+from inference.running.algorithm import Algorithm
+
+
+class MomentState(NamedTuple):
+    """Everything that was found. There is no next step that would need anything."""
+
+    params: Params
+    correlation: Array  # (num_features, num_features) C^xx as used for the factors
+    threshold: Array  # (num_features,) ξ_i/√C_ii
+    spectrum: Spectrum  # of the inverted matrix, before any repair
+    repairs: Repairs
+    factors: Factors
+    standard_error: Array | None  # (num_features, num_features), on request
+    edge: Array | None  # eigenvalues above it are factors, where the rank was chosen by that
+    moved: Array | None  # Frobenius distance to the nearest correlation matrix, if that was taken
+    residual: Array  # Σ over pairs of (ρ − ŵ_i·ŵ_j)²
+
+    @property
+    def rank(self) -> int:
+        return self.factors.loadings.shape[0]
+
+    def report(self) -> str:
+        """What the data made necessary and what it means, in words.
+
+        >>> from jax import random
+        >>> from ppl_models import clipped_gaussian
+        >>> bits = jnp.array([[1, 1, 0], [0, 0, 0], [1, 0, 0], [0, 1, 0]])
+        >>> state = MomentInversion(clipped_gaussian, rank=1).init(random.key(0), bits)
+        >>> print(state.report().splitlines()[0])
+        1 constant columns (2): bias of half a count, correlations 0
+        """
+        lines = self.repairs.lines() + self.spectrum.lines()
+        if self.edge is not None:
+            lines.append(
+                f"rank {self.rank}: as many eigenvalues exceed {float(self.edge):.3g}, the largest "
+                "that independent columns show"
+            )
+        if self.moved is not None:
+            lines.append(
+                f"the nearest correlation matrix lies {float(self.moved):.3g} away (Frobenius)"
+            )
+        if self.factors.held.any():
+            lines.append(
+                f"{int(self.factors.held.sum())} columns are explained in full by the factors: "
+                "their uniqueness is held at its least value"
+            )
+        return "\n".join(lines)
+
+
+class MomentInversion(Algorithm):
+    r"""Inverts the correlations of bits to those of the Gaussian behind them, and takes factors.
+
+    Lee & Sompolinsky (1998). One pass over the data for means and second moments; biases by (9);
+    the arcsine law (7) where means vanish, else the integral equation (10), for all pairs; then
+    factors of the correlations. All the work is in `init`; `update` is idle.
+
+    A clip does not know the scale of its input, so the solution has unit variances, C ≈ ŴŴᵀ + Ψ.
+    The parameters returned are those of the program with its own ``noise`` c: w_i = c ŵ_i/√ψ_i and
+    ξ_i = c a_i/√ψ_i, where Ψ is what factors beside a uniqueness leave (principal axes). With noise
+    0, the paper's hard clip, there is no Ψ: Ŵ are principal components, scaled to unit variance.
+
+    :param model: `clipped_gaussian`.
+    :param rank: number of factors P; None: the program's ``num_factors``; ``"spectrum"``: as many
+        as there are eigenvalues above the largest that independent columns show (parallel analysis,
+        see `inference.methods.moments.spectrum.noise_edge`).
+    :param smoothing: rows of independence added to each pair's table; fills empty cells.
+    :param nearest: replace the inverted matrix by the nearest correlation matrix (Higham 2002).
+    :param errors: also compute standard errors of the correlations.
+    :param chunk_size: rows read at a time; by default as many as fit into 64 MiB.
+
+    >>> from jax import random
+    >>> from numpyro.infer import Predictive
+    >>> from ppl_models import clipped_gaussian
+    >>> from ppl_models.data import ring
+    >>> method = MomentInversion(clipped_gaussian, rank="spectrum")
+    >>> result = method.run(random.key(0), 1, ring(random.key(1), 500, 8).data, noise=0.0)
+    >>> result.params["weights"].shape  # a ring needs two factors
+    (2, 8)
+    >>> draw = Predictive(clipped_gaussian, posterior_samples=result.params, batch_ndims=0)
+    >>> draw(random.key(2), num_data=3, num_features=8, num_factors=2, noise=0.0)["observed"].shape
+    (3, 8)
+    """
+
+    by_row = ()
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        rank: int | Literal["spectrum"] | None = None,
+        smoothing: float = 0.0,
+        nearest: bool = False,
+        errors: bool = False,
+        chunk_size: int | None = None,
+    ):
+        if isinstance(rank, str) and rank != "spectrum":
+            raise ValueError(f"`rank` must be a number, 'spectrum' or None, found {rank!r}")
+        if isinstance(rank, int) and rank < 1:
+            raise ValueError(f"`rank` must be at least 1, found {rank}")
+        if not smoothing >= 0:
+            raise ValueError(f"`smoothing` must not be negative, found {smoothing}")
+        self.model, self.rank, self.smoothing = model, rank, smoothing
+        self.nearest, self.errors, self.chunk_size = nearest, errors, chunk_size
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        if anatomy.likelihoods != ("ClippedNormal",):
+            return "what is observed is no clipped Gaussian"
+        if len(anatomy.latents) != 1 or set(anatomy.parameters) != {"weights", "bias"}:
+            return "it wants one latent vector, weights and a bias"
+        return None
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> MomentState:
+        if init_params is not None:
+            raise ValueError("moment inversion does not start from parameters: it has a solution")
+        data, mask, noise = self._open(args, kwargs)
+        rank = self.rank if self.rank is not None else kwargs.get("num_factors")
+        if rank is None:
+            raise ValueError("say how many factors: rank=..., or num_factors=... of the program")
+        pairs = count_pairs(data, mask, self.chunk_size)
+        inverted, solved = _invert(pairs, (self.smoothing, self.nearest, self.errors))
+        edge = None
+        if rank == "spectrum":
+            edge = _edge(rng_key, pairs, inverted)
+            # The number of factors is a shape: it must be known here and now.
+            rank = max(1, int((solved.spectrum.eigenvalues > edge).sum()))
+        if rank > data.shape[1]:
+            raise ValueError(f"`rank` is {rank}, but there are only {data.shape[1]} columns")
+        hard = not np.asarray(noise).any()
+        factors, params, residual = _factors(
+            solved.correlation, inverted.threshold, noise, rank, hard
+        )
+        return MomentState(
+            params,
+            solved.correlation,
+            inverted.threshold,
+            solved.spectrum,
+            inverted.repairs,
+            factors,
+            solved.standard_error,
+            edge,
+            solved.moved,
+            residual,
+        )
+
+    def update(self, state: MomentState, *args: Any, **kwargs: Any) -> tuple[MomentState, Array]:
+        """Nothing is left to do. The loss is what the factors leave of the correlations."""
+        del args, kwargs
+        return state, state.residual
+
+    def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
+        return len(args[0] if args else kwargs["data"])
+
+    def get_params(self, state: MomentState) -> Params:
+        return state.params
+
+    def posterior(
+        self, params: Params, *args: Any, num_draws: int = 200, **kwargs: Any
+    ) -> FactorPosterior:
+        """The hidden y of each row.
+
+        With noise: the mode, with the curvature there (Laplace), held against `num_draws` draws
+        from it. With a hard clip and up to two factors: exact, over the cells of the plane in which
+        all bits are as observed.
+        """
+        data, mask, noise = self._open(args, kwargs)
+        if np.asarray(noise).all():
+            kwargs = {"num_factors": params["weights"].shape[0], **kwargs}
+            return laplace(self.model, params, args, kwargs, num_draws)
+        if np.asarray(noise).any():
+            raise ValueError("`noise` is 0 in some columns only: give all some noise, or none")
+        if params["weights"].shape[0] > 2:
+            raise ValueError(
+                "the exact posterior of a hard clip is for up to 2 factors, found "
+                f"{params['weights'].shape[0]}: relax the clip (noise > 0, with the parameters of "
+                "a run that was told so)"
+            )
+        return cell_posterior(params, data, mask)
+
+    def _open(self, args: tuple, kwargs: dict) -> tuple[Any, Any, Any]:
+        """Data, mask and noise, after all checks."""
+        check_data(args, kwargs)
+        given = {"num_factors": self.rank if isinstance(self.rank, int) else 1, **kwargs}
+        if isinstance(self.rank, int) and given["num_factors"] != self.rank:
+            raise ValueError(f"`rank` is {self.rank}, but num_factors is {given['num_factors']}")
+        problem = self.admits(inspect(self.model, args, given))
+        if problem:
+            raise ProgramError(f"moment inversion is for clipped Gaussians: {problem}")
+        bound = signatures.signature(self.model).bind(*args, **given)
+        bound.apply_defaults()
+        data, mask = bound.arguments["data"], bound.arguments.get("mask")
+        check_bits(data, mask)
+        return data, mask, bound.arguments.get("noise", 1.0)
+
+
+class _Solved(NamedTuple):
+    correlation: Array
+    spectrum: Spectrum
+    standard_error: Array | None
+    moved: Array | None
+
+
+@partial(jax.jit, static_argnums=1)
+def _invert(pairs: Pairs, settings: tuple[float, bool, bool]) -> tuple[Inverted, _Solved]:
+    smoothing, nearest, errors = settings
+    inverted = invert_pairs(pairs, smoothing)
+    correlation, moved = inverted.correlation, None
+    if nearest:
+        correlation = nearest_correlation(correlation)
+        moved = jnp.linalg.norm(correlation - inverted.correlation)
+    error = standard_errors(pairs, inverted) if errors else None
+    solved = _Solved(correlation, spectrum(inverted.correlation), error, moved)
+    return inverted, solved
+
+
+@jax.jit
+def _edge(rng_key: Array, pairs: Pairs, inverted: Inverted) -> Array:
+    return noise_edge(rng_key, independence_errors(pairs, inverted))
+
+
+@partial(jax.jit, static_argnums=(3, 4))
+def _factors(
+    correlation: Array, threshold: Array, noise: Any, rank: int, hard: bool
+) -> tuple[Factors, Params, Array]:
+    """Factors, the program's parameters, and what the factors leave of the correlations."""
+    factors = (principal_components if hard else principal_axes)(correlation, rank)
+    fitted = factors.loadings.T @ factors.loadings
+    off = ~jnp.eye(len(fitted), dtype=bool)
+    residual = 0.5 * jnp.sum(jnp.where(off, correlation - fitted, 0.0) ** 2)
+    return factors, _params(factors, threshold, noise, hard), residual
+
+
+def _params(factors: Factors, threshold: Array, noise: Any, hard: bool) -> Params:
+    if hard:
+        explained = jnp.sum(factors.loadings**2, axis=0)
+        # A column that no factor explains, a constant one, keeps its bias alone.
+        scale = jnp.where(explained > 1e-12, 1 / jnp.sqrt(jnp.maximum(explained, 1e-12)), 0.0)
+        return {"weights": factors.loadings * scale, "bias": threshold}
+    scale = jnp.asarray(noise) / jnp.sqrt(factors.uniqueness)
+    return {"weights": factors.loadings * scale, "bias": threshold * scale}
+
+
+def check_bits(data: Any, mask: Any) -> None:
+    """Refuse data other than 0/1 by row and column."""
+    if isinstance(data, jax.core.Tracer):
+        return
+    known = None if mask is None or isinstance(mask, jax.core.Tracer) else np.asarray(mask)
+    for piece in pieces(data):
+        values = np.asarray(data[piece])
+        bad = (values != 0) & (values != 1)
+        if known is not None:
+            bad &= known[piece]
+        if bad.any():
+            row, column = (int(i) for i in np.argwhere(bad)[0])
+            raise ValueError(
+                f"data holds {values[row, column]} in row {piece.start + row}, column {column}: "
+                "wanted 0 or 1"
+            )
