@@ -4,9 +4,11 @@ Read in this order: `handlers` (what a reading is), `anatomy` and `local` (what 
 `algorithm` (the contract), then any file of `methods`.
 """
 
-from inference.evidence import Evidence, Likelihood, likelihood, log_likelihood
-from inference.information import standard_errors
-from inference.measures import Measure, measure
+from inference.evaluation.evidence import Evidence, Likelihood, likelihood, log_likelihood
+from inference.evaluation.measures import Measure, measure
+from inference.evaluation.queries import complete, log_conditional, most_probable_state
+from inference.evaluation.standard_errors import standard_errors
+from inference.evaluation.validation import keep_best
 from inference.methods.continuous.bound import BoundEM
 from inference.methods.continuous.factor_em import canonical
 from inference.methods.continuous.factors import FactorPosterior
@@ -30,14 +32,12 @@ from inference.methods.moments.inversion import MomentInversion
 from inference.methods.moments.probit import morph
 from inference.methods.moments.spectrum import implied_correlation
 from inference.numerics.annealed import anneal, log_mean
-from inference.queries import complete, log_conditional, most_probable_state
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.handlers import marginal, quadratic_bound, states
 from inference.reading.local import Structure, log_joint
 from inference.reading.states import AllStates, AtMost, Given
 from inference.running.algorithm import Algorithm, DivergedError, RunResult
 from inference.running.checkpoint import CheckpointError
-from inference.validation import keep_best
 
 __all__ = [
     "EM",

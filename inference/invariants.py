@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from inference.evidence import likelihood
+from inference.evaluation.evidence import likelihood
+from inference.evaluation.symmetry import Exchange, Rotation, symmetries
 from inference.reading.anatomy import inspect
 from inference.reading.local import Params, log_prior
 from inference.rows.chunks import rows_of
-from inference.symmetry import Exchange, Rotation, symmetries
 
 QUADRATURE_NODES = 11
 """Nodes a dimension for factors integrated out: enough where weights are below 3."""

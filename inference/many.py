@@ -1,6 +1,6 @@
 """One Bayesian method on many data sets of one shape: one compiled run, `vmap` over the data sets.
 
-What `inference.baselines` does for one table with several chains, this does for several tables with
+What `baselines.samplers` does for one table with several chains, this does for several tables with
 one chain each. Warm-up, draws and all happen in one call; there is no clock and no budget.
 """
 
@@ -17,12 +17,12 @@ from jax import Array, lax, random
 from numpyro.infer import NUTS, SVI, Trace_ELBO
 from numpyro.infer.mcmc import MCMCKernel
 
-from inference.baselines import discrete_gibbs_kernel, no_discrete_gibbs
+from inference.baselines.samplers import discrete_gibbs_kernel, no_discrete_gibbs
+from inference.baselines.starts import differentiable, good_start
+from inference.baselines.variational import GUIDES, STEP_SIZES
 from inference.methods.gibbs.kernel import BinaryGibbs
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.local import Params
-from inference.starts import differentiable, good_start
-from inference.variational import GUIDES, STEP_SIZES
 
 MAX_TREE_DEPTH = 5
 """All data sets wait for the one whose trajectory is longest: NUTS may take 2⁵ − 1 steps a draw.
@@ -138,7 +138,7 @@ def many_svi(
     num_samples: int = 300,
     **kwargs: Any,
 ) -> ManyDraws:
-    """Variational inference with one of `inference.variational.GUIDES`, for each of ``data[i]``.
+    """Variational inference with one of `baselines.variational.GUIDES`, for each of ``data[i]``.
 
     >>> from ppl_models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (7, 20, 2)).astype(float)

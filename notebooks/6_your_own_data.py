@@ -26,10 +26,11 @@ from jax import random
 from numpyro.infer import Predictive
 
 from inference import QuadratureEM, standard_errors
-from inference.baselines import nuts
+from inference.baselines.samplers import nuts
 from inference.cli import main as latentbits
+from inference.evaluation.prediction import cell_probabilities, reliability
+from inference.evaluation.symmetry import align
 from inference.numerics.compiling import hurry
-from inference.prediction import cell_probabilities, reliability
 from inference.studies.compare import compare
 from inference.studies.given import find_program
 from inference.studies.map import draw, fit_map
@@ -37,7 +38,6 @@ from inference.studies.map_figure import items_figure
 from inference.studies.notebook import said, scores, show
 from inference.studies.report import render
 from inference.studies.side_by_side import processes
-from inference.symmetry import align
 from ppl_models import bernoulli_product, latent_trait
 from ppl_models.data import InputError, load_mixed, load_table
 

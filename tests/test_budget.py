@@ -8,9 +8,9 @@ from jax import random
 from tools import fast_jit, quick_runs
 
 from inference import EM, ProgramError
-from inference.baselines import BudgetError, discrete_gibbs, nuts
+from inference.baselines.samplers import BudgetError, discrete_gibbs, nuts
+from inference.baselines.variational import svi
 from inference.running.restarts import Restarts
-from inference.variational import svi
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding
 
 RNG = np.random.default_rng(0)

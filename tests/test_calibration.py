@@ -15,7 +15,8 @@ from tools import fast_jit
 import ppl_models
 from inference.calibration import band, curve, p_value, ranks, shape, together
 from inference.cli import main
-from inference.information import many_standard_errors, standard_errors
+from inference.evaluation.standard_errors import many_standard_errors, standard_errors
+from inference.evaluation.symmetry import Rotation, symmetries
 from inference.invariants import of_parameters
 from inference.many import ManyDraws, binary_gibbs_kernel
 from inference.reading.anatomy import inspect
@@ -25,7 +26,6 @@ from inference.studies.calibrating import draw, lines, verdict
 from inference.studies.coverage import NUM_NODES, fit_many, shares
 from inference.studies.examples import MAKERS
 from inference.studies.trials import Trials, setting_of
-from inference.symmetry import Rotation, symmetries
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding, latent_trait
 
 # A right posterior is called wrong once in a thousand keys.

@@ -14,6 +14,7 @@ from jax import random
 
 import inference.studies.contenders
 from inference.cli import main
+from inference.evaluation.symmetry import align
 from inference.reading.anatomy import inspect
 from inference.studies.arviz import container, import_arviz, load, save
 from inference.studies.compare import compare
@@ -22,7 +23,6 @@ from inference.studies.examples import MAKERS, example
 from inference.studies.keeping import load_comparison, method_groups, save_comparison
 from inference.studies.reference import Reference, of_the_run, refer
 from inference.studies.side_by_side import Task, as_done, close, processes
-from inference.symmetry import align
 from ppl_models import bernoulli_mixture, bernoulli_product, latent_trait
 
 DATA = example("bernoulli_mixture", num_data=80)

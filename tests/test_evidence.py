@@ -7,7 +7,7 @@ import pytest
 from oracle.examples import coded_data, coding, draws, machine, mixture, network, trait
 
 import ppl_models
-from inference.evidence import likelihood, log_likelihood
+from inference.evaluation.evidence import likelihood, log_likelihood
 from inference.reading.anatomy import ProgramError
 
 NUM_DATA = 5

@@ -27,8 +27,8 @@ from inference import (
     TruncatedEM,
     likelihood,
 )
-from inference.baselines import nuts
-from inference.variational import svi
+from inference.baselines.samplers import nuts
+from inference.baselines.variational import svi
 from ppl_models import (
     bernoulli_mixture,
     binary_sparse_coding,

@@ -16,7 +16,7 @@ from inference import (
     most_probable_state,
     universal_machine,
 )
-from inference.measures import chosen_bits, log_loss, single_bit
+from inference.evaluation.measures import chosen_bits, log_loss, single_bit
 from inference.reading.linear import LinearForm
 from ppl_models import bernoulli_mixture, bernoulli_product, combination_machine
 from ppl_models.data import prototypes

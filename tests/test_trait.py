@@ -21,7 +21,7 @@ from scipy.stats import multivariate_normal
 from tools import fast_jit, in_double, quick_run
 
 import inference
-from inference.information import standard_errors
+from inference.evaluation.standard_errors import standard_errors
 from inference.methods.continuous.bound import BoundEM
 from inference.methods.continuous.bounded import bound_sites, bounded_program
 from inference.methods.continuous.bounded_regressions import bound_posterior, gaussian_sums

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import Array, random
 
-from inference.baselines import no_discrete_gibbs
+from inference.baselines.samplers import no_discrete_gibbs
 from inference.calibration import LEVEL, p_value, ranks, shape, together
 from inference.invariants import scalars
 from inference.many import (

@@ -13,8 +13,9 @@ import numpy as np
 from jax import random
 from numpyro.distributions import Distribution
 
-from inference.evidence import likelihood
-from inference.prediction import ask
+from inference.evaluation.evidence import likelihood
+from inference.evaluation.prediction import ask
+from inference.evaluation.symmetry import align
 from inference.reading.anatomy import ProgramError, inspect
 from inference.rows.chunks import Arguments
 from inference.studies.contenders import QUICK, Contender, Limits, chosen, contenders
@@ -23,7 +24,6 @@ from inference.studies.reference import Reference, long_chain, of_the_run, refer
 from inference.studies.side_by_side import Task, as_done, portable, shared
 from inference.studies.trials import words
 from inference.studies.verdict import headline, settle, verdict
-from inference.symmetry import align
 
 BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
 """Distributions of a bit."""

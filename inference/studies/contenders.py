@@ -13,7 +13,9 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from inference.baselines import Draws, discrete_gibbs, nuts, sample
+from inference.baselines.samplers import Draws, discrete_gibbs, nuts, sample
+from inference.baselines.starts import good_start
+from inference.baselines.variational import svi
 from inference.many import binary_gibbs_kernel, no_binary_gibbs
 from inference.methods.gibbs.gibbs_em import GibbsEM
 from inference.methods.gibbs.gibbs_search import GibbsSearch
@@ -22,9 +24,7 @@ from inference.reading.anatomy import Anatomy, ProgramError
 from inference.rows.chunks import Arguments
 from inference.running.algorithm import Algorithm
 from inference.running.restarts import Restarts
-from inference.starts import good_start
 from inference.studies.catalogue import methods
-from inference.variational import svi
 
 Kind = Literal["point", "sampler", "variational"]
 

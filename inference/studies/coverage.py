@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.information import many_standard_errors
+from inference.evaluation.standard_errors import many_standard_errors
 from inference.methods.continuous.factor_em import canonical, rotates
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.reading.local import Params

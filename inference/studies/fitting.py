@@ -43,7 +43,7 @@ class Fit(NamedTuple):
     @property
     def point(self) -> dict[str, np.ndarray]:
         """The point estimate, or the mean of the draws brought together."""
-        from inference.symmetry import align
+        from inference.evaluation.symmetry import align
 
         last = {x: v[-1] for x, v in self.params.items()}
         return {x: v.mean(0) for x, v in align(self.program, self.params, last).items()}
@@ -137,11 +137,11 @@ def _fit(
     import jax.numpy as jnp
     from jax import random
 
+    from inference.evaluation.validation import keep_best
     from inference.running.algorithm import Algorithm
     from inference.running.restarts import Restarts
     from inference.studies.catalogue import methods
     from inference.studies.contenders import Limits
-    from inference.validation import keep_best
 
     key, data = random.key(namespace.seed), jnp.asarray(given.table.values)
     cls: Any = methods().get(contender.name)

@@ -1,7 +1,7 @@
 """What is asked of one contender once it is done: numbers by the same means for all.
 
 Held-out rows are scored by log p(y_n | training rows), the mean over the contender's draws of the
-marginal likelihood of `inference.evidence`; a point estimate is one draw. Diagnostics are read on
+marginal likelihood of `evaluation.evidence`; a point estimate is one draw. Diagnostics are read on
 a scalar that knows no labels (the log joint) and, after all draws are brought to the last one, on
 the parameters.
 """
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from inference.baselines import Draws
-from inference.evidence import Likelihood
+from inference.baselines.samplers import Draws
+from inference.evaluation.evidence import Likelihood
+from inference.evaluation.prediction import Asked, answer, reliability
+from inference.evaluation.symmetry import align
 from inference.numerics.compiling import once
-from inference.prediction import Asked, answer, reliability
 from inference.running.algorithm import Algorithm
 from inference.studies.contenders import Contender
-from inference.symmetry import align
 
 MOST_DRAWS = 100
 """Draws that are scored, evenly spaced; more change a mean by less than its own error."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array
 
-from inference.baselines import nuts
+from inference.baselines.samplers import nuts
 from inference.reading.anatomy import inspect
 from inference.studies.contenders import contenders
 from inference.studies.judge import Field, Judged, judge

@@ -62,7 +62,7 @@ def score(fit: Fit, table: Table) -> Answer:
     """The log likelihood of each row, latents summed out, averaged over draws if there are any."""
     from scipy.special import logsumexp
 
-    from inference.evidence import likelihood
+    from inference.evaluation.evidence import likelihood
 
     found = likelihood(fit.program, table.values, **_mask(table), **fit.sizes)
     each = found.of_draws(fit.params)
@@ -75,7 +75,7 @@ def score(fit: Fit, table: Table) -> Answer:
 
 def complete(fit: Fit, table: Table) -> Answer:
     """Every cell: what was seen, or the chance that it is 1 given the rest of its row."""
-    from inference.prediction import cell_probabilities
+    from inference.evaluation.prediction import cell_probabilities
 
     if fit.kind != "binary":
         raise InputError(f"{fit.name} observes real numbers: only bits have a chance to be 1")

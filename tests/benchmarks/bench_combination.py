@@ -29,7 +29,7 @@ from measuring import cpu_of, fitted, rival, timed, true_row
 from scipy.special import logsumexp
 
 from inference import EM, likelihood
-from inference.baselines import once
+from inference.baselines.samplers import once
 from inference.methods.machines.exact_gradient import ExactGradient
 from inference.running.restarts import Restarts
 from ppl_models import bernoulli_mixture, combination_machine

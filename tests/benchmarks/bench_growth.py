@@ -22,7 +22,7 @@ from measuring import exponent, timed
 from numpyro.handlers import condition
 
 from inference import EM, BinaryGibbs, BoundEM, TruncatedEM
-from inference.baselines import once
+from inference.baselines.samplers import once
 from inference.methods.discrete.em import EMState
 from inference.methods.moments.pairs import count_pairs, invert_pairs
 from inference.reading.local import Structure

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax import lax, random
 
-from inference.baselines import once
+from inference.baselines.samplers import once
 
 MISSING = "not installed: pip install 'latentbits[bench]'"
 

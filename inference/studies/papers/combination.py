@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.measures import Measure, measure
+from inference.evaluation.measures import Measure, measure
 from inference.methods.machines.exact_gradient import ExactGradient
 from inference.methods.machines.pursuit import ProjectionPursuit
 from inference.reading.local import Params

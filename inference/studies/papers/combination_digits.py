@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.measures import (
+from inference.evaluation.measures import (
     chosen_bits,
     log_loss,
     reconstruction,

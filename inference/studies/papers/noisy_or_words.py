@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from inference.evidence import log_likelihood
+from inference.evaluation.evidence import log_likelihood
 from inference.methods.discrete.em import EM
 from inference.methods.gibbs.gibbs_em import GibbsEM
 from inference.methods.gibbs.gibbs_search import GibbsSearch

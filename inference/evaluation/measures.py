@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro import handlers
 
-from inference.evidence import likelihood
+from inference.evaluation.evidence import likelihood
 from inference.methods.discrete.em import EM
 from inference.reading.anatomy import Anatomy
 from inference.reading.handlers import states

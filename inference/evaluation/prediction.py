@@ -2,7 +2,7 @@
 
     P(t_j = 1 | the others seen) = logistic( log p(others, t_j = 1) − log p(others, t_j = 0) )
 
-by the marginal likelihood of `inference.evidence`: one way for all programs, whether their latents
+by the marginal likelihood of `evaluation.evidence`: one way for all programs, whether their latents
 are summed, integrated or sampled.
 """
 
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
-from inference.evidence import Likelihood, likelihood
+from inference.evaluation.evidence import Likelihood, likelihood
 from inference.reading.local import Params
 from inference.rows.chunks import Rows
 

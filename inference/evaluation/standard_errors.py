@@ -41,8 +41,8 @@ def standard_errors(
     The observed information is minus the Hessian of :math:`\sum_n \log p(t_n)`, the factors
     integrated out by quadrature about their modes (at most 3 of them). A rotation of the factors
     changes nothing, so the information is singular in its direction; the canonical form
-    (`inference.methods.continuous.factor_em.canonical`: orthogonal rows of W) is the constraint that makes it regular,
-    and the errors are those of the parameters under it (Silvey 1959):
+    (`continuous.factor_em.canonical`: orthogonal rows of W) is the constraint that makes it
+    regular, and the errors are those of the parameters under it (Silvey 1959):
 
     .. math:: \mathrm{cov} = Z (Z^T I Z)^{-1} Z^T, \qquad Z \text{ spans the null space of }
               \partial\,\mathrm{offdiag}(W W^T) / \partial\theta .

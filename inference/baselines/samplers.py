@@ -18,11 +18,11 @@ from jax import Array, lax, random
 from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
+from inference.baselines.starts import differentiable, good_start
 from inference.numerics.compiling import once
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.arguments import check_data
 from inference.reading.local import Params
-from inference.starts import differentiable, good_start
 
 SNAPSHOTS = 50
 """How often a run is looked at."""
@@ -72,7 +72,7 @@ def nuts(
 ) -> Draws:
     """NUTS on all continuous sites, discrete latents summed out.
 
-    With discrete latents each chain begins at the best of several climbs (`inference.starts`).
+    With discrete latents each chain begins at the best of several climbs (`baselines.starts`).
 
     >>> from ppl_models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)

@@ -1,7 +1,7 @@
 """The generic approximations on the same programs: SVI with several guides, MAP.
 
 Discrete latents are summed out by `marginal`; everything else is NumPyro's. As the samplers of
-`inference.baselines`, they run in compiled blocks against a clock.
+`inference.baselines.samplers`, they run in compiled blocks against a clock.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_uniform
 from numpyro.infer.util import log_density
 
-from inference.baselines import SNAPSHOTS, Budget, Draws
+from inference.baselines.samplers import SNAPSHOTS, Budget, Draws
+from inference.baselines.starts import differentiable
 from inference.numerics.compiling import once
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.arguments import check_data
 from inference.reading.local import Params
-from inference.starts import differentiable
 
 GUIDES: dict[str, Callable] = {
     "mean_field": autoguide.AutoNormal,

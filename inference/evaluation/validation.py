@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from inference.evidence import likelihood
+from inference.evaluation.evidence import likelihood
 from inference.reading.local import Params
 from inference.running.algorithm import Algorithm, DivergedError
 
@@ -45,7 +45,7 @@ def keep_best(
     :param every: look after so many steps.
     :param patience: stop when so many looks in a row found nothing better.
     :param score: ``score(params)``, larger is better; by default the mean over `valid` of the
-        marginal log likelihood, the method's own if it has one, else `inference.evidence`.
+        marginal log likelihood, the method's own if it has one, else `evaluation.evidence`.
 
     >>> from ppl_models import bernoulli_mixture
     >>> from ppl_models.data import prototypes

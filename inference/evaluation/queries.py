@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro import handlers
 
-from inference.evidence import log_likelihood
+from inference.evaluation.evidence import log_likelihood
 from inference.methods.discrete.em import EM, chunk_rows
 from inference.reading.anatomy import Anatomy
 from inference.reading.handlers import states, table_of

@@ -1,0 +1,1 @@
+"""How good parameters are, whichever method found them."""
