@@ -29,7 +29,7 @@ COMMANDS = (
     "inference.studies.calibrating",
     "inference.studies.ranking",
     "inference.studies.reproduce",
-    "inference.studies.map",
+    "inference.studies.map.fit",
     "inference.studies.benching",
 )
 """The modules of the commands, in the order of the help."""

@@ -33,7 +33,7 @@ from inference.methods.machines.partition import causes_of
 from inference.reading.local import row_function
 from inference.studies.arviz import import_arviz
 from inference.studies.notebook import beside, contest, reproduce, said, scores, show, source
-from inference.studies.report_figures import draw_paths
+from inference.studies.report.general_figures import draw_paths
 from ppl_models import combination_machine, real_combination_machine
 from ppl_models.data import combination_target
 

@@ -31,7 +31,7 @@ from inference.studies.papers.sparse_coding import (
     selection,
     truncation_limits,
 )
-from inference.studies.report_figures import draw_paths
+from inference.studies.report.general_figures import draw_paths
 from ppl_models import binary_sparse_coding
 from ppl_models.data import bars
 

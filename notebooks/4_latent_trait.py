@@ -34,7 +34,7 @@ from inference.reading.local import hessians, linear_part, row_function
 from inference.studies.arviz import import_arviz
 from inference.studies.notebook import beside, contest, reproduce, said, scores, show, source
 from inference.studies.papers import latent_trait as study
-from inference.studies.report_figures import draw_paths
+from inference.studies.report.general_figures import draw_paths
 from inference.studies.reproduce import table_lines
 from ppl_models import latent_trait
 from ppl_models.data import digits, prototypes

@@ -34,7 +34,7 @@ from inference.studies.arviz import import_arviz
 from inference.studies.notebook import beside, contest, said, scores, show, source
 from inference.studies.papers import noisy_or_lines as study
 from inference.studies.papers import noisy_or_shifter as shifts
-from inference.studies.report_figures import draw_paths
+from inference.studies.report.general_figures import draw_paths
 from ppl_models import noisy_or_network
 from ppl_models.data import lines, shifter
 

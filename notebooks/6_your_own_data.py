@@ -31,13 +31,13 @@ from inference.cli import main as latentbits
 from inference.evaluation.prediction import cell_probabilities, reliability
 from inference.evaluation.symmetry import align
 from inference.numerics.compiling import hurry
-from inference.studies.compare import compare
+from inference.studies.comparison.compare import compare
+from inference.studies.comparison.side_by_side import processes
 from inference.studies.given import find_program
-from inference.studies.map import draw, fit_map
-from inference.studies.map_figure import items_figure
+from inference.studies.map.figure import items_figure
+from inference.studies.map.fit import draw, fit_map
 from inference.studies.notebook import said, scores, show
-from inference.studies.report import render
-from inference.studies.side_by_side import processes
+from inference.studies.report.page import render
 from ppl_models import bernoulli_product, latent_trait
 from ppl_models.data import InputError, load_mixed, load_table
 

@@ -13,19 +13,26 @@ from numpyro.infer import NUTS
 from tools import fast_jit
 
 import ppl_models
-from inference.calibration import band, curve, p_value, ranks, shape, together
 from inference.cli import main
 from inference.evaluation.standard_errors import many_standard_errors, standard_errors
 from inference.evaluation.symmetry import Rotation, symmetries
-from inference.invariants import of_parameters
-from inference.many import ManyDraws, binary_gibbs_kernel
 from inference.reading.anatomy import inspect
-from inference.studies import calibrate as calibrate_module
-from inference.studies.calibrate import METHODS, Bayesian, Calibration, Judged, Ranked, chosen
 from inference.studies.calibrating import draw, lines, verdict
-from inference.studies.coverage import NUM_NODES, fit_many, shares
+from inference.studies.calibration import calibrate as calibrate_module
+from inference.studies.calibration.calibrate import (
+    METHODS,
+    Bayesian,
+    Calibration,
+    Judged,
+    Ranked,
+    chosen,
+)
+from inference.studies.calibration.coverage import NUM_NODES, fit_many, shares
+from inference.studies.calibration.invariants import of_parameters
+from inference.studies.calibration.many import ManyDraws, binary_gibbs_kernel
+from inference.studies.calibration.trials import Trials, setting_of
+from inference.studies.calibration.uniformity import band, curve, p_value, ranks, shape, together
 from inference.studies.examples import MAKERS
-from inference.studies.trials import Trials, setting_of
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding, latent_trait
 
 # A right posterior is called wrong once in a thousand keys.

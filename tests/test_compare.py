@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from jax import random
 
-import inference.studies.contenders
+import inference.studies.comparison.contenders
 from inference.cli import main
 from inference.evaluation.symmetry import align
 from inference.reading.anatomy import inspect
 from inference.studies.arviz import container, import_arviz, load, save
-from inference.studies.compare import compare
-from inference.studies.contenders import Contender, contenders
+from inference.studies.comparison.compare import compare
+from inference.studies.comparison.contenders import Contender, contenders
+from inference.studies.comparison.files import load_comparison, method_groups, save_comparison
+from inference.studies.comparison.reference import Reference, of_the_run, refer
+from inference.studies.comparison.side_by_side import Task, as_done, close, processes
 from inference.studies.examples import MAKERS, example
-from inference.studies.keeping import load_comparison, method_groups, save_comparison
-from inference.studies.reference import Reference, of_the_run, refer
-from inference.studies.side_by_side import Task, as_done, close, processes
 from ppl_models import bernoulli_mixture, bernoulli_product, latent_trait
 
 DATA = example("bernoulli_mixture", num_data=80)
@@ -142,7 +142,7 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
             "NUTS": found["NUTS"],
         }, refused
 
-    monkeypatch.setattr(inference.studies.contenders, "contenders", some)
+    monkeypatch.setattr(inference.studies.comparison.contenders, "contenders", some)
     found = compare(bernoulli_mixture, DATA.values, None, **DATA.sizes)
     assert found.rows["broken"]["status"] == "failed"
     assert "it broke" in found.rows["broken"]["reason"]
@@ -162,7 +162,7 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
         found = real(anatomy)[0]
         return {"MAP": found["MAP"], "stopped": Contender("stopped", True, "point", stopped)}, {}
 
-    monkeypatch.setattr(inference.studies.contenders, "contenders", some)
+    monkeypatch.setattr(inference.studies.comparison.contenders, "contenders", some)
     out = tmp_path / "out"
     assert main(["compare", "bernoulli_product", "--jobs", "1", "--out", str(out)]) == 130
     assert "MAP: best with" in capsys.readouterr().out
@@ -197,7 +197,7 @@ def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
 
 WAITS = """
 import multiprocessing, time
-from inference.studies.side_by_side import _begin
+from inference.studies.comparison.side_by_side import _begin
 
 def work(places, busy):
     _begin(places, {})

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from inference.cli import main
 from inference.studies.arviz import dataset, load, save
+from inference.studies.comparison.files import KIND as COMPARISON
 from inference.studies.fitting import KIND, load_fit
-from inference.studies.keeping import KIND as COMPARISON
-from inference.studies.map import Map
+from inference.studies.map.fit import Map
 from ppl_models.data import InputError, load_mixed, load_table
 
 BITS = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0], [0, 0, 0]])

@@ -10,8 +10,8 @@ from numpyro.handlers import seed, substitute, trace
 from tools import fast_jit
 
 from inference.cli import main, make_parser
-from inference.studies.map import Map, fit_map
-from inference.studies.map_figure import merge, spread_places
+from inference.studies.map.figure import merge, spread_places
+from inference.studies.map.fit import Map, fit_map
 from inference.studies.papers.latent_trait import compare, divergence
 from ppl_models import mixed_trait
 from ppl_models.data import InputError, load_mixed

@@ -12,14 +12,14 @@ from legible import assert_legible
 from scipy import stats
 
 from inference.cli import main
-from inference.studies.compare import Comparison
+from inference.studies.comparison.compare import Comparison
+from inference.studies.comparison.files import load_comparison, save_comparison
+from inference.studies.comparison.verdict import doubts, settle
 from inference.studies.figures import house_style
-from inference.studies.keeping import load_comparison, save_comparison
-from inference.studies.report import NUMBER, linked, render
-from inference.studies.report_figures import as_svg, general_pictures, styles
-from inference.studies.report_map import locate
-from inference.studies.report_model_figures import KINDS, chiefs, model_pictures
-from inference.studies.verdict import doubts, settle
+from inference.studies.report.general_figures import as_svg, general_pictures, styles
+from inference.studies.report.model_figures import KINDS, chiefs, model_pictures
+from inference.studies.report.page import NUMBER, linked, render
+from inference.studies.report.places import locate
 
 rng = np.random.default_rng(0)
 KINDS_OF_COLUMNS = ("real", 3, "binary", "binary")

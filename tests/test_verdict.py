@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from inference.studies.verdict import doubts, headline, settle, verdict
+from inference.studies.comparison.verdict import doubts, headline, settle, verdict
 
 
 def row(held_out, bespoke=True, **more):

@@ -22,7 +22,7 @@ from ppl_models.data import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inference.studies.calibrate import Calibration, Judged
+    from inference.studies.calibration.calibrate import Calibration, Judged
 
 TRIALS = 100
 LEAST_TRIALS = 10
@@ -60,8 +60,8 @@ def main(namespace: argparse.Namespace) -> int:
 
     from jax import random
 
-    from inference.studies.calibrate import calibrate
-    from inference.studies.trials import setting_of, simulate
+    from inference.studies.calibration.calibrate import calibrate
+    from inference.studies.calibration.trials import setting_of, simulate
 
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     key_trials, key_methods = random.split(random.key(namespace.seed))
@@ -81,7 +81,7 @@ def main(namespace: argparse.Namespace) -> int:
 
 def verdict(name: str, found: Judged) -> str:
     """One method in one line."""
-    from inference.studies.calibrate import NUM_DRAWS
+    from inference.studies.calibration.calibrate import NUM_DRAWS
 
     count = len(next(iter(found.scalars.values())).ranks)
     worst = min(found.scalars, key=lambda x: found.scalars[x].p_value)
@@ -114,8 +114,8 @@ def _trials(count: int) -> str:
 
 def summary(found: Calibration) -> dict[str, Any]:
     """The numbers, as JSON has them."""
-    from inference.studies.calibrate import NUM_DRAWS
-    from inference.studies.trials import describe
+    from inference.studies.calibration.calibrate import NUM_DRAWS
+    from inference.studies.calibration.trials import describe
 
     trials = found.trials
     return {
@@ -199,8 +199,8 @@ def draw(found: Calibration) -> Figure:
     """A panel for each scalar: how the ranks' distribution function strays from the diagonal."""
     from matplotlib.figure import Figure
 
-    from inference.calibration import LEVEL, band, curve
-    from inference.studies.calibrate import METHODS, NUM_DRAWS
+    from inference.studies.calibration.calibrate import METHODS, NUM_DRAWS
+    from inference.studies.calibration.uniformity import LEVEL, band, curve
     from inference.studies.figures import GREY, PALETTE, house_style
 
     names = list(found.methods)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inference.numerics.compiling import hurry
+from inference.studies.comparison.side_by_side import close
 from inference.studies.given import Given, add_options, find_program, open_given
 from inference.studies.output import as_json, check_folder, versions, write_whole
-from inference.studies.side_by_side import close
 from ppl_models.data import InputError, Table
 
 if TYPE_CHECKING:
-    from inference.studies.compare import Comparison
+    from inference.studies.comparison.compare import Comparison
 
 BUDGET = 20.0
-"""As `inference.studies.compare` has it, which takes seconds to import."""
+"""As `inference.studies.comparison.compare` has it, which takes seconds to import."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -88,7 +88,7 @@ def _processes(namespace: argparse.Namespace) -> Any:
         return None
     import jax
 
-    from inference.studies.side_by_side import processes
+    from inference.studies.comparison.side_by_side import processes
 
     if jax.default_backend() != "cpu":  # which two processes cannot share
         return None
@@ -100,9 +100,9 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
 
     from jax import random
 
-    from inference.studies.compare import compare
-    from inference.studies.keeping import save_comparison, save_method
-    from inference.studies.report import render
+    from inference.studies.comparison.compare import compare
+    from inference.studies.comparison.files import save_comparison, save_method
+    from inference.studies.report.page import render
 
     kept: dict[str, Any] = {}
     kwargs = dict(given.kwargs)

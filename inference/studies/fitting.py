@@ -80,7 +80,7 @@ def add_parser(subparsers: Any) -> None:
 
 def main(namespace: argparse.Namespace) -> int:
     from inference.reading.anatomy import inspect
-    from inference.studies.contenders import contenders
+    from inference.studies.comparison.contenders import contenders
 
     out = check_output("--out", namespace.out, (".nc",))
     for option in ("steps", "starts", "patience"):
@@ -141,7 +141,7 @@ def _fit(
     from inference.running.algorithm import Algorithm
     from inference.running.restarts import Restarts
     from inference.studies.catalogue import methods
-    from inference.studies.contenders import Limits
+    from inference.studies.comparison.contenders import Limits
 
     key, data = random.key(namespace.seed), jnp.asarray(given.table.values)
     cls: Any = methods().get(contender.name)

@@ -40,7 +40,7 @@ def fit(words: str, width: int) -> str:
 
 def contents() -> dict[str, dict[str, str]]:
     """Section -> name -> one line."""
-    from inference.studies.experiment import experiments
+    from inference.studies.papers.experiment import experiments
     from ppl_models.data import DATASETS
 
     return {

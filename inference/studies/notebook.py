@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from inference.studies.experiment import Outcome
+from inference.studies.papers.experiment import Outcome
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from inference.studies.compare import Comparison
+    from inference.studies.comparison.compare import Comparison
 
 DOTS = 110
 """An inch: sharp on a fine screen, and a notebook stays small."""
@@ -128,10 +128,10 @@ def _contest(
 
     import ppl_models
     from inference.studies.arviz import container
-    from inference.studies.compare import compare
+    from inference.studies.comparison.compare import compare
+    from inference.studies.comparison.files import method_groups
+    from inference.studies.comparison.side_by_side import close, processes
     from inference.studies.examples import example
-    from inference.studies.keeping import method_groups
-    from inference.studies.side_by_side import close, processes
 
     given = example(name) if num_data is None else example(name, num_data)
     kept: dict[str, Any] = {}
@@ -156,7 +156,7 @@ def scores(found: Comparison) -> pandas.DataFrame:
     import pandas
 
     from inference.studies.comparing import COLUMNS
-    from inference.studies.report_figures import ranked
+    from inference.studies.report.general_figures import ranked
 
     done = ranked(found)
     values = {
@@ -210,7 +210,7 @@ def reproduce(name: str, **options: Any) -> Outcome:
     """
     import argparse
 
-    from inference.studies.experiment import experiments
+    from inference.studies.papers.experiment import experiments
     from inference.studies.reproduce import add_options
 
     experiment = experiments()[name]

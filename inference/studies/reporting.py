@@ -23,8 +23,8 @@ def add_parser(subparsers: Any) -> None:
 
 def main(namespace: argparse.Namespace) -> int:
     from inference.studies.arviz import opened
-    from inference.studies.keeping import load_comparison
-    from inference.studies.report import render
+    from inference.studies.comparison.files import load_comparison
+    from inference.studies.report.page import render
 
     found = load_comparison(namespace.result)
     wanted = namespace.out or Path(namespace.result).with_name("report.html")

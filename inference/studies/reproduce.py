@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from inference.studies.experiment import Experiment, Outcome, experiments
 from inference.studies.output import (
     FIGURES,
     as_json,
@@ -15,6 +14,7 @@ from inference.studies.output import (
     versions,
     write_whole,
 )
+from inference.studies.papers.experiment import Experiment, Outcome, experiments
 from ppl_models.data import InputError
 
 COMMON = ("json", "figure", "command", "experiment")

@@ -13,7 +13,7 @@ from jax import Array, random
 from inference.methods.moments.inversion import MomentInversion
 from inference.methods.moments.spectrum import implied_correlation
 from inference.numerics.compiling import once
-from inference.studies.experiment import Experiment, Outcome
+from inference.studies.papers.experiment import Experiment, Outcome
 from ppl_models import clipped_gaussian
 from ppl_models.data import InputError
 

@@ -17,7 +17,7 @@ from inference.methods.moments.probit import Morph, modes, morph, reconstruct
 from inference.methods.moments.spectrum import nearest_correlation
 from inference.methods.moments.tetrachoric import correlation_of_cells
 from inference.reading.local import Params
-from inference.studies.experiment import Experiment, Outcome
+from inference.studies.papers.experiment import Experiment, Outcome
 from ppl_models import clipped_gaussian
 from ppl_models.data import (
     InputError,
@@ -324,7 +324,7 @@ def draw_cells(params: Params, reach: float = 2.6) -> Figure:
     """Figure 2: the lines on which each spin turns over, and the spins of every cell between."""
     from matplotlib import pyplot
 
-    from inference.studies.map_figure import draw_lines
+    from inference.studies.map.figure import draw_lines
 
     cells = enumerate_cells(params)
     figure, axes = pyplot.subplots(figsize=(5.4, 5.0))

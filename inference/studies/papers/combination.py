@@ -24,7 +24,7 @@ from inference.evaluation.measures import Measure, measure
 from inference.methods.machines.exact_gradient import ExactGradient
 from inference.methods.machines.pursuit import ProjectionPursuit
 from inference.reading.local import Params
-from inference.studies.experiment import Experiment, Outcome
+from inference.studies.papers.experiment import Experiment, Outcome
 from ppl_models import combination_machine
 from ppl_models.data import InputError, combination_target
 

@@ -19,7 +19,7 @@ from inference.methods.continuous.monte_carlo import MonteCarloEM
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.numerics.gaussian import invert, log_normal, root
 from inference.reading.local import Params, log_joint
-from inference.studies.experiment import Experiment, Outcome
+from inference.studies.papers.experiment import Experiment, Outcome
 from ppl_models import latent_trait
 from ppl_models.data import InputError, digits, load_table, prototypes
 
@@ -60,7 +60,7 @@ def clusters(namespace: argparse.Namespace) -> Outcome:
     def figure() -> Figure:
         from matplotlib.figure import Figure
 
-        from inference.studies.map_figure import draw_lines, draw_map
+        from inference.studies.map.figure import draw_lines, draw_map
 
         page = Figure(figsize=(6.5 * len(parts), 5.6))
         for axes, (flip, truth, params, posterior) in zip(
@@ -151,7 +151,7 @@ def digit_map(namespace: argparse.Namespace) -> Outcome:
         from matplotlib.figure import Figure
 
         from inference.studies.figures import image_grid
-        from inference.studies.map_figure import draw_map, mark_places, spread_places
+        from inference.studies.map.figure import draw_map, mark_places, spread_places
 
         page = Figure(figsize=(9.5, 6))
         panes: Any = page.subfigures(1, 2, width_ratios=(2.4, 1))

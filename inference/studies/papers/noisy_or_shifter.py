@@ -35,8 +35,15 @@ from inference.methods.gibbs.noisy_or_steps import flip_probabilities
 from inference.numerics.compiling import once
 from inference.reading.local import Params
 from inference.reading.states import AllStates
-from inference.studies.experiment import Experiment, Outcome
-from inference.studies.noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches, strengths
+from inference.studies.papers.experiment import Experiment, Outcome
+from inference.studies.papers.noisy_or_trials import (
+    IMPROVED,
+    PAPER,
+    Recipe,
+    fit,
+    in_batches,
+    strengths,
+)
 from ppl_models import noisy_or_network
 from ppl_models.data import InputError, shifter
 from ppl_models.data.strokes import Shifter

@@ -17,7 +17,7 @@ from inference.methods.discrete.em import EM
 from inference.methods.discrete.truncated import Cut, TruncatedEM
 from inference.methods.discrete.updates import SparseCodingUpdate
 from inference.reading.local import Params
-from inference.studies.experiment import Experiment, Outcome
+from inference.studies.papers.experiment import Experiment, Outcome
 from ppl_models import binary_sparse_coding
 from ppl_models.data import InputError, bars
 

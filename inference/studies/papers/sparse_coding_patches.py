@@ -12,8 +12,8 @@ from jax import Array, random
 
 from inference.methods.discrete.truncated import Cut, TruncatedEM
 from inference.reading.local import Params
-from inference.studies.experiment import Experiment, Outcome
-from inference.studies.gabor import GaborFit, fit_gabors
+from inference.studies.papers.experiment import Experiment, Outcome
+from inference.studies.papers.gabor import GaborFit, fit_gabors
 from inference.studies.papers.sparse_coding import selection
 from ppl_models import binary_sparse_coding
 from ppl_models.data import InputError, patches

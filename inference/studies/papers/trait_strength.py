@@ -13,7 +13,7 @@ from jax import Array
 
 from inference.methods.continuous.bound import BoundEM
 from inference.methods.continuous.quadrature import QuadratureEM
-from inference.studies.experiment import Experiment, Outcome
+from inference.studies.papers.experiment import Experiment, Outcome
 from ppl_models import latent_trait
 
 if TYPE_CHECKING:

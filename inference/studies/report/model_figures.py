@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inference.studies.report_figures import INK, WIDTH, Picture, legend_below, ranked, styles
-from inference.studies.verdict import doubts
+from inference.studies.comparison.verdict import doubts
+from inference.studies.report.general_figures import (
+    INK,
+    WIDTH,
+    Picture,
+    legend_below,
+    ranked,
+    styles,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inference.studies.compare import Comparison
-    from inference.studies.report_map import Places
+    from inference.studies.comparison.compare import Comparison
+    from inference.studies.report.places import Places
 
 MOST_UNITS = 10
 MOST_METHODS = 6
@@ -71,7 +78,7 @@ def _some(count: int, what: str) -> str:
 
 def maps(found: Comparison) -> Iterator[Picture]:
     """Tipping (1998), figures 1 and 3."""
-    from inference.studies.report_map import locate
+    from inference.studies.report.places import locate
 
     for name in chiefs(found):
         places = locate(found, name)
@@ -90,8 +97,8 @@ def maps(found: Comparison) -> Iterator[Picture]:
 def draw_places(found: Comparison, name: str, places: Places) -> Figure:
     from matplotlib.figure import Figure
 
-    from inference.studies.map_figure import draw_lines, draw_map
-    from inference.studies.report_map import label_lines, predictors_of_bits
+    from inference.studies.map.figure import draw_lines, draw_map
+    from inference.studies.report.places import label_lines, predictors_of_bits
 
     figure = Figure(figsize=(WIDTH, 5.8))
     axes = figure.subplots()
@@ -113,7 +120,7 @@ def spectra(found: Comparison) -> Iterator[Picture]:
 
     from inference.methods.moments.spectrum import implied_correlation
     from inference.studies.figures import spectrum
-    from inference.studies.report_map import setting
+    from inference.studies.report.places import setting
 
     noise = setting(found, "noise", 1.0)
     each = compared(found, "weights", ranked(found)[:MOST_METHODS])
@@ -146,7 +153,7 @@ def morphs(found: Comparison) -> Iterator[Picture]:
     from matplotlib.figure import Figure
 
     from inference.studies.figures import image_grid
-    from inference.studies.report_map import locate
+    from inference.studies.report.places import locate
 
     name = ranked(found)[0]
     places = locate(found, name)
@@ -236,7 +243,7 @@ def influences(found: Comparison) -> Iterator[Picture]:
 
 def layers(found: Comparison) -> Iterator[Picture]:
     """Lewicki & Sejnowski (1996), figure 2: what the units of each layer turn on."""
-    from inference.studies.noisy_or_trials import strengths
+    from inference.studies.papers.noisy_or_trials import strengths
 
     below: dict[str, np.ndarray] = {}
     number = 1

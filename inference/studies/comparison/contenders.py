@@ -16,7 +16,6 @@ import numpy as np
 from inference.baselines.samplers import Draws, discrete_gibbs, nuts, sample
 from inference.baselines.starts import good_start
 from inference.baselines.variational import svi
-from inference.many import binary_gibbs_kernel, no_binary_gibbs
 from inference.methods.gibbs.gibbs_em import GibbsEM
 from inference.methods.gibbs.gibbs_search import GibbsSearch
 from inference.numerics.compiling import once
@@ -24,6 +23,7 @@ from inference.reading.anatomy import Anatomy, ProgramError
 from inference.rows.chunks import Arguments
 from inference.running.algorithm import Algorithm
 from inference.running.restarts import Restarts
+from inference.studies.calibration.many import binary_gibbs_kernel, no_binary_gibbs
 from inference.studies.catalogue import methods
 
 Kind = Literal["point", "sampler", "variational"]

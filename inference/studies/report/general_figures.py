@@ -17,7 +17,7 @@ from inference.studies.figures import PALETTE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inference.studies.compare import Comparison
+    from inference.studies.comparison.compare import Comparison
 
 INK = "#123456"
 """Drawn in this colour, then replaced by the page's own."""
@@ -53,7 +53,7 @@ def figures(found: Comparison) -> list[tuple[str, str, str]]:
     import matplotlib
 
     from inference.studies.figures import house_style
-    from inference.studies.report_model_figures import model_pictures
+    from inference.studies.report.model_figures import model_pictures
 
     matplotlib.use("Agg")
     parts = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")

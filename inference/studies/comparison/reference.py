@@ -2,7 +2,7 @@
 
 Parameters have no exact posterior here, so the reference is a chain, with its own error beside
 every distance: by default the sampler of the run itself that passes the rules of
-`inference.studies.verdict` with most effective draws; on request a longer chain of NUTS on the same
+`verdict` with most effective draws; on request a longer chain of NUTS on the same
 program, latents summed out where they are discrete, which is taken only if it passes stricter ones:
 R̂ of the log joint ≤ 1.01, of the parameters after relabelling ≤ 1.02, at least 1000 effective draws
 in bulk and tail, no divergence.
@@ -17,9 +17,9 @@ from jax import Array
 
 from inference.baselines.samplers import nuts
 from inference.reading.anatomy import inspect
-from inference.studies.contenders import contenders
-from inference.studies.judge import Field, Judged, judge
-from inference.studies.verdict import RHAT, doubts
+from inference.studies.comparison.contenders import contenders
+from inference.studies.comparison.judge import Field, Judged, judge
+from inference.studies.comparison.verdict import RHAT, doubts
 
 NUM_WARMUP = 1000
 NUM_DRAWS = 30000

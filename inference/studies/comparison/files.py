@@ -15,8 +15,8 @@ import numpy as np
 import xarray as xr
 
 from inference.studies.arviz import Groups, dataset, load, opened, save
-from inference.studies.compare import Comparison
-from inference.studies.judge import Judged, thin
+from inference.studies.comparison.compare import Comparison
+from inference.studies.comparison.judge import Judged, thin
 from ppl_models.data import InputError, Table
 
 KIND = "latentbits comparison"

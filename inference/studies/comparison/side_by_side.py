@@ -70,7 +70,7 @@ def _end_with_parent() -> None:
 
 def _awake() -> None:
     import inference.studies.arviz
-    import inference.studies.compare  # noqa: F401
+    import inference.studies.comparison.compare  # noqa: F401
 
 
 def shared(name: str, make: Callable[[], Any]) -> Any:

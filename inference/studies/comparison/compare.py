@@ -18,12 +18,12 @@ from inference.evaluation.prediction import ask
 from inference.evaluation.symmetry import align
 from inference.reading.anatomy import ProgramError, inspect
 from inference.rows.chunks import Arguments
-from inference.studies.contenders import QUICK, Contender, Limits, chosen, contenders
-from inference.studies.judge import Field, Judged, judge
-from inference.studies.reference import Reference, long_chain, of_the_run, refer
-from inference.studies.side_by_side import Task, as_done, portable, shared
-from inference.studies.trials import words
-from inference.studies.verdict import headline, settle, verdict
+from inference.studies.calibration.trials import words
+from inference.studies.comparison.contenders import QUICK, Contender, Limits, chosen, contenders
+from inference.studies.comparison.judge import Field, Judged, judge
+from inference.studies.comparison.reference import Reference, long_chain, of_the_run, refer
+from inference.studies.comparison.side_by_side import Task, as_done, portable, shared
+from inference.studies.comparison.verdict import headline, settle, verdict
 
 BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
 """Distributions of a bit."""
@@ -88,11 +88,11 @@ def compare(
     :param num_draws: of each of a sampler's four chains, after three tenths as many of warm-up.
     :param held_out: share of the rows that no method sees, drawn at random.
     :param reference: seconds for a long chain to measure distances from
-        (`inference.studies.reference`); by default they are from the best sampler of the run.
+        (`reference`); by default they are from the best sampler of the run.
     :param truth: true parameters by site, where they are known.
     :param on_result: called with a method's name and row as soon as it is done.
     :param keep: filled with all draws, by method, for whoever wants to save them.
-    :param pool: processes that run methods side by side (`inference.studies.side_by_side`).
+    :param pool: processes that run methods side by side (`side_by_side`).
 
     >>> from ppl_models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (40, 3)).astype(float)

@@ -20,7 +20,7 @@ from inference.evaluation.prediction import Asked, answer, reliability
 from inference.evaluation.symmetry import align
 from inference.numerics.compiling import once
 from inference.running.algorithm import Algorithm
-from inference.studies.contenders import Contender
+from inference.studies.comparison.contenders import Contender
 
 MOST_DRAWS = 100
 """Draws that are scored, evenly spaced; more change a mean by less than its own error."""

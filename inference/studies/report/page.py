@@ -6,10 +6,10 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from inference.studies.verdict import CLOSE, RULES, doubts
+from inference.studies.comparison.verdict import CLOSE, RULES, doubts
 
 if TYPE_CHECKING:
-    from inference.studies.compare import Comparison
+    from inference.studies.comparison.compare import Comparison
 
 COLUMNS = {
     "held_out": (
@@ -61,7 +61,7 @@ NUMBER = re.compile(r"(?<![\w.])(?:-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?|-?inf\b|nan\b
 
 def render(found: Comparison) -> bytes:
     """The page."""
-    from inference.studies.report_figures import figures
+    from inference.studies.report.general_figures import figures
 
     title = escape(f"{found.model}: bespoke against generic inference")
     made = figures(found)

@@ -17,7 +17,7 @@ from scipy.special import log_ndtr, logsumexp, softmax
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from inference.studies.compare import Comparison
+    from inference.studies.comparison.compare import Comparison
 
 GRID = np.linspace(-5.0, 5.0, 101)
 """Of each factor, whose prior is a standard normal."""

@@ -1,8 +1,8 @@
 """Simulation-based calibration of every Bayesian method on a program: run, rank, judge.
 
-One method is one compiled run over all trials (`inference.many`); the scalars whose ranks are taken
-do not depend on the names of hidden units (`inference.invariants`); whether the ranks are uniform
-is decided exactly (`inference.calibration`).
+One method is one compiled run over all trials (`many`); the scalars whose ranks are taken
+do not depend on the names of hidden units (`invariants`); whether the ranks are uniform
+is decided exactly (`uniformity`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import numpy as np
 from jax import Array, random
 
 from inference.baselines.samplers import no_discrete_gibbs
-from inference.calibration import LEVEL, p_value, ranks, shape, together
-from inference.invariants import scalars
-from inference.many import (
+from inference.reading.anatomy import Anatomy, inspect
+from inference.reading.local import Params
+from inference.studies.calibration.coverage import coverage, no_coverage
+from inference.studies.calibration.invariants import scalars
+from inference.studies.calibration.many import (
     ManyDraws,
     many_binary_gibbs,
     many_discrete_gibbs,
@@ -27,10 +29,8 @@ from inference.many import (
     many_svi,
     no_binary_gibbs,
 )
-from inference.reading.anatomy import Anatomy, inspect
-from inference.reading.local import Params
-from inference.studies.coverage import coverage, no_coverage
-from inference.studies.trials import Trials
+from inference.studies.calibration.trials import Trials
+from inference.studies.calibration.uniformity import LEVEL, p_value, ranks, shape, together
 from ppl_models.data import InputError
 
 NUM_DRAWS = 99

@@ -38,6 +38,6 @@ def experiments() -> dict[str, Experiment]:
 
     found = {}
     for module in pkgutil.iter_modules(papers.__path__):
-        listed = importlib.import_module(f"{papers.__name__}.{module.name}").EXPERIMENTS
-        found.update({experiment.name: experiment for experiment in listed})
+        listed = importlib.import_module(f"{papers.__name__}.{module.name}")
+        found.update({x.name: x for x in getattr(listed, "EXPERIMENTS", ())})
     return found

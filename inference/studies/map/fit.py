@@ -160,8 +160,8 @@ def draw(
     from matplotlib.figure import Figure
 
     from inference.studies.figures import image_grid
-    from inference.studies.map_figure import draw_lines, draw_map, mark_places, spread_places
-    from inference.studies.report_map import label_lines
+    from inference.studies.map.figure import draw_lines, draw_map, mark_places, spread_places
+    from inference.studies.report.places import label_lines
     from ppl_models.mixed_trait import Layout
 
     many = label is not None and 1 < len(np.unique(label)) <= 12

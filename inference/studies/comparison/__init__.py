@@ -1,0 +1,1 @@
+"""Every method that applies, on one program and one table, judged alike."""
