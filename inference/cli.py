@@ -20,17 +20,17 @@ from importlib.metadata import version
 from pathlib import Path
 
 COMMANDS = (
-    "inference.studies.listing",
-    "inference.studies.check",
-    "inference.studies.fitting",
-    "inference.studies.using",
-    "inference.studies.comparing",
-    "inference.studies.reporting",
-    "inference.studies.calibrating",
-    "inference.studies.ranking",
-    "inference.studies.reproduce",
+    "inference.commands.list",
+    "inference.commands.check",
+    "inference.commands.fit",
+    "inference.commands.use",
+    "inference.commands.compare",
+    "inference.commands.report",
+    "inference.commands.calibrate",
+    "inference.commands.rank",
+    "inference.commands.reproduce",
     "inference.studies.map.fit",
-    "inference.studies.benching",
+    "inference.commands.bench",
 )
 """The modules of the commands, in the order of the help."""
 

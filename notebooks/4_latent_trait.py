@@ -28,6 +28,7 @@ from jax.scipy.special import logsumexp
 from numpyro.handlers import seed, substitute, trace
 
 from inference import BoundEM, QuadratureEM, inspect, quadratic_bound
+from inference.commands.reproduce import table_lines
 from inference.reading import states
 from inference.reading.bounds import curvature
 from inference.reading.local import hessians, linear_part, row_function
@@ -35,7 +36,6 @@ from inference.studies.arviz import import_arviz
 from inference.studies.notebook import beside, contest, reproduce, said, scores, show, source
 from inference.studies.papers import latent_trait as study
 from inference.studies.report.general_figures import draw_paths
-from inference.studies.reproduce import table_lines
 from ppl_models import latent_trait
 from ppl_models.data import digits, prototypes
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from inference.cli import main
-from inference.studies import benching
+from inference.commands import bench as benching
 
 SOURCE = '''
 from measuring import exponent, rival

@@ -14,10 +14,10 @@ from tools import fast_jit
 
 import ppl_models
 from inference.cli import main
+from inference.commands.calibrate import draw, lines, verdict
 from inference.evaluation.standard_errors import many_standard_errors, standard_errors
 from inference.evaluation.symmetry import Rotation, symmetries
 from inference.reading.anatomy import inspect
-from inference.studies.calibrating import draw, lines, verdict
 from inference.studies.calibration import calibrate as calibrate_module
 from inference.studies.calibration.calibrate import (
     METHODS,

@@ -11,7 +11,7 @@ import pytest
 
 import ppl_models
 from inference.cli import main, remember_compilations
-from inference.studies import reproduce
+from inference.commands import reproduce
 from inference.studies.papers.experiment import Experiment, Outcome
 from ppl_models.data import DATASETS
 

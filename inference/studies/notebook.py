@@ -155,7 +155,7 @@ def scores(found: Comparison) -> pandas.DataFrame:
     """The table of a comparison, the best method first."""
     import pandas
 
-    from inference.studies.comparing import COLUMNS
+    from inference.commands.compare import COLUMNS
     from inference.studies.report.general_figures import ranked
 
     done = ranked(found)
@@ -210,8 +210,8 @@ def reproduce(name: str, **options: Any) -> Outcome:
     """
     import argparse
 
+    from inference.commands.reproduce import add_options
     from inference.studies.papers.experiment import experiments
-    from inference.studies.reproduce import add_options
 
     experiment = experiments()[name]
     parser = argparse.ArgumentParser()

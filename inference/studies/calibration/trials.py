@@ -12,8 +12,8 @@ import numpyro.distributions as dist
 from jax import Array, random
 from numpyro import handlers
 
+from inference.commands.options import blame, find_program
 from inference.reading.local import Params
-from inference.studies.given import blame, find_program
 from ppl_models.data import InputError
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inference.studies.given import add_program_options
+from inference.commands.options import add_program_options
 from inference.studies.output import (
     FIGURES,
     as_json,
@@ -146,7 +146,7 @@ def summary(found: Calibration) -> dict[str, Any]:
 
 def lines(found: Calibration) -> list[str]:
     """What was tried, the p-values, the verdicts, the coverage."""
-    from inference.studies.reproduce import align
+    from inference.commands.reproduce import align
 
     numbers = summary(found)
     sizes = ", ".join(f"{x} = {v}" for x, v in found.trials.kwargs.items())

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inference.studies.given import Given, add_options, find_program, open_given, setting
+from inference.commands.options import Given, add_options, find_program, open_given, setting
 from inference.studies.output import check_output, versions, write_with
 from ppl_models.data import InputError, Table
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inference.commands.options import Given, add_options, find_program, open_given
 from inference.numerics.compiling import hurry
 from inference.studies.comparison.side_by_side import close
-from inference.studies.given import Given, add_options, find_program, open_given
 from inference.studies.output import as_json, check_folder, versions, write_whole
 from ppl_models.data import InputError, Table
 
@@ -180,7 +180,7 @@ COLUMNS = {
 
 def lines(found: Comparison) -> list[str]:
     """The table, then the verdict."""
-    from inference.studies.reproduce import align
+    from inference.commands.reproduce import align
 
     done = [x for x in found.rows if "held_out" in found.rows[x]]
     shown = [c for c in COLUMNS if any(found.rows[x].get(c) is not None for x in done)]

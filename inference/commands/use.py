@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from inference.commands.fit import Fit, load_fit, read_rows
+from inference.commands.options import blame
 from inference.reading.arguments import check_params
-from inference.studies.fitting import Fit, load_fit, read_rows
-from inference.studies.given import blame
 from inference.studies.output import check_output, write_whole
 from ppl_models.data import InputError, Table
 
