@@ -14,11 +14,12 @@ from inference.methods.continuous.factor_em import canonical
 from inference.methods.continuous.factors import FactorPosterior
 from inference.methods.continuous.monte_carlo import MonteCarloEM
 from inference.methods.continuous.quadrature import QuadratureEM
-from inference.methods.discrete.em import EM, Posterior
+from inference.methods.discrete.cut import Cut
+from inference.methods.discrete.em import EM
 from inference.methods.discrete.persistent import Persistent
 from inference.methods.discrete.splitting import SplittingEM
 from inference.methods.discrete.stepwise import StepwiseEM
-from inference.methods.discrete.truncated import Cut, TruncatedEM
+from inference.methods.discrete.truncated import TruncatedEM
 from inference.methods.gibbs.gibbs_em import GibbsEM, GibbsPosterior
 from inference.methods.gibbs.gibbs_search import GibbsSearch
 from inference.methods.gibbs.kernel import BinaryGibbs
@@ -31,13 +32,15 @@ from inference.methods.moments.cells import count_cells, entropy, enumerate_cell
 from inference.methods.moments.inversion import MomentInversion
 from inference.methods.moments.probit import morph
 from inference.methods.moments.spectrum import implied_correlation
+from inference.methods.shared import Posterior
 from inference.numerics.annealed import anneal, log_mean
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.handlers import marginal, quadratic_bound, states
 from inference.reading.local import Structure, log_joint
 from inference.reading.states import AllStates, AtMost, Given
-from inference.running.algorithm import Algorithm, DivergedError, RunResult
+from inference.running.algorithm import Algorithm
 from inference.running.checkpoint import CheckpointError
+from inference.running.contract import DivergedError, RunResult
 
 __all__ = [
     "EM",

@@ -28,12 +28,12 @@ from jax.scipy.special import logsumexp
 from numpyro.handlers import seed, substitute, trace
 
 from inference import BoundEM, QuadratureEM, inspect, quadratic_bound
-from inference.commands.reproduce import table_lines
 from inference.reading import states
 from inference.reading.bounds import curvature
 from inference.reading.local import hessians, linear_part, row_function
 from inference.studies.arviz import import_arviz
 from inference.studies.notebook import beside, contest, reproduce, said, scores, show, source
+from inference.studies.output import table_lines
 from inference.studies.papers import latent_trait as study
 from inference.studies.report.general_figures import draw_paths
 from ppl_models import latent_trait

@@ -28,10 +28,10 @@ from numpyro.infer import Predictive
 from inference import QuadratureEM, standard_errors
 from inference.baselines.samplers import nuts
 from inference.cli import main as latentbits
-from inference.commands.options import find_program
 from inference.evaluation.prediction import cell_probabilities, reliability
 from inference.evaluation.symmetry import align
 from inference.numerics.compiling import hurry
+from inference.studies.catalogue import find_program
 from inference.studies.comparison.compare import compare
 from inference.studies.comparison.side_by_side import processes
 from inference.studies.map.figure import items_figure

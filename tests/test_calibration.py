@@ -13,8 +13,8 @@ from numpyro.infer import NUTS
 from tools import fast_jit
 
 import ppl_models
+from inference.baselines.samplers import binary_gibbs_kernel
 from inference.cli import main
-from inference.commands.calibrate import draw, lines, verdict
 from inference.evaluation.standard_errors import many_standard_errors, standard_errors
 from inference.evaluation.symmetry import Rotation, symmetries
 from inference.reading.anatomy import inspect
@@ -29,7 +29,8 @@ from inference.studies.calibration.calibrate import (
 )
 from inference.studies.calibration.coverage import NUM_NODES, fit_many, shares
 from inference.studies.calibration.invariants import of_parameters
-from inference.studies.calibration.many import ManyDraws, binary_gibbs_kernel
+from inference.studies.calibration.many import ManyDraws
+from inference.studies.calibration.telling import draw, lines, verdict
 from inference.studies.calibration.trials import Trials, setting_of
 from inference.studies.calibration.uniformity import band, curve, p_value, ranks, shape, together
 from inference.studies.examples import MAKERS

@@ -21,9 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.cli import main
-from inference.commands.fit import KIND, load_fit
 from inference.studies.arviz import dataset, load, save
 from inference.studies.comparison.files import KIND as COMPARISON
+from inference.studies.fits import KIND, load_fit
 from inference.studies.map.fit import Map
 from ppl_models.data import InputError, load_mixed, load_table
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax import random
 
 from inference import EM, ProgramError, QuadratureEM, inspect, likelihood
-from inference.running.algorithm import DivergedError
+from inference.running.contract import DivergedError
 
 DATA = np.array([[0, 0, 1], [1, 0, 0], [1, 1, 0], [0, 1, 1], [1, 0, 1], [0, 0, 0]], np.float32)
 

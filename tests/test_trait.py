@@ -26,14 +26,7 @@ from inference.methods.continuous.bound import BoundEM
 from inference.methods.continuous.bounded import bound_sites, bounded_program
 from inference.methods.continuous.bounded_regressions import bound_posterior, gaussian_sums
 from inference.methods.continuous.factor_em import canonical, principal_start
-from inference.methods.continuous.factors import (
-    climb,
-    gauss_hermite,
-    moments,
-    open_factors,
-    prior_points,
-    weigh,
-)
+from inference.methods.continuous.factors import open_factors
 from inference.methods.continuous.monte_carlo import MonteCarloEM
 from inference.methods.continuous.point_regressions import (
     point_log_likelihood,
@@ -42,6 +35,7 @@ from inference.methods.continuous.point_regressions import (
 )
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.methods.continuous.regressions import Regressions
+from inference.methods.continuous.rules import climb, gauss_hermite, moments, prior_points, weigh
 from inference.reading.bounds import BoundedCategorical
 from inference.reading.local import log_joint, row_function
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait

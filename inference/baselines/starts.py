@@ -21,7 +21,7 @@ from numpyro.infer.util import initialize_model
 
 from inference.reading.anatomy import Anatomy
 from inference.reading.handlers import marginal
-from inference.reading.local import Params
+from inference.types import Params
 
 NUM_CLIMBS = 24
 """On a noisy-OR network most climbs end in a lesser mode, where chains would stay."""

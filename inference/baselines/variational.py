@@ -24,7 +24,7 @@ from inference.baselines.starts import differentiable
 from inference.numerics.compiling import once
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.arguments import check_data
-from inference.reading.local import Params
+from inference.types import Params
 
 GUIDES: dict[str, Callable] = {
     "mean_field": autoguide.AutoNormal,

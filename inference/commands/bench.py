@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from inference.commands.reproduce import align
-from inference.studies.output import as_json, check_output, versions, write_whole
+from inference.studies.output import align, as_json, check_output, versions, write_whole
 from ppl_models.data import InputError
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "benchmarks"

@@ -15,13 +15,14 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer.util import log_density
 
-from inference.commands.options import Given, add_options, blame, open_given
+from inference.commands.options import Given, add_options, open_given
 from inference.numerics.compiling import once
 from inference.reading.anatomy import Anatomy, ProgramError, inspect, trace_shapes
+from inference.reading.arguments import rows_of
 from inference.reading.handlers import marginal
 from inference.reading.local import find_structure, log_joint
-from inference.rows.chunks import Rows, rows_of
-from inference.studies.catalogue import methods
+from inference.rows.chunks import Rows
+from inference.studies.catalogue import blame, methods
 from ppl_models.data import Table
 
 NUM_DRAWS = 3

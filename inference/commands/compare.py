@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inference.commands.options import Given, add_options, find_program, open_given
+from inference.commands.options import Given, add_options, open_given
 from inference.numerics.compiling import hurry
+from inference.studies.catalogue import find_program
 from inference.studies.comparison.side_by_side import close
 from inference.studies.output import as_json, check_folder, versions, write_whole
 from ppl_models.data import InputError, Table
 
 if TYPE_CHECKING:
-    from inference.studies.comparison.compare import Comparison
+    pass
+from inference.studies.comparison.columns import lines, summary
 
 BUDGET = 20.0
 """As `inference.studies.comparison.compare` has it, which takes seconds to import."""
@@ -149,49 +151,6 @@ def _open(
     truth = made.truth if sizes == made.sizes else None  # other sizes, other parameters
     told = {"words": made.words, "image_shape": made.image_shape}
     return Given(namespace.model, program, table, sizes), truth, told
-
-
-def summary(found: Comparison) -> dict[str, Any]:
-    """The numbers of a comparison, as JSON has them."""
-    return {
-        "model": found.model,
-        "headline": found.headline,
-        "verdict": dict(found.verdict),
-        "methods": found.rows,
-        "about": found.about,
-    }
-
-
-COLUMNS = {
-    "held_out": ("nats a row", "{:.3f}"),
-    "held_out_error": ("±", "{:.3f}"),
-    "behind": ("behind", "{:.3f}"),
-    "compile_seconds": ("compile s", "{:.1f}"),
-    "seconds": ("run s", "{:.2f}"),
-    "seconds_to_best": ("to 0.01 s", "{:.2f}"),
-    "rhat": ("R̂", "{:.3f}"),
-    "ess_per_second": ("ESS/s", "{:.0f}"),
-    "pareto_k": ("k̂", "{:.2f}"),
-    "bound_gap": ("gap", "{:.3f}"),
-    "recovery": ("recovery", "{:.3f}"),
-}
-"""What the table in a terminal shows."""
-
-
-def lines(found: Comparison) -> list[str]:
-    """The table, then the verdict."""
-    from inference.commands.reproduce import align
-
-    done = [x for x in found.rows if "held_out" in found.rows[x]]
-    shown = [c for c in COLUMNS if any(found.rows[x].get(c) is not None for x in done)]
-    cells = [["method", *(COLUMNS[c][0] for c in shown)]]
-    for name in sorted(done, key=lambda x: -found.rows[x]["held_out"]):
-        values = [found.rows[name].get(c) for c in shown]
-        texts = [
-            "" if v is None else COLUMNS[c][1].format(v) for c, v in zip(shown, values, strict=True)
-        ]
-        cells.append([name, *texts])
-    return [*align(cells), "", found.headline, *(f"  {words}" for _, words in found.verdict)]
 
 
 def _progress(name: str, row: dict[str, Any]) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from inference.commands.options import Given, add_options, find_program, open_given, setting
+from inference.commands.options import Given, add_options, open_given, setting
+from inference.studies.fits import KIND, read_rows
 from inference.studies.output import check_output, versions, write_with
 from ppl_models.data import InputError, Table
 
-KIND = "latentbits fit"
 PREFERRED = {
     "latent_trait": "QuadratureEM",
     "mixed_trait": "QuadratureEM",
@@ -27,26 +25,6 @@ PREFERRED = {
     "noisy_or_network": "GibbsEM",
 }
 """The method of each program's own paper."""
-
-
-class Fit(NamedTuple):
-    """A program with parameters: enough to be used on new rows."""
-
-    name: str
-    program: Callable
-    method: str
-    params: dict[str, np.ndarray]  # (num_draws, ...), one draw for a point estimate
-    sizes: dict[str, Any]  # keyword arguments of the program
-    columns: tuple[str, ...]
-    kind: str  # what a cell is: 'binary' or 'real'
-
-    @property
-    def point(self) -> dict[str, np.ndarray]:
-        """The point estimate, or the mean of the draws brought together."""
-        from inference.evaluation.symmetry import align
-
-        last = {x: v[-1] for x, v in self.params.items()}
-        return {x: v.mean(0) for x, v in align(self.program, self.params, last).items()}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -205,55 +183,3 @@ def _sizes(kwargs: dict[str, Any]) -> dict[str, str]:
 
 def _kind(given: Given) -> str:
     return "real" if "real" in given.table.coding else "binary"
-
-
-def read_rows(path: str, columns: tuple[str, ...], kind: Any, key: str | None = None) -> Table:
-    """New rows of a table with known columns; a column may be constant, a row unseen."""
-    from ppl_models.data import load_table
-
-    table = load_table(path, kind=kind, key=key, allow_constant=True, allow_empty=True)
-    if table.columns != columns:
-        found, wanted = ", ".join(table.columns[:6]), ", ".join(columns[:6])
-        raise InputError(
-            f"{path}: has {len(table.columns)} columns ({found} …), but the fit has "
-            f"{len(columns)} ({wanted} …)"
-        )
-    return table
-
-
-def load_fit(path: str, model: str | None = None) -> Fit:
-    """A fit that was kept before.
-
-    :param model: the program, where it is the user's own. A file is data: it does not decide which
-        module is imported.
-    """
-    from inference.studies.arviz import load, opened
-    from inference.studies.catalogue import programs
-
-    groups, attrs = load(path)
-    if attrs.get("kind") != KIND:
-        raise InputError(f"{path}: holds no fit; `latentbits fit` writes one")
-    name = str(attrs.get("model"))
-    if name != model and (model is not None or name not in programs()):
-        said = f"--model says {model}" if model else f"say --model {name} if you trust that"
-        raise InputError(f"{path}: was made with the program {name!r}; {said}")
-    program = find_program(name)
-    with opened(path, "fit"):
-        return _read_fit(groups, attrs, program)
-
-
-def _read_fit(groups: Any, attrs: dict[str, Any], program: Callable) -> Fit:
-    if "point_estimate" in groups:
-        params = {str(x): v.values[None] for x, v in groups["point_estimate"].items()}
-    else:
-        stacked = {str(x): v.values for x, v in groups["posterior"].items()}
-        params = {x: v.reshape((-1, *v.shape[2:])) for x, v in stacked.items()}
-        step = max(1, -(-len(next(iter(params.values()))) // 100))
-        params = {x: v[step - 1 :: step] for x, v in params.items()}
-    sizes = {x: ast.literal_eval(v) for x, v in json.loads(attrs["sizes"]).items()}
-    if attrs["cells"] not in ("binary", "real"):
-        raise ValueError(attrs["cells"])
-    return Fit(
-        attrs["model"], program, str(attrs["method"]), params, sizes,
-        tuple(str(x) for x in json.loads(attrs["columns"])), attrs["cells"],
-    )  # fmt: skip

@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import argparse
 import ast
-import difflib
-import importlib
 import inspect
-import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from inference.reading.anatomy import ProgramError, trace_shapes
-from inference.studies.catalogue import programs
+from inference.studies.catalogue import _nearest, blame, find_program
 from ppl_models.data import InputError, Table, load_table
 
 
@@ -69,83 +63,6 @@ def open_given(namespace: argparse.Namespace) -> Given:
     _check_call(name, program, settings)
     table = _load(name, program, settings, namespace)
     return Given(name, program, table, {**settings, **_mask(name, program, table)})
-
-
-@contextmanager
-def blame(name: str, doing: str = "") -> Iterator[None]:
-    """Say of an error inside a program where in the owner's file it came from."""
-    try:
-        yield
-    except ProgramError as error:
-        raise ProgramError(f"{name}: {error}") from error
-    except Exception as error:
-        file = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
-        # An error that the public programs raise is written for people already.
-        words = str(error) if file is None else explain(error, file)
-        raise ProgramError(f"{name}{doing and ' '}{doing}: {words}") from error
-
-
-def find_program(name: str) -> Callable:
-    """A public program by its name, or ``module:function`` from where the user is.
-
-    >>> find_program("latent_trait").__name__
-    'latent_trait'
-    """
-    known = programs()
-    if name in known:
-        return known[name]
-    module_name, colon, function_name = name.partition(":")
-    if not colon:
-        raise InputError(
-            f"there is no program {name!r}{_nearest(name, known)}: choose one of "
-            f"{', '.join(known)}, or module:function for one of your own"
-        )
-    if module_name.endswith(".py") or "/" in module_name:
-        raise InputError(
-            f"{name}: give the module as Python imports it from here, "
-            f"{Path(module_name).stem}:{function_name or 'model'}"
-        )
-    return _own_program(module_name, function_name)
-
-
-def _own_program(module_name: str, function_name: str) -> Callable:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if f"{module_name}.".startswith(f"{error.name}."):
-            raise InputError(f"there is no module {module_name!r} in {Path.cwd()}") from None
-        raise InputError(f"{module_name} cannot be imported: {explain(error)}") from None
-    except (Exception, SystemExit) as error:
-        raise InputError(f"{module_name} cannot be imported: {explain(error)}") from None
-    program = getattr(module, function_name, None)
-    if not callable(program) or inspect.isclass(program):
-        own = [
-            name
-            for name, member in vars(module).items()
-            if inspect.isfunction(member) and member.__module__ == module_name
-        ]
-        what = "is no function" if program is not None else "is not there"
-        raise InputError(
-            f"{module_name}:{function_name} {what}{_nearest(function_name, own)}: "
-            f"{module_name} has {', '.join(own) or 'no function'}"
-        )
-    return program
-
-
-def explain(error: BaseException, file: str | None = None) -> str:
-    """An error of somebody's own program in one line: what, and where in their file.
-
-    :param file: say where in this file; by default where the error was raised.
-    """
-    words = " ".join(str(error).split())
-    frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, SyntaxError):
-        return f"{Path(error.filename or '?').name}, line {error.lineno}: {error.msg}"
-    places = [frame for frame in frames if file is None or frame.filename == file]
-    where = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
-    return f"{type(error).__name__}: {words}{where}"
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -256,8 +173,3 @@ def _mask(name: str, program: Callable, table: Table) -> dict[str, np.ndarray]:
         f"{table.path} has {int((~table.mask).sum())} missing cells (the first: datum {row + 1}, "
         f"column {table.columns[column]}), but {name} takes no argument mask"
     )
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""

@@ -27,25 +27,24 @@ import numpy as np
 from jax import Array, random
 from jax.scipy.special import logsumexp
 
-from inference.methods.continuous.factors import (
-    FactorReader,
+from inference.methods.continuous.factors import FactorReader, chunk_of, not_continuous, width
+from inference.methods.continuous.rules import (
     Rule,
     about_modes,
-    chunk_of,
     climb,
     default_nodes,
     gauss_hermite,
-    not_continuous,
-    width,
 )
 from inference.methods.discrete.em import EM
 from inference.numerics.annealed import log_mean
 from inference.numerics.gaussian import log_normal
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
+from inference.reading.arguments import rows_of
 from inference.reading.handlers import marginal
-from inference.reading.local import Params, Structure, log_joint
+from inference.reading.local import Structure, log_joint
 from inference.reading.reader import Reader, check_data, open_program
-from inference.rows.chunks import Arguments, Rows, map_over_chunks, rows_of
+from inference.rows.chunks import Rows, map_over_chunks
+from inference.types import Arguments, Params
 
 MAX_STATES = 1 << 14
 """States of a datum that are listed; beyond, their sum is estimated."""

@@ -21,9 +21,9 @@ from inference.methods.discrete.em import EM
 from inference.reading.anatomy import Anatomy
 from inference.reading.handlers import states
 from inference.reading.linear import linear_form
-from inference.reading.local import Params, Structure
+from inference.reading.local import Structure
 from inference.reading.reader import open_program
-from inference.rows.chunks import Arguments
+from inference.types import Arguments, Params
 
 PerRow = Callable[[Array], Array]
 """Rows (num_data, num_features) of 0 and 1 to one log probability each, (num_data,)."""

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from inference.evaluation.evidence import Likelihood, likelihood
-from inference.reading.local import Params
 from inference.rows.chunks import Rows
+from inference.types import Params
 
 
 def cell_probabilities(

@@ -17,13 +17,15 @@ from jax import Array
 from numpyro import handlers
 
 from inference.evaluation.evidence import log_likelihood
-from inference.methods.discrete.em import EM, chunk_rows
+from inference.methods.discrete.em import EM
+from inference.methods.shared import chunk_rows
 from inference.reading.anatomy import Anatomy
 from inference.reading.handlers import states, table_of
-from inference.reading.local import Params, Structure
+from inference.reading.local import Structure
 from inference.reading.reader import open_program
 from inference.reading.states import AllStates
-from inference.rows.chunks import Arguments, map_over_chunks
+from inference.rows.chunks import map_over_chunks
+from inference.types import Arguments, Params
 
 
 def log_conditional(

@@ -11,21 +11,18 @@ import numpy as np
 from jax import Array
 
 from inference.methods.continuous.factor_em import maps_of, rotates
-from inference.methods.continuous.factors import (
-    FactorReader,
+from inference.methods.continuous.factors import FactorReader, chunk_of, open_factors, width
+from inference.methods.continuous.rules import (
     Rule,
     about_modes,
-    chunk_of,
     climb,
     default_nodes,
     gauss_hermite,
-    open_factors,
     weigh,
-    width,
 )
 from inference.numerics.acceleration import chart
-from inference.reading.local import Params
-from inference.rows.chunks import Arguments, Rows, compiled, map_over_chunks, sum_over_chunks
+from inference.rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
+from inference.types import Arguments, Params
 
 
 def standard_errors(

@@ -11,8 +11,9 @@ import numpy as np
 from jax import Array, lax
 
 from inference.evaluation.evidence import likelihood
-from inference.reading.local import Params
-from inference.running.algorithm import Algorithm, DivergedError
+from inference.running.algorithm import Algorithm
+from inference.running.contract import DivergedError
+from inference.types import Params
 
 
 class Validated(NamedTuple):

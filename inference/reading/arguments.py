@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from inference.reading.anatomy import inspect, run_abstractly
-from inference.rows.disk import pieces
+from inference.reading.anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from inference.rows.chunks import Rows
+from inference.rows.disk import as_stored, pieces, stored
 from ppl_models.data import InputError
 from ppl_models.data.cells import MOST_COLUMNS, show
 
@@ -141,3 +142,25 @@ def check_params(model: Callable, params: Any, args: tuple, kwargs: dict[str, An
             )
         if value.dtype.kind not in "biuf" or not np.isfinite(value).all():
             raise InputError(f"parameter {name!r} does not hold finite numbers")
+
+
+def rows_of(
+    anatomy: Anatomy, args: tuple, kwargs: dict, by_row: tuple[bool, ...] | None = None
+) -> Rows:
+    """Find the arguments that have one entry per datum, unless `by_row` says which they are."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    num_data = anatomy.num_data
+    mine = by_row or [hasattr(x, "shape") and x.shape[:1] == (num_data,) for x in leaves]
+    if not any(mine):
+        raise ProgramError(
+            f"the plate {anatomy.plate!r} has {num_data} rows, but no argument of the program has: "
+            "pass the data as an array (num_data, ...)"
+        )
+    mine = [is_row and x is not None for x, is_row in zip(leaves, mine, strict=True)]
+    rows = tuple(
+        as_stored(x) if stored(x) else jnp.asarray(x)
+        for x, is_row in zip(leaves, mine, strict=True)
+        if is_row
+    )
+    rest = tuple(None if is_row else x for x, is_row in zip(leaves, mine, strict=True))
+    return Rows(rows, rest, tree, num_data)

@@ -283,3 +283,17 @@ def scale_ratio(scale: Any, reference: Any) -> Any:
     if scale is reference:
         return 1.0
     return (1.0 if scale is None else scale) / (1.0 if reference is None else reference)
+
+
+# `tempered` raises the likelihood to a power. The scale of a site is what its log probability is
+# multiplied with, so that nothing else has to change.
+class tempered(Messenger):  # noqa: N801
+    """Raise the likelihood of the named observed sites to a power: 0 is the prior."""
+
+    def __init__(self, fn: Callable, sites: tuple[str, ...], power: Array | float):
+        self.sites, self.power = sites, power
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"] in self.sites:
+            msg["scale"] = self.power * (1.0 if msg["scale"] is None else msg["scale"])

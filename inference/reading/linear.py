@@ -25,7 +25,6 @@ from numpyro.distributions.distribution import validation_enabled
 
 from inference.numerics.compiling import once
 from inference.reading.local import (
-    Params,
     Structure,
     anywhere,
     general_position,
@@ -34,7 +33,8 @@ from inference.reading.local import (
     stand_in,
 )
 from inference.reading.reader import Reader
-from inference.rows.chunks import Arguments, Rows
+from inference.rows.chunks import Rows
+from inference.types import Arguments, Params
 
 
 class LinearForm(NamedTuple):

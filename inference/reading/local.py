@@ -29,9 +29,8 @@ from inference.numerics.compiling import once
 from inference.reading.anatomy import Anatomy, ProgramError, explained, inspect
 from inference.reading.bounds import unmasked
 from inference.reading.handlers import scale_ratio, states
-from inference.rows.chunks import Arguments, Rows
-
-Params = dict[str, Array]
+from inference.rows.chunks import Rows
+from inference.types import Arguments, Params
 
 
 def log_joint(

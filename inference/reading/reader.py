@@ -14,9 +14,8 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from inference.reading.anatomy import Anatomy, ProgramError, inspect, run_abstractly
-from inference.reading.arguments import check_data
+from inference.reading.arguments import check_data, rows_of
 from inference.reading.local import (
-    Params,
     Structure,
     at_zero,
     find_structure,
@@ -26,8 +25,9 @@ from inference.reading.local import (
     log_joint,
     row_function,
 )
-from inference.rows.chunks import Arguments, Rows, rows_of
+from inference.rows.chunks import Rows
 from inference.rows.disk import OnDisk, pieces
+from inference.types import Arguments, Params
 
 
 class Reader(NamedTuple):

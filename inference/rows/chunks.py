@@ -19,10 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from inference.reading.anatomy import Anatomy, ProgramError
-from inference.rows.disk import OnDisk, as_stored, stored
-
-Arguments = tuple[tuple, dict[str, Any]]
+from inference.rows.disk import OnDisk
+from inference.types import Arguments
 
 
 class Share(NamedTuple):
@@ -120,28 +118,6 @@ def chunk_limit(wanted: int, rows: Rows) -> int:
     if wanted < 1:
         raise ValueError(f"chunk_size must be at least 1, found {wanted}")
     return min(wanted, rows.num_data)
-
-
-def rows_of(
-    anatomy: Anatomy, args: tuple, kwargs: dict, by_row: tuple[bool, ...] | None = None
-) -> Rows:
-    """Find the arguments that have one entry per datum, unless `by_row` says which they are."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    num_data = anatomy.num_data
-    mine = by_row or [hasattr(x, "shape") and x.shape[:1] == (num_data,) for x in leaves]
-    if not any(mine):
-        raise ProgramError(
-            f"the plate {anatomy.plate!r} has {num_data} rows, but no argument of the program has: "
-            "pass the data as an array (num_data, ...)"
-        )
-    mine = [is_row and x is not None for x, is_row in zip(leaves, mine, strict=True)]
-    rows = tuple(
-        as_stored(x) if stored(x) else jnp.asarray(x)
-        for x, is_row in zip(leaves, mine, strict=True)
-        if is_row
-    )
-    rest = tuple(None if is_row else x for x, is_row in zip(leaves, mine, strict=True))
-    return Rows(rows, rest, tree, num_data)
 
 
 def compiled(function: Callable[..., Any], rows: Rows) -> Callable[..., Any]:

@@ -26,9 +26,10 @@ from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from inference.rows.chunks import Arguments, Share, sharing
+from inference.rows.chunks import Share, sharing
 from inference.rows.disk import OnDisk, as_stored, stored
 from inference.running.algorithm import Algorithm
+from inference.types import Arguments
 
 
 class OneDevice(NamedTuple):

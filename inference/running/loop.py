@@ -20,10 +20,11 @@ from jax import Array, lax
 from jax.sharding import Mesh
 
 from inference.reading.arguments import check_kinds
-from inference.reading.local import Params
 from inference.rows.devices import Devices, OneDevice, devices_of, using
-from inference.running.algorithm import Algorithm, DivergedError, RunResult
+from inference.running.algorithm import Algorithm
 from inference.running.checkpoint import Checkpoint
+from inference.running.contract import DivergedError, RunResult
+from inference.types import Params
 
 BLOCK_SECONDS = 0.25
 """Blocks grow while they take less: so often is the bar moved, the clock read and Ctrl-C heard."""

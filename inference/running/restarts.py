@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.reading.local import Params
 from inference.running.algorithm import Algorithm
+from inference.types import Params
 
 
 class RestartState(NamedTuple):

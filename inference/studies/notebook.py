@@ -155,8 +155,8 @@ def scores(found: Comparison) -> pandas.DataFrame:
     """The table of a comparison, the best method first."""
     import pandas
 
-    from inference.commands.compare import COLUMNS
-    from inference.studies.report.general_figures import ranked
+    from inference.studies.comparison.columns import COLUMNS
+    from inference.studies.report.ink import ranked
 
     done = ranked(found)
     values = {
@@ -210,8 +210,7 @@ def reproduce(name: str, **options: Any) -> Outcome:
     """
     import argparse
 
-    from inference.commands.reproduce import add_options
-    from inference.studies.papers.experiment import experiments
+    from inference.studies.papers.experiment import add_options, experiments
 
     experiment = experiments()[name]
     parser = argparse.ArgumentParser()

@@ -17,6 +17,7 @@ from ppl_models.data import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+import inspect as python
 
 FIGURES = (".png", ".svg")
 
@@ -125,3 +126,67 @@ def plain(value: Any) -> Any:
 def _neighbour(file: Path) -> Path:
     # In the same folder, hence the same disk: only there is a rename one step.
     return file.parent / f".latentbits-{uuid.uuid4().hex}"
+
+
+def table_lines(numbers: dict[str, Any]) -> list[str]:
+    """Numbers as a small table; a dictionary of like dictionaries gets a column for each key.
+
+    >>> print("\\n".join(table_lines({"recovered": 0.95, "trials": {"a": 1, "b": 2.5}})))
+    recovered   0.95
+    trials
+      a            1
+      b          2.5
+    """
+    flat: list[tuple[str, Any]] = []
+    blocks: list[tuple[str, Any]] = []
+    for name, value in numbers.items():
+        (blocks if isinstance(value, dict) else flat).append((str(name), value))
+    rows = [[name, _show(value)] for name, value in flat]
+    for name, block in blocks:
+        inner = list(block.values())
+        if inner and all(isinstance(x, dict) and x.keys() == inner[0].keys() for x in inner):
+            rows.append([name, *map(str, inner[0])])
+            rows += [[f"  {key}", *map(_show, x.values())] for key, x in block.items()]
+        else:
+            rows.append([name])
+            rows += [[f"  {key}", _show(x)] for key, x in block.items()]
+    return align(rows)
+
+
+def align(rows: list[list[str]]) -> list[str]:
+    """Rows of cells as lines: names to the left, numbers to the right."""
+    width = max((len(row) for row in rows), default=0)
+    sizes = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(width)]
+    return [
+        "   ".join(
+            cell.ljust(size) if i == 0 else cell.rjust(size)
+            for i, (cell, size) in enumerate(zip(row, sizes, strict=False))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _show(value: Any) -> str:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, bool | int | str) or value is None:
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        parts = [_show(x) for x in value[:6]]
+        return " ".join(parts) + (f" … ({len(value)})" if len(value) > 6 else "")
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_show(part)}" for key, part in value.items())
+    return str(value)
+
+
+def words(prior: Any) -> str:
+    """A distribution as it is written.
+
+    >>> words(dist.Normal(0.0, 2.0))
+    'Normal(0, 2)'
+    """
+    names = python.signature(type(prior).__init__).parameters
+    values = [getattr(prior, x) for x in names if x not in ("self", "validate_args")]
+    return f"{type(prior).__name__}({', '.join(f'{float(v):g}' for v in values)})"

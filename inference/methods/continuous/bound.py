@@ -24,20 +24,19 @@ from inference.methods.continuous.factor_em import (
 from inference.methods.continuous.factors import (
     FactorPosterior,
     FactorReader,
-    by_quadrature,
     chunk_of,
-    default_nodes,
     not_continuous,
     open_factors,
     remembered,
     width,
 )
 from inference.methods.continuous.regressions import Regressions, regressions_of
+from inference.methods.continuous.rules import by_quadrature, default_nodes
 from inference.numerics.acceleration import Visit
 from inference.reading.anatomy import Anatomy
-from inference.reading.local import Params
-from inference.rows.chunks import Arguments, Rows, map_over_chunks, sum_over_chunks
+from inference.rows.chunks import Rows, map_over_chunks, sum_over_chunks
 from inference.running.algorithm import Algorithm
+from inference.types import Arguments, Params
 
 MOST_REMEMBERED = 1 << 16
 """Rows whose posteriors are kept between steps by default."""

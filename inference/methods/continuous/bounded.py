@@ -20,15 +20,14 @@ from jax import Array, random
 from numpyro import handlers
 
 from inference.methods.continuous.factors import FactorReader
-from inference.methods.discrete.candidates import Expectation
 from inference.methods.m_step import gradient_step
+from inference.methods.shared import Expectation
 from inference.numerics.compiling import once
 from inference.numerics.gaussian import invert, root
 from inference.reading.anatomy import Anatomy, ProgramError, inspect, run_abstractly
 from inference.reading.bounds import unmasked
 from inference.reading.handlers import quadratic_bound, states
 from inference.reading.local import (
-    Params,
     Structure,
     hessians,
     linear_part,
@@ -36,7 +35,8 @@ from inference.reading.local import (
     prior_draw,
     row_function,
 )
-from inference.rows.chunks import Arguments, Rows
+from inference.rows.chunks import Rows
+from inference.types import Arguments, Params
 
 
 class Bounded(NamedTuple):

@@ -15,8 +15,8 @@ from inference.methods.continuous.levels import first, log_sum, softmax
 from inference.methods.continuous.regressions import Regressions, Responses, Sums
 from inference.numerics.gaussian import invert, with_one
 from inference.reading.bounds import curvature
-from inference.reading.local import Params
 from inference.rows.chunks import over_rows
+from inference.types import Params
 
 
 def bound_at_bias(

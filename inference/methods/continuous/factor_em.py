@@ -15,9 +15,10 @@ from inference.methods.continuous.factors import FactorReader
 from inference.methods.continuous.regressions import Regressions
 from inference.methods.m_step import transforms
 from inference.numerics.acceleration import Trail, Visit, begin, chart, plain, step
-from inference.reading.local import Params, log_prior, prior_draw
-from inference.rows.chunks import Arguments, Rows, compiled, sum_over_chunks
+from inference.reading.local import log_prior, prior_draw
+from inference.rows.chunks import Rows, compiled, sum_over_chunks
 from inference.rows.disk import pieces
+from inference.types import Arguments, Params
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
 
 HISTORY = 8  # past steps that the acceleration looks at

@@ -11,29 +11,19 @@ dimensions; prior draws make it the Monte-Carlo estimate, in any.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import Array, lax, random
-from jax.scipy.special import logsumexp, ndtri
+from jax import Array
 
-from inference.numerics.gaussian import invert, log_normal, root
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.local import (
-    Params,
-    Structure,
-    hessians,
-    linear_part,
-    log_joint,
-    row_function,
-)
+from inference.reading.arguments import rows_of
+from inference.reading.local import Structure, log_joint
 from inference.reading.reader import check_data
-from inference.rows.chunks import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
+from inference.rows.chunks import Rows, chunk_limit, compiled
+from inference.types import Arguments, Params
 
 CHUNK_FLOATS = {"cpu": 1 << 21}
 """8 MiB in float32: fits a cache, whatever the number of rows. Elsewhere 128 MiB: small chunks
@@ -110,126 +100,6 @@ def open_factors(
     return FactorReader(model, anatomy), rows_of(anatomy, args, kwargs)
 
 
-class Rule(NamedTuple):
-    """Points z (S, Q), and log weights (S,) that turn a sum over them into ∫ dz."""
-
-    points: Array
-    log_weights: Array
-
-
-def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
-    """The product rule: exact for polynomials of degree 2·num_nodes − 1 times N(0, I).
-
-    >>> rule = gauss_hermite(2, 5)
-    >>> mass = jnp.exp(rule.log_weights + log_normal(rule.points))
-    >>> rule.points.shape, round(float(mass.sum()), 5)
-    ((25, 2), 1.0)
-    """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
-    grid = np.array(list(itertools.product(nodes, repeat=num_factors)))
-    log_mass = np.log(weights / math.sqrt(2.0 * math.pi))
-    mass = np.array([sum(row) for row in itertools.product(log_mass, repeat=num_factors)])
-    density = -0.5 * (grid**2).sum(-1) - 0.5 * num_factors * math.log(2.0 * math.pi)
-    return Rule(jnp.asarray(grid, float), jnp.asarray(mass - density, float))
-
-
-def prior_points(key: Array, num_draws: int, num_factors: int, quasi: bool) -> Rule:
-    """Draws from N(0, I); `quasi`: a Halton sequence, shifted at random (Cranley & Patterson 1976).
-
-    >>> points = prior_points(random.key(0), 500, 2, quasi=True).points
-    >>> bool(jnp.abs(points.mean(0)).max() < 0.02)
-    True
-    """
-    if quasi:
-        uniform = jnp.asarray(halton(num_draws, num_factors), float)
-        shifted = (uniform + random.uniform(key, (num_factors,))) % 1.0
-        points = ndtri(jnp.clip(shifted, 1e-6, 1.0 - 1e-6))
-    else:
-        points = random.normal(key, (num_draws, num_factors))
-    return Rule(points, -log_normal(points) - math.log(num_draws))
-
-
-def halton(num_points: int, num_factors: int) -> np.ndarray:
-    """The first points of Halton's sequence, the origin left out, (num_points, num_factors)."""
-    primes = [p for p in range(2, 200) if all(p % d for d in range(2, p))]
-    if num_factors > len(primes):
-        raise ValueError(f"quasi-random draws go up to {len(primes)} factors, found {num_factors}")
-    out = np.zeros((num_points, num_factors))
-    for q, base in enumerate(primes[:num_factors]):
-        index, digit = np.arange(1, num_points + 1), 1.0
-        while index.any():
-            digit /= base
-            out[:, q] += digit * (index % base)
-            index = index // base
-    return out
-
-
-def climb(
-    reader: FactorReader, params: Params, arguments: Arguments, start: Array, num_steps: int
-) -> Array:
-    """Newton steps towards each datum's mode, (n, Q); a step that would lead down is shortened."""
-    function = row_function(reader.model, reader.anatomy, params, arguments)
-
-    def step(place: Array, _: None) -> tuple[Array, None]:
-        value, slope = linear_part(function, place)
-        covariance = invert(_precision(function, place))[0]
-        move = jnp.einsum("nqr,nr->nq", covariance, slope)
-        best, top = place, value
-        for share in (0.2, 1.0):
-            there = function(place + share * move)
-            better = there > top
-            best = jnp.where(better[:, None], place + share * move, best)
-            top = jnp.where(better, there, top)
-        return best, None
-
-    return lax.scan(step, start, None, length=num_steps)[0]
-
-
-def _precision(function: Callable[[Array], Array], place: Array) -> Array:
-    """Minus the Hessian; where that is no precision (the program is not concave there), I."""
-    found = -hessians(function, place)
-    found = 0.5 * (found + jnp.swapaxes(found, -1, -2))
-    _, log_det = invert(found)
-    sound = jnp.isfinite(log_det) & (jnp.diagonal(found, axis1=-2, axis2=-1) > 0).all(-1)
-    return jnp.where(sound[:, None, None], found, jnp.eye(place.shape[-1]))
-
-
-def about_modes(
-    reader: FactorReader, params: Params, arguments: Arguments, modes: Array, rule: Rule
-) -> Rule:
-    """The rule moved to each datum's mode and scaled by the curvature there: points (S, n, Q).
-
-    All data share the points of the rule, (S, Q), or each has its own, (S, n, Q).
-    """
-    function = row_function(reader.model, reader.anatomy, params, arguments)
-    covariance, log_det = invert(_precision(function, modes))
-    shared = rule.points.ndim == 2
-    points = jnp.einsum("nqr,sr->snq" if shared else "nqr,snr->snq", root(covariance), rule.points)
-    weights = rule.log_weights[:, None] if shared else rule.log_weights
-    return Rule(modes + points, weights - 0.5 * log_det)
-
-
-def weigh(
-    reader: FactorReader, params: Params, arguments: Arguments, rule: Rule
-) -> tuple[Array, Array]:
-    """Log evidence (n,) and the posterior's weights on the points (S, n)."""
-    points = rule.points if rule.points.ndim == 3 else rule.points[:, None]
-    weights = rule.log_weights if rule.log_weights.ndim == 2 else rule.log_weights[:, None]
-    table = reader.log_joint(params, points, arguments) + weights
-    evidence = logsumexp(table, axis=0)
-    return evidence, jnp.exp(table - evidence)
-
-
-def moments(points: Array, probability: Array) -> tuple[Array, Array]:
-    """Mean (n, Q) and covariance (n, Q, Q) of weighted points (S, n or 1, Q)."""
-    if points.ndim == 2:
-        points = points[:, None]
-    points = jnp.broadcast_to(points, (*probability.shape, points.shape[-1]))
-    mean = jnp.einsum("sn,snq->nq", probability, points)
-    away = points - mean
-    return mean, jnp.einsum("sn,snq,snr->nqr", probability, away, away)
-
-
 def chunk_of(wanted: int | None, floats: int, rows: Rows) -> int:
     """How many rows to read at a time, each taking `floats` numbers."""
     limit = CHUNK_FLOATS.get(jax.default_backend(), 1 << 25)
@@ -253,42 +123,3 @@ def remembered(cache: dict, name: str, function: Callable, rows: Rows, *inputs: 
     if key not in cache:
         cache[key] = compiled(function, rows)
     return cache[key](rows.leaves, *inputs)
-
-
-def by_quadrature(
-    reader: FactorReader,
-    rows: Rows,
-    params: Params,
-    num_nodes: int,
-    chunk_size: int | None = None,
-    num_steps: int = 15,
-) -> FactorPosterior:
-    """The posterior of every row by quadrature about its mode, found from nought."""
-    rule = gauss_hermite(reader.num_factors, num_nodes)
-    size = chunk_of(chunk_size, len(rule.points) * width(rows), rows)
-
-    def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
-        del extra, start
-        local = reader.at(size)
-        modes = climb(local, params, arguments, jnp.zeros((size, reader.num_factors)), num_steps)
-        moved = about_modes(local, params, arguments, modes, rule)
-        evidence, probability = weigh(local, params, arguments, moved)
-        mean, covariance = moments(moved.points, probability)
-        effective = 1.0 / jnp.sum(probability**2, 0)
-        return FactorPosterior(mean, covariance, evidence, jnp.zeros_like(evidence), effective)
-
-    return map_over_chunks(summarise, rows, size, None)
-
-
-def default_nodes(num_factors: int) -> int:
-    """Nodes a dimension, for an error of about 1e-4 nats a row also where weights are large.
-
-    On copies of three patterns, whose weights grow to 7, 9, 15 and 21 nodes in each of two
-    dimensions are off by 0.008, 0.002 and 0.0001; where weights are below 3, 9 are enough.
-    """
-    if num_factors > 3:
-        raise ProgramError(
-            f"quadrature over {num_factors} dimensions takes too many points: it is for up to 3; "
-            "use BoundEM, or MonteCarloEM"
-        )
-    return {1: 41, 2: 21, 3: 11}[num_factors]

@@ -23,16 +23,10 @@ from inference.methods.continuous.factor_em import (
 from inference.methods.continuous.factors import (
     FactorPosterior,
     FactorReader,
-    Rule,
-    by_quadrature,
     chunk_of,
-    default_nodes,
-    moments,
     not_continuous,
     open_factors,
-    prior_points,
     remembered,
-    weigh,
     width,
 )
 from inference.methods.continuous.point_regressions import (
@@ -41,14 +35,22 @@ from inference.methods.continuous.point_regressions import (
     shared_sums,
 )
 from inference.methods.continuous.regressions import Regressions, regressions_of
-from inference.methods.discrete.candidates import Expectation
+from inference.methods.continuous.rules import (
+    Rule,
+    by_quadrature,
+    default_nodes,
+    moments,
+    prior_points,
+    weigh,
+)
 from inference.methods.m_step import gradient_step
+from inference.methods.shared import Expectation
 from inference.numerics.acceleration import Visit
 from inference.numerics.gaussian import log_normal
 from inference.reading.anatomy import Anatomy
-from inference.reading.local import Params
-from inference.rows.chunks import Arguments, Rows, map_over_chunks, over_rows, sum_over_chunks
+from inference.rows.chunks import Rows, map_over_chunks, over_rows, sum_over_chunks
 from inference.running.algorithm import Algorithm
+from inference.types import Arguments, Params
 
 
 class MonteCarloEM(Algorithm):

@@ -13,8 +13,8 @@ from jax import Array
 from inference.methods.continuous.levels import first, log_sum
 from inference.methods.continuous.regressions import Regressions, Responses, Sums
 from inference.numerics.gaussian import with_one
-from inference.reading.local import Params
 from inference.rows.chunks import over_rows
+from inference.types import Params
 
 
 def point_sums(

@@ -23,28 +23,30 @@ from inference.methods.continuous.factor_em import (
 from inference.methods.continuous.factors import (
     FactorPosterior,
     FactorReader,
-    about_modes,
-    by_quadrature,
     chunk_of,
-    climb,
-    default_nodes,
-    gauss_hermite,
     not_continuous,
     open_factors,
     remembered,
-    weigh,
     width,
 )
 from inference.methods.continuous.point_regressions import point_log_likelihood, point_sums
 from inference.methods.continuous.regressions import regressions_of
-from inference.methods.discrete.candidates import Expectation
+from inference.methods.continuous.rules import (
+    about_modes,
+    by_quadrature,
+    climb,
+    default_nodes,
+    gauss_hermite,
+    weigh,
+)
 from inference.methods.m_step import gradient_step
+from inference.methods.shared import Expectation
 from inference.numerics.acceleration import Visit
 from inference.numerics.gaussian import log_normal
 from inference.reading.anatomy import Anatomy
-from inference.reading.local import Params
-from inference.rows.chunks import Arguments, Rows, map_over_chunks, sum_over_chunks
+from inference.rows.chunks import Rows, map_over_chunks, sum_over_chunks
 from inference.running.algorithm import Algorithm
+from inference.types import Arguments, Params
 
 STEPS_FROM_NOUGHT = 15
 """Newton steps to a mode that nothing is known of."""

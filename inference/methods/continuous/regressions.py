@@ -32,8 +32,7 @@ from jax import Array
 
 from inference.methods.continuous.levels import softmax, spread_out
 from inference.reading.bounds import curvature
-from inference.reading.local import Params
-from inference.rows.chunks import Arguments
+from inference.types import Arguments, Params
 from ppl_models import latent_trait, mixed_trait
 from ppl_models.mixed_trait import Kind, Layout
 

@@ -16,28 +16,15 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import logsumexp
 
+from inference.methods.shared import Expectation
 from inference.reading.anatomy import ProgramError
-from inference.reading.local import Params, Structure
+from inference.reading.local import Structure
 from inference.reading.reader import Form, Reader
 from inference.reading.states import AtMost
-from inference.rows.chunks import Arguments, over_rows
+from inference.rows.chunks import over_rows
+from inference.types import Arguments, Params
 
 Select = Callable[..., Array]
-
-
-class Expectation(NamedTuple):
-    """The posterior of a chunk, as an M-step wants it."""
-
-    evidence: Array  # (num_data,) log of the sum of p(y, s) over the states looked at
-    mean: Array  # (num_data, num_bits), ⟨s⟩
-    second: Callable[[Array], Array]  # weights (num_data,) -> Σ_n w_n ⟨s sᵀ⟩, (num_bits, num_bits)
-    weighted: Callable[[], tuple[Array, Array]]  # -> states (S, n or 1, bits), probabilities (S, n)
-    best: Callable[[], Array]  # -> the most probable state of each datum, (num_data, num_bits)
-    weight: Array | None = None  # (num_data,) how much is learned from each datum, if not all of it
-
-    def heavy(self, fresh: Array) -> Array:
-        """The weight of each row that is to be counted, `fresh` being 1 for those."""
-        return fresh if self.weight is None else self.weight * fresh
 
 
 class Candidates(NamedTuple):

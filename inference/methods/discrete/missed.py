@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from jax import Array, random
 from jax.scipy.special import logsumexp
 
-from inference.methods.discrete.candidates import Expectation
-from inference.reading.local import Params
+from inference.methods.shared import Expectation
 from inference.reading.reader import Reader
-from inference.rows.chunks import Arguments
+from inference.types import Arguments, Params
 
 
 def missed_mass(

@@ -18,11 +18,10 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
 
-from inference.methods.discrete.candidates import Expectation
+from inference.methods.shared import Expectation
 from inference.reading.anatomy import ProgramError
-from inference.reading.local import Params
 from inference.reading.reader import Reader
-from inference.rows.chunks import Arguments
+from inference.types import Arguments, Params
 
 
 class Persistent(NamedTuple):

@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from inference.methods.discrete.em import EM, EMState, Posterior
+from inference.methods.discrete.em import EM, EMState
 from inference.methods.discrete.updates import MixtureUpdate
+from inference.methods.shared import Posterior
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
 from inference.reading.arguments import check_data
-from inference.reading.local import Params, Structure
+from inference.reading.local import Structure
 from inference.running.algorithm import Algorithm
+from inference.types import Params
 
 
 class SplittingState(NamedTuple):

@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.methods.discrete.em import EM, Posterior, start_params
+from inference.methods.discrete.em import EM
 from inference.methods.discrete.updates import ClosedForm, closed_form
+from inference.methods.shared import Posterior, start_params
 from inference.reading.anatomy import Anatomy, ProgramError
-from inference.reading.local import Params
 from inference.reading.reader import Reader, open_program
 from inference.reading.states import AllStates, StateSet
 from inference.rows.chunks import Rows
 from inference.running.algorithm import Algorithm
+from inference.types import Params
 
 
 class StepwiseState(NamedTuple):

@@ -6,13 +6,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from inference.methods.discrete.candidates import Expectation
+from inference.methods.shared import Expectation
 from inference.reading.anatomy import Anatomy
 from inference.reading.handlers import table_of
-from inference.reading.local import Params
 from inference.reading.reader import Reader
 from inference.reading.states import StateSet
-from inference.rows.chunks import Arguments, over_rows
+from inference.rows.chunks import over_rows
+from inference.types import Arguments, Params
 
 
 class Table:

@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.methods.discrete.candidates import Candidates, Expectation, Select
-from inference.methods.discrete.em import EMState, Posterior, chunk_rows, start_params
+from inference.methods.discrete.candidates import Candidates, Select
+from inference.methods.discrete.cut import Cut, _as_good
+from inference.methods.discrete.em import EMState
 from inference.methods.discrete.missed import missed_mass
 from inference.methods.discrete.persistent import Persistent
 from inference.methods.discrete.ranks import Count, kth_smallest
 from inference.methods.discrete.updates import ClosedForm, closed_form, truncation
 from inference.methods.m_step import gradient_runs, gradient_step
+from inference.methods.shared import Expectation, Posterior, chunk_rows, start_params
 from inference.reading.anatomy import Anatomy, ProgramError
-from inference.reading.local import Params, Structure, log_prior
+from inference.reading.local import Structure, log_prior
 from inference.reading.reader import Reader, open_program
 from inference.rows.chunks import Numbers, Rows, compiled, map_over_chunks, sum_over_chunks
 from inference.rows.draws import row_keys
 from inference.running.algorithm import Algorithm
-
-
-class Cut(NamedTuple):
-    """Learn from the data that the truncation explains well (Henniges et al. 2010, §2).
-
-    All data up to step `begin`, then linearly fewer, from step `end` on only the N·A(π) of highest
-    evidence, as many as are expected to have at most `max_active` causes.
-
-    >>> from ppl_models import binary_sparse_coding
-    >>> em = TruncatedEM(binary_sparse_coding, max_active=2, num_candidates=3, cut=Cut(2, 4))
-    >>> em.cut
-    Cut(begin=2, end=4, sparsity='sparsity')
-    """
-
-    begin: int = 20
-    end: int = 40
-    sparsity: str = "sparsity"  # the site that holds π
-
-    def num_kept(self, step: Array, num_data: int, mass: Array) -> Array:
-        """How many of the data to learn from: the size of the set M, from all to N·A(π)."""
-        progress = jnp.clip((step - self.begin) / max(1, self.end - self.begin), 0.0, 1.0)
-        count = jnp.ceil(num_data * (1.0 - progress * (1.0 - mass))).astype(int)
-        return jnp.clip(count, 1, num_data)
+from inference.types import Params
 
 
 class TruncatedEM(Algorithm):
@@ -314,8 +294,3 @@ class TruncatedEM(Algorithm):
             raise ProgramError(f"the latents {many} are not binary: use EM")
         self.sets.check(reader.anatomy.num_bits)
         return reader, rows
-
-
-def _as_good(evidence: Array, least: Array) -> Array:
-    """1 for the data to learn from, 0 for the others; `least` is in float32."""
-    return (evidence.astype(least.dtype) >= least).astype(evidence.dtype)

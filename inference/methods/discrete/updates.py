@@ -18,9 +18,9 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import gammaln, logsumexp
 
-from inference.methods.discrete.candidates import Expectation
-from inference.reading.local import Params
-from inference.rows.chunks import Arguments, over_rows
+from inference.methods.shared import Expectation
+from inference.rows.chunks import over_rows
+from inference.types import Arguments, Params
 from ppl_models import bernoulli_mixture, binary_sparse_coding, real_combination_machine
 
 

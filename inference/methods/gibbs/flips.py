@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.nn import sigmoid
 from numpyro import handlers
-from numpyro.primitives import Messenger
 
 from inference.methods.gibbs.noisy_or import (
     FEW_ROWS,
@@ -30,28 +29,15 @@ from inference.methods.gibbs.noisy_or import (
 )
 from inference.methods.gibbs.noisy_or_steps import sweep
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.local import Params, log_joint
-from inference.rows.chunks import Arguments
+from inference.reading.handlers import tempered
+from inference.reading.local import log_joint
+from inference.types import Arguments, Params
 
 Sweep = Callable[[Array, Array, Array | float], tuple[Array, Array]]
 """(key, bits (num_data, num_bits), power) -> new bits, the largest flip probability of each row."""
 
 Score = Callable[[Array, Array | float], Array]
 """(bits (num_data, num_bits), power) -> log p(s) + power · log p(y | s), (num_data,)."""
-
-
-# `tempered` raises the likelihood to a power. The scale of a site is what its log probability is
-# multiplied with, so that nothing else has to change.
-class tempered(Messenger):  # noqa: N801
-    """Raise the likelihood of the named observed sites to a power: 0 is the prior."""
-
-    def __init__(self, fn: Callable, sites: tuple[str, ...], power: Array | float):
-        self.sites, self.power = sites, power
-        super().__init__(fn)
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["name"] in self.sites:
-            msg["scale"] = self.power * (1.0 if msg["scale"] is None else msg["scale"])
 
 
 class BitProgram(NamedTuple):

@@ -26,10 +26,12 @@ from inference.methods.gibbs.layers import (
 )
 from inference.methods.gibbs.noisy_or import Network, Seen, read_network, read_seen
 from inference.reading.anatomy import Anatomy
-from inference.reading.local import Params, prior_draw
+from inference.reading.arguments import rows_of
+from inference.reading.local import prior_draw
 from inference.reading.reader import check_data, check_support
-from inference.rows.chunks import Arguments, Rows, chunk_limit, compiled, map_over_chunks, rows_of
+from inference.rows.chunks import Rows, chunk_limit, compiled, map_over_chunks
 from inference.running.algorithm import Algorithm
+from inference.types import Arguments, Params
 
 FILE_ROWS = 1 << 12
 """Rows of a file whose posteriors are sampled together."""

@@ -12,9 +12,10 @@ from inference.methods.gibbs.gibbs_em import GibbsEM
 from inference.methods.gibbs.layers import Block, Blocks, Layered, Phase, run_epoch, settle_block
 from inference.methods.gibbs.noisy_or import Network
 from inference.reading.anatomy import Anatomy
-from inference.reading.local import Params
-from inference.rows.chunks import compiled, rows_of
+from inference.reading.arguments import rows_of
+from inference.rows.chunks import compiled
 from inference.running.algorithm import Algorithm
+from inference.types import Params
 
 
 class SearchState(NamedTuple):

@@ -14,8 +14,9 @@ from numpyro.util import identity, is_prng_key
 
 from inference.methods.gibbs.flips import BitProgram, Rules, Settled, open_bits, settle
 from inference.reading.anatomy import Anatomy, ProgramError
-from inference.reading.local import Params
-from inference.rows.chunks import Arguments, Rows, compiled, rows_of
+from inference.reading.arguments import rows_of
+from inference.rows.chunks import Rows, compiled
+from inference.types import Arguments, Params
 
 
 class BinaryGibbsState(NamedTuple):

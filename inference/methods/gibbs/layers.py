@@ -27,9 +27,9 @@ from inference.methods.gibbs.noisy_or import (
 )
 from inference.methods.gibbs.noisy_or_steps import reestimate, sum_shares, sweep
 from inference.reading.anatomy import ProgramError
-from inference.reading.local import Params
 from inference.reading.states import AllStates
-from inference.rows.chunks import Arguments, Rows
+from inference.rows.chunks import Rows
+from inference.types import Arguments, Params
 
 MAX_SUMMED = 8
 """Units of a layer whose states are all summed when members are compared."""

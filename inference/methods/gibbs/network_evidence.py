@@ -32,8 +32,9 @@ from inference.methods.gibbs.noisy_or import (
 )
 from inference.numerics.annealed import LogMean, anneal, log_mean
 from inference.reading.anatomy import ProgramError
-from inference.reading.local import Params
-from inference.rows.chunks import Arguments, map_over_chunks, rows_of
+from inference.reading.arguments import rows_of
+from inference.rows.chunks import map_over_chunks
+from inference.types import Arguments, Params
 from ppl_models.distributions import NoisyOr
 
 MAX_UNITS = 20

@@ -27,9 +27,9 @@ from numpyro.distributions.distribution import validation_enabled
 
 from inference.reading.anatomy import Anatomy, ProgramError
 from inference.reading.handlers import states
-from inference.reading.local import Params, anywhere, log_joint, stand_in
-from inference.rows.chunks import Arguments
+from inference.reading.local import anywhere, log_joint, stand_in
 from inference.rows.disk import OnDisk
+from inference.types import Arguments, Params
 from ppl_models.distributions import NoisyOr
 
 Edge = tuple[str, str]
@@ -328,3 +328,9 @@ def _stand_in(leaf: Any) -> np.ndarray:
     if jnp.issubdtype(leaf.dtype, jnp.floating):
         return generator.uniform(0.1, 0.9, leaf.shape).astype(leaf.dtype)
     return generator.integers(0, 2, leaf.shape).astype(leaf.dtype)
+
+
+def strengths(weights: Array) -> Array:
+    """f = 1 − exp(−w): how often a cause alone turns its effect on; what is negligible is 0."""
+    found = -jnp.expm1(-jnp.asarray(weights))
+    return jnp.where(found > 1e-3, found, 0.0)

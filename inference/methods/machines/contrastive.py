@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from inference.methods.discrete.em import EM, Posterior
+from inference.methods.discrete.em import EM
 from inference.methods.machines.ascent import (
     Climb,
     first_state,
@@ -20,11 +20,13 @@ from inference.methods.machines.ascent import (
     without_normalizer,
 )
 from inference.methods.machines.partition import Causes, causes_of, normalizer
+from inference.methods.shared import Posterior
 from inference.reading.anatomy import Anatomy, ProgramError
 from inference.reading.linear import linear_form, sum_softplus
-from inference.reading.local import Params, Structure
-from inference.rows.chunks import Arguments, Numbers
+from inference.reading.local import Structure
+from inference.rows.chunks import Numbers
 from inference.running.algorithm import Algorithm
+from inference.types import Arguments, Params
 
 
 class ContrastiveState(NamedTuple):

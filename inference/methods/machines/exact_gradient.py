@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.methods.discrete.em import EM, Posterior
+from inference.methods.discrete.em import EM
 from inference.methods.machines.ascent import (
     Climb,
     first_state,
@@ -20,9 +20,11 @@ from inference.methods.machines.ascent import (
     without_normalizer,
 )
 from inference.methods.machines.partition import Causes, normalizer, truncated
+from inference.methods.shared import Posterior
 from inference.reading.anatomy import Anatomy, ProgramError
-from inference.reading.local import Params, Structure
+from inference.reading.local import Structure
 from inference.running.algorithm import Algorithm
+from inference.types import Params
 
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 LARGEST = 2.0

@@ -31,8 +31,8 @@ from numpyro.primitives import Messenger
 from inference.numerics.annealed import LogMean, anneal, log_mean
 from inference.reading.anatomy import ProgramError
 from inference.reading.bounds import map_base
-from inference.reading.local import Params
 from inference.reading.states import AtMost
+from inference.types import Params
 from ppl_models.distributions import CombinationCauses, RealCombinationCauses
 from ppl_models.state_sums import log_partial_sum
 

@@ -11,24 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.methods.discrete.em import CHUNK_FLOATS, Posterior
 from inference.methods.discrete.updates import OneUnitUpdate
 from inference.methods.machines.ascent import linear_posterior, open_climb, without_normalizer
+from inference.methods.shared import CHUNK_FLOATS, Posterior
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.local import Params
+from inference.reading.arguments import rows_of
 from inference.reading.reader import check_data, check_support
-from inference.rows.chunks import (
-    Arguments,
-    Numbers,
-    Rows,
-    chunk_limit,
-    over_rows,
-    rows_of,
-    sum_over_chunks,
-    take_rows,
-)
+from inference.rows.chunks import Numbers, Rows, chunk_limit, over_rows, sum_over_chunks, take_rows
 from inference.rows.draws import row_uniforms
 from inference.running.algorithm import Algorithm
+from inference.types import Arguments, Params
 
 
 class PursuitState(NamedTuple):

@@ -28,7 +28,7 @@ import numpy as np
 from jax import Array, random
 
 from inference.methods.continuous.factors import FactorPosterior
-from inference.reading.local import Params
+from inference.types import Params
 
 # A line through the origin is moved off it by this much: then the origin lies in one cell.
 NUDGE = 1e-9

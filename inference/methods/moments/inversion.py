@@ -34,10 +34,10 @@ from inference.methods.moments.spectrum import (
     spectrum,
 )
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.local import Params
 from inference.reading.reader import check_data
 from inference.rows.disk import pieces
 from inference.running.algorithm import Algorithm
+from inference.types import Params
 
 
 class MomentState(NamedTuple):

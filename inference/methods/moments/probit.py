@@ -13,17 +13,15 @@ from jax.typing import ArrayLike
 from inference.methods.continuous.factors import (
     FactorPosterior,
     FactorReader,
-    Rule,
-    about_modes,
     chunk_of,
-    climb,
     open_factors,
-    weigh,
     width,
 )
+from inference.methods.continuous.rules import Rule, about_modes, climb, weigh
 from inference.numerics.gaussian import log_normal
-from inference.reading.local import Params, hessians, row_function
-from inference.rows.chunks import Arguments, Rows, compiled, map_over_chunks
+from inference.reading.local import hessians, row_function
+from inference.rows.chunks import Rows, compiled, map_over_chunks
+from inference.types import Arguments, Params
 from ppl_models import clipped_gaussian
 
 # The log joint is concave, so Newton's steps arrive: for digits and 16 factors after about 10.

@@ -16,9 +16,8 @@ import jax
 import numpy as np
 from jax import Array, random
 
-from inference.baselines.samplers import no_discrete_gibbs
+from inference.baselines.samplers import no_binary_gibbs, no_discrete_gibbs
 from inference.reading.anatomy import Anatomy, inspect
-from inference.reading.local import Params
 from inference.studies.calibration.coverage import coverage, no_coverage
 from inference.studies.calibration.invariants import scalars
 from inference.studies.calibration.many import (
@@ -27,10 +26,10 @@ from inference.studies.calibration.many import (
     many_discrete_gibbs,
     many_nuts,
     many_svi,
-    no_binary_gibbs,
 )
 from inference.studies.calibration.trials import Trials
 from inference.studies.calibration.uniformity import LEVEL, p_value, ranks, shape, together
+from inference.types import Params
 from ppl_models.data import InputError
 
 NUM_DRAWS = 99

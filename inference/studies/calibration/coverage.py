@@ -20,7 +20,7 @@ from jax import Array, lax, random
 from inference.evaluation.standard_errors import many_standard_errors
 from inference.methods.continuous.factor_em import canonical, rotates
 from inference.methods.continuous.quadrature import QuadratureEM
-from inference.reading.local import Params
+from inference.types import Params
 
 LEVELS = (0.5, 0.9, 0.95)
 NUM_STEPS = 60

@@ -17,8 +17,9 @@ from jax import Array, lax
 from inference.evaluation.evidence import likelihood
 from inference.evaluation.symmetry import Exchange, Rotation, symmetries
 from inference.reading.anatomy import inspect
-from inference.reading.local import Params, log_prior
-from inference.rows.chunks import rows_of
+from inference.reading.arguments import rows_of
+from inference.reading.local import log_prior
+from inference.types import Params
 
 QUADRATURE_NODES = 11
 """Nodes a dimension for factors integrated out: enough where weights are below 3."""

@@ -11,31 +11,25 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpyro.infer
 import optax
 from jax import Array, lax, random
 from numpyro.infer import NUTS, SVI, Trace_ELBO
 from numpyro.infer.mcmc import MCMCKernel
 
-from inference.baselines.samplers import discrete_gibbs_kernel, no_discrete_gibbs
+from inference.baselines.samplers import (
+    binary_gibbs_kernel,
+    discrete_gibbs_kernel,
+    no_binary_gibbs,
+    no_discrete_gibbs,
+)
 from inference.baselines.starts import differentiable, good_start
 from inference.baselines.variational import GUIDES, STEP_SIZES
-from inference.methods.gibbs.kernel import BinaryGibbs
 from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.local import Params
+from inference.types import Params
 
 MAX_TREE_DEPTH = 5
 """All data sets wait for the one whose trajectory is longest: NUTS may take 2⁵ − 1 steps a draw.
 Wherever a trajectory is cut off, the posterior stays invariant; only the draws may be nearer."""
-
-
-SWEEPS = 3
-"""Through the bits for each move of the parameters: a sweep is cheap beside it."""
-RESTARTS = 8
-"""Starts of a row's bits, the best of which begins. From bits of the prior, parameters were dragged
-off the place that was climbed to: `latentbits calibrate binary_sparse_coding --trials 200 --seed 1`
-had p = 0.003, and the truth one of the two highest ranks in 15 trials, where 4 are due; four times
-the warm-up changed nothing. So it is 6, as with NUTS."""
 
 
 class ManyDraws(NamedTuple):
@@ -77,21 +71,6 @@ def many_binary_gibbs(
 
     steps = num_warmup, num_samples
     return _in_turn(model, no_binary_gibbs, kernel, rng_key, data, steps, kwargs)
-
-
-def binary_gibbs_kernel(model: Callable, anatomy: Anatomy, others: MCMCKernel) -> MCMCKernel:
-    """`BinaryGibbs` for the bits, which begin where the parameters put them, `others` in turn."""
-    bits = BinaryGibbs(model, sweeps=SWEEPS, restarts=RESTARTS)
-    return numpyro.infer.Gibbs([(bits, list(anatomy.names)), (others, None)])
-
-
-def no_binary_gibbs(anatomy: Anatomy) -> str | None:
-    """Why `many_binary_gibbs` does not apply, or None."""
-    if not anatomy.binary:
-        return "it samples binary latents"
-    if not hasattr(numpyro.infer, "Gibbs"):
-        return "NumPyro has Gibbs from 0.22 on: this one is older"
-    return None
 
 
 def many_discrete_gibbs(

@@ -12,8 +12,9 @@ import numpyro.distributions as dist
 from jax import Array, random
 from numpyro import handlers
 
-from inference.commands.options import blame, find_program
-from inference.reading.local import Params
+from inference.studies.catalogue import blame, find_program
+from inference.studies.output import words
+from inference.types import Params
 from ppl_models.data import InputError
 
 
@@ -119,17 +120,6 @@ def simulate(name: str, setting: Setting, num_trials: int, rng_key: Array) -> Tr
         sites = jax.jit(jax.vmap(draw))(random.split(rng_key, num_trials))
     data = sites.pop("observed")
     return Trials(name, model, setting.sizes, sites, data, setting)
-
-
-def words(prior: Any) -> str:
-    """A distribution as it is written.
-
-    >>> words(dist.Normal(0.0, 2.0))
-    'Normal(0, 2)'
-    """
-    names = python.signature(type(prior).__init__).parameters
-    values = [getattr(prior, x) for x in names if x not in ("self", "validate_args")]
-    return f"{type(prior).__name__}({', '.join(f'{float(v):g}' for v in values)})"
 
 
 def describe(model: Callable, setting: Setting) -> dict[str, str]:

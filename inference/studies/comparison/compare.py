@@ -17,13 +17,13 @@ from inference.evaluation.evidence import likelihood
 from inference.evaluation.prediction import ask
 from inference.evaluation.symmetry import align
 from inference.reading.anatomy import ProgramError, inspect
-from inference.rows.chunks import Arguments
-from inference.studies.calibration.trials import words
 from inference.studies.comparison.contenders import QUICK, Contender, Limits, chosen, contenders
 from inference.studies.comparison.judge import Field, Judged, judge
 from inference.studies.comparison.reference import Reference, long_chain, of_the_run, refer
 from inference.studies.comparison.side_by_side import Task, as_done, portable, shared
 from inference.studies.comparison.verdict import headline, settle, verdict
+from inference.studies.output import words
+from inference.types import Arguments
 
 BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
 """Distributions of a bit."""

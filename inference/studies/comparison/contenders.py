@@ -13,18 +13,24 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from inference.baselines.samplers import Draws, discrete_gibbs, nuts, sample
+from inference.baselines.samplers import (
+    Draws,
+    binary_gibbs_kernel,
+    discrete_gibbs,
+    no_binary_gibbs,
+    nuts,
+    sample,
+)
 from inference.baselines.starts import good_start
 from inference.baselines.variational import svi
 from inference.methods.gibbs.gibbs_em import GibbsEM
 from inference.methods.gibbs.gibbs_search import GibbsSearch
 from inference.numerics.compiling import once
 from inference.reading.anatomy import Anatomy, ProgramError
-from inference.rows.chunks import Arguments
 from inference.running.algorithm import Algorithm
 from inference.running.restarts import Restarts
-from inference.studies.calibration.many import binary_gibbs_kernel, no_binary_gibbs
 from inference.studies.catalogue import methods
+from inference.types import Arguments
 
 Kind = Literal["point", "sampler", "variational"]
 

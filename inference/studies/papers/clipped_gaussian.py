@@ -16,8 +16,8 @@ from inference.methods.moments.pairs import Pairs, count_pairs, invert_moments
 from inference.methods.moments.probit import Morph, modes, morph, reconstruct
 from inference.methods.moments.spectrum import nearest_correlation
 from inference.methods.moments.tetrachoric import correlation_of_cells
-from inference.reading.local import Params
 from inference.studies.papers.experiment import Experiment, Outcome
+from inference.types import Params
 from ppl_models import clipped_gaussian
 from ppl_models.data import (
     InputError,

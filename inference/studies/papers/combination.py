@@ -23,8 +23,8 @@ from jax import Array, lax, random
 from inference.evaluation.measures import Measure, measure
 from inference.methods.machines.exact_gradient import ExactGradient
 from inference.methods.machines.pursuit import ProjectionPursuit
-from inference.reading.local import Params
 from inference.studies.papers.experiment import Experiment, Outcome
+from inference.types import Params
 from ppl_models import combination_machine
 from ppl_models.data import InputError, combination_target
 

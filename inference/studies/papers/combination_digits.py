@@ -33,9 +33,9 @@ from inference.methods.machines.ascent import without_normalizer
 from inference.methods.machines.contrastive import ContrastiveDivergence
 from inference.methods.machines.partition import annealed, causes_of
 from inference.methods.machines.pursuit import ProjectionPursuit
-from inference.reading.local import Params
 from inference.running.algorithm import Algorithm
 from inference.studies.papers.experiment import Experiment, Outcome
+from inference.types import Params
 from ppl_models import bernoulli_mixture, bernoulli_product, combination_machine
 from ppl_models.data import InputError, digits, load_table
 

@@ -41,3 +41,20 @@ def experiments() -> dict[str, Experiment]:
         listed = importlib.import_module(f"{papers.__name__}.{module.name}")
         found.update({x.name: x for x in getattr(listed, "EXPERIMENTS", ())})
     return found
+
+
+def add_options(parser: argparse.ArgumentParser, experiment: Experiment) -> None:
+    """Its settings, as opposed to where its results are written."""
+    parser.add_argument("--seed", type=_seed, default=0, help="of all random numbers (default 0)")
+    parser.add_argument("--full", action="store_true", help="at the size of the paper")
+    experiment.options(parser)
+
+
+def _seed(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 2^32 - 1")
+    return value

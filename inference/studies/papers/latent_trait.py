@@ -14,12 +14,14 @@ import numpy as np
 from jax import Array
 
 from inference.methods.continuous.bound import BoundEM
-from inference.methods.continuous.factors import FactorPosterior, gauss_hermite
+from inference.methods.continuous.factors import FactorPosterior
 from inference.methods.continuous.monte_carlo import MonteCarloEM
 from inference.methods.continuous.quadrature import QuadratureEM
+from inference.methods.continuous.rules import gauss_hermite
 from inference.numerics.gaussian import invert, log_normal, root
-from inference.reading.local import Params, log_joint
+from inference.reading.local import log_joint
 from inference.studies.papers.experiment import Experiment, Outcome
+from inference.types import Params
 from ppl_models import latent_trait
 from ppl_models.data import InputError, digits, load_table, prototypes
 

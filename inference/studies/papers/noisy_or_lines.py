@@ -30,17 +30,10 @@ from jax import Array, random
 from jax.scipy.special import logsumexp
 
 from inference.methods.gibbs.network_evidence import layered_evidence
-from inference.methods.gibbs.noisy_or import Network, Seen, Wiring
-from inference.reading.local import Params
+from inference.methods.gibbs.noisy_or import Network, Seen, Wiring, strengths
 from inference.studies.papers.experiment import Experiment, Outcome
-from inference.studies.papers.noisy_or_trials import (
-    IMPROVED,
-    PAPER,
-    Recipe,
-    fit,
-    in_batches,
-    strengths,
-)
+from inference.studies.papers.noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches
+from inference.types import Params
 from ppl_models.data import InputError, lines
 from ppl_models.data.strokes import LINE_PATTERNS, stroke_masks
 

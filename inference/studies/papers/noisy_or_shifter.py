@@ -30,20 +30,13 @@ import numpy as np
 from jax import Array, random
 
 from inference.methods.gibbs.gibbs_em import GibbsEM
-from inference.methods.gibbs.noisy_or import Network, Seen, Wiring, network_log_joint
+from inference.methods.gibbs.noisy_or import Network, Seen, Wiring, network_log_joint, strengths
 from inference.methods.gibbs.noisy_or_steps import flip_probabilities
 from inference.numerics.compiling import once
-from inference.reading.local import Params
 from inference.reading.states import AllStates
 from inference.studies.papers.experiment import Experiment, Outcome
-from inference.studies.papers.noisy_or_trials import (
-    IMPROVED,
-    PAPER,
-    Recipe,
-    fit,
-    in_batches,
-    strengths,
-)
+from inference.studies.papers.noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches
+from inference.types import Params
 from ppl_models import noisy_or_network
 from ppl_models.data import InputError, shifter
 from ppl_models.data.strokes import Shifter

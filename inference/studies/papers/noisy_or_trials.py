@@ -13,7 +13,7 @@ from jax import Array, lax, random
 
 from inference.methods.gibbs.gibbs_em import GibbsEM
 from inference.methods.gibbs.gibbs_search import GibbsSearch
-from inference.reading.local import Params
+from inference.types import Params
 from ppl_models import noisy_or_network
 
 
@@ -85,9 +85,3 @@ def in_batches(
         parts.append(jax.device_get(compiled(padded[i : i + batch])))
     seconds["seconds_per_trial"] = (time.perf_counter() - began) / len(padded)
     return jax.tree.map(lambda *x: np.concatenate(x)[:trials], *parts), seconds
-
-
-def strengths(weights: Array) -> Array:
-    """f = 1 − exp(−w): how often a cause alone turns its effect on; what is negligible is 0."""
-    found = -jnp.expm1(-jnp.asarray(weights))
-    return jnp.where(found > 1e-3, found, 0.0)

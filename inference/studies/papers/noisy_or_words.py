@@ -21,9 +21,9 @@ from inference.methods.discrete.em import EM
 from inference.methods.gibbs.gibbs_em import GibbsEM
 from inference.methods.gibbs.gibbs_search import GibbsSearch
 from inference.methods.gibbs.network_evidence import MAX_UNITS, annealed_evidence, exact_evidence
-from inference.reading.local import Params
+from inference.methods.gibbs.noisy_or import strengths
 from inference.studies.papers.experiment import Experiment, Outcome
-from inference.studies.papers.noisy_or_trials import strengths
+from inference.types import Params
 from ppl_models import bernoulli_mixture, noisy_or_network
 from ppl_models.data import InputError, load_table
 

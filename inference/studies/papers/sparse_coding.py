@@ -13,11 +13,12 @@ import numpy as np
 from jax import Array, lax, random
 from numpy.typing import ArrayLike
 
+from inference.methods.discrete.cut import Cut
 from inference.methods.discrete.em import EM
-from inference.methods.discrete.truncated import Cut, TruncatedEM
+from inference.methods.discrete.truncated import TruncatedEM
 from inference.methods.discrete.updates import SparseCodingUpdate
-from inference.reading.local import Params
 from inference.studies.papers.experiment import Experiment, Outcome
+from inference.types import Params
 from ppl_models import binary_sparse_coding
 from ppl_models.data import InputError, bars
 

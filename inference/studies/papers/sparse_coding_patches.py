@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from inference.methods.discrete.truncated import Cut, TruncatedEM
-from inference.reading.local import Params
+from inference.methods.discrete.cut import Cut
+from inference.methods.discrete.truncated import TruncatedEM
 from inference.studies.papers.experiment import Experiment, Outcome
 from inference.studies.papers.gabor import GaborFit, fit_gabors
 from inference.studies.papers.sparse_coding import selection
+from inference.types import Params
 from ppl_models import binary_sparse_coding
 from ppl_models.data import InputError, patches
 

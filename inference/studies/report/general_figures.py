@@ -5,10 +5,8 @@ Here are those that every program has; `report_model_figures` has those of the p
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,52 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from inference.studies.comparison.compare import Comparison
+from inference.studies.report.ink import INK, MARKS, WIDTH, Picture, legend_below, ranked, styles
 
-INK = "#123456"
-"""Drawn in this colour, then replaced by the page's own."""
-WIDTH = 6.0
-"""Inches. On a phone the letters of such a figure still have ten pixels."""
-PAGE_COLOURS = {
-    "#000000": "currentColor",
-    "#ffffff": "var(--paper)",
-    "#737373": "var(--faint)",
-    "#0072b2": "var(--blue)",
-    "#d55e00": "var(--red)",
-    "#009e73": "var(--green)",
-}
-MARKS = "osD^vPX<>*h"
 MOST_PANELS = 6
 """Methods whose parameters are shown beside the truth."""
 LEAST = 1e-4
 """Nats a row: what is nearer to the best is drawn there, for a logarithm has no nought."""
-
-
-class Picture(NamedTuple):
-    """One figure, and its words for those who see it and those who do not."""
-
-    title: str
-    words: str
-    alt: str
-    figure: Figure
-    pale: bool = False  # black and white mean something: drawn on a pale ground, not in ink
-
-
-def figures(found: Comparison) -> list[tuple[str, str, str]]:
-    """Title, words and SVG of each figure."""
-    import matplotlib
-
-    from inference.studies.figures import house_style
-    from inference.studies.report.model_figures import model_pictures
-
-    matplotlib.use("Agg")
-    parts = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    ink: Any = {**dict.fromkeys(parts, INK), "svg.fonttype": "path"}
-    with house_style(), matplotlib.rc_context(ink):
-        pictures = [*general_pictures(found), *model_pictures(found)]
-        return [
-            (one.title, one.words, as_svg(one, f"f{number}-"))
-            for number, one in enumerate(pictures, start=1)
-        ]
 
 
 def general_pictures(found: Comparison) -> Iterator[Picture]:
@@ -110,27 +68,8 @@ def general_pictures(found: Comparison) -> Iterator[Picture]:
         )
 
 
-def ranked(found: Comparison) -> list[str]:
-    """Methods with a finite score, the best first."""
-    rows = {x: r for x, r in found.rows.items() if x in found.paths and "behind" in r}
-    return sorted(rows, key=lambda x: rows[x]["behind"])
-
-
 def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
-
-
-def styles(found: Comparison) -> dict[str, dict[str, Any]]:
-    """How each method is drawn, in every figure alike."""
-    colours = [INK if colour == "#000000" else colour for colour in PALETTE]
-    return {
-        name: {
-            "color": colours[i % len(colours)],
-            "marker": MARKS[i % len(MARKS)],
-            "linestyle": "-" if found.rows[name]["bespoke"] else (0, (4, 2)),
-        }
-        for i, name in enumerate(x for x in found.rows if x in found.paths)
-    }
 
 
 def draw_paths(found: Comparison) -> Figure:
@@ -257,38 +196,3 @@ def _any_far(found: Comparison, sites: list[str]) -> bool:
 
 def _same_shapes(params: dict, truth: dict, sites: list[str]) -> bool:
     return all(x in params and np.shape(params[x]) == np.shape(truth[x]) for x in sites)
-
-
-def legend_below(figure: Figure, names: list[str]) -> None:
-    """A legend that takes its own room: nothing is drawn over, nothing is cut off."""
-    columns = max(1, min(3, 58 // (max(map(len, names)) + 6)))
-    lines = -(-len(names) // columns)
-    figure.set_figheight(figure.get_figheight() + 0.25 * lines)
-    figure.legend(loc="outside lower center", ncols=columns, fontsize=11, markerscale=1.4)
-
-
-def as_svg(picture: Picture, prefix: str) -> str:
-    """A figure as inline SVG: transparent, with words for those who cannot see it.
-
-    :param prefix: of all names in it: two figures in one page must not share one.
-    """
-    from inference.studies.output import as_picture
-
-    figure = picture.figure
-    figure.patch.set_alpha(0.0)
-    if not picture.pale:
-        for axes in figure.axes:
-            axes.patch.set_alpha(0.0)
-    text = as_picture(figure, ".svg").decode()
-    text = text[text.index("<svg") :].replace(INK, "currentColor")
-    if not picture.pale:
-        # Lines and marks are lighter on a dark ground: the style of the page has both.
-        for drawn, shown in PAGE_COLOURS.items():
-            text = text.replace(drawn, shown)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)  # HTML knows what an SVG is
-    text = re.sub(r'\bid="', f'id="{prefix}', text)
-    text = re.sub(r'href="#', f'href="#{prefix}', text)
-    text = text.replace("url(#", f"url(#{prefix}")
-    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(picture.alt)}" ', 1)

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inference.studies.comparison.verdict import doubts
-from inference.studies.report.general_figures import (
-    INK,
-    WIDTH,
-    Picture,
-    legend_below,
-    ranked,
-    styles,
-)
+from inference.studies.report.ink import INK, WIDTH, Picture, legend_below, ranked, styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,8 +90,8 @@ def maps(found: Comparison) -> Iterator[Picture]:
 def draw_places(found: Comparison, name: str, places: Places) -> Figure:
     from matplotlib.figure import Figure
 
-    from inference.studies.map.figure import draw_lines, draw_map
-    from inference.studies.report.places import label_lines, predictors_of_bits
+    from inference.studies.map.figure import draw_lines, draw_map, label_lines
+    from inference.studies.report.places import predictors_of_bits
 
     figure = Figure(figsize=(WIDTH, 5.8))
     axes = figure.subplots()
@@ -243,7 +236,7 @@ def influences(found: Comparison) -> Iterator[Picture]:
 
 def layers(found: Comparison) -> Iterator[Picture]:
     """Lewicki & Sejnowski (1996), figure 2: what the units of each layer turn on."""
-    from inference.studies.papers.noisy_or_trials import strengths
+    from inference.methods.gibbs.noisy_or import strengths
 
     below: dict[str, np.ndarray] = {}
     number = 1

@@ -7,6 +7,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from inference.studies.comparison.verdict import CLOSE, RULES, doubts
+from inference.studies.report.general_figures import general_pictures
+from inference.studies.report.ink import INK, as_svg
 
 if TYPE_CHECKING:
     from inference.studies.comparison.compare import Comparison
@@ -61,7 +63,6 @@ NUMBER = re.compile(r"(?<![\w.])(?:-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?|-?inf\b|nan\b
 
 def render(found: Comparison) -> bytes:
     """The page."""
-    from inference.studies.report.general_figures import figures
 
     title = escape(f"{found.model}: bespoke against generic inference")
     made = figures(found)
@@ -267,3 +268,21 @@ PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
+
+
+def figures(found: Comparison) -> list[tuple[str, str, str]]:
+    """Title, words and SVG of each figure."""
+    import matplotlib
+
+    from inference.studies.figures import house_style
+    from inference.studies.report.model_figures import model_pictures
+
+    matplotlib.use("Agg")
+    parts = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    ink: Any = {**dict.fromkeys(parts, INK), "svg.fonttype": "path"}
+    with house_style(), matplotlib.rc_context(ink):
+        pictures = [*general_pictures(found), *model_pictures(found)]
+        return [
+            (one.title, one.words, as_svg(one, f"f{number}-"))
+            for number, one in enumerate(pictures, start=1)
+        ]

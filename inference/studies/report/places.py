@@ -8,21 +8,16 @@ small. `latentbits map` and the methods use adaptive quadrature instead, to whic
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import log_ndtr, logsumexp, softmax
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from inference.studies.comparison.compare import Comparison
 
 GRID = np.linspace(-5.0, 5.0, 101)
 """Of each factor, whose prior is a standard normal."""
-MOST_LABELS = 24
-FONT = 9.0
 
 
 class Places(NamedTuple):
@@ -112,34 +107,3 @@ def predictors_of_bits(found: Comparison) -> tuple[slice, list[str]]:
 
     layout = Layout.of(setting(found, "kinds", None))
     return layout.bits, [columns[i] for i in layout.binary] if columns else []
-
-
-def label_lines(axes: Axes, weights: np.ndarray, bias: np.ndarray, names: Sequence[str]) -> None:
-    """Names beside decision lines w·x + b = 0, none over another: one without room has none."""
-    if not 0 < len(names) <= MOST_LABELS:
-        return
-    reach = axes.get_xlim()[1]
-    # A letter in units of the axes, which are about 4.6 inches wide.
-    tall = 2 * reach * FONT * 1.25 / (4.6 * 72)
-    placed: list[tuple[float, float, float]] = []  # left, right, height of the middle
-    for name, w, b in zip(names, weights.T, bias, strict=True):
-        short = name if len(name) <= 14 else name[:13] + "…"
-        wide = tall * 0.55 * (len(short) + 1)
-        size = float(np.hypot(*w))
-        if size < 1e-9:
-            continue
-        near, along = -b * w / size**2, np.array([-w[1], w[0]]) / size
-        for step in np.linspace(1.4 * reach, -1.4 * reach, 57):
-            x, y = near + step * along
-            inside = abs(x) + wide / 2 < 0.99 * reach and abs(y) + tall / 2 < 0.99 * reach
-            apart = all(
-                x + wide / 2 < left or x - wide / 2 > right or abs(y - middle) > tall
-                for left, right, middle in placed
-            )
-            if inside and apart:
-                placed.append((x - wide / 2, x + wide / 2, y))
-                axes.annotate(
-                    short, (x, y), fontsize=FONT, ha="center", va="center", zorder=4,
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
-                )  # fmt: skip
-                break

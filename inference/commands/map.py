@@ -1,0 +1,177 @@
+"""`latentbits map`: the map of a table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from inference.studies.map.fit import Map, draw, fit_map
+from inference.studies.output import FIGURES, as_picture, check_output, write_whole
+from ppl_models.data import InputError
+
+if TYPE_CHECKING:
+    from inference.methods.continuous.factors import FactorPosterior
+    from ppl_models.data.mixed import MixedTable
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "map",
+        help="draw a table of any columns as a map",
+        description="Fit two factors to a table of real, binary and categorical columns, missing "
+        "cells among them, and draw where its rows lie (Tipping 1998).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", help="the table, one datum a row")
+    parser.add_argument(
+        "--kinds",
+        metavar="COLUMN=KIND",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=_kind,
+        help="real, binary, categorical or skip, where the guess is wrong",
+    )
+    parser.add_argument("--label", metavar="COLUMN", help="colour by this column, leave it out")
+    parser.add_argument("--lines", action="store_true", help="draw where P(bit | x) is 1/2")
+    parser.add_argument("--image", metavar="HxW", type=_size, help="the bits are an image: show it")
+    parser.add_argument(
+        "--at",
+        metavar="X,Y",
+        nargs="+",
+        action="extend",
+        type=_place,
+        help="places whose images are shown; by default four far apart",
+    )
+    # Half of the plane is negative: "-1,2" is a place, where argparse would see an option.
+    parser._negative_number_matcher = re.compile(r"-\.?\d")
+    parser.add_argument("--onto", metavar="FILE", help="place the rows on this saved map")
+    parser.add_argument("--out", metavar="FILE", default="map.svg", help="figure, .svg or .png")
+    parser.add_argument("--save", metavar="FILE", help="save the map, .npz, for --onto")
+    parser.add_argument("--places", metavar="FILE", help="write where each row lies, .csv")
+    parser.add_argument("--method", choices=("quadrature", "bound"), help="how it is fitted")
+    parser.add_argument("--steps", type=int, default=150, help="most steps of the fit")
+    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+    parser.add_argument("--packed", type=int, metavar="BITS", help="bits a row, if packed in bytes")
+
+
+def main(namespace: argparse.Namespace) -> int:
+    from ppl_models.data import load_mixed
+
+    # Before the work: after a long fit nobody wants to hear that a folder is missing.
+    out = check_output("--out", namespace.out, FIGURES)
+    save = check_output("--save", namespace.save, (".npz",)) if namespace.save else None
+    listed = check_output("--places", namespace.places, (".csv",)) if namespace.places else None
+    if namespace.steps < 1:
+        raise InputError(f"--steps {namespace.steps}: at least 1")
+    onto = Map.load(namespace.onto) if namespace.onto else None
+    levels = None if onto is None else _known(onto)
+    kinds = dict(namespace.kinds)
+    if onto is not None:
+        words = {"real": "real", "binary": "binary"}
+        given = zip(onto.columns, onto.kinds, strict=True)
+        kinds = {**{c: words.get(str(k), "categorical") for c, k in given}, **kinds}
+    table = load_mixed(
+        namespace.file, kinds=kinds, label=namespace.label, key=namespace.key,
+        packed=namespace.packed, levels=levels,
+    )  # fmt: skip
+    if namespace.image is not None:
+        bits = sum(kind == "binary" for kind in table.kinds)
+        if bits != namespace.image[0] * namespace.image[1]:
+            height, width = namespace.image
+            raise InputError(f"--image {height}x{width}: the table has {bits} binary columns")
+    if onto is None:
+        found, posterior, nats = fit_map(
+            table, seed=namespace.seed, num_steps=namespace.steps, method=namespace.method
+        )
+    else:
+        found, posterior = onto, onto.transform(table)
+        nats = -float(np.mean(posterior.evidence))
+    places = None if namespace.at is None else np.array(namespace.at)
+    contents = {out: _picture(found, posterior, table, namespace, onto, places, out.suffix)}
+    if save is not None:
+        contents[save] = found.save()
+    if listed is not None:
+        contents[listed] = _list(posterior, table)
+    for file, content in contents.items():
+        write_whole(file, content)
+    print(f"rows      {len(table.values)}, {float(1 - table.mask.mean()):.1%} of the cells missing")
+    print(f"columns   {_counted(table.kinds)}")
+    print(f"fit       {nats:.4f} nats a row, by {found.method}, evaluated by quadrature")
+    print(f"map       {namespace.out}")
+    return 0
+
+
+def _picture(
+    found: Map,
+    posterior: FactorPosterior,
+    table: MixedTable,
+    namespace: argparse.Namespace,
+    onto: Map | None,
+    places: np.ndarray | None,
+    suffix: str,
+) -> bytes:
+    import matplotlib
+
+    from inference.studies.figures import house_style
+
+    matplotlib.use("Agg")
+    with house_style():
+        figure = draw(
+            found, posterior, label=table.label, lines=namespace.lines,
+            behind=None if onto is None else onto.mean, image=namespace.image, places=places,
+            title=Path(namespace.file).name,
+        )  # fmt: skip
+        return as_picture(figure, suffix)
+
+
+def _list(posterior: FactorPosterior, table: MixedTable) -> bytes:
+    mean, spread = np.asarray(posterior.mean), np.asarray(posterior.covariance)
+    lines = ["row,factor_1,factor_2,sd_1,sd_2" + (",label" if table.label is not None else "")]
+    for row in range(len(mean)):
+        deviation = np.sqrt(np.diagonal(spread[row]))
+        cells = [str(row + 1), *(f"{x:.5f}" for x in (*mean[row], *deviation))]
+        if table.label is not None:
+            cells.append(json.dumps(str(table.label[row]), ensure_ascii=False))
+        lines.append(",".join(cells))
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _known(map_: Map) -> dict[str, tuple[str, ...]]:
+    return {c: x for c, x in zip(map_.columns, map_.levels, strict=True) if x}
+
+
+def _counted(kinds: tuple[str | int, ...]) -> str:
+    words = [k if isinstance(k, str) else "categorical" for k in kinds]
+    return ", ".join(f"{words.count(k)} {k}" for k in dict.fromkeys(words))
+
+
+def _kind(text: str) -> tuple[str, str]:
+    column, equals, kind = text.rpartition("=")
+    if not equals or kind not in ("real", "binary", "categorical", "skip"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be COLUMN=KIND with real, binary, categorical or skip"
+        )
+    return column, kind
+
+
+def _size(text: str) -> tuple[int, int]:
+    try:
+        height, width = (int(part) for part in text.lower().split("x"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be HxW, such as 16x16") from None
+    return height, width
+
+
+def _place(text: str) -> tuple[float, float]:
+    try:
+        x, y = (float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be X,Y, such as 0.5,-1") from None
+    return x, y

@@ -1,0 +1,103 @@
+"""What methods share: an expectation over states, a posterior, the start, one rule for chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from inference.reading.local import Structure, prior_draw
+from inference.reading.reader import Reader
+from inference.rows.chunks import (
+    Rows,
+    chunk_limit,
+)
+from inference.types import Params
+
+
+class Expectation(NamedTuple):
+    """The posterior of a chunk, as an M-step wants it."""
+
+    evidence: Array  # (num_data,) log of the sum of p(y, s) over the states looked at
+    mean: Array  # (num_data, num_bits), ⟨s⟩
+    second: Callable[[Array], Array]  # weights (num_data,) -> Σ_n w_n ⟨s sᵀ⟩, (num_bits, num_bits)
+    weighted: Callable[[], tuple[Array, Array]]  # -> states (S, n or 1, bits), probabilities (S, n)
+    best: Callable[[], Array]  # -> the most probable state of each datum, (num_data, num_bits)
+    weight: Array | None = None  # (num_data,) how much is learned from each datum, if not all of it
+
+    def heavy(self, fresh: Array) -> Array:
+        """The weight of each row that is to be counted, `fresh` being 1 for those."""
+        return fresh if self.weight is None else self.weight * fresh
+
+
+# Floats of one chunk's largest array: 128 MiB in float32, whatever the number of rows.
+CHUNK_FLOATS = 1 << 25
+
+
+class Posterior(NamedTuple):
+    """The posterior of each datum, and how far it can be trusted.
+
+    >>> from ppl_models import bernoulli_mixture
+    >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
+    >>> posterior = EM(bernoulli_mixture).posterior(params, jnp.array([[1]]), num_components=2)
+    >>> posterior.best.tolist(), round(float(jnp.exp(posterior.evidence[0])), 4)
+    ([[0]], 0.5)
+    """
+
+    mean: Array  # (num_data, num_bits) ⟨s⟩; sites in the order of the program
+    best: Array  # (num_data, num_bits) the most probable state
+    evidence: Array  # (num_data,) log of the sum over the states looked at
+    missed: Array  # (num_data,) share of the posterior mass that is estimated to lie elsewhere
+    missed_error: Array  # (num_data,) standard error of that estimate
+
+
+def start_params(
+    reader: Reader,
+    rows: Rows,
+    start: Callable[..., Params] | None,
+    given: Params | None,
+    key: Array,
+    args: tuple,
+    kwargs: dict,
+) -> Params:
+    """Starting values: those given, else those of `start`, else a draw from the priors."""
+    few = rows.slice(0, 1)
+    draw = lambda key: prior_draw(reader.model, reader.anatomy, key, few)  # noqa: E731
+    params = start(key, *args, **kwargs) if start is not None else {}
+    if set(params) | set(given or {}) < set(reader.anatomy.parameters):
+        # Compiled as one: a gamma drawn operation by operation would take many seconds.
+        params = {**jax.jit(draw)(key), **params}
+    params = {**params, **(given or {})}
+    unknown = set(params) - set(reader.anatomy.parameters)
+    if unknown:
+        raise ValueError(
+            f"no parameter {sorted(unknown)} in the program: "
+            f"it has {list(reader.anatomy.parameters)}"
+        )
+    for name, wanted in jax.eval_shape(draw, key).items():
+        found = jnp.shape(params[name])
+        if found != wanted.shape:
+            raise ValueError(
+                f"parameter {name!r} has shape {found}, but the program's has {wanted.shape}"
+            )
+    return {name: jnp.asarray(value, float) for name, value in params.items()}
+
+
+def chunk_rows(
+    wanted: int | None, reader: Reader, num_states: int, rows: Rows, num_runs: int = 0
+) -> int:
+    """How many rows to read at a time, if the program is run on `num_runs` states of each."""
+    if wanted is not None:
+        return chunk_limit(wanted, rows)
+    width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves) + reader.anatomy.num_bits
+    # A quadratic form costs a number per state; a run of the program also one per observed value.
+    # A Hessian of each datum's own takes a run for each bit.
+    if reader.structure is Structure.GENERAL:
+        num_runs = max(num_runs, num_states)
+    elif reader.structure is Structure.PER_DATUM:
+        num_runs = max(num_runs, reader.anatomy.num_bits)
+    floats = num_states + width * (1 + num_runs)
+    return chunk_limit(max(1, CHUNK_FLOATS // floats), rows)

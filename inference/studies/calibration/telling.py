@@ -1,0 +1,181 @@
+"""A calibration in words, as a table and as a figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from inference.studies.calibration.calibrate import Calibration, Judged
+
+
+DOUBT = 0.005
+"""Of a p-value: between this and 0.05 one run does not decide. With nine programs and up to three
+samplers each, one in twenty is to be expected."""
+
+
+LEAST_P = 1e-9
+"""Below, what is told is rounding: it is one less a sum of float64."""
+
+
+def verdict(name: str, found: Judged) -> str:
+    """One method in one line."""
+    from inference.studies.calibration.calibrate import NUM_DRAWS
+
+    count = len(next(iter(found.scalars.values())).ranks)
+    worst = min(found.scalars, key=lambda x: found.scalars[x].p_value)
+    one = found.scalars[worst]
+    chance = f"p = {found.p_value:.2g}" if found.p_value > LEAST_P else f"p < {LEAST_P:g}"
+    if found.calibrated:
+        return f"{name}: nothing wrong that {count} trials would show ({chance})"
+    foremost = f"foremost {worst}: its draws are {one.shape}"
+    notes = []
+    if found.lost:
+        notes.append(f"in {_trials(found.lost)} its draws are no numbers: it diverges")
+    if found.stuck:
+        notes.append(
+            f"in {_trials(found.stuck)} none of its draws came near the likelihood of the truth: "
+            "it sticks where it should not be"
+        )
+    elif one.effective < 0.5 * NUM_DRAWS and not found.lost:
+        notes.append(f"but its draws hang together, {one.effective:.0f} of them are worth counting")
+    if found.p_value > DOUBT and not found.lost:
+        return (
+            f"{name}: in doubt ({chance}), {foremost}; so far off are right draws in one run of "
+            f"{1 / found.p_value:.0f}, so try another --seed or more --trials"
+        )
+    return "; ".join([f"{name}: not calibrated ({chance}), {foremost}", *notes])
+
+
+def _trials(count: int) -> str:
+    return "1 trial" if count == 1 else f"{count} trials"
+
+
+def summary(found: Calibration) -> dict[str, Any]:
+    """The numbers, as JSON has them."""
+    from inference.studies.calibration.calibrate import NUM_DRAWS
+    from inference.studies.calibration.trials import describe
+
+    trials = found.trials
+    return {
+        "model": trials.name,
+        "num_trials": len(trials.data),
+        "num_draws": NUM_DRAWS,
+        "num_data": trials.data.shape[1],
+        "num_features": trials.data.shape[2],
+        "sizes": trials.kwargs,
+        "priors": describe(trials.model, trials.setting),
+        "methods": {
+            name: {
+                "verdict": verdict(name, one),
+                "calibrated": one.calibrated,
+                "p_value": one.p_value,
+                "seconds": one.seconds,
+                "diverging": one.diverging,
+                "stuck": one.stuck,
+                "lost": one.lost,
+                "scalars": {x: r._asdict() for x, r in one.scalars.items()},
+            }
+            for name, one in found.methods.items()
+        },
+        "refused": found.refused,
+        "coverage": found.coverage,
+    }
+
+
+def lines(found: Calibration) -> list[str]:
+    """What was tried, the p-values, the verdicts, the coverage."""
+    from inference.studies.output import align
+
+    numbers = summary(found)
+    sizes = ", ".join(f"{x} = {v}" for x, v in found.trials.kwargs.items())
+    out = [
+        f"{numbers['model']}: {numbers['num_trials']} data sets of {numbers['num_data']} × "
+        f"{numbers['num_features']}{sizes and ', '}{sizes}",
+        "prior     " + ", ".join(f"{x} {v}" for x, v in numbers["priors"].items()),
+        "",
+    ]
+    names = list(found.methods)
+    cells = [["p-value of", *names]]
+    for scalar in found.methods[names[0]].scalars:
+        ranked = [found.methods[x].scalars[scalar] for x in names]
+        cells.append([scalar, *(f"{r.p_value:.3f}" for r in ranked)])
+    cells.append(["all together", *(f"{found.methods[x].p_value:.3f}" for x in names)])
+    worth = [f"{_worth(found.methods[x]):.0f} of {numbers['num_draws']}" for x in names]
+    cells.append(["draws that count", *worth])
+    cells.append(["trials it sticks in", *(str(found.methods[x].stuck) for x in names)])
+    cells.append(["seconds", *(f"{found.methods[x].seconds:.0f}" for x in names)])
+    out += [*align(cells), "", *(verdict(x, found.methods[x]) for x in names)]
+    for x, reason in found.refused.items():
+        out.append(f"{x}: {reason}" if reason.startswith("failed") else f"{x}: left out, {reason}")
+    return out if found.coverage is None else [*out, "", *align(_coverage_table(found.coverage))]
+
+
+def _worth(found: Judged) -> float:
+    return min(x.effective for x in found.scalars.values())
+
+
+def _coverage_table(found: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Rows of cells: how many of the intervals of each kind hold the truth."""
+    sites = next(iter(found.values()))
+    levels = list(next(iter(sites.values())))
+    cells = [["intervals that hold the truth", *(f"{s} {x}" for s in sites for x in levels)]]
+    for name, by_site in found.items():
+        cells.append(
+            [
+                name,
+                *(
+                    f"{100 * by_site[s][x]['share']:.1f} ± {100 * by_site[s][x]['error']:.1f}"
+                    for s in sites
+                    for x in levels
+                ),
+            ]
+        )
+    return cells
+
+
+def draw(found: Calibration) -> Figure:
+    """A panel for each scalar: how the ranks' distribution function strays from the diagonal."""
+    from matplotlib.figure import Figure
+
+    from inference.studies.calibration.calibrate import METHODS, NUM_DRAWS
+    from inference.studies.calibration.uniformity import LEVEL, band, curve
+    from inference.studies.figures import GREY, PALETTE, house_style
+
+    names = list(found.methods)
+    panels = list(found.methods[names[0]].scalars)
+    # In one row, or in two; more than ten in threes.
+    columns = len(panels) if len(panels) <= 4 else -(-len(panels) // 2) if len(panels) <= 10 else 5
+    rows = -(-len(panels) // columns)
+    wide = int(1.5 * columns)  # names side by side
+    limits = band(len(found.trials.data), NUM_DRAWS)
+    with house_style():
+        figure = Figure(figsize=(3.1 * columns, 2.6 * rows + 0.5 + 0.3 * -(-len(names) // wide)))
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for axes, scalar in zip(grid.flat, panels, strict=False):
+            edge = np.concatenate([[0.0], limits.points, [1.0]])
+            low = np.concatenate([[0.0], limits.lower - limits.points, [0.0]])
+            high = np.concatenate([[0.0], limits.upper - limits.points, [0.0]])
+            axes.fill_between(edge, low, high, color=GREY, linewidth=0)
+            for name in names:
+                points, share = curve(found.methods[name].scalars[scalar].ranks, NUM_DRAWS)
+                stray = np.concatenate([[0.0], share - points, [0.0]])
+                colour = PALETTE[list(METHODS).index(name)]  # of one program as of another
+                axes.plot(edge, stray, color=colour, linewidth=1.5, label=name)
+            axes.set(title=scalar, xlim=(0, 1))
+            axes.set_xticks([0, 0.5, 1], ["0", "½", "1"])
+        for axes in grid.flat[len(panels) :]:
+            axes.set_visible(False)
+        for axes in grid.flat[max(0, len(panels) - columns) : len(panels)]:
+            axes.tick_params(labelbottom=True)
+        figure.supxlabel(
+            f"rank of the truth among the draws; if they are right, {LEVEL:.0%} stay in the grey",
+            fontsize=13,
+        )
+        figure.supylabel("share of trials below,\nless uniform", fontsize=13)
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=wide)
+    return figure

@@ -1,0 +1,51 @@
+"""A comparison as lines for a terminal and as a manifest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inference.studies.comparison.compare import Comparison
+
+
+def summary(found: Comparison) -> dict[str, Any]:
+    """The numbers of a comparison, as JSON has them."""
+    return {
+        "model": found.model,
+        "headline": found.headline,
+        "verdict": dict(found.verdict),
+        "methods": found.rows,
+        "about": found.about,
+    }
+
+
+COLUMNS = {
+    "held_out": ("nats a row", "{:.3f}"),
+    "held_out_error": ("±", "{:.3f}"),
+    "behind": ("behind", "{:.3f}"),
+    "compile_seconds": ("compile s", "{:.1f}"),
+    "seconds": ("run s", "{:.2f}"),
+    "seconds_to_best": ("to 0.01 s", "{:.2f}"),
+    "rhat": ("R̂", "{:.3f}"),
+    "ess_per_second": ("ESS/s", "{:.0f}"),
+    "pareto_k": ("k̂", "{:.2f}"),
+    "bound_gap": ("gap", "{:.3f}"),
+    "recovery": ("recovery", "{:.3f}"),
+}
+"""What the table in a terminal shows."""
+
+
+def lines(found: Comparison) -> list[str]:
+    """The table, then the verdict."""
+    from inference.studies.output import align
+
+    done = [x for x in found.rows if "held_out" in found.rows[x]]
+    shown = [c for c in COLUMNS if any(found.rows[x].get(c) is not None for x in done)]
+    cells = [["method", *(COLUMNS[c][0] for c in shown)]]
+    for name in sorted(done, key=lambda x: -found.rows[x]["held_out"]):
+        values = [found.rows[name].get(c) for c in shown]
+        texts = [
+            "" if v is None else COLUMNS[c][1].format(v) for c, v in zip(shown, values, strict=True)
+        ]
+        cells.append([name, *texts])
+    return [*align(cells), "", found.headline, *(f"  {words}" for _, words in found.verdict)]

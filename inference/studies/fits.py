@@ -1,0 +1,180 @@
+"""A saved fit: load it, and put it to use on rows."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inference.studies.catalogue import find_program
+from ppl_models.data import InputError, Table
+
+KIND = "latentbits fit"
+
+
+class Fit(NamedTuple):
+    """A program with parameters: enough to be used on new rows."""
+
+    name: str
+    program: Callable
+    method: str
+    params: dict[str, np.ndarray]  # (num_draws, ...), one draw for a point estimate
+    sizes: dict[str, Any]  # keyword arguments of the program
+    columns: tuple[str, ...]
+    kind: str  # what a cell is: 'binary' or 'real'
+
+    @property
+    def point(self) -> dict[str, np.ndarray]:
+        """The point estimate, or the mean of the draws brought together."""
+        from inference.evaluation.symmetry import align
+
+        last = {x: v[-1] for x, v in self.params.items()}
+        return {x: v.mean(0) for x, v in align(self.program, self.params, last).items()}
+
+
+def read_rows(path: str, columns: tuple[str, ...], kind: Any, key: str | None = None) -> Table:
+    """New rows of a table with known columns; a column may be constant, a row unseen."""
+    from ppl_models.data import load_table
+
+    table = load_table(path, kind=kind, key=key, allow_constant=True, allow_empty=True)
+    if table.columns != columns:
+        found, wanted = ", ".join(table.columns[:6]), ", ".join(columns[:6])
+        raise InputError(
+            f"{path}: has {len(table.columns)} columns ({found} …), but the fit has "
+            f"{len(columns)} ({wanted} …)"
+        )
+    return table
+
+
+def load_fit(path: str, model: str | None = None) -> Fit:
+    """A fit that was kept before.
+
+    :param model: the program, where it is the user's own. A file is data: it does not decide which
+        module is imported.
+    """
+    from inference.studies.arviz import load, opened
+    from inference.studies.catalogue import programs
+
+    groups, attrs = load(path)
+    if attrs.get("kind") != KIND:
+        raise InputError(f"{path}: holds no fit; `latentbits fit` writes one")
+    name = str(attrs.get("model"))
+    if name != model and (model is not None or name not in programs()):
+        said = f"--model says {model}" if model else f"say --model {name} if you trust that"
+        raise InputError(f"{path}: was made with the program {name!r}; {said}")
+    program = find_program(name)
+    with opened(path, "fit"):
+        return _read_fit(groups, attrs, program)
+
+
+def _read_fit(groups: Any, attrs: dict[str, Any], program: Callable) -> Fit:
+    if "point_estimate" in groups:
+        params = {str(x): v.values[None] for x, v in groups["point_estimate"].items()}
+    else:
+        stacked = {str(x): v.values for x, v in groups["posterior"].items()}
+        params = {x: v.reshape((-1, *v.shape[2:])) for x, v in stacked.items()}
+        step = max(1, -(-len(next(iter(params.values()))) // 100))
+        params = {x: v[step - 1 :: step] for x, v in params.items()}
+    sizes = {x: ast.literal_eval(v) for x, v in json.loads(attrs["sizes"]).items()}
+    if attrs["cells"] not in ("binary", "real"):
+        raise ValueError(attrs["cells"])
+    return Fit(
+        attrs["model"], program, str(attrs["method"]), params, sizes,
+        tuple(str(x) for x in json.loads(attrs["columns"])), attrs["cells"],
+    )  # fmt: skip
+
+
+Answer = tuple[list[str], np.ndarray, str]
+
+
+def score(fit: Fit, table: Table) -> Answer:
+    """The log likelihood of each row, latents summed out, averaged over draws if there are any."""
+    from scipy.special import logsumexp
+
+    from inference.evaluation.evidence import likelihood
+
+    found = likelihood(fit.program, table.values, **_mask(table), **fit.sizes)
+    each = found.of_draws(fit.params)
+    value = logsumexp(np.asarray(each.value, np.float64), axis=0) - np.log(len(each.value))
+    error = np.asarray(each.error).mean(0)
+    spread = value.std(ddof=1) / np.sqrt(len(value)) if len(value) > 1 else float("nan")
+    words = f"score     {value.mean():.4f} ± {spread:.4f} nats a row ({found.how})"
+    return ["log_likelihood", "error"], np.stack([value, error], 1), words
+
+
+def complete(fit: Fit, table: Table) -> Answer:
+    """Every cell: what was seen, or the chance that it is 1 given the rest of its row."""
+    from inference.evaluation.prediction import cell_probabilities
+
+    if fit.kind != "binary":
+        raise InputError(f"{fit.name} observes real numbers: only bits have a chance to be 1")
+    holes = np.argwhere(~table.mask)
+    values = table.values.astype(np.float64)
+    if len(holes):
+        params: Any = fit.params
+        values[tuple(holes.T)] = cell_probabilities(
+            fit.program, params, table.values, holes, mask=table.mask, **fit.sizes
+        )
+    return list(fit.columns), values, f"complete  {len(holes)} cells filled in"
+
+
+def transform(fit: Fit, table: Table) -> Answer:
+    """The posterior mean of each row's latents, and its spread where they are continuous."""
+    from inference.reading.anatomy import inspect
+    from inference.studies.catalogue import methods
+
+    extra = {**_mask(table), **fit.sizes}
+    anatomy = inspect(fit.program, (table.values,), extra)
+    if not anatomy.latents:
+        raise InputError(f"{fit.name} has no latents: there is nothing to place")
+    if any(x.num_values not in (None, 2) for x in anatomy.latents):
+        return _categories(fit, table, extra)
+    names = [f"{x.name}_{i + 1}" for x in anatomy.latents for i in range(x.size)]
+    # The method's own posterior, or else the most exact one that applies.
+    order = (fit.method, "QuadratureEM", "EM", "BoundEM", "TruncatedEM")
+    known = methods()
+    for name in order:
+        method: Any = known.get(name)
+        if method is None or not hasattr(method, "posterior") or method.admits(anatomy) is not None:
+            continue
+        params: Any = fit.point
+        found = method(fit.program).posterior(params, table.values, **extra)
+        mean = np.asarray(found.mean).reshape(len(table.values), -1)
+        if hasattr(found, "covariance"):
+            spread = np.sqrt(np.diagonal(np.asarray(found.covariance), axis1=1, axis2=2))
+            names, mean = [*names, *(f"{x}_sd" for x in names)], np.hstack([mean, spread])
+        return names, mean, f"transform {len(mean)} rows, the posterior of {name}"
+    raise InputError(f"no method gives the posterior of the latents of {fit.name}")
+
+
+def _categories(fit: Fit, table: Table, extra: dict[str, Any]) -> Answer:
+    """The chance of each value of a categorical latent: its mean would mean nothing."""
+    import jax
+
+    from inference.reading.handlers import table_of
+    from inference.reading.local import Structure
+    from inference.reading.reader import open_program
+    from inference.reading.states import AllStates
+
+    reader, rows = open_program(fit.program, (table.values,), extra, structure=Structure.GENERAL)
+    latents = reader.anatomy.latents
+    if len(latents) != 1 or latents[0].size != 1:
+        raise InputError(f"{fit.name} has several categorical latents a row: no table holds them")
+    states = table_of(reader.anatomy, AllStates())
+    params: Any = fit.point
+    chance = jax.jit(
+        lambda: jax.nn.softmax(reader.log_joint(params, states, rows.whole()), axis=0)
+    )()
+    names = [f"{latents[0].name}_{k}" for k in range(len(states))]
+    return (
+        names,
+        np.asarray(chance).T,
+        f"transform {len(table.values)} rows, all {len(states)} values",
+    )
+
+
+def _mask(table: Table) -> dict[str, Any]:
+    return {} if table.mask.all() else {"mask": table.mask}
