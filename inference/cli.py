@@ -15,28 +15,30 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-COMMANDS = (
-    "inference.commands.list",
-    "inference.commands.check",
-    "inference.commands.fit",
-    "inference.commands.use",
-    "inference.commands.compare",
-    "inference.commands.report",
-    "inference.commands.calibrate",
-    "inference.commands.rank",
-    "inference.commands.reproduce",
-    "inference.studies.map.fit",
-    "inference.commands.bench",
-)
-"""The modules of the commands, in the order of the help."""
+COMMANDS = {
+    "list": "list",
+    "check": "check",
+    "fit": "fit",
+    "transform": "use",
+    "complete": "use",
+    "score": "use",
+    "compare": "compare",
+    "report": "report",
+    "calibrate": "calibrate",
+    "rank": "rank",
+    "reproduce": "reproduce",
+    "map": "map",
+    "bench": "bench",
+}
+"""Command -> its module in `commands`, in the order of the help."""
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+def make_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The parser of these commands: of all, or of the one that is called, since each imports."""
     parser = argparse.ArgumentParser(
         prog="latentbits",
         description="Latent-variable models of binary data: one program, many readings.",
@@ -44,19 +46,22 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('latentbits')}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for path in COMMANDS:
-        module = importlib.import_module(path)
+    for name in dict.fromkeys(COMMANDS[command] for command in commands):
+        module = importlib.import_module(f".commands.{name}", __package__)
         known = set(subparsers.choices)
         module.add_parser(subparsers)
-        for name in set(subparsers.choices) - known:
-            subparsers.choices[name].set_defaults(command=module.main)
+        for command in set(subparsers.choices) - known:
+            subparsers.choices[command].set_defaults(command=module.main)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    called = argv[0] if argv else ""
+    wanted = [called] if called in COMMANDS else [] if called == "--version" else COMMANDS
     try:
-        namespace = make_parser().parse_args(argv)
+        namespace = make_parser(wanted).parse_args(argv)
         remember_compilations()
         status = namespace.command(namespace) or 0
         sys.stdout.flush()

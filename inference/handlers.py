@@ -1,5 +1,5 @@
 """The readings, by the path that NumPyro gives to its own."""
 
-from inference.reading.handlers import marginal, quadratic_bound, states
+from .reading.handlers import marginal, quadratic_bound, states
 
 __all__ = ["marginal", "quadratic_bound", "states"]

@@ -1,12 +1,21 @@
 """The programs: what the world does. Each is a plain NumPyro function; no inference here."""
 
-from ppl_models.bernoulli_mixture import bernoulli_mixture, bernoulli_product
-from ppl_models.binary_sparse_coding import binary_sparse_coding
-from ppl_models.clipped_gaussian import clipped_gaussian
-from ppl_models.combination_machine import combination_machine, real_combination_machine
-from ppl_models.latent_trait import latent_trait
-from ppl_models.mixed_trait import mixed_trait
-from ppl_models.noisy_or_network import noisy_or_network
+import sys
+
+if (
+    __name__ == "ppl_models"
+):  # a checkout, by its folder's name: one set of modules under both names
+    import latentbits.models
+
+    sys.modules[__name__] = latentbits.models
+
+from .bernoulli_mixture import bernoulli_mixture, bernoulli_product
+from .binary_sparse_coding import binary_sparse_coding
+from .clipped_gaussian import clipped_gaussian
+from .combination_machine import combination_machine, real_combination_machine
+from .latent_trait import latent_trait
+from .mixed_trait import mixed_trait
+from .noisy_or_network import noisy_or_network
 
 __all__ = [
     "bernoulli_mixture",

@@ -7,8 +7,8 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
 
-from ppl_models.distributions import ClippedNormal
-from ppl_models.program import data_plate, num_columns, observe
+from .distributions import ClippedNormal
+from .program import data_plate, num_columns, observe
 
 
 def clipped_gaussian(

@@ -6,8 +6,8 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 
-from ppl_models.distributions import CombinationCauses, RealCombinationCauses
-from ppl_models.program import data_plate, num_columns, observe
+from .distributions import CombinationCauses, RealCombinationCauses
+from .program import data_plate, num_columns, observe
 
 
 def combination_machine(

@@ -26,7 +26,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.util import log1mexp, promote_shapes, validate_sample
 from numpyro.util import is_prng_key
 
-from ppl_models.state_sums import MAX_CAUSES, draw_states, gibbs_states, log_normalizer
+from .state_sums import MAX_CAUSES, draw_states, gibbs_states, log_normalizer
 
 
 class _Bit(dist.Distribution):

@@ -6,7 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 
-from ppl_models.program import data_plate, num_columns, observe
+from .program import data_plate, num_columns, observe
 
 
 def latent_trait(

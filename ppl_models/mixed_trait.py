@@ -11,7 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 
-from ppl_models.program import data_plate
+from .program import data_plate
 
 Kind = str | int
 """'real', 'binary', or the number of levels of a categorical column"""

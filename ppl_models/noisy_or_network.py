@@ -8,8 +8,8 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 
-from ppl_models.distributions import NoisyOr
-from ppl_models.program import data_plate, num_columns, observe
+from .distributions import NoisyOr
+from .program import data_plate, num_columns, observe
 
 
 def noisy_or_network(

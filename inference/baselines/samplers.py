@@ -18,12 +18,12 @@ from jax import Array, lax, random
 from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
-from inference.baselines.starts import differentiable, good_start
-from inference.methods.gibbs.kernel import BinaryGibbs
-from inference.numerics.compiling import once
-from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.arguments import check_data
-from inference.types import Params
+from ..methods.gibbs.kernel import BinaryGibbs
+from ..numerics.compiling import once
+from ..reading.anatomy import Anatomy, ProgramError, inspect
+from ..reading.arguments import check_data
+from ..types import Params
+from .starts import differentiable, good_start
 
 SNAPSHOTS = 50
 """How often a run is looked at."""
@@ -75,7 +75,7 @@ def nuts(
 
     With discrete latents each chain begins at the best of several climbs (`baselines.starts`).
 
-    >>> from ppl_models import bernoulli_product
+    >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
     >>> found = nuts(bernoulli_product, random.key(1), data, num_warmup=50, num_samples=50)
     >>> found.params["probs"].shape

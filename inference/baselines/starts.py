@@ -19,9 +19,9 @@ from jax import Array, lax, random
 from numpyro.infer import init_to_uniform
 from numpyro.infer.util import initialize_model
 
-from inference.reading.anatomy import Anatomy
-from inference.reading.handlers import marginal
-from inference.types import Params
+from ..reading.anatomy import Anatomy
+from ..reading.handlers import marginal
+from ..types import Params
 
 NUM_CLIMBS = 24
 """On a noisy-OR network most climbs end in a lesser mode, where chains would stay."""
@@ -44,8 +44,8 @@ def good_start(
 ) -> Callable[[Array], Params] | None:
     """A function from a key to unconstrained parameters; None where a random start does.
 
-    >>> from inference.reading.anatomy import inspect
-    >>> from ppl_models import bernoulli_mixture
+    >>> from latentbits.inference.reading.anatomy import inspect
+    >>> from latentbits.models import bernoulli_mixture
     >>> data = random.bernoulli(random.key(0), 0.5, (30, 4)).astype(float)
     >>> kwargs = {"num_components": 2}
     >>> anatomy = inspect(bernoulli_mixture, (data,), kwargs)

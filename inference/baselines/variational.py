@@ -19,12 +19,12 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_uniform
 from numpyro.infer.util import log_density
 
-from inference.baselines.samplers import SNAPSHOTS, Budget, Draws
-from inference.baselines.starts import differentiable
-from inference.numerics.compiling import once
-from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.arguments import check_data
-from inference.types import Params
+from ..numerics.compiling import once
+from ..reading.anatomy import Anatomy, ProgramError, inspect
+from ..reading.arguments import check_data
+from ..types import Params
+from .samplers import SNAPSHOTS, Budget, Draws
+from .starts import differentiable
 
 GUIDES: dict[str, Callable] = {
     "mean_field": autoguide.AutoNormal,
@@ -56,7 +56,7 @@ def svi(
 
     Adam, its step falling to nought along a cosine; it begins at 0.03 (a flow: 0.005) by default.
 
-    >>> from ppl_models import bernoulli_product
+    >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
     >>> svi(bernoulli_product, random.key(1), data, num_steps=100).params["probs"].shape
     (1, 500, 2)

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from inference.studies.output import align, as_json, check_output, versions, write_whole
-from ppl_models.data import InputError
+from latentbits.models.data import InputError
+
+from ..studies.output import align, as_json, check_output, versions, write_whole
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "benchmarks"
 

@@ -6,8 +6,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from inference.commands.options import add_program_options
-from inference.studies.output import (
+from latentbits.models.data import InputError
+
+from ..studies.output import (
     FIGURES,
     as_json,
     as_picture,
@@ -15,11 +16,11 @@ from inference.studies.output import (
     versions,
     write_whole,
 )
-from ppl_models.data import InputError
+from .options import add_program_options
 
 if TYPE_CHECKING:
-    from inference.studies.calibration.calibrate import Judged
-from inference.studies.calibration.telling import draw, lines, summary
+    from ..studies.calibration.calibrate import Judged
+from ..studies.calibration.telling import draw, lines, summary
 
 TRIALS = 100
 LEAST_TRIALS = 10
@@ -52,8 +53,8 @@ def main(namespace: argparse.Namespace) -> int:
 
     from jax import random
 
-    from inference.studies.calibration.calibrate import calibrate
-    from inference.studies.calibration.trials import setting_of, simulate
+    from ..studies.calibration.calibrate import calibrate
+    from ..studies.calibration.trials import setting_of, simulate
 
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     key_trials, key_methods = random.split(random.key(namespace.seed))

@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from latentbits.models.data import Table
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer.util import log_density
 
-from inference.commands.options import Given, add_options, open_given
-from inference.numerics.compiling import once
-from inference.reading.anatomy import Anatomy, ProgramError, inspect, trace_shapes
-from inference.reading.arguments import rows_of
-from inference.reading.handlers import marginal
-from inference.reading.local import find_structure, log_joint
-from inference.rows.chunks import Rows
-from inference.studies.catalogue import blame, methods
-from ppl_models.data import Table
+from ..numerics.compiling import once
+from ..reading.anatomy import Anatomy, ProgramError, inspect, trace_shapes
+from ..reading.arguments import rows_of
+from ..reading.handlers import marginal
+from ..reading.local import find_structure, log_joint
+from ..rows.chunks import Rows
+from ..studies.catalogue import blame, methods
+from .options import Given, add_options, open_given
 
 NUM_DRAWS = 3
 MAX_FLOATS = 1 << 22

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from latentbits.models.data import InputError, Table
 
-from inference.commands.options import Given, add_options, open_given
-from inference.numerics.compiling import hurry
-from inference.studies.catalogue import find_program
-from inference.studies.comparison.side_by_side import close
-from inference.studies.output import as_json, check_folder, versions, write_whole
-from ppl_models.data import InputError, Table
+from ..numerics.compiling import hurry
+from ..studies.catalogue import find_program
+from ..studies.comparison.side_by_side import close
+from ..studies.output import as_json, check_folder, versions, write_whole
+from .options import Given, add_options, open_given
 
 if TYPE_CHECKING:
     pass
-from inference.studies.comparison.columns import lines, summary
+from ..studies.comparison.columns import lines, summary
 
 BUDGET = 20.0
 """As `inference.studies.comparison.compare` has it, which takes seconds to import."""
@@ -90,11 +90,13 @@ def _processes(namespace: argparse.Namespace) -> Any:
         return None
     import jax
 
-    from inference.studies.comparison.side_by_side import processes
+    from ..studies.comparison.side_by_side import processes
 
     if jax.default_backend() != "cpu":  # which two processes cannot share
         return None
-    return processes(jobs)
+    # By name: they import while we do.
+    wing = __name__.replace("commands.compare", "studies")
+    return processes(jobs, [f"{wing}.comparison.compare", f"{wing}.arviz"])
 
 
 def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
@@ -102,9 +104,9 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
 
     from jax import random
 
-    from inference.studies.comparison.compare import compare
-    from inference.studies.comparison.files import save_comparison, save_method
-    from inference.studies.report.page import render
+    from ..studies.comparison.compare import compare
+    from ..studies.comparison.files import save_comparison, save_method
+    from ..studies.report.page import render
 
     kept: dict[str, Any] = {}
     kwargs = dict(given.kwargs)
@@ -138,7 +140,7 @@ def _open(
     if namespace.data is not None:
         given = open_given(namespace)
         return given, None, {"words": Path(namespace.data).name, "image_shape": None}
-    from inference.studies.examples import MAKERS, example
+    from ..studies.examples import MAKERS, example
 
     program = find_program(namespace.model)
     if namespace.model not in MAKERS:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from latentbits.models.data import InputError, Table
 
-from inference.commands.options import Given, add_options, open_given, setting
-from inference.studies.fits import KIND, read_rows
-from inference.studies.output import check_output, versions, write_with
-from ppl_models.data import InputError, Table
+from ..studies.fits import KIND, read_rows
+from ..studies.output import check_output, versions, write_with
+from .options import Given, add_options, open_given, setting
 
 PREFERRED = {
     "latent_trait": "QuadratureEM",
@@ -57,8 +57,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from inference.reading.anatomy import inspect
-    from inference.studies.comparison.contenders import contenders
+    from ..reading.anatomy import inspect
+    from ..studies.comparison.contenders import contenders
 
     out = check_output("--out", namespace.out, (".nc",))
     for option in ("steps", "starts", "patience"):
@@ -89,7 +89,7 @@ def main(namespace: argparse.Namespace) -> int:
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
     }  # fmt: skip
 
-    from inference.studies.arviz import save
+    from ..studies.arviz import save
 
     write_with(out, lambda path: save(groups, path, attrs))
     print(f"model     {given.name}, {name}")
@@ -115,11 +115,11 @@ def _fit(
     import jax.numpy as jnp
     from jax import random
 
-    from inference.evaluation.validation import keep_best
-    from inference.running.algorithm import Algorithm
-    from inference.running.restarts import Restarts
-    from inference.studies.catalogue import methods
-    from inference.studies.comparison.contenders import Limits
+    from ..evaluation.validation import keep_best
+    from ..running.algorithm import Algorithm
+    from ..running.restarts import Restarts
+    from ..studies.catalogue import methods
+    from ..studies.comparison.contenders import Limits
 
     key, data = random.key(namespace.seed), jnp.asarray(given.table.values)
     cls: Any = methods().get(contender.name)
@@ -160,7 +160,7 @@ def _fit(
 def _groups(kind: str, params: dict, facts: dict, given: Given) -> Any:
     import xarray as xr
 
-    from inference.studies.arviz import dataset
+    from ..studies.arviz import dataset
 
     columns = given.table.columns
     groups = {"observed_data": dataset({"observed": given.table.values}, columns=columns)}

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from typing import Any
 
-from inference.studies.catalogue import methods, programs, summary
+from ..studies.catalogue import methods, programs, summary
 
 WIDTH = 100
 
@@ -40,8 +40,9 @@ def fit(words: str, width: int) -> str:
 
 def contents() -> dict[str, dict[str, str]]:
     """Section -> name -> one line."""
-    from inference.studies.papers.experiment import experiments
-    from ppl_models.data import DATASETS
+    from latentbits.models.data import DATASETS
+
+    from ..studies.papers.experiment import experiments
 
     return {
         "models": {name: _program_line(program) for name, program in programs().items()},

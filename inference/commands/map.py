@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from latentbits.models.data import InputError
 
-from inference.studies.map.fit import Map, draw, fit_map
-from inference.studies.output import FIGURES, as_picture, check_output, write_whole
-from ppl_models.data import InputError
+from ..studies.map.fit import Map, draw, fit_map
+from ..studies.output import FIGURES, as_picture, check_output, write_whole
 
 if TYPE_CHECKING:
-    from inference.methods.continuous.factors import FactorPosterior
-    from ppl_models.data.mixed import MixedTable
+    from latentbits.models.data.mixed import MixedTable
+
+    from ..methods.continuous.factors import FactorPosterior
 
 
 def add_parser(subparsers: Any) -> None:
@@ -62,7 +63,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from ppl_models.data import load_mixed
+    from latentbits.models.data import load_mixed
 
     # Before the work: after a long fit nobody wants to hear that a folder is missing.
     out = check_output("--out", namespace.out, FIGURES)
@@ -119,7 +120,7 @@ def _picture(
 ) -> bytes:
     import matplotlib
 
-    from inference.studies.figures import house_style
+    from ..studies.figures import house_style
 
     matplotlib.use("Agg")
     with house_style():

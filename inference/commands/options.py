@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from latentbits.models.data import InputError, Table, load_table
 
-from inference.reading.anatomy import ProgramError, trace_shapes
-from inference.studies.catalogue import _nearest, blame, find_program
-from ppl_models.data import InputError, Table, load_table
+from ..reading.anatomy import ProgramError, trace_shapes
+from ..studies.catalogue import _nearest, blame, find_program
 
 
 class Given(NamedTuple):

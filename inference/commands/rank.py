@@ -6,8 +6,7 @@ import argparse
 from typing import Any
 
 import numpy as np
-
-from ppl_models.data import InputError
+from latentbits.models.data import InputError
 
 
 def add_parser(subparsers: Any) -> None:
@@ -22,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from inference.studies.arviz import load, opened, rank
+    from ..studies.arviz import load, opened, rank
 
     if len(namespace.files) < 2:
         raise InputError(f"{namespace.files[0]}: one result has nothing to be ranked against")

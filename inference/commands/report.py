@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from inference.studies.output import check_output, write_whole
+from ..studies.output import check_output, write_whole
 
 
 def add_parser(subparsers: Any) -> None:
@@ -22,9 +22,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from inference.studies.arviz import opened
-    from inference.studies.comparison.files import load_comparison
-    from inference.studies.report.page import render
+    from ..studies.arviz import opened
+    from ..studies.comparison.files import load_comparison
+    from ..studies.report.page import render
 
     found = load_comparison(namespace.result)
     wanted = namespace.out or Path(namespace.result).with_name("report.html")

@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from inference.studies.output import (
+from latentbits.models.data import InputError
+
+from ..studies.output import (
     FIGURES,
     as_json,
     as_picture,
@@ -15,8 +17,7 @@ from inference.studies.output import (
     versions,
     write_whole,
 )
-from inference.studies.papers.experiment import Experiment, Outcome, add_options, experiments
-from ppl_models.data import InputError
+from ..studies.papers.experiment import Experiment, Outcome, add_options, experiments
 
 COMMON = ("json", "figure", "command", "experiment")
 """What a namespace holds beside the settings of an experiment."""
@@ -72,7 +73,7 @@ def main(namespace: argparse.Namespace) -> int:
 def _draw(outcome: Outcome, suffix: str) -> bytes:
     import matplotlib
 
-    from inference.studies.figures import house_style
+    from ..studies.figures import house_style
 
     matplotlib.use("Agg")  # a file is drawn, also where there is no screen
     with house_style():

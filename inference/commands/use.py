@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from inference.reading.arguments import check_params
-from inference.studies.catalogue import blame
-from inference.studies.fits import complete, load_fit, read_rows, score, transform
-from inference.studies.output import check_output, write_whole
+from ..reading.arguments import check_params
+from ..studies.catalogue import blame
+from ..studies.fits import complete, load_fit, read_rows, score, transform
+from ..studies.output import check_output, write_whole
 
 VERBS = {
     "transform": "where rows lie: the posterior mean of their latents",

@@ -27,24 +27,24 @@ import numpy as np
 from jax import Array, random
 from jax.scipy.special import logsumexp
 
-from inference.methods.continuous.factors import FactorReader, chunk_of, not_continuous, width
-from inference.methods.continuous.rules import (
+from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous, width
+from ..methods.continuous.rules import (
     Rule,
     about_modes,
     climb,
     default_nodes,
     gauss_hermite,
 )
-from inference.methods.discrete.em import EM
-from inference.numerics.annealed import log_mean
-from inference.numerics.gaussian import log_normal
-from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.arguments import rows_of
-from inference.reading.handlers import marginal
-from inference.reading.local import Structure, log_joint
-from inference.reading.reader import Reader, check_data, open_program
-from inference.rows.chunks import Rows, map_over_chunks
-from inference.types import Arguments, Params
+from ..methods.discrete.em import EM
+from ..numerics.annealed import log_mean
+from ..numerics.gaussian import log_normal
+from ..reading.anatomy import Anatomy, ProgramError, inspect
+from ..reading.arguments import rows_of
+from ..reading.handlers import marginal
+from ..reading.local import Structure, log_joint
+from ..reading.reader import Reader, check_data, open_program
+from ..rows.chunks import Rows, map_over_chunks
+from ..types import Arguments, Params
 
 MAX_STATES = 1 << 14
 """States of a datum that are listed; beyond, their sum is estimated."""
@@ -53,7 +53,7 @@ MAX_STATES = 1 << 14
 class Evidence(NamedTuple):
     """Marginal log likelihoods and how far off each may be.
 
-    >>> from ppl_models import bernoulli_product
+    >>> from latentbits.models import bernoulli_product
     >>> found = log_likelihood(bernoulli_product, {"probs": jnp.array([0.25])}, jnp.array([[1]]))
     >>> round(float(jnp.exp(found.value[0])), 4), float(found.error[0])
     (0.25, 0.0)
@@ -67,7 +67,7 @@ class Evidence(NamedTuple):
 class Likelihood:
     """How log p(y_n | θ) of given rows is found, as a pure function of parameters and rows.
 
-    >>> from ppl_models import bernoulli_product
+    >>> from latentbits.models import bernoulli_product
     >>> of = likelihood(bernoulli_product, jnp.array([[1], [0]]))
     >>> of.exact, of({"probs": jnp.array([0.25])}).value.shape
     (True, (2,))
@@ -112,7 +112,7 @@ class Likelihood:
 def log_likelihood(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Evidence:
     """The marginal log likelihood of each row under the parameters.
 
-    >>> from ppl_models import bernoulli_mixture
+    >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
     >>> found = log_likelihood(bernoulli_mixture, params, jnp.array([[1]]), num_components=2)
     >>> round(float(jnp.exp(found.value[0])), 4)
@@ -135,7 +135,7 @@ def likelihood(
     :param num_draws: draws a row where the evidence is sampled.
     :param max_states: list a datum's states up to here.
 
-    >>> from ppl_models import latent_trait
+    >>> from latentbits.models import latent_trait
     >>> likelihood(latent_trait, jnp.zeros((3, 4)), num_factors=2).how
     'quadrature, 21 nodes in each of 2 dimensions'
     """
@@ -203,7 +203,7 @@ def _discrete(
 
 def _annealed(model: Callable, rows: Rows) -> Likelihood:
     # The samplers stand on this module's neighbours: read when they are asked for.
-    from inference.methods.gibbs.network_evidence import annealed_evidence
+    from ..methods.gibbs.network_evidence import annealed_evidence
 
     def function(params: Params, rows: Rows) -> Evidence:
         args, kwargs = rows.whole()

@@ -16,14 +16,14 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro import handlers
 
-from inference.evaluation.evidence import likelihood
-from inference.methods.discrete.em import EM
-from inference.reading.anatomy import Anatomy
-from inference.reading.handlers import states
-from inference.reading.linear import linear_form
-from inference.reading.local import Structure
-from inference.reading.reader import open_program
-from inference.types import Arguments, Params
+from ..methods.discrete.em import EM
+from ..reading.anatomy import Anatomy
+from ..reading.handlers import states
+from ..reading.linear import linear_form
+from ..reading.local import Structure
+from ..reading.reader import open_program
+from ..types import Arguments, Params
+from .evidence import likelihood
 
 PerRow = Callable[[Array], Array]
 """Rows (num_data, num_features) of 0 and 1 to one log probability each, (num_data,)."""
@@ -120,7 +120,7 @@ def row_functions(model: Callable, params: Params, data: Array, **kwargs: Any) -
     :param kwargs: the sizes of the program. A machine with more units than can be summed is wrapped
         in `inference.methods.machines.partition.normalizer`.
 
-    >>> from ppl_models import bernoulli_product
+    >>> from latentbits.models import bernoulli_product
     >>> rows = jnp.array([[0.0, 1.0], [1.0, 1.0]])
     >>> of = row_functions(bernoulli_product, {"probs": jnp.array([0.5, 0.9])}, rows)
     >>> bool((of.log_likelihood(rows) == of.log_decoded(rows)).all())
@@ -172,7 +172,7 @@ def measure(
 ) -> dict[str, Measure]:
     """All three: ``log_loss``, ``single_bit``, ``reconstruction``.
 
-    >>> from ppl_models import bernoulli_product
+    >>> from latentbits.models import bernoulli_product
     >>> rows = jnp.array([[0.0, 1.0], [1.0, 1.0]])
     >>> found = measure(bernoulli_product, {"probs": jnp.array([0.5, 0.9])}, rows)
     >>> round(float(found["single_bit"].value), 3)

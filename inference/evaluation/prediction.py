@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
-from inference.evaluation.evidence import Likelihood, likelihood
-from inference.rows.chunks import Rows
-from inference.types import Params
+from ..rows.chunks import Rows
+from ..types import Params
+from .evidence import Likelihood, likelihood
 
 
 def cell_probabilities(
@@ -37,7 +37,7 @@ def cell_probabilities(
     :param mask: what of the rows is observed; the cell asked for is never looked at.
     :return: (num_cells,)
 
-    >>> from ppl_models import bernoulli_mixture
+    >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([[0.5, 0.5]]), "probs": jnp.array([[[0.9, 0.9], [0.1, 0.1]]])}
     >>> found = cell_probabilities(
     ...     bernoulli_mixture, params, np.array([[1.0, 0.0]]), np.array([[0, 1]]), num_components=2)

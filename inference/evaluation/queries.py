@@ -16,16 +16,16 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro import handlers
 
-from inference.evaluation.evidence import log_likelihood
-from inference.methods.discrete.em import EM
-from inference.methods.shared import chunk_rows
-from inference.reading.anatomy import Anatomy
-from inference.reading.handlers import states, table_of
-from inference.reading.local import Structure
-from inference.reading.reader import open_program
-from inference.reading.states import AllStates
-from inference.rows.chunks import map_over_chunks
-from inference.types import Arguments, Params
+from ..methods.discrete.em import EM
+from ..methods.shared import chunk_rows
+from ..reading.anatomy import Anatomy
+from ..reading.handlers import states, table_of
+from ..reading.local import Structure
+from ..reading.reader import open_program
+from ..reading.states import AllStates
+from ..rows.chunks import map_over_chunks
+from ..types import Arguments, Params
+from .evidence import log_likelihood
 
 
 def log_conditional(
@@ -36,7 +36,7 @@ def log_conditional(
     :param asked: bool, (num_features,) or (num_data, num_features).
     :param given: likewise. What is in neither is summed out.
 
-    >>> from ppl_models import bernoulli_mixture
+    >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9, 0.9], [0.1, 0.1]])}
     >>> chance = log_conditional(bernoulli_mixture, params, jnp.ones((1, 2)), num_components=2,
     ...     asked=jnp.array([True, False]), given=jnp.array([False, True]))
@@ -68,7 +68,7 @@ def complete(
 ) -> Completion:
     """Fill in the cells of `data` where `mask` is False, from the others of their row.
 
-    >>> from ppl_models import bernoulli_mixture
+    >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9, 0.9], [0.1, 0.1]])}
     >>> seen = jnp.array([[True, False]])
     >>> filled = complete(bernoulli_mixture, params, jnp.ones((1, 2)), mask=seen, num_components=2)
@@ -116,7 +116,7 @@ def most_probable_state(
 ) -> Array:
     """The most probable latents of each row given what was seen of it, (num_data, num_bits).
 
-    >>> from ppl_models import combination_machine
+    >>> from latentbits.models import combination_machine
     >>> params = {"weights": jnp.array([[3.0, 2.0], [-3.0, 2.0]]), "bias": -jnp.ones(2)}
     >>> rows = jnp.array([[1.0, 1.0], [0.0, 1.0]])
     >>> most_probable_state(combination_machine, params, rows, num_causes=2).tolist()

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from inference.methods.continuous.factor_em import maps_of, rotates
-from inference.methods.continuous.factors import FactorReader, chunk_of, open_factors, width
-from inference.methods.continuous.rules import (
+from ..methods.continuous.factor_em import maps_of, rotates
+from ..methods.continuous.factors import FactorReader, chunk_of, open_factors, width
+from ..methods.continuous.rules import (
     Rule,
     about_modes,
     climb,
@@ -20,9 +20,9 @@ from inference.methods.continuous.rules import (
     gauss_hermite,
     weigh,
 )
-from inference.numerics.acceleration import chart
-from inference.rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
-from inference.types import Arguments, Params
+from ..numerics.acceleration import chart
+from ..rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
+from ..types import Arguments, Params
 
 
 def standard_errors(
@@ -46,9 +46,9 @@ def standard_errors(
 
     :param params: a maximum in canonical form, as the methods return it.
 
-    >>> from ppl_models import latent_trait
-    >>> from ppl_models.data import prototypes
-    >>> from inference.methods.continuous.quadrature import QuadratureEM
+    >>> from latentbits.models import latent_trait
+    >>> from latentbits.models.data import prototypes
+    >>> from latentbits.inference.methods.continuous.quadrature import QuadratureEM
     >>> data = prototypes(jax.random.key(0), copies=50, num_features=6, flip=0.3).data
     >>> found = QuadratureEM(latent_trait).run(jax.random.key(1), 20, data, num_factors=1)
     >>> standard_errors(latent_trait, found.params, data, num_factors=1)["bias"].shape

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import orthogonal_procrustes
 from scipy.optimize import linear_sum_assignment
 
-import ppl_models
+from latentbits import models
 
 Values = dict[str, np.ndarray]
 
@@ -41,7 +41,7 @@ def symmetries(model: Callable, params: Values) -> tuple[Exchange | Rotation, ..
     while isinstance(model, partial):
         model = model.func
     name = getattr(model, "__name__", "")
-    if getattr(ppl_models, name, None) is not model:
+    if getattr(models, name, None) is not model:
         return ()
     if name in ("latent_trait", "mixed_trait", "clipped_gaussian"):
         return (Rotation("weights"),)

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from inference.evaluation.evidence import likelihood
-from inference.running.algorithm import Algorithm
-from inference.running.contract import DivergedError
-from inference.types import Params
+from ..running.algorithm import Algorithm
+from ..running.contract import DivergedError
+from ..types import Params
+from .evidence import likelihood
 
 
 class Validated(NamedTuple):
@@ -48,9 +48,9 @@ def keep_best(
     :param score: ``score(params)``, larger is better; by default the mean over `valid` of the
         marginal log likelihood, the method's own if it has one, else `evaluation.evidence`.
 
-    >>> from ppl_models import bernoulli_mixture
-    >>> from ppl_models.data import prototypes
-    >>> from inference.methods.discrete.em import EM
+    >>> from latentbits.models import bernoulli_mixture
+    >>> from latentbits.models.data import prototypes
+    >>> from latentbits.inference.methods.discrete.em import EM
     >>> rows = prototypes(jax.random.key(0), copies=50).data
     >>> found = keep_best(EM(bernoulli_mixture), jax.random.key(1), 40, rows[::2],
     ...     valid=rows[1::2], every=5, num_components=3)

@@ -23,10 +23,10 @@ from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 
-from inference.reading.local import log_prior
-from inference.reading.reader import Reader, shared_hessian
-from inference.rows.chunks import Rows, map_over_chunks, sum_over_chunks
-from inference.types import Arguments, Params
+from ..reading.local import log_prior
+from ..reading.reader import Reader, shared_hessian
+from ..rows.chunks import Rows, map_over_chunks, sum_over_chunks
+from ..types import Arguments, Params
 
 Expect = Callable[[Reader, Params, Arguments, Any], Any]
 Objective = Callable[[Params], Array]

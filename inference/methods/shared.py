@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.reading.local import Structure, prior_draw
-from inference.reading.reader import Reader
-from inference.rows.chunks import (
+from ..reading.local import Structure, prior_draw
+from ..reading.reader import Reader
+from ..rows.chunks import (
     Rows,
     chunk_limit,
 )
-from inference.types import Params
+from ..types import Params
 
 
 class Expectation(NamedTuple):
@@ -40,7 +40,7 @@ CHUNK_FLOATS = 1 << 25
 class Posterior(NamedTuple):
     """The posterior of each datum, and how far it can be trusted.
 
-    >>> from ppl_models import bernoulli_mixture
+    >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
     >>> posterior = EM(bernoulli_mixture).posterior(params, jnp.array([[1]]), num_components=2)
     >>> posterior.best.tolist(), round(float(jnp.exp(posterior.evidence[0])), 4)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
-from inference.types import Params
+from ..types import Params
 
 
 class Trail(NamedTuple):

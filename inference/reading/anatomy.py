@@ -21,8 +21,9 @@ from jax import Array
 from numpyro import handlers
 from numpyro.distributions import constraints
 
-import ppl_models
-from inference.rows.disk import shape_of, stored
+from latentbits import models
+
+from ..rows.disk import shape_of, stored
 
 MOST_LATENTS = 100_000
 """Of one datum: beyond that nothing here can be held."""
@@ -63,7 +64,7 @@ class Latent(NamedTuple):
 class Anatomy(NamedTuple):
     """The sites of a program and how they lie about its data plate.
 
-    >>> from ppl_models import latent_trait
+    >>> from latentbits.models import latent_trait
     >>> parts = inspect(latent_trait, (jnp.zeros((7, 16)),))
     >>> parts.names, parts.observed, parts.likelihoods, parts.binary
     (('factors',), ('observed',), ('BernoulliLogits',), False)
@@ -136,7 +137,7 @@ def inspect(
     :param sites: the latent sites to read; by default all unobserved sites of the data plate.
     :param plate: the name of the data plate; found by itself unless latents lie in several.
 
-    >>> from ppl_models import binary_sparse_coding
+    >>> from latentbits.models import binary_sparse_coding
     >>> parts = inspect(binary_sparse_coding, (jnp.zeros((7, 25)),), {"num_causes": 10})
     >>> parts.plate, parts.num_data, parts.num_bits, parts.parameters
     ('data', 7, 10, ('weights', 'noise', 'sparsity'))
@@ -215,7 +216,7 @@ def explained(doing: str = "") -> Iterator[None]:
         yield
     except Exception as error:
         places = extract_tb(error.__traceback__)
-        ours = [Path(package).parent for package in (ppl_models.__file__, __file__)]
+        ours = [Path(package).parent for package in (models.__file__, __file__)]
         written = Path(places[-1].filename).parent in ours and isinstance(error, ValueError)
         if written or isinstance(error, ProgramError):  # for people already
             raise

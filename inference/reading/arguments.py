@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from latentbits.models.data import InputError
+from latentbits.models.data.cells import MOST_COLUMNS, show
 
-from inference.reading.anatomy import Anatomy, ProgramError, inspect, run_abstractly
-from inference.rows.chunks import Rows
-from inference.rows.disk import as_stored, pieces, stored
-from ppl_models.data import InputError
-from ppl_models.data.cells import MOST_COLUMNS, show
+from ..rows.chunks import Rows
+from ..rows.disk import as_stored, pieces, stored
+from .anatomy import Anatomy, ProgramError, inspect, run_abstractly
 
 LARGEST = 1e15
 """Of a cell: sums of squares of larger ones leave the range of float32."""

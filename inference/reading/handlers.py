@@ -21,10 +21,10 @@ from jax import Array
 from jax.scipy.special import logsumexp
 from numpyro.primitives import Messenger
 
-from inference.reading.anatomy import Anatomy, Latent, ProgramError, inspect, run_abstractly
-from inference.reading.bounds import BoundedBernoulli, BoundedCategorical, map_base, unmasked
-from inference.reading.mixture import StateMixture
-from inference.reading.states import AllStates, StateSet
+from .anatomy import Anatomy, Latent, ProgramError, inspect, run_abstractly
+from .bounds import BoundedBernoulli, BoundedCategorical, map_base, unmasked
+from .mixture import StateMixture
+from .states import AllStates, StateSet
 
 
 # `states` gives a latent site a whole table of values instead of one draw. The program broadcasts,
@@ -38,7 +38,7 @@ class states(Messenger):  # noqa: N801
 
     >>> from jax import random
     >>> from numpyro.handlers import seed, trace
-    >>> from ppl_models import binary_sparse_coding
+    >>> from latentbits.models import binary_sparse_coding
     >>> both = jnp.array([[[0.0, 0.0]], [[1.0, 0.0]]])  # two states for one datum each
     >>> program = states(binary_sparse_coding, {"causes": both})
     >>> sites = trace(seed(program, random.key(0))).get_trace(jnp.ones((5, 3)), num_causes=2)
@@ -74,7 +74,7 @@ class marginal(Messenger):  # noqa: N801
 
     >>> from jax import random
     >>> from numpyro.infer.util import log_density
-    >>> from ppl_models import binary_sparse_coding
+    >>> from latentbits.models import binary_sparse_coding
     >>> params = {"weights": jnp.eye(2, 3), "noise": 1.0, "sparsity": 0.3}
     >>> value, _ = log_density(
     ...     marginal(binary_sparse_coding), (jnp.ones((1, 3)),), {"num_causes": 2}, params)
@@ -232,7 +232,7 @@ class quadratic_bound(Messenger):  # noqa: N801
 
     >>> from jax import random
     >>> from numpyro.handlers import seed, trace
-    >>> from ppl_models import latent_trait
+    >>> from latentbits.models import latent_trait
     >>> data = jnp.ones((5, 3))
     >>> def log_prob(program):
     ...     site = trace(seed(program, random.key(0))).get_trace(data)["observed"]

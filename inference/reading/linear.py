@@ -23,8 +23,10 @@ import numpy as np
 from jax import Array, random
 from numpyro.distributions.distribution import validation_enabled
 
-from inference.numerics.compiling import once
-from inference.reading.local import (
+from ..numerics.compiling import once
+from ..rows.chunks import Rows
+from ..types import Arguments, Params
+from .local import (
     Structure,
     anywhere,
     general_position,
@@ -32,9 +34,7 @@ from inference.reading.local import (
     row_function,
     stand_in,
 )
-from inference.reading.reader import Reader
-from inference.rows.chunks import Rows
-from inference.types import Arguments, Params
+from .reader import Reader
 
 
 class LinearForm(NamedTuple):

@@ -25,12 +25,12 @@ from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.infer import init_to_uniform
 
-from inference.numerics.compiling import once
-from inference.reading.anatomy import Anatomy, ProgramError, explained, inspect
-from inference.reading.bounds import unmasked
-from inference.reading.handlers import scale_ratio, states
-from inference.rows.chunks import Rows
-from inference.types import Arguments, Params
+from ..numerics.compiling import once
+from ..rows.chunks import Rows
+from ..types import Arguments, Params
+from .anatomy import Anatomy, ProgramError, explained, inspect
+from .bounds import unmasked
+from .handlers import scale_ratio, states
 
 
 def log_joint(
@@ -41,8 +41,8 @@ def log_joint(
     :param bits: states (S, num_data or 1, num_bits).
     :return: (S, num_data). Priors of parameters are not part of it.
 
-    >>> from inference import inspect
-    >>> from ppl_models import binary_sparse_coding
+    >>> from latentbits import inspect
+    >>> from latentbits.models import binary_sparse_coding
     >>> arguments = ((jnp.ones((5, 3)),), {"num_causes": 2})
     >>> params = {"weights": jnp.eye(2, 3), "noise": 1.0, "sparsity": 0.5}
     >>> table = jnp.array([[0, 0], [1, 0], [1, 1]])[:, None]  # three states, the same for all data

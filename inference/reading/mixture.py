@@ -11,7 +11,7 @@ from jax.scipy.special import logsumexp
 from numpyro.distributions import constraints
 from numpyro.distributions.util import validate_sample
 
-from inference.reading.anatomy import Anatomy
+from .anatomy import Anatomy
 
 
 class StateMixture(dist.Distribution):

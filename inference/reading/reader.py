@@ -13,9 +13,12 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 
-from inference.reading.anatomy import Anatomy, ProgramError, inspect, run_abstractly
-from inference.reading.arguments import check_data, rows_of
-from inference.reading.local import (
+from ..rows.chunks import Rows
+from ..rows.disk import OnDisk, pieces
+from ..types import Arguments, Params
+from .anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from .arguments import check_data, rows_of
+from .local import (
     Structure,
     at_zero,
     find_structure,
@@ -25,9 +28,6 @@ from inference.reading.local import (
     log_joint,
     row_function,
 )
-from inference.rows.chunks import Rows
-from inference.rows.disk import OnDisk, pieces
-from inference.types import Arguments, Params
 
 
 class Reader(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inference.reading.anatomy import ProgramError
+from .anatomy import ProgramError
 
 # A table larger than this does not fit beside the data; 2^24 states of a few bytes each do.
 MAX_STATES = 1 << 24

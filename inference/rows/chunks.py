@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from inference.rows.disk import OnDisk
-from inference.types import Arguments
+from ..types import Arguments
+from .disk import OnDisk
 
 
 class Share(NamedTuple):

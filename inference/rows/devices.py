@@ -26,10 +26,9 @@ from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from inference.rows.chunks import Share, sharing
-from inference.rows.disk import OnDisk, as_stored, stored
-from inference.running.algorithm import Algorithm
-from inference.types import Arguments
+from ..types import Arguments
+from .chunks import Share, sharing
+from .disk import OnDisk, as_stored, stored
 
 
 class OneDevice(NamedTuple):
@@ -194,16 +193,27 @@ def summed(function: Callable[..., Any], num_data: int, *args: Any) -> Any:
 
 
 def devices_of(
-    method: Algorithm, args: tuple, kwargs: dict[str, Any], mesh: Mesh | None
+    args: tuple,
+    kwargs: dict[str, Any],
+    mesh: Mesh | None,
+    *,
+    by_row: tuple[str, ...] | None,
+    num_rows: Callable[[tuple, dict[str, Any]], int],
+    why: str,
 ) -> OneDevice | Devices:
-    """Where a method's data go."""
+    """Where the data of a run go.
+
+    :param by_row: fields of its state with an entry for each row; None: it takes no mesh.
+    :param num_rows: how many rows these arguments have.
+    :param why: the sentence for a run that takes no mesh.
+    """
     leaves, tree = jax.tree.flatten((args, kwargs))
     if mesh is None:
         arrays, static = _parted(leaves)
         return OneDevice([jnp.asarray(x) for x in arrays], static, tree)
-    if method.by_row is None:
-        raise ValueError(f"{type(method).__name__} takes no mesh: {method.why_no_mesh}")
-    return _deal(leaves, tree, mesh, method.num_rows(args, kwargs), method.by_row)
+    if by_row is None:
+        raise ValueError(why)
+    return _deal(leaves, tree, mesh, num_rows(args, kwargs), by_row)
 
 
 def _parted(leaves: list) -> tuple[list, list]:

@@ -1,17 +1,4 @@
-"""The contract that every bespoke method meets, and the one loop that drives them all.
-
-A method looks like `numpyro.infer.SVI`:
-
-    em = EM(binary_sparse_coding)
-    result = em.run(random.key(0), 60, data, num_causes=10)    # .params .losses .state
-    state = em.init(key, data, num_causes=10)
-    state, loss = em.update(state, data, num_causes=10)        # pure: jit, vmap, scan apply
-    em.get_params(state)
-
-A one-shot method does its work in `init` and has an idle `update`. The loss is what the method
-minimises, summed over the data: for EM the negative log evidence (or its bound) of the parameters
-*before* the update.
-"""
+"""`Algorithm`: a method that meets the contract, and `run`, which repeats its step."""
 
 from __future__ import annotations
 
@@ -23,9 +10,10 @@ from typing import Any
 from jax import Array
 from jax.sharding import Mesh
 
-from inference.reading.anatomy import Anatomy, inspect
-from inference.running.contract import RunResult
-from inference.types import Params
+from ..reading.anatomy import Anatomy, inspect
+from ..types import Params
+from .contract import RunResult
+from .loop import Drive, drive
 
 
 class Algorithm(abc.ABC):
@@ -44,7 +32,7 @@ class Algorithm(abc.ABC):
     ...         return state, bits.sum()
     ...     def get_params(self, state):
     ...         return {"probs": state}
-    >>> from ppl_models import bernoulli_product
+    >>> from latentbits.models import bernoulli_product
     >>> data = jnp.array([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
     >>> result = BaseRates(bernoulli_product).run(None, 2, data)
     >>> result.params["probs"].tolist(), result.losses.tolist()
@@ -114,8 +102,6 @@ class Algorithm(abc.ABC):
         :param mesh: devices to deal the rows out to, a mesh of one axis; see
             `inference.rows.devices`.
         """
-        from inference.running.loop import Drive, drive
-
         if num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, found {num_steps}")
 

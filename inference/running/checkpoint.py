@@ -16,15 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from inference.running.algorithm import Algorithm
+from .contract import Method
 
 
 class CheckpointError(ValueError):
     """A folder or a file that a run cannot be saved to or resumed from; the message says why.
 
     >>> import tempfile
-    >>> from inference import EM
-    >>> from ppl_models import bernoulli_mixture
+    >>> from latentbits import EM
+    >>> from latentbits.models import bernoulli_mixture
     >>> with tempfile.NamedTemporaryFile(prefix="no folder") as file:
     ...     try:
     ...         EM(bernoulli_mixture).run(
@@ -42,7 +42,7 @@ class Checkpoint:
     refused, so that nothing is overwritten by mistake.
     """
 
-    def __init__(self, folder: Path, method: Algorithm, args: tuple, kwargs: dict[str, Any]):
+    def __init__(self, folder: Path, method: Method, args: tuple, kwargs: dict[str, Any]):
         self.path = folder / "checkpoint.npz"
         self.origin = _origin(method, args, kwargs)
         try:
@@ -145,7 +145,7 @@ def _check(path: Path, found: dict, wanted: dict) -> None:
             )
 
 
-def _origin(method: Algorithm, args: tuple, kwargs: dict[str, Any]) -> dict[str, str]:
+def _origin(method: Method, args: tuple, kwargs: dict[str, Any]) -> dict[str, str]:
     """What makes a run the run it is, in words."""
     settings = {
         name: value

@@ -1,12 +1,41 @@
-"""What a method is, and what its run returns."""
+"""What a method is, and what its run returns.
+
+A method looks like `numpyro.infer.SVI`:
+
+    em = EM(binary_sparse_coding)
+    result = em.run(random.key(0), 60, data, num_causes=10)    # .params .losses .state
+    state = em.init(key, data, num_causes=10)
+    state, loss = em.update(state, data, num_causes=10)        # pure: jit, vmap, scan apply
+    em.get_params(state)
+    em.posterior(result.params, data, num_causes=10)           # of each row's latents
+
+A one-shot method does its work in `init` and has an idle `update`. The loss is what the method
+minimises, summed over the data: for EM the negative log evidence (or its bound) of the parameters
+*before* the update.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 from jax import Array
 
-from inference.types import Params
+from ..types import Params
+
+
+class Method(Protocol):
+    """What the loop, the checkpoints and the devices need of a method."""
+
+    model: Callable
+    by_row: tuple[str, ...] | None
+    why_no_mesh: str
+
+    def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int: ...
+
+    def update(self, state: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]: ...
+
+    def get_params(self, state: Any) -> Params: ...
 
 
 class RunResult(NamedTuple):
@@ -14,8 +43,8 @@ class RunResult(NamedTuple):
 
     >>> import jax.numpy as jnp
     >>> from jax import random
-    >>> from inference import EM
-    >>> from ppl_models import bernoulli_mixture
+    >>> from latentbits import EM
+    >>> from latentbits.models import bernoulli_mixture
     >>> data = jnp.array([[0, 0, 1], [1, 1, 0], [1, 1, 1]])
     >>> result = EM(bernoulli_mixture).run(random.key(0), 2, data, num_components=2)
     >>> sorted(result.params), result.losses.shape, result.reason
@@ -37,8 +66,8 @@ class DivergedError(FloatingPointError):
 
     >>> import jax.numpy as jnp
     >>> from jax import random
-    >>> from inference import EM
-    >>> from ppl_models import bernoulli_mixture
+    >>> from latentbits import EM
+    >>> from latentbits.models import bernoulli_mixture
     >>> wrong = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.full((2, 3), jnp.nan)}
     >>> try:
     ...     EM(bernoulli_mixture).run(

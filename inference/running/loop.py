@@ -19,12 +19,11 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh
 
-from inference.reading.arguments import check_kinds
-from inference.rows.devices import Devices, OneDevice, devices_of, using
-from inference.running.algorithm import Algorithm
-from inference.running.checkpoint import Checkpoint
-from inference.running.contract import DivergedError, RunResult
-from inference.types import Params
+from ..reading.arguments import check_kinds
+from ..rows.devices import Devices, OneDevice, devices_of, using
+from ..types import Params
+from .checkpoint import Checkpoint
+from .contract import DivergedError, Method, RunResult
 
 BLOCK_SECONDS = 0.25
 """Blocks grow while they take less: so often is the bar moved, the clock read and Ctrl-C heard."""
@@ -55,7 +54,7 @@ class Progress(NamedTuple):
 
 
 def drive(
-    method: Algorithm, start: Callable[[], Any], args: tuple, kwargs: dict[str, Any], how: Drive
+    method: Method, start: Callable[[], Any], args: tuple, kwargs: dict[str, Any], how: Drive
 ) -> RunResult:
     """Run `update` until there is a reason to stop.
 
@@ -66,7 +65,14 @@ def drive(
     saved = None
     if how.checkpoint is not None:  # refuses a folder that cannot be used, before any work
         saved = Checkpoint(how.checkpoint, method, args, kwargs)
-    devices = devices_of(method, args, kwargs, how.mesh)
+    devices = devices_of(
+        args,
+        kwargs,
+        how.mesh,
+        by_row=method.by_row,
+        num_rows=method.num_rows,
+        why=f"{type(method).__name__} takes no mesh: {method.why_no_mesh}",
+    )
     with using(how.mesh):
         progress = _first(method, start(), how)
     if saved is not None:
@@ -124,7 +130,7 @@ def drive(
     )  # fmt: skip
 
 
-def _first(method: Algorithm, state: Any, how: Drive) -> Progress:
+def _first(method: Method, state: Any, how: Drive) -> Progress:
     def see(state: Any) -> Any:
         return None if how.record is None else how.record(method.get_params(state))
 
@@ -138,7 +144,7 @@ def _first(method: Algorithm, state: Any, how: Drive) -> Progress:
 
 
 def _compile(
-    method: Algorithm,
+    method: Method,
     devices: Devices | OneDevice,
     progress: Progress,
     record: Callable[[Params], Any] | None,

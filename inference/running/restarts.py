@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.running.algorithm import Algorithm
-from inference.types import Params
+from ..types import Params
+from .algorithm import Algorithm
 
 
 class RestartState(NamedTuple):
@@ -25,8 +25,8 @@ class Restarts(Algorithm):
     :param method: any method whose steps are pure.
     :param num_starts: how many; each has a key of its own.
 
-    >>> from inference.methods.discrete.em import EM
-    >>> from ppl_models import bernoulli_mixture
+    >>> from latentbits.inference.methods.discrete.em import EM
+    >>> from latentbits.models import bernoulli_mixture
     >>> data = random.bernoulli(random.key(0), 0.5, (30, 4)).astype(float)
     >>> four = Restarts(EM(bernoulli_mixture), 4)
     >>> result = four.run(random.key(1), 5, data, num_components=2)

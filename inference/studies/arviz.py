@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from latentbits.models.data import InputError
 
-from inference.studies.output import plain
-from ppl_models.data import InputError
+from .output import plain
 
 DIMS: dict[str, tuple[str, ...]] = {
     "observed": ("row", "column"),

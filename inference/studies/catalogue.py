@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from inference.reading.anatomy import ProgramError
-from ppl_models.data import InputError
+from latentbits.models.data import InputError
+
+from ..reading.anatomy import ProgramError
 
 
 def programs() -> dict[str, Callable]:
     """The public programs, by name."""
-    import ppl_models
+    from latentbits import models
 
-    return {name: getattr(ppl_models, name) for name in ppl_models.__all__}
+    return {name: getattr(models, name) for name in models.__all__}
 
 
 def methods() -> dict[str, type]:
@@ -31,11 +32,10 @@ def methods() -> dict[str, type]:
     """
     from numpyro.infer.mcmc import MCMCKernel
 
-    import inference.methods
-    from inference.running.algorithm import Algorithm
+    from .. import methods as wing
+    from ..running.algorithm import Algorithm
 
     found: dict[str, type] = {}
-    wing = inference.methods
     for entry in pkgutil.walk_packages(wing.__path__, f"{wing.__name__}."):
         module = importlib.import_module(entry.name)
         for name, member in vars(module).items():

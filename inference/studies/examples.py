@@ -47,14 +47,15 @@ def _draw(name: str, sizes: dict, truth: dict, num_data: int) -> np.ndarray:
     from jax import random
     from numpyro.handlers import seed, substitute
 
-    import ppl_models
-    from inference.numerics.compiling import once
+    from latentbits import models
+
+    from ..numerics.compiling import once
 
     first = next(value for site, value in truth.items() if site in COLUMNS)
     columns = {} if name == "mixed_trait" else {"num_features": first.shape[-1]}
 
     def draw(truth: dict) -> Any:
-        program = substitute(seed(getattr(ppl_models, name), random.key(1)), data=truth)
+        program = substitute(seed(getattr(models, name), random.key(1)), data=truth)
         return program(num_data=num_data, **columns, **sizes)
 
     return np.asarray(once(draw)(truth), np.float32)
@@ -79,7 +80,7 @@ def _few_items(rng: np.random.Generator) -> Made:
 
 def _lines(side: int = 3) -> np.ndarray:
     """The outer rows and columns of a grid, (4, side²)."""
-    from ppl_models.data.strokes import stroke_masks
+    from latentbits.models.data.strokes import stroke_masks
 
     return stroke_masks(side)[[0, side - 1, side, 2 * side - 1]]
 

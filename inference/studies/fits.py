@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from latentbits.models.data import InputError, Table
 
-from inference.studies.catalogue import find_program
-from ppl_models.data import InputError, Table
+from .catalogue import find_program
 
 KIND = "latentbits fit"
 
@@ -29,7 +29,7 @@ class Fit(NamedTuple):
     @property
     def point(self) -> dict[str, np.ndarray]:
         """The point estimate, or the mean of the draws brought together."""
-        from inference.evaluation.symmetry import align
+        from ..evaluation.symmetry import align
 
         last = {x: v[-1] for x, v in self.params.items()}
         return {x: v.mean(0) for x, v in align(self.program, self.params, last).items()}
@@ -37,7 +37,7 @@ class Fit(NamedTuple):
 
 def read_rows(path: str, columns: tuple[str, ...], kind: Any, key: str | None = None) -> Table:
     """New rows of a table with known columns; a column may be constant, a row unseen."""
-    from ppl_models.data import load_table
+    from latentbits.models.data import load_table
 
     table = load_table(path, kind=kind, key=key, allow_constant=True, allow_empty=True)
     if table.columns != columns:
@@ -55,8 +55,8 @@ def load_fit(path: str, model: str | None = None) -> Fit:
     :param model: the program, where it is the user's own. A file is data: it does not decide which
         module is imported.
     """
-    from inference.studies.arviz import load, opened
-    from inference.studies.catalogue import programs
+    from .arviz import load, opened
+    from .catalogue import programs
 
     groups, attrs = load(path)
     if attrs.get("kind") != KIND:
@@ -94,7 +94,7 @@ def score(fit: Fit, table: Table) -> Answer:
     """The log likelihood of each row, latents summed out, averaged over draws if there are any."""
     from scipy.special import logsumexp
 
-    from inference.evaluation.evidence import likelihood
+    from ..evaluation.evidence import likelihood
 
     found = likelihood(fit.program, table.values, **_mask(table), **fit.sizes)
     each = found.of_draws(fit.params)
@@ -107,7 +107,7 @@ def score(fit: Fit, table: Table) -> Answer:
 
 def complete(fit: Fit, table: Table) -> Answer:
     """Every cell: what was seen, or the chance that it is 1 given the rest of its row."""
-    from inference.evaluation.prediction import cell_probabilities
+    from ..evaluation.prediction import cell_probabilities
 
     if fit.kind != "binary":
         raise InputError(f"{fit.name} observes real numbers: only bits have a chance to be 1")
@@ -123,8 +123,8 @@ def complete(fit: Fit, table: Table) -> Answer:
 
 def transform(fit: Fit, table: Table) -> Answer:
     """The posterior mean of each row's latents, and its spread where they are continuous."""
-    from inference.reading.anatomy import inspect
-    from inference.studies.catalogue import methods
+    from ..reading.anatomy import inspect
+    from .catalogue import methods
 
     extra = {**_mask(table), **fit.sizes}
     anatomy = inspect(fit.program, (table.values,), extra)
@@ -154,10 +154,10 @@ def _categories(fit: Fit, table: Table, extra: dict[str, Any]) -> Answer:
     """The chance of each value of a categorical latent: its mean would mean nothing."""
     import jax
 
-    from inference.reading.handlers import table_of
-    from inference.reading.local import Structure
-    from inference.reading.reader import open_program
-    from inference.reading.states import AllStates
+    from ..reading.handlers import table_of
+    from ..reading.local import Structure
+    from ..reading.reader import open_program
+    from ..reading.states import AllStates
 
     reader, rows = open_program(fit.program, (table.values,), extra, structure=Structure.GENERAL)
     latents = reader.anatomy.latents

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from inference.studies.papers.experiment import Outcome
+from .papers.experiment import Outcome
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from inference.studies.comparison.compare import Comparison
+    from .comparison.compare import Comparison
 
 DOTS = 110
 """An inch: sharp on a fine screen, and a notebook stays small."""
@@ -48,8 +48,8 @@ def show(draw: Callable[..., Figure], *args: Any, **kwargs: Any) -> Shown:
     import matplotlib
     from matplotlib import pyplot
 
-    from inference.studies.figures import house_style
-    from inference.studies.output import as_picture
+    from .figures import house_style
+    from .output import as_picture
 
     with house_style(), matplotlib.rc_context({"savefig.dpi": DOTS}):
         figure = draw(*args, **kwargs)
@@ -83,7 +83,7 @@ class Words(NamedTuple):
 def source(function: Callable) -> Words:
     """A program as it is written, without its docstring.
 
-    >>> from ppl_models import bernoulli_product
+    >>> from latentbits.models import bernoulli_product
     >>> print(source(bernoulli_product).text.splitlines()[1])
     def bernoulli_product(
     """
@@ -126,20 +126,21 @@ def _contest(
 ) -> tuple[Comparison, dict[str, Any]]:
     import jax
 
-    import ppl_models
-    from inference.studies.arviz import container
-    from inference.studies.comparison.compare import compare
-    from inference.studies.comparison.files import method_groups
-    from inference.studies.comparison.side_by_side import close, processes
-    from inference.studies.examples import example
+    from latentbits import models
+
+    from .arviz import container
+    from .comparison.compare import compare
+    from .comparison.files import method_groups
+    from .comparison.side_by_side import close, processes
+    from .examples import example
 
     given = example(name) if num_data is None else example(name, num_data)
     kept: dict[str, Any] = {}
     several = len(methods) > 1 and (os.cpu_count() or 1) > 1 and jax.default_backend() == "cpu"
-    pool = processes(2) if several else None
+    pool = processes(2, [compare.__module__, container.__module__]) if several else None
     try:
         found = compare(
-            getattr(ppl_models, name), given.values, methods, truth=given.truth, name=name,
+            getattr(models, name), given.values, methods, truth=given.truth, name=name,
             budget=None, num_draws=num_draws, keep=kept, pool=pool, **given.sizes,
         )  # fmt: skip
     finally:
@@ -155,8 +156,8 @@ def scores(found: Comparison) -> pandas.DataFrame:
     """The table of a comparison, the best method first."""
     import pandas
 
-    from inference.studies.comparison.columns import COLUMNS
-    from inference.studies.report.ink import ranked
+    from .comparison.columns import COLUMNS
+    from .report.ink import ranked
 
     done = ranked(found)
     values = {
@@ -210,7 +211,7 @@ def reproduce(name: str, **options: Any) -> Outcome:
     """
     import argparse
 
-    from inference.studies.papers.experiment import add_options, experiments
+    from .papers.experiment import add_options, experiments
 
     experiment = experiments()[name]
     parser = argparse.ArgumentParser()

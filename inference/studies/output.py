@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppl_models.data import InputError
+from latentbits.models.data import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,12 +1,12 @@
 """Data: the papers' synthetic sets with their truth, digits and patches, and a user's own table."""
 
-from ppl_models.data.cells import InputError
-from ppl_models.data.clusters import Prototypes, prototypes
-from ppl_models.data.combination import CombinationTarget, combination_target
-from ppl_models.data.images import Digits, Patches, digits, patches, small_digits
-from ppl_models.data.mixed import MixedTable, load_mixed
-from ppl_models.data.registry import DATASETS, Dataset
-from ppl_models.data.spins import (
+from .cells import InputError
+from .clusters import Prototypes, prototypes
+from .combination import CombinationTarget, combination_target
+from .images import Digits, Patches, digits, patches, small_digits
+from .mixed import MixedTable, load_mixed
+from .registry import DATASETS, Dataset
+from .spins import (
     Moments,
     Ring,
     SumConstraint,
@@ -15,8 +15,8 @@ from ppl_models.data.spins import (
     sum_constraint,
     sum_constraint_moments,
 )
-from ppl_models.data.streams import Stored, on_disk
-from ppl_models.data.strokes import (
+from .streams import Stored, on_disk
+from .strokes import (
     LINE_PATTERNS,
     Bars,
     Lines,
@@ -25,7 +25,7 @@ from ppl_models.data.strokes import (
     lines,
     shifter,
 )
-from ppl_models.data.tables import Table, load_table
+from .tables import Table, load_table
 
 __all__ = [
     "DATASETS",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ppl_models.data.cells import Cells, InputError, check_width, complain, name_columns, show
+from .cells import Cells, InputError, check_width, complain, name_columns, show
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import numpy as np
 class InputError(ValueError):
     """A file or a table that cannot be used; its message is one line, written for its owner.
 
-    >>> from ppl_models.data import load_table
+    >>> from latentbits.models.data import load_table
     >>> load_table("nowhere.csv")
     Traceback (most recent call last):
     ppl_models.data.cells.InputError: nowhere.csv: there is no such file

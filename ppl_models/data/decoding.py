@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ppl_models.data.cells import Cells, InputError, complain, show, understand
+from .cells import Cells, InputError, complain, show, understand
 
 BINARY = "0/1, -1/+1, true/false or yes/no"
 

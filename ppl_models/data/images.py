@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from ppl_models.data.cells import complain
+from .cells import complain
 
 IMAGE_SUFFIXES = (".tiff", ".tif", ".png", ".jpg", ".jpeg")
 

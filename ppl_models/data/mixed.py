@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ppl_models.data.array_tables import unpack_bits
-from ppl_models.data.cells import Cells, complain, show, understand, user_path
-from ppl_models.data.decoding import cell_error
-from ppl_models.data.tables import read_cells
+from .array_tables import unpack_bits
+from .cells import Cells, complain, show, understand, user_path
+from .decoding import cell_error
+from .tables import read_cells
 
 MOST_LEVELS = 30
 """More different words than that are names, not categories."""

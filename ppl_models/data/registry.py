@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from jax import Array, random
 
-from ppl_models.data.clusters import prototypes
-from ppl_models.data.combination import combination_target
-from ppl_models.data.images import Digits, digits, patches, small_digits
-from ppl_models.data.spins import ring, sum_constraint
-from ppl_models.data.strokes import bars, lines, shifter
+from .clusters import prototypes
+from .combination import combination_target
+from .images import Digits, digits, patches, small_digits
+from .spins import ring, sum_constraint
+from .strokes import bars, lines, shifter
 
 
 @dataclass(frozen=True)

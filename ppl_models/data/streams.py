@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ppl_models.data.array_tables import parquet_batches, read_npy
-from ppl_models.data.cells import Cells, complain, name_columns, user_path
-from ppl_models.data.decoding import decode_binary, decode_real, to_numbers
-from ppl_models.data.tables import check_file
+from .array_tables import parquet_batches, read_npy
+from .cells import Cells, complain, name_columns, user_path
+from .decoding import decode_binary, decode_real, to_numbers
+from .tables import check_file
 
 BATCH_ROWS = 1 << 16
 """Rows of a Parquet file that are in memory at a time."""

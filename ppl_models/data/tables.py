@@ -10,16 +10,16 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ppl_models.data.array_tables import (
+from .array_tables import (
     read_netcdf,
     read_npy,
     read_npz,
     read_parquet,
     unpack_bits,
 )
-from ppl_models.data.cells import Cells, complain, name_columns, show, user_path
-from ppl_models.data.decoding import cell_error, decode_binary, decode_real, to_numbers
-from ppl_models.data.text_tables import TEXT_SUFFIXES, read_text
+from .cells import Cells, complain, name_columns, show, user_path
+from .decoding import cell_error, decode_binary, decode_real, to_numbers
+from .text_tables import TEXT_SUFFIXES, read_text
 
 
 class Table(NamedTuple):

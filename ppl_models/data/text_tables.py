@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ppl_models.data.cells import MISSING, Cells, complain, name_columns, understand
+from .cells import MISSING, Cells, complain, name_columns, understand
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 

@@ -9,9 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.methods.continuous.bounded import Bounded, bounded_program
-from inference.methods.continuous.bounded_regressions import bound_posterior, gaussian_sums
-from inference.methods.continuous.factor_em import (
+from ...numerics.acceleration import Visit
+from ...reading.anatomy import Anatomy
+from ...rows.chunks import Rows, map_over_chunks, sum_over_chunks
+from ...running.algorithm import Algorithm
+from ...types import Arguments, Params
+from .bounded import Bounded, bounded_program
+from .bounded_regressions import bound_posterior, gaussian_sums
+from .factor_em import (
     FactorState,
     canonical,
     check_columns,
@@ -21,7 +26,7 @@ from inference.methods.continuous.factor_em import (
     rotates,
     start_params,
 )
-from inference.methods.continuous.factors import (
+from .factors import (
     FactorPosterior,
     FactorReader,
     chunk_of,
@@ -30,13 +35,8 @@ from inference.methods.continuous.factors import (
     remembered,
     width,
 )
-from inference.methods.continuous.regressions import Regressions, regressions_of
-from inference.methods.continuous.rules import by_quadrature, default_nodes
-from inference.numerics.acceleration import Visit
-from inference.reading.anatomy import Anatomy
-from inference.rows.chunks import Rows, map_over_chunks, sum_over_chunks
-from inference.running.algorithm import Algorithm
-from inference.types import Arguments, Params
+from .regressions import Regressions, regressions_of
+from .rules import by_quadrature, default_nodes
 
 MOST_REMEMBERED = 1 << 16
 """Rows whose posteriors are kept between steps by default."""
@@ -64,8 +64,8 @@ class BoundEM(Algorithm):
         for rows on disk and for more than 65 536 of them.
     :param chunk_size: rows read at a time; by default as many as fit into a cache.
 
-    >>> from ppl_models import latent_trait
-    >>> from ppl_models.data import prototypes
+    >>> from latentbits.models import latent_trait
+    >>> from latentbits.models.data import prototypes
     >>> data = prototypes(jax.random.key(0), copies=20, num_features=6, flip=0.2).data
     >>> em = BoundEM(latent_trait)
     >>> result = em.run(jax.random.key(1), 10, data)

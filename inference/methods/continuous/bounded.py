@@ -19,15 +19,12 @@ import numpyro.distributions as dist
 from jax import Array, random
 from numpyro import handlers
 
-from inference.methods.continuous.factors import FactorReader
-from inference.methods.m_step import gradient_step
-from inference.methods.shared import Expectation
-from inference.numerics.compiling import once
-from inference.numerics.gaussian import invert, root
-from inference.reading.anatomy import Anatomy, ProgramError, inspect, run_abstractly
-from inference.reading.bounds import unmasked
-from inference.reading.handlers import quadratic_bound, states
-from inference.reading.local import (
+from ...numerics.compiling import once
+from ...numerics.gaussian import invert, root
+from ...reading.anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from ...reading.bounds import unmasked
+from ...reading.handlers import quadratic_bound, states
+from ...reading.local import (
     Structure,
     hessians,
     linear_part,
@@ -35,8 +32,11 @@ from inference.reading.local import (
     prior_draw,
     row_function,
 )
-from inference.rows.chunks import Rows
-from inference.types import Arguments, Params
+from ...rows.chunks import Rows
+from ...types import Arguments, Params
+from ..m_step import gradient_step
+from ..shared import Expectation
+from .factors import FactorReader
 
 
 class Bounded(NamedTuple):

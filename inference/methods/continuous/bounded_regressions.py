@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.methods.continuous.levels import first, log_sum, softmax
-from inference.methods.continuous.regressions import Regressions, Responses, Sums
-from inference.numerics.gaussian import invert, with_one
-from inference.reading.bounds import curvature
-from inference.rows.chunks import over_rows
-from inference.types import Params
+from ...numerics.gaussian import invert, with_one
+from ...reading.bounds import curvature
+from ...rows.chunks import over_rows
+from ...types import Params
+from .levels import first, log_sum, softmax
+from .regressions import Regressions, Responses, Sums
 
 
 def bound_at_bias(

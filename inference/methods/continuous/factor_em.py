@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from latentbits.models import clipped_gaussian, latent_trait, mixed_trait
 
-from inference.methods.continuous.factors import FactorReader
-from inference.methods.continuous.regressions import Regressions
-from inference.methods.m_step import transforms
-from inference.numerics.acceleration import Trail, Visit, begin, chart, plain, step
-from inference.reading.local import log_prior, prior_draw
-from inference.rows.chunks import Rows, compiled, sum_over_chunks
-from inference.rows.disk import pieces
-from inference.types import Arguments, Params
-from ppl_models import clipped_gaussian, latent_trait, mixed_trait
+from ...numerics.acceleration import Trail, Visit, begin, chart, plain, step
+from ...reading.local import log_prior, prior_draw
+from ...rows.chunks import Rows, compiled, sum_over_chunks
+from ...rows.disk import pieces
+from ...types import Arguments, Params
+from ..m_step import transforms
+from .factors import FactorReader
+from .regressions import Regressions
 
 HISTORY = 8  # past steps that the acceleration looks at
 

@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.arguments import rows_of
-from inference.reading.local import Structure, log_joint
-from inference.reading.reader import check_data
-from inference.rows.chunks import Rows, chunk_limit, compiled
-from inference.types import Arguments, Params
+from ...reading.anatomy import Anatomy, ProgramError, inspect
+from ...reading.arguments import rows_of
+from ...reading.local import Structure, log_joint
+from ...reading.reader import check_data
+from ...rows.chunks import Rows, chunk_limit, compiled
+from ...types import Arguments, Params
 
 CHUNK_FLOATS = {"cpu": 1 << 21}
 """8 MiB in float32: fits a cache, whatever the number of rows. Elsewhere 128 MiB: small chunks
@@ -57,8 +57,8 @@ class FactorReader(NamedTuple):
 class FactorPosterior(NamedTuple):
     """The posterior of each datum's factors, and how far it can be trusted.
 
-    >>> from inference import QuadratureEM
-    >>> from ppl_models import latent_trait
+    >>> from latentbits import QuadratureEM
+    >>> from latentbits.models import latent_trait
     >>> params = {"weights": jnp.zeros((1, 3)), "bias": jnp.zeros(3)}
     >>> em = QuadratureEM(latent_trait, num_nodes=5)
     >>> posterior = em.posterior(params, jnp.ones((2, 3)), num_factors=1)

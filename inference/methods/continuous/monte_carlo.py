@@ -10,7 +10,15 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from inference.methods.continuous.factor_em import (
+from ...numerics.acceleration import Visit
+from ...numerics.gaussian import log_normal
+from ...reading.anatomy import Anatomy
+from ...rows.chunks import Rows, map_over_chunks, over_rows, sum_over_chunks
+from ...running.algorithm import Algorithm
+from ...types import Arguments, Params
+from ..m_step import gradient_step
+from ..shared import Expectation
+from .factor_em import (
     FactorState,
     canonical,
     check_columns,
@@ -20,7 +28,7 @@ from inference.methods.continuous.factor_em import (
     rotates,
     start_params,
 )
-from inference.methods.continuous.factors import (
+from .factors import (
     FactorPosterior,
     FactorReader,
     chunk_of,
@@ -29,13 +37,13 @@ from inference.methods.continuous.factors import (
     remembered,
     width,
 )
-from inference.methods.continuous.point_regressions import (
+from .point_regressions import (
     natural_form,
     shared_log_likelihood,
     shared_sums,
 )
-from inference.methods.continuous.regressions import Regressions, regressions_of
-from inference.methods.continuous.rules import (
+from .regressions import Regressions, regressions_of
+from .rules import (
     Rule,
     by_quadrature,
     default_nodes,
@@ -43,14 +51,6 @@ from inference.methods.continuous.rules import (
     prior_points,
     weigh,
 )
-from inference.methods.m_step import gradient_step
-from inference.methods.shared import Expectation
-from inference.numerics.acceleration import Visit
-from inference.numerics.gaussian import log_normal
-from inference.reading.anatomy import Anatomy
-from inference.rows.chunks import Rows, map_over_chunks, over_rows, sum_over_chunks
-from inference.running.algorithm import Algorithm
-from inference.types import Arguments, Params
 
 
 class MonteCarloEM(Algorithm):
@@ -71,8 +71,8 @@ class MonteCarloEM(Algorithm):
 
     The others as for `QuadratureEM`.
 
-    >>> from ppl_models import latent_trait
-    >>> from ppl_models.data import prototypes
+    >>> from latentbits.models import latent_trait
+    >>> from latentbits.models.data import prototypes
     >>> data = prototypes(jax.random.key(0), copies=20, num_features=6, flip=0.2).data
     >>> em = MonteCarloEM(latent_trait, num_draws=64, quasi=True)
     >>> result = em.run(jax.random.key(1), 5, data)

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.methods.continuous.levels import first, log_sum
-from inference.methods.continuous.regressions import Regressions, Responses, Sums
-from inference.numerics.gaussian import with_one
-from inference.rows.chunks import over_rows
-from inference.types import Params
+from ...numerics.gaussian import with_one
+from ...rows.chunks import over_rows
+from ...types import Params
+from .levels import first, log_sum
+from .regressions import Regressions, Responses, Sums
 
 
 def point_sums(

@@ -10,7 +10,15 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from inference.methods.continuous.factor_em import (
+from ...numerics.acceleration import Visit
+from ...numerics.gaussian import log_normal
+from ...reading.anatomy import Anatomy
+from ...rows.chunks import Rows, map_over_chunks, sum_over_chunks
+from ...running.algorithm import Algorithm
+from ...types import Arguments, Params
+from ..m_step import gradient_step
+from ..shared import Expectation
+from .factor_em import (
     FactorState,
     canonical,
     check_columns,
@@ -20,7 +28,7 @@ from inference.methods.continuous.factor_em import (
     rotates,
     start_params,
 )
-from inference.methods.continuous.factors import (
+from .factors import (
     FactorPosterior,
     FactorReader,
     chunk_of,
@@ -29,9 +37,9 @@ from inference.methods.continuous.factors import (
     remembered,
     width,
 )
-from inference.methods.continuous.point_regressions import point_log_likelihood, point_sums
-from inference.methods.continuous.regressions import regressions_of
-from inference.methods.continuous.rules import (
+from .point_regressions import point_log_likelihood, point_sums
+from .regressions import regressions_of
+from .rules import (
     about_modes,
     by_quadrature,
     climb,
@@ -39,14 +47,6 @@ from inference.methods.continuous.rules import (
     gauss_hermite,
     weigh,
 )
-from inference.methods.m_step import gradient_step
-from inference.methods.shared import Expectation
-from inference.numerics.acceleration import Visit
-from inference.numerics.gaussian import log_normal
-from inference.reading.anatomy import Anatomy
-from inference.rows.chunks import Rows, map_over_chunks, sum_over_chunks
-from inference.running.algorithm import Algorithm
-from inference.types import Arguments, Params
 
 STEPS_FROM_NOUGHT = 15
 """Newton steps to a mode that nothing is known of."""
@@ -72,8 +72,8 @@ class QuadratureEM(Algorithm):
         Without, memory does not grow with the rows, and each update climbs there from nought.
     :param chunk_size: rows read at a time; by default as many as fit into a cache.
 
-    >>> from ppl_models import latent_trait
-    >>> from ppl_models.data import prototypes
+    >>> from latentbits.models import latent_trait
+    >>> from latentbits.models.data import prototypes
     >>> data = prototypes(jax.random.key(0), copies=20, num_features=6, flip=0.2).data
     >>> em = QuadratureEM(latent_trait, num_nodes=7)
     >>> result = em.run(jax.random.key(1), 10, data, num_factors=1)

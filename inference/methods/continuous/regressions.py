@@ -29,12 +29,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from latentbits.models import latent_trait, mixed_trait
+from latentbits.models.mixed_trait import Kind, Layout
 
-from inference.methods.continuous.levels import softmax, spread_out
-from inference.reading.bounds import curvature
-from inference.types import Arguments, Params
-from ppl_models import latent_trait, mixed_trait
-from ppl_models.mixed_trait import Kind, Layout
+from ...reading.bounds import curvature
+from ...types import Arguments, Params
+from .levels import softmax, spread_out
 
 
 class Responses(NamedTuple):

@@ -12,12 +12,12 @@ import numpy as np
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp, ndtri
 
-from inference.methods.continuous.factors import FactorPosterior, FactorReader, chunk_of, width
-from inference.numerics.gaussian import invert, log_normal, root
-from inference.reading.anatomy import ProgramError
-from inference.reading.local import hessians, linear_part, row_function
-from inference.rows.chunks import Rows, map_over_chunks
-from inference.types import Arguments, Params
+from ...numerics.gaussian import invert, log_normal, root
+from ...reading.anatomy import ProgramError
+from ...reading.local import hessians, linear_part, row_function
+from ...rows.chunks import Rows, map_over_chunks
+from ...types import Arguments, Params
+from .factors import FactorPosterior, FactorReader, chunk_of, width
 
 
 class Rule(NamedTuple):

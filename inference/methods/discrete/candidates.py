@@ -16,13 +16,13 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import logsumexp
 
-from inference.methods.shared import Expectation
-from inference.reading.anatomy import ProgramError
-from inference.reading.local import Structure
-from inference.reading.reader import Form, Reader
-from inference.reading.states import AtMost
-from inference.rows.chunks import over_rows
-from inference.types import Arguments, Params
+from ...reading.anatomy import ProgramError
+from ...reading.local import Structure
+from ...reading.reader import Form, Reader
+from ...reading.states import AtMost
+from ...rows.chunks import over_rows
+from ...types import Arguments, Params
+from ..shared import Expectation
 
 Select = Callable[..., Array]
 

@@ -9,18 +9,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.methods.discrete.candidates import Candidates
-from inference.methods.discrete.tables import Table
-from inference.methods.discrete.updates import ClosedForm, closed_form
-from inference.methods.m_step import gradient_runs, gradient_step
-from inference.methods.shared import Expectation, Posterior, chunk_rows, start_params
-from inference.reading.anatomy import Anatomy
-from inference.reading.local import Structure, log_prior
-from inference.reading.reader import Reader, open_program
-from inference.reading.states import AllStates, AtMost, StateSet
-from inference.rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
-from inference.running.algorithm import Algorithm
-from inference.types import Params
+from ...reading.anatomy import Anatomy
+from ...reading.local import Structure, log_prior
+from ...reading.reader import Reader, open_program
+from ...reading.states import AllStates, AtMost, StateSet
+from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
+from ...running.algorithm import Algorithm
+from ...types import Params
+from ..m_step import gradient_runs, gradient_step
+from ..shared import Expectation, Posterior, chunk_rows, start_params
+from .candidates import Candidates
+from .tables import Table
+from .updates import ClosedForm, closed_form
 
 
 class EMState(NamedTuple):
@@ -45,8 +45,8 @@ class EM(Algorithm):
     :param structure: the form of the log joint, if it is not to be found by itself.
 
     >>> from jax import random
-    >>> from ppl_models import binary_sparse_coding
-    >>> from ppl_models.data import bars
+    >>> from latentbits.models import binary_sparse_coding
+    >>> from latentbits.models.data import bars
     >>> em = EM(binary_sparse_coding)
     >>> result = em.run(random.key(0), 5, bars(random.key(1), 50, size=2).data, num_causes=4)
     >>> result.params["weights"].shape, bool((jnp.diff(result.losses) <= 1e-2).all())

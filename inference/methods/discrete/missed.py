@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax import Array, random
 from jax.scipy.special import logsumexp
 
-from inference.methods.shared import Expectation
-from inference.reading.reader import Reader
-from inference.types import Arguments, Params
+from ...reading.reader import Reader
+from ...types import Arguments, Params
+from ..shared import Expectation
 
 
 def missed_mass(

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
 
-from inference.methods.shared import Expectation
-from inference.reading.anatomy import ProgramError
-from inference.reading.reader import Reader
-from inference.types import Arguments, Params
+from ...reading.anatomy import ProgramError
+from ...reading.reader import Reader
+from ...types import Arguments, Params
+from ..shared import Expectation
 
 
 class Persistent(NamedTuple):
@@ -30,8 +30,8 @@ class Persistent(NamedTuple):
     :param rounds: of proposals, where a set is grown from nought.
     :param keep: remember the sets, so that a step is one round.
 
-    >>> from inference import TruncatedEM
-    >>> from ppl_models import binary_sparse_coding
+    >>> from latentbits import TruncatedEM
+    >>> from latentbits.models import binary_sparse_coding
     >>> sets = Persistent(num_states_kept=4, num_proposals=2)
     >>> em = TruncatedEM(binary_sparse_coding, persistent=sets)
     >>> sets.start(num_data=5, num_bits=3, key=random.key(0)).shape

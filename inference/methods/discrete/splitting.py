@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from inference.methods.discrete.em import EM, EMState
-from inference.methods.discrete.updates import MixtureUpdate
-from inference.methods.shared import Posterior
-from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.arguments import check_data
-from inference.reading.local import Structure
-from inference.running.algorithm import Algorithm
-from inference.types import Params
+from ...reading.anatomy import Anatomy, ProgramError, inspect
+from ...reading.arguments import check_data
+from ...reading.local import Structure
+from ...running.algorithm import Algorithm
+from ...types import Params
+from ..shared import Posterior
+from .em import EM, EMState
+from .updates import MixtureUpdate
 
 
 class SplittingState(NamedTuple):
@@ -44,7 +44,7 @@ class SplittingEM(Algorithm):
     :param pseudo_count: see `MixtureUpdate`; more than the default keeps a mixture of many
         components from learning its few rows by heart.
 
-    >>> from ppl_models import bernoulli_mixture
+    >>> from latentbits.models import bernoulli_mixture
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 6)).astype(float)
     >>> method = SplittingEM(bernoulli_mixture, steps_per_size=5)
     >>> state = jax.eval_shape(lambda: method.init(random.key(1), data, num_components=3))

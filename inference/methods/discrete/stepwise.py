@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.methods.discrete.em import EM
-from inference.methods.discrete.updates import ClosedForm, closed_form
-from inference.methods.shared import Posterior, start_params
-from inference.reading.anatomy import Anatomy, ProgramError
-from inference.reading.reader import Reader, open_program
-from inference.reading.states import AllStates, StateSet
-from inference.rows.chunks import Rows
-from inference.running.algorithm import Algorithm
-from inference.types import Params
+from ...reading.anatomy import Anatomy, ProgramError
+from ...reading.reader import Reader, open_program
+from ...reading.states import AllStates, StateSet
+from ...rows.chunks import Rows
+from ...running.algorithm import Algorithm
+from ...types import Params
+from ..shared import Posterior, start_params
+from .em import EM
+from .updates import ClosedForm, closed_form
 
 
 class StepwiseState(NamedTuple):
@@ -50,8 +50,8 @@ class StepwiseEM(Algorithm):
     :param batch_size: rows a step; as many as there are, or more: all of them, each once.
     :param states: the states to sum over.
 
-    >>> from ppl_models import bernoulli_mixture
-    >>> from ppl_models.data import prototypes
+    >>> from latentbits.models import bernoulli_mixture
+    >>> from latentbits.models.data import prototypes
     >>> data = prototypes(random.key(0), copies=300, num_features=8).data
     >>> em = StepwiseEM(bernoulli_mixture, batch_size=50)
     >>> result = em.run(random.key(1), 200, data, num_components=3)

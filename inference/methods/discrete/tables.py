@@ -6,13 +6,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from inference.methods.shared import Expectation
-from inference.reading.anatomy import Anatomy
-from inference.reading.handlers import table_of
-from inference.reading.reader import Reader
-from inference.reading.states import StateSet
-from inference.rows.chunks import over_rows
-from inference.types import Arguments, Params
+from ...reading.anatomy import Anatomy
+from ...reading.handlers import table_of
+from ...reading.reader import Reader
+from ...reading.states import StateSet
+from ...rows.chunks import over_rows
+from ...types import Arguments, Params
+from ..shared import Expectation
 
 
 class Table:

@@ -9,22 +9,22 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.methods.discrete.candidates import Candidates, Select
-from inference.methods.discrete.cut import Cut, _as_good
-from inference.methods.discrete.em import EMState
-from inference.methods.discrete.missed import missed_mass
-from inference.methods.discrete.persistent import Persistent
-from inference.methods.discrete.ranks import Count, kth_smallest
-from inference.methods.discrete.updates import ClosedForm, closed_form, truncation
-from inference.methods.m_step import gradient_runs, gradient_step
-from inference.methods.shared import Expectation, Posterior, chunk_rows, start_params
-from inference.reading.anatomy import Anatomy, ProgramError
-from inference.reading.local import Structure, log_prior
-from inference.reading.reader import Reader, open_program
-from inference.rows.chunks import Numbers, Rows, compiled, map_over_chunks, sum_over_chunks
-from inference.rows.draws import row_keys
-from inference.running.algorithm import Algorithm
-from inference.types import Params
+from ...reading.anatomy import Anatomy, ProgramError
+from ...reading.local import Structure, log_prior
+from ...reading.reader import Reader, open_program
+from ...rows.chunks import Numbers, Rows, compiled, map_over_chunks, sum_over_chunks
+from ...rows.draws import row_keys
+from ...running.algorithm import Algorithm
+from ...types import Params
+from ..m_step import gradient_runs, gradient_step
+from ..shared import Expectation, Posterior, chunk_rows, start_params
+from .candidates import Candidates, Select
+from .cut import Cut, _as_good
+from .em import EMState
+from .missed import missed_mass
+from .persistent import Persistent
+from .ranks import Count, kth_smallest
+from .updates import ClosedForm, closed_form, truncation
 
 
 class TruncatedEM(Algorithm):
@@ -48,8 +48,8 @@ class TruncatedEM(Algorithm):
     The others as for `EM`. The loss is the negative free energy, with the prior of the states
     renormalised to those with at most `max_active` on, where the M-step corrects for it (eq. 8).
 
-    >>> from ppl_models import binary_sparse_coding
-    >>> from ppl_models.data import bars
+    >>> from latentbits.models import binary_sparse_coding
+    >>> from latentbits.models.data import bars
     >>> em = TruncatedEM(binary_sparse_coding, max_active=2, num_candidates=3)
     >>> data = bars(random.key(1), 50, size=3).data
     >>> result = em.run(random.key(0), 5, data, num_causes=6)

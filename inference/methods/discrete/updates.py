@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.scipy.special import gammaln, logsumexp
+from latentbits.models import bernoulli_mixture, binary_sparse_coding, real_combination_machine
 
-from inference.methods.shared import Expectation
-from inference.rows.chunks import over_rows
-from inference.types import Arguments, Params
-from ppl_models import bernoulli_mixture, binary_sparse_coding, real_combination_machine
+from ...rows.chunks import over_rows
+from ...types import Arguments, Params
+from ..shared import Expectation
 
 
 class ClosedForm(Protocol):

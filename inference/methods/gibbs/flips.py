@@ -19,7 +19,11 @@ from jax import Array, lax, random
 from jax.nn import sigmoid
 from numpyro import handlers
 
-from inference.methods.gibbs.noisy_or import (
+from ...reading.anatomy import Anatomy, ProgramError, inspect
+from ...reading.handlers import tempered
+from ...reading.local import log_joint
+from ...types import Arguments, Params
+from .noisy_or import (
     FEW_ROWS,
     Wiring,
     find_wiring,
@@ -27,11 +31,7 @@ from inference.methods.gibbs.noisy_or import (
     read_network,
     read_seen,
 )
-from inference.methods.gibbs.noisy_or_steps import sweep
-from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.handlers import tempered
-from inference.reading.local import log_joint
-from inference.types import Arguments, Params
+from .noisy_or_steps import sweep
 
 Sweep = Callable[[Array, Array, Array | float], tuple[Array, Array]]
 """(key, bits (num_data, num_bits), power) -> new bits, the largest flip probability of each row."""

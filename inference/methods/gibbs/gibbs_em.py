@@ -13,8 +13,15 @@ from jax import Array, random
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
-from inference.methods.gibbs.flips import Rules, open_bits
-from inference.methods.gibbs.layers import (
+from ...reading.anatomy import Anatomy
+from ...reading.arguments import rows_of
+from ...reading.local import prior_draw
+from ...reading.reader import check_data, check_support
+from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks
+from ...running.algorithm import Algorithm
+from ...types import Arguments, Params
+from .flips import Rules, open_bits
+from .layers import (
     Blocks,
     Layered,
     Phase,
@@ -24,14 +31,7 @@ from inference.methods.gibbs.layers import (
     run_epoch,
     start_uniform,
 )
-from inference.methods.gibbs.noisy_or import Network, Seen, read_network, read_seen
-from inference.reading.anatomy import Anatomy
-from inference.reading.arguments import rows_of
-from inference.reading.local import prior_draw
-from inference.reading.reader import check_data, check_support
-from inference.rows.chunks import Rows, chunk_limit, compiled, map_over_chunks
-from inference.running.algorithm import Algorithm
-from inference.types import Arguments, Params
+from .noisy_or import Network, Seen, read_network, read_seen
 
 FILE_ROWS = 1 << 12
 """Rows of a file whose posteriors are sampled together."""
@@ -53,7 +53,7 @@ class GibbsEMState(NamedTuple):
 class GibbsPosterior(NamedTuple):
     """What chains of Gibbs sampling say of each row.
 
-    >>> from ppl_models import noisy_or_network
+    >>> from latentbits.models import noisy_or_network
     >>> params = {"weights_1": jnp.full((2, 3), 0.5), "leak_0": jnp.full(3, 0.1),
     ...           "leak_1": jnp.full(2, 0.5)}
     >>> em = GibbsEM(noisy_or_network)
@@ -94,8 +94,8 @@ class GibbsEM(Algorithm):
     :param start: ``start(key, *args, **kwargs) -> params``; by default the paper's, uniform between
         0.05 and 0.15.
 
-    >>> from ppl_models import noisy_or_network
-    >>> from ppl_models.data import lines
+    >>> from latentbits.models import noisy_or_network
+    >>> from latentbits.models.data import lines
     >>> em = GibbsEM(noisy_or_network, epochs_per_layer=2)
     >>> result = em.run(random.key(0), 4, lines(random.key(1), 200).data, layers=(4, 2))
     >>> result.params["weights_1"].shape, result.params["weights_2"].shape

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from inference.methods.gibbs.gibbs_em import GibbsEM
-from inference.methods.gibbs.layers import Block, Blocks, Layered, Phase, run_epoch, settle_block
-from inference.methods.gibbs.noisy_or import Network
-from inference.reading.anatomy import Anatomy
-from inference.reading.arguments import rows_of
-from inference.rows.chunks import compiled
-from inference.running.algorithm import Algorithm
-from inference.types import Params
+from ...reading.anatomy import Anatomy
+from ...reading.arguments import rows_of
+from ...rows.chunks import compiled
+from ...running.algorithm import Algorithm
+from ...types import Params
+from .gibbs_em import GibbsEM
+from .layers import Block, Blocks, Layered, Phase, run_epoch, settle_block
+from .noisy_or import Network
 
 
 class SearchState(NamedTuple):
@@ -55,8 +55,8 @@ class GibbsSearch(Algorithm):
     :param replaced: the mean share of units replaced in a copy; copies get from none to twice that.
     :param exchanged: how many of the replaced units come from other members.
 
-    >>> from ppl_models import noisy_or_network
-    >>> from ppl_models.data import lines
+    >>> from latentbits.models import noisy_or_network
+    >>> from latentbits.models.data import lines
     >>> search = GibbsSearch(GibbsEM(noisy_or_network), population=3, rounds=2, epochs=1)
     >>> result = search.run(random.key(0), 2, lines(random.key(1), 200).data, layers=(4,))
     >>> result.params["weights_1"].shape, result.state.scores.shape

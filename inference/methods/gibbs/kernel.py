@@ -12,11 +12,11 @@ from jax import Array, random
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity, is_prng_key
 
-from inference.methods.gibbs.flips import BitProgram, Rules, Settled, open_bits, settle
-from inference.reading.anatomy import Anatomy, ProgramError
-from inference.reading.arguments import rows_of
-from inference.rows.chunks import Rows, compiled
-from inference.types import Arguments, Params
+from ...reading.anatomy import Anatomy, ProgramError
+from ...reading.arguments import rows_of
+from ...rows.chunks import Rows, compiled
+from ...types import Arguments, Params
+from .flips import BitProgram, Rules, Settled, open_bits, settle
 
 
 class BinaryGibbsState(NamedTuple):
@@ -47,7 +47,7 @@ class BinaryGibbs(MCMCKernel):
 
     >>> from numpyro.handlers import condition
     >>> from numpyro.infer import MCMC
-    >>> from ppl_models import noisy_or_network
+    >>> from latentbits.models import noisy_or_network
     >>> params = {"leak_0": jnp.full(3, 0.1), "leak_1": jnp.full(2, 0.5),
     ...           "weights_1": jnp.array([[2.0, 2.0, 0.0], [0.0, 2.0, 2.0]])}
     >>> kernel = BinaryGibbs(condition(noisy_or_network, data=params))

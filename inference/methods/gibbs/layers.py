@@ -16,8 +16,12 @@ import numpyro.distributions as dist
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
 
-from inference.methods.gibbs.flips import BitProgram, Rules, Score, Settled, Sweep, settle
-from inference.methods.gibbs.noisy_or import (
+from ...reading.anatomy import ProgramError
+from ...reading.states import AllStates
+from ...rows.chunks import Rows
+from ...types import Arguments, Params
+from .flips import BitProgram, Rules, Score, Settled, Sweep, settle
+from .noisy_or import (
     Edge,
     Names,
     Network,
@@ -25,11 +29,7 @@ from inference.methods.gibbs.noisy_or import (
     Wiring,
     network_log_joint,
 )
-from inference.methods.gibbs.noisy_or_steps import reestimate, sum_shares, sweep
-from inference.reading.anatomy import ProgramError
-from inference.reading.states import AllStates
-from inference.rows.chunks import Rows
-from inference.types import Arguments, Params
+from .noisy_or_steps import reestimate, sum_shares, sweep
 
 MAX_SUMMED = 8
 """Units of a layer whose states are all summed when members are compared."""

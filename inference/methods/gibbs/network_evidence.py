@@ -20,9 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
+from latentbits.models.distributions import NoisyOr
 
-from inference.methods.gibbs.flips import open_bits
-from inference.methods.gibbs.noisy_or import (
+from ...numerics.annealed import LogMean, anneal, log_mean
+from ...reading.anatomy import ProgramError
+from ...reading.arguments import rows_of
+from ...rows.chunks import map_over_chunks
+from ...types import Arguments, Params
+from .flips import open_bits
+from .noisy_or import (
     Network,
     Seen,
     Wiring,
@@ -30,12 +36,6 @@ from inference.methods.gibbs.noisy_or import (
     read_network,
     read_seen,
 )
-from inference.numerics.annealed import LogMean, anneal, log_mean
-from inference.reading.anatomy import ProgramError
-from inference.reading.arguments import rows_of
-from inference.rows.chunks import map_over_chunks
-from inference.types import Arguments, Params
-from ppl_models.distributions import NoisyOr
 
 MAX_UNITS = 20
 """A layer of more units has more than a million states."""
@@ -106,7 +106,7 @@ def _states(num_units: int) -> Array:
 def exact_evidence(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Array:
     """Log p(y_n) of each row under a noisy-OR network of layers, (num_data,).
 
-    >>> from ppl_models import noisy_or_network
+    >>> from latentbits.models import noisy_or_network
     >>> params = {"leak_0": jnp.array([0.1]), "leak_1": jnp.array([0.5]),
     ...           "weights_1": jnp.array([[2.0]])}
     >>> value = exact_evidence(noisy_or_network, params, jnp.array([[1.0]]), layers=(1,))

@@ -22,15 +22,15 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array, random
+from latentbits.models.distributions import NoisyOr
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
-from inference.reading.anatomy import Anatomy, ProgramError
-from inference.reading.handlers import states
-from inference.reading.local import anywhere, log_joint, stand_in
-from inference.rows.disk import OnDisk
-from inference.types import Arguments, Params
-from ppl_models.distributions import NoisyOr
+from ...reading.anatomy import Anatomy, ProgramError
+from ...reading.handlers import states
+from ...reading.local import anywhere, log_joint, stand_in
+from ...rows.disk import OnDisk
+from ...types import Arguments, Params
 
 Edge = tuple[str, str]
 """From a hidden site to a site that it may turn on."""

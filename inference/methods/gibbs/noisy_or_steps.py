@@ -14,8 +14,8 @@ import numpyro.distributions as dist
 from jax import Array, lax, random
 from jax.nn import sigmoid
 
-from inference.methods.gibbs.noisy_or import Network, Seen, Wiring, causal_inputs, exact_product
-from inference.reading.anatomy import ProgramError
+from ...reading.anatomy import ProgramError
+from .noisy_or import Network, Seen, Wiring, causal_inputs, exact_product
 
 # A cause of an impossible effect is certain: large enough a log odds, and still a number.
 SMALLEST = 1e-37

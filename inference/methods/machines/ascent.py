@@ -15,17 +15,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.methods.discrete.candidates import Candidates
-from inference.methods.discrete.tables import Table
-from inference.methods.m_step import inverse, transforms
-from inference.methods.machines.partition import normalizer
-from inference.methods.shared import CHUNK_FLOATS, Posterior, start_params
-from inference.reading.linear import find_affine, linear_form
-from inference.reading.local import Structure, log_prior
-from inference.reading.reader import Reader, examined, open_program
-from inference.reading.states import AllStates
-from inference.rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
-from inference.types import Arguments, Params
+from ...reading.linear import find_affine, linear_form
+from ...reading.local import Structure, log_prior
+from ...reading.reader import Reader, examined, open_program
+from ...reading.states import AllStates
+from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
+from ...types import Arguments, Params
+from ..discrete.candidates import Candidates
+from ..discrete.tables import Table
+from ..m_step import inverse, transforms
+from ..shared import CHUNK_FLOATS, Posterior, start_params
+from .partition import normalizer
 
 
 class Climb(NamedTuple):

@@ -9,8 +9,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from inference.methods.discrete.em import EM
-from inference.methods.machines.ascent import (
+from ...reading.anatomy import Anatomy, ProgramError
+from ...reading.linear import linear_form, sum_softplus
+from ...reading.local import Structure
+from ...rows.chunks import Numbers
+from ...running.algorithm import Algorithm
+from ...types import Arguments, Params
+from ..discrete.em import EM
+from ..shared import Posterior
+from .ascent import (
     Climb,
     first_state,
     linear_posterior,
@@ -19,14 +26,7 @@ from inference.methods.machines.ascent import (
     optimizer_of,
     without_normalizer,
 )
-from inference.methods.machines.partition import Causes, causes_of, normalizer
-from inference.methods.shared import Posterior
-from inference.reading.anatomy import Anatomy, ProgramError
-from inference.reading.linear import linear_form, sum_softplus
-from inference.reading.local import Structure
-from inference.rows.chunks import Numbers
-from inference.running.algorithm import Algorithm
-from inference.types import Arguments, Params
+from .partition import Causes, causes_of, normalizer
 
 
 class ContrastiveState(NamedTuple):
@@ -58,8 +58,8 @@ class ContrastiveDivergence(Algorithm):
     :param prior: add the prior of the parameters to what is climbed.
     :param chunk_size: rows read at a time; by default as many as fit into 32 MiB.
 
-    >>> from ppl_models import combination_machine
-    >>> from ppl_models.data import combination_target
+    >>> from latentbits.models import combination_machine
+    >>> from latentbits.models.data import combination_target
     >>> data = combination_target(random.key(0), 200).data[:, :6]
     >>> method = ContrastiveDivergence(combination_machine, persistent=True)
     >>> state = jax.eval_shape(lambda: method.init(random.key(1), data, num_causes=40))

@@ -9,8 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from inference.methods.discrete.em import EM
-from inference.methods.machines.ascent import (
+from ...reading.anatomy import Anatomy, ProgramError
+from ...reading.local import Structure
+from ...running.algorithm import Algorithm
+from ...types import Params
+from ..discrete.em import EM
+from ..shared import Posterior
+from .ascent import (
     Climb,
     first_state,
     linear_posterior,
@@ -19,12 +24,7 @@ from inference.methods.machines.ascent import (
     optimizer_of,
     without_normalizer,
 )
-from inference.methods.machines.partition import Causes, normalizer, truncated
-from inference.methods.shared import Posterior
-from inference.reading.anatomy import Anatomy, ProgramError
-from inference.reading.local import Structure
-from inference.running.algorithm import Algorithm
-from inference.types import Params
+from .partition import Causes, normalizer, truncated
 
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 LARGEST = 2.0
@@ -59,8 +59,8 @@ class ExactGradient(Algorithm):
         `from_base_rates`; by default near the origin.
     :param chunk_size: rows read at a time; by default as many as fit into memory.
 
-    >>> from ppl_models import combination_machine
-    >>> from ppl_models.data import combination_target
+    >>> from latentbits.models import combination_machine
+    >>> from latentbits.models.data import combination_target
     >>> data = combination_target(random.key(0), 200).data[:, :6]
     >>> method = ExactGradient(combination_machine)
     >>> state = jax.eval_shape(lambda: method.init(random.key(1), data, num_causes=2))

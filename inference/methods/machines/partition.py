@@ -24,17 +24,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from latentbits.models.distributions import CombinationCauses, RealCombinationCauses
+from latentbits.models.state_sums import log_partial_sum
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
-from inference.numerics.annealed import LogMean, anneal, log_mean
-from inference.reading.anatomy import ProgramError
-from inference.reading.bounds import map_base
-from inference.reading.states import AtMost
-from inference.types import Params
-from ppl_models.distributions import CombinationCauses, RealCombinationCauses
-from ppl_models.state_sums import log_partial_sum
+from ...numerics.annealed import LogMean, anneal, log_mean
+from ...reading.anatomy import ProgramError
+from ...reading.bounds import map_base
+from ...reading.states import AtMost
+from ...types import Params
 
 Causes = CombinationCauses | RealCombinationCauses
 
@@ -49,7 +49,7 @@ class normalizer(Messenger):  # noqa: N801
     :param log_normalizer: ``log_normalizer(causes) -> log Z`` from the site's distribution, whose
         ``weights`` and ``bias`` are the parameters.
 
-    >>> from ppl_models import combination_machine
+    >>> from latentbits.models import combination_machine
     >>> pairs = normalizer(combination_machine, lambda causes: truncated(causes, 2).value)
     >>> sites = handlers.trace(handlers.seed(pairs, 0))
     >>> run = lambda: sites.get_trace(jnp.ones((2, 3)), num_causes=40)["causes"]["value"]
@@ -93,7 +93,7 @@ class _Catch(Messenger):
 def causes_of(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Causes:
     """The distribution of the hidden units of a program, given its parameters.
 
-    >>> from ppl_models import combination_machine
+    >>> from latentbits.models import combination_machine
     >>> params = {"weights": jnp.zeros((2, 3)), "bias": jnp.zeros(2)}
     >>> causes = causes_of(combination_machine, params, jnp.ones((1, 3)), num_causes=2)
     >>> round(float(causes.log_normalizer / jnp.log(2.0)), 4)  # 2^3 × 2^2 states, all of weight 1

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.methods.discrete.updates import OneUnitUpdate
-from inference.methods.machines.ascent import linear_posterior, open_climb, without_normalizer
-from inference.methods.shared import CHUNK_FLOATS, Posterior
-from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.arguments import rows_of
-from inference.reading.reader import check_data, check_support
-from inference.rows.chunks import Numbers, Rows, chunk_limit, over_rows, sum_over_chunks, take_rows
-from inference.rows.draws import row_uniforms
-from inference.running.algorithm import Algorithm
-from inference.types import Arguments, Params
+from ...reading.anatomy import Anatomy, ProgramError, inspect
+from ...reading.arguments import rows_of
+from ...reading.reader import check_data, check_support
+from ...rows.chunks import Numbers, Rows, chunk_limit, over_rows, sum_over_chunks, take_rows
+from ...rows.draws import row_uniforms
+from ...running.algorithm import Algorithm
+from ...types import Arguments, Params
+from ..discrete.updates import OneUnitUpdate
+from ..shared import CHUNK_FLOATS, Posterior
+from .ascent import linear_posterior, open_climb, without_normalizer
 
 
 class PursuitState(NamedTuple):
@@ -111,8 +111,8 @@ class ProjectionPursuit(Algorithm):
         the data is kept, D floats a row; from disk it is not, and memory holds a chunk: each of the
         `em_steps` passes tosses the coins of the units found so far again, to the same result.
 
-    >>> from ppl_models import combination_machine
-    >>> from ppl_models.data import combination_target
+    >>> from latentbits.models import combination_machine
+    >>> from latentbits.models.data import combination_target
     >>> data = combination_target(random.key(0), 500).data
     >>> pursuit = ProjectionPursuit(combination_machine)
     >>> state = pursuit.init(random.key(1), data, num_causes=10)

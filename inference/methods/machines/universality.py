@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from inference.types import Params
+from ...types import Params
 
 
 def universal_machine(probabilities: ArrayLike, accuracy: float = 1e-6) -> Params:

@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from inference.methods.continuous.factors import FactorPosterior
-from inference.types import Params
+from ...types import Params
+from ..continuous.factors import FactorPosterior
 
 # A line through the origin is moved off it by this much: then the origin lies in one cell.
 NUDGE = 1e-9

@@ -12,9 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from inference.methods.continuous.factors import FactorPosterior
-from inference.methods.moments.cells import cell_posterior
-from inference.methods.moments.pairs import (
+from ...reading.anatomy import Anatomy, ProgramError, inspect
+from ...reading.reader import check_data
+from ...rows.disk import pieces
+from ...running.algorithm import Algorithm
+from ...types import Params
+from ..continuous.factors import FactorPosterior
+from .cells import cell_posterior
+from .pairs import (
     Inverted,
     Pairs,
     Repairs,
@@ -23,8 +28,8 @@ from inference.methods.moments.pairs import (
     invert_pairs,
     standard_errors,
 )
-from inference.methods.moments.probit import laplace
-from inference.methods.moments.spectrum import (
+from .probit import laplace
+from .spectrum import (
     Factors,
     Spectrum,
     nearest_correlation,
@@ -33,11 +38,6 @@ from inference.methods.moments.spectrum import (
     principal_components,
     spectrum,
 )
-from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.reading.reader import check_data
-from inference.rows.disk import pieces
-from inference.running.algorithm import Algorithm
-from inference.types import Params
 
 
 class MomentState(NamedTuple):
@@ -62,7 +62,7 @@ class MomentState(NamedTuple):
         """What the data made necessary and what it means, in words.
 
         >>> from jax import random
-        >>> from ppl_models import clipped_gaussian
+        >>> from latentbits.models import clipped_gaussian
         >>> bits = jnp.array([[1, 1, 0], [0, 0, 0], [1, 0, 0], [0, 1, 0]])
         >>> state = MomentInversion(clipped_gaussian, rank=1).init(random.key(0), bits)
         >>> print(state.report().splitlines()[0])
@@ -109,8 +109,8 @@ class MomentInversion(Algorithm):
 
     >>> from jax import random
     >>> from numpyro.infer import Predictive
-    >>> from ppl_models import clipped_gaussian
-    >>> from ppl_models.data import ring
+    >>> from latentbits.models import clipped_gaussian
+    >>> from latentbits.models.data import ring
     >>> method = MomentInversion(clipped_gaussian, rank="spectrum")
     >>> result = method.run(random.key(0), 1, ring(random.key(1), 500, 8).data, noise=0.0)
     >>> result.params["weights"].shape  # a ring needs two factors

@@ -25,10 +25,10 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtr, ndtri
 
-from inference.methods.moments.tetrachoric import correlation_of_cells, slope
-from inference.rows.chunks import Rows, sum_over_chunks
-from inference.rows.devices import summed
-from inference.rows.disk import as_stored, stored
+from ...rows.chunks import Rows, sum_over_chunks
+from ...rows.devices import summed
+from ...rows.disk import as_stored, stored
+from .tetrachoric import correlation_of_cells, slope
 
 CHUNK_FLOATS = 1 << 24  # 64 MiB in float32
 

@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, random
 from jax.typing import ArrayLike
+from latentbits.models import clipped_gaussian
 
-from inference.methods.continuous.factors import (
+from ...numerics.gaussian import log_normal
+from ...reading.local import hessians, row_function
+from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...types import Arguments, Params
+from ..continuous.factors import (
     FactorPosterior,
     FactorReader,
     chunk_of,
     open_factors,
     width,
 )
-from inference.methods.continuous.rules import Rule, about_modes, climb, weigh
-from inference.numerics.gaussian import log_normal
-from inference.reading.local import hessians, row_function
-from inference.rows.chunks import Rows, compiled, map_over_chunks
-from inference.types import Arguments, Params
-from ppl_models import clipped_gaussian
+from ..continuous.rules import Rule, about_modes, climb, weigh
 
 # The log joint is concave, so Newton's steps arrive: for digits and 16 factors after about 10.
 NEWTON_STEPS = 20

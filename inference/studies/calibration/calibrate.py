@@ -15,22 +15,22 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array, random
+from latentbits.models.data import InputError
 
-from inference.baselines.samplers import no_binary_gibbs, no_discrete_gibbs
-from inference.reading.anatomy import Anatomy, inspect
-from inference.studies.calibration.coverage import coverage, no_coverage
-from inference.studies.calibration.invariants import scalars
-from inference.studies.calibration.many import (
+from ...baselines.samplers import no_binary_gibbs, no_discrete_gibbs
+from ...reading.anatomy import Anatomy, inspect
+from ...types import Params
+from .coverage import coverage, no_coverage
+from .invariants import scalars
+from .many import (
     ManyDraws,
     many_binary_gibbs,
     many_discrete_gibbs,
     many_nuts,
     many_svi,
 )
-from inference.studies.calibration.trials import Trials
-from inference.studies.calibration.uniformity import LEVEL, p_value, ranks, shape, together
-from inference.types import Params
-from ppl_models.data import InputError
+from .trials import Trials
+from .uniformity import LEVEL, p_value, ranks, shape, together
 
 NUM_DRAWS = 99
 """Draws that the truth is ranked among: a hundred ranks."""

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from inference.evaluation.standard_errors import many_standard_errors
-from inference.methods.continuous.factor_em import canonical, rotates
-from inference.methods.continuous.quadrature import QuadratureEM
-from inference.types import Params
+from ...evaluation.standard_errors import many_standard_errors
+from ...methods.continuous.factor_em import canonical, rotates
+from ...methods.continuous.quadrature import QuadratureEM
+from ...types import Params
 
 LEVELS = (0.5, 0.9, 0.95)
 NUM_STEPS = 60

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from inference.evaluation.evidence import likelihood
-from inference.evaluation.symmetry import Exchange, Rotation, symmetries
-from inference.reading.anatomy import inspect
-from inference.reading.arguments import rows_of
-from inference.reading.local import log_prior
-from inference.types import Params
+from ...evaluation.evidence import likelihood
+from ...evaluation.symmetry import Exchange, Rotation, symmetries
+from ...reading.anatomy import inspect
+from ...reading.arguments import rows_of
+from ...reading.local import log_prior
+from ...types import Params
 
 QUADRATURE_NODES = 11
 """Nodes a dimension for factors integrated out: enough where weights are below 3."""
@@ -28,7 +28,7 @@ QUADRATURE_NODES = 11
 def of_parameters(model: Callable, params: Params) -> dict[str, Array]:
     """Invariant scalars of one set of parameters, by name.
 
-    >>> from ppl_models import latent_trait
+    >>> from latentbits.models import latent_trait
     >>> weights = jnp.array([[3.0, 1.0], [4.0, 1.0]])
     >>> found = of_parameters(latent_trait, {"weights": weights})
     >>> sorted(found)
@@ -69,7 +69,7 @@ def scalars(model: Callable, data: Array, **kwargs: Any) -> Callable[[Params, Ar
     and the log prior. The first is the scalar most likely to show what is wrong with a posterior
     (Modrák, Moon, Kim, Bürkner, Huurre, Faltejsková, Gelman & Vehtari 2023).
 
-    >>> from ppl_models import bernoulli_product
+    >>> from latentbits.models import bernoulli_product
     >>> table = jnp.array([[1.0], [0.0]])
     >>> found = scalars(bernoulli_product, table)({"probs": jnp.array([[0.5], [0.1]])}, table)
     >>> [round(x, 3) for x in jnp.exp(found["log likelihood"]).tolist()]

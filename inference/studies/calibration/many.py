@@ -16,16 +16,16 @@ from jax import Array, lax, random
 from numpyro.infer import NUTS, SVI, Trace_ELBO
 from numpyro.infer.mcmc import MCMCKernel
 
-from inference.baselines.samplers import (
+from ...baselines.samplers import (
     binary_gibbs_kernel,
     discrete_gibbs_kernel,
     no_binary_gibbs,
     no_discrete_gibbs,
 )
-from inference.baselines.starts import differentiable, good_start
-from inference.baselines.variational import GUIDES, STEP_SIZES
-from inference.reading.anatomy import Anatomy, ProgramError, inspect
-from inference.types import Params
+from ...baselines.starts import differentiable, good_start
+from ...baselines.variational import GUIDES, STEP_SIZES
+from ...reading.anatomy import Anatomy, ProgramError, inspect
+from ...types import Params
 
 MAX_TREE_DEPTH = 5
 """All data sets wait for the one whose trajectory is longest: NUTS may take 2⁵ − 1 steps a draw.
@@ -119,7 +119,7 @@ def many_svi(
 ) -> ManyDraws:
     """Variational inference with one of `baselines.variational.GUIDES`, for each of ``data[i]``.
 
-    >>> from ppl_models import bernoulli_product
+    >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (7, 20, 2)).astype(float)
     >>> found = many_svi(bernoulli_product, random.key(1), data, num_steps=20, num_samples=10)
     >>> found.params["probs"].shape

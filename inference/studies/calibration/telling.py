@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inference.studies.calibration.calibrate import Calibration, Judged
+    from .calibrate import Calibration, Judged
 
 
 DOUBT = 0.005
@@ -23,7 +23,7 @@ LEAST_P = 1e-9
 
 def verdict(name: str, found: Judged) -> str:
     """One method in one line."""
-    from inference.studies.calibration.calibrate import NUM_DRAWS
+    from .calibrate import NUM_DRAWS
 
     count = len(next(iter(found.scalars.values())).ranks)
     worst = min(found.scalars, key=lambda x: found.scalars[x].p_value)
@@ -56,8 +56,8 @@ def _trials(count: int) -> str:
 
 def summary(found: Calibration) -> dict[str, Any]:
     """The numbers, as JSON has them."""
-    from inference.studies.calibration.calibrate import NUM_DRAWS
-    from inference.studies.calibration.trials import describe
+    from .calibrate import NUM_DRAWS
+    from .trials import describe
 
     trials = found.trials
     return {
@@ -88,7 +88,7 @@ def summary(found: Calibration) -> dict[str, Any]:
 
 def lines(found: Calibration) -> list[str]:
     """What was tried, the p-values, the verdicts, the coverage."""
-    from inference.studies.output import align
+    from ..output import align
 
     numbers = summary(found)
     sizes = ", ".join(f"{x} = {v}" for x, v in found.trials.kwargs.items())
@@ -141,9 +141,9 @@ def draw(found: Calibration) -> Figure:
     """A panel for each scalar: how the ranks' distribution function strays from the diagonal."""
     from matplotlib.figure import Figure
 
-    from inference.studies.calibration.calibrate import METHODS, NUM_DRAWS
-    from inference.studies.calibration.uniformity import LEVEL, band, curve
-    from inference.studies.figures import GREY, PALETTE, house_style
+    from ..figures import GREY, PALETTE, house_style
+    from .calibrate import METHODS, NUM_DRAWS
+    from .uniformity import LEVEL, band, curve
 
     names = list(found.methods)
     panels = list(found.methods[names[0]].scalars)

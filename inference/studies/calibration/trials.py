@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import numpyro.distributions as dist
 from jax import Array, random
+from latentbits.models.data import InputError
 from numpyro import handlers
 
-from inference.studies.catalogue import blame, find_program
-from inference.studies.output import words
-from inference.types import Params
-from ppl_models.data import InputError
+from ...types import Params
+from ..catalogue import blame, find_program
+from ..output import words
 
 
 class Setting(NamedTuple):

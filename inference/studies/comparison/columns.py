@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inference.studies.comparison.compare import Comparison
+    from .compare import Comparison
 
 
 def summary(found: Comparison) -> dict[str, Any]:
@@ -37,7 +37,7 @@ COLUMNS = {
 
 def lines(found: Comparison) -> list[str]:
     """The table, then the verdict."""
-    from inference.studies.output import align
+    from ..output import align
 
     done = [x for x in found.rows if "held_out" in found.rows[x]]
     shown = [c for c in COLUMNS if any(found.rows[x].get(c) is not None for x in done)]

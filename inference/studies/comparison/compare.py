@@ -13,17 +13,17 @@ import numpy as np
 from jax import random
 from numpyro.distributions import Distribution
 
-from inference.evaluation.evidence import likelihood
-from inference.evaluation.prediction import ask
-from inference.evaluation.symmetry import align
-from inference.reading.anatomy import ProgramError, inspect
-from inference.studies.comparison.contenders import QUICK, Contender, Limits, chosen, contenders
-from inference.studies.comparison.judge import Field, Judged, judge
-from inference.studies.comparison.reference import Reference, long_chain, of_the_run, refer
-from inference.studies.comparison.side_by_side import Task, as_done, portable, shared
-from inference.studies.comparison.verdict import headline, settle, verdict
-from inference.studies.output import words
-from inference.types import Arguments
+from ...evaluation.evidence import likelihood
+from ...evaluation.prediction import ask
+from ...evaluation.symmetry import align
+from ...reading.anatomy import ProgramError, inspect
+from ...types import Arguments
+from ..output import words
+from .contenders import QUICK, Contender, Limits, chosen, contenders
+from .judge import Field, Judged, judge
+from .reference import Reference, long_chain, of_the_run, refer
+from .side_by_side import Task, as_done, portable, shared
+from .verdict import headline, settle, verdict
 
 BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
 """Distributions of a bit."""
@@ -94,7 +94,7 @@ def compare(
     :param keep: filled with all draws, by method, for whoever wants to save them.
     :param pool: processes that run methods side by side (`side_by_side`).
 
-    >>> from ppl_models import bernoulli_product
+    >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (40, 3)).astype(float)
     >>> found = compare(bernoulli_product, data, ["MAP"])
     >>> found.rows["MAP"]["status"], found.rows["MAP"]["best"]

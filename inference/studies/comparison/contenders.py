@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from inference.baselines.samplers import (
+from ...baselines.samplers import (
     Draws,
     binary_gibbs_kernel,
     discrete_gibbs,
@@ -21,16 +21,16 @@ from inference.baselines.samplers import (
     nuts,
     sample,
 )
-from inference.baselines.starts import good_start
-from inference.baselines.variational import svi
-from inference.methods.gibbs.gibbs_em import GibbsEM
-from inference.methods.gibbs.gibbs_search import GibbsSearch
-from inference.numerics.compiling import once
-from inference.reading.anatomy import Anatomy, ProgramError
-from inference.running.algorithm import Algorithm
-from inference.running.restarts import Restarts
-from inference.studies.catalogue import methods
-from inference.types import Arguments
+from ...baselines.starts import good_start
+from ...baselines.variational import svi
+from ...methods.gibbs.gibbs_em import GibbsEM
+from ...methods.gibbs.gibbs_search import GibbsSearch
+from ...numerics.compiling import once
+from ...reading.anatomy import Anatomy, ProgramError
+from ...running.algorithm import Algorithm
+from ...running.restarts import Restarts
+from ...types import Arguments
+from ..catalogue import methods
 
 Kind = Literal["point", "sampler", "variational"]
 
@@ -163,7 +163,7 @@ def _with_nuts(model: Callable, key: Any, arguments: Arguments, limits: Limits) 
     args, kwargs = arguments
     from numpyro.infer import NUTS
 
-    from inference.reading.anatomy import inspect
+    from ...reading.anatomy import inspect
 
     anatomy = inspect(model, args, kwargs)
     problem = no_binary_gibbs(anatomy)

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from latentbits.models.data import InputError, Table
 
-from inference.studies.arviz import Groups, dataset, load, opened, save
-from inference.studies.comparison.compare import Comparison
-from inference.studies.comparison.judge import Judged, thin
-from ppl_models.data import InputError, Table
+from ..arviz import Groups, dataset, load, opened, save
+from .compare import Comparison
+from .judge import Judged, thin
 
 KIND = "latentbits comparison"
 

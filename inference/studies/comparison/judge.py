@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from inference.baselines.samplers import Draws
-from inference.evaluation.evidence import Likelihood
-from inference.evaluation.prediction import Asked, answer, reliability
-from inference.evaluation.symmetry import align
-from inference.numerics.compiling import once
-from inference.running.algorithm import Algorithm
-from inference.studies.comparison.contenders import Contender
+from ...baselines.samplers import Draws
+from ...evaluation.evidence import Likelihood
+from ...evaluation.prediction import Asked, answer, reliability
+from ...evaluation.symmetry import align
+from ...numerics.compiling import once
+from ...running.algorithm import Algorithm
+from .contenders import Contender
 
 MOST_DRAWS = 100
 """Draws that are scored, evenly spaced; more change a mean by less than its own error."""
@@ -97,7 +97,7 @@ def judge(
         row |= _chains(field, draws, train.reshape((*shape, -1)), 4 * most_draws)
         mcse = _mcse(test.reshape((*shape, -1)))
     if contender.kind == "variational":
-        from inference.studies.arviz import pareto_k
+        from ..arviz import pareto_k
 
         row["pareto_k"] = pareto_k(draws.stats["log_p"] - draws.stats["log_q"])
     if contender.kind == "point" and engine is not None:
@@ -133,7 +133,7 @@ def _mcse(values: np.ndarray) -> np.ndarray:
 
     That of a log is the relative one of the mean itself.
     """
-    from inference.studies.arviz import mcse
+    from ..arviz import mcse
 
     scaled = np.exp(values - values.max((0, 1)))
     return mcse(scaled) / scaled.mean((0, 1))
@@ -165,7 +165,7 @@ def _path(
 
 def _chains(field: Field, draws: Draws, train: np.ndarray, most: int) -> dict[str, Any]:
     """R̂, effective draws and divergences of a sampler; parameters of `most` draws are aligned."""
-    from inference.studies.arviz import dataset, diagnose
+    from ..arviz import dataset, diagnose
 
     # The log joint of every draw where the kernel keeps it, else the likelihood of those scored.
     scalar = draws.stats.get("lp", train.sum(-1))

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array
 
-from inference.baselines.samplers import nuts
-from inference.reading.anatomy import inspect
-from inference.studies.comparison.contenders import contenders
-from inference.studies.comparison.judge import Field, Judged, judge
-from inference.studies.comparison.verdict import RHAT, doubts
+from ...baselines.samplers import nuts
+from ...reading.anatomy import inspect
+from .contenders import contenders
+from .judge import Field, Judged, judge
+from .verdict import RHAT, doubts
 
 NUM_WARMUP = 1000
 NUM_DRAWS = 30000

@@ -6,11 +6,12 @@ and since neither runs on the other's cores, what one method takes does not depe
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
@@ -33,8 +34,8 @@ class Task(NamedTuple):
     arguments: tuple
 
 
-def processes(count: int) -> ProcessPoolExecutor:
-    """Workers that begin to import at once, on cores of their own where the system has a say."""
+def processes(count: int, modules: Sequence[str] = ()) -> ProcessPoolExecutor:
+    """Workers that import `modules` at once, on cores of their own where the system has a say."""
     context = multiprocessing.get_context("spawn")
     places = context.SimpleQueue()
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -43,7 +44,7 @@ def processes(count: int) -> ProcessPoolExecutor:
     told = {name: getattr(jax.config, name) for name in INHERITED}
     pool = ProcessPoolExecutor(count, context, _begin, (places, told))
     for _ in range(count):
-        pool.submit(_awake)
+        pool.submit(_awake, tuple(modules))
     return pool
 
 
@@ -68,9 +69,9 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _awake() -> None:
-    import inference.studies.arviz
-    import inference.studies.comparison.compare  # noqa: F401
+def _awake(modules: tuple[str, ...]) -> None:
+    for name in modules:
+        importlib.import_module(name)
 
 
 def shared(name: str, make: Callable[[], Any]) -> Any:

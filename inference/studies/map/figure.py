@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from inference.studies.figures import GREY, PALETTE, intervals
+from ..figures import GREY, PALETTE, intervals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-
-from ppl_models.data import InputError
+from latentbits.models.data import InputError
 
 if TYPE_CHECKING:
+    from latentbits.models.data import MixedTable
     from matplotlib.figure import Figure
 
-    from inference.methods.continuous.factors import FactorPosterior
-    from ppl_models.data import MixedTable
+    from ...methods.continuous.factors import FactorPosterior
 
 MOST_CELLS = 3_000_000  # quadrature up to here, the bound beyond: half a minute on two cores
 
@@ -35,9 +34,10 @@ class Map(NamedTuple):
 
     def transform(self, table: MixedTable) -> FactorPosterior:
         """Place rows of a table with the same columns, old or new, on the map."""
-        from inference.methods.continuous.quadrature import QuadratureEM
-        from inference.reading.arguments import check_params
-        from ppl_models import mixed_trait
+        from latentbits.models import mixed_trait
+
+        from ...methods.continuous.quadrature import QuadratureEM
+        from ...reading.arguments import check_params
 
         if table.columns != self.columns or table.kinds != self.kinds:
             raise InputError(
@@ -52,7 +52,7 @@ class Map(NamedTuple):
 
     def chances(self, places: Any) -> np.ndarray:
         """P(t = 1 | x) of the binary columns at places (S, 2): (S, binary columns)."""
-        from ppl_models.mixed_trait import Layout
+        from latentbits.models.mixed_trait import Layout
 
         at = Layout.of(self.kinds).bits
         logits = np.asarray(places) @ self.params["weights"][:, at] + self.params["bias"][at]
@@ -111,10 +111,10 @@ def fit_map(
         table is large.
     """
     import jax
+    from latentbits.models import mixed_trait
 
-    from inference.methods.continuous.bound import BoundEM
-    from inference.methods.continuous.quadrature import QuadratureEM
-    from ppl_models import mixed_trait
+    from ...methods.continuous.bound import BoundEM
+    from ...methods.continuous.quadrature import QuadratureEM
 
     if len(table.columns) < 2:
         raise InputError(f"{table.path}: a map needs at least 2 columns, found 1")
@@ -154,17 +154,17 @@ def draw(
     title: str | None = None,
 ) -> Figure:
     """The map as a figure, with images of P(t | x) beside it if the bits are an image."""
+    from latentbits.models.mixed_trait import Layout
     from matplotlib.figure import Figure
 
-    from inference.studies.figures import image_grid
-    from inference.studies.map.figure import (
+    from ..figures import image_grid
+    from .figure import (
         draw_lines,
         draw_map,
         label_lines,
         mark_places,
         spread_places,
     )
-    from ppl_models.mixed_trait import Layout
 
     many = label is not None and 1 < len(np.unique(label)) <= 12
     figure = Figure(figsize=(9.5 if image else 7.6 if many or behind is not None else 6.4, 6))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax import Array, random
+from latentbits.models import clipped_gaussian
+from latentbits.models.data import InputError
 
-from inference.methods.moments.inversion import MomentInversion
-from inference.methods.moments.spectrum import implied_correlation
-from inference.numerics.compiling import once
-from inference.studies.papers.experiment import Experiment, Outcome
-from ppl_models import clipped_gaussian
-from ppl_models.data import InputError
+from ...methods.moments.inversion import MomentInversion
+from ...methods.moments.spectrum import implied_correlation
+from ...numerics.compiling import once
+from .experiment import Experiment, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,17 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-
-from inference.methods.moments.cells import count_cells, entropy, enumerate_cells
-from inference.methods.moments.inversion import MomentInversion, MomentState
-from inference.methods.moments.pairs import Pairs, count_pairs, invert_moments
-from inference.methods.moments.probit import Morph, modes, morph, reconstruct
-from inference.methods.moments.spectrum import nearest_correlation
-from inference.methods.moments.tetrachoric import correlation_of_cells
-from inference.studies.papers.experiment import Experiment, Outcome
-from inference.types import Params
-from ppl_models import clipped_gaussian
-from ppl_models.data import (
+from latentbits.models import clipped_gaussian
+from latentbits.models.data import (
     InputError,
     digits,
     load_table,
@@ -27,6 +18,15 @@ from ppl_models.data import (
     ring_moments,
     sum_constraint_moments,
 )
+
+from ...methods.moments.cells import count_cells, entropy, enumerate_cells
+from ...methods.moments.inversion import MomentInversion, MomentState
+from ...methods.moments.pairs import Pairs, count_pairs, invert_moments
+from ...methods.moments.probit import Morph, modes, morph, reconstruct
+from ...methods.moments.spectrum import nearest_correlation
+from ...methods.moments.tetrachoric import correlation_of_cells
+from ...types import Params
+from .experiment import Experiment, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -222,7 +222,7 @@ def _draw_digits(
 ) -> Figure:
     from matplotlib import pyplot
 
-    from inference.studies.figures import image_grid
+    from ..figures import image_grid
 
     figure = pyplot.figure(figsize=(13, 5.2))
     parts: Any = figure.subfigures(1, 3, width_ratios=(1.25, 1, 1.2))
@@ -252,7 +252,7 @@ def _draw_digits(
 
 def draw_spectra(axes: Axes, spectra: dict[str, np.ndarray], edge: float) -> None:
     """Eigenvalues by rank, and the edge above which they count as factors."""
-    from inference.studies.figures import spectrum
+    from ..figures import spectrum
 
     spectrum(axes, spectra)
     axes.axhline(edge, color="black", linestyle="--", linewidth=1)
@@ -324,7 +324,7 @@ def draw_cells(params: Params, reach: float = 2.6) -> Figure:
     """Figure 2: the lines on which each spin turns over, and the spins of every cell between."""
     from matplotlib import pyplot
 
-    from inference.studies.map.figure import draw_lines
+    from ..map.figure import draw_lines
 
     cells = enumerate_cells(params)
     figure, axes = pyplot.subplots(figsize=(5.4, 5.0))

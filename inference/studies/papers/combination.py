@@ -19,14 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from latentbits.models import combination_machine
+from latentbits.models.data import InputError, combination_target
 
-from inference.evaluation.measures import Measure, measure
-from inference.methods.machines.exact_gradient import ExactGradient
-from inference.methods.machines.pursuit import ProjectionPursuit
-from inference.studies.papers.experiment import Experiment, Outcome
-from inference.types import Params
-from ppl_models import combination_machine
-from ppl_models.data import InputError, combination_target
+from ...evaluation.measures import Measure, measure
+from ...methods.machines.exact_gradient import ExactGradient
+from ...methods.machines.pursuit import ProjectionPursuit
+from ...types import Params
+from .experiment import Experiment, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -195,7 +195,7 @@ def figure(setting: Setting, trials: Trial) -> Figure:
     """Weights of every model of the first seed, projections of the data, the table as dots."""
     from matplotlib.figure import Figure
 
-    from inference.studies.figures import image_grid
+    from ..figures import image_grid
 
     page = Figure(figsize=(13, 7.6))
     left, right = page.subfigures(1, 2, width_ratios=(1.55, 1), squeeze=False)[0]

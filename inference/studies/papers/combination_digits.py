@@ -20,24 +20,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from latentbits.models import bernoulli_mixture, bernoulli_product, combination_machine
+from latentbits.models.data import InputError, digits, load_table
 
-from inference.evaluation.measures import (
+from ...evaluation.measures import (
     chosen_bits,
     log_loss,
     reconstruction,
     row_functions,
     single_bit,
 )
-from inference.methods.discrete.splitting import SplittingEM
-from inference.methods.machines.ascent import without_normalizer
-from inference.methods.machines.contrastive import ContrastiveDivergence
-from inference.methods.machines.partition import annealed, causes_of
-from inference.methods.machines.pursuit import ProjectionPursuit
-from inference.running.algorithm import Algorithm
-from inference.studies.papers.experiment import Experiment, Outcome
-from inference.types import Params
-from ppl_models import bernoulli_mixture, bernoulli_product, combination_machine
-from ppl_models.data import InputError, digits, load_table
+from ...methods.discrete.splitting import SplittingEM
+from ...methods.machines.ascent import without_normalizer
+from ...methods.machines.contrastive import ContrastiveDivergence
+from ...methods.machines.partition import annealed, causes_of
+from ...methods.machines.pursuit import ProjectionPursuit
+from ...running.algorithm import Algorithm
+from ...types import Params
+from .experiment import Experiment, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -235,7 +235,7 @@ def figure(train: np.ndarray, runs: Run) -> Figure:
     """Some digits, weight vectors of mixture and machine, and the table as dots."""
     from matplotlib.figure import Figure
 
-    from inference.studies.figures import image_grid
+    from ..figures import image_grid
 
     side = round(train.shape[1] ** 0.5)
     page = Figure(figsize=(13, 7.4))

@@ -34,7 +34,7 @@ class Experiment(NamedTuple):
 
 def experiments() -> dict[str, Experiment]:
     """All experiments, by name."""
-    from inference.studies import papers
+    from .. import papers
 
     found = {}
     for module in pkgutil.iter_modules(papers.__path__):

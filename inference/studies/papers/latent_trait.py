@@ -12,18 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from latentbits.models import latent_trait
+from latentbits.models.data import InputError, digits, load_table, prototypes
 
-from inference.methods.continuous.bound import BoundEM
-from inference.methods.continuous.factors import FactorPosterior
-from inference.methods.continuous.monte_carlo import MonteCarloEM
-from inference.methods.continuous.quadrature import QuadratureEM
-from inference.methods.continuous.rules import gauss_hermite
-from inference.numerics.gaussian import invert, log_normal, root
-from inference.reading.local import log_joint
-from inference.studies.papers.experiment import Experiment, Outcome
-from inference.types import Params
-from ppl_models import latent_trait
-from ppl_models.data import InputError, digits, load_table, prototypes
+from ...methods.continuous.bound import BoundEM
+from ...methods.continuous.factors import FactorPosterior
+from ...methods.continuous.monte_carlo import MonteCarloEM
+from ...methods.continuous.quadrature import QuadratureEM
+from ...methods.continuous.rules import gauss_hermite
+from ...numerics.gaussian import invert, log_normal, root
+from ...reading.local import log_joint
+from ...types import Params
+from .experiment import Experiment, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +62,7 @@ def clusters(namespace: argparse.Namespace) -> Outcome:
     def figure() -> Figure:
         from matplotlib.figure import Figure
 
-        from inference.studies.map.figure import draw_lines, draw_map
+        from ..map.figure import draw_lines, draw_map
 
         page = Figure(figsize=(6.5 * len(parts), 5.6))
         for axes, (flip, truth, params, posterior) in zip(
@@ -152,8 +152,8 @@ def digit_map(namespace: argparse.Namespace) -> Outcome:
     def figure() -> Figure:
         from matplotlib.figure import Figure
 
-        from inference.studies.figures import image_grid
-        from inference.studies.map.figure import draw_map, mark_places, spread_places
+        from ..figures import image_grid
+        from ..map.figure import draw_map, mark_places, spread_places
 
         page = Figure(figsize=(9.5, 6))
         panes: Any = page.subfigures(1, 2, width_ratios=(2.4, 1))
@@ -230,7 +230,7 @@ def compare(
 
 def divergence(params: Params, data: Any, posterior: FactorPosterior, exact: Array) -> Array:
     """KL(q ‖ p) of each datum's Gaussian from its true posterior, by quadrature under q, (n,)."""
-    from inference.methods.continuous.factors import open_factors
+    from ...methods.continuous.factors import open_factors
 
     reader, _ = open_factors(latent_trait, (data,), {}, None)
     rule = gauss_hermite(2, 20)

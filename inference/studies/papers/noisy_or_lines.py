@@ -28,14 +28,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.scipy.special import logsumexp
+from latentbits.models.data import InputError, lines
+from latentbits.models.data.strokes import LINE_PATTERNS, stroke_masks
 
-from inference.methods.gibbs.network_evidence import layered_evidence
-from inference.methods.gibbs.noisy_or import Network, Seen, Wiring, strengths
-from inference.studies.papers.experiment import Experiment, Outcome
-from inference.studies.papers.noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches
-from inference.types import Params
-from ppl_models.data import InputError, lines
-from ppl_models.data.strokes import LINE_PATTERNS, stroke_masks
+from ...methods.gibbs.network_evidence import layered_evidence
+from ...methods.gibbs.noisy_or import Network, Seen, Wiring, strengths
+from ...types import Params
+from .experiment import Experiment, Outcome
+from .noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -212,7 +212,7 @@ def network_figure(params: Params, data: Array) -> Figure:
     """The first 24 patterns, and the weights of a network as Hinton diagrams: figures 1 and 2."""
     import matplotlib.pyplot as plt
 
-    from inference.studies.figures import hinton, house_style, image_grid
+    from ..figures import hinton, house_style, image_grid
 
     below, above = strengths(params["weights_1"]), strengths(params["weights_2"])
     order = _by_line(params)

@@ -28,18 +28,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from latentbits.models import noisy_or_network
+from latentbits.models.data import InputError, shifter
+from latentbits.models.data.strokes import Shifter
 
-from inference.methods.gibbs.gibbs_em import GibbsEM
-from inference.methods.gibbs.noisy_or import Network, Seen, Wiring, network_log_joint, strengths
-from inference.methods.gibbs.noisy_or_steps import flip_probabilities
-from inference.numerics.compiling import once
-from inference.reading.states import AllStates
-from inference.studies.papers.experiment import Experiment, Outcome
-from inference.studies.papers.noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches
-from inference.types import Params
-from ppl_models import noisy_or_network
-from ppl_models.data import InputError, shifter
-from ppl_models.data.strokes import Shifter
+from ...methods.gibbs.gibbs_em import GibbsEM
+from ...methods.gibbs.noisy_or import Network, Seen, Wiring, network_log_joint, strengths
+from ...methods.gibbs.noisy_or_steps import flip_probabilities
+from ...numerics.compiling import once
+from ...reading.states import AllStates
+from ...types import Params
+from .experiment import Experiment, Outcome
+from .noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -219,7 +219,7 @@ def network_figure(params: Params, test: Shifter, after: Array, before: Array) -
     """
     import matplotlib.pyplot as plt
 
-    from inference.studies.figures import hinton, house_style
+    from ..figures import hinton, house_style
 
     below, above = np.asarray(strengths(params["weights_1"])), strengths(params["weights_2"])
     # Each unit under the direction whose top unit turns it on more often; each in its place.
@@ -250,7 +250,7 @@ def _draw_flip(
     where: Any, params: Params, test: Shifter, after: np.ndarray, before: np.ndarray
 ) -> None:
     """The clearest of new patterns whose lower state changes when the top may speak."""
-    from inference.studies.figures import GREY, PALETTE
+    from ..figures import GREY, PALETTE
 
     drawn = np.asarray(strengths(params["weights_1"])) > 0.5
     chosen = _clearest(after, before, drawn, test)

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from latentbits.models import noisy_or_network
 
-from inference.methods.gibbs.gibbs_em import GibbsEM
-from inference.methods.gibbs.gibbs_search import GibbsSearch
-from inference.types import Params
-from ppl_models import noisy_or_network
+from ...methods.gibbs.gibbs_em import GibbsEM
+from ...methods.gibbs.gibbs_search import GibbsSearch
+from ...types import Params
 
 
 class Recipe(NamedTuple):

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from latentbits.models import bernoulli_mixture, noisy_or_network
+from latentbits.models.data import InputError, load_table
 
-from inference.evaluation.evidence import log_likelihood
-from inference.methods.discrete.em import EM
-from inference.methods.gibbs.gibbs_em import GibbsEM
-from inference.methods.gibbs.gibbs_search import GibbsSearch
-from inference.methods.gibbs.network_evidence import MAX_UNITS, annealed_evidence, exact_evidence
-from inference.methods.gibbs.noisy_or import strengths
-from inference.studies.papers.experiment import Experiment, Outcome
-from inference.types import Params
-from ppl_models import bernoulli_mixture, noisy_or_network
-from ppl_models.data import InputError, load_table
+from ...evaluation.evidence import log_likelihood
+from ...methods.discrete.em import EM
+from ...methods.gibbs.gibbs_em import GibbsEM
+from ...methods.gibbs.gibbs_search import GibbsSearch
+from ...methods.gibbs.network_evidence import MAX_UNITS, annealed_evidence, exact_evidence
+from ...methods.gibbs.noisy_or import strengths
+from ...types import Params
+from .experiment import Experiment, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,7 +151,7 @@ def words_figure(params: Params, columns: tuple[str, ...]) -> Figure:
     """Lower causes as lists of words, under the top cause that turns them on and how often."""
     import matplotlib.pyplot as plt
 
-    from inference.studies.figures import PALETTE, house_style
+    from ..figures import PALETTE, house_style
 
     below = np.asarray(strengths(params["weights_1"]))
     above = np.asarray(strengths(params["weights_2"]))

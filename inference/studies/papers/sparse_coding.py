@@ -11,16 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from latentbits.models import binary_sparse_coding
+from latentbits.models.data import InputError, bars
 from numpy.typing import ArrayLike
 
-from inference.methods.discrete.cut import Cut
-from inference.methods.discrete.em import EM
-from inference.methods.discrete.truncated import TruncatedEM
-from inference.methods.discrete.updates import SparseCodingUpdate
-from inference.studies.papers.experiment import Experiment, Outcome
-from inference.types import Params
-from ppl_models import binary_sparse_coding
-from ppl_models.data import InputError, bars
+from ...methods.discrete.cut import Cut
+from ...methods.discrete.em import EM
+from ...methods.discrete.truncated import TruncatedEM
+from ...methods.discrete.updates import SparseCodingUpdate
+from ...types import Params
+from .experiment import Experiment, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,7 +167,7 @@ def bars_figure(seed: int, num_data: int, trials: Trial) -> Figure:
     """Data, basis functions over the iterations of the first trial, and the course of πH and σ."""
     import matplotlib.pyplot as plt
 
-    from inference.studies.figures import house_style, image_grid, time_course
+    from ..figures import house_style, image_grid, time_course
 
     key = random.split(random.key(seed), len(trials.recovered))[0]
     key_data, key_fit = random.split(key)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from latentbits.models import binary_sparse_coding
+from latentbits.models.data import InputError, patches
 
-from inference.methods.discrete.cut import Cut
-from inference.methods.discrete.truncated import TruncatedEM
-from inference.studies.papers.experiment import Experiment, Outcome
-from inference.studies.papers.gabor import GaborFit, fit_gabors
-from inference.studies.papers.sparse_coding import selection
-from inference.types import Params
-from ppl_models import binary_sparse_coding
-from ppl_models.data import InputError, patches
+from ...methods.discrete.cut import Cut
+from ...methods.discrete.truncated import TruncatedEM
+from ...types import Params
+from .experiment import Experiment, Outcome
+from .gabor import GaborFit, fit_gabors
+from .sparse_coding import selection
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,7 +107,7 @@ def patches_figure(functions: Array, fit: GaborFit, course: tuple[Array, Array])
     """Basis functions of largest norm, globular ones, envelopes, and the course of πH and σ."""
     import matplotlib.pyplot as plt
 
-    from inference.studies.figures import house_style, image_grid, time_course
+    from ..figures import house_style, image_grid, time_course
 
     size = np.linalg.norm(np.asarray(functions).reshape(len(functions), -1), axis=1)
     largest = np.argsort(-size)[: len(size) // 10 * 10][:100]

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from latentbits.models import latent_trait
 
-from inference.methods.continuous.bound import BoundEM
-from inference.methods.continuous.quadrature import QuadratureEM
-from inference.studies.papers.experiment import Experiment, Outcome
-from ppl_models import latent_trait
+from ...methods.continuous.bound import BoundEM
+from ...methods.continuous.quadrature import QuadratureEM
+from .experiment import Experiment, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

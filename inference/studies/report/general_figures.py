@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inference.studies.figures import PALETTE
+from ..figures import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inference.studies.comparison.compare import Comparison
-from inference.studies.report.ink import INK, MARKS, WIDTH, Picture, legend_below, ranked, styles
+    from ..comparison.compare import Comparison
+from .ink import INK, MARKS, WIDTH, Picture, legend_below, ranked, styles
 
 MOST_PANELS = 6
 """Methods whose parameters are shown beside the truth."""

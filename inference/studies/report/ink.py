@@ -6,12 +6,12 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from inference.studies.figures import PALETTE
+from ..figures import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inference.studies.comparison.compare import Comparison
+    from ..comparison.compare import Comparison
 
 
 INK = "#123456"
@@ -77,7 +77,7 @@ def as_svg(picture: Picture, prefix: str) -> str:
 
     :param prefix: of all names in it: two figures in one page must not share one.
     """
-    from inference.studies.output import as_picture
+    from ..output import as_picture
 
     figure = picture.figure
     figure.patch.set_alpha(0.0)

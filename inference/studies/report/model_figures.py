@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inference.studies.comparison.verdict import doubts
-from inference.studies.report.ink import INK, WIDTH, Picture, legend_below, ranked, styles
+from ..comparison.verdict import doubts
+from .ink import INK, WIDTH, Picture, legend_below, ranked, styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inference.studies.comparison.compare import Comparison
-    from inference.studies.report.places import Places
+    from ..comparison.compare import Comparison
+    from .places import Places
 
 MOST_UNITS = 10
 MOST_METHODS = 6
@@ -71,7 +71,7 @@ def _some(count: int, what: str) -> str:
 
 def maps(found: Comparison) -> Iterator[Picture]:
     """Tipping (1998), figures 1 and 3."""
-    from inference.studies.report.places import locate
+    from .places import locate
 
     for name in chiefs(found):
         places = locate(found, name)
@@ -90,8 +90,8 @@ def maps(found: Comparison) -> Iterator[Picture]:
 def draw_places(found: Comparison, name: str, places: Places) -> Figure:
     from matplotlib.figure import Figure
 
-    from inference.studies.map.figure import draw_lines, draw_map, label_lines
-    from inference.studies.report.places import predictors_of_bits
+    from ..map.figure import draw_lines, draw_map, label_lines
+    from .places import predictors_of_bits
 
     figure = Figure(figsize=(WIDTH, 5.8))
     axes = figure.subplots()
@@ -111,9 +111,9 @@ def spectra(found: Comparison) -> Iterator[Picture]:
     """Lee & Sompolinsky (1998), figures 2 to 4."""
     from matplotlib.figure import Figure
 
-    from inference.methods.moments.spectrum import implied_correlation
-    from inference.studies.figures import spectrum
-    from inference.studies.report.places import setting
+    from ...methods.moments.spectrum import implied_correlation
+    from ..figures import spectrum
+    from .places import setting
 
     noise = setting(found, "noise", 1.0)
     each = compared(found, "weights", ranked(found)[:MOST_METHODS])
@@ -145,8 +145,8 @@ def morphs(found: Comparison) -> Iterator[Picture]:
     """Lee & Sompolinsky (1998), figure 4: from one row to another, a straight line clipped."""
     from matplotlib.figure import Figure
 
-    from inference.studies.figures import image_grid
-    from inference.studies.report.places import locate
+    from ..figures import image_grid
+    from .places import locate
 
     name = ranked(found)[0]
     places = locate(found, name)
@@ -202,7 +202,7 @@ def draw_images(values: np.ndarray, names: list[str], shape: tuple[int, int] | N
     """Units as images, a row for each method; without a shape one picture (units, columns) each."""
     from matplotlib.figure import Figure
 
-    from inference.studies.figures import GREY, image_grid
+    from ..figures import GREY, image_grid
 
     # A row of one method: its units side by side, or one picture of all of them.
     pictures = values.reshape(*values.shape[:2], *shape) if shape else values[:, None]
@@ -236,7 +236,7 @@ def influences(found: Comparison) -> Iterator[Picture]:
 
 def layers(found: Comparison) -> Iterator[Picture]:
     """Lewicki & Sejnowski (1996), figure 2: what the units of each layer turn on."""
-    from inference.methods.gibbs.noisy_or import strengths
+    from ...methods.gibbs.noisy_or import strengths
 
     below: dict[str, np.ndarray] = {}
     number = 1
@@ -264,7 +264,7 @@ def draw_hintons(
     """Weights (units, columns) of each method: a diagram a unit if it is an image, else one."""
     from matplotlib.figure import Figure
 
-    from inference.studies.figures import hinton
+    from ..figures import hinton
 
     units = min(MOST_UNITS, next(iter(each.values())).shape[0])
     if largest is None:

@@ -6,12 +6,12 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from inference.studies.comparison.verdict import CLOSE, RULES, doubts
-from inference.studies.report.general_figures import general_pictures
-from inference.studies.report.ink import INK, as_svg
+from ..comparison.verdict import CLOSE, RULES, doubts
+from .general_figures import general_pictures
+from .ink import INK, as_svg
 
 if TYPE_CHECKING:
-    from inference.studies.comparison.compare import Comparison
+    from ..comparison.compare import Comparison
 
 COLUMNS = {
     "held_out": (
@@ -274,8 +274,8 @@ def figures(found: Comparison) -> list[tuple[str, str, str]]:
     """Title, words and SVG of each figure."""
     import matplotlib
 
-    from inference.studies.figures import house_style
-    from inference.studies.report.model_figures import model_pictures
+    from ..figures import house_style
+    from .model_figures import model_pictures
 
     matplotlib.use("Agg")
     parts = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import log_ndtr, logsumexp, softmax
 
 if TYPE_CHECKING:
-    from inference.studies.comparison.compare import Comparison
+    from ..comparison.compare import Comparison
 
 GRID = np.linspace(-5.0, 5.0, 101)
 """Of each factor, whose prior is a standard normal."""
@@ -73,7 +73,7 @@ def _mixed(
     seen: np.ndarray,
     predictors: np.ndarray,
 ) -> np.ndarray:
-    from ppl_models.mixed_trait import Layout
+    from latentbits.models.mixed_trait import Layout
 
     layout = Layout.of(kinds)
     each_kind: Any = predictors
@@ -103,7 +103,7 @@ def predictors_of_bits(found: Comparison) -> tuple[slice, list[str]]:
     columns = [str(x) for x in found.table.get("columns", ())]
     if found.model != "mixed_trait":
         return slice(None), columns
-    from ppl_models.mixed_trait import Layout
+    from latentbits.models.mixed_trait import Layout
 
     layout = Layout.of(setting(found, "kinds", None))
     return layout.bits, [columns[i] for i in layout.binary] if columns else []

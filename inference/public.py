@@ -1,0 +1,100 @@
+"""Every public name, and the file that it lives in."""
+
+from .evaluation.evidence import Evidence, Likelihood, likelihood, log_likelihood
+from .evaluation.measures import Measure, measure
+from .evaluation.queries import complete, log_conditional, most_probable_state
+from .evaluation.standard_errors import standard_errors
+from .evaluation.validation import keep_best
+from .methods.continuous.bound import BoundEM
+from .methods.continuous.factor_em import canonical
+from .methods.continuous.factors import FactorPosterior
+from .methods.continuous.monte_carlo import MonteCarloEM
+from .methods.continuous.quadrature import QuadratureEM
+from .methods.discrete.cut import Cut
+from .methods.discrete.em import EM
+from .methods.discrete.persistent import Persistent
+from .methods.discrete.splitting import SplittingEM
+from .methods.discrete.stepwise import StepwiseEM
+from .methods.discrete.truncated import TruncatedEM
+from .methods.gibbs.gibbs_em import GibbsEM, GibbsPosterior
+from .methods.gibbs.gibbs_search import GibbsSearch
+from .methods.gibbs.kernel import BinaryGibbs
+from .methods.machines.contrastive import ContrastiveDivergence
+from .methods.machines.exact_gradient import ExactGradient, from_base_rates
+from .methods.machines.partition import annealed, normalizer, truncated
+from .methods.machines.pursuit import ProjectionPursuit
+from .methods.machines.universality import universal_machine
+from .methods.moments.cells import count_cells, entropy, enumerate_cells
+from .methods.moments.inversion import MomentInversion
+from .methods.moments.probit import morph
+from .methods.moments.spectrum import implied_correlation
+from .methods.shared import Posterior
+from .numerics.annealed import anneal, log_mean
+from .reading.anatomy import Anatomy, ProgramError, inspect
+from .reading.handlers import marginal, quadratic_bound, states
+from .reading.local import Structure, log_joint
+from .reading.states import AllStates, AtMost, Given
+from .running.algorithm import Algorithm
+from .running.checkpoint import CheckpointError
+from .running.contract import DivergedError, RunResult
+
+__all__ = [
+    "EM",
+    "Algorithm",
+    "AllStates",
+    "Anatomy",
+    "AtMost",
+    "BinaryGibbs",
+    "BoundEM",
+    "CheckpointError",
+    "ContrastiveDivergence",
+    "Cut",
+    "DivergedError",
+    "Evidence",
+    "ExactGradient",
+    "FactorPosterior",
+    "GibbsEM",
+    "GibbsPosterior",
+    "GibbsSearch",
+    "Given",
+    "Likelihood",
+    "Measure",
+    "MomentInversion",
+    "MonteCarloEM",
+    "Persistent",
+    "Posterior",
+    "ProgramError",
+    "ProjectionPursuit",
+    "QuadratureEM",
+    "RunResult",
+    "SplittingEM",
+    "StepwiseEM",
+    "Structure",
+    "TruncatedEM",
+    "anneal",
+    "annealed",
+    "canonical",
+    "complete",
+    "count_cells",
+    "entropy",
+    "enumerate_cells",
+    "from_base_rates",
+    "implied_correlation",
+    "inspect",
+    "keep_best",
+    "likelihood",
+    "log_conditional",
+    "log_joint",
+    "log_likelihood",
+    "log_mean",
+    "marginal",
+    "measure",
+    "morph",
+    "most_probable_state",
+    "normalizer",
+    "quadratic_bound",
+    "standard_errors",
+    "states",
+    "truncated",
+    "universal_machine",
+]
