@@ -27,6 +27,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("latentbits")
+    if name in ("inference", "models"):
+        return import_module(f"latentbits.{name}")
     if name.startswith("__") and name != "__all__":
         raise AttributeError(name)
     return getattr(import_module("latentbits.inference.public"), name)

@@ -104,12 +104,12 @@ def test_two_processes_give_the_numbers_of_one():
     # One is in a hurry, the other finds every block slow: they have to go in step all the same.
     script = """
         import sys
-        from inference import driving
+        from inference.running import loop
         from two_processes import main
-        driving.BLOCK_SECONDS = (60.0, 0.0)[int(sys.argv[1])]
+        loop.BLOCK_SECONDS = (60.0, 0.0)[int(sys.argv[1])]
         main(*sys.argv[1:])
     """
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[1] / "support"
     script = f"import sys; sys.path.append({str(folder)!r})\n{textwrap.dedent(script)}"
     processes = [start(1, "-c", script, rank, address) for rank in range(2)]
     em = TruncatedEM(binary_sparse_coding, num_candidates=3)

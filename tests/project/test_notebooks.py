@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[1] / "notebooks"
+FOLDER = Path(__file__).parents[2] / "notebooks"
 sys.path.append(str(FOLDER))
 
 from make import cells, scripts  # noqa: E402

@@ -9,7 +9,7 @@ import pytest
 import ppl_models
 from inference.cli import make_parser
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 

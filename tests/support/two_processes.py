@@ -1,6 +1,6 @@
 """EM in two processes, each with half of the rows; on one machine here, on many it is the same.
 
-    python tests/two_processes.py 0 & python tests/two_processes.py 1 & wait
+    python tests/support/two_processes.py 0 & python tests/support/two_processes.py 1 & wait
 
 Every process runs these lines on the same data; of a memory map each reads its own rows only.
 """

@@ -11,7 +11,7 @@ import pytest
 import inference
 from inference.running.algorithm import Algorithm
 
-PACKAGES = ("ppl_models", "ppl_models.data", "inference")
+PACKAGES = ("latentbits.models", "latentbits.models.data", "latentbits")
 
 
 def public():
@@ -45,6 +45,10 @@ def test_every_finished_method_is_public():
         return {kind}.union(*map(below, kind.__subclasses__()))
 
     methods = {kind for kind in below(Algorithm) if not inspect.isabstract(kind)}
-    names = {kind.__name__ for kind in methods if kind.__module__.startswith("inference.methods")}
+    names = {
+        kind.__name__
+        for kind in methods
+        if kind.__module__.startswith("latentbits.inference.methods")
+    }
     assert len(names) >= 10
     assert names <= set(inference.__all__)

@@ -1,0 +1,145 @@
+"""The package as a whole: what lies at the top, what importing it costs, which way imports run."""
+
+import ast
+import json
+import subprocess
+import sys
+from importlib.metadata import metadata, version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_top_level_holds_what_it_should_and_nothing_else():
+    """As git sees it: what a command wrote into the folder is the user's own."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    found = {name.partition("/")[0] for name in listed.stdout.split("\n") if name}
+    wanted = (
+        "pyproject.toml README.md LICENSE CITATION.cff CHANGELOG.md latentbits ppl_models "
+        "inference tests notebooks"
+    )
+    assert {name for name in found if not name.startswith(".")} == set(wanted.split())
+
+
+def test_importing_the_core_is_light():
+    """Nothing that a report or a data set needs is loaded, and no device is touched."""
+    program = """
+import json, sys
+import inference.public, inference.cli, ppl_models, ppl_models.data
+from jax._src import xla_bridge
+heavy = ("arviz", "matplotlib", "sklearn", "mlxtend", "funsor", "pandas", "xarray", "h5py", "optax")
+print(json.dumps([[name for name in heavy if name in sys.modules], list(xla_bridge._backends)]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [[], []]
+
+
+WINGS = {
+    "types": set(),
+    "numerics": {"types"},
+    "rows": {"types", "numerics"},
+    "reading": {"types", "numerics", "rows"},
+    "running": {"types", "numerics", "rows", "reading"},
+    "methods": {"types", "numerics", "rows", "reading", "running"},
+    "baselines": {"types", "numerics", "rows", "reading", "running", "methods"},
+    "evaluation": {"types", "numerics", "rows", "reading", "running", "methods"},
+}
+WINGS["studies"] = {*WINGS, "public"}
+WINGS["commands"] = {*WINGS, "public"}
+"""Wing -> the wings that it may import."""
+
+FAMILIES = {
+    "discrete": set(),
+    "continuous": set(),
+    "gibbs": set(),
+    "moments": {"continuous"},
+    "machines": {"discrete"},
+}
+"""Family of methods -> the other families that it may import."""
+
+
+def imports(folder):
+    """(file, imported module) of every import of our own, by whole names below `folder`."""
+    for path in (ROOT / folder).rglob("*.py"):
+        package = path.relative_to(ROOT).parent.parts
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = package[: len(package) - node.level + 1]
+                module = ".".join([*base, *filter(None, [node.module])])
+                if node.module is None:  # from . import x: x is a module
+                    yield from ((path, f"{module}.{x.name}") for x in node.names)
+                else:
+                    yield path, module
+            elif isinstance(node, ast.ImportFrom):
+                yield path, node.module or ""
+            elif isinstance(node, ast.Import):
+                yield from ((path, alias.name) for alias in node.names)
+
+
+def test_programs_do_not_know_of_inference():
+    for path, module in imports("ppl_models"):
+        top, _, rest = module.partition(".")
+        assert top != "inference", path
+        assert top != "latentbits" or rest.startswith("models"), path
+
+
+def test_each_wing_imports_only_those_below_it():
+    seen = set()
+    for path, module in imports("inference"):
+        parts = path.relative_to(ROOT / "inference").with_suffix("").parts
+        wing, target = parts[0], module.split(".")
+        assert target[0] != "ppl_models", f"{path}: by its installed name, latentbits.models"
+        if target[0] != "inference" or wing not in WINGS:
+            continue
+        assert target[1] == wing or target[1] in WINGS[wing], f"{path} imports {module}"
+        seen.add((wing, target[1]))
+        if wing == "methods" == target[1] and len(parts) > 2 and target[2] in FAMILIES:
+            allowed = FAMILIES[parts[1]] | {parts[1]}
+            assert target[2] in allowed, f"{path} imports {module}"
+    assert len(seen) > 20  # the imports were found
+
+
+def test_no_public_name_is_a_module_too():
+    import latentbits
+
+    modules = {path.stem for path in (ROOT / "inference").iterdir()}
+    assert not modules & set(latentbits.__all__)
+
+
+def test_both_names_lead_to_the_same_modules():
+    program = """
+import inference.reading.states, latentbits.inference.reading.states, ppl_models
+import latentbits, latentbits.models
+assert inference is latentbits.inference and ppl_models is latentbits.models
+assert inference.reading.states.AllStates is latentbits.AllStates
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], check=False, cwd=ROOT)
+    assert done.returncode == 0
+
+
+def test_the_version_is_told_without_jax():
+    program = """
+import sys
+from latentbits.inference.cli import main
+try:
+    main(["--version"])
+except SystemExit:
+    assert "jax" not in sys.modules and "numpy" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"latentbits {version('latentbits')}\n"
+
+
+def test_metadata():
+    about = metadata("latentbits")
+    assert version("latentbits") == about["Version"]
+    assert about["License-Expression"] == "Apache-2.0"
+    assert about["Requires-Python"] == ">=3.11"
