@@ -19,9 +19,11 @@ from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
 from ..methods.gibbs.kernel import BinaryGibbs
+from ..numerics import clock
 from ..numerics.compiling import once
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
+from ..running.contract import Stop
 from ..types import Params
 from .starts import differentiable, good_start
 
@@ -37,24 +39,25 @@ class Draws(NamedTuple):
     losses: np.ndarray  # (steps done,), empty for a sampler
     snapshots: dict[str, Any]  # (num_times, num_draws, ...); for a sampler its draws, one a time
     clock: np.ndarray  # (num_times,) seconds, compilation left out
-    seconds: float
+    seconds: float  # by `numerics.clock`
     compile_seconds: float
-    reason: str
+    reason: str  # why it ended, in words
+    stop: Stop = Stop.STEPS
 
 
 class Budget:
-    """Seconds that a run may take, counted from its first step.
+    """Seconds that a run may take, counted from its first step by `numerics.clock`.
 
     >>> Budget(None).spent, Budget(0.0).spent
     (False, True)
     """
 
     def __init__(self, seconds: float | None):
-        self.limit, self.began = seconds, time.perf_counter()
+        self.limit, self.began = seconds, clock.seconds()
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self.began
+        return clock.seconds() - self.began
 
     @property
     def spent(self) -> bool:
@@ -165,13 +168,13 @@ def sample(
     places, start_seconds = None, 0.0
     if start is not None:
         climb = jax.jit(jax.vmap(start)).lower(keys_start).compile()
-        before = time.perf_counter()
+        before = clock.seconds()
         places = jax.block_until_ready(climb(keys_start))
-        start_seconds = time.perf_counter() - before
+        start_seconds = clock.seconds() - before
     starter = once(jax.vmap(begin)).lower(keys, places).compile()
-    before = time.perf_counter()
+    before = clock.seconds()
     state = jax.block_until_ready(starter(keys, places))
-    start_seconds += time.perf_counter() - before
+    start_seconds += clock.seconds() - before
     block = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
     finish = kernel.postprocess_fn(args, kwargs)
 
@@ -186,7 +189,7 @@ def sample(
     compiled = jax.jit(advance).lower(state).compile()
     compile_seconds = time.perf_counter() - began - start_seconds
 
-    clock: list[float] = []
+    ended: list[float] = []
     kept: list[Any] = []
     timer = Budget(budget)
     timer.began -= start_seconds
@@ -197,16 +200,19 @@ def sample(
     while len(kept) * block < num_samples and not timer.spent:
         state, found = jax.block_until_ready(compiled(state))
         kept.append(found)
-        clock.append(timer.seconds)
+        ended.append(timer.seconds)
     if not kept:
         raise BudgetError(f"{timer.seconds:.0f} s were spent in warm-up: no draw was made")
     params, stats = jax.tree.map(lambda *x: np.swapaxes(np.concatenate(x), 0, 1), *kept)
     done = len(kept) * block
-    times = np.interp(np.arange(1, done + 1), block * np.arange(1, len(kept) + 1), clock)
-    reason = "all draws made" if done >= num_samples else f"out of budget after {done} draws"
+    times = np.interp(np.arange(1, done + 1), block * np.arange(1, len(kept) + 1), ended)
+    stop = Stop.STEPS if done >= num_samples else Stop.BUDGET
+    reason = "all draws made" if stop is Stop.STEPS else f"{stop.value} {done} draws"
     # Of a sampler, what is known at a time is all draws so far.
     flat = {x: np.swapaxes(v, 0, 1) for x, v in params.items()}
-    return Draws(params, stats, np.empty(0), flat, times, timer.seconds, compile_seconds, reason)
+    return Draws(
+        params, stats, np.empty(0), flat, times, timer.seconds, compile_seconds, reason, stop
+    )
 
 
 class BudgetError(RuntimeError):

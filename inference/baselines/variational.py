@@ -22,6 +22,7 @@ from numpyro.infer.util import log_density
 from ..numerics.compiling import once
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
+from ..running.contract import Stop
 from ..types import Params
 from .samplers import SNAPSHOTS, Budget, Draws
 from .starts import differentiable
@@ -108,12 +109,13 @@ def svi(
     draws, stats = once(
         lambda p: _weighed(program, chosen, anatomy, key_draw, p, count, args, kwargs)
     )(final)
-    reason = "all steps done" if done >= num_steps else f"out of budget after {done} steps"
+    stop = Stop.STEPS if done >= num_steps else Stop.BUDGET
+    reason = stop.value if stop is Stop.STEPS else f"{stop.value} {done} steps"
     return Draws(
         jax.tree.map(lambda x: np.asarray(x)[None], draws),
         {} if guide == "map" else jax.tree.map(lambda x: np.asarray(x)[None], stats),
         np.concatenate(losses), jax.tree.map(np.asarray, snapshots), np.asarray(clock),
-        seconds, compile_seconds, reason,
+        seconds, compile_seconds, reason, stop,
     )  # fmt: skip
 
 

@@ -95,7 +95,8 @@ class Algorithm(abc.ABC):
         :param init_state: go on from here; `rng_key` is then not used.
         :param init_params: start from these parameters.
         :param record: a function of the parameters to keep after each step, in ``history``.
-        :param budget: begin no further block of steps after so many seconds; compilation is free.
+        :param budget: begin no further block of steps after so many seconds of computing (on a CPU
+            processor seconds: `numerics.clock`); compilation is free.
         :param checkpoint: a folder to save the state in. A run that finds one of its own there goes
             on from it, and ends as it would have without the break.
         :param checkpoint_every: seconds between two savings.

@@ -16,6 +16,7 @@ minimises, summed over the data: for EM the negative log evidence (or its bound)
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -38,6 +39,24 @@ class Method(Protocol):
     def get_params(self, state: Any) -> Params: ...
 
 
+class Stop(enum.Enum):
+    """Why a run ended; the value is how a sentence about it begins.
+
+    >>> Stop.TOLERANCE.converged, Stop.STEPS.converged
+    (True, False)
+    """
+
+    STEPS = "all steps done"
+    TOLERANCE = "the loss changed by less than"
+    BUDGET = "out of budget after"
+    INTERRUPTED = "interrupted after"
+
+    @property
+    def converged(self) -> bool:
+        """Whether the method itself saw nothing left to gain."""
+        return self is Stop.TOLERANCE
+
+
 class RunResult(NamedTuple):
     """What `run` returns; the first three as `SVIRunResult` has them.
 
@@ -54,11 +73,16 @@ class RunResult(NamedTuple):
     params: Params
     state: Any
     losses: Array  # (steps done,)
-    reason: str  # why it stopped
-    seconds: float  # without compilation
+    reason: str  # why it stopped, in words
+    seconds: float  # without compilation, by `numerics.clock`
     compile_seconds: float
     history: Any = None  # what `record` saw of the parameters after each step
-    interrupted: bool = False  # by Ctrl-C
+    stop: Stop = Stop.STEPS  # why it stopped
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it."""
+        return self.stop is Stop.INTERRUPTED
 
 
 class DivergedError(FloatingPointError):

@@ -19,11 +19,12 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh
 
+from ..numerics import clock
 from ..reading.arguments import check_kinds
 from ..rows.devices import Devices, OneDevice, devices_of, using
 from ..types import Params
 from .checkpoint import Checkpoint
-from .contract import DivergedError, Method, RunResult
+from .contract import DivergedError, Method, RunResult, Stop
 
 BLOCK_SECONDS = 0.25
 """Blocks grow while they take less: so often is the bar moved, the clock read and Ctrl-C heard."""
@@ -84,8 +85,8 @@ def drive(
     compiled = _compile(method, devices, progress, how.record, limit)
     compile_seconds = time.perf_counter() - began
 
-    began, done, size = time.perf_counter(), int(progress.step), 1
-    last_saved = began
+    began, done, size = clock.seconds(), int(progress.step), 1
+    last_saved = time.perf_counter()
     over = stop = False
     with _bar(how, done) as bar, _interrupts() as heard:
         while done < how.num_steps and bool(progress.change > limit) and not (over or stop):
@@ -97,7 +98,7 @@ def drive(
             slow, due, over, stop = devices.agree([
                 now - block_began > BLOCK_SECONDS,
                 saved is not None and now - last_saved > how.checkpoint_every,
-                how.budget is not None and now - began > how.budget,
+                how.budget is not None and clock.seconds() - began > how.budget,
                 bool(heard),
             ])  # fmt: skip
             size *= 1 if slow else 2
@@ -106,7 +107,7 @@ def drive(
                 last_saved = time.perf_counter()
             if not bar.disable:  # a number fetched from a GPU takes as long as a quick step
                 bar.set_postfix_str(f"loss {float(progress.losses[done - 1]):.6g}", refresh=False)
-    seconds = time.perf_counter() - began
+    seconds = clock.seconds() - began
 
     progress = devices.gather(progress)
     params = method.get_params(progress.state)
@@ -116,17 +117,19 @@ def drive(
         raise DivergedError(f"{problem}{where}", progress.good)
     if saved is not None:
         saved.save(progress)
-    reason = "all steps done"
+    why = Stop.STEPS
+    reason = why.value
     if not progress.change > limit:
-        reason = f"the loss changed by less than {how.tolerance} of itself"
-    elif stop and done < how.num_steps:
-        reason = f"interrupted after {done} of {how.num_steps} steps"
-    elif done < how.num_steps:
-        reason = f"out of budget after {done} of {how.num_steps} steps"
+        why = Stop.TOLERANCE
+        reason = f"{why.value} {how.tolerance} of itself"
+    elif stop or done < how.num_steps:
+        why = Stop.INTERRUPTED if stop else Stop.BUDGET
+        if done < how.num_steps:
+            reason = f"{why.value} {done} of {how.num_steps} steps"
     history = jax.tree.map(lambda x: x[:done], progress.history)
     return RunResult(
         params, progress.state, progress.losses[:done], reason, seconds, compile_seconds, history,
-        stop,
+        why,
     )  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """Runs that are ended by the clock, and several starts at once."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from tools import fast_jit, quick_runs
 from inference import EM, ProgramError
 from inference.baselines.samplers import BudgetError, discrete_gibbs, nuts
 from inference.baselines.variational import svi
+from inference.running.contract import Stop
 from inference.running.restarts import Restarts
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding
 
@@ -23,6 +26,24 @@ def test_a_run_out_of_budget_says_so_and_keeps_what_it_has():
     assert len(result.losses) == 1  # the first block
     assert result.reason == "out of budget after 1 of 100 steps"
     assert np.isfinite(result.params["probs"]).all()
+
+
+def test_a_budget_counts_what_is_computed_not_how_long_others_kept_us_waiting():
+    """Each step sleeps: a second in all, of which next to none is spent on the processor."""
+
+    def wait(mixing):
+        time.sleep(0.05)
+        return mixing
+
+    def record(params):
+        return jax.pure_callback(wait, params["mixing"], params["mixing"])
+
+    began = time.perf_counter()
+    result = EM(bernoulli_mixture).run(
+        random.key(0), 20, DATA, budget=0.9, record=record, num_components=2
+    )
+    assert time.perf_counter() - began > 1.0
+    assert result.stop is Stop.STEPS and len(result.losses) == 20 and result.seconds < 0.9
 
 
 def test_restarts_run_the_method_from_each_key_and_keep_the_best():

@@ -25,6 +25,7 @@ from ...baselines.starts import good_start
 from ...baselines.variational import svi
 from ...methods.gibbs.gibbs_em import GibbsEM
 from ...methods.gibbs.gibbs_search import GibbsSearch
+from ...numerics import clock
 from ...numerics.compiling import once
 from ...reading.anatomy import Anatomy, ProgramError
 from ...running.algorithm import Algorithm
@@ -129,10 +130,10 @@ def _bespoke(name: str, method: Any, anatomy: Anatomy) -> Callable:
         point = {site: np.asarray(value)[None, None] for site, value in result.params.items()}
         way = {site: np.asarray(value)[:, None] for site, value in result.history.items()}
         count = len(result.losses)
-        clock = start_seconds + result.seconds * np.arange(1, count + 1) / count
+        times = start_seconds + result.seconds * np.arange(1, count + 1) / count
         found = Draws(
-            point, {}, np.asarray(result.losses), way, clock, start_seconds + result.seconds,
-            ready_seconds + result.compile_seconds, result.reason,
+            point, {}, np.asarray(result.losses), way, times, start_seconds + result.seconds,
+            ready_seconds + result.compile_seconds, result.reason, result.stop,
         )  # fmt: skip
         return found, engine
 
@@ -149,13 +150,13 @@ def _begin(
     """
     if at_once:
         runner.init(key, *args, **kwargs)
-        began = time.perf_counter()
+        began = clock.seconds()
         state = jax.block_until_ready(runner.init(key, *args, **kwargs))
     else:
         start = once(lambda key: runner.init(key, *args, **kwargs)).lower(key).compile()
-        began = time.perf_counter()
+        began = clock.seconds()
         state = jax.block_until_ready(start(key))
-    return state, time.perf_counter() - began
+    return state, clock.seconds() - began
 
 
 def _with_nuts(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
