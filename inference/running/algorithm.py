@@ -11,7 +11,9 @@ from jax import Array
 from jax.sharding import Mesh
 
 from ..reading.anatomy import Anatomy, inspect
+from ..reading.arguments import check_kinds
 from ..types import Params
+from .checkpoint import Checkpoint, origin
 from .contract import RunResult
 from .loop import Drive, drive
 
@@ -112,8 +114,10 @@ class Algorithm(abc.ABC):
                 return init_state
             return self.init(rng_key, *args, init_params=init_params, **kwargs)
 
-        folder = None if checkpoint is None else Path(checkpoint)
-        how = Drive(
-            num_steps, progress_bar, tolerance, record, budget, folder, checkpoint_every, mesh
-        )
-        return drive(self, start, args, kwargs, how)
+        how = Drive(num_steps, progress_bar, tolerance, record, budget, checkpoint_every, mesh)
+        if checkpoint is None:
+            return drive(self, start, args, kwargs, how)
+        check_kinds(args, kwargs)
+        made_of = origin(self, args, kwargs, rng_key, init_params, init_state)
+        with Checkpoint(Path(checkpoint), made_of) as saved:
+            return drive(self, start, args, kwargs, how, saved)

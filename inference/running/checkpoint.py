@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zipfile
 import zlib
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from latentbits.models.data import InputError
+from latentbits.models.data.sealed import check_seal, seal
 
+from ..types import Params
 from .contract import Method
+from .fingerprint import describe, fingerprint, public_name
 
 
 class CheckpointError(ValueError):
@@ -36,77 +40,98 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint:
-    """A folder with the last state of one run.
+    """A folder with the last state of one run, which no other run uses as long as it is open.
 
-    The file says which method, program, settings and data it belongs to. A run of anything else is
-    refused, so that nothing is overwritten by mistake.
+    The file says which method, program, settings, data and start it belongs to. A run of anything
+    else is refused, so that nothing is overwritten by mistake. Arrays go by their names in the
+    state (``state.params['weights']``), so that a file does not depend on their order.
     """
 
-    def __init__(self, folder: Path, method: Method, args: tuple, kwargs: dict[str, Any]):
-        self.path = folder / "checkpoint.npz"
-        self.origin = _origin(method, args, kwargs)
+    def __init__(self, folder: Path, origin: dict[str, str]):
+        self.path, self.origin = folder / "checkpoint.npz", origin
+        self._lock: Any = None
+        self._found: dict[str, np.ndarray] | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            probe = folder / f".probe{os.getpid()}"
-            probe.touch()
-            probe.unlink()
+            if jax.process_index() == 0:
+                self._lock = (folder / "checkpoint.lock").open("a")
+                _lock(self._lock)
         except OSError as error:
-            raise CheckpointError(f"cannot save to {folder}: {error.strerror}") from None
-        if self.path.exists():  # before any work
-            _check(self.path, _read(self.path)[0]["origin"], self.origin)
+            self.close()
+            busy = error.errno in (errno.EAGAIN, errno.EACCES) and self._lock is not None
+            words = "another run is saving to it" if busy else error.strerror
+            raise CheckpointError(f"cannot save to {folder}: {words}") from None
+
+    def __enter__(self) -> Checkpoint:
+        """Read what is there: once, and before any work."""
+        if self.path.exists():
+            try:
+                found, self._found = _read(self.path)
+                _compare(self.path, found, self.origin)
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other runs use the folder; the end of the process does it too."""
+        if self._lock is not None:
+            self._lock.close()
 
     def resume(self, progress: Any) -> Any:
         """The progress that was saved, or what was passed if nothing was."""
-        if not self.path.exists():
+        if self._found is None:
             return progress
-        _, leaves = _read(self.path)
-        found, tree = jax.tree.flatten(progress._replace(losses=None, history=None))
-        length = len(jax.tree.leaves(progress.history))
-        if len(leaves) != len(found) + length + 1:
-            raise CheckpointError(f"{self.path} holds another state: {_REMOVE}")
-        losses, rest = leaves[0], leaves[1:]
-        history, state = rest[:length], rest[length:]
-        for new, old in zip(found, state, strict=True):
-            if _plain(new).shape != old.shape:
-                raise CheckpointError(
-                    f"{self.path} holds an array of shape {old.shape} where this run has "
-                    f"{_plain(new).shape}: {_REMOVE}"
-                )
-        if int(state[-2]) > len(progress.losses):
+        found, self._found = self._found, None
+        wanted = _leaves(progress)
+        other = set(wanted) ^ set(found)
+        if other:
+            raise CheckpointError(f"{self.path} holds another state ({min(other)}): {_REMOVE}")
+        done = int(found["step"])
+        if done > len(progress.losses):
             raise CheckpointError(
-                f"{self.path} is of step {int(state[-2])}: ask for at least as many, or remove it"
+                f"{self.path} is of step {done}: ask for at least as many, or remove it"
             )
-        there = jax.tree.unflatten(tree, [_like(n, o) for n, o in zip(found, state, strict=True)])
-        seen, history_tree = jax.tree.flatten(progress.history)
-        filled = [_fill(new, old) for new, old in zip(seen, history, strict=True)]
-        return there._replace(
-            losses=_fill(progress.losses, losses),
-            history=jax.tree.unflatten(history_tree, filled),
-        )
+        for name, new in wanted.items():
+            shape = _plain(new).shape
+            shape = (done, *shape[1:]) if _by_step(name) else shape
+            if found[name].shape != shape:
+                raise CheckpointError(
+                    f"{self.path} holds {name} of shape {found[name].shape} where this run has "
+                    f"{shape}: {_REMOVE}"
+                )
+        restored = [
+            _fill(new, found[name]) if _by_step(name) else _like(new, found[name])
+            for name, new in wanted.items()
+        ]
+        return jax.tree.unflatten(jax.tree.structure(progress), restored)
 
     def save(self, progress: Any) -> None:
         """Replace what was saved; after a crash at any moment there is the one or the other."""
         done = int(progress.step)
-        past = [x[:done] for x in jax.tree.leaves((progress.losses, progress.history))]
-        state = jax.tree.leaves(progress._replace(losses=None, history=None))
-        self._write(self.path, [*past, *state])
+        leaves = _leaves(progress).items()
+        self._write(self.path, {k: x[:done] if _by_step(k) else x for k, x in leaves})
 
     def keep(self, state: Any) -> Path:
         """Save a state apart; gives the file."""
         path = self.path.with_name("last_good.npz")
-        self._write(path, jax.tree.leaves(state))
+        self._write(path, _leaves({"state": state}))
         return path
 
-    def _write(self, path: Path, leaves: list) -> None:
+    def _write(self, path: Path, leaves: dict[str, Array]) -> None:
         if jax.process_index() != 0:
             return
-        arrays: Any = {f"leaf_{i}": np.asarray(_plain(x)) for i, x in enumerate(leaves)}
+        arrays: Any = {name: np.asarray(_plain(x)) for name, x in leaves.items()}
         about = json.dumps({"origin": self.origin, "made_with": version("jax")})
         partly = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with partly.open("wb") as file:
                 np.savez(file, about=np.array(about), **arrays)
-                file.flush()
+            seal(partly)
+            with partly.open("rb") as file:
                 os.fsync(file.fileno())
             partly.replace(path)
         except OSError as error:
@@ -118,64 +143,78 @@ class Checkpoint:
             raise
 
 
-_REMOVE = "remove it to start anew, or save to another folder"
-
-
-def _read(path: Path) -> tuple[dict, list]:
-    try:
-        # Opened here: NumPy leaves a damaged archive open.
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            about = json.loads(str(file["about"]))
-            leaves = [file[f"leaf_{i}"] for i in range(len(file.files) - 1)]
-        if not isinstance(about, dict) or not isinstance(about.get("origin"), dict):
-            raise KeyError("origin")
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError) as error:
-        raise CheckpointError(f"{path} is not a whole checkpoint ({error}): {_REMOVE}") from None
-    return about, leaves
-
-
-def _check(path: Path, found: dict, wanted: dict) -> None:
-    for name in wanted:
-        if found.get(name) != wanted[name]:
-            raise CheckpointError(
-                f"{path} is of another run: its {name} is {found.get(name)}, here it is "
-                f"{wanted[name]}: {_REMOVE}"
-            )
-
-
-def _origin(method: Method, args: tuple, kwargs: dict[str, Any]) -> dict[str, str]:
+def origin(
+    method: Method,
+    args: tuple,
+    kwargs: dict[str, Any],
+    rng_key: Any,
+    init_params: Params | None,
+    init_state: Any,
+) -> dict[str, str]:
     """What makes a run the run it is, in words."""
-    settings = {
-        name: value
-        for name, value in vars(method).items()
-        if value is None or isinstance(value, bool | int | float | str | tuple)
-    }
     leaves, tree = jax.tree.flatten((args, kwargs))
+    found = {
+        "method": public_name(type(method)),
+        "model": public_name(method.model),
+        "program's code": fingerprint(method.model),
+    }
+    for name, value in sorted(vars(method).items()):
+        if name != "model":
+            found[f"setting {name}"] = describe(value)
     return {
-        "method": f"{type(method).__module__}.{type(method).__qualname__}",
-        "model": _name(method.model),
-        "settings": str(settings),
+        **found,
         "arguments": str(tree),
-        "data": ", ".join(_digest(x) for x in leaves),
+        "data": ", ".join(describe(x) for x in leaves),
+        "start": describe(init_params if init_state is None else init_state),
+        "key": "none" if init_state is not None else describe(rng_key),
         "precision": jnp.result_type(float).name,
     }
 
 
-def _name(model: Any) -> str:
-    while isinstance(model, partial):
-        model = model.func
-    return f"{getattr(model, '__module__', '?')}:{getattr(model, '__qualname__', type(model))}"
+_REMOVE = "remove it to start anew, or save to another folder"
 
 
-def _digest(x: Any) -> str:
-    """A few words that tell one argument from another; of long ones, the ends are looked at."""
-    if not isinstance(x, np.ndarray | Array):
-        return str(x) if isinstance(x, bool | int | float | str) else type(x).__name__
-    rows = np.asarray(x).reshape(len(x), -1) if np.ndim(x) else np.asarray(x).reshape(1, 1)
-    some = rows if len(rows) <= 2000 else np.concatenate([rows[:1000], rows[-1000:]])
-    return f"{x.dtype}{tuple(x.shape)}#{zlib.crc32(np.ascontiguousarray(some)):08x}"
+def _lock(file: Any) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows has none
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _leaves(tree: Any) -> dict[str, Array]:
+    """Every array of a tree by its name, in the tree's own order."""
+    found, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in found}
+
+
+def _by_step(name: str) -> bool:
+    """Whether an array has one entry per step: of these only the steps done are saved."""
+    return name.startswith(("losses", "history"))
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    try:
+        check_seal(path)
+        # Opened here: NumPy leaves a damaged archive open.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            about = json.loads(str(file["about"]))
+            return dict(about["origin"]), {name: file[name] for name in file.files[1:]}
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
+    except InputError as error:
+        raise CheckpointError(f"{error}: {_REMOVE}") from None
+    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError) as error:
+        raise CheckpointError(f"{path} is no checkpoint ({error}): {_REMOVE}") from None
+
+
+def _compare(path: Path, found: dict[str, str], wanted: dict[str, str]) -> None:
+    for name in [*wanted, *(set(found) - set(wanted))]:
+        if found.get(name) != wanted.get(name):
+            raise CheckpointError(
+                f"{path} is of another run: its {name} is {found.get(name)}, here it is "
+                f"{wanted.get(name)}: {_REMOVE}"
+            )
 
 
 def _plain(x: Array) -> Array:

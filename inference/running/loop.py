@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -38,7 +37,6 @@ class Drive(NamedTuple):
     tolerance: float | None
     record: Callable[[Params], Any] | None
     budget: float | None
-    checkpoint: Path | None
     checkpoint_every: float
     mesh: Mesh | None
 
@@ -55,7 +53,12 @@ class Progress(NamedTuple):
 
 
 def drive(
-    method: Method, start: Callable[[], Any], args: tuple, kwargs: dict[str, Any], how: Drive
+    method: Method,
+    start: Callable[[], Any],
+    args: tuple,
+    kwargs: dict[str, Any],
+    how: Drive,
+    saved: Checkpoint | None = None,
 ) -> RunResult:
     """Run `update` until there is a reason to stop.
 
@@ -63,9 +66,6 @@ def drive(
     held than the last, the last but one and the next.
     """
     check_kinds(args, kwargs)  # before anything becomes an array of JAX's
-    saved = None
-    if how.checkpoint is not None:  # refuses a folder that cannot be used, before any work
-        saved = Checkpoint(how.checkpoint, method, args, kwargs)
     devices = devices_of(
         args,
         kwargs,
