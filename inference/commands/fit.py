@@ -11,7 +11,7 @@ import numpy as np
 from latentbits.models.data import InputError, Table
 
 from ..studies.fits import KIND, read_rows
-from ..studies.output import check_output, versions, write_with
+from ..studies.output import check_output, versions
 from .options import Given, add_options, open_given, setting
 
 PREFERRED = {
@@ -91,7 +91,7 @@ def main(namespace: argparse.Namespace) -> int:
 
     from ..studies.arviz import save
 
-    write_with(out, lambda path: save(groups, path, attrs))
+    save(groups, out, attrs)
     print(f"model     {given.name}, {name}")
     print(f"rows      {len(given.table.values)}, {len(given.table.columns)} columns")
     print(f"stopped   {facts['reason']}")

@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from latentbits.models.data import InputError
+from latentbits.models.data.hdf5 import MAGIC, check_hdf5
+from latentbits.models.data.sealed import check_seal, seal
 
-from .output import plain
+from .output import plain, write_with
 
 DIMS: dict[str, tuple[str, ...]] = {
     "observed": ("row", "column"),
@@ -117,11 +119,16 @@ def _has_own_container(arviz: Any) -> bool:
 
 
 def save(groups: Groups, path: str | PathLike[str], attrs: Mapping[str, Any] | None = None) -> None:
-    """Write groups as netCDF that `arviz.from_netcdf` of either line opens."""
+    """Write groups as netCDF that `arviz.from_netcdf` of either line opens, whole or not at all."""
     top = xr.Dataset(attrs={name: _attribute(value) for name, value in (attrs or {}).items()})
     flat = {f"/{name}": _flat(group) for name, group in groups.items()}
     tree = xr.DataTree.from_dict({"/": top, **flat})
-    tree.to_netcdf(path, engine="h5netcdf")
+
+    def write(file: Path) -> None:
+        tree.to_netcdf(file, engine="h5netcdf")
+        seal(file)
+
+    write_with(Path(path), write)
 
 
 SLASH = "%2F"
@@ -150,15 +157,16 @@ def opened(path: str | PathLike[str], what: str) -> Iterator[None]:
 
 
 def load(path: str | PathLike[str]) -> tuple[Groups, dict[str, Any]]:
-    """The groups of a file, in memory, and its attributes."""
-    if not Path(path).is_file():
+    """The groups of a file that `save` wrote, in memory, and its attributes."""
+    file = Path(path)
+    if not file.is_file():
         raise InputError(f"{path}: there is no such file")
-    import h5py
-
     with opened(path, "netCDF file"):
-        # h5netcdf prints a traceback on its way out of a damaged file: let HDF5 look first.
-        with h5py.File(path, "r") as file:
-            file.visititems(lambda _, item: list(item.attrs) and None)
+        with file.open("rb") as stream:
+            if stream.read(len(MAGIC)) != MAGIC:
+                raise InputError(f"{path}: is no netCDF file")
+        check_seal(file)
+        check_hdf5(file)
         with xr.open_datatree(path, engine="h5netcdf") as tree:
             groups = {name: child.to_dataset().load() for name, child in tree.children.items()}
             attrs = {str(name): value for name, value in tree.attrs.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import io
 import json
 import math
@@ -17,7 +19,6 @@ from latentbits.models.data import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-import inspect as python
 
 FIGURES = (".png", ".svg")
 
@@ -85,9 +86,21 @@ def write_with(file: Path, write: Callable[[Path], None]) -> None:
 
 
 def as_json(content: dict[str, Any]) -> bytes:
-    """The bytes of a JSON file; arrays become lists, and what is no finite number becomes null."""
-    text = json.dumps(plain(content), indent=2, allow_nan=False, ensure_ascii=False)
-    return f"{text}\n".encode()
+    """The bytes of a JSON file; arrays become lists, and what is no finite number becomes null.
+
+    Its last entry is the SHA-256 of the rest as compact JSON, to tell a damaged file from a whole:
+
+    >>> import hashlib
+    >>> found = json.loads(as_json({"loss": 0.5}))
+    >>> digest = found.pop("sha256")
+    >>> rest = json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+    >>> hashlib.sha256(rest.encode()).hexdigest() == digest
+    True
+    """
+    made = plain(content)
+    compact = json.dumps(made, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    made = {**made, "sha256": hashlib.sha256(compact.encode()).hexdigest()}
+    return f"{json.dumps(made, indent=2, ensure_ascii=False)}\n".encode()
 
 
 def as_picture(figure: Figure, suffix: str) -> bytes:
@@ -184,9 +197,10 @@ def _show(value: Any) -> str:
 def words(prior: Any) -> str:
     """A distribution as it is written.
 
+    >>> import numpyro.distributions as dist
     >>> words(dist.Normal(0.0, 2.0))
     'Normal(0, 2)'
     """
-    names = python.signature(type(prior).__init__).parameters
+    names = inspect.signature(type(prior).__init__).parameters
     values = [getattr(prior, x) for x in names if x not in ("self", "validate_args")]
     return f"{type(prior).__name__}({', '.join(f'{float(v):g}' for v in values)})"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .cells import Cells, InputError, check_width, complain, name_columns, show
+from .hdf5 import MAGIC, check_hdf5
 
 
 @contextmanager
@@ -96,17 +97,15 @@ def read_netcdf(path: Path, key: str | None) -> Cells:
 
     Text along the second dimension gives the columns their names.
     """
-    magic = _expect(path, (b"\x89HDF\r\n\x1a\n", b"CDF"), "a netCDF file")
+    magic = _expect(path, (MAGIC, b"CDF"), "a netCDF file")
     import pandas as pd
     import xarray
 
     options: dict[str, Any] = {"engine": "scipy"}
     if magic != b"CDF":
-        # h5netcdf prints a traceback on its way out of a damaged file: let HDF5 look first.
-        import h5py
-
-        with _parsing(path), h5py.File(path, "r") as file:
-            file.visititems(lambda _, item: list(item.attrs) and None)
+        # h5netcdf follows every link, and prints a traceback on its way out of a damaged file.
+        with _parsing(path):
+            check_hdf5(path)
         options = {"engine": "h5netcdf", "phony_dims": "sort"}
     with _parsing(path), xarray.open_dataset(path, decode_times=False, **options) as dataset:
         variables = {str(name): variable.load() for name, variable in dataset.items()}

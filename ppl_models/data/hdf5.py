@@ -12,6 +12,8 @@ from typing import Any
 
 from .cells import complain, show
 
+MAGIC = b"\x89HDF\r\n\x1a\n"
+"""The first bytes of every such file."""
 DEEPEST = 16
 """Levels of groups; a comparison has two."""
 MOST_OBJECTS = 100_000

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import random
 import sys
 import zipfile
 
@@ -22,10 +23,13 @@ from hypothesis import strategies as st
 
 from inference.cli import main
 from inference.studies.arviz import dataset, load, save
+from inference.studies.comparison.compare import Comparison
 from inference.studies.comparison.files import KIND as COMPARISON
+from inference.studies.comparison.files import load_comparison, save_comparison
 from inference.studies.fits import KIND, load_fit
 from inference.studies.map.fit import Map
 from ppl_models.data import InputError, load_mixed, load_table
+from ppl_models.data.sealed import seal, sealed
 
 BITS = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0], [0, 0, 0]])
 FRAME = pd.DataFrame(BITS, columns=["a", "b", "c"])
@@ -111,6 +115,7 @@ def test_nothing_is_unpickled(folder, capfd):
     np.save(folder / "bomb.npy", bomb, allow_pickle=True)
     np.savez(folder / "bomb.npz", x=bomb)
     np.savez(folder / "map.npz", about=bomb, centre=bomb, scale=bomb, mean=bomb)
+    seal(folder / "map.npz")
     for path in (folder / "bomb.npy", folder / "bomb.npz"):
         for reader in (load_table, load_mixed):
             with refused("holds Python objects, which are not loaded"):
@@ -226,17 +231,111 @@ def test_a_fit_of_another_kind_is_refused(folder, rows, change, words, capfd):
     assert "hostile_module" not in sys.modules
 
 
-@given(st.data())
-@examples(15)
-def test_damaged_results_are_one_line(folder, capfd, data):
-    path = keep(folder)
+def map_of(folder):
+    path = folder / "map.npz"
+    params = {"weights": np.zeros((2, 3)), "bias": np.zeros(3)}
+    made = Map(("a", "b", "c"), ("binary",) * 3, ((),) * 3, np.zeros(3), np.ones(3), params,
+               "quadrature", np.zeros((4, 2)))  # fmt: skip
+    path.write_bytes(made.save())
+    assert Map.load(path).columns == ("a", "b", "c")
+    return path
+
+
+def comparison_of(folder):
+    path = folder / "result.nc"
+    found = Comparison("m", {}, {}, {"EM": np.zeros(3)}, {"EM": (np.zeros(2), np.zeros(2))}, {},
+                       {"EM": {"mixing": np.zeros(2)}}, {}, {})  # fmt: skip
+    save_comparison(found, path)
+    assert load_comparison(path).model == "m"
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "readers"),
+    [(keep, (load_fit,)), (comparison_of, (load, load_comparison)), (map_of, (Map.load,))],
+    ids=["fit", "comparison", "map"],
+)
+def test_a_flipped_bit_or_a_missing_end_is_one_line(folder, capfd, make, readers):
+    """Whichever bit it is: a parser that saw it could hang, or read other numbers."""
+    path = make(folder)
     content = path.read_bytes()
-    end = data.draw(st.integers(0, len(content) - 1))
-    path.write_bytes(content[:end])
-    for reader in (load, load_fit):
-        with refused("fit.nc: "):
-            reader(str(path))
+    dice = random.Random(0)
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+        path.write_bytes(damaged)
+        for reader in readers:
+            with refused(f"{path.name}: "):
+                reader(str(path))
+    for _ in range(15):
+        path.write_bytes(content[: dice.randrange(len(content))])
+        for reader in readers:
+            with refused(f"{path.name}: "):
+                reader(str(path))
     assert capfd.readouterr() == ("", "")
+
+
+def outside(file, folder):
+    file["elsewhere"] = h5py.ExternalLink(str(folder / "pipe.nc"), "/x")
+
+
+def soft(file, _):
+    file["point_estimate/again"] = h5py.SoftLink("/point_estimate")
+
+
+def loop(file, _):
+    file["point_estimate/again"] = file["/"]
+
+
+def pair(file, _):
+    file["point_estimate/one"] = file.create_group("two")
+
+
+def deep(file, _):
+    file.create_group("/".join("x" * 5000))
+
+
+def raw(file, folder):
+    (folder / "raw").write_bytes(bytes(800))
+    file.create_dataset("raw", (100,), "f8", external=[(str(folder / "raw"), 0, 800)])
+
+
+def virtual(file, folder):
+    layout = h5py.VirtualLayout((3,), "f8")
+    layout[:] = h5py.VirtualSource(str(folder / "pipe.nc"), "x", (3,))
+    file.create_virtual_dataset("virtual", layout)
+
+
+def vast(file, _):
+    file.create_dataset("vast", (1 << 40,), "f8", chunks=(1 << 10,))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (outside, "'/elsewhere' is a link"), (soft, "'/point_estimate/again' is a link"),
+        (loop, "has another name too"), (pair, "has another name too"), (deep, "16 deep"),
+        (raw, "are in another file"), (virtual, "are in another file"),
+        (vast, "more than the file holds"),
+    ],
+)  # fmt: skip
+def test_links_loops_and_endless_groups_are_refused_unopened(folder, rows, change, words, capfd):
+    """A link to a pipe would be waited for, a loop followed: in fits, results and tables alike."""
+    path = keep(folder)
+    if not (folder / "pipe.nc").exists():
+        os.mkfifo(folder / "pipe.nc")
+    with h5py.File(path, "r+") as file:
+        change(file, folder)
+    path.write_bytes(sealed(path.read_bytes()))  # a digest proves nothing of who wrote it
+    assert_exit(capfd, ["check", "bernoulli_product", "--data", path], words, folder=folder)
+    out = folder / "scores.csv"
+    for command in (
+        ["transform", path, "--data", rows, "--out", out],
+        ["score", path, "--data", rows, "--out", out],
+        ["report", path, "--out", folder / "r.html"],
+        ["rank", path, path],
+    ):
+        assert_exit(capfd, command, words, folder=folder)
 
 
 @pytest.mark.parametrize("attrs", [{"kind": COMPARISON}, {"kind": COMPARISON, "rows": "{}"}, {}])
@@ -248,9 +347,11 @@ def test_report_and_rank_want_results_of_ours(folder, attrs, capfd):
     draws = dataset({"observed": np.zeros((1, 4, 3))}, ("chain", "draw"))
     save({"posterior": draws, "log_likelihood": draws}, path, {})
     assert_exit(capfd, ["rank", path, path], "is no result of a sampler", folder=folder)
+    save({}, path, {})
+    assert_exit(capfd, ["rank", path, path], "holds no draws", folder=folder)
     with h5py.File(path, "w"):
         pass
-    assert_exit(capfd, ["rank", path, path], "holds no draws", folder=folder)
+    assert_exit(capfd, ["rank", path, path], "ends without a checksum", folder=folder)
 
 
 NAMES = st.sampled_from(["../up", "/etc/x", "a/b", "..", "a\\b", "C:", "x\ny", "é"])
@@ -282,7 +383,9 @@ def test_maps_of_other_shapes_are_no_maps(folder, change):
              "mean": np.zeros((4, 2)), "param_weights": np.zeros((2, 3)),
              "param_bias": np.zeros(3)}  # fmt: skip
     np.savez(folder / "sound.npz", **sound)
+    seal(folder / "sound.npz")
     assert Map.load(folder / "sound.npz").columns == ("a", "b", "c")
     np.savez(folder / "unsound.npz", **{**sound, **change})
+    seal(folder / "unsound.npz")
     with refused("unsound.npz: is no saved map"):
         Map.load(folder / "unsound.npz")

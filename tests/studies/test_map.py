@@ -133,7 +133,7 @@ def test_command_refuses_in_one_line(tmp_path, capsys, monkeypatch):
         (["nope.csv"], "no such file"),
         (["old.csv", "--label", "x"], "no column 'x'"),
         (["old.csv", "--out", "map.pdf"], ".png or .svg"),
-        (["old.csv", "--onto", "old.csv"], "no saved map"),
+        (["old.csv", "--onto", "old.csv"], "without a checksum"),
         (["old.csv", "--image", "4x4"], "1 binary columns"),
     ):
         assert main(["map", *options]) == 2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from latentbits.models.data import InputError
+from latentbits.models.data.sealed import check_seal, sealed
 
 if TYPE_CHECKING:
     from latentbits.models.data import MixedTable
@@ -67,13 +68,18 @@ class Map(NamedTuple):
             stream, about=json.dumps(about), centre=self.centre, scale=self.scale, mean=self.mean,
             **arrays,
         )  # fmt: skip
-        return stream.getvalue()
+        return sealed(stream.getvalue())
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Map:
         """A map that was saved before."""
         try:
-            with np.load(Path(path).expanduser(), allow_pickle=False) as file:
+            whole = Path(path).expanduser()
+            if not whole.is_file():
+                raise InputError(f"{path}: there is no such file")
+            check_seal(whole)
+            # Opened here: NumPy leaves a damaged archive open.
+            with whole.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 about = json.loads(str(file["about"]))
                 params = {x[6:]: file[x] for x in file.files if x.startswith("param_")}
                 width = len(about["columns"])
@@ -87,8 +93,8 @@ class Map(NamedTuple):
                     tuple(tuple(x) for x in about["levels"]), file["centre"], file["scale"],
                     params, about["method"], file["mean"],
                 )  # fmt: skip
-        except FileNotFoundError:
-            raise InputError(f"{path}: there is no such file") from None
+        except InputError:
+            raise
         except Exception as error:
             raise InputError(f"{path}: is no saved map ({type(error).__name__})") from None
 
