@@ -81,7 +81,7 @@ class Checkpoint:
         if self._lock is not None:
             self._lock.close()
 
-    def resume(self, progress: Any) -> Any:
+    def resume(self, progress: Any, num_steps: int) -> Any:
         """The progress that was saved, or what was passed if nothing was."""
         if self._found is None:
             return progress
@@ -91,7 +91,7 @@ class Checkpoint:
         if other:
             raise CheckpointError(f"{self.path} holds another state ({min(other)}): {_REMOVE}")
         done = int(found["step"])
-        if done > len(progress.losses):
+        if done > num_steps:
             raise CheckpointError(
                 f"{self.path} is of step {done}: ask for at least as many, or remove it"
             )
@@ -113,7 +113,14 @@ class Checkpoint:
         """Replace what was saved; after a crash at any moment there is the one or the other."""
         done = int(progress.step)
         leaves = _leaves(progress).items()
-        self._write(self.path, {k: x[:done] if _by_step(k) else x for k, x in leaves})
+        self._write(
+            self.path,
+            {
+                # On the host: JAX would compile a slice of each length.
+                k: np.asarray(x)[:done] if _by_step(k) else x
+                for k, x in leaves
+            },
+        )
 
     def keep(self, state: Any) -> Path:
         """Save a state apart; gives the file."""
@@ -159,7 +166,7 @@ def origin(
         "program's code": fingerprint(method.model),
     }
     for name, value in sorted(vars(method).items()):
-        if name != "model":
+        if name != "model" and not name.startswith("_"):  # those are caches
             found[f"setting {name}"] = describe(value)
     return {
         **found,

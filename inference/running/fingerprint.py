@@ -122,7 +122,8 @@ def _parts(x: Any, kind: str) -> tuple[str, Any]:
         names = (*x.gather_pytree_data_fields(), *x.gather_pytree_aux_fields())
         return kind, [vars(x).get(name) for name in names]
     if hasattr(x, "__dict__"):
-        return kind, [part for name in sorted(vars(x)) for part in (name, vars(x)[name])]
+        names = sorted(name for name in vars(x) if not name.startswith("_"))  # those are caches
+        return kind, [part for name in names for part in (name, vars(x)[name])]
     return f"{kind} {getattr(x, '__qualname__', '')}", ()
 
 

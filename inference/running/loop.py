@@ -77,7 +77,7 @@ def drive(
     with using(how.mesh):
         progress = _first(method, start(), how)
     if saved is not None:
-        progress = saved.resume(progress)
+        progress = saved.resume(progress, how.num_steps)
     progress = devices.place(progress)
     limit = -1.0 if how.tolerance is None else how.tolerance
 
