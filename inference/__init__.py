@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .public import *  # noqa: F403
 
-if __name__ == "inference":  # a checkout, by its folder's name: one set of modules under both names
-    import latentbits.inference
+# In a checkout the folder has a name too: one set of modules under both.
+if __name__ == "inference":
+    from latentbits._checkout import alias
 
-    sys.modules[__name__] = latentbits.inference
+    sys.modules[__name__] = alias(__name__, "latentbits.inference")
 
 
 def __getattr__(name: str) -> Any:

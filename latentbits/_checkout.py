@@ -24,8 +24,7 @@ class _Alias(Loader):
         self.name = name
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        del spec
-        module = importlib.import_module(self.name)
+        module = alias(spec.name, self.name)
         self.spec = module.__spec__
         return module
 
@@ -49,6 +48,18 @@ class _Joined(MetaPathFinder):
             if head == folder_name and rest != "__main__":
                 return ModuleSpec(fullname, _Alias(f"{name}.{rest}" if rest else name))
         return None
+
+
+def alias(second: str, name: str) -> ModuleType:
+    """Let a module, and what it has imported of its own, be found by a second name.
+
+    Its parts at once: to import `ppl_models.latent_trait` later would put that module where the
+    package has the program of the same name.
+    """
+    module = importlib.import_module(name)
+    for part in [x for x in sys.modules if x.startswith(f"{name}.")]:
+        sys.modules.setdefault(second + part.removeprefix(name), sys.modules[part])
+    return module
 
 
 def join(root: Path) -> None:

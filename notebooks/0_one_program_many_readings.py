@@ -24,7 +24,7 @@ import numpyro.distributions as dist
 from jax import random
 from numpyro.infer import MCMC, NUTS, Predictive
 
-from inference import EM, TruncatedEM, inspect, marginal
+from latentbits import EM, TruncatedEM, inspect, marginal
 
 small = "LATENTBITS_SMALL" in os.environ  # set by a test: everything runs, little is learned
 

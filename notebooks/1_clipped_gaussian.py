@@ -23,13 +23,21 @@ import os
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from latentbits.inference.studies.arviz import import_arviz
+from latentbits.inference.studies.notebook import (
+    beside,
+    contest,
+    reproduce,
+    said,
+    scores,
+    show,
+    source,
+)
+from latentbits.inference.studies.papers.clipped_gaussian import draw_cells
+from latentbits.models import clipped_gaussian
 from numpyro.infer import Predictive
 
-from inference import MomentInversion, enumerate_cells, implied_correlation
-from inference.studies.arviz import import_arviz
-from inference.studies.notebook import beside, contest, reproduce, said, scores, show, source
-from inference.studies.papers.clipped_gaussian import draw_cells
-from ppl_models import clipped_gaussian
+from latentbits import MomentInversion, enumerate_cells, implied_correlation
 
 small = "LATENTBITS_SMALL" in os.environ  # set by a test: the cheapest program stands in
 

@@ -27,15 +27,23 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import random
 from jax.scipy.special import expit
+from latentbits.inference.methods.machines.partition import causes_of
+from latentbits.inference.reading.local import row_function
+from latentbits.inference.studies.arviz import import_arviz
+from latentbits.inference.studies.notebook import (
+    beside,
+    contest,
+    reproduce,
+    said,
+    scores,
+    show,
+    source,
+)
+from latentbits.inference.studies.report.general_figures import draw_paths
+from latentbits.models import combination_machine, real_combination_machine
+from latentbits.models.data import combination_target
 
-from inference import AllStates, inspect, log_likelihood, truncated, universal_machine
-from inference.methods.machines.partition import causes_of
-from inference.reading.local import row_function
-from inference.studies.arviz import import_arviz
-from inference.studies.notebook import beside, contest, reproduce, said, scores, show, source
-from inference.studies.report.general_figures import draw_paths
-from ppl_models import combination_machine, real_combination_machine
-from ppl_models.data import combination_target
+from latentbits import AllStates, inspect, log_likelihood, truncated, universal_machine
 
 small = "LATENTBITS_SMALL" in os.environ  # set by a test: the cheapest program stands in
 

@@ -22,18 +22,26 @@ import os
 import jax
 import jax.numpy as jnp
 from jax import random
-
-from inference import EM, AllStates, TruncatedEM, inspect, log_joint
-from inference.studies.arviz import import_arviz
-from inference.studies.notebook import beside, contest, reproduce, said, scores, show, source
-from inference.studies.papers.sparse_coding import (
+from latentbits.inference.studies.arviz import import_arviz
+from latentbits.inference.studies.notebook import (
+    beside,
+    contest,
+    reproduce,
+    said,
+    scores,
+    show,
+    source,
+)
+from latentbits.inference.studies.papers.sparse_coding import (
     draw_truncation,
     selection,
     truncation_limits,
 )
-from inference.studies.report.general_figures import draw_paths
-from ppl_models import binary_sparse_coding
-from ppl_models.data import bars
+from latentbits.inference.studies.report.general_figures import draw_paths
+from latentbits.models import binary_sparse_coding
+from latentbits.models.data import bars
+
+from latentbits import EM, AllStates, TruncatedEM, inspect, log_joint
 
 small = "LATENTBITS_SMALL" in os.environ  # set by a test: the cheapest program stands in
 
@@ -204,7 +212,7 @@ beside(here={name: patches.numbers[name] for name in names if name in patches.nu
 
 # %% [markdown]
 # Nearly all functions are Gabor-like. Of the globular ones that the paper stresses the criterion
-# of `inference/studies/gabor.py` finds next to none, and what it finds does not look it. $\pi H$
+# of `inference/studies/papers/gabor.py` finds next to none, and what it finds does not look it. $\pi H$
 # grows with the size of the patch: the paper's 7.49 is not to be compared with this one.
 #
 # ## Against NUTS and SVI
@@ -242,5 +250,5 @@ import_arviz().summary(data["NUTS"], var_names=var_names)
 #   posterior, up to a point. Ask how much was missed.
 # - EM from a few starts gets to within two standard errors of NUTS in a fiftieth of its time. NUTS
 #   alone says how sure the parameters are, and passes its checks because its chains begin at the
-#   best of several climbs (`inference/starts.py`): the posterior has optima that hold chains for
+#   best of several climbs (`inference/baselines/starts.py`): the posterior has optima that hold chains for
 #   ever.

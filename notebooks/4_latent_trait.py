@@ -25,19 +25,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jax.scipy.special import logsumexp
+from latentbits.inference.reading.bounds import curvature
+from latentbits.inference.reading.local import hessians, linear_part, row_function
+from latentbits.inference.studies.arviz import import_arviz
+from latentbits.inference.studies.notebook import (
+    beside,
+    contest,
+    reproduce,
+    said,
+    scores,
+    show,
+    source,
+)
+from latentbits.inference.studies.output import table_lines
+from latentbits.inference.studies.papers import latent_trait as study
+from latentbits.inference.studies.report.general_figures import draw_paths
+from latentbits.models import latent_trait
+from latentbits.models.data import digits, prototypes
 from numpyro.handlers import seed, substitute, trace
 
-from inference import BoundEM, QuadratureEM, inspect, quadratic_bound
-from inference.reading import states
-from inference.reading.bounds import curvature
-from inference.reading.local import hessians, linear_part, row_function
-from inference.studies.arviz import import_arviz
-from inference.studies.notebook import beside, contest, reproduce, said, scores, show, source
-from inference.studies.output import table_lines
-from inference.studies.papers import latent_trait as study
-from inference.studies.report.general_figures import draw_paths
-from ppl_models import latent_trait
-from ppl_models.data import digits, prototypes
+from latentbits import BoundEM, QuadratureEM, inspect, quadratic_bound, states
 
 small = "LATENTBITS_SMALL" in os.environ  # for a test: everything runs, nothing is learned
 

@@ -23,20 +23,20 @@ import os
 import jax
 import jax.numpy as jnp
 from jax import random
+from latentbits.inference.methods.gibbs.noisy_or import Network, Seen
+from latentbits.inference.methods.gibbs.noisy_or_steps import flip_probabilities
+from latentbits.inference.numerics.compiling import hurry
+from latentbits.inference.studies.arviz import import_arviz
+from latentbits.inference.studies.notebook import beside, contest, said, scores, show, source
+from latentbits.inference.studies.papers import noisy_or_lines as study
+from latentbits.inference.studies.papers import noisy_or_shifter as shifts
+from latentbits.inference.studies.report.general_figures import draw_paths
+from latentbits.models import noisy_or_network
+from latentbits.models.data import lines, shifter
 from numpyro.handlers import condition
 from numpyro.infer import MCMC
 
-from inference import BinaryGibbs, GibbsEM, GibbsSearch, inspect, log_joint
-from inference.methods.gibbs.noisy_or import Network, Seen
-from inference.methods.gibbs.noisy_or_steps import flip_probabilities
-from inference.numerics.compiling import hurry
-from inference.studies.arviz import import_arviz
-from inference.studies.notebook import beside, contest, said, scores, show, source
-from inference.studies.papers import noisy_or_lines as study
-from inference.studies.papers import noisy_or_shifter as shifts
-from inference.studies.report.general_figures import draw_paths
-from ppl_models import noisy_or_network
-from ppl_models.data import lines, shifter
+from latentbits import BinaryGibbs, GibbsEM, GibbsSearch, inspect, log_joint
 
 small = "LATENTBITS_SMALL" in os.environ  # for a test: everything runs, nothing is learned
 hurry()  # tables are small here: to compile well would take longer than it saves

@@ -23,23 +23,23 @@ from pathlib import Path
 import numpy as np
 import pandas
 from jax import random
+from latentbits.inference.baselines.samplers import nuts
+from latentbits.inference.cli import main as latentbits
+from latentbits.inference.evaluation.prediction import cell_probabilities, reliability
+from latentbits.inference.evaluation.symmetry import align
+from latentbits.inference.numerics.compiling import hurry
+from latentbits.inference.studies.catalogue import find_program
+from latentbits.inference.studies.comparison.compare import compare
+from latentbits.inference.studies.comparison.side_by_side import processes
+from latentbits.inference.studies.map.figure import items_figure
+from latentbits.inference.studies.map.fit import draw, fit_map
+from latentbits.inference.studies.notebook import said, scores, show
+from latentbits.inference.studies.report.page import render
+from latentbits.models import bernoulli_product, latent_trait
+from latentbits.models.data import InputError, load_mixed, load_table
 from numpyro.infer import Predictive
 
-from inference import QuadratureEM, standard_errors
-from inference.baselines.samplers import nuts
-from inference.cli import main as latentbits
-from inference.evaluation.prediction import cell_probabilities, reliability
-from inference.evaluation.symmetry import align
-from inference.numerics.compiling import hurry
-from inference.studies.catalogue import find_program
-from inference.studies.comparison.compare import compare
-from inference.studies.comparison.side_by_side import processes
-from inference.studies.map.figure import items_figure
-from inference.studies.map.fit import draw, fit_map
-from inference.studies.notebook import said, scores, show
-from inference.studies.report.page import render
-from ppl_models import bernoulli_product, latent_trait
-from ppl_models.data import InputError, load_mixed, load_table
+from latentbits import QuadratureEM, standard_errors
 
 small = "LATENTBITS_SMALL" in os.environ  # for a test: everything runs, nothing is learned
 hurry()  # tables are small here: to compile well would take longer than it saves

@@ -2,12 +2,11 @@
 
 import sys
 
-if (
-    __name__ == "ppl_models"
-):  # a checkout, by its folder's name: one set of modules under both names
-    import latentbits.models
+# In a checkout the folder has a name too: one set of modules under both.
+if __name__ == "ppl_models":
+    from latentbits._checkout import alias
 
-    sys.modules[__name__] = latentbits.models
+    sys.modules[__name__] = alias(__name__, "latentbits.models")
 
 from .bernoulli_mixture import bernoulli_mixture, bernoulli_product
 from .binary_sparse_coding import binary_sparse_coding

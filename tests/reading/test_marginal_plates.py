@@ -14,8 +14,7 @@ from numpyro.infer.util import log_density
 from small_programs import CASES, NUM_DATA
 from tools import contribution, density, fast_jit, near, oracle_evidence
 
-from inference import Structure, marginal
-from inference.reading import states
+from inference import Structure, marginal, states
 from inference.reading.reader import open_program
 
 

@@ -6,8 +6,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 
-from inference import Given, ProgramError, marginal
-from inference.reading import states
+from inference import Given, ProgramError, marginal, states
 from inference.reading.anatomy import trace_shapes
 from ppl_models import binary_sparse_coding
 

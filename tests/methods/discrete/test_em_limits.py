@@ -11,7 +11,7 @@ from jax.extend.core import jaxprs_in_params
 from small_programs import CASES, NUM_CAUSES, NUM_DATA, NUM_FEATURES
 from tools import reader_of
 
-import inference.methods.discrete.em as em_module
+import inference.methods.shared as shared_module
 from inference import (
     EM,
     AtMost,
@@ -124,7 +124,7 @@ def test_quadratic_programs_hold_nothing_by_states_and_features(name, prior, mon
     A Hessian per datum has no sums that an M-step by gradients could use: there the program runs on
     its states, in chunks that keep to the limit.
     """
-    monkeypatch.setattr(em_module, "CHUNK_FLOATS", 40_000)
+    monkeypatch.setattr(shared_module, "CHUNK_FLOATS", 40_000)
     num_data, num_causes, num_features = 50, 6, 40
     data = jnp.ones((num_data, num_features))
     kwargs = {"num_causes": num_causes}
@@ -151,12 +151,12 @@ def test_chunks_count_the_runs_of_the_program():
     case = CASES["sparse_coding_masked"]
     reader, rows = reader_of(case)
     width = 2 * NUM_FEATURES + NUM_CAUSES
-    before = em_module.CHUNK_FLOATS
-    em_module.CHUNK_FLOATS = 2 * (16 + width * (1 + NUM_CAUSES))
+    before = shared_module.CHUNK_FLOATS
+    shared_module.CHUNK_FLOATS = 2 * (16 + width * (1 + NUM_CAUSES))
     try:
-        assert em_module.chunk_rows(None, reader, 16, rows) == 2
+        assert shared_module.chunk_rows(None, reader, 16, rows) == 2
         shared = reader._replace(structure=Structure.SHARED)
-        assert em_module.chunk_rows(None, shared, 16, rows) == 5
-        assert em_module.chunk_rows(None, shared, 16, rows, num_runs=100) == 1
+        assert shared_module.chunk_rows(None, shared, 16, rows) == 5
+        assert shared_module.chunk_rows(None, shared, 16, rows, num_runs=100) == 1
     finally:
-        em_module.CHUNK_FLOATS = before
+        shared_module.CHUNK_FLOATS = before

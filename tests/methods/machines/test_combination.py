@@ -18,6 +18,7 @@ from inference import (
     ProgramError,
     ProjectionPursuit,
     Structure,
+    annealed,
     keep_best,
     marginal,
     truncated,
@@ -25,7 +26,6 @@ from inference import (
 from inference.methods.machines.contrastive import sweeps
 from inference.methods.machines.partition import causes_of
 from inference.methods.machines.pursuit import found
-from inference.numerics import annealed
 from inference.reading.linear import linear_form
 from ppl_models import (
     bernoulli_mixture,
