@@ -150,12 +150,14 @@ def open_program(
 _found: WeakKeyDictionary[Callable, dict[str, Any]] = WeakKeyDictionary()
 
 
-def examined(test: Callable, model: Callable, anatomy: Anatomy, rows: Rows, *args: Any) -> Any:
+def examined(
+    test: Callable, model: Callable, anatomy: Anatomy, rows: Rows, *args: Any, name: str = ""
+) -> Any:
     """`test(*args)`, run once for each program and kind of arguments."""
     kinds = [(x.shape[1:], str(x.dtype)) for x in rows.leaves]
     rest = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in rows.rest]
     few = min(rows.num_data, 5)
-    key = f"{test.__name__} {kinds} {rest} {rows.tree} {anatomy.with_rows(few)}"
+    key = f"{name or test.__name__} {kinds} {rest} {rows.tree} {anatomy.with_rows(few)}"
     try:
         known = _found.setdefault(model, {})
     except TypeError:  # a callable that nothing can be tied to

@@ -91,7 +91,7 @@ class EM(Algorithm):
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         reader, rows = self._open(args, kwargs)
         sets = self.sets(reader)
-        m_step = self.m_step or (None if self.prior else closed_form(self.model, kwargs))
+        m_step = closed_form(reader, rows, self.m_step, prior=self.prior)
         num_states = _num_states(sets, reader)
         num_runs = gradient_runs(reader, num_states) if m_step is None else 0
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)

@@ -93,7 +93,7 @@ class SplittingEM(Algorithm):
             raise ProgramError(f"splitting does not apply: {problem}")
         count = anatomy.latents[0].num_values or 0
         key_start, key = random.split(rng_key)
-        em = self._em(count)
+        em = self._em()
         # One EM step from equal components is the product of the means.
         data = args[0] if args else kwargs["data"]
         equal = {
@@ -119,7 +119,7 @@ class SplittingEM(Algorithm):
             lambda: state.params,
         )
         before = EMState(params, state.step, key, None)
-        after, loss = self._em(count).update(before, *args, **kwargs)
+        after, loss = self._em().update(before, *args, **kwargs)
         params = _tie(after.params, level)
         return SplittingState(params, level, state.step + 1, key), loss
 
@@ -128,12 +128,12 @@ class SplittingEM(Algorithm):
 
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row given parameters: its ``mean`` is that of the label."""
-        return self._em(len(params["mixing"])).posterior(params, *args, **kwargs)
+        return self._em().posterior(params, *args, **kwargs)
 
-    def _em(self, count: int) -> EM:
+    def _em(self) -> EM:
         return EM(
             self.model,
-            m_step=MixtureUpdate(count, self.pseudo_count),
+            m_step=MixtureUpdate(self.pseudo_count),
             chunk_size=self.chunk_size,
             structure=Structure.GENERAL,
             plate=self.plate,

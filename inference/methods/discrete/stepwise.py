@@ -93,7 +93,7 @@ class StepwiseEM(Algorithm):
         reader, rows = self._open(args, kwargs)
         key_start, key_batch, key = random.split(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
-        m_step = self._m_step(kwargs)
+        m_step = self._m_step(reader, rows)
         find = lambda: self._average(reader, rows, params, m_step, key_batch)[1]  # noqa: E731
         return StepwiseState(params, jax.jit(find)(), jnp.zeros((), int), key)
 
@@ -101,7 +101,7 @@ class StepwiseEM(Algorithm):
         self, state: StepwiseState, *args: Any, **kwargs: Any
     ) -> tuple[StepwiseState, Array]:
         reader, rows = self._open(args, kwargs)
-        m_step = self._m_step(kwargs)
+        m_step = self._m_step(reader, rows)
         key, key_batch = random.split(state.rng_key)
         evidence, found = self._average(reader, rows, state.params, m_step, key_batch)
         rate = (state.step + self.delay) ** -self.power
@@ -130,8 +130,8 @@ class StepwiseEM(Algorithm):
         each = jnp.full(size, 1.0 / size)
         return each @ posterior.evidence, m_step.statistics(posterior, each, batch)
 
-    def _m_step(self, kwargs: dict) -> ClosedForm:
-        found = self.m_step or closed_form(self.model, kwargs)
+    def _m_step(self, reader: Reader, rows: Rows) -> ClosedForm:
+        found = closed_form(reader, rows, self.m_step)
         if found is None:
             raise ProgramError(
                 "stepwise EM averages the statistics of a closed M-step, which this program does "

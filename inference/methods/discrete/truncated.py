@@ -24,7 +24,7 @@ from .em import EMState
 from .missed import missed_mass
 from .persistent import Persistent
 from .ranks import Count, kth_smallest
-from .updates import ClosedForm, closed_form, truncation
+from .updates import ClosedForm, SparseCodingUpdate, closed_form, truncation
 
 
 class TruncatedEM(Algorithm):
@@ -114,7 +114,7 @@ class TruncatedEM(Algorithm):
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         reader, rows = self._open(args, kwargs)
         params, num_bits = state.params, reader.anatomy.num_bits
-        m_step, num_states = self._m_step(kwargs), self.sets.num_states(num_bits)
+        m_step, num_states = self._m_step(reader, rows), self.sets.num_states(num_bits)
         sets = self._sets(rows)
         num_runs = gradient_runs(reader, num_states) if m_step is None else 0
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
@@ -171,8 +171,8 @@ class TruncatedEM(Algorithm):
                 reader, params, rows, size, extra, look,
                 prior=self.prior, num_steps=self.gradient_steps,
             )  # fmt: skip
-        if getattr(m_step, "max_active", None) is not None:
-            evidence = evidence - rows.total * jnp.log(self._mass(params, num_bits))
+        if isinstance(m_step, SparseCodingUpdate) and m_step.max_active is not None:
+            evidence = evidence - rows.total * jnp.log(m_step.mass(params, num_bits))
         if self.prior:
             one = reader.anatomy.with_rows(1)
             evidence = evidence + log_prior(self.model, one, params, rows.slice(0, 1))
@@ -263,7 +263,8 @@ class TruncatedEM(Algorithm):
     ) -> Array:
         """The evidence from which on a datum is learned from."""
         assert self.cut is not None
-        cut, mass = self.cut, self._mass(params, num_bits)
+        cut = self.cut
+        mass = truncation(params[cut.sparsity], num_bits, self.max_active)[0]
 
         def tally(count: Count) -> Array:
             each = lambda arguments, extra, fresh: count(evidence(arguments, extra), fresh)  # noqa: E731
@@ -275,15 +276,9 @@ class TruncatedEM(Algorithm):
             lambda: jnp.array(-jnp.inf, jnp.float32),
         )
 
-    def _m_step(self, kwargs: dict) -> ClosedForm | None:
-        if self.m_step is not None or self.prior:
-            return self.m_step
+    def _m_step(self, reader: Reader, rows: Rows) -> ClosedForm | None:
         correct = self.max_active if isinstance(self.sets, Candidates) else None
-        return closed_form(self.model, kwargs, correct)
-
-    def _mass(self, params: Params, num_bits: int) -> Array:
-        name = self.cut.sparsity if self.cut else "sparsity"
-        return truncation(params[name], num_bits, self.max_active)[0]
+        return closed_form(reader, rows, self.m_step, prior=self.prior, max_active=correct)
 
     def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
         reader, rows = open_program(

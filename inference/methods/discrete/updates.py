@@ -10,16 +10,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.scipy.special import gammaln, logsumexp
-from latentbits.models import bernoulli_mixture, binary_sparse_coding, real_combination_machine
 
-from ...rows.chunks import over_rows
+from ...reading.anatomy import ProgramError
+from ...reading.reader import Reader
+from ...reading.recognise import Form, Known, Seen, recognise
+from ...rows.chunks import Rows, over_rows
 from ...types import Arguments, Params
 from ..shared import Expectation
 
@@ -34,8 +36,43 @@ class ClosedForm(Protocol):
         """The new parameters, from the sums over all chunks."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Update:
+    """A closed form by the names of our program, for any program of the same form.
+
+    :param known: where the program at hand has what; `of` finds it.
+    """
+
+    form: ClassVar[Form]
+    known: Known | None = None
+    model: Callable | None = None
+
+    def of(self, reader: Reader, rows: Rows) -> Self:
+        """The same for the program at hand; refused if that is of another form."""
+        known = recognise(reader.model, reader.anatomy, rows, [self.form])
+        if known is None:
+            raise ProgramError(
+                f"{type(self).__name__} is for programs of the form of {self.form.value}, and this "
+                "one is not: leave m_step= out, or pass one of your own"
+            )
+        return dataclasses.replace(self, known=known, model=reader.model)
+
+    def seen(self, arguments: Arguments) -> Seen:
+        """What was observed in a chunk."""
+        assert self.known is not None and self.model is not None
+        return self.known.seen(self.model, arguments)
+
+    def read(self, params: Params) -> Params:
+        """The parameters by the names of our program."""
+        return params if self.known is None else self.known.read(params)
+
+    def write(self, values: Params) -> Params:
+        """The parameters of the program at hand."""
+        return values if self.known is None else self.known.write(values)
+
+
 @dataclasses.dataclass(frozen=True)
-class SparseCodingUpdate:
+class SparseCodingUpdate(Update):
     r"""Binary sparse coding, Henniges et al. (2010), eqs. (6)–(8).
 
     .. math::
@@ -54,10 +91,10 @@ class SparseCodingUpdate:
 
     max_active: int | None = None
     noise_at: Literal["new", "old"] = "new"
+    form: ClassVar[Form] = Form.SPARSE_CODING
 
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
-        data = arguments[0][0] if arguments[0] else arguments[1]["data"]
-        mask = arguments[1].get("mask")
+        data, mask = self.seen(arguments)
         heavy = posterior.mean * weights[:, None]
         if mask is None:
             second, cells = posterior.second(weights), weights.sum() * data.shape[1]
@@ -76,6 +113,7 @@ class SparseCodingUpdate:
         }
 
     def maximise(self, params: Params, statistics: Any) -> Params:
+        params = self.read(params)
         cross, second = statistics["cross"], statistics["second"]
         num_causes = cross.shape[0]
         # A cause that no datum uses leaves a zero row; the ridge keeps its weights at zero instead
@@ -101,11 +139,16 @@ class SparseCodingUpdate:
             a, b = truncation(params["sparsity"], num_causes, self.max_active)
             sparsity = params["sparsity"] * a / b * mean_active
         # The ends of the interval have no way back.
-        return {
+        return self.write({
             "weights": weights,
             "noise": noise,
             "sparsity": jnp.clip(sparsity, 1e-6, 1.0 - 1e-6),
-        }
+        })  # fmt: skip
+
+    def mass(self, params: Params, num_causes: int) -> Array:
+        """The mass of the prior on states with at most `max_active` causes, A(π)."""
+        assert self.max_active is not None
+        return truncation(self.read(params)["sparsity"], num_causes, self.max_active)[0]
 
 
 def truncation(sparsity: Array, num_causes: int, max_active: int) -> tuple[Array, Array]:
@@ -122,7 +165,7 @@ def truncation(sparsity: Array, num_causes: int, max_active: int) -> tuple[Array
 
 
 @dataclasses.dataclass(frozen=True)
-class MixtureUpdate:
+class MixtureUpdate(Update):
     """Mixture of Bernoulli products: responsibilities weigh the rows (Freund & Haussler, §2.3).
 
     A mask is respected: a cell that was not seen does not count for its column.
@@ -132,20 +175,21 @@ class MixtureUpdate:
         keeps them from 0 and 1, where an unseen row would have no chance at all.
     """
 
-    num_components: int
     pseudo_count: float = 1e-6
+    form: ClassVar[Form] = Form.MIXTURE
 
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
-        data = arguments[0][0] if arguments[0] else arguments[1]["data"]
-        mask = arguments[1].get("mask")
+        data, mask = self.seen(arguments)
         states, probability = posterior.weighted()
-        member = jax.nn.one_hot(states[..., 0], self.num_components)  # (S, n or 1, K)
+        assert self.known is not None
+        num_components = len(self.known.places["mixing"].index)
+        member = jax.nn.one_hot(states[..., 0], num_components)  # (S, n or 1, K)
         heavy = ((probability * weights)[..., None] * member).sum(0).T
         # A GPU multiplies with ten bits unless told otherwise: a probability could exceed 1.
         sums = partial(over_rows, heavy.T, precision="highest")
         count = heavy.sum(1)
         if mask is None:
-            seen = jnp.broadcast_to(count[:, None], (self.num_components, data.shape[1]))
+            seen = jnp.broadcast_to(count[:, None], (num_components, data.shape[1]))
             return {"count": count, "ones": sums(data), "seen": seen}
         return {"count": count, "ones": sums(data * mask), "seen": sums(mask)}
 
@@ -155,19 +199,21 @@ class MixtureUpdate:
         probs = (statistics["ones"] + extra) / (statistics["seen"] + 2 * extra)
         probs = jnp.minimum(probs, 1.0)  # the sums are rounded, each its own way
         count = statistics["count"] + 1e-12
-        return {"mixing": count / count.sum(), "probs": probs}
+        return self.write({"mixing": count / count.sum(), "probs": probs})
 
 
 @dataclasses.dataclass(frozen=True)
-class OneUnitUpdate:
+class OneUnitUpdate(Update):
     r"""The real combination machine of one hidden unit, Freund & Haussler (1994).
 
     .. math:: \omega = \frac{\hat E(h x)}{\hat E(h)} \quad (3.14), \qquad
               \theta = -\ln\frac{1 - \hat E(h)}{\hat E(h)} - \tfrac12 \|\omega\|^2 \quad (3.15)
     """
 
+    form: ClassVar[Form] = Form.REAL_MACHINE
+
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
-        data = arguments[0][0] if arguments[0] else arguments[1]["data"]
+        data, _ = self.seen(arguments)
         heavy = posterior.mean[:, 0] * weights
         return {
             "count": weights.sum(),
@@ -181,21 +227,36 @@ class OneUnitUpdate:
         share = jnp.clip(statistics["active"] / statistics["count"], 1e-6, 1.0 - 1e-6)
         weights = statistics["cross"] / (share * statistics["count"])
         bias = jnp.log(share) - jnp.log1p(-share) - 0.5 * weights @ weights
-        return {"weights": weights[None], "bias": bias[None]}
+        return self.write({"weights": weights[None], "bias": bias[None]})
 
 
-def closed_form(model: Callable, kwargs: dict, max_active: int | None = None) -> ClosedForm | None:
-    """The closed form that belongs to a program, or None."""
-    given = dict(kwargs)
-    while isinstance(model, partial):
-        given, model = {**model.keywords, **given}, model.func
-    mask = given.get("mask")
-    if model is binary_sparse_coding:
+def closed_form(
+    reader: Reader,
+    rows: Rows,
+    given: ClosedForm | None = None,
+    *,
+    prior: bool = False,
+    max_active: int | None = None,
+) -> ClosedForm | None:
+    """The closed form for a program: the one given, else that of its form, or None.
+
+    :param prior: whether the posterior of the parameters is to be maximised.
+    """
+    if given is not None:
+        return given.of(reader, rows) if isinstance(given, Update) else given
+    if prior:
+        return None
+    anatomy = reader.anatomy
+    among = [Form.SPARSE_CODING, Form.MIXTURE]
+    if anatomy.num_bits == 1:
+        among.append(Form.REAL_MACHINE)
+    known = recognise(reader.model, anatomy, rows, among)
+    if known is None:
+        return None
+    if known.form is Form.SPARSE_CODING:
         # With holes each column has second moments of its own: D matrices of H × H must fit.
-        small = mask is None or mask.shape[1] * given["num_causes"] ** 2 <= 1 << 24
-        return SparseCodingUpdate(max_active) if small else None
-    if model is bernoulli_mixture:
-        return MixtureUpdate(given["num_components"])
-    if model is real_combination_machine and given["num_causes"] == 1 and mask is None:
-        return OneUnitUpdate()
-    return None
+        small = not known.masked or len(known.kinds) * anatomy.num_bits**2 <= 1 << 24
+        return SparseCodingUpdate(max_active, known=known, model=reader.model) if small else None
+    if known.form is Form.MIXTURE:
+        return MixtureUpdate(known=known, model=reader.model)
+    return None if known.masked else OneUnitUpdate(known=known, model=reader.model)

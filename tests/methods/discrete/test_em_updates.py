@@ -49,7 +49,7 @@ def test_closed_forms_are_stationary(name):
             params = {**params, "mixing": params["mixing"] / params["mixing"].sum()}
         return jnp.sum(probability * reader.log_joint(params, states, (args, kwargs)))
 
-    assert closed_form(case.model, kwargs) is not None
+    assert closed_form(*open_program(case.model, args, kwargs)) is not None
     for site, value in slope(new).items():
         # The mixture adds a millionth of a count, so that no probability is zero.
         np.testing.assert_allclose(

@@ -1,0 +1,303 @@
+"""What the sites of a program hold, read by the forms of the papers' programs.
+
+A run of the program where its latents are zero gives the biases of a form, and the slopes there
+its weights: `READERS` has a reader for each form, which names what it reads as our program does.
+Whether the program has that form is not said here: `inference.reading.recognise` tests it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from numpyro import handlers
+from numpyro.distributions.distribution import validation_enabled
+
+from ..types import Arguments, Params
+from .anatomy import Anatomy, explained
+from .handlers import states
+
+
+class Form(Enum):
+    """Our program of which another one is a copy.
+
+    >>> Form.MIXTURE.value
+    'bernoulli_mixture'
+    """
+
+    TRAIT = "mixed_trait"
+    CLIPPED = "clipped_gaussian"
+    SPARSE_CODING = "binary_sparse_coding"
+    MIXTURE = "bernoulli_mixture"
+    MACHINE = "combination_machine"
+    REAL_MACHINE = "real_combination_machine"
+    NOISY_OR = "noisy_or_network"
+
+
+class Seen(NamedTuple):
+    """What was observed in a chunk, columns in the order of the form."""
+
+    value: Array  # (n, columns)
+    mask: Array | None  # (n, columns), True where observed; None if everything is
+
+
+KINDS: dict[str, str] = {
+    "Normal": "real",
+    "BernoulliLogits": "binary",
+    "BernoulliProbs": "binary",
+    "CategoricalLogits": "levels",
+    "CategoricalProbs": "levels",
+    "ClippedNormal": "clipped",
+    "NoisyOr": "noisy-or",
+}
+
+
+class NotThisError(Exception):
+    """The program is not of the form that is tried."""
+
+
+class Site(NamedTuple):
+    """An observed site of the program."""
+
+    name: str
+    kind: str
+    size: int  # columns
+    levels: int  # of a categorical column
+    event_dim: int
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return list(KINDS.values()).index(self.kind), self.levels
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        return (self.levels if self.kind == "levels" else self.kind,) * self.size
+
+
+def observed_sites(anatomy: Anatomy, trace: dict[str, dict]) -> tuple[Site, ...]:
+    found = []
+    for name in anatomy.observed:
+        fn = trace[name]["fn"]
+        base, _ = unwrap(fn)
+        if fn.event_dim > 1 or len(fn.batch_shape) != 1:
+            raise NotThisError
+        size = fn.event_shape[-1] if fn.event_dim else 1
+        kind = KINDS[type(base).__name__]
+        levels = jnp.shape(base.logits)[-1] if kind == "levels" else 0
+        found.append(Site(name, kind, size, levels, fn.event_dim))
+    return tuple(sorted(found, key=lambda site: site.order))
+
+
+def run_program(model: Callable, arguments: Arguments) -> dict[str, dict]:
+    """A trace; what no handler has fixed is drawn, and nothing must use it."""
+    args, kwargs = arguments
+    # What is read must be exact, and some devices round the factors of a product to ten bits.
+    precise = jax.default_matmul_precision("highest")
+    with (
+        handlers.block(),
+        handlers.seed(rng_seed=0),
+        validation_enabled(False),
+        explained(),
+        precise,
+    ):
+        return handlers.trace(model).get_trace(*args, **kwargs)
+
+
+def unwrap(fn: Any) -> tuple[Any, list[Array]]:
+    """The distribution itself, and its masks, of cells or of whole rows: (n, columns or 1) each."""
+    columns, masks = fn.event_dim, []
+    while True:
+        if isinstance(fn, dist.MaskedDistribution):
+            mask = jnp.asarray(fn._mask)
+            masks.append(mask if columns > fn.event_dim else mask[..., None])
+        elif not isinstance(fn, dist.ExpandedDistribution | dist.Independent):
+            return fn, masks
+        fn = fn.base_dist
+
+
+def observed(sites: list[dict]) -> Seen:
+    values, masks, any_mask = [], [], False
+    for site in sites:
+        fn = site["fn"]
+        value = jnp.asarray(site["value"])
+        value = value if fn.event_dim else value[..., None]
+        _, found = unwrap(fn)
+        mask = jnp.ones(value.shape, bool)
+        for one in found:
+            mask, any_mask = mask & one, True
+        values.append(value)
+        masks.append(mask)
+    kind = jnp.result_type(*values) if len({x.dtype for x in values}) == 1 else float
+    table = jnp.concatenate([x.astype(kind) for x in values], -1)
+    return Seen(table, jnp.concatenate(masks, -1) if any_mask else None)
+
+
+def columns_of(value: Any, site: Site) -> Array:
+    value = jnp.asarray(value, float)
+    return value if site.event_dim else value[..., None]
+
+
+def cells_of(value: Array, site: Site) -> Array:
+    """Values (n, columns) in the shape of a site."""
+    return value if site.event_dim else value[..., 0]
+
+
+def _part(value: Any, size: int, event_dim: int, last: bool = False) -> Array:
+    """A parameter of a site's distribution for each state and column: (states × rows, columns).
+
+    :param last: there is one more axis behind the columns, that of levels.
+    """
+    value = jnp.asarray(value)
+    if not event_dim:
+        value = value[..., None, :] if last else value[..., None]
+    tail = (size, value.shape[-1]) if last else (size,)
+    return jnp.broadcast_to(value, jnp.broadcast_shapes(value.shape, tail)).reshape(-1, *tail)
+
+
+# --- one reader a form: its parameters by our names, and the settings of our program
+
+
+def _naturals(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, points: Array
+) -> dict[str, dict[str, Array]]:
+    """Site -> what its distribution has, for each state of (S, 1, bits) and column."""
+    program = handlers.substitute(states(model, anatomy.unpack(points)), data=params)
+    trace = run_program(program, arguments)
+    found: dict[str, dict[str, Array]] = {}
+    for name in (*anatomy.names, *anatomy.observed):
+        fn = trace[name]["fn"]
+        base, _ = unwrap(fn)
+        size = fn.event_shape[-1] if fn.event_dim else 1
+        part = partial(_part, size=size, event_dim=fn.event_dim)
+        kind = KINDS.get(type(base).__name__)
+        if kind in ("real", "clipped"):
+            found[name] = {"at": part(base.loc), "scale": part(base.scale)}
+        elif kind == "binary":
+            found[name] = {"at": part(base.logits), "probs": part(base.probs)}
+        elif kind == "levels":
+            logits = part(base.logits, last=True)
+            found[name] = {"at": logits[..., 1:] - logits[..., :1]}
+            found[name]["probs"] = part(base.probs, last=True)
+        elif kind == "noisy-or":
+            found[name] = {"at": part(base.causal_input)}
+    return found
+
+
+def _affine(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments
+) -> tuple[dict[str, dict[str, Array]], dict[str, Array]]:
+    """What the sites have where all latents are zero; and the slopes of `at`, (bits, columns)."""
+
+    def read(point: Array) -> tuple[dict[str, Array], Any]:
+        found = _naturals(model, anatomy, params, arguments, point[None, None])
+        found = {name: {k: v[0] for k, v in parts.items()} for name, parts in found.items()}
+        return {name: parts["at"].ravel() for name, parts in found.items()}, found
+
+    slopes, found = jax.jacfwd(read, has_aux=True)(jnp.zeros(anatomy.num_bits))
+    return found, {name: value.T for name, value in slopes.items()}
+
+
+def _joined(parts: list[Array]) -> Array:
+    return jnp.concatenate(parts, -1)
+
+
+def _read_trait(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
+) -> tuple[Params, dict[str, Any]]:
+    at, slope = _affine(model, anatomy, params, arguments)
+    values = {
+        "weights": _joined([slope[site.name] for site in sites]),
+        "bias": _joined([at[site.name]["at"].ravel() for site in sites]),
+    }
+    if sites[0].kind == "real":
+        values["noise"] = _joined([at[s.name]["scale"] for s in sites if s.kind == "real"])
+    kinds = tuple(kind for site in sites for kind in site.kinds)
+    return values, {"num_factors": anatomy.num_bits, "kinds": kinds}
+
+
+def _read_clipped(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
+) -> tuple[Params, dict[str, Any]]:
+    values, _ = _read_trait(model, anatomy, params, arguments, sites)
+    at, _ = _affine(model, anatomy, params, arguments)
+    scale = _joined([at[site.name]["scale"] for site in sites])
+    return values, {"num_factors": anatomy.num_bits, "noise": scale}
+
+
+def _read_sparse_coding(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
+) -> tuple[Params, dict[str, Any]]:
+    at, slope = _affine(model, anatomy, params, arguments)
+    prior = at.get(anatomy.names[0], {})
+    if "probs" not in prior:
+        raise NotThisError
+    values = {
+        "weights": _joined([slope[site.name] for site in sites]),
+        "noise": at[sites[0].name]["scale"][0],
+        "sparsity": prior["probs"][0],
+    }
+    return values, {"num_causes": anatomy.num_bits}
+
+
+def _read_machine(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
+) -> tuple[Params, dict[str, Any]]:
+    _, slope = _affine(model, anatomy, params, arguments)
+    half = 1.0 if sites[0].kind == "real" else 0.5
+    # The biases show in the prior of the causes alone: what has their shape is tried.
+    bias = [value for value in params.values() if value.shape == (anatomy.num_bits,)]
+    if len(params) != 2 or not bias:
+        raise NotThisError
+    weights = half * _joined([slope[site.name] for site in sites])
+    return {"weights": weights, "bias": bias[-1]}, {"num_causes": anatomy.num_bits}
+
+
+def _read_mixture(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
+) -> tuple[Params, dict[str, Any]]:
+    count = anatomy.latents[0].num_values
+    assert count is not None
+    table = jnp.arange(count)[:, None, None]
+    found = _naturals(model, anatomy, params, arguments, table)
+    by_state = lambda x: jnp.broadcast_to(  # noqa: E731
+        x.reshape(count if len(x) > 1 else 1, -1, x.shape[-1])[:, 0], (count, x.shape[-1])
+    )
+    probs = _joined([by_state(found[site.name]["probs"]) for site in sites])
+    mixing = found[anatomy.names[0]]["probs"].reshape(-1, count)
+    if len(mixing) != 1:  # a bit: it has one probability, and no simplex
+        raise NotThisError
+    return {"mixing": mixing[0], "probs": probs}, {"num_components": count}
+
+
+def _read_noisy_or(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
+) -> tuple[Params, dict[str, Any]]:
+    at, slope = _affine(model, anatomy, params, arguments)
+    layers = anatomy.latents[::-1]  # the lowest first
+    if set(at) != {*anatomy.names, *anatomy.observed}:
+        raise NotThisError
+    values = {"leak_0": _joined([at[site.name]["at"] for site in sites])}
+    end, below = anatomy.num_bits, [site.name for site in sites]
+    for level, layer in enumerate(layers, 1):
+        start = end - layer.size
+        values[f"leak_{level}"] = at[layer.name]["at"]
+        values[f"weights_{level}"] = _joined([slope[name][start:end] for name in below])
+        end, below = start, [layer.name]
+    return values, {"layers": tuple(layer.size for layer in layers)}
+
+
+READERS: dict[Form, Callable[..., tuple[Params, dict[str, Any]]]] = {
+    Form.TRAIT: _read_trait,
+    Form.CLIPPED: _read_clipped,
+    Form.SPARSE_CODING: _read_sparse_coding,
+    Form.MIXTURE: _read_mixture,
+    Form.MACHINE: _read_machine,
+    Form.REAL_MACHINE: _read_machine,
+    Form.NOISY_OR: _read_noisy_or,
+}

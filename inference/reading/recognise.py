@@ -1,0 +1,386 @@
+"""Which of the papers' programs a program is, whatever its sites and arguments are called.
+
+A closed form belongs to a form, not to a name. A program is recognised if, under some naming of its
+parameters, it has the log joint of one of `latentbits.models`:
+
+1. its sites are read where the latents are zero: what a site's distribution has there and how it
+   changes with the latents are the biases and weights of the form, if it has that form;
+2. at random parameters, which are all different, each of these numbers is found again among the
+   parameters: that says which site holds what, transposed or in pieces as it may be. Every number
+   of every parameter must be found exactly once;
+3. the judge is the log joint: on random parameters, latents, observations and masks, in float64,
+   it must be that of our program.
+
+Methods then run their closed forms on the numbers by the form's own names (`Known.read`), and hand
+them back under the program's (`Known.write`). What is not recognised runs by the general way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.distributions.distribution import validation_enabled
+
+from latentbits import models
+
+from ..numerics.compiling import once
+from ..rows.chunks import Rows
+from ..types import Arguments, Params
+from .anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from .local import anywhere, log_joint, stand_in
+from .naturals import (
+    KINDS,
+    READERS,
+    Form,
+    NotThisError,
+    Seen,
+    Site,
+    cells_of,
+    columns_of,
+    observed,
+    observed_sites,
+    run_program,
+)
+from .reader import examined
+
+
+class Place(NamedTuple):
+    """Where the numbers of one parameter of the form stand in the program."""
+
+    index: np.ndarray  # in all parameters of the program, laid end to end
+    site: str | None  # the site that holds them and nothing else
+    turned: bool  # it holds them transposed
+
+
+class Column(NamedTuple):
+    """Where an observed column comes from."""
+
+    leaf: int  # which of the arguments with an entry for each row
+    column: int
+    mask: int | None  # the argument that says in which rows it was observed, at the same column
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class Known:
+    """A program that is one of ours. It holds no array of JAX's, and is part of no computation."""
+
+    form: Form
+    shapes: dict[str, tuple[int, ...]]  # of the program's parameters
+    places: dict[str, Place]  # by the form's names
+    sites: tuple[str, ...]  # observed, in the order of the form
+    kinds: tuple[Any, ...]  # of each observed column: 'real', 'binary', or its number of levels
+    columns: tuple[Column, ...] | None  # None where they are not plain columns of the arguments
+    masked: bool  # whether some cells may be missing
+
+    def __repr__(self) -> str:
+        names = {role: place.site or "..." for role, place in self.places.items()}
+        return f"Known({self.form.value}, {names})"
+
+    def read(self, params: Params) -> Params:
+        """The parameters by the form's names, in its shapes."""
+        flat = None
+        found = {}
+        for role, place in self.places.items():
+            if place.site is not None:
+                value = jnp.asarray(params[place.site])
+                found[role] = value.T if place.turned else value.reshape(place.index.shape)
+            else:
+                if flat is None:
+                    flat = jnp.concatenate([jnp.ravel(params[name]) for name in self.shapes])
+                found[role] = flat[place.index]
+        return found
+
+    def write(self, values: Params) -> Params:
+        """The program's parameters, from those by the form's names."""
+        if all(place.site is not None for place in self.places.values()):
+            found = {}
+            for role, place in self.places.items():
+                value = values[role].T if place.turned else values[role]
+                found[str(place.site)] = value.reshape(self.shapes[str(place.site)])
+            return found
+        index = np.concatenate([np.ravel(place.index) for place in self.places.values()])
+        flat = jnp.concatenate([jnp.ravel(values[role]) for role in self.places])
+        flat = flat[np.argsort(index)]
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
+        parts = jnp.split(flat, ends[:-1])
+        return {
+            name: part.reshape(shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+    def seen(self, model: Callable, arguments: Arguments) -> Seen:
+        """What the program observes in these rows."""
+        ones = {name: jnp.ones(shape) for name, shape in self.shapes.items()}
+        trace = run_program(handlers.substitute(model, data=ones), arguments)
+        return observed([trace[name] for name in self.sites])
+
+
+def recognise(
+    model: Callable, anatomy: Anatomy, rows: Rows, among: Collection[Form] = tuple(Form)
+) -> Known | None:
+    """Which of our programs this one is, None if it is none; tested once for each program.
+
+    :param among: the forms that are of interest.
+
+    >>> import numpyro
+    >>> import numpyro.distributions as dist
+    >>> from latentbits.inference.reading.reader import open_program
+    >>> def clusters(table):
+    ...     rates = numpyro.sample("rates", dist.Beta(2.0, 2.0).expand((3, 2)).to_event(2))
+    ...     share = numpyro.sample("share", dist.Dirichlet(jnp.ones(2)))
+    ...     with numpyro.plate("people", len(table)):
+    ...         group = numpyro.sample("group", dist.Categorical(share))
+    ...         bits = dist.Bernoulli(jnp.asarray(rates).T[group])
+    ...         numpyro.sample("answers", bits.to_event(1), obs=table)
+    >>> reader, rows = open_program(clusters, (jnp.eye(3),), {})
+    >>> recognise(reader.model, reader.anatomy, rows)
+    Known(bernoulli_mixture, {'mixing': 'share', 'probs': 'rates'})
+    """
+    unknown = any(isinstance(x, jax.core.Tracer) for x in rows.rest)
+    if unknown or anatomy.nesting != 1 or not anatomy.observed:
+        return None
+    for form in _candidates(anatomy):
+        if form in among:
+            test = partial(_recognise, form)
+            name = f"recognise {form.value}"
+            known = examined(test, model, anatomy, rows, model, anatomy, rows, name=name)
+            if known is not None:
+                return known
+    return None
+
+
+def _candidates(anatomy: Anatomy) -> list[Form]:
+    """What a program can be at all, by its latents and the kinds of its observed sites."""
+    kinds = {KINDS.get(name, "other") for name in anatomy.likelihoods}
+    values = {latent.num_values for latent in anatomy.latents}
+    found = []
+    if values == {None} and not any(latent.odd for latent in anatomy.latents):
+        if kinds <= {"real", "binary", "levels"}:
+            found.append(Form.TRAIT)
+        if kinds == {"clipped"}:
+            found.append(Form.CLIPPED)
+    if anatomy.num_bits == 1 and None not in values and kinds == {"binary"}:
+        found.append(Form.MIXTURE)
+    if values == {2}:
+        if kinds == {"real"}:
+            found += [Form.SPARSE_CODING, Form.REAL_MACHINE]
+        if kinds == {"binary"}:
+            found.append(Form.MACHINE)
+        if kinds == {"noisy-or"}:
+            found.append(Form.NOISY_OR)
+    return found
+
+
+def _recognise(form: Form, model: Callable, anatomy: Anatomy, rows: Rows) -> Known | None:
+    num_rows = min(rows.num_data, 5)
+    with jax.enable_x64(True), validation_enabled(False):
+        leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
+        few = inspect(model, *rows.join(leaves), sites=anatomy.names, plate=anatomy.plate)
+        if few.num_data != num_rows:
+            return None
+        try:
+            sites = run_abstractly(model, *rows.join(leaves), partial(observed_sites, few))
+            return _try(form, model, few, rows, leaves, sites)
+        except (NotThisError, ProgramError):
+            return None
+
+
+class _Trial(NamedTuple):
+    """What one run at random parameters shows."""
+
+    params: Params
+    values: Params  # by the form's names, as they were read
+    error: Array  # of the log joint
+    inside: dict[str, Array]  # whether each parameter may take the values of `PROBES`
+    coded: Array  # what is observed where each cell of the arguments holds the number of its column
+    seen: Seen  # and where they hold what they do
+
+
+PROBES = (-1e4, 1e4, 1e-6, 1.0 - 1e-6)
+REACH = {"noise": (2, 1), "sparsity": (2, 3), "probs": (2, 3), "mixing": ()}
+"""Which of the probes a parameter of the form must be able to take; those not named, the first two,
+of noisy-OR networks the second and third. A program with a narrower support is another one."""
+
+
+def _try(
+    form: Form,
+    model: Callable,
+    anatomy: Anatomy,
+    rows: Rows,
+    leaves: list[np.ndarray],
+    sites: tuple[Site, ...],
+) -> Known | None:
+    zeros = {x.name: np.zeros(x.shape, int if x.num_values else float) for x in anatomy.latents}
+
+    @once
+    def trial(
+        seed: Array, leaves: list[Array], codes: list[Array], drawn: list[Array], points: Array
+    ) -> _Trial:
+        arguments = rows.join(leaves)
+        # A generator that XLA has ready made, and need not compile.
+        params = anywhere(model, anatomy, random.key(seed, impl="rbg"), arguments)
+        values, settings = READERS[form](model, anatomy, params, arguments, sites)
+        still = handlers.substitute(model, data={**params, **zeros})
+        trace = run_program(still, arguments)
+        seen = observed([trace[site.name] for site in sites])
+        own = handlers.substitute(
+            model, data={site.name: cells_of(x, site) for site, x in zip(sites, drawn, strict=True)}
+        )
+        direct = log_joint(own, anatomy, params, points, arguments)
+        ours: Any = getattr(models, form.value)
+        table = jnp.concatenate([jnp.asarray(x, float) for x in drawn], -1)
+        given = ((table,), {**settings, "mask": seen.mask})
+        wanted = log_joint(ours, inspect(ours, *given), values, points, given)
+        gap = jnp.where(wanted == direct, 0.0, jnp.abs(wanted - direct))
+        size = jnp.where(jnp.isfinite(wanted), jnp.abs(wanted), 0.0).max()
+        coded = run_program(still, rows.join(codes))
+        return _Trial(
+            params,
+            values,
+            gap.max() / (1.0 + size),
+            {name: _inside(trace[name]) for name in anatomy.parameters},
+            jnp.concatenate([columns_of(coded[site.name]["value"], site) for site in sites], -1),
+            seen,
+        )
+
+    # An executable runs at once on numbers of NumPy's, also inside a trace.
+    inputs = [(np.int32(i), leaves, _codes(leaves, i), *_draw(i, anatomy, sites)) for i in range(2)]
+    run = trial.lower(*inputs[0]).compile()
+    trials = [jax.tree.map(np.asarray, run(*one)) for one in inputs]
+    if not all(trial.error <= 1e-9 for trial in trials):  # also when NaN
+        return None
+    shapes = {name: value.shape for name, value in trials[0].params.items()}
+    places = _places(form, shapes, trials)
+    if places is None:
+        return None
+    return Known(
+        form,
+        shapes,
+        places,
+        tuple(site.name for site in sites),
+        tuple(kind for site in sites for kind in site.kinds),
+        _columns(leaves, trials),
+        trials[0].seen.mask is not None,
+    )
+
+
+def _places(
+    form: Form, shapes: dict[str, tuple[int, ...]], trials: list[_Trial]
+) -> dict[str, Place] | None:
+    """Find the numbers of the form among the parameters; None unless each is there once."""
+    flats = [np.concatenate([np.ravel(t.params[name]) for name in shapes]) for t in trials]
+    order = np.argsort(flats[0])
+    ranked = flats[0][order]
+    found: dict[str, np.ndarray] = {}
+    for role, value in trials[0].values.items():
+        right = np.clip(np.searchsorted(ranked, value), 1, len(ranked) - 1)
+        nearer = np.abs(ranked[right] - value) < np.abs(ranked[right - 1] - value)
+        found[role] = order[np.where(nearer, right, right - 1) if len(ranked) > 1 else 0 * right]
+    used = np.concatenate([np.ravel(index) for index in found.values()])
+    if len(used) != len(order) or (np.sort(used) != np.arange(len(order))).any():
+        return None
+    for flat, trial in zip(flats, trials, strict=True):
+        for role, index in found.items():
+            if not np.allclose(flat[index], trial.values[role], rtol=1e-9, atol=1e-12):
+                return None
+    ends = dict(zip(shapes, np.cumsum([int(np.prod(x)) for x in shapes.values()]), strict=True))
+    places = {}
+    for role, index in found.items():
+        places[role] = Place(index, None, False)
+        reach = (1, 2) if form is Form.NOISY_OR else REACH.get(role, (0, 1))
+        for name, end in ends.items():
+            start = end - int(np.prod(shapes[name]))
+            mine = np.arange(start, end)
+            if np.isin(index, mine).any() and not trials[0].inside[name][list(reach)].all():
+                return None  # its support is narrower than what the closed form may give
+            if index.size == len(mine) and (np.ravel(index) == mine).all():
+                places[role] = Place(index, name, False)
+            elif index.shape == shapes[name][::-1] and (np.ravel(index.T) == mine).all():
+                places[role] = Place(index, name, True)
+    return places
+
+
+# --- what a run of the program shows
+
+
+def _draw(
+    seed: int, anatomy: Anatomy, sites: tuple[Site, ...]
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Values for the observed sites, (n, columns) each, and states (S, n, bits)."""
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for site in sites:
+        shape = (anatomy.num_data, site.size)
+        if site.kind == "real":
+            drawn.append(rng.normal(size=shape))
+        elif site.kind == "levels":
+            drawn.append(rng.integers(0, site.levels, shape))
+        else:
+            drawn.append(rng.integers(0, 2, shape).astype(float))
+    shape = (6, anatomy.num_data, anatomy.num_bits)
+    values = anatomy.latents[0].num_values
+    points = rng.normal(size=shape) if values is None else rng.integers(0, values, shape)
+    return drawn, points
+
+
+def _inside(site: dict) -> Array:
+    if site["type"] == "sample":
+        support = site["fn"].support
+    else:
+        support = site["kwargs"].get("constraint", constraints.real)
+    return jnp.stack([support(jnp.full(jnp.shape(site["value"]), x)).all() for x in PROBES])
+
+
+# --- columns of the arguments
+
+
+def _codes(leaves: list[np.ndarray], shift: int) -> list[np.ndarray]:
+    """The arguments with a number in each cell that says which column it stands in."""
+    found, start = [], 2
+    total = start + sum(x[0].size for x in leaves)
+    for leaf in leaves:
+        if leaf.dtype == bool:
+            found.append(leaf)
+            continue
+        number = np.arange(start, start + leaf[0].size).reshape(leaf.shape[1:]) + shift * total
+        found.append(np.broadcast_to(number, leaf.shape).astype(leaf.dtype))
+        start += leaf[0].size
+    return found
+
+
+def _columns(leaves: list[np.ndarray], trials: list[_Trial]) -> tuple[Column, ...] | None:
+    """Which column of which argument each observed one is."""
+    total = 2 + sum(x[0].size for x in leaves)
+    first, second = (trial.coded for trial in trials)
+    if (second - first != total).any() or (first != first[:1]).any():
+        return None
+    starts = np.cumsum([2, *(0 if x.dtype == bool else x[0].size for x in leaves)])
+    found = []
+    for place, code in enumerate(first[0].astype(int)):
+        leaf = int(np.searchsorted(starts, code, side="right")) - 1
+        column, mask = int(code - starts[leaf]), None
+        if leaves[leaf].ndim > 2:
+            return None
+        if trials[0].seen.mask is not None:
+            own = trials[0].seen.mask[:, place]
+            same = [
+                i
+                for i, x in enumerate(leaves)
+                if x.dtype == bool and x.shape == leaves[leaf].shape
+                and (x.reshape(len(x), -1)[:, column] == own).all()
+            ]  # fmt: skip
+            if len(same) != 1:
+                return None
+            (mask,) = same
+        found.append(Column(leaf, column, mask))
+    return tuple(found)
