@@ -212,8 +212,8 @@ beside(here={name: patches.numbers[name] for name in names if name in patches.nu
 
 # %% [markdown]
 # Nearly all functions are Gabor-like. Of the globular ones that the paper stresses the criterion
-# of `inference/studies/papers/gabor.py` finds next to none, and what it finds does not look it. $\pi H$
-# grows with the size of the patch: the paper's 7.49 is not to be compared with this one.
+# of `inference/studies/papers/gabor.py` finds next to none, and what it finds does not look it.
+# $\pi H$ grows with the size of the patch: the paper's 7.49 is not to be compared with this one.
 #
 # ## Against NUTS and SVI
 #
@@ -250,5 +250,5 @@ import_arviz().summary(data["NUTS"], var_names=var_names)
 #   posterior, up to a point. Ask how much was missed.
 # - EM from a few starts gets to within two standard errors of NUTS in a fiftieth of its time. NUTS
 #   alone says how sure the parameters are, and passes its checks because its chains begin at the
-#   best of several climbs (`inference/baselines/starts.py`): the posterior has optima that hold chains for
-#   ever.
+#   best of several climbs (`inference/baselines/starts.py`): the posterior has optima that hold
+#   chains for ever.
