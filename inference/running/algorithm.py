@@ -14,7 +14,7 @@ from ..reading.anatomy import Anatomy, inspect
 from ..reading.arguments import check_kinds
 from ..types import Params
 from .checkpoint import Checkpoint, origin
-from .contract import RunResult
+from .contract import RunResult, Starts
 from .loop import Drive, drive
 
 
@@ -46,12 +46,30 @@ class Algorithm(abc.ABC):
     """Fields of the state with an entry for each datum; None: all rows must be on one device."""
     why_no_mesh: str = "it does not say what its state holds of each row (`by_row`)"
     """Why all rows must be on one device, where they must."""
+    starts: Starts = Starts.RANDOM
+    """Where it starts."""
+    staged: bool = False
+    """Whether it goes by stages: within one the loss may stand still, and that is not the end."""
+    why_not_compared: str | None = None
+    """Why it takes no part in a comparison of all methods, where it does not."""
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
         """None if the method applies to a program of this anatomy, else the reason why not."""
         del anatomy
         return None
+
+    @classmethod
+    def of(cls, model: Callable, anatomy: Anatomy) -> Algorithm:
+        """The method with the settings that suit a program of this anatomy."""
+        del anatomy
+        make: Any = cls
+        return make(model)
+
+    def default_steps(self, anatomy: Anatomy) -> int:
+        """Steps in which most runs on a small table converge, or those of all its stages."""
+        del anatomy
+        return 300
 
     def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
         """How many data there are in these arguments of the program."""

@@ -57,6 +57,14 @@ class Stop(enum.Enum):
         return self is Stop.TOLERANCE
 
 
+class Starts(enum.Enum):
+    """Where a method starts, which decides what several starts of it are."""
+
+    RANDOM = "where its key says"
+    DATA = "where the data say; further starts are draws from the prior"
+    ONE = "always at the same place, or it chooses among several by itself"
+
+
 class RunResult(NamedTuple):
     """What `run` returns; the first three as `SVIRunResult` has them.
 

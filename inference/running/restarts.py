@@ -8,8 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
+from ..reading.anatomy import inspect
+from ..reading.local import prior_draw
 from ..types import Params
 from .algorithm import Algorithm
+from .contract import Starts
 
 
 class RestartState(NamedTuple):
@@ -21,6 +24,9 @@ class RestartState(NamedTuple):
 
 class Restarts(Algorithm):
     """A method from several starts at once, by `vmap`; its parameters are those of least loss.
+
+    One that starts where the data say (`Starts.DATA`) does so once; its further starts are draws
+    from the prior, for from the same place all would agree.
 
     :param method: any method whose steps are pure.
     :param num_starts: how many; each has a key of its own.
@@ -43,10 +49,18 @@ class Restarts(Algorithm):
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> RestartState:
-        def start(key: Array) -> Any:
-            return self.method.init(key, *args, init_params=init_params, **kwargs)
+        def start(key: Array, params: Params | None = init_params) -> Any:
+            return self.method.init(key, *args, init_params=params, **kwargs)
 
-        states = jax.vmap(start)(random.split(rng_key, self.num_starts))
+        keys = random.split(rng_key, self.num_starts)
+        if init_params is None and self.method.starts is Starts.DATA and self.num_starts > 1:
+            anatomy = inspect(self.model, args, kwargs, plate=getattr(self.method, "plate", None))
+            draw = lambda key: prior_draw(self.model, anatomy, key, (args, kwargs))  # noqa: E731
+            others = jax.vmap(lambda key: start(key, draw(random.fold_in(key, 1))))(keys[1:])
+            first = start(keys[0])
+            states = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), first, others)
+        else:
+            states = jax.vmap(start)(keys)
         return RestartState(states, jnp.zeros(self.num_starts))
 
     def update(self, state: RestartState, *args: Any, **kwargs: Any) -> tuple[RestartState, Array]:

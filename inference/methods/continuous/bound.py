@@ -13,6 +13,7 @@ from ...numerics.acceleration import Visit
 from ...reading.anatomy import Anatomy
 from ...rows.chunks import Rows, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
+from ...running.contract import Starts
 from ...types import Arguments, Params
 from .bounded import Bounded, bounded_program
 from .bounded_regressions import bound_posterior, gaussian_sums
@@ -74,6 +75,7 @@ class BoundEM(Algorithm):
     """
 
     by_row: tuple[str, ...] | None = ("memory",)
+    starts = Starts.DATA
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from ...numerics.gaussian import log_normal
 from ...reading.anatomy import Anatomy
 from ...rows.chunks import Rows, map_over_chunks, over_rows, sum_over_chunks
 from ...running.algorithm import Algorithm
+from ...running.contract import Starts
 from ...types import Arguments, Params
 from ..m_step import gradient_step
 from ..shared import Expectation
@@ -81,6 +82,7 @@ class MonteCarloEM(Algorithm):
     """
 
     by_row: tuple[str, ...] | None = ()
+    starts = Starts.DATA
 
     def __init__(
         self,

@@ -53,6 +53,7 @@ class SplittingEM(Algorithm):
     """
 
     by_row: tuple[str, ...] | None = ()
+    staged = True
 
     def __init__(
         self,
@@ -80,6 +81,10 @@ class SplittingEM(Algorithm):
     def num_steps(self, num_components: int) -> int:
         """Iterations from one component to the end of EM at full size: 140 for 45 components."""
         return self.steps_per_size * (1 + _last_level(num_components))
+
+    def default_steps(self, anatomy: Anatomy) -> int:
+        """Those of all its stages."""
+        return self.num_steps(anatomy.latents[0].num_values or 1)
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any

@@ -59,6 +59,7 @@ class StepwiseEM(Algorithm):
     (3, 8)
     """
 
+    why_not_compared = "it is EM for tables of which one pass takes long"
     why_no_mesh = "a step reads a few rows only: there is nothing to deal out"
 
     def __init__(

@@ -94,6 +94,12 @@ class TruncatedEM(Algorithm):
         other = [x.name for x in anatomy.latents if x.num_values != 2]
         return f"{other[0]} is not binary" if other else None
 
+    @classmethod
+    def of(cls, model: Callable, anatomy: Anatomy) -> TruncatedEM:
+        """With as many bits as there are, where those are few."""
+        most = anatomy.num_bits
+        return cls(model, max_active=min(3, most), num_candidates=min(5, most))
+
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> EMState:

@@ -102,6 +102,7 @@ class GibbsEM(Algorithm):
     ((4, 25), (2, 4))
     """
 
+    staged = True
     why_no_mesh = "its weights change after every block of rows, one block after the other"
 
     def __init__(

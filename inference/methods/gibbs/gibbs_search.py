@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...rows.chunks import compiled
 from ...running.algorithm import Algorithm
+from ...running.contract import Starts
 from ...types import Params
 from .gibbs_em import GibbsEM
 from .layers import Block, Blocks, Layered, Phase, run_epoch, settle_block
@@ -64,6 +66,8 @@ class GibbsSearch(Algorithm):
     """
 
     why_no_mesh = GibbsEM.why_no_mesh
+    starts = Starts.ONE
+    staged = True
 
     def __init__(
         self,
@@ -87,6 +91,16 @@ class GibbsSearch(Algorithm):
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
         return GibbsEM.admits(anatomy)
+
+    @classmethod
+    def of(cls, model: Callable, anatomy: Anatomy) -> GibbsSearch:
+        """Of a few members: a comparison is on a small table."""
+        del anatomy
+        return cls(GibbsEM(model), population=8)
+
+    def default_steps(self, anatomy: Anatomy) -> int:
+        """The rounds of all layers."""
+        return self.rounds * len(anatomy.latents)
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any

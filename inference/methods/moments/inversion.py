@@ -16,6 +16,7 @@ from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.reader import check_data
 from ...rows.disk import pieces
 from ...running.algorithm import Algorithm
+from ...running.contract import Starts
 from ...types import Params
 from ..continuous.factors import FactorPosterior
 from .cells import cell_posterior
@@ -121,6 +122,7 @@ class MomentInversion(Algorithm):
     """
 
     by_row = ()
+    starts = Starts.ONE
 
     def __init__(
         self,
@@ -148,6 +150,11 @@ class MomentInversion(Algorithm):
         if len(anatomy.latents) != 1 or set(anatomy.parameters) != {"weights", "bias"}:
             return "it wants one latent vector, weights and a bias"
         return None
+
+    def default_steps(self, anatomy: Anatomy) -> int:
+        """It does its work at the start."""
+        del anatomy
+        return 1
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
