@@ -43,6 +43,7 @@ class Draws(NamedTuple):
     compile_seconds: float
     reason: str  # why it ended, in words
     stop: Stop = Stop.STEPS
+    starts: np.ndarray = np.empty(0)  # (num_starts,) the last loss of each, where several were made
 
 
 class Budget:

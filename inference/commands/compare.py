@@ -120,7 +120,9 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     found.table["columns"] = np.array(given.table.columns, dtype=str)
     folder.mkdir(exist_ok=True)
     for name, one in kept.items():
-        save_method(one, given.table, found, name, folder / f"{name.replace(' ', '_')}.nc")
+        save_method(
+            given.program, one, given.table, found, name, folder / f"{name.replace(' ', '_')}.nc"
+        )
     save_comparison(found, folder / "result.nc")
     numbers = summary(found)
     write_whole(folder / "manifest.json", as_json(numbers))

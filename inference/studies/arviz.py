@@ -12,6 +12,7 @@ them, so that they can be checked. `log_likelihood` is always the marginal one o
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -98,6 +99,88 @@ def _attribute(value: Any) -> Any:
         if isinstance(value, int | float | str) and not isinstance(value, bool)
         else str(value)
     )
+
+
+POINT = (
+    "A point estimate: the group point_estimate holds it, and optimization the loss by iteration. "
+    "There are no draws of a posterior, so that arviz.summary, arviz.loo, R-hat and intervals do "
+    "not apply; standard errors are those of latentbits.standard_errors, draws those of a sampler."
+)
+"""What a file of a point estimate says of itself."""
+ALIGNED = (
+    "Draws brought together: units matched and factors rotated to the mean draw, which changes no "
+    "likelihood. As they were drawn they are in the group posterior_raw."
+)
+
+
+def point_groups(
+    params: Mapping[str, Any],
+    losses: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    attrs: Mapping[str, Any] | None = None,
+) -> Groups:
+    """A point estimate and the way to it, with a note on what it can be used for.
+
+    >>> found = point_groups({"bias": np.zeros(3)}, [2.0, 1.0])
+    >>> sorted(found), found["point_estimate"].attrs["note"][:16]
+    (['optimization', 'point_estimate'], 'A point estimate')
+    """
+    losses = np.asarray(losses)
+    steps = {"iteration": np.arange(len(losses))}
+    return {
+        "point_estimate": dataset(params, columns=columns, attrs={**(attrs or {}), "note": POINT}),
+        "optimization": xr.Dataset({"loss": ("iteration", losses)}, steps),
+    }
+
+
+def posterior_groups(
+    model: Any,
+    params: Mapping[str, Any],
+    stats: Mapping[str, Any],
+    *,
+    columns: Sequence[str] | None = None,
+    attrs: Mapping[str, Any] | None = None,
+) -> Groups:
+    """Draws (num_chains, num_draws, ...) brought together under the program's symmetries.
+
+    Where the program has some, the draws as they were made are kept beside them.
+
+    >>> from latentbits.models import bernoulli_mixture
+    >>> probs = np.array([[[0.1], [0.9]], [[0.9], [0.1]]])[None]
+    >>> draws = {"mixing": np.full((1, 2, 2), 0.5), "probs": probs}
+    >>> found = posterior_groups(bernoulli_mixture, draws, {})
+    >>> bool((found["posterior"]["probs"][:, 0] == found["posterior"]["probs"][:, 1]).all())
+    True
+    >>> bool((found["posterior_raw"]["probs"] == probs).all())
+    True
+    """
+    raw = {x: np.asarray(v) for x, v in params.items()}
+    near = together(model, raw, stats.get("lp"))
+    changed = any(not np.array_equal(near[x], raw[x]) for x in raw)
+    leading = ("chain", "draw")
+    about = {**(attrs or {}), **({"note": ALIGNED} if changed else {})}
+    groups = {"posterior": dataset(near, leading, columns=columns, attrs=about)}
+    if changed:
+        groups["posterior_raw"] = dataset(raw, leading, columns=columns, attrs=attrs)
+    if stats:
+        groups["sample_stats"] = dataset(stats, leading)
+    return groups
+
+
+def together(model: Any, params: dict[str, np.ndarray], score: Any = None) -> dict[str, np.ndarray]:
+    """Draws brought to one another: first to the best of them, then to the mean of the result.
+
+    :param score: (num_chains, num_draws) log joint of each; without it the last draw is the first
+        that the others are brought to.
+    """
+    from ..evaluation.symmetry import align
+
+    chain, draw = (-1, -1)
+    if score is not None:
+        chain, draw = np.unravel_index(np.argmax(score), np.shape(score))
+    near = align(model, params, {x: v[chain, draw] for x, v in params.items()})
+    return align(model, near, {x: v.mean((0, 1)) for x, v in near.items()})
 
 
 def container(groups: Groups) -> Any:
@@ -211,7 +294,7 @@ def mcse(draws: np.ndarray) -> np.ndarray:
 
 
 def pareto_k(log_ratios: Any) -> float:
-    """Pareto's k̂ of importance ratios: below 0.7 they can be trusted (Vehtari et al. 2024).
+    """Pareto's k̂ of importance ratios: below `good_k` they can be trusted (Vehtari et al. 2024).
 
     >>> rng = np.random.default_rng(0)
     >>> bool(pareto_k(rng.normal(size=2000)) < 0.7 < pareto_k(9 * rng.normal(size=2000)))
@@ -226,6 +309,15 @@ def pareto_k(log_ratios: Any) -> float:
         from arviz_stats.base import array_stats
 
         return float(array_stats.psislw(ratios)[1])
+
+
+def good_k(num_draws: int) -> float:
+    """The largest Pareto k̂ at which so many draws can be trusted, as ArviZ has it.
+
+    >>> round(good_k(500), 3), good_k(4000)
+    (0.629, 0.7)
+    """
+    return min(1.0 - 1.0 / math.log10(max(num_draws, 11)), 0.7)
 
 
 def rank(results: Mapping[str, Groups]) -> list[dict[str, Any]]:
@@ -244,7 +336,9 @@ def rank(results: Mapping[str, Groups]) -> list[dict[str, Any]]:
     rows = []
     for name in table.index:
         found = single[name]
-        bad = int((np.asarray(found.pareto_k) > 0.7).sum())
+        sizes = results[name]["posterior"].sizes
+        limit = good_k(sizes["chain"] * sizes["draw"])
+        bad = int((np.asarray(found.pareto_k) > limit).sum())
         own = table.loc[name]
         elpd = own["elpd_loo"] if "elpd_loo" in own else own["elpd"]
         difference = own["elpd_diff"]

@@ -148,7 +148,8 @@ def _contest(
             close(pool)
     found.about["image_shape"] = given.image_shape
     columns = [f"x{i + 1}" for i in range(given.values.shape[1])]
-    groups = {x: method_groups(one, columns, {"method": x}) for x, one in kept.items()}
+    model = getattr(models, name)
+    groups = {x: method_groups(model, one, columns, {"method": x}) for x, one in kept.items()}
     return found, {x: container(one) for x, one in groups.items()}
 
 

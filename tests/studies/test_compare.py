@@ -11,12 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jax import random
+from scipy.special import logsumexp
 
 import inference.studies.comparison.contenders
 from inference.cli import main
 from inference.evaluation.symmetry import align
 from inference.reading.anatomy import inspect
-from inference.studies.arviz import container, import_arviz, load, save
+from inference.studies.arviz import (
+    container,
+    diagnose,
+    import_arviz,
+    load,
+    posterior_groups,
+    save,
+)
 from inference.studies.comparison.compare import compare
 from inference.studies.comparison.contenders import Contender, contenders
 from inference.studies.comparison.files import load_comparison, method_groups, save_comparison
@@ -49,6 +57,7 @@ def test_methods_that_apply_are_judged_and_the_others_say_why(compared):
     assert sum(found.rows[x]["best"] for x in found.held_out) == 1
     assert "rhat" in found.rows["NUTS"] and "pareto_k" in found.rows["SVI mean_field"]
     assert "rhat" not in found.rows["EM"] and "rhat" not in found.rows["SVI mean_field"]
+    assert found.rows["EM"]["starts"] == 4 and found.rows["EM"]["remaining"] < 0.01
 
 
 def test_held_out_score_of_a_point_is_its_marginal_likelihood(compared):
@@ -81,7 +90,7 @@ def test_a_comparison_survives_its_file(compared, tmp_path):
 
 def test_arviz_reads_what_is_handed_out(compared):
     _, kept = compared
-    groups = method_groups(kept["NUTS"], [f"q{i}" for i in range(12)], {})
+    groups = method_groups(bernoulli_mixture, kept["NUTS"], [f"q{i}" for i in range(12)], {})
     assert groups["log_likelihood"]["observed"].dims == ("chain", "draw", "row")
     assert groups["posterior"]["probs"].dims == ("chain", "draw", "component", "column")
     arviz = import_arviz()
@@ -91,19 +100,62 @@ def test_arviz_reads_what_is_handed_out(compared):
         warnings.simplefilter("ignore", UserWarning)  # a hundred draws: some k̂ are large
         loo = arviz.loo(data, var_name="observed")
     assert loo.n_data_points == 60
-    point = method_groups(kept["EM"], [f"q{i}" for i in range(12)], {})
+    point = method_groups(bernoulli_mixture, kept["EM"], [f"q{i}" for i in range(12)], {})
     assert "posterior" not in point and "probs" in point["point_estimate"]
+    assert "arviz.summary" in point["point_estimate"].attrs["note"]  # says what it cannot do
+
+
+def test_a_file_holds_every_draw_with_its_own_likelihood(compared):
+    """By hand, a mixture of products, of the draws as made and as brought together."""
+    _, kept = compared
+    groups = method_groups(bernoulli_mixture, kept["NUTS"], [f"q{i}" for i in range(12)], {})
+    likelihood = groups["log_likelihood"]["observed"].values
+    assert likelihood.shape == (4, 100, 60) and groups["posterior"].sizes["draw"] == 100
+    assert groups["sample_stats"]["lp"].shape == (4, 100)
+    rows = kept["NUTS"].observed
+    for name in ("posterior", "posterior_raw"):
+        probs = groups[name]["probs"].values[..., None, :, :]
+        probs = np.clip(probs, np.finfo(np.float32).eps, 1 - np.finfo(np.float32).eps)
+        each = np.where(rows[:, None] > 0.5, probs, 1 - probs).prod(-1)
+        wanted = np.log((each * groups[name]["mixing"].values[..., None, :]).sum(-1))
+        np.testing.assert_allclose(likelihood, wanted, rtol=1e-3)
+
+
+def test_draws_of_turned_factors_are_brought_together_before_they_are_saved():
+    """Four chains of one posterior, each turned by another angle: raw they do not agree."""
+    rng = np.random.default_rng(0)
+    wanted = rng.normal(size=(2, 9))
+    draws = wanted + 0.1 * rng.normal(size=(4, 50, 2, 9))
+    angles = np.array([0.0, 1.0, 2.0, 3.0])
+    turn = np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]])
+    turned = np.einsum("qrc,cdrx->cdqx", turn, draws)
+    groups = posterior_groups(latent_trait, {"weights": turned}, {})
+    rhat = {x: diagnose(groups[x])["weights"]["rhat"] for x in ("posterior", "posterior_raw")}
+    assert rhat["posterior"] < 1.1 < 2.0 < rhat["posterior_raw"]
+    np.testing.assert_array_equal(groups["posterior_raw"]["weights"], turned)
+
+
+def test_a_score_is_by_all_draws_and_says_what_it_owes_to_them(compared):
+    """The error of the mean score against its spread over disjoint quarters of the draws."""
+    found, kept = compared
+    row, one = found.rows["NUTS"], kept["NUTS"]
+    assert row["num_scored"] == 400 == one.scores.test[..., 0].size
+    np.testing.assert_allclose(one.held_out, logsumexp(one.scores.test, (0, 1)) - np.log(400))
+    each = [logsumexp(chain, 0).mean() - np.log(100) for chain in one.scores.test]
+    spread = np.std(each, ddof=1) / 2  # of the mean of four chains
+    assert 0.2 * spread < row["score_error"] < 5 * spread  # three degrees of freedom
+    assert found.rows["EM"]["score_error"] == 0.0
 
 
 def test_models_are_ranked_on_the_same_rows_by_what_they_foretell(compared, tmp_path, capsys):
     """A mixture of three against one whose draws are those of a product: the mixture wins."""
     _, kept = compared
     names = [f"q{i}" for i in range(12)]
-    three = method_groups(kept["NUTS"], names, {})
+    three = method_groups(bernoulli_mixture, kept["NUTS"], names, {})
     save(three, tmp_path / "three.nc", {"model": "three", "method": "NUTS"})
     rates = kept["NUTS"].observed.mean(0)
     rows = np.log(np.where(kept["NUTS"].observed > 0.5, rates, 1 - rates)).sum(-1)
-    noise = 0.01 * np.random.default_rng(0).normal(size=kept["NUTS"].train.shape)
+    noise = 0.01 * np.random.default_rng(0).normal(size=kept["NUTS"].scores.train.shape)
     worse = {
         **three,
         "log_likelihood": three["log_likelihood"].copy(data={"observed": rows + noise}),
@@ -239,13 +291,14 @@ def test_distances_are_from_a_sampler_with_its_own_error(compared):
     found, kept = compared
     if found.rows["NUTS"]["ess_bulk"] < 400:  # too short to be trusted: then nobody is
         assert found.about["reference"].startswith("No sampler passed")
-    passes = {"ess_bulk": 900.0, "rhat": 1.0, "rhat_parameters": 1.0, "divergences": 0}
+    passes = {"ess_bulk": 900.0, "rhat": 1.0, "rhat_parameters": 1.0, "divergences": 0,
+              "score_error": 0.001}  # fmt: skip
     rows = {x: found.rows[x] | passes for x in kept}
     chief = of_the_run(rows, {x: kept[x] for x in ("NUTS",)}, Reference("The long chain broke."))
     refer(rows, kept, chief)
     assert chief.words.startswith("The long chain broke. Distances are from NUTS")
     assert rows["NUTS"]["distance"] == 0.0 < rows["EM"]["distance"]
-    each = np.exp(kept["NUTS"].train)  # the error of a mean of hardly correlated draws
+    each = np.exp(kept["NUTS"].scores.train)  # the error of a mean of hardly correlated draws
     spread = each.std((0, 1)) / each.mean((0, 1)) / np.sqrt(each[..., 0].size)
     assert 0.3 * spread.mean() < chief.error < 5 * spread.mean()
 

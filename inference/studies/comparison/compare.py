@@ -19,7 +19,8 @@ from ...evaluation.symmetry import align
 from ...reading.anatomy import ProgramError, inspect
 from ...types import Arguments
 from ..output import words
-from .contenders import QUICK, Contender, Limits, chosen, contenders
+from .checks import Status
+from .contenders import Contender, Limits, chosen, contenders
 from .judge import Field, Judged, judge
 from .reference import Reference, long_chain, of_the_run, refer
 from .side_by_side import Task, as_done, portable, shared
@@ -138,7 +139,7 @@ def compare(
         interrupted = True
     rows = {x.name: rows[x.name] for x in picked if x.name in rows}
     for method, reason in refused.items() if methods is not None else ():
-        rows[method] = {"status": "does not apply", "reason": f"does not apply: {reason}"}
+        rows[method] = _no_row(Status.DOES_NOT_APPLY, reason)
 
     found: Reference | None = None
     if reference is not None and not interrupted:
@@ -235,8 +236,8 @@ def _side_by_side(
 ) -> Iterator[tuple[str, Ended]]:
     """The same in other processes. What takes longest must not begin last."""
     name = secrets.token_hex()
-    order = lambda x: (x[0].kind != "sampler", x[0].name in QUICK)  # noqa: E731
-    longest = sorted(zip(picked, keys, strict=True), key=order)
+    kinds = ("sampler", "variational", "point")
+    longest = sorted(zip(picked, keys, strict=True), key=lambda x: kinds.index(x[0].kind))
     tasks = {
         one.name: Task(
             _elsewhere, (name, setup, one.name, np.asarray(random.key_data(key)), limits)
@@ -245,7 +246,7 @@ def _side_by_side(
     }
     for method, found in as_done(pool, tasks):
         if isinstance(found, Exception):
-            found = {"status": "failed", "reason": "failed: its process ended, of memory say"}, None
+            found = _no_row(Status.FAILED, "its process ended, of memory say"), None
         yield method, found
 
 
@@ -267,20 +268,25 @@ def _run(field: Field, contender: Contender, key: Any, limits: Limits) -> Ended:
         draws, engine = contender.run(field.model, key, field.train_arguments, limits)
         found = judge(field, contender, draws, engine)
     except ProgramError as error:
-        return {"status": "does not apply", "reason": f"does not apply: {error}"}, None
+        return _no_row(Status.DOES_NOT_APPLY, str(error)), None
     except Exception as error:
         words = " ".join(f"{type(error).__name__}: {error}".split())
         seconds = time.perf_counter() - began
-        return {"status": "failed", "reason": f"failed after {seconds:.0f} s: {words[:300]}"}, None
+        return _no_row(Status.FAILED, words[:300], f" after {seconds:.0f} s"), None
     largest = max(float(np.abs(x).max()) for x in draws.params.values())
     if largest > LARGEST:
-        return {"status": "diverged", "reason": f"diverged: parameters as large as {largest:.0e}, "
-                "at which float32 loses the likelihood"}, None  # fmt: skip
+        words = f"parameters as large as {largest:.0e}, at which float32 loses the likelihood"
+        return _no_row(Status.DIVERGED, words), None
     if not np.isfinite(found.held_out).all():
         bad = int((~np.isfinite(found.held_out)).sum())
-        found.row["status"] = "diverged"
+        found.row["status"] = Status.DIVERGED.value
         found.row["reason"] = f"{bad} held-out rows have no finite likelihood"
     return found.row, found
+
+
+def _no_row(status: Status, why: str, when: str = "") -> dict[str, Any]:
+    """The row of a method without results."""
+    return {"status": status.value, "reason": f"{status.value}{when}: {why}"}
 
 
 def _means(

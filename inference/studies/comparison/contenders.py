@@ -23,12 +23,11 @@ from ...baselines.samplers import (
 )
 from ...baselines.starts import good_start
 from ...baselines.variational import svi
-from ...methods.gibbs.gibbs_em import GibbsEM
-from ...methods.gibbs.gibbs_search import GibbsSearch
 from ...numerics import clock
 from ...numerics.compiling import once
 from ...reading.anatomy import Anatomy, ProgramError
 from ...running.algorithm import Algorithm
+from ...running.contract import Starts
 from ...running.restarts import Restarts
 from ...types import Arguments
 from ..catalogue import methods
@@ -54,23 +53,12 @@ class Contender(NamedTuple):
     bespoke: bool
     kind: Kind
     run: Callable[..., tuple[Draws, Algorithm | None]]
+    posterior_mode: bool = False  # a point that maximises the posterior, not the likelihood
 
 
-NUM_STEPS = 300
 NUM_STARTS = 4
 TOLERANCE = 1e-6
 """A point method stops when its loss changes by less than this share of itself."""
-POPULATION = 8
-"""Members of a `GibbsSearch`."""
-
-SINGLE = {"MomentInversion", "ProjectionPursuit", "SplittingEM", "GibbsEM", "GibbsSearch",
-          "BoundEM", "QuadratureEM", "MonteCarloEM"}  # fmt: skip
-"""Methods that start where the data say, or choose among starts by themselves."""
-STAGED = {"SplittingEM", "GibbsEM", "GibbsSearch"}
-"""Methods that go by stages: within one the loss may stand still, and that is not the end."""
-
-QUICK = {"MomentInversion", "MonteCarloEM", "GibbsEM", "GibbsSearch", "ExactGradient", "MAP"}
-"""Methods that are compiled and done in a few seconds on a small table."""
 
 
 def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
@@ -79,12 +67,11 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
     refused: dict[str, str] = {}
     for name, method in methods().items():
         reason = method.admits(anatomy) if hasattr(method, "admits") else None
-        if name == "StepwiseEM":
-            reason = "it is EM for tables of which one pass takes long"
+        reason = reason or getattr(method, "why_not_compared", None)
         if reason is not None:
             refused[name] = reason
         elif issubclass(method, Algorithm):
-            found[name] = Contender(name, True, "point", _bespoke(name, method, anatomy))
+            found[name] = Contender(name, True, "point", _bespoke(method, anatomy))
         elif anatomy.binary:
             found[name] = Contender(name, True, "sampler", _with_nuts)
         else:
@@ -94,36 +81,24 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
         found[f"SVI {guide}"] = Contender(
             f"SVI {guide}", False, "variational", _generic(svi, guide=guide)
         )
-    found["MAP"] = Contender("MAP", False, "point", _generic(svi, guide="map"))
+    found["MAP"] = Contender("MAP", False, "point", _generic(svi, guide="map"), posterior_mode=True)
     found["DiscreteGibbs"] = Contender("DiscreteGibbs", False, "sampler", _generic(discrete_gibbs))
     return found, refused
 
 
-def _bespoke(name: str, method: Any, anatomy: Anatomy) -> Callable:
+def _bespoke(method: type[Algorithm], anatomy: Anatomy) -> Callable:
     def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
         args, kwargs = arguments
-        settings: dict[str, Any] = {}
-        subject: Any = model
-        if name == "TruncatedEM":
-            most = anatomy.num_bits
-            settings = {"max_active": min(3, most), "num_candidates": min(5, most)}
-        if name == "GibbsSearch":
-            subject, settings = GibbsEM(model), {"population": POPULATION}
         began = time.perf_counter()
-        engine: Algorithm = method(subject, **settings)
-        runner = engine if name in SINGLE else Restarts(engine, NUM_STARTS)
-        steps = NUM_STEPS
-        if isinstance(engine, GibbsSearch):
-            steps = engine.rounds * len(anatomy.latents)
-        elif hasattr(engine, "num_steps"):
-            steps = engine.num_steps(*(kwargs[x] for x in ("num_components",) if x in kwargs))
-        elif name == "MomentInversion":
-            steps = 1
-        state, start_seconds = _begin(runner, key, args, kwargs, name == "MomentInversion")
+        engine = method.of(model, anatomy)
+        runner = engine if engine.starts is Starts.ONE else Restarts(engine, NUM_STARTS)
+        steps = engine.default_steps(anatomy)
+        state, start_seconds = _begin(runner, key, args, kwargs, steps == 1)
         ready_seconds = time.perf_counter() - began - start_seconds  # to read the program, compile
+        budget = None if limits.seconds is None else max(0.0, limits.seconds - start_seconds)
         result = runner.run(
-            key, steps, *args, progress_bar=False, record=dict, budget=limits.seconds,
-            tolerance=None if name in STAGED else TOLERANCE, init_state=state, **kwargs,
+            key, steps, *args, progress_bar=False, record=dict, budget=budget,
+            tolerance=None if engine.staged else TOLERANCE, init_state=state, **kwargs,
         )  # fmt: skip
         if result.interrupted:  # whoever compares ends here too, with what is finished
             raise KeyboardInterrupt
@@ -131,9 +106,10 @@ def _bespoke(name: str, method: Any, anatomy: Anatomy) -> Callable:
         way = {site: np.asarray(value)[:, None] for site, value in result.history.items()}
         count = len(result.losses)
         times = start_seconds + result.seconds * np.arange(1, count + 1) / count
+        starts = np.asarray(result.state.losses) if runner is not engine else np.empty(0)
         found = Draws(
             point, {}, np.asarray(result.losses), way, times, start_seconds + result.seconds,
-            ready_seconds + result.compile_seconds, result.reason, result.stop,
+            ready_seconds + result.compile_seconds, result.reason, result.stop, starts,
         )  # fmt: skip
         return found, engine
 

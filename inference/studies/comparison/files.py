@@ -7,7 +7,7 @@ The files of the methods hold ArviZ's groups, so that `arviz.from_netcdf` opens 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ import numpy as np
 import xarray as xr
 from latentbits.models.data import InputError, Table
 
-from ..arviz import Groups, dataset, load, opened, save
+from ..arviz import Groups, dataset, load, opened, point_groups, posterior_groups, save
 from .compare import Comparison
-from .judge import Judged, thin
+from .judge import Judged
+from .scoring import every
 
 KIND = "latentbits comparison"
 
@@ -97,7 +98,9 @@ def _read(groups: Groups, attrs: dict[str, Any]) -> Comparison:
     )  # fmt: skip
 
 
-def save_method(found: Judged, table: Table, about: Comparison, name: str, path: Path) -> None:
+def save_method(
+    model: Callable, found: Judged, table: Table, about: Comparison, name: str, path: Path
+) -> None:
     """One method's results as a file that ArviZ opens."""
     made_by = {
         "method": name,
@@ -106,28 +109,22 @@ def save_method(found: Judged, table: Table, about: Comparison, name: str, path:
         "compile_seconds": found.draws.compile_seconds,
         **about.about.get("versions", {}),
     }
-    groups = method_groups(found, table.columns, made_by)
+    groups = method_groups(model, found, table.columns, made_by)
     save(groups, path, made_by)
 
 
-def method_groups(found: Judged, columns: Sequence[str], attrs: dict[str, Any]) -> Groups:
-    """One method's results as ArviZ's groups."""
+def method_groups(
+    model: Callable, found: Judged, columns: Sequence[str], attrs: dict[str, Any]
+) -> Groups:
+    """One method's results as ArviZ's groups: every scored draw with its own likelihoods."""
     draws = found.draws
     groups: Groups = {"observed_data": dataset({"observed": found.observed}, columns=columns)}
     if found.row["kind"] == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in draws.params.items()}
-        groups["point_estimate"] = dataset(point, columns=columns, attrs=attrs)
-        steps = np.arange(len(draws.losses))
-        groups["optimization"] = xr.Dataset(
-            {"loss": ("iteration", draws.losses)}, {"iteration": steps}
-        )
-        return groups
-    count = found.train.shape[0] * found.train.shape[1]  # those whose likelihood is known
-    kept = thin(draws.params, count)
-    groups["posterior"] = dataset(kept, ("chain", "draw"), columns=columns, attrs=attrs)
-    stats = thin({x: np.asarray(v) for x, v in draws.stats.items()}, count)
-    groups["sample_stats"] = dataset(stats, ("chain", "draw"))
+        return groups | point_groups(point, draws.losses, columns=columns, attrs=attrs)
+    params, stats = every(draws.params, found.scores.step), every(draws.stats, found.scores.step)
+    groups |= posterior_groups(model, params, stats, columns=columns, attrs=attrs)
     groups["log_likelihood"] = dataset(
-        {"observed": found.train}, ("chain", "draw"), dims={"observed": ("row",)}
+        {"observed": found.scores.train}, ("chain", "draw"), dims={"observed": ("row",)}
     )
     return groups

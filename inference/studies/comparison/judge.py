@@ -20,10 +20,12 @@ from ...evaluation.prediction import Asked, answer, reliability
 from ...evaluation.symmetry import align
 from ...numerics.compiling import once
 from ...running.algorithm import Algorithm
+from .checks import CLOSE, Status
 from .contenders import Contender
+from .scoring import Scores, path_of_draws, score, thin
 
-MOST_DRAWS = 100
-"""Draws that are scored, evenly spaced; more change a mean by less than its own error."""
+MOST_ALIGNED = 400
+"""Draws whose parameters are brought together for R̂ and recovery."""
 MOST_ON_THE_WAY = 16
 """Draws that are scored at each time before the end."""
 MOST_TIMES = 12
@@ -54,34 +56,21 @@ class Judged(NamedTuple):
     row: dict[str, Any]  # numbers for the table
     draws: Draws
     observed: np.ndarray  # (num_train, num_features) the rows it learned from
+    scores: Scores
     held_out: np.ndarray  # (num_test,) log predictive density of each held-out row
-    held_out_mcse: np.ndarray | None  # (num_test,) of a sampler: what that owes to its draws
-    train: np.ndarray  # (num_chains, num_draws, num_train) marginal log likelihood
     path: np.ndarray  # (num_times,) mean of held-out log densities as of `clock`
     clock: np.ndarray
     reliability: dict[str, Any] | None
     scored_by: tuple[str, bool] = ("", False)  # the likelihood of a row: how, and whether exactly
 
 
-def judge(
-    field: Field,
-    contender: Contender,
-    draws: Draws,
-    engine: Algorithm | None,
-    most_draws: int = MOST_DRAWS,
-) -> Judged:
+def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | None) -> Judged:
     """All numbers of a contender that is done, but those that need the others."""
-    kept = thin(draws.params, most_draws)
-    flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in kept.items()}
-    found = field.rows.of_draws(flat)
-    values = np.asarray(found.value, np.float64)
-    train, test = values[:, : field.num_train], values[:, field.num_train :]
-    errors = np.asarray(found.error)[:, field.num_train :]
-    held_out = _log_mean(test)
-    shape = next(iter(kept.values())).shape[:2]
-    path, clock = _path(field, contender, draws, test, shape)
+    scores = score(field.rows, field.num_train, draws)
+    held_out = scores.held_out
+    chains, scored = scores.train.shape[:2]
     row: dict[str, Any] = {
-        "status": "done" if draws.reason.startswith(("all", "the loss")) else draws.reason,
+        "status": Status.of(draws.stop).value,
         "bespoke": contender.bespoke,
         "kind": contender.kind,
         "reason": draws.reason,
@@ -89,67 +78,87 @@ def judge(
         "seconds": draws.seconds,
         "held_out": float(held_out.mean()),
         "held_out_error": float(held_out.std(ddof=1) / np.sqrt(len(held_out))),
-        "estimator_error": float(np.sqrt((errors**2).mean(0).sum())) / len(held_out),
-        "train": float(_log_mean(train).mean()),
+        "score_error": scores.mean_error(),
+        "estimator_error": scores.error,
+        "num_scored": chains * scored,
+        "train": float(_log_mean_rows(scores.train).mean()),
     }
-    mcse = None
     if contender.kind == "sampler":
-        row |= _chains(field, draws, train.reshape((*shape, -1)), 4 * most_draws)
-        mcse = _mcse(test.reshape((*shape, -1)))
+        row |= _chains(field, draws)
+        path, clock = path_of_draws(scores, draws.clock, MOST_TIMES)
+    else:
+        path, clock = _path(field, draws, held_out)
     if contender.kind == "variational":
         from ..arviz import pareto_k
 
         row["pareto_k"] = pareto_k(draws.stats["log_p"] - draws.stats["log_q"])
-    if contender.kind == "point" and engine is not None:
-        row |= _quality(field, engine, {x: v[0, 0] for x, v in draws.params.items()})
+    if contender.kind == "point":
+        row |= {**progress(draws, field.num_train), "posterior_mode": contender.posterior_mode}
+        if engine is not None:
+            row |= _quality(field, engine, {x: v[0, 0] for x, v in draws.params.items()})
     if field.truth is not None:
-        row["recovery"] = recovery(field.model, kept, field.truth)
+        row["recovery"] = recovery(field.model, thin(draws.params, MOST_ALIGNED), field.truth)
     cells = None
     if field.cells is not None:
-        some = {x: v[:: max(1, -(-len(v) // MOST_ASKED))] for x, v in flat.items()}
-        cells = reliability(answer(field.cells, some), field.bits)
+        some = thin(draws.params, MOST_ASKED)
+        flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in some.items()}
+        cells = reliability(answer(field.cells, flat), field.bits)
         row["calibration_error"] = cells["error"]
         row["calibration_expected"] = cells["expected"]
     observed = np.asarray(field.train_arguments[0][0])
     return Judged(
-        row, draws, observed, held_out, mcse, train.reshape((*shape, -1)), path, clock, cells,
+        row, draws, observed, scores, held_out, path, clock, cells,
         (field.rows.how, field.rows.exact),
     )  # fmt: skip
 
 
-def thin(params: dict[str, np.ndarray], most: int) -> dict[str, np.ndarray]:
-    """At most so many draws over all chains, evenly spaced: (num_chains, fewer, ...)."""
-    chains, count = next(iter(params.values())).shape[:2]
-    step = max(1, -(-count * chains // most))
-    return {x: np.asarray(v)[:, step - 1 :: step] for x, v in params.items()}
+def _log_mean_rows(values: np.ndarray) -> np.ndarray:
+    """log of the mean over chains and draws, (rows,), without a second copy of all of them."""
+    top = values.max((0, 1))
+    total = sum(np.exp(chain - top, dtype=np.float64).sum(0) for chain in values)
+    return top + np.log(total / (values.shape[0] * values.shape[1]))
 
 
-def _log_mean(values: np.ndarray) -> np.ndarray:
-    return logsumexp(values, axis=0) - np.log(len(values))
+def progress(draws: Draws, num_rows: int) -> dict[str, Any]:
+    """How a point method ended: what was left to gain, and what its starts agree on."""
+    left = remaining(draws.losses / num_rows)
+    row: dict[str, Any] = {"starts": max(1, len(draws.starts))}
+    if left is not None:
+        row["remaining"] = left
+    if len(draws.starts) > 1:
+        behind = np.sort(draws.starts - draws.starts.min()) / num_rows
+        row["starts_near"] = int((behind <= CLOSE).sum())
+        row["starts_behind"] = float(behind[1])
+    return row
 
 
-def _mcse(values: np.ndarray) -> np.ndarray:
-    """Standard error of the log of the mean likelihood of each row: (chains, draws, rows) -> rows.
+def remaining(losses: np.ndarray) -> float | None:
+    """What a loss would still lose if it went on as in its last two tenths; None of a few steps.
 
-    That of a log is the relative one of the mean itself.
+    The gains of the two are taken for terms of a geometric series (Aitken).
+
+    >>> round(remaining(1.0 + 0.9 ** np.arange(40)), 4), round(0.9**39, 4)
+    (0.0164, 0.0164)
+    >>> remaining(np.full(9, 2.0))
+    0.0
     """
-    from ..arviz import mcse
+    width = max(1, len(losses) // 10)
+    if len(losses) <= 2 * width:
+        return None
+    first, second, third = (float(losses[i]) for i in (-1 - 2 * width, -1 - width, -1))
+    before, last = first - second, second - third
+    if last <= 0:
+        return abs(last)  # it no longer falls: what it still does is noise
+    ratio = min(last / before, MOST_RATIO) if before > 0 else MOST_RATIO
+    return last * ratio / (1.0 - ratio)
 
-    scaled = np.exp(values - values.max((0, 1)))
-    return mcse(scaled) / scaled.mean((0, 1))
+
+MOST_RATIO = 0.95
+"""Of two gains in turn: one that does not fall at all would go on for ever."""
 
 
-def _path(
-    field: Field, contender: Contender, draws: Draws, scores: np.ndarray, shape: tuple[int, ...]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The held-out score as it was at each time."""
-    if contender.kind == "sampler":
-        # All draws so far, of all chains, count.
-        each = scores.reshape((*shape, -1))
-        total = np.logaddexp.accumulate(logsumexp(each, axis=0), axis=0)
-        sofar = np.log(np.arange(1, shape[1] + 1) * shape[0])[:, None]
-        step = max(1, len(draws.clock) // shape[1])
-        return (total - sofar).mean(-1), draws.clock[step - 1 :: step][: shape[1]]
+def _path(field: Field, draws: Draws, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The held-out score as it was at each time, of what is no sampler."""
     times = np.unique(np.geomspace(1, len(draws.clock), MOST_TIMES).astype(int)) - 1
     # The end is scored already, by as many draws as the row has: a few would tell another story.
     few = {x: v[times[:-1]][:, :MOST_ON_THE_WAY] for x, v in draws.snapshots.items()}
@@ -160,18 +169,16 @@ def _path(
         each = np.asarray(field.rows.of_draws(flat).value, np.float64)[:, field.num_train :]
         each = each.reshape(len(times) - 1, count, -1)
         path = (logsumexp(each, axis=1) - np.log(count)).mean(-1)
-    return np.append(path, _log_mean(scores).mean()), draws.clock[times]
+    return np.append(path, held_out.mean()), draws.clock[times]
 
 
-def _chains(field: Field, draws: Draws, train: np.ndarray, most: int) -> dict[str, Any]:
-    """R̂, effective draws and divergences of a sampler; parameters of `most` draws are aligned."""
+def _chains(field: Field, draws: Draws) -> dict[str, Any]:
+    """R̂, effective draws and divergences of a sampler."""
     from ..arviz import dataset, diagnose
 
-    # The log joint of every draw where the kernel keeps it, else the likelihood of those scored.
-    scalar = draws.stats.get("lp", train.sum(-1))
-    invariant = diagnose(dataset({"scalar": scalar}, ("chain", "draw")))["scalar"]
+    invariant = diagnose(dataset({"scalar": draws.stats["lp"]}, ("chain", "draw")))["scalar"]
     last = {x: v[-1, -1] for x, v in draws.params.items()}
-    aligned = align(field.model, thin(draws.params, most), last)
+    aligned = align(field.model, thin(draws.params, MOST_ALIGNED), last)
     each = diagnose(dataset(aligned, ("chain", "draw")))
     count = int(draws.stats["diverging"].sum()) if "diverging" in draws.stats else None
     return {

@@ -17,15 +17,13 @@ from jax import Array
 
 from ...baselines.samplers import nuts
 from ...reading.anatomy import inspect
+from .checks import RHAT, doubts
 from .contenders import contenders
 from .judge import Field, Judged, judge
-from .verdict import RHAT, doubts
 
 NUM_WARMUP = 1000
 NUM_DRAWS = 30000
 """Of each of four chains at most: it is the seconds that end it."""
-SCORED = 400
-"""Draws by which rows are scored: four times as many as those of the others."""
 RHAT_PARAMETERS, ESS = 1.02, 1000.0
 
 
@@ -46,7 +44,7 @@ def long_chain(field: Field, rng_key: Array, seconds: float) -> Reference:
             field.model, rng_key, *args, num_warmup=NUM_WARMUP, num_samples=NUM_DRAWS,
             budget=seconds, **kwargs,
         )  # fmt: skip
-        found = judge(field, entry, draws, None, SCORED)
+        found = judge(field, entry, draws, None)
     except Exception as error:
         return Reference(f"The long chain failed: {' '.join(str(error).split())[:200]}.")
     problems = strict_doubts(found.row)
@@ -87,7 +85,7 @@ def of_the_run(
 ) -> Reference:
     """The sampler of the run that passes its checks with most effective draws, if there is one."""
     before = "" if tried is None else f"{tried.words} "
-    fit = [x for x in judged if rows[x]["kind"] == "sampler" and doubts(rows[x]) == []]
+    fit = [x for x in judged if rows[x]["kind"] == "sampler" and not doubts(rows[x])]
     if not fit:
         none = "No sampler passed its own checks, so there is no reference to measure distance from"
         return Reference(f"{before}{none}.")
@@ -97,8 +95,8 @@ def of_the_run(
 
 
 def _reference(words: str, found: Judged) -> Reference:
-    error = 0.0 if found.held_out_mcse is None else float(found.held_out_mcse.mean())
-    words += f"; its own Monte-Carlo error is {error:.4f} nats a row."
+    error = float(found.scores.row_errors().mean())
+    words += f"; its own Monte-Carlo error is {error:.4f} nats per row."
     return Reference(words, found.held_out, error)
 
 

@@ -1,13 +1,11 @@
 """A comparison in words, by stated rules.
 
-best        the highest mean held-out log likelihood among those that finished
-as good     its paired difference from the best, row by row, is within two standard errors
-reached     the time from which on the held-out score was within 0.01 nats a row of the best
-trusted     a sampler: R̂ of the log joint ≤ 1.01, of the parameters after relabelling ≤ 1.05,
-            at least 400 effective draws, no divergence
-            a variational guide: Pareto k̂ ≤ 0.7
-            a bound: mean gap ≤ 0.1 nats a row; truncation: mean missed mass ≤ 0.01
-            a point estimate without any of these: not judged
+best        the highest mean held-out log likelihood among those whose checks pass; if none does,
+            among those with one start; else of all
+as good     not failing its checks, and its paired difference from the best, row by row, is within
+            two standard errors, the Monte-Carlo errors of both scores included
+reached     the time from which on the held-out score was within 0.01 nats per row of the best
+trusted     its checks pass (below)
 """
 
 from __future__ import annotations
@@ -16,31 +14,12 @@ from typing import Any
 
 import numpy as np
 
-CLOSE = 0.01
-RHAT, ESS, PARETO, GAP, MISSED = 1.01, 400.0, 0.7, 0.1, 0.01
-RULES = __doc__.split("\n\n", 1)[1]
+from . import checks
+from .checks import CLOSE, Standing, doubts, standing
 
-
-def doubts(row: dict[str, Any]) -> list[str] | None:
-    """Why a result is not to be trusted; empty: it is; None: nothing can be said."""
-    found, judged = [], False
-    for key, limit, words in (
-        ("rhat", RHAT, "R̂ of the log joint {:.3f}"),
-        ("rhat_parameters", 1.05, "R̂ of the parameters {:.2f} after relabelling"),
-        ("divergences", 0, "{:.0f} divergences"),
-        ("pareto_k", PARETO, "Pareto k̂ {:.2f}"),
-        ("bound_gap", GAP, "a bound {:.2f} nats a row below the evidence"),
-        ("missed_mass", MISSED, "{:.1%} of the posterior mass missed"),
-    ):
-        value = row.get(key)
-        if value is None:
-            continue
-        judged = judged or key != "divergences"
-        if not value <= limit:  # also when NaN
-            found.append(words.format(value))
-    if row.get("ess_bulk") is not None and not row["ess_bulk"] >= ESS:
-        found.append(f"{row['ess_bulk']:.0f} effective draws")
-    return found if judged else None
+RULES = __doc__.split("\n\n", 1)[1] + "\n" + checks.RULES
+MOST_NAMED = 4
+"""Methods that one clause of the headline names."""
 
 
 def paired(best: np.ndarray, other: np.ndarray) -> tuple[float, float]:
@@ -50,120 +29,157 @@ def paired(best: np.ndarray, other: np.ndarray) -> tuple[float, float]:
 
 
 def settle(rows: dict[str, dict[str, Any]], held_out: dict[str, np.ndarray], paths: dict) -> None:
-    """Put into the rows what needs all of them: difference from the best, time to come close."""
+    """Put into the rows what needs all of them: standing, difference from the best, time to it."""
     done = [name for name in rows if name in held_out and np.isfinite(rows[name]["held_out"])]
     if not done:
         return
-    best = max(done, key=lambda name: rows[name]["held_out"])
+    _behind_on_training(rows, done)
+    stands = {name: standing(rows[name]) for name in done}
+    best = _best(rows, stands)
+    top = rows[best]["held_out"]
     for name in done:
-        difference, error = paired(held_out[best], held_out[name])
+        row = rows[name]
+        difference, spread = paired(held_out[best], held_out[name])
+        noise = [rows[x].get("score_error", 0.0) for x in {best, name}] if name != best else []
+        error = float(np.hypot(spread, np.hypot.reduce(noise) if noise else 0.0))
         path, clock = paths[name]
-        path = np.append(path[:-1], rows[name]["held_out"])  # the end, by all draws
-        far = np.flatnonzero(~(path >= rows[best]["held_out"] - CLOSE))
+        path = np.append(path[:-1], row["held_out"])  # the end, by all draws
+        far = np.flatnonzero(~(path >= top - CLOSE))
         since = far[-1] + 1 if len(far) else 0  # to come close and leave again is not to arrive
-        rows[name] |= {
+        row |= {
+            "standing": stands[name].name,
             "best": name == best,
             "behind": difference,
             "behind_error": error,
-            "as_good": bool(difference <= max(2 * error, 1e-9)),
+            "as_good": stands[name] is not Standing.FAILS
+            and bool(difference <= max(2 * error, 1e-9)),
             "seconds_to_best": float(clock[since]) if since < len(path) else None,
         }
+
+
+def _behind_on_training(rows: dict[str, dict[str, Any]], done: list[str]) -> None:
+    """How far each point estimate is below the highest likelihood that one found on its rows.
+
+    A posterior mode is no maximum of that, and lies below by right.
+    """
+    points = [x for x in done if rows[x]["kind"] == "point" and "train" in rows[x]]
+    if not points:
+        return
+    top = max(rows[x]["train"] for x in points)
+    for name in points:
+        if not rows[name].get("posterior_mode"):
+            rows[name]["train_behind"] = top - rows[name]["train"]
+
+
+def _best(rows: dict[str, dict[str, Any]], stands: dict[str, Standing]) -> str:
+    for wanted in (Standing.PASSES, Standing.ONE_START, None):
+        some = [x for x in stands if wanted is None or stands[x] is wanted]
+        if some:
+            return max(some, key=lambda x: rows[x]["held_out"])
+    raise AssertionError("no method is done")
 
 
 def verdict(rows: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
     """One sentence a method, the best first: (method, words)."""
     done = sorted((x for x in rows if "behind" in rows[x]), key=lambda x: rows[x]["behind"])
-    found = [(name, _sentence(name, rows)) for name in done]
+    done.sort(key=lambda x: not rows[x]["best"])
+    found = [(name, _sentence(name, rows[name])) for name in done]
     return found + [
         (name, f"{name}: {rows[name]['reason']}.") for name in rows if "behind" not in rows[name]
     ]
 
 
-def _sentence(name: str, rows: dict[str, dict[str, Any]]) -> str:
-    row = rows[name]
-    words = [f"{row['held_out']:.3f} ± {row['held_out_error']:.3f} nats a held-out row"]
+def _sentence(name: str, row: dict[str, Any]) -> str:
+    stands = Standing[row["standing"]]
+    apart = f"{abs(row['behind']):.3f} ± {row['behind_error']:.3f}"
     if row["best"]:
-        words = [f"best with {words[0]}"]
+        first = f"{row['held_out']:.3f} ± {row['held_out_error']:.3f} nats per held-out row"
+        first = first if stands is Standing.FAILS else f"best with {first}"
     elif row["as_good"]:
-        words = [f"as good as the best ({row['behind']:.3f} ± {row['behind_error']:.3f} behind)"]
+        first = f"as good as the best ({apart} {'behind' if row['behind'] >= 0 else 'ahead'})"
+    elif row["behind"] >= 0:
+        first = f"{apart} nats per row behind the best"
     else:
-        words = [f"worse than the best by {row['behind']:.3f} ± {row['behind_error']:.3f}"]
+        first = f"{apart} nats per row above the best of those to be trusted"
+    words = [first]
     reached = row["seconds_to_best"]
-    if reached is not None:
+    if stands is Standing.FAILS:
+        words = [f"{stands.value} ({', '.join(doubts(row))})", *words]
+    elif reached is not None:
         words.append(f"within {CLOSE} nats of it after {_seconds(reached)}")
     else:
         words.append(f"not within {CLOSE} nats of it after {_seconds(row['seconds'])}")
-    problems = doubts(row)
-    if problems is None:
-        words.append("a point estimate: no error bars to judge")
-    elif problems:
-        words.append("not to be trusted: " + ", ".join(problems))
-    else:
-        words.append("its own checks pass")
+    if stands is not Standing.FAILS:
+        words.append(stands.value)
     return f"{name}: " + "; ".join(words) + "."
 
 
 def headline(rows: dict[str, dict[str, Any]]) -> str:
-    """Does the paper's own inference beat the generic one here? One sentence."""
-    good = {x: r for x, r in rows.items() if r.get("as_good")}
-    sides: dict[bool, list[str]] = {True: [], False: []}
-    for name, row in good.items():
-        if row["seconds_to_best"] is not None:
-            sides[row["bespoke"]].append(name)
-    # Whoever fails its own checks wins nothing, unless its side has nobody else.
-    sound = {side: [x for x in names if not doubts(good[x])] for side, names in sides.items()}
-    fastest = {
-        side: min(sound[side] or names, key=lambda x: good[x]["seconds_to_best"])
-        for side, names in sides.items()
-        if names
-    }
-    if True in fastest and False in fastest:
-        ours, theirs = fastest[True], fastest[False]
-        ratio = good[theirs]["seconds_to_best"] / max(good[ours]["seconds_to_best"], 1e-9)
-        aside = "".join(_not_trusted(good, sides[side], fastest[side]) for side in (True, False))
-        if ratio >= 1:
-            return (
-                f"Bespoke inference wins here: {ours} comes within {CLOSE} nats a row of "
-                f"the best {_times(ratio)} times as fast as {theirs}, the first generic method to "
-                f"do so.{aside}"
-            )
-        return (
-            f"Generic inference wins here: {theirs} comes within {CLOSE} nats a row of the best "
-            f"{_times(1 / ratio)} times as fast as {ours}, the first bespoke method to do so."
-            f"{aside}"
+    """Does the paper's own inference beat the generic one here? Of those whose checks pass."""
+    done = {x: r for x, r in rows.items() if "behind" in r}
+    if not done:
+        return "No method finished."
+    passing = {x: r for x, r in done.items() if Standing[r["standing"]] is Standing.PASSES}
+    if not passing:
+        return f"No method passes its checks here, so none is recommended.{_not_passing(done)}"
+    first = {side: _fastest(passing, side) for side in (True, False)}
+    ours, theirs = first[True], first[False]
+    if ours is not None and theirs is not None:
+        seconds = {x: passing[x]["seconds_to_best"] for x in (ours, theirs)}
+        quick, slow = sorted((ours, theirs), key=lambda x: seconds[x])
+        kind, other = ("Bespoke", "generic") if quick == ours else ("Generic", "bespoke")
+        ratio = seconds[slow] / max(seconds[quick], 1e-9)
+        words = (
+            f"{kind} inference wins here: {quick} comes within {CLOSE} nats per row of the best in "
+            f"{_seconds(seconds[quick])}, {slow}, the first {other} method to do so, in "
+            f"{_seconds(seconds[slow])} ({_times(ratio)} times as long)."
         )
-    for side, words in ((True, "bespoke"), (False, "generic")):
-        if side in fastest:
-            name = fastest[side]
-            doubt = ", but it is not to be trusted" if doubts(good[name]) else ""
-            if not any(rows[x]["bespoke"] for x in rows if "behind" in rows[x]):
-                return f"No bespoke method ran: {name} is the first near the best{doubt}."
-            return (
-                f"Only {words} inference comes within {CLOSE} nats a row of the best, and stays: "
-                f"{name}{doubt}.{_no_worse(rows, not side)}"
-            )
-    return "No method finished."
+    elif ours is not None or theirs is not None:
+        name = ours or theirs
+        assert name is not None
+        kind = "bespoke" if ours is not None else "generic"
+        words = (
+            f"Only {kind} inference comes within {CLOSE} nats per row of the best: {name} in "
+            f"{_seconds(passing[name]['seconds_to_best'])}.{_other_side(passing, ours is None)}"
+        )
+    else:
+        raise AssertionError("the best is within any distance of itself")
+    return words + _not_passing(done)
 
 
-def _not_trusted(good: dict[str, dict[str, Any]], names: list[str], chosen: str) -> str:
-    """What is to be said of one side's doubtful methods, beside the one that stands for it."""
-    if doubts(good[chosen]):
-        return f" {chosen} is not to be trusted, though."
-    first = min(names, key=lambda x: good[x]["seconds_to_best"])
-    return "" if first == chosen else f" {first} was sooner, but is not to be trusted."
+def _fastest(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
+    """Who of a side came within a hundredth of the best first; what is worse did not."""
+    near = [
+        x
+        for x, r in passing.items()
+        if r["bespoke"] == side and r["as_good"] and r["seconds_to_best"] is not None
+    ]
+    return min(near, key=lambda x: passing[x]["seconds_to_best"], default=None)
 
 
-def _no_worse(rows: dict[str, dict[str, Any]], side: bool) -> str:
-    """Who of a side is not within a hundredth of the best, and not told from it either."""
-    found = [x for x, r in rows.items() if r.get("as_good") and r["bespoke"] == side]
-    if not found:
-        return ""
-    found.sort(key=lambda x: rows[x]["behind"])
+def _other_side(passing: dict[str, dict[str, Any]], side: bool) -> str:
+    """The nearest of the side that did not come close, among those whose checks pass."""
     kind = "bespoke" if side else "generic"
-    listed = found if len(found) <= 3 else [*found[:2], f"other {kind} methods"]
-    words = listed[0] if len(listed) == 1 else ", ".join(listed[:-1]) + " and " + listed[-1]
-    verb = "is" if len(found) == 1 else "are"
-    return f" Within two standard errors, though, {words} {verb} as good."
+    names = [x for x, r in passing.items() if r["bespoke"] == side]
+    if not names:
+        return f" No {kind} method passes its checks."
+    name = min(names, key=lambda x: passing[x]["behind"])
+    row = passing[name]
+    behind = f"{row['behind']:.3f} ± {row['behind_error']:.3f}"
+    return f" Of the {kind} methods {name} is nearest, {behind} nats per row behind."
+
+
+def _not_passing(done: dict[str, dict[str, Any]]) -> str:
+    """Who fails, and who cannot be judged by one start, by name."""
+    words = ""
+    aside = {Standing.FAILS: "Failing their checks", Standing.ONE_START: "One start only"}
+    for stands, said in aside.items():
+        names = [x for x, r in done.items() if Standing[r["standing"]] is stands]
+        if names:
+            rest = len(names) - MOST_NAMED
+            named = ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+            words += f" {said}: {named}."
+    return words
 
 
 def _seconds(value: float) -> str:

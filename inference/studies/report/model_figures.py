@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..comparison.verdict import doubts
+from ..comparison.checks import Standing
 from .ink import INK, WIDTH, Picture, legend_below, ranked, styles
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ def chiefs(found: Comparison) -> list[str]:
     """
     done = ranked(found)
     sides: dict[bool, str] = {}
-    for sound in (True, False):
+    passes, fails = Standing.PASSES.name, Standing.FAILS.name
+    for wanted in (lambda r: r["standing"] == passes, lambda r: r["standing"] != fails, None):
         for name in done:
             row = found.rows[name]
-            if not sound or (row["as_good"] and not doubts(row)):
+            if wanted is None or (row["as_good"] and wanted(row)):
                 sides.setdefault(row["bespoke"], name)
     return sorted(sides.values(), key=done.index)
 

@@ -6,7 +6,8 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ..comparison.verdict import CLOSE, RULES, doubts
+from ..comparison.checks import CLOSE, Standing, doubts
+from ..comparison.verdict import RULES
 from .general_figures import general_pictures
 from .ink import INK, as_svg
 
@@ -57,6 +58,14 @@ COLUMNS = {
     ),
 }
 """Key -> heading, format, what it means. Its error, if there is one, stands beside it."""
+
+MARKS = {
+    Standing.PASSES: "yes",
+    Standing.FAILS: "no",
+    Standing.ONE_START: "one start",
+    Standing.UNCHECKED: "–",
+}
+"""What stands in the column that says whether a method is trusted."""
 
 NUMBER = re.compile(r"(?<![\w.])(?:-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?|-?inf\b|nan\b)")
 
@@ -140,9 +149,9 @@ def _table(found: Comparison) -> str:
     )
     lines = []
     for name in done:
-        row, problems = rows[name], doubts(rows[name])
-        mark = "–" if problems is None else "no" if problems else "yes"
-        why = escape("; ".join(problems or [])) or "by the rules below"
+        row, stands = rows[name], Standing[rows[name]["standing"]]
+        mark = MARKS[stands]
+        why = escape("; ".join(doubts(row)) or stands.value)
         cells = "".join(_cell(row, c) for c in shown)
         kind = "bespoke" if row["bespoke"] else "generic"
         best = ' class="best"' if row["best"] else ""

@@ -1,0 +1,97 @@
+"""Whether a result can be trusted, by rules that it can fail.
+
+sampler     R̂ of the log joint ≤ 1.01, of the parameters after relabelling ≤ 1.05, at least 400
+            effective draws, no divergence, Monte-Carlo error of its score ≤ 0.01 nats per row
+guide       Pareto k̂ ≤ min(1 − 1 / log10 S, 0.7) for S draws (Vehtari et al. 2024)
+point       at most 0.01 nats per row left to gain when it stopped; at least two of its starts
+            within 0.01 nats per row of the best of them; its bound within 0.1 nats per row of the
+            evidence, on either side; at most 1 % of the posterior mass missed; its likelihood of
+            the training rows at most 0.1 nats per row below that of any other point estimate
+            (a posterior mode aside). With one start it is neither trusted nor distrusted.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from ...running.contract import Stop
+from ..arviz import good_k
+
+CLOSE = 0.01
+"""Nats per row."""
+RHAT, RHAT_PARAMETERS, ESS, GAP, MISSED = 1.01, 1.05, 400.0, 0.1, 0.01
+RULES = __doc__.split("\n\n", 1)[1]
+
+
+class Status(enum.Enum):
+    """How a contender ended."""
+
+    DONE = "done"
+    OUT_OF_BUDGET = "out of budget"
+    FAILED = "failed"
+    DIVERGED = "diverged"
+    DOES_NOT_APPLY = "does not apply"
+
+    @classmethod
+    def of(cls, stop: Stop) -> Status:
+        """That of a run which ended so."""
+        return cls.OUT_OF_BUDGET if stop is Stop.BUDGET else cls.DONE
+
+
+class Standing(enum.Enum):
+    """What the checks say of a result; the value stands in its sentence."""
+
+    PASSES = "its checks pass"
+    ONE_START = "one start, so nothing shows that another would end there too"
+    UNCHECKED = "nothing about it can be checked"
+    FAILS = "fails its checks"
+
+
+def doubts(row: dict[str, Any]) -> list[str]:
+    """Which checks a result fails, in words.
+
+    >>> doubts({"kind": "point", "bound_gap": -5.0})
+    ['a bound 5.00 nats per row above the evidence']
+    """
+    found = []
+    for key, limit, words in (
+        ("rhat", RHAT, "R̂ of the log joint {:.3f}"),
+        ("rhat_parameters", RHAT_PARAMETERS, "R̂ of the parameters {:.2f} after relabelling"),
+        ("divergences", 0, "{:.0f} divergences"),
+        ("score_error", CLOSE, "its score is known to ± {:.3f} nats per row only"),
+        ("pareto_k", good_k(row.get("num_scored", 1000)), "Pareto k̂ {:.2f}"),
+        ("missed_mass", MISSED, "{:.1%} of the posterior mass missed"),
+        ("remaining", CLOSE, "stopped with about {:.3f} nats per row left to gain"),
+        ("train_behind", GAP, "{:.2f} nats per row below the likelihood that another found on the "
+         "training rows"),
+    ):  # fmt: skip
+        value = row.get(key)
+        if value is not None and not value <= limit:  # also when NaN
+            found.append(words.format(value))
+    gap = row.get("bound_gap")
+    if gap is not None and not abs(gap) <= GAP:
+        side = "above" if gap < 0 else "below"
+        found.append(f"a bound {abs(gap):.2f} nats per row {side} the evidence")
+    if row.get("ess_bulk") is not None and not row["ess_bulk"] >= ESS:
+        found.append(f"{row['ess_bulk']:.0f} effective draws")
+    if row.get("starts_near") == 1:
+        found.append(
+            f"1 of {row['starts']} starts ended there, the next {row['starts_behind']:.3f} nats "
+            "per row behind"
+        )
+    return found
+
+
+def standing(row: dict[str, Any]) -> Standing:
+    """What the checks say of a result.
+
+    >>> standing({"kind": "point", "starts": 4, "starts_near": 3}).name
+    'PASSES'
+    """
+    if doubts(row):
+        return Standing.FAILS
+    if row["kind"] == "point":
+        return Standing.PASSES if row.get("starts", 1) > 1 else Standing.ONE_START
+    needed = "rhat" if row["kind"] == "sampler" else "pareto_k"
+    return Standing.UNCHECKED if row.get(needed) is None else Standing.PASSES
