@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ def main(namespace: argparse.Namespace) -> int:
     results: dict[str, Any] = {}
     first = None
     for file in namespace.files:
+        _check_there(Path(file))
         groups, attrs = load(file)
         if "log_likelihood" not in groups or "posterior" not in groups:
             raise InputError(f"{file}: holds no draws; leave-one-out wants those of a sampler")
@@ -41,7 +44,7 @@ def main(namespace: argparse.Namespace) -> int:
     with opened(", ".join(namespace.files), "result of a sampler"):
         rows = rank(results)
     width = max(len(row["name"]) for row in rows)
-    print(f"{'':{width}}  elpd a row      ±   behind      ±  bad k̂")
+    print(f"{'':{width}}  elpd / row      ±   behind      ±  bad k̂")
     for row in rows:
         count = row["rows"]
         print(
@@ -50,3 +53,20 @@ def main(namespace: argparse.Namespace) -> int:
             f"  {row['bad_pareto_k']:5d}"
         )
     return 0
+
+
+def _check_there(file: Path) -> None:
+    """Of a file that is missing beside a comparison: what became of that method, and what is."""
+    manifest = file.with_name("manifest.json")
+    if file.is_file() or not manifest.is_file():
+        return
+    try:
+        methods = json.loads(manifest.read_bytes())["methods"]
+        rows = {name.replace(" ", "_"): row for name, row in methods.items()}
+        why = rows[file.stem]["reason"] if file.stem in rows else "it took no part"
+        draws = [x for x, row in rows.items() if row.get("kind", "point") != "point"]
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return  # no manifest of ours: the file is missing, and that is said elsewhere
+    there = [f"{x}.nc" for x in draws if file.with_name(f"{x}.nc").is_file()]
+    beside = f"; draws are in {', '.join(there)}" if there else "; no method there has draws"
+    raise InputError(f"{file}: there is no such file: {file.stem} has no result ({why}){beside}")

@@ -202,7 +202,7 @@ def _discrete(
         value = em.posterior(params, *args, **kwargs).evidence
         return Evidence(value, jnp.zeros_like(value))
 
-    return Likelihood(f"all {num_states} states", True, rows, function)
+    return Likelihood(f"the sum over all {num_states} states", True, rows, function)
 
 
 def _annealed(model: Callable, rows: Rows) -> Likelihood:

@@ -17,7 +17,7 @@ from jax import Array, lax, random
 from numpyro import handlers
 
 from ..methods.discrete.em import EM
-from ..reading.anatomy import Anatomy
+from ..reading.anatomy import Anatomy, inspect
 from ..reading.handlers import states
 from ..reading.linear import linear_form
 from ..reading.local import Structure
@@ -131,7 +131,7 @@ def row_functions(model: Callable, params: Params, data: Array, **kwargs: Any) -
     def log_likelihood(rows: Array) -> Array:
         return found.function(params, found.rows._replace(leaves=(rows,), num_data=len(rows))).value
 
-    if found.how == "the program itself":
+    if not inspect(model, (data,), kwargs).latents:
         return RowFunctions(log_likelihood, log_likelihood)
     return RowFunctions(log_likelihood, _decoded(model, params, data, kwargs))
 

@@ -228,10 +228,10 @@ def test_rank_plots_can_be_read():
     one = judged({f"weights_{i}, largest axis": 0.5 for i in range(4)})
     setting = setting_of("bernoulli_product", {})
     trials = Trials("", bernoulli_product, {}, {}, np.zeros((40, 3, 2)), setting)
-    figure = draw(Calibration(trials, dict.fromkeys(METHODS, one), {}, None))
+    figure = draw(Calibration(trials, dict.fromkeys(METHODS, one), {}, {}, None))
     assert_legible(figure)
     colours = {line.get_label(): line.get_color() for line in figure.axes[0].lines}
-    few = draw(Calibration(trials, {"SVI flow": one}, {}, None))
+    few = draw(Calibration(trials, {"SVI flow": one}, {}, {}, None))
     assert few.axes[0].lines[0].get_color() == colours["SVI flow"]  # whoever else takes part
 
 

@@ -171,6 +171,23 @@ def test_models_are_ranked_on_the_same_rows_by_what_they_foretell(compared, tmp_
     assert "other rows" in capsys.readouterr().err
 
 
+def test_a_missing_file_of_a_failed_method_says_what_became_of_it(tmp_path, capsys):
+    manifest = {"methods": {
+        "NUTS": {"reason": "failed after 20 s: no draw was made"},
+        "SVI flow": {"kind": "variational", "reason": "all steps done"},
+        "EM": {"kind": "point", "reason": "all steps done"},
+    }}  # fmt: skip
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    for name in ("EM", "SVI_flow"):
+        (tmp_path / f"{name}.nc").touch()
+    files = [str(tmp_path / "NUTS.nc"), str(tmp_path / "SVI_flow.nc")]
+    assert main(["rank", *files]) == 2
+    said = capsys.readouterr().err
+    assert "NUTS has no result (failed after 20 s: no draw was made); draws are in SVI_flow" in said
+    assert main(["rank", str(tmp_path / "Nuts.nc"), files[1]]) == 2
+    assert "it took no part" in capsys.readouterr().err
+
+
 def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
     def broken(*_):
         raise RuntimeError("it broke")

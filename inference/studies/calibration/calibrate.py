@@ -103,7 +103,8 @@ class Calibration(NamedTuple):
 
     trials: Trials
     methods: dict[str, Judged]
-    refused: dict[str, str]  # method -> why it did not apply, or how it failed
+    refused: dict[str, str]  # method -> why it does not apply
+    failed: dict[str, str]  # method -> how it ended
     coverage: dict[str, dict[str, Any]] | None
 
 
@@ -149,6 +150,7 @@ def calibrate(
     told.sort(key=lambda x: (not x.startswith("log "), x))  # what knows all sites comes first
     key_methods, key_fit = random.split(rng_key)
     found: dict[str, Judged] = {}
+    failed: dict[str, str] = {}
     for name, key in zip(names, random.split(key_methods, len(names)), strict=True):
         began = time.perf_counter()
         method = METHODS[name]
@@ -160,7 +162,7 @@ def calibrate(
             seen = {x: np.asarray(v) for x, v in over_trials(kept, trials.data).items()}
         except Exception as error:  # the others go on
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            refused[name] = f"failed after {time.perf_counter() - began:.0f} s: {reason[:300]}"
+            failed[name] = f"failed after {time.perf_counter() - began:.0f} s: {reason[:300]}"
             continue
         ranked = {x: _rank(truth[x], seen[x]) for x in told}
         found[name] = Judged(
@@ -171,13 +173,13 @@ def calibrate(
         if on_result is not None:
             on_result(name, found[name])
     if not found:
-        raise InputError(f"no method finished: {refused}")
+        raise InputError(f"no method finished: {failed}")
     table = None
     if "NUTS" in found and no_coverage(trials.model, trials.truth) is None:
         table = coverage(
             trials.model, key_fit, trials.truth, trials.data, found["NUTS"].draws, **trials.kwargs
         )
-    return Calibration(trials, found, refused, table)
+    return Calibration(trials, found, refused, failed, table)
 
 
 def stuck(truth: np.ndarray, draws: np.ndarray) -> int:

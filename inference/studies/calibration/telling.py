@@ -82,6 +82,7 @@ def summary(found: Calibration) -> dict[str, Any]:
             for name, one in found.methods.items()
         },
         "refused": found.refused,
+        "failed": found.failed,
         "coverage": found.coverage,
     }
 
@@ -109,8 +110,8 @@ def lines(found: Calibration) -> list[str]:
     cells.append(["trials it sticks in", *(str(found.methods[x].stuck) for x in names)])
     cells.append(["seconds", *(f"{found.methods[x].seconds:.0f}" for x in names)])
     out += [*align(cells), "", *(verdict(x, found.methods[x]) for x in names)]
-    for x, reason in found.refused.items():
-        out.append(f"{x}: {reason}" if reason.startswith("failed") else f"{x}: left out, {reason}")
+    out += [f"{x}: {reason}" for x, reason in found.failed.items()]
+    out += [f"{x}: does not apply, {reason}" for x, reason in found.refused.items()]
     return out if found.coverage is None else [*out, "", *align(_coverage_table(found.coverage))]
 
 

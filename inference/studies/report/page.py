@@ -126,7 +126,6 @@ def _about(found: Comparison) -> str:
         " The comparison was interrupted: methods are missing." if about["interrupted"] else ""
     )
     how = about["likelihood"]
-    how = f"the sum over {how}" if how.startswith("all ") else how
     return (
         f"Data: {about.get('words', 'a table')}; {about['num_data']} rows of "
         f"{about['num_features']} columns{missing}; {about['num_train']} rows to learn from, the "
