@@ -97,6 +97,10 @@ def main(namespace: argparse.Namespace) -> int:
     print(f"stopped   {facts['reason']}")
     if "score" in facts:
         print(f"valid     {facts['score']:.4f} nats a row after {facts['step']} steps")
+    if found[name].kind == "point":
+        print(
+            "holds     a point estimate, no draws: arviz.summary and arviz.loo want --method NUTS"
+        )
     print(f"fit       {namespace.out}")
     return 0
 
@@ -158,21 +162,15 @@ def _fit(
 
 
 def _groups(kind: str, params: dict, facts: dict, given: Given) -> Any:
-    import xarray as xr
-
-    from ..studies.arviz import dataset
+    from ..studies.arviz import dataset, point_groups, posterior_groups
 
     columns = given.table.columns
     groups = {"observed_data": dataset({"observed": given.table.values}, columns=columns)}
     if kind == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
-        groups["point_estimate"] = dataset(point, columns=columns)
-    else:
-        groups["posterior"] = dataset(params, ("chain", "draw"), columns=columns)
-        groups["sample_stats"] = dataset(facts.get("stats", {}), ("chain", "draw"))
-    if len(facts["losses"]):
-        groups["optimization"] = xr.Dataset({"loss": ("iteration", np.asarray(facts["losses"]))})
-    return groups
+        return groups | point_groups(point, facts["losses"], columns=columns)
+    stats = facts.get("stats", {})
+    return groups | posterior_groups(given.program, params, stats, columns=columns)
 
 
 def _sizes(kwargs: dict[str, Any]) -> dict[str, str]:
