@@ -10,10 +10,14 @@ nothing of size data × states is kept. Where the log joint is quadratic with on
 moments of q are all that is needed, and the program runs once a row instead of once a state:
 
     Q(θ) = Σ_n (c_n + b_n·⟨s⟩_n) + ½ tr(A Σ_n ⟨s sᵀ⟩_n)
+
+Where it is affine in the datum and all rows share their states, Q follows from sums over the rows
+(`AffineUpdate`), and its cost does not grow with them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,10 +27,12 @@ from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 
+from ..reading.datum import about_of
 from ..reading.local import log_prior
 from ..reading.reader import Reader, shared_hessian
 from ..rows.chunks import Rows, map_over_chunks, sum_over_chunks
 from ..types import Arguments, Params
+from .shared import Expectation
 
 Expect = Callable[[Reader, Params, Arguments, Any], Any]
 Objective = Callable[[Params], Array]
@@ -91,6 +97,49 @@ def gradient_step(
 
     free = {name: inverse(maps[name], value) for name, value in params.items()}
     return constrain(_minimise(total, free, num_steps))
+
+
+@dataclasses.dataclass(frozen=True)
+class AffineUpdate:
+    """A gradient M-step from Σ_n r_ns and Σ_n r_ns T(y_n) alone, for states that all rows share.
+
+    Like the closed forms it is two functions, so that whatever adds up their statistics (chunks,
+    devices, batches) can add up these.
+    """
+
+    reader: Reader
+    table: Array  # (S, bits)
+    row: Arguments  # with one row
+    params: Params  # those of the posterior
+    prior: bool
+    num_steps: int
+
+    def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
+        """Sums over a chunk, row n counted `weights[n]` times."""
+        reader = self.reader.at(len(weights))
+        form = reader.affine_form(self.params, self.table, arguments)
+        cells = reader.cells(self.params, form, arguments)
+        _, probability = posterior.weighted()
+        return form.moments(cells, probability * weights)
+
+    def maximise(self, params: Params, statistics: Any) -> Params:
+        """Parameters after `num_steps` of L-BFGS on what the statistics say of Q."""
+        one = self.reader.at(1)
+        maps = transforms(one, params, self.row)
+        about = about_of(one.affine_form(self.params, self.table, self.row))
+
+        def constrain(free: Params) -> Params:
+            return {name: maps[name](value) for name, value in free.items()}
+
+        def loss(free: Params) -> Array:
+            new = constrain(free)
+            value = one.affine_form(new, self.table, self.row, about).expected(statistics)
+            if self.prior:
+                value = value + log_prior(one.model, one.anatomy, new, self.row)
+            return -value / statistics[0].sum()
+
+        free = {name: inverse(maps[name], value) for name, value in params.items()}
+        return constrain(_minimise(lambda derive, free: derive(loss)(free), free, self.num_steps))
 
 
 def _by_states(

@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import Array, random
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
@@ -31,6 +32,7 @@ from ..types import Arguments, Params
 from .anatomy import Anatomy, ProgramError, explained, inspect
 from .bounds import unmasked
 from .handlers import scale_ratio, states
+from .settled import settled
 
 
 def log_joint(
@@ -50,34 +52,55 @@ def log_joint(
     >>> log_joint(binary_sparse_coding, parts, params, table, arguments).shape
     (3, 5)
     """
+    total: Array | float = 0.0
+    for site in local_sites(model, anatomy, params, bits, arguments):
+        with explained("when its latents carry a leading axis of states"):
+            part = anatomy.per_datum(site.fn.log_prob(site.value))
+        wanted = (bits.shape[0], anatomy.num_data)
+        if part.shape[0] not in (1, wanted[0]) or part.shape[1] not in (1, wanted[1]):
+            raise ProgramError(
+                f"site {site.name!r} gives log probabilities of shape {part.shape} where "
+                f"{wanted} are wanted, states by data: let leading axes broadcast (index from the "
+                "right, as in latents[..., 0])"
+            )
+        total = total + part * site.power
+    return jnp.asarray(total)
+
+
+class LocalSite(NamedTuple):
+    """A site of the data plate whose latents carry a leading axis of states."""
+
+    name: str
+    fn: dist.Distribution
+    value: Array
+    power: Any  # how much more it is scaled than the datum as a whole
+    latent: bool
+
+
+def local_sites(
+    model: Callable, anatomy: Anatomy, params: Params, bits: Array, arguments: Arguments
+) -> list[LocalSite]:
+    """The sites that the log joint of a datum consists of, in a run of the program on states."""
     args, kwargs = arguments
     values = anatomy.unpack(bits)
     params = {name: jnp.asarray(value) for name, value in params.items()}  # as a file has them
     program = handlers.substitute(states(model, values), data=params)
     with handlers.block(), explained("when its latents carry a leading axis of states"):
         trace = handlers.trace(program).get_trace(*args, **kwargs)
-    total: Array | float = 0.0
     scale = trace[anatomy.latents[0].name]["scale"] if anatomy.latents else None
+    found = []
     for site in trace.values():
         if site["type"] != "sample":
             continue
         if all(frame.name != anatomy.plate for frame in site["cond_indep_stack"]):
             continue
+        latent = site["name"] in values
         # A row that is masked as a whole sits at its prior: see `marginal`.
-        fn = unmasked(site["fn"]) if site["name"] in values else site["fn"]
-        with explained("when its latents carry a leading axis of states"):
-            part = anatomy.per_datum(fn.log_prob(site["value"]))
-        wanted = (bits.shape[0], anatomy.num_data)
-        if part.shape[0] not in (1, wanted[0]) or part.shape[1] not in (1, wanted[1]):
-            raise ProgramError(
-                f"site {site['name']!r} gives log probabilities of shape {part.shape} where "
-                f"{wanted} are wanted, states by data: let leading axes broadcast (index from the "
-                "right, as in latents[..., 0])"
-            )
+        fn = unmasked(site["fn"]) if latent else settled(site["fn"])
         # What the whole datum is scaled by (a subsampled plate) is outside the exponent.
-        part = part * scale_ratio(site["scale"], scale)
-        total = total + part
-    return jnp.asarray(total)
+        power = scale_ratio(site["scale"], scale)
+        found.append(LocalSite(site["name"], fn, site["value"], power, latent))
+    return found
 
 
 def log_prior(model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments) -> Array:
@@ -251,8 +274,10 @@ def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Argumen
     return {name: trace[name]["value"] for name in anatomy.parameters}
 
 
-def stand_in(leaf: Any, num_rows: int, seed: int) -> np.ndarray:
+def stand_in(leaf: Any, num_rows: int, seed: int, *, exact: bool = False) -> np.ndarray:
     """A few rows like those of `leaf`, but no two alike: the form must not hang on their values.
+
+    :param exact: only values that `leaf` holds; by default those of real numbers are moved a bit.
 
     The first holds the least value of each column and the last the largest, so that an index or a
     mask that changes only once in all the data is still seen to change.
@@ -271,6 +296,6 @@ def stand_in(leaf: Any, num_rows: int, seed: int) -> np.ndarray:
     values = np.take_along_axis(whole, picked, axis=0)
     values[0], values[-1] = whole.min(0), whole.max(0)
     values = values.reshape(shape)
-    if floating:
+    if floating and not exact:
         return np.asarray(values * generator.uniform(0.5, 1.5, shape), jnp.result_type(float))
-    return values.astype(leaf.dtype)
+    return values.astype(jnp.result_type(float) if floating else leaf.dtype)

@@ -16,8 +16,10 @@ from numpyro.distributions import constraints
 from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
+from .affine import AffineForm, Cells
 from .anatomy import Anatomy, ProgramError, inspect, run_abstractly
 from .arguments import check_data, rows_of
+from .datum import About, cells_of, find_affine, read_form
 from .local import (
     Structure,
     at_zero,
@@ -37,6 +39,7 @@ class Reader(NamedTuple):
     anatomy: Anatomy
     structure: Structure
     by_row: tuple[bool, ...]  # which arguments have one entry per datum, in the order of their tree
+    affine: bool = False  # whether the log joint is known to be affine in the datum
 
     def at(self, num_data: int) -> Reader:
         """The reader of a chunk of `num_data` rows."""
@@ -75,6 +78,19 @@ class Reader(NamedTuple):
 
         constant, linear = jax.vmap(read)(rows.leaves)
         return Form(constant[:, 0], linear[:, 0], hessian)
+
+    def affine_form(
+        self, params: Params, table: Array, arguments: Arguments, about: About | None = None
+    ) -> AffineForm:
+        """The form in the datum for states (S, bits) that all rows share, from the first row."""
+        first = self.rows(arguments).slice(0, 1)
+        form = read_form(self.model, self.anatomy.with_rows(1), params, table, first, about)
+        assert form is not None
+        return form
+
+    def cells(self, params: Params, form: AffineForm, arguments: Arguments) -> Cells:
+        """What is observed in each row, as the form in the datum wants it."""
+        return cells_of(self.model, self.anatomy, params, form, arguments)
 
     def candidate_hessian(self, params: Params, arguments: Arguments, indices: Array) -> Array:
         """Each row's Hessian over its own candidates `indices` (num_data, C): (num_data, C, C)."""
@@ -143,6 +159,12 @@ def open_program(
     if structure is None:
         structure = examined(find_structure, model, anatomy, rows, model, anatomy, rows)
     return Reader(model, anatomy, structure, tuple(x is None for x in rows.rest)), rows
+
+
+def affine_too(reader: Reader, rows: Rows) -> Reader:
+    """The reader, once its program has been tested for the form in the datum."""
+    model, anatomy = reader.model, reader.anatomy
+    return reader._replace(affine=examined(find_affine, model, anatomy, rows, model, anatomy, rows))
 
 
 # What was found by testing a program, by kind of arguments: a form is a property of the program,

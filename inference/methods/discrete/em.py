@@ -10,14 +10,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from ...reading.anatomy import Anatomy
+from ...reading.handlers import table_of
 from ...reading.local import Structure, log_prior
-from ...reading.reader import Reader, open_program
-from ...reading.states import AllStates, AtMost, StateSet
+from ...reading.reader import Reader, affine_too, open_program
+from ...reading.states import AllStates, AtMost, Given, StateSet
 from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
 from ...types import Params
-from ..m_step import gradient_runs, gradient_step
-from ..shared import Expectation, Posterior, chunk_rows, start_params
+from ..m_step import AffineUpdate, gradient_runs, gradient_step
+from ..shared import CHUNK_FLOATS, Expectation, Posterior, chunk_rows, start_params
 from .candidates import Candidates
 from .tables import Table
 from .updates import ClosedForm, closed_form
@@ -92,6 +93,7 @@ class EM(Algorithm):
         reader, rows = self._open(args, kwargs)
         sets = self.sets(reader)
         m_step = closed_form(reader, rows, self.m_step, prior=self.prior)
+        m_step = m_step or self._affine_update(state.params, sets, reader, rows)
         num_states = _num_states(sets, reader)
         num_runs = gradient_runs(reader, num_states) if m_step is None else 0
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
@@ -138,13 +140,37 @@ class EM(Algorithm):
         whole = compiled(lambda rows, memory: map_over_chunks(summarise, rows, size, memory), rows)
         return whole(rows.leaves, memory)
 
+    def _affine_update(
+        self, params: Params, sets: Any, reader: Reader, rows: Rows
+    ) -> AffineUpdate | None:
+        """The gradient step that sums over the rows once, where the form in the datum holds."""
+        if not reader.affine:
+            return None
+        if isinstance(sets, Table):
+            table = table_of(reader.anatomy, sets.states)[:, 0]
+        else:
+            table = jnp.asarray(sets.table(), jnp.int32)
+        cells = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
+        if reader.structure.shared and len(table) * cells > CHUNK_FLOATS:
+            return None  # the moments of the bits take less
+        few = rows.slice(0, 1)
+        return AffineUpdate(reader, table, few, params, self.prior, self.gradient_steps)
+
     def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
-        return open_program(self.model, args, kwargs, structure=self.structure, plate=self.plate)
+        reader, rows = open_program(
+            self.model, args, kwargs, structure=self.structure, plate=self.plate
+        )
+        by_row = isinstance(self.states, Given) and self.states.states.ndim == 3
+        in_bits = reader.structure.shared
+        if by_row or (in_bits and closed_form(reader, rows, self.m_step, prior=self.prior)):
+            return reader, rows
+        return affine_too(reader, rows), rows
 
     def sets(self, reader: Reader) -> Any:
         """How the states are looked at: as candidates, or as a table."""
         num_bits = reader.anatomy.num_bits
-        if reader.anatomy.binary and isinstance(self.states, AllStates | AtMost):
+        by_bits = reader.structure.shared or not reader.affine
+        if by_bits and reader.anatomy.binary and isinstance(self.states, AllStates | AtMost):
             limit = num_bits if isinstance(self.states, AllStates) else self.states.max_active
             sets = Candidates(num_bits, min(limit, num_bits))
             AllStates().table((2,) * num_bits) if limit >= num_bits else sets.table()

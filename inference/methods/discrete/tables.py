@@ -1,4 +1,8 @@
-"""E-step over one table of states for all data: the program is run on it, whatever its latents."""
+"""E-step over one table of states for all data, whatever its latents.
+
+Where the log joint is affine in the datum, all rows × states are one matrix product; elsewhere the
+program is run on the states.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,28 @@ class Table:
             table = jnp.swapaxes(memory, 0, 1)
         else:
             table = table_of(reader.anatomy, self.states)  # (S, 1 or n, bits)
+        if reader.affine and table.shape[1] == 1:
+            form = reader.affine_form(params, table[:, 0], arguments)
+            logits = form.log_joint(reader.cells(params, form, arguments))
+            return shared_expectation(table[:, 0], logits)
         return expectation_over(reader, params, arguments, table)
+
+
+def shared_expectation(table: Array, logits: Array) -> Expectation:
+    """The posterior over states (S, bits) that all rows share, from log joints (S, n)."""
+    evidence = logsumexp(logits, axis=0)
+    probability = jnp.exp(logits - evidence)
+    values = table.astype(logits.dtype)
+
+    def second(weights: Array) -> Array:
+        heavy = jnp.matmul(probability, weights, precision="highest")
+        return jnp.matmul(values.T * heavy, values, precision="highest")
+
+    def best() -> Array:
+        return table[jnp.argmax(logits, axis=0)].astype(jnp.int32)
+
+    mean = jnp.matmul(probability.T, values, precision="highest")
+    return Expectation(evidence, mean, second, lambda: (table[:, None], probability), best)
 
 
 def expectation_over(

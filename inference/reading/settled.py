@@ -1,0 +1,48 @@
+"""Distributions at the edge of their parameters, with slopes that are numbers.
+
+A state may rule a value out: `Bernoulli(z * p)` or `Poisson(z * rate)` at z = 0. NumPyro's log
+probabilities are right there, but their slopes are infinite times zero, which is no number.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, lax
+from numpyro.distributions.util import clamp_probs, validate_sample
+
+from .bounds import map_base
+
+
+class SettledPoisson(dist.Poisson):
+    """A Poisson distribution that at rate zero is a point at zero."""
+
+    @validate_sample
+    def log_prob(self, value: Array) -> Array:
+        possible = jnp.asarray(self.rate) > 0
+        inside = dist.Poisson(jnp.where(possible, self.rate, 1.0)).log_prob(value)
+        return jnp.where(possible, inside, jnp.where(jnp.asarray(value) == 0, 0.0, -jnp.inf))
+
+
+def settled(fn: dist.Distribution) -> dist.Distribution:
+    """The same distribution, whose log probability has finite slopes at the edge too.
+
+    >>> import jax
+    >>> slope = jax.grad(lambda p: settled(dist.Bernoulli(0.0 * p)).log_prob(jnp.zeros(9)).sum())
+    >>> float(slope(0.3))
+    0.0
+    """
+    return map_base(fn, _settled)
+
+
+def _settled(base: dist.Distribution) -> dist.Distribution:
+    if isinstance(base, dist.BernoulliProbs):
+        probs = clamp_probs(base.probs)  # as its own log probability does
+        inside = probs == base.probs
+        safe = jnp.where(inside, probs, 0.5)
+        edge = lax.stop_gradient(jnp.log(probs) - jnp.log1p(-probs))
+        logits = jnp.where(inside, jnp.log(safe) - jnp.log1p(-safe), edge)
+        return dist.BernoulliLogits(logits)
+    if type(base) is dist.Poisson:
+        return SettledPoisson(base.rate)
+    return base
