@@ -62,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = [called] if called in COMMANDS else [] if called == "--version" else COMMANDS
     try:
         namespace = make_parser(wanted).parse_args(argv)
+        from .commands.numbers import check_numbers  # here: --version has to load nothing
+
+        check_numbers(namespace)
         remember_compilations()
         status = namespace.command(namespace) or 0
         sys.stdout.flush()

@@ -61,9 +61,6 @@ def main(namespace: argparse.Namespace) -> int:
     from ..studies.comparison.contenders import contenders
 
     out = check_output("--out", namespace.out, (".nc",))
-    for option in ("steps", "starts", "patience"):
-        if getattr(namespace, option) < 1:
-            raise InputError(f"--{option} {getattr(namespace, option)}: at least 1")
     settings = dict(namespace.option)
     given = open_given(namespace)
     anatomy = inspect(given.program, (given.table.values,), given.kwargs)

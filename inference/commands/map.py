@@ -69,8 +69,6 @@ def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, FIGURES)
     save = check_output("--save", namespace.save, (".npz",)) if namespace.save else None
     listed = check_output("--places", namespace.places, (".csv",)) if namespace.places else None
-    if namespace.steps < 1:
-        raise InputError(f"--steps {namespace.steps}: at least 1")
     onto = Map.load(namespace.onto) if namespace.onto else None
     levels = None if onto is None else _known(onto)
     kinds = dict(namespace.kinds)

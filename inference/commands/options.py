@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import math
+import os
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +19,7 @@ import numpy as np
 from latentbits.models.data import InputError, Table, load_table
 
 from ..reading.anatomy import ProgramError, trace_shapes
+from ..reading.settings import check_settings
 from ..studies.catalogue import _nearest, blame, find_program
 
 
@@ -62,7 +65,10 @@ def open_given(namespace: argparse.Namespace) -> Given:
     program = find_program(name)
     _check_call(name, program, settings)
     table = _load(name, program, settings, namespace)
-    return Given(name, program, table, {**settings, **_mask(name, program, table)})
+    kwargs = {**settings, **_mask(name, program, table)}
+    with blame(name, "fails on this table"):
+        _check_memory(name, program, table, kwargs)
+    return Given(name, program, table, kwargs)
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -122,6 +128,19 @@ def _check_call(name: str, program: Callable, settings: dict[str, Any]) -> None:
     for x in named:
         if x.default is x.empty and x.name not in settings:
             raise InputError(f"{name} needs {x.name}: add --set {x.name}=VALUE")
+    check_settings(program, settings, "--set ")
+
+
+def _check_memory(name: str, program: Callable, table: Table, kwargs: dict[str, Any]) -> None:
+    """The sites of the program fit into this machine: --set num_causes=1000000000 does not."""
+    sites = trace_shapes(program, (table.values,), kwargs).values()
+    size = 4 * sum(math.prod(np.shape(x["value"])) for x in sites if x["type"] == "sample")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise InputError(
+            f"{name} at these sizes takes {size / 2**30:.3g} GiB for its sites alone, and this "
+            f"machine has {memory / 2**30:.3g}: lower a size with --set"
+        )
 
 
 def _load(

@@ -31,7 +31,7 @@ def check_data(args: tuple, kwargs: dict[str, Any]) -> None:
 
     >>> check_data((np.array([[0.0, np.inf]]),), {})
     Traceback (most recent call last):
-    ppl_models.data.cells.InputError: argument 1 holds inf at index (0, 1): mark missing cells in \
+    latentbits.models.data.cells.InputError: argument 1 holds inf at index (0, 1): mark missing cells in \
 `mask` and put 0 there
     """
     check_kinds(args, kwargs)

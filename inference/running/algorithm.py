@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import abc
+import inspect as inspect_call
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from jax import Array
 from jax.sharding import Mesh
 
 from ..reading.anatomy import Anatomy, inspect
 from ..reading.arguments import check_kinds
+from ..reading.settings import Range, Seconds, check_settings
 from ..types import Params
 from .checkpoint import Checkpoint, origin
 from .contract import RunResult, Starts
 from .loop import Drive, drive
+
+MOST_STEPS = 10**8
+"""Of a run: it keeps the loss of each."""
 
 
 class Algorithm(abc.ABC):
@@ -42,6 +47,16 @@ class Algorithm(abc.ABC):
     """
 
     model: Callable
+
+    def __new__(cls, *args: Any, **settings: Any) -> Algorithm:
+        """Hold the settings against the constructor's signature, whatever the method."""
+        try:
+            given = inspect_call.signature(cls.__init__).bind_partial(None, *args, **settings)
+        except TypeError:  # the constructor itself says which argument there is too many
+            return super().__new__(cls)
+        check_settings(cls.__init__, given.arguments)
+        return super().__new__(cls)
+
     by_row: tuple[str, ...] | None = None
     """Fields of the state with an entry for each datum; None: all rows must be on one device."""
     why_no_mesh: str = "it does not say what its state holds of each row (`by_row`)"
@@ -93,16 +108,16 @@ class Algorithm(abc.ABC):
     def run(
         self,
         rng_key: Array,
-        num_steps: int,
+        num_steps: Annotated[int, Range(1, MOST_STEPS)],
         *args: Any,
         progress_bar: bool = True,
-        tolerance: float | None = None,
+        tolerance: Annotated[float, Range(0)] | None = None,
         init_state: Any = None,
         init_params: Params | None = None,
         record: Callable[[Params], Any] | None = None,
-        budget: float | None = None,
+        budget: Seconds | None = None,
         checkpoint: str | Path | None = None,
-        checkpoint_every: float = 60.0,
+        checkpoint_every: Seconds = 60.0,
         mesh: Mesh | None = None,
         **kwargs: Any,
     ) -> RunResult:
@@ -123,8 +138,15 @@ class Algorithm(abc.ABC):
         :param mesh: devices to deal the rows out to, a mesh of one axis; see
             `inference.rows.devices`.
         """
-        if num_steps < 1:
-            raise ValueError(f"num_steps must be at least 1, found {num_steps}")
+        check_settings(
+            Algorithm.run,
+            {
+                "num_steps": num_steps,
+                "tolerance": tolerance,
+                "budget": budget,
+                "checkpoint_every": checkpoint_every,
+            },
+        )
 
         # Not the state itself, which would be held here for as long as the loop runs.
         def start() -> Any:

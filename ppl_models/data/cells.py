@@ -21,7 +21,7 @@ class InputError(ValueError):
     >>> from latentbits.models.data import load_table
     >>> load_table("nowhere.csv")
     Traceback (most recent call last):
-    ppl_models.data.cells.InputError: nowhere.csv: there is no such file
+    latentbits.models.data.cells.InputError: nowhere.csv: there is no such file
     """
 
 

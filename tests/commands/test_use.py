@@ -115,6 +115,28 @@ def test_validation_keeps_the_step_that_explains_new_rows_best(fitted, capsys):
              "BoundEM", "--out", "x.nc"],
             "does not apply",
         ),
+        *(
+            (["fit", "latent_trait", "--data", "OLD", "--out", "x.nc", *more], words)
+            for more, words in [
+                (["--steps", "99999999999999"], "--steps 99999999999999: must be from 1 to"),
+                (["--steps", "0"], "--steps 0: must be"),
+                (["--budget", "nan"], "--budget nan: must be from 0 to"),
+                (["--budget", "-1"], "--budget -1.0: must be from 0"),
+                (["--seed", "-1"], "--seed -1: must be from 0"),
+                (["--starts", "0"], "--starts 0: must be from 1"),
+                (["--option", "num_nodes=100000"], "takes 298 GiB for the nodes alone"),
+                (["--option", "num_nodes=2.5"], "num_nodes must be a whole number of at least 1"),
+                (["--option", "num_nodes=-3"], "num_nodes must be a whole number of at least 1"),
+                (["--option", "chunk_size=1.5"], "chunk_size must be a whole number of at least 1"),
+                (["--option", "prior='x'"], "prior must be True or False, found 'x'"),
+                (["--option", "remember='x'"], "remember must be True or False or None, found 'x'"),
+                (["--option", "start=3"], "start must be a function or None, found 3"),
+                (["--set", "num_factors=2.5"], "--set num_factors must be a whole number"),
+                (["--set", "num_factors=100000000000"], "--set num_factors must be a whole number"),
+                (["--set", "num_factors=1000000000"], "GiB for its sites alone"),
+                (["--set", "prior_weights=3"], "--set prior_weights must be a distribution"),
+            ]
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_line(fitted, arguments, words, capsys, monkeypatch):

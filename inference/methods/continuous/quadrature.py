@@ -99,8 +99,6 @@ class QuadratureEM(Algorithm):
         chunk_size: int | None = None,
         plate: str | None = None,
     ):
-        if num_nodes is not None and num_nodes < 1:
-            raise ValueError(f"num_nodes must be at least 1, found {num_nodes}")
         self.model, self.num_nodes, self.accelerate, self.prior = (
             model,
             num_nodes,
@@ -123,7 +121,7 @@ class QuadratureEM(Algorithm):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> FactorState:
         reader, rows = open_factors(self.model, args, kwargs, self.plate)
-        self._nodes(reader)
+        gauss_hermite(reader.num_factors, self._nodes(reader))  # refuses more than memory holds
         columns = regressions_of(self.model, args, kwargs)
         check_columns(columns, args, kwargs, self.prior)
         key_start, key = jax.random.split(rng_key)

@@ -19,6 +19,9 @@ from ...rows.chunks import Rows, map_over_chunks
 from ...types import Arguments, Params
 from .factors import FactorPosterior, FactorReader, chunk_of, width
 
+MOST_BYTES = 1 << 27
+"""Of a rule: NumPy finds n nodes by the eigenvalues of a matrix (n, n)."""
+
 
 class Rule(NamedTuple):
     """Points z (S, Q), and log weights (S,) that turn a sum over them into ∫ dz."""
@@ -35,6 +38,12 @@ def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
     >>> rule.points.shape, round(float(mass.sum()), 5)
     ((25, 2), 1.0)
     """
+    size = 8 * (num_nodes**2 + num_nodes**num_factors * (num_factors + 1))
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"num_nodes={num_nodes} in {num_factors} dimensions takes {size / 2**30:,.0f} GiB for "
+            f"the nodes alone, and {MOST_BYTES / 2**30:g} are the most: a few tens are enough"
+        )
     nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     grid = np.array(list(itertools.product(nodes, repeat=num_factors)))
     log_mass = np.log(weights / math.sqrt(2.0 * math.pi))
