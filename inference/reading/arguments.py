@@ -31,8 +31,8 @@ def check_data(args: tuple, kwargs: dict[str, Any]) -> None:
 
     >>> check_data((np.array([[0.0, np.inf]]),), {})
     Traceback (most recent call last):
-    latentbits.models.data.cells.InputError: argument 1 holds inf at index (0, 1): mark missing cells in \
-`mask` and put 0 there
+    latentbits.models.data.cells.InputError: argument 1 holds inf at index (0, 1): mark \
+missing cells in `mask` and put 0 there
     """
     check_kinds(args, kwargs)
     for name, value in _named(args, kwargs):
