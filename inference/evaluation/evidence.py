@@ -43,7 +43,7 @@ from ..reading.arguments import rows_of
 from ..reading.handlers import marginal
 from ..reading.local import Structure, log_joint
 from ..reading.reader import Reader, check_data, open_program
-from ..rows.chunks import Rows, map_over_chunks
+from ..rows.chunks import Rows, compiled, map_over_chunks
 from ..types import Arguments, Params
 
 MOVED, MOST_ROUNDS = 1e-3, 5
@@ -104,13 +104,8 @@ class Likelihood:
 
     @cached_property
     def _run(self) -> Callable[[tuple, Params], Evidence]:
-        # The data go in as an argument: a constant would be copied into the compiled program.
-        hollow = self.rows._replace(leaves=())
-
-        def run(leaves: tuple, params: Params) -> Evidence:
-            return self.function(params, hollow._replace(leaves=leaves))
-
-        return jax.jit(run)
+        function = self.function
+        return compiled(lambda rows, params: function(params, rows), self.rows)
 
 
 def log_likelihood(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Evidence:

@@ -23,7 +23,7 @@ from ..reading.handlers import states, table_of
 from ..reading.local import Structure
 from ..reading.reader import open_program
 from ..reading.states import AllStates
-from ..rows.chunks import map_over_chunks
+from ..rows.chunks import Rows, compiled, map_over_chunks
 from ..types import Arguments, Params
 from .evidence import log_likelihood
 
@@ -84,15 +84,18 @@ def complete(
     size = chunk_rows(None, reader, len(table), rows)
     local = reader.at(size)
 
-    def part(arguments: Arguments, extra: None, start: Array) -> tuple[Array, Array]:
-        del extra, start
-        weight = jax.nn.softmax(local.log_joint(params, table, arguments), axis=0)
-        mean = _means(model, local.anatomy, params, table, arguments)
-        best = jnp.broadcast_to(table, (len(table), size, table.shape[2]))
-        chosen = jnp.argmax(weight, axis=0)
-        return jnp.einsum("sn,sd->nd", weight, mean), best[chosen, jnp.arange(size)]
+    def whole(rows: Rows, params: Params) -> tuple[Array, Array]:
+        def part(arguments: Arguments, extra: None, start: Array) -> tuple[Array, Array]:
+            del extra, start
+            weight = jax.nn.softmax(local.log_joint(params, table, arguments), axis=0)
+            mean = _means(model, local.anatomy, params, table, arguments)
+            best = jnp.broadcast_to(table, (len(table), size, table.shape[2]))
+            chosen = jnp.argmax(weight, axis=0)
+            return jnp.einsum("sn,sd->nd", weight, mean), best[chosen, jnp.arange(size)]
 
-    chance, latents = jax.jit(lambda: map_over_chunks(part, rows, size, None))()
+        return map_over_chunks(part, rows, size, None)
+
+    chance, latents = compiled(whole, rows)(rows.leaves, params)
     probability = jnp.where(mask, data, chance)
     return Completion(probability, jnp.where(mask, data, (chance > 0.5) + 0.0), latents)
 

@@ -21,6 +21,7 @@ from ..methods.continuous.rules import (
     weigh,
 )
 from ..numerics.acceleration import chart
+from ..numerics.compiling import remembered
 from ..rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ..types import Arguments, Params
 
@@ -89,7 +90,7 @@ def many_standard_errors(
     def one(params: Params, table: Array) -> Array:
         return _information(reader, rule, size, hollow._replace(leaves=(table,)), params)
 
-    return _errors(reader, rows, jax.jit(jax.vmap(one))(params, data), params, definite=True)
+    return _errors(reader, rows, remembered(jax.vmap(one))(params, data), params, definite=True)
 
 
 def _information(reader: FactorReader, rule: Rule, size: int, rows: Rows, params: Params) -> Array:
@@ -129,16 +130,12 @@ def _errors(
     turns = rotates(reader.model) and params["weights"].shape[1] > 1
 
     # Errors of the unconstrained parameters, carried over to the constrained ones by their slope.
-    @jax.jit
-    @jax.vmap
     def carry(params: Params, errors: Array) -> Params:
         space = chart(params, maps)
         scale = jax.jvp(space.build, (space.flatten(params),), (errors,))[1]
         return {name: jnp.abs(value) for name, value in scale.items()}
 
     # (num_sets, constraints, p): the directions that leave the canonical form.
-    @jax.jit
-    @jax.vmap
     def normals(params: Params) -> Array:
         space = chart(params, maps)
         above = np.triu_indices(params["weights"].shape[0], 1)
@@ -151,8 +148,10 @@ def _errors(
 
     matrix = np.asarray(information, np.float64)  # small, and often ill-conditioned
     matrix = 0.5 * (matrix + np.swapaxes(matrix, -1, -2))
-    normal = np.asarray(normals(params), np.float64) if turns else None
-    return carry(params, jnp.asarray(_deviations(matrix, normal, definite), float))
+    normal = np.asarray(remembered(jax.vmap(normals))(params), np.float64) if turns else None
+    return remembered(jax.vmap(carry))(
+        params, jnp.asarray(_deviations(matrix, normal, definite), float)
+    )
 
 
 def _deviations(matrix: np.ndarray, normal: np.ndarray | None, definite: bool) -> np.ndarray:

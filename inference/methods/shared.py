@@ -9,13 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ..numerics.compiling import least_effort
 from ..reading.affine import FEW_ROWS
 from ..reading.local import Structure, prior_draw
 from ..reading.reader import Reader
-from ..rows.chunks import (
-    Rows,
-    chunk_limit,
-)
+from ..rows.chunks import Rows, chunk_limit, compiled
 from ..types import Params
 
 
@@ -66,12 +64,15 @@ def start_params(
     kwargs: dict,
 ) -> Params:
     """Starting values: those given, else those of `start`, else a draw from the priors."""
-    few = rows.slice(0, 1)
-    draw = lambda key: prior_draw(reader.model, reader.anatomy, key, few)  # noqa: E731
+
+    def draw(rows: Rows, key: Array) -> Params:
+        return prior_draw(reader.model, reader.anatomy, key, rows.slice(0, 1))
+
     params = start(key, *args, **kwargs) if start is not None else {}
     if set(params) | set(given or {}) < set(reader.anatomy.parameters):
-        # Compiled as one: a gamma drawn operation by operation would take many seconds.
-        params = {**jax.jit(draw)(key), **params}
+        # Compiled as one, and in a hurry: a gamma drawn operation by operation takes many seconds.
+        find = compiled(draw, rows, compiler_options=least_effort())
+        params = {**find(rows.leaves, key), **params}
     params = {**params, **(given or {})}
     unknown = set(params) - set(reader.anatomy.parameters)
     if unknown:
@@ -79,7 +80,7 @@ def start_params(
             f"no parameter {sorted(unknown)} in the program: "
             f"it has {list(reader.anatomy.parameters)}"
         )
-    for name, wanted in jax.eval_shape(draw, key).items():
+    for name, wanted in jax.eval_shape(lambda key: draw(rows, key), key).items():
         found = jnp.shape(params[name])
         if found != wanted.shape:
             raise ValueError(

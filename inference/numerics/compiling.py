@@ -1,18 +1,30 @@
-"""How hard the compiler tries. On small tables it works longer than all that it compiled.
+"""What is compiled is kept for the next call; and how hard the compiler tries.
 
-XLA's defaults are for programs that run for hours. What runs a single time is compiled with as
-little effort as there is (`once`); a whole process that works on a small table, with somewhat more
-(`hurry`): there a sampler is ready in half the time and as fast.
+`remembered` is `jax.jit` for functions that are built anew in every call: an equal one that was
+compiled before is used again, so that a second run on other data of the same shapes compiles
+nothing.
+
+On small tables the compiler works longer than all that it compiled. XLA's defaults are for programs
+that run for hours. What runs a single time is compiled with as little effort as there is (`once`);
+a whole process that works on a small table, with somewhat more (`hurry`): there a sampler is ready
+in half the time and as fast.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
 
 import jax
+from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE as under_jit
+from numpyro.distributions import Distribution
+from numpyro.primitives import _PYRO_STACK
+
+from .identity import NoIdentityError, identity
 
 LEVEL = "xla_backend_optimization_level"
 EMITTERS = "xla_cpu_use_fusion_emitters"
@@ -21,6 +33,43 @@ SPLIT = "xla_cpu_parallel_codegen_split_count"
 """Pieces of a program that are compiled at once: on one core they cost, and gain nothing."""
 LAST_WITH_BOTH = 0, 10
 """The last JAX that is known to have both switches: one without would end the process."""
+MOST_KEPT = 256
+"""Functions that are kept, the latest used; each holds what was compiled of it, and no rows."""
+
+_kept: OrderedDict[Hashable, Any] = OrderedDict()
+_lock = threading.Lock()
+
+
+def remembered(function: Callable, *more: Any, **how: Any) -> Any:
+    """`jax.jit(function, **how)`, or what that gave for an equal function before.
+
+    Rows must be arguments of the function: one that closes over them is compiled anew each time.
+
+    :param more: whatever else tells two functions apart that are built alike.
+
+    >>> def power(n):
+    ...     return remembered(lambda x: x**n)
+    >>> power(2) is power(2), power(2) is power(3), int(power(3)(2))
+    (True, False, 8)
+    """
+    # Inside of what is being compiled it is part of that, and its options are not heard.
+    if under_jit():
+        how.pop("compiler_options", None)
+    # Handlers that are open outside see what the function does, each time that it is done.
+    if _PYRO_STACK:
+        return jax.jit(function, **how)
+    try:
+        context = jax.config.jax_enable_x64, Distribution._validate_args
+        key = identity((function, more, how, context))
+    except NoIdentityError:
+        return jax.jit(function, **how)
+    with _lock:
+        if key not in _kept:
+            _kept[key] = jax.jit(function, **how)
+        _kept.move_to_end(key)
+        while len(_kept) > MOST_KEPT:
+            _kept.popitem(last=False)
+        return _kept[key]
 
 
 @cache

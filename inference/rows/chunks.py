@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ..numerics.compiling import remembered
 from ..types import Arguments
 from .disk import OnDisk
 
@@ -120,23 +121,34 @@ def chunk_limit(wanted: int, rows: Rows) -> int:
     return min(wanted, rows.num_data)
 
 
-def compiled(function: Callable[..., Any], rows: Rows) -> Callable[..., Any]:
+class _Here:
+    """Stands where an array is passed in."""
+
+
+def compiled(function: Callable[..., Any], rows: Rows, **how: Any) -> Callable[..., Any]:
     """`function(rows, *inputs)` as a compiled function of (leaves, *inputs).
 
-    Arrays go in as arguments: constants would be copied into what is compiled. What is on disk
-    stays there.
+    Arrays go in as arguments: constants would be copied into what is compiled, and it could not
+    serve other rows of the same shapes. What is on disk stays there.
+
+    :param how: further arguments of `jax.jit`.
     """
     kept = [x if isinstance(x, OnDisk) else None for x in rows.leaves]
-    hollow = rows._replace(leaves=())
+    given = [x for x in rows.rest if isinstance(x, np.ndarray | Array)]
+    rest = tuple(_Here if isinstance(x, np.ndarray | Array) else x for x in rows.rest)
+    hollow = rows._replace(leaves=(), rest=rest)
 
-    @jax.jit
-    def run(arrays: list[Array], *inputs: Any) -> Any:
-        given = iter(arrays)
-        leaves = tuple(next(given) if x is None else x for x in kept)
-        return function(hollow._replace(leaves=leaves), *inputs)
+    def run(arrays: list[Array], given: list[Array], *inputs: Any) -> Any:
+        some, others = iter(arrays), iter(given)
+        leaves = tuple(next(some) if x is None else x for x in kept)
+        rest = tuple(next(others) if x is _Here else x for x in hollow.rest)
+        return function(hollow._replace(leaves=leaves, rest=rest), *inputs)
+
+    # Where rows are dealt out, or are to be, is part of what is traced.
+    whole = remembered(run, _share.get(), **how)
 
     def call(leaves: tuple, *inputs: Any) -> Any:
-        return run([x for x in leaves if not isinstance(x, OnDisk)], *inputs)
+        return whole([x for x in leaves if not isinstance(x, OnDisk)], given, *inputs)
 
     return call
 

@@ -111,9 +111,9 @@ class Devices(NamedTuple):
         specs = jax.tree.map(lambda mine: self._spec(mine), self._by_row(progress))
         arrays = [self._spec(mine) for mine in self.is_row]
 
-        def shared(progress: Any, end: Array, arrays: list[Array]) -> Any:
+        def shared(progress: Any, bounds: tuple, arrays: list[Array]) -> Any:
             with sharing(self.share):
-                return block(progress, end, arrays)
+                return block(progress, bounds, arrays)
 
         return jax.shard_map(
             shared, mesh=self.mesh, in_specs=(specs, P(), arrays), out_specs=specs, check_vma=False
@@ -210,7 +210,7 @@ def devices_of(
     leaves, tree = jax.tree.flatten((args, kwargs))
     if mesh is None:
         arrays, static = _parted(leaves)
-        return OneDevice([jnp.asarray(x) for x in arrays], static, tree)
+        return OneDevice([jax.device_put(x) for x in arrays], static, tree)
     if by_row is None:
         raise ValueError(why)
     return _deal(leaves, tree, mesh, num_rows(args, kwargs), by_row)

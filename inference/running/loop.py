@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from jax import Array, lax
 from jax.sharding import Mesh
 
 from ..numerics import clock
+from ..numerics.compiling import least_effort, remembered
 from ..reading.arguments import check_kinds
 from ..rows.devices import Devices, OneDevice, devices_of, using
 from ..types import Params
@@ -79,19 +81,21 @@ def drive(
     if saved is not None:
         progress = saved.resume(progress, how.num_steps)
     progress = devices.place(progress)
-    limit = -1.0 if how.tolerance is None else how.tolerance
+    limit = np.asarray(-1.0 if how.tolerance is None else how.tolerance, progress.change.dtype)
 
     began = time.perf_counter()
-    compiled = _compile(method, devices, progress, how.record, limit)
+    block = _block(method, devices, progress, how.record)
+    progress = block(progress, (np.int32(0), limit), devices.arrays)  # no step: it is compiled
     compile_seconds = time.perf_counter() - began
 
     began, done, size = clock.seconds(), int(progress.step), 1
     last_saved = time.perf_counter()
     over = stop = False
     with _bar(how, done) as bar, _interrupts() as heard:
-        while done < how.num_steps and bool(progress.change > limit) and not (over or stop):
+        while done < how.num_steps and np.asarray(progress.change) > limit and not (over or stop):
             block_began = time.perf_counter()
-            progress = compiled(progress, np.int32(min(done + size, how.num_steps)), devices.arrays)
+            end = np.int32(min(done + size, how.num_steps))
+            progress = block(progress, (end, limit), devices.arrays)
             new = int(progress.step)
             bar.update(new - done)
             done, now = new, time.perf_counter()
@@ -119,42 +123,58 @@ def drive(
         saved.save(progress)
     why = Stop.STEPS
     reason = why.value
-    if not progress.change > limit:
+    if not np.asarray(progress.change) > limit:
         why = Stop.TOLERANCE
         reason = f"{why.value} {how.tolerance} of itself"
     elif stop or done < how.num_steps:
         why = Stop.INTERRUPTED if stop else Stop.BUDGET
         if done < how.num_steps:
             reason = f"{why.value} {done} of {how.num_steps} steps"
-    history = jax.tree.map(lambda x: x[:done], progress.history)
-    return RunResult(
-        params, progress.state, progress.losses[:done], reason, seconds, compile_seconds, history,
-        why,
-    )  # fmt: skip
+    # On the host: JAX would compile a slice of each length.
+    losses, history = jax.tree.map(
+        lambda x: jax.device_put(np.asarray(x)[:done]), (progress.losses, progress.history)
+    )
+    return RunResult(params, progress.state, losses, reason, seconds, compile_seconds, history, why)
 
 
 def _first(method: Method, state: Any, how: Drive) -> Progress:
-    def see(state: Any) -> Any:
-        return None if how.record is None else how.record(method.get_params(state))
+    method, record = copy(method), how.record
+    # Runs of any length share what is compiled, up to twice as long.
+    room = 1 << max(6, (how.num_steps - 1).bit_length())
 
-    losses = jnp.full(how.num_steps, jnp.nan)
-    history = jax.tree.map(
-        lambda x: jnp.zeros((how.num_steps, *x.shape), x.dtype), jax.eval_shape(see, state)
-    )
-    # Copies: the caller's state is not written over, nor is one array in two places.
-    state, good = (jax.tree.map(jnp.copy, state) for _ in range(2))
-    return Progress(state, good, losses, history, jnp.zeros((), int), jnp.array(jnp.inf))
+    def begin(state: Any) -> Progress:
+        seen = None if record is None else record(method.get_params(state))
+        losses = jnp.full(room, jnp.nan, float)
+        history = jax.tree.map(lambda x: jnp.zeros((room, *x.shape), x.dtype), seen)
+        # Copies: the caller's state is not written over, nor is one array in two places.
+        state, good = (jax.tree.map(_copy, state) for _ in range(2))
+        change = jnp.full((), jnp.inf, float)
+        return Progress(state, good, losses, history, jnp.zeros((), int), change)
+
+    return remembered(begin, compiler_options=least_effort())(state)
 
 
-def _compile(
+def _copy(x: Any) -> Array:
+    """A copy of the type that a step gives: a weak one would make it compile a second time."""
+    x = jnp.asarray(x)
+    return jnp.copy(x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else x.astype(x.dtype))
+
+
+def _block(
     method: Method,
     devices: Devices | OneDevice,
     progress: Progress,
     record: Callable[[Params], Any] | None,
-    limit: float,
-) -> Callable[[Progress, Any, list], Progress]:
+) -> Callable[[Progress, tuple, list], Progress]:
+    """Steps up to a number of them or until the loss changes by no more than a limit.
+
+    Of the method and the arguments it holds settings and sizes, no rows: the next run of an equal
+    method, on other rows of the same shapes, uses it again.
+    """
+    method, hollow = copy(method), devices._replace(arrays=[])
+
     def advance(arrays: list[Array], p: Progress) -> Progress:
-        args, kwargs = devices.arguments(arrays)
+        args, kwargs = hollow.arguments(arrays)
         state, loss = method.update(p.state, *args, **kwargs)
         loss = loss.astype(p.losses.dtype)
         last = p.losses[jnp.maximum(p.step - 1, 0)]
@@ -169,19 +189,21 @@ def _compile(
         state, good = jax.tree.map(choose, (state, p.state), (p.state, p.good))
         return Progress(state, good, losses, history, p.step + 1, change)
 
-    def block(progress: Progress, end: Array, arrays: list[Array]) -> Progress:
+    def block(progress: Progress, bounds: tuple, arrays: list[Array]) -> Progress:
+        end, limit = bounds
+
         def unfinished(p: Progress) -> Array:
             return (p.step < end) & (p.change > limit)
 
         return lax.while_loop(unfinished, partial(advance, arrays), progress)
 
-    spread = devices.spread(block, progress)
-    return jax.jit(spread, donate_argnums=0).lower(progress, np.int32(0), devices.arrays).compile()
+    shapes = [(x.shape, str(x.dtype)) for x in jax.tree.leaves((progress, devices.arrays))]
+    return remembered(hollow.spread(block, progress), shapes, donate_argnums=0)
 
 
 def _not_finite(progress: Progress, params: Params, done: int) -> str | None:
     """What is no number any more, in words, or None."""
-    bad = [site for site, x in params.items() if not bool(jnp.isfinite(x).all())]
+    bad = [site for site, x in params.items() if not np.isfinite(np.asarray(x)).all()]
     if np.isnan(progress.change):
         loss = float(progress.losses[done - 1])
         what = f"{bad[0]!r} is not finite" if bad else (

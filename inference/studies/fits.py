@@ -158,6 +158,7 @@ def _categories(fit: Fit, table: Table, extra: dict[str, Any]) -> Answer:
     from ..reading.local import Structure
     from ..reading.reader import open_program
     from ..reading.states import AllStates
+    from ..rows.chunks import compiled
 
     reader, rows = open_program(fit.program, (table.values,), extra, structure=Structure.GENERAL)
     latents = reader.anatomy.latents
@@ -165,9 +166,10 @@ def _categories(fit: Fit, table: Table, extra: dict[str, Any]) -> Answer:
         raise InputError(f"{fit.name} has several categorical latents a row: no table holds them")
     states = table_of(reader.anatomy, AllStates())
     params: Any = fit.point
-    chance = jax.jit(
-        lambda: jax.nn.softmax(reader.log_joint(params, states, rows.whole()), axis=0)
-    )()
+    chance = compiled(
+        lambda rows, params: jax.nn.softmax(reader.log_joint(params, states, rows.whole()), axis=0),
+        rows,
+    )(rows.leaves, params)
     names = [f"{latents[0].name}_{k}" for k in range(len(states))]
     return (
         names,

@@ -11,7 +11,7 @@ from jax import Array
 
 from ...numerics.acceleration import Visit
 from ...reading.anatomy import Anatomy
-from ...rows.chunks import Rows, map_over_chunks, sum_over_chunks
+from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...types import Arguments, Params
@@ -33,7 +33,6 @@ from .factors import (
     chunk_of,
     not_continuous,
     open_factors,
-    remembered,
     width,
 )
 from .regressions import Regressions, regressions_of
@@ -95,7 +94,6 @@ class BoundEM(Algorithm):
         self.model, self.tighten, self.accelerate, self.prior = model, tighten, accelerate, prior
         self.start, self.gradient_steps, self.remember = start, gradient_steps, remember
         self.chunk_size, self.plate = chunk_size, plate
-        self._cache: dict = {}
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -188,7 +186,7 @@ class BoundEM(Algorithm):
             exact = by_quadrature(reader, rows, params, nodes, self.chunk_size)
             return found._replace(gap=exact.evidence - evidence)
 
-        return remembered(self._cache, f"posterior {tighten} {gap}", compute, rows, params)
+        return compiled(compute, rows)(rows.leaves, params)
 
     def _tighten(
         self,

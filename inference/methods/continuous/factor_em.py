@@ -13,6 +13,7 @@ from jax import Array
 from latentbits.models import clipped_gaussian, latent_trait, mixed_trait
 
 from ...numerics.acceleration import Trail, Visit, begin, chart, plain, step
+from ...numerics.compiling import least_effort
 from ...reading.local import log_prior, prior_draw
 from ...rows.chunks import Rows, compiled, sum_over_chunks
 from ...rows.disk import pieces
@@ -39,15 +40,12 @@ def first_state(
 ) -> FactorState:
     trail = None
     if accelerate:
-        one: Any = reader.at(1)
-        few = rows.slice(0, 1)
-
         # Compiled as one: a run of the program, operation by operation, takes seconds.
-        @jax.jit
-        def start(params: Params) -> Trail:
-            return begin(chart(params, transforms(one, params, few)).flatten(params), HISTORY)
+        def start(rows: Rows, params: Params) -> Trail:
+            space = chart(params, maps_of(reader, rows, params))
+            return begin(space.flatten(params), HISTORY)
 
-        trail = start(params)
+        trail = compiled(start, rows, compiler_options=least_effort())(rows.leaves, params)
     return FactorState(params, jnp.zeros((), int), key, memory, trail)
 
 
@@ -98,8 +96,12 @@ def start_params(
         )
         params = find(rows.leaves, key)
     if not names <= set(params) | set(given or {}):
-        one, few = reader.at(1).anatomy, rows.slice(0, 1)
-        params = {**jax.jit(lambda key: prior_draw(reader.model, one, key, few))(key), **params}
+
+        def draw(rows: Rows, key: Array) -> Params:
+            return prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
+
+        drawn = compiled(draw, rows, compiler_options=least_effort())(rows.leaves, key)
+        params = {**drawn, **params}
     params = {**params, **(given or {})}
     unknown = set(params) - names
     if unknown:

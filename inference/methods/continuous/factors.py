@@ -15,14 +15,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
 from ...reading.local import Structure, log_joint
 from ...reading.reader import check_data
-from ...rows.chunks import Rows, chunk_limit, compiled
+from ...rows.chunks import Rows, chunk_limit
 from ...types import Arguments, Params
 
 CHUNK_FLOATS = {"cpu": 1 << 21}
@@ -110,16 +109,3 @@ def chunk_of(wanted: int | None, floats: int, rows: Rows) -> int:
 def width(rows: Rows) -> int:
     """Numbers a row of the arguments holds."""
     return sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
-
-
-def remembered(cache: dict, name: str, function: Callable, rows: Rows, *inputs: Any) -> Any:
-    """`function(rows, *inputs)`, compiled once for each shape; data go in as arguments."""
-    shapes = jax.tree.map(
-        lambda x: (x.shape, str(x.dtype)), (rows.leaves, jax.tree.map(jnp.asarray, inputs))
-    )
-    key = (name, str(shapes), str(rows.rest), jnp.result_type(float).name)
-    if rows.on_disk:  # a file is part of what is compiled
-        return compiled(function, rows)(rows.leaves, *inputs)
-    if key not in cache:
-        cache[key] = compiled(function, rows)
-    return cache[key](rows.leaves, *inputs)

@@ -13,7 +13,7 @@ from jax.scipy.special import logsumexp
 from ...numerics.acceleration import Visit
 from ...numerics.gaussian import log_normal
 from ...reading.anatomy import Anatomy
-from ...rows.chunks import Rows, map_over_chunks, over_rows, sum_over_chunks
+from ...rows.chunks import Rows, compiled, map_over_chunks, over_rows, sum_over_chunks
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...types import Arguments, Params
@@ -35,7 +35,6 @@ from .factors import (
     chunk_of,
     not_continuous,
     open_factors,
-    remembered,
     width,
 )
 from .point_regressions import (
@@ -104,7 +103,6 @@ class MonteCarloEM(Algorithm):
         self.regression_steps, self.accelerate, self.prior = regression_steps, accelerate, prior
         self.start, self.gradient_steps = start, gradient_steps
         self.chunk_size, self.plate = chunk_size, plate
-        self._cache: dict = {}
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -186,7 +184,7 @@ class MonteCarloEM(Algorithm):
             exact = by_quadrature(reader, rows, params, nodes, self.chunk_size)
             return found._replace(gap=exact.evidence - found.evidence)
 
-        return remembered(self._cache, "posterior", compute, rows, params, points)
+        return compiled(compute, rows)(rows.leaves, params, points)
 
     def _size(self, reader: FactorReader, rows: Rows, columns: Regressions | None) -> int:
         del reader

@@ -13,7 +13,7 @@ from jax.scipy.special import logsumexp
 from ...numerics.acceleration import Visit
 from ...numerics.gaussian import log_normal
 from ...reading.anatomy import Anatomy
-from ...rows.chunks import Rows, map_over_chunks, sum_over_chunks
+from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...types import Arguments, Params
@@ -35,7 +35,6 @@ from .factors import (
     chunk_of,
     not_continuous,
     open_factors,
-    remembered,
     width,
 )
 from .point_regressions import point_log_likelihood, point_sums
@@ -108,7 +107,6 @@ class QuadratureEM(Algorithm):
         self.start, self.mode_steps, self.gradient_steps = start, mode_steps, gradient_steps
         self.remember = remember
         self.chunk_size, self.plate = chunk_size, plate
-        self._cache: dict = {}
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -198,7 +196,7 @@ class QuadratureEM(Algorithm):
             finer = by_quadrature(reader, rows, params, 2 * nodes, self.chunk_size)
             return found._replace(gap=finer.evidence - found.evidence)
 
-        return remembered(self._cache, f"posterior {nodes}", compute, rows, params)
+        return compiled(compute, rows)(rows.leaves, params)
 
     def evidence(self, params: Params, *args: Any, **kwargs: Any) -> Array:
         """The marginal log likelihood of each row, (num_data,)."""
@@ -208,7 +206,7 @@ class QuadratureEM(Algorithm):
         def compute(rows: Rows, params: Params) -> Array:
             return by_quadrature(reader, rows, params, nodes, self.chunk_size).evidence
 
-        return remembered(self._cache, "evidence", compute, rows, params)
+        return compiled(compute, rows)(rows.leaves, params)
 
     def _remembers(self, rows: Rows) -> bool:
         return not rows.on_disk if self.remember is None else self.remember

@@ -129,16 +129,18 @@ class EM(Algorithm):
         size = chunk_rows(self.chunk_size, reader, _num_states(sets, reader), rows)
         memory = _memory(sets, reader)
 
-        def summarise(arguments: Any, memory: Any, start: Array) -> Posterior:
-            del start
-            found: Expectation = sets.expect(reader.at(size), params, arguments, memory)
-            nothing = jnp.zeros_like(found.evidence)
-            if not isinstance(self.states, AllStates):
-                nothing = nothing + jnp.nan  # a table of one's own: nobody knows what it misses
-            return Posterior(found.mean, found.best(), found.evidence, nothing, nothing)
+        def whole(rows: Rows, params: Params, memory: Any) -> Posterior:
+            def summarise(arguments: Any, memory: Any, start: Array) -> Posterior:
+                del start
+                found: Expectation = sets.expect(reader.at(size), params, arguments, memory)
+                nothing = jnp.zeros_like(found.evidence)
+                if not isinstance(self.states, AllStates):
+                    nothing = nothing + jnp.nan  # a table of one's own: what it misses is not known
+                return Posterior(found.mean, found.best(), found.evidence, nothing, nothing)
 
-        whole = compiled(lambda rows, memory: map_over_chunks(summarise, rows, size, memory), rows)
-        return whole(rows.leaves, memory)
+            return map_over_chunks(summarise, rows, size, memory)
+
+        return compiled(whole, rows)(rows.leaves, params, memory)
 
     def _affine_update(
         self, params: Params, sets: Any, reader: Reader, rows: Rows

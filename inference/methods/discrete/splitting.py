@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
-from ...reading.arguments import check_data
+from ...reading.arguments import check_data, rows_of
 from ...reading.local import Structure
+from ...rows.chunks import Rows, compiled
 from ...running.algorithm import Algorithm
 from ...types import Params
 from ..shared import Posterior
@@ -106,7 +107,13 @@ class SplittingEM(Algorithm):
             "probs": jnp.full((count, data.shape[1]), 0.5),
         }
         start = em.init(key_start, *args, init_params=equal, **kwargs)
-        state, _ = em.update(start, *args, **kwargs)
+        rows = rows_of(anatomy, args, kwargs)
+
+        def step(rows: Rows, start: EMState) -> EMState:
+            args, kwargs = rows.join(rows.leaves)
+            return em.update(start, *args, **kwargs)[0]
+
+        state = compiled(step, rows)(rows.leaves, start)
         zero = jnp.zeros((), int)
         return SplittingState(state.params, zero, zero, key)
 

@@ -12,7 +12,7 @@ from jax import Array, random
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.reader import Reader, open_program
 from ...reading.states import AllStates, StateSet
-from ...rows.chunks import Rows
+from ...rows.chunks import Rows, compiled
 from ...running.algorithm import Algorithm
 from ...types import Params
 from ..shared import Posterior, start_params
@@ -95,8 +95,12 @@ class StepwiseEM(Algorithm):
         key_start, key_batch, key = random.split(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
         m_step = self._m_step(reader, rows)
-        find = lambda: self._average(reader, rows, params, m_step, key_batch)[1]  # noqa: E731
-        return StepwiseState(params, jax.jit(find)(), jnp.zeros((), int), key)
+
+        def find(rows: Rows, params: Params, key: Array) -> Any:
+            return self._average(reader, rows, params, m_step, key)[1]
+
+        statistics = compiled(find, rows)(rows.leaves, params, key_batch)
+        return StepwiseState(params, statistics, jnp.zeros((), int), key)
 
     def update(
         self, state: StepwiseState, *args: Any, **kwargs: Any

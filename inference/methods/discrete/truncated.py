@@ -208,29 +208,29 @@ class TruncatedEM(Algorithm):
         """
         reader, rows = self._open(args, kwargs)
         num_bits = reader.anatomy.num_bits
-        key_start, key_search, key_missed = random.split(
-            random.key(0) if rng_key is None else rng_key, 3
-        )
+        key = random.key(0) if rng_key is None else rng_key
         num_states = self.sets.num_states(num_bits)
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs=num_draws)
 
-        def summarise(arguments: Any, extra: Any, start: Array) -> Posterior:
-            local, (memory, numbers) = reader.at(size), extra
-            if memory is None:
-                first = self.sets.start(size, num_bits, key_start)
-                keys = row_keys(key_search, numbers)
-                memory = self.sets.grow(local, params, arguments, first, keys)
-            found = self.sets.expect(local, params, arguments, memory)
-            key = random.fold_in(key_missed, start)
-            missed, error = missed_mass(
-                local, self.sets.contains, params, arguments, memory, found, key, num_draws
-            )
-            return Posterior(found.mean, found.best(), found.evidence, missed, error)
+        def whole(rows: Rows, params: Params, memory: Any, key: Array) -> Posterior:
+            key_start, key_search, key_missed = random.split(key, 3)
 
-        def whole(rows: Rows, memory: Any) -> Posterior:
+            def summarise(arguments: Any, extra: Any, start: Array) -> Posterior:
+                local, (memory, numbers) = reader.at(size), extra
+                if memory is None:
+                    first = self.sets.start(size, num_bits, key_start)
+                    keys = row_keys(key_search, numbers)
+                    memory = self.sets.grow(local, params, arguments, first, keys)
+                found = self.sets.expect(local, params, arguments, memory)
+                key = random.fold_in(key_missed, start)
+                missed, error = missed_mass(
+                    local, self.sets.contains, params, arguments, memory, found, key, num_draws
+                )
+                return Posterior(found.mean, found.best(), found.evidence, missed, error)
+
             return map_over_chunks(summarise, rows, size, (memory, Numbers()))
 
-        return compiled(whole, rows)(rows.leaves, memory)
+        return compiled(whole, rows)(rows.leaves, params, memory, key)
 
     def _search(
         self,

@@ -200,9 +200,12 @@ class GibbsEM(Algorithm):
         num_bits = program.anatomy.num_bits
         rows = rows_of(program.anatomy, args, kwargs)
         size = chunk_limit(FILE_ROWS, rows) if rows.on_disk else rows.num_data
+        num_data = rows.num_data
         key_all = random.key(0) if rng_key is None else rng_key
 
-        def chains(arguments: Arguments, params: Params, start: Array) -> GibbsPosterior:
+        def chains(
+            key_all: Array, arguments: Arguments, params: Params, start: Array
+        ) -> GibbsPosterior:
             here = program._replace(anatomy=program.anatomy.with_rows(size))
             draw, score = here.read(params, arguments)
 
@@ -223,17 +226,17 @@ class GibbsEM(Algorithm):
                 _, total, best, value = jax.lax.fori_loop(0, count, again, start)
                 return total / num_sweeps, best, value
 
-            key = key_all if size == rows.num_data else random.fold_in(key_all, start)
+            key = key_all if size == num_data else random.fold_in(key_all, start)
             means, bests, values = jax.vmap(one)(random.split(key, num_chains))
             chosen, each = jnp.argmax(values, axis=0), jnp.arange(size)
             error = means.std(0, ddof=1) / jnp.sqrt(num_chains)
             return GibbsPosterior(means.mean(0), error, bests[chosen, each], values[chosen, each])
 
-        def whole(rows: Rows, params: Params) -> GibbsPosterior:
-            visit = lambda arguments, _, start: chains(arguments, params, start)  # noqa: E731
+        def whole(rows: Rows, params: Params, key: Array) -> GibbsPosterior:
+            visit = lambda arguments, _, start: chains(key, arguments, params, start)  # noqa: E731
             return map_over_chunks(visit, rows, size, None)
 
-        return compiled(whole, rows)(rows.leaves, params)
+        return compiled(whole, rows)(rows.leaves, params, key_all)
 
     def open(self, args: tuple, kwargs: dict[str, Any]) -> Layered:
         """The network that the program is."""

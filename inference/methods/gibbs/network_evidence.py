@@ -25,7 +25,7 @@ from latentbits.models.distributions import NoisyOr
 from ...numerics.annealed import LogMean, anneal, log_mean
 from ...reading.anatomy import ProgramError
 from ...reading.arguments import rows_of
-from ...rows.chunks import map_over_chunks
+from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...types import Arguments, Params
 from .flips import open_bits
 from .noisy_or import (
@@ -119,12 +119,13 @@ def exact_evidence(model: Callable, params: Params, *args: Any, **kwargs: Any) -
         raise ProgramError("the program is not a noisy-OR network: list all states instead (EM)")
     wiring, anatomy = program.wiring, program.anatomy
 
-    @jax.jit
-    def compute(params: Params) -> Array:
-        network = read_network(model, anatomy, wiring, params, (args, kwargs))
-        return layered_evidence(wiring, network, read_seen(model, anatomy, (args, kwargs)))
+    def compute(rows: Rows, params: Params) -> Array:
+        arguments = rows.whole()
+        network = read_network(model, anatomy, wiring, params, arguments)
+        return layered_evidence(wiring, network, read_seen(model, anatomy, arguments))
 
-    return compute(params)
+    rows = rows_of(anatomy, args, kwargs)
+    return compiled(compute, rows)(rows.leaves, params)
 
 
 def annealed_evidence(
@@ -152,10 +153,9 @@ def annealed_evidence(
     size = chunk_size or max(1, CHUNK_FLOATS // (num_chains * (width + program.anatomy.num_bits)))
     size = min(size, rows.num_data)
     local = program._replace(anatomy=program.anatomy.with_rows(size))
-    betas = jnp.linspace(0.0, 1.0, num_densities) ** 2
     key = random.key(0) if rng_key is None else rng_key
 
-    def chunk(arguments: Arguments, params: Params, start: Array) -> LogMean:
+    def chunk(key: Array, arguments: Arguments, params: Params, start: Array) -> LogMean:
         key_start, key_chains = random.split(random.fold_in(key, start))
         draw, score = local.read(params, arguments)
         keys = random.split(key_start, num_chains)
@@ -168,12 +168,11 @@ def annealed_evidence(
             each = random.split(key, num_chains)
             return jax.vmap(lambda k, s: draw(k, s, beta)[0])(each, states)
 
+        betas = jnp.linspace(0.0, 1.0, num_densities) ** 2
         return log_mean(anneal(key_chains, states, density, transition, betas).log_weights)
 
-    @jax.jit
-    def compute(params: Params, leaves: tuple) -> LogMean:
-        given = rows._replace(leaves=leaves)
-        each = lambda arguments, _, start: chunk(arguments, params, start)  # noqa: E731
-        return map_over_chunks(each, given, size, None)
+    def compute(rows: Rows, params: Params, key: Array) -> LogMean:
+        each = lambda arguments, _, start: chunk(key, arguments, params, start)  # noqa: E731
+        return map_over_chunks(each, rows, size, None)
 
-    return compute(params, rows.leaves)
+    return compiled(compute, rows)(rows.leaves, params, key)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
+from ...numerics.compiling import least_effort
 from ...reading.linear import find_affine, linear_form
 from ...reading.local import Structure, log_prior
 from ...reading.reader import Reader, examined, open_program
@@ -139,23 +140,32 @@ def near_origin(
     if fixed >= set(like):
         return like
 
-    def draw(key: Array, like: Params) -> Params:
-        free = climb.free(like)
+    def draw(rows: Rows, key: Array, like: Params) -> Params:
+        here = hollow._replace(rows=rows)
+        free = here.free(like)
         keys = random.split(key, len(free))
         small = {
             name: spread * random.normal(k, value.shape)
             for k, (name, value) in zip(keys, free.items(), strict=True)
         }
-        return climb.constrain(small, like)
+        return here.constrain(small, like)
 
     # Compiled as one: the program is run for its constraints, which takes long op by op.
-    drawn = jax.jit(draw)(random.fold_in(key, 1), like)
+    hollow: Any = climb._replace(rows=None)
+    find = compiled(draw, climb.rows, compiler_options=least_effort())
+    drawn = find(climb.rows.leaves, random.fold_in(key, 1), like)
     return {name: like[name] if name in fixed else drawn[name] for name in like}
 
 
 def first_state(climb: Climb, optimizer: Any, params: Params) -> Any:
     """The optimiser's state at parameters."""
-    return jax.jit(lambda params: optimizer.init(climb.free(params)))(params)
+    hollow: Any = climb._replace(rows=None)
+
+    def begin(rows: Rows, params: Params) -> Any:
+        return optimizer.init(hollow._replace(rows=rows).free(params))
+
+    start = compiled(begin, climb.rows, compiler_options=least_effort())
+    return start(climb.rows.leaves, params)
 
 
 def optimizer_of(given: Any) -> Any:
@@ -168,12 +178,16 @@ def optimizer_of(given: Any) -> Any:
 def linear_posterior(climb: Climb, params: Params, model: Callable) -> Posterior:
     """The posterior of each row of a linear program, exact."""
 
-    def part(arguments: Arguments, extra: None, start: Array) -> Posterior:
-        del extra, start
-        local = climb.reader.at(min(climb.chunk_size, climb.rows.num_data))._replace(model=model)
-        form = linear_form(local, params, arguments, climb.affine)
-        nothing = jnp.zeros_like(form.constant)
-        return Posterior(form.mean, form.best, form.evidence, nothing, nothing)
+    size, affine = min(climb.chunk_size, climb.rows.num_data), climb.affine
+    local = climb.reader.at(size)._replace(model=model)
 
-    whole = compiled(lambda rows: map_over_chunks(part, rows, climb.chunk_size, None), climb.rows)
-    return whole(climb.rows.leaves)
+    def whole(rows: Rows, params: Params) -> Posterior:
+        def part(arguments: Arguments, extra: None, start: Array) -> Posterior:
+            del extra, start
+            form = linear_form(local, params, arguments, affine)
+            nothing = jnp.zeros_like(form.constant)
+            return Posterior(form.mean, form.best, form.evidence, nothing, nothing)
+
+        return map_over_chunks(part, rows, size, None)
+
+    return compiled(whole, climb.rows)(climb.rows.leaves, params)
