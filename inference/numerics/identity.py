@@ -103,7 +103,7 @@ class _Parts:
             return kind, *fields
         if _is_library(kind.__module__) and _compares(kind):  # meshes, trees, dtypes
             return kind, x
-        if _plain(kind):
+        if _plain(kind) and hasattr(x, "__dict__"):
             return kind, *((name, self.of(value)) for name, value in vars(x).items())
         return Same(x)
 

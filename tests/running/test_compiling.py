@@ -79,7 +79,9 @@ CASES = {
     "ContrastiveDivergence": Case(
         lambda: ContrastiveDivergence(combination_machine), {"num_causes": 2}
     ),
-    "ProjectionPursuit": Case(lambda: ProjectionPursuit(combination_machine), {"num_causes": 2}),
+    "ProjectionPursuit": Case(
+        lambda: ProjectionPursuit(combination_machine, significant=False), {"num_causes": 2}
+    ),
     "MomentInversion": Case(lambda: MomentInversion(clipped_gaussian), {"num_factors": 1}),
     "Restarts": Case(lambda: Restarts(EM(bernoulli_mixture), 2), {"num_components": 2}),
 }
@@ -101,4 +103,4 @@ def test_a_second_run_and_posterior_on_other_data_compile_nothing(name, compilat
     compilations.clear()
     second = everything(1, 5, 1e-9)
     assert not compilations
-    assert np.isfinite(second.losses).all() and second.losses[0] != first.losses[0]
+    assert np.isfinite(second.losses).all() and second.losses[-1] != first.losses[-1]
