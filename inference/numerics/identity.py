@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax import Array
 
-MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 20
 """Of an array inside a function: what is larger are data, which are not to be held."""
 MOST_PARTS = 20_000
 """What consists of more is not taken apart."""
