@@ -21,11 +21,11 @@ import pytest
 from hostile import refused
 from jax import random
 
-from inference import EM, CheckpointError, DivergedError, QuadratureEM, TruncatedEM
+from inference import EM, CheckpointError, DivergedError, TruncatedEM
 from inference.running.checkpoint import Checkpoint, origin
 from inference.running.fingerprint import fingerprint
 from inference.running.restarts import Restarts
-from ppl_models import bernoulli_mixture, binary_sparse_coding, latent_trait
+from ppl_models import bernoulli_mixture, binary_sparse_coding
 from ppl_models.data import prototypes
 from ppl_models.data.sealed import sealed
 
@@ -253,12 +253,6 @@ def test_settings_that_are_no_numbers_belong_to_a_run():
     assert made_of(parameter_noise=one) == made_of(parameter_noise={**one})
     assert made_of(parameter_noise=one) != made_of(parameter_noise=two)
     assert made_of(prior=True) != made_of(prior=False)
-    used = QuadratureEM(latent_trait)
-    used._cache["posterior"] = "what was compiled for it"
-    for method in (used, Restarts(used, 2)):
-        fresh = QuadratureEM(latent_trait)
-        fresh = fresh if method is used else Restarts(fresh, 2)
-        assert origin(method, (), {}, *[None] * 3) == origin(fresh, (), {}, *[None] * 3)
     nested = [origin(Restarts(EM(bernoulli_mixture, gradient_steps=n), 2), (), {}, None, None, None)
               for n in (3, 4)]  # fmt: skip
     assert nested[0] != nested[1]
