@@ -142,10 +142,11 @@ def _open(
     if namespace.data is not None:
         given = open_given(namespace)
         return given, None, {"words": Path(namespace.data).name, "image_shape": None}
-    from ..studies.examples import MAKERS, example
+    from ..studies.cards import CARDS
+    from ..studies.examples import example
 
     program = find_program(namespace.model)
-    if namespace.model not in MAKERS:
+    if namespace.model not in CARDS:
         raise InputError(f"{namespace.model} is your own: say which table with --data FILE")
     made = example(namespace.model)
     sizes = {**made.sizes, **dict(namespace.set)}

@@ -14,18 +14,6 @@ from ..studies.fits import KIND, read_rows
 from ..studies.output import check_output, versions
 from .options import Given, add_options, open_given, setting
 
-PREFERRED = {
-    "latent_trait": "QuadratureEM",
-    "mixed_trait": "QuadratureEM",
-    "clipped_gaussian": "MomentInversion",
-    "binary_sparse_coding": "TruncatedEM",
-    "combination_machine": "ExactGradient",
-    "real_combination_machine": "ExactGradient",
-    "bernoulli_mixture": "EM",
-    "noisy_or_network": "GibbsEM",
-}
-"""The method of each program's own paper."""
-
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
@@ -58,6 +46,7 @@ def add_parser(subparsers: Any) -> None:
 
 def main(namespace: argparse.Namespace) -> int:
     from ..reading.anatomy import inspect
+    from ..studies.cards import CARDS
     from ..studies.comparison.contenders import contenders
 
     out = check_output("--out", namespace.out, (".nc",))
@@ -65,7 +54,8 @@ def main(namespace: argparse.Namespace) -> int:
     given = open_given(namespace)
     anatomy = inspect(given.program, (given.table.values,), given.kwargs)
     found, refused = contenders(anatomy)
-    name = namespace.method or PREFERRED.get(given.name) or _preferred(anatomy, found)
+    own = CARDS[given.name].method if given.name in CARDS else None  # of its own paper
+    name = namespace.method or own or _preferred(anatomy, found)
     if name not in found:
         why = (
             f"does not apply to {given.name}: {refused[name]}" if name in refused else "is unknown"
@@ -165,7 +155,7 @@ def _groups(kind: str, params: dict, facts: dict, given: Given) -> Any:
     groups = {"observed_data": dataset({"observed": given.table.values}, columns=columns)}
     if kind == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
-        return groups | point_groups(point, facts["losses"], columns=columns)
+        return groups | point_groups(given.program, point, facts["losses"], columns=columns)
     stats = facts.get("stats", {})
     return groups | posterior_groups(given.program, params, stats, columns=columns)
 

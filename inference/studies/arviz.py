@@ -26,17 +26,8 @@ from latentbits.models.data import InputError
 from latentbits.models.data.hdf5 import MAGIC, check_hdf5
 from latentbits.models.data.sealed import check_seal, seal
 
+from .cards import dims_of
 from .output import plain, write_with
-
-DIMS: dict[str, tuple[str, ...]] = {
-    "observed": ("row", "column"),
-    "mask": ("row", "column"),
-    "bias": ("column",),
-    "weights": ("latent", "column"),
-    "probs": ("component", "column"),
-    "mixing": ("component",),
-}
-"""Dimensions of the sites that the public programs have; other sites get numbered ones."""
 
 Groups = dict[str, xr.Dataset]
 
@@ -65,7 +56,7 @@ def dataset(
     >>> group["bias"].dims, group["bias"].sel(column="b").shape
     (('chain', 'draw', 'column'), (2, 5))
     """
-    known = {**DIMS, **(dims or {})}
+    known = {**dims_of(), **(dims or {})}
     variables: dict[str, Any] = {}
     sizes: dict[str, int] = {}
     for name, value in values.items():
@@ -114,6 +105,7 @@ ALIGNED = (
 
 
 def point_groups(
+    model: Any,
     params: Mapping[str, Any],
     losses: Any,
     *,
@@ -122,14 +114,16 @@ def point_groups(
 ) -> Groups:
     """A point estimate and the way to it, with a note on what it can be used for.
 
-    >>> found = point_groups({"bias": np.zeros(3)}, [2.0, 1.0])
+    >>> from latentbits.models import latent_trait
+    >>> found = point_groups(latent_trait, {"bias": np.zeros(3)}, [2.0, 1.0])
     >>> sorted(found), found["point_estimate"].attrs["note"][:16]
     (['optimization', 'point_estimate'], 'A point estimate')
     """
     losses = np.asarray(losses)
     steps = {"iteration": np.arange(len(losses))}
+    dims, about = dims_of(getattr(model, "__name__", "")), {**(attrs or {}), "note": POINT}
     return {
-        "point_estimate": dataset(params, columns=columns, attrs={**(attrs or {}), "note": POINT}),
+        "point_estimate": dataset(params, columns=columns, attrs=about, dims=dims),
         "optimization": xr.Dataset({"loss": ("iteration", losses)}, steps),
     }
 
@@ -158,11 +152,11 @@ def posterior_groups(
     raw = {x: np.asarray(v) for x, v in params.items()}
     near = together(model, raw, stats.get("lp"))
     changed = any(not np.array_equal(near[x], raw[x]) for x in raw)
-    leading = ("chain", "draw")
+    leading, dims = ("chain", "draw"), dims_of(getattr(model, "__name__", ""))
     about = {**(attrs or {}), **({"note": ALIGNED} if changed else {})}
-    groups = {"posterior": dataset(near, leading, columns=columns, attrs=about)}
+    groups = {"posterior": dataset(near, leading, columns=columns, attrs=about, dims=dims)}
     if changed:
-        groups["posterior_raw"] = dataset(raw, leading, columns=columns, attrs=attrs)
+        groups["posterior_raw"] = dataset(raw, leading, columns=columns, attrs=attrs, dims=dims)
     if stats:
         groups["sample_stats"] = dataset(stats, leading)
     return groups

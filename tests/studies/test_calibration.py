@@ -33,7 +33,7 @@ from inference.studies.calibration.many import ManyDraws
 from inference.studies.calibration.telling import draw, lines, verdict
 from inference.studies.calibration.trials import Trials, setting_of
 from inference.studies.calibration.uniformity import band, curve, p_value, ranks, shape, together
-from inference.studies.examples import MAKERS
+from inference.studies.cards import CARDS
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding, latent_trait
 
 # A right posterior is called wrong once in a thousand keys.
@@ -111,10 +111,10 @@ def test_a_posterior_that_lies_aside_is_flagged():
 # what is ranked
 
 
-@pytest.mark.parametrize("name", sorted(MAKERS))
+@pytest.mark.parametrize("name", sorted(CARDS))
 def test_scalars_do_not_know_the_names_of_hidden_units(name):
     model = getattr(ppl_models, name)
-    truth = {x: np.asarray(v) for x, v in MAKERS[name](np.random.default_rng(0))[1].items()}
+    truth = {x: np.asarray(v) for x, v in CARDS[name].example().params.items()}
     moved = dict(truth)
     for symmetry in symmetries(model, truth):
         if isinstance(symmetry, Rotation):

@@ -25,12 +25,13 @@ from inference.studies.arviz import (
     posterior_groups,
     save,
 )
+from inference.studies.cards import CARDS
 from inference.studies.comparison.compare import compare
 from inference.studies.comparison.contenders import Contender, contenders
 from inference.studies.comparison.files import load_comparison, method_groups, save_comparison
 from inference.studies.comparison.reference import Reference, of_the_run, refer
 from inference.studies.comparison.side_by_side import Task, as_done, close, processes
-from inference.studies.examples import MAKERS, example
+from inference.studies.examples import example
 from ppl_models import bernoulli_mixture, bernoulli_product, latent_trait
 
 DATA = example("bernoulli_mixture", num_data=80)
@@ -348,7 +349,7 @@ def test_the_command_writes_report_manifest_and_results(tmp_path, capsys):
     assert attrs["method"] == "MAP"
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", CARDS)
 def test_every_program_has_an_example_of_its_own(name):
     made = example(name, num_data=6)
     assert made.values.shape[0] == 6 and np.isfinite(made.values).all() and made.truth

@@ -12,13 +12,14 @@ from legible import assert_legible
 from scipy import stats
 
 from inference.cli import main
+from inference.studies.cards import CARDS
 from inference.studies.comparison.compare import Comparison
 from inference.studies.comparison.files import load_comparison, save_comparison
 from inference.studies.comparison.verdict import doubts, settle
 from inference.studies.figures import house_style
 from inference.studies.report.general_figures import general_pictures
 from inference.studies.report.ink import as_svg, styles
-from inference.studies.report.model_figures import KINDS, chiefs, model_pictures
+from inference.studies.report.model_figures import chiefs, model_pictures
 from inference.studies.report.page import NUMBER, linked, render
 from inference.studies.report.places import locate
 
@@ -292,7 +293,7 @@ OWN = {
 
 @pytest.mark.parametrize("model", OWN)
 def test_each_program_has_the_figures_of_its_paper(model):
-    assert KINDS.keys() <= OWN.keys()
+    assert CARDS.keys() <= OWN.keys()
     found = made(model)
     with house_style():
         own = list(model_pictures(found))
@@ -378,7 +379,7 @@ def test_rows_lie_where_integration_puts_them(model):
     table = table / table.sum()
     mean = np.array([table.sum(1) @ grid, table.sum(0) @ grid])
     square = np.array([table.sum(1) @ grid**2, table.sum(0) @ grid**2])
-    places = locate(found, "MAP")
+    places = locate(found, "MAP", CARDS[found.model].figures[0].settings["rows"])
     np.testing.assert_allclose(places.mean[row], mean, atol=2e-4)
     np.testing.assert_allclose(np.diagonal(places.covariance[row]), square - mean**2, atol=5e-4)
 

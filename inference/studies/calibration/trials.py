@@ -8,23 +8,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import numpyro.distributions as dist
 from jax import Array, random
 from latentbits.models.data import InputError
 from numpyro import handlers
 
 from ...types import Params
+from ..cards import CARDS, Setting
 from ..catalogue import blame, find_program
 from ..output import words
-
-
-class Setting(NamedTuple):
-    """How large the data sets are, and where the parameters come from."""
-
-    num_data: int
-    num_features: int | None
-    sizes: dict[str, Any]
-    priors: dict[str, dist.Distribution]  # narrower than the program's own, which stand otherwise
 
 
 class Trials(NamedTuple):
@@ -38,47 +29,9 @@ class Trials(NamedTuple):
     setting: Setting
 
 
-def _settings() -> dict[str, Setting]:
-    """Where the public programs are tried: NUTS is to be done with a hundred in a minute or two.
-
-    The programs' own priors are weak. Most of their draws are data sets that say little (bits all
-    equal) or that no sampler gets through (noise near nought).
-    """
-    unit = dist.Normal(0.0, 1.0)
-    return {
-        "latent_trait": Setting(
-            150, 5, {"num_factors": 1}, {"prior_weights": unit, "prior_bias": unit}
-        ),
-        "clipped_gaussian": Setting(
-            100, 6, {"num_factors": 1}, {"prior_weights": unit, "prior_bias": unit}
-        ),
-        "mixed_trait": Setting(
-            100, None, {"num_factors": 1, "kinds": ("real", "real", "binary", "binary", 3)},
-            {"prior_weights": unit, "prior_bias": unit, "prior_noise": dist.Gamma(10.0, 10.0)},
-        ),
-        "bernoulli_mixture": Setting(40, 6, {"num_components": 2}, {}),
-        "bernoulli_product": Setting(40, 4, {}, {}),
-        "binary_sparse_coding": Setting(
-            40, 5, {"num_causes": 2},
-            {
-                "prior_weights": dist.Normal(0.0, 3.0),
-                "prior_noise": dist.Gamma(20.0, 20.0),
-                "prior_sparsity": dist.Beta(6.0, 12.0),
-            },
-        ),
-        "combination_machine": Setting(
-            60, 6, {"num_causes": 2}, {"prior_weights": unit, "prior_bias": unit}
-        ),
-        "real_combination_machine": Setting(
-            60, 4, {"num_causes": 2}, {"prior_weights": unit, "prior_bias": unit}
-        ),
-        "noisy_or_network": Setting(60, 6, {"layers": (2,)}, {}),
-    }  # fmt: skip
-
-
 def setting_of(name: str, given: dict[str, Any]) -> Setting:
     """The setting of a program; `given` has sizes that a person wants otherwise."""
-    found = _settings().get(name, Setting(60, None, {}, {}))
+    found = CARDS[name].calibrate if name in CARDS else Setting(60, None, {}, {})
     given = dict(given)
     num_data = given.pop("num_data", found.num_data)
     num_features = given.pop("num_features", found.num_features)

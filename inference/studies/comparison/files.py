@@ -121,7 +121,7 @@ def method_groups(
     groups: Groups = {"observed_data": dataset({"observed": found.observed}, columns=columns)}
     if found.row["kind"] == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in draws.params.items()}
-        return groups | point_groups(point, draws.losses, columns=columns, attrs=attrs)
+        return groups | point_groups(model, point, draws.losses, columns=columns, attrs=attrs)
     params, stats = every(draws.params, found.scores.step), every(draws.stats, found.scores.step)
     groups |= posterior_groups(model, params, stats, columns=columns, attrs=attrs)
     groups["log_likelihood"] = dataset(

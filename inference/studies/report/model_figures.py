@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..cards import CARDS
 from ..comparison.checks import Standing
 from .ink import INK, WIDTH, Picture, legend_below, ranked, styles
 
@@ -32,8 +33,11 @@ def model_pictures(found: Comparison) -> Iterator[Picture]:
     """Those of a public program; nothing for another."""
     if not ranked(found):
         return
-    for kind in KINDS.get(found.model, ()):
-        yield from kind(found)
+    kinds: dict[str, Callable[..., Iterator[Picture]]] = {
+        kind.__name__: kind for kind in (maps, spectra, morphs, basis_functions, influences, layers)
+    }
+    for figure in CARDS[found.model].figures if found.model in CARDS else ():
+        yield from kinds[figure.kind](found, **figure.settings)
 
 
 def chiefs(found: Comparison) -> list[str]:
@@ -70,12 +74,15 @@ def _some(count: int, what: str) -> str:
     return f" The first {MOST_UNITS} of {count} {what}." if count > MOST_UNITS else ""
 
 
-def maps(found: Comparison) -> Iterator[Picture]:
-    """Tipping (1998), figures 1 and 3."""
+def maps(found: Comparison, rows: str) -> Iterator[Picture]:
+    """Tipping (1998), figures 1 and 3.
+
+    :param rows: what a row is given its factors (`places.KINDS`).
+    """
     from .places import locate
 
     for name in chiefs(found):
-        places = locate(found, name)
+        places = locate(found, name, rows)
         if places is None:
             continue
         yield Picture(
@@ -142,7 +149,7 @@ def spectra(found: Comparison) -> Iterator[Picture]:
     )
 
 
-def morphs(found: Comparison) -> Iterator[Picture]:
+def morphs(found: Comparison, rows: str) -> Iterator[Picture]:
     """Lee & Sompolinsky (1998), figure 4: from one row to another, a straight line clipped."""
     from matplotlib.figure import Figure
 
@@ -150,7 +157,7 @@ def morphs(found: Comparison) -> Iterator[Picture]:
     from .places import locate
 
     name = ranked(found)[0]
-    places = locate(found, name)
+    places = locate(found, name, rows)
     if places is None:
         return
     apart = np.linalg.norm(places.mean[:, None] - places.mean[None], axis=-1)
@@ -179,21 +186,26 @@ def morphs(found: Comparison) -> Iterator[Picture]:
     )
 
 
-def basis_functions(found: Comparison) -> Iterator[Picture]:
-    """Henniges et al. (2010), figures 2 and 4; patterns of a mixture likewise."""
-    mixture = found.model == "bernoulli_mixture"
-    site, what = ("probs", "patterns") if mixture else ("weights", "basis functions")
+def basis_functions(
+    found: Comparison,
+    site: str = "weights",
+    units: str = "causes",
+    what: str = "basis functions",
+    words: str = "What each cause adds to a row",
+) -> Iterator[Picture]:
+    """Henniges et al. (2010), figures 2 and 4; patterns of a mixture likewise.
+
+    :param units: what the rows of the site are called.
+    """
     each = compared(found, site, ranked(found)[:MOST_METHODS])
     each = {x: v for x, v in each.items() if v.shape == next(iter(each.values())).shape}
     count, size = next(iter(each.values())).shape
     shape = image_shape(found, size)
     stacked = np.stack(list(each.values()))[:, :MOST_UNITS]
-    words = "Chances of a 1 in each component" if mixture else "What each cause adds to a row"
     words += ", by method; they were matched to each other."
     words += " Red is more, blue is less than nought." if (stacked < 0).any() else " Black is most."
     if shape is None:
-        rows = "components" if mixture else "causes"
-        words += f" The rows of a picture are the {rows}, its columns those of the table."
+        words += f" The rows of a picture are the {units}, its columns those of the table."
     words += _some(count, what)
     alt = f"{what.capitalize()}, one row for each of {', '.join(each)}."
     yield Picture(what.capitalize(), words, alt, draw_images(stacked, list(each), shape), pale=True)
@@ -217,15 +229,14 @@ def draw_images(values: np.ndarray, names: list[str], shape: tuple[int, int] | N
     return figure
 
 
-def influences(found: Comparison) -> Iterator[Picture]:
-    """Freund & Haussler (1994): the weights of each hidden unit as a Hinton diagram."""
+def influences(found: Comparison, push: str) -> Iterator[Picture]:
+    """Freund & Haussler (1994): the weights of each hidden unit as a Hinton diagram.
+
+    :param push: what a unit does to what, in words.
+    """
     each = compared(found, "weights", chiefs(found))
     count, size = next(iter(each.values())).shape
     figure = draw_hintons(each, image_shape(found, size))
-    real = found.model == "real_combination_machine"
-    push = "columns when it is on: black squares push up, white ones down"
-    if not real:
-        push = "bits when it is on: black squares push towards 1, white ones towards 0"
     yield Picture(
         "Weights of the hidden units",
         f"What each unit does to the {push}; the area is the size." + _some(count, "units"),
@@ -285,16 +296,3 @@ def draw_hintons(
         for axes in row[units:]:
             axes.set_visible(False)
     return figure
-
-
-KINDS: dict[str, tuple[Callable[[Comparison], Iterator[Picture]], ...]] = {
-    "latent_trait": (maps,),
-    "mixed_trait": (maps,),
-    "clipped_gaussian": (maps, spectra, morphs),
-    "binary_sparse_coding": (basis_functions,),
-    "bernoulli_mixture": (basis_functions,),
-    "combination_machine": (influences,),
-    "real_combination_machine": (influences,),
-    "noisy_or_network": (layers,),
-}
-"""The kinds of figures that each program has."""

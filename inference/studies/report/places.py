@@ -27,13 +27,16 @@ class Places(NamedTuple):
     covariance: np.ndarray  # (num_rows, 2, 2)
 
 
-def locate(found: Comparison, method: str) -> Places | None:
-    """Posterior means and covariances under a method's parameters; None without two factors."""
+def locate(found: Comparison, method: str, kind: str) -> Places | None:
+    """Posterior means and covariances under a method's parameters; None without two factors.
+
+    :param kind: what a row is given its factors, one of `KINDS`.
+    """
     params, table = found.params[method], found.table
     if "values" not in table or len(params["weights"]) != 2:
         return None
     nodes = np.stack(np.meshgrid(GRID, GRID, indexing="ij"), -1).reshape(-1, 2)
-    score = log_likelihoods(found, params, nodes)
+    score = log_likelihoods(found, params, nodes, kind)
     if score is None:
         return None
     share = softmax(score - 0.5 * (nodes**2).sum(1), axis=1)
@@ -44,22 +47,30 @@ def locate(found: Comparison, method: str) -> Places | None:
 
 
 def log_likelihoods(
-    found: Comparison, params: dict[str, np.ndarray], nodes: np.ndarray
+    found: Comparison, params: dict[str, np.ndarray], nodes: np.ndarray, kind: str
 ) -> np.ndarray | None:
     """log p(row | factors) at each node, (num_rows, num_nodes); cells not seen are left out."""
     values = np.asarray(found.table["values"], float)
     seen = np.asarray(found.table["mask"], float)
     predictors = nodes @ params["weights"] + params["bias"]
-    if found.model == "latent_trait":
-        return _bits(values, seen, -np.logaddexp(0, -predictors), -np.logaddexp(0, predictors))
-    if found.model == "clipped_gaussian":
-        noise = np.asarray(setting(found, "noise", 1.0), float)
-        if not (noise > 0).all():
-            return None  # a hard clip leaves no posterior to sum on a grid
-        return _bits(values, seen, log_ndtr(predictors / noise), log_ndtr(-predictors / noise))
-    if found.model == "mixed_trait":
-        return _mixed(setting(found, "kinds", None), params, values, seen, predictors)
-    return None
+    return KINDS[kind](found, params, values, seen, predictors)
+
+
+def _logistic(
+    found: Any, params: Any, values: np.ndarray, seen: np.ndarray, predictors: np.ndarray
+) -> np.ndarray:
+    del found, params
+    return _bits(values, seen, -np.logaddexp(0, -predictors), -np.logaddexp(0, predictors))
+
+
+def _probit(
+    found: Comparison, params: Any, values: np.ndarray, seen: np.ndarray, predictors: np.ndarray
+) -> np.ndarray | None:
+    del params
+    noise = np.asarray(setting(found, "noise", 1.0), float)
+    if not (noise > 0).all():
+        return None  # a hard clip leaves no posterior to sum on a grid
+    return _bits(values, seen, log_ndtr(predictors / noise), log_ndtr(-predictors / noise))
 
 
 def _bits(values: np.ndarray, seen: np.ndarray, one: np.ndarray, nought: np.ndarray) -> np.ndarray:
@@ -67,7 +78,7 @@ def _bits(values: np.ndarray, seen: np.ndarray, one: np.ndarray, nought: np.ndar
 
 
 def _mixed(
-    kinds: Any,
+    found: Comparison,
     params: dict[str, np.ndarray],
     values: np.ndarray,
     seen: np.ndarray,
@@ -75,7 +86,7 @@ def _mixed(
 ) -> np.ndarray:
     from latentbits.models.mixed_trait import Layout
 
-    layout = Layout.of(kinds)
+    layout = Layout.of(setting(found, "kinds", None))
     each_kind: Any = predictors
     real, bits, levels = layout.split(each_kind)
     at = layout.binary
@@ -92,6 +103,10 @@ def _mixed(
     return total
 
 
+KINDS = {"logistic": _logistic, "probit": _probit, "mixed": _mixed}
+"""What a row can be given its factors, by the name that a card has for it."""
+
+
 def setting(found: Comparison, name: str, default: Any) -> Any:
     """An argument of the program, as it was when the comparison was made."""
     text = found.about["sizes"].get(name)
@@ -101,9 +116,10 @@ def setting(found: Comparison, name: str, default: Any) -> Any:
 def predictors_of_bits(found: Comparison) -> tuple[slice, list[str]]:
     """Which predictors are those of bits, and the names of their columns."""
     columns = [str(x) for x in found.table.get("columns", ())]
-    if found.model != "mixed_trait":
+    kinds = setting(found, "kinds", None)
+    if kinds is None:
         return slice(None), columns
     from latentbits.models.mixed_trait import Layout
 
-    layout = Layout.of(setting(found, "kinds", None))
+    layout = Layout.of(kinds)
     return layout.bits, [columns[i] for i in layout.binary] if columns else []

@@ -1,0 +1,166 @@
+"""One card a program: all that the studies know of it beyond what its form says.
+
+A new program of ours is one card here. A user's own has none: it is compared on the user's table,
+calibrated under its own priors, and shown in the figures that every program has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpyro.distributions as dist
+
+from . import truths
+from .truths import Truth
+
+
+class Setting(NamedTuple):
+    """Data sets to calibrate on: how large they are, and where their parameters come from."""
+
+    num_data: int
+    num_features: int | None
+    sizes: dict[str, Any]
+    priors: dict[str, dist.Distribution]  # narrower than the program's own, which stand otherwise
+
+
+class Figure(NamedTuple):
+    """A kind of figure of a report: a function of `report.model_figures` and its settings."""
+
+    kind: str
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+
+class Card(NamedTuple):
+    """What the studies know of one program."""
+
+    method: str  # that of its own paper
+    example: Callable[[], Truth]  # a small table, for a demonstration
+    paper: Callable[[], Truth]  # the paper's, at its size
+    calibrate: Setting
+    dims: dict[str, tuple[str, ...]]  # of its sites, in ArviZ's files
+    figures: tuple[Figure, ...] = ()
+
+
+UNIT = dist.Normal(0.0, 1.0)
+TRAIT = {"prior_weights": UNIT, "prior_bias": UNIT}
+"""The programs' own priors are weak: most of their draws are data sets that say little (bits all
+equal) or that no sampler gets through (noise near zero). A calibration's are narrower."""
+FACTORS = {"weights": ("latent", "column"), "bias": ("column",)}
+UNITS = {"weights": ("latent", "column"), "bias": ("latent",)}
+
+CARDS: dict[str, Card] = {
+    "latent_trait": Card(
+        "QuadratureEM",
+        lambda: truths.items(160, 12),
+        truths.three_prototypes,
+        Setting(150, 5, {"num_factors": 1}, TRAIT),
+        FACTORS,
+        (Figure("maps", {"rows": "logistic"}),),
+    ),
+    "mixed_trait": Card(
+        "QuadratureEM",
+        lambda: truths.mixed(160),
+        lambda: truths.mixed(600),
+        Setting(
+            100, None, {"num_factors": 1, "kinds": ("real", "real", "binary", "binary", 3)},
+            {**TRAIT, "prior_noise": dist.Gamma(10.0, 10.0)},
+        ),
+        FACTORS,
+        (Figure("maps", {"rows": "mixed"}),),
+    ),
+    "clipped_gaussian": Card(
+        "MomentInversion",
+        lambda: truths.items(120, 8, prior_weights=dist.Normal(0.0, 1.5)),
+        lambda: truths.clipped(1000),
+        Setting(100, 6, {"num_factors": 1}, TRAIT),
+        FACTORS,
+        (
+            Figure("maps", {"rows": "probit"}), Figure("spectra"),
+            Figure("morphs", {"rows": "probit"}),
+        ),
+    ),
+    "binary_sparse_coding": Card(
+        "TruncatedEM",
+        truths.four_bars,
+        truths.ten_bars,
+        Setting(
+            40, 5, {"num_causes": 2},
+            {
+                "prior_weights": dist.Normal(0.0, 3.0),
+                "prior_noise": dist.Gamma(20.0, 20.0),
+                "prior_sparsity": dist.Beta(6.0, 12.0),
+            },
+        ),
+        {"weights": ("latent", "column")},
+        (Figure("basis_functions"),),
+    ),
+    "bernoulli_mixture": Card(
+        "EM",
+        # The cost of DiscreteGibbs, on a mixture, grows as the square of the rows.
+        lambda: truths.clusters(120, 3, 12),
+        lambda: truths.clusters(4000, 10, 64),
+        Setting(40, 6, {"num_components": 2}, {}),
+        {"probs": ("component", "column"), "mixing": ("component",)},
+        (
+            Figure("basis_functions", {
+                "site": "probs", "units": "components", "what": "patterns",
+                "words": "Probabilities of a 1 in each component",
+            }),
+        ),
+    ),
+    "bernoulli_product": Card(
+        "MAP",
+        lambda: truths.coins(160, 8),
+        lambda: truths.coins(4000, 64),
+        Setting(40, 4, {}, {}),
+        {"probs": ("column",)},
+    ),
+    "combination_machine": Card(
+        "ExactGradient",
+        truths.two_units,
+        truths.ten_units,
+        Setting(60, 6, {"num_causes": 2}, TRAIT),
+        UNITS,
+        (
+            Figure("influences", {
+                "push": "bits when it is on: black squares push towards 1, white ones towards 0",
+            }),
+        ),
+    ),
+    "real_combination_machine": Card(
+        "ExactGradient",
+        truths.two_units,
+        truths.ten_units,
+        Setting(60, 4, {"num_causes": 2}, TRAIT),
+        UNITS,
+        (
+            Figure("influences", {
+                "push": "columns when it is on: black squares push up, white ones down",
+            }),
+        ),
+    ),
+    "noisy_or_network": Card(
+        "GibbsEM",
+        truths.four_lines,
+        truths.ten_lines,
+        Setting(60, 6, {"layers": (2,)}, {}),
+        {},
+        (Figure("layers"),),
+    ),
+}  # fmt: skip
+
+
+def dims_of(name: str = "") -> dict[str, tuple[str, ...]]:
+    """Dimensions of a program's sites; without a card, what most cards call a site of that name.
+
+    >>> dims_of("combination_machine")["bias"], dims_of("my_program")["bias"]
+    (('latent',), ('column',))
+    """
+    table = {"observed": ("row", "column"), "mask": ("row", "column")}
+    if name in CARDS:
+        return {**table, **CARDS[name].dims}
+    for card in CARDS.values():
+        table = {**card.dims, **table}  # the first that has one
+    return table

@@ -1,0 +1,160 @@
+"""What makes the data of an example: sizes of its program, true parameters, how many rows.
+
+The small ones are for a demonstration: all methods, NUTS among them, are done in about a minute on
+two cores, most of which is compiling. Where the program's own prior is too wide for that, there is
+a narrower one, which the report shows. Those of the papers have their sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpyro.distributions as dist
+
+
+class Truth(NamedTuple):
+    """What a table is drawn from."""
+
+    num_data: int
+    num_features: int | None  # None: the sizes say it
+    sizes: dict[str, Any]  # keyword arguments of the program
+    params: dict[str, np.ndarray]  # by site; empty: the program did not make the data
+    words: str
+    image_shape: tuple[int, int] | None = None
+    draw: Callable[[int, int], np.ndarray] | None = None  # (seed, num_data) -> rows, if not it
+
+
+def items(num_data: int, count: int, **priors: Any) -> Truth:
+    """Questions that two factors explain."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(0.0, 1.2, (2, count))
+    params = {"weights": weights, "bias": rng.normal(0.0, 0.7, count)}
+    words = f"{count} items that two factors explain"
+    return Truth(num_data, count, {"num_factors": 2, **priors}, params, words)
+
+
+def three_prototypes() -> Truth:
+    """Tipping (1998), section 4: three prototypes, each bit of a copy inverted at times."""
+    centres = np.random.default_rng(0).random((3, 16)) < 0.5
+
+    def draw(seed: int, num_data: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        label = rng.permutation(np.arange(num_data) % 3)
+        return centres[label] ^ (rng.random((num_data, 16)) < 0.05)
+
+    words = "noisy copies of three 16-bit prototypes (Tipping 1998)"
+    return Truth(600, 16, {"num_factors": 2}, {}, words, (4, 4), draw)
+
+
+def outer_lines(side: int) -> np.ndarray:
+    """The outer rows and columns of a grid, (4, side²)."""
+    from latentbits.models.data.strokes import stroke_masks
+
+    return stroke_masks(side)[[0, side - 1, side, 2 * side - 1]]
+
+
+def four_bars() -> Truth:
+    params = {"weights": 4.0 * outer_lines(3), "noise": np.array(1.0), "sparsity": np.array(0.4)}
+    words = "four bars on a 3×3 grid, each in two images of five"
+    return Truth(160, 9, {"num_causes": 4}, params, words, (3, 3))
+
+
+def ten_bars() -> Truth:
+    """Henniges et al. (2010), section 4: bars of ±10, noise of 2, two in an image."""
+    from latentbits.models.data.strokes import stroke_masks
+
+    signs = np.random.default_rng(0).permutation(np.repeat([1.0, -1.0], 5))
+    params = {
+        "weights": 10.0 * signs[:, None] * stroke_masks(5),
+        "noise": np.array(2.0),
+        "sparsity": np.array(0.2),
+    }
+    words = "ten bars on a 5×5 grid, two in an image (Henniges et al. 2010)"
+    return Truth(1000, 25, {"num_causes": 10}, params, words, (5, 5))
+
+
+def two_units() -> Truth:
+    rng = np.random.default_rng(0)
+    weights = np.where(np.kron(np.eye(2), np.ones((1, 4))) > 0, 1.5, 0.0)
+    weights = weights * rng.choice([-1.0, 1.0], weights.shape)
+    # The program's own priors are so wide that NUTS would be at it for minutes.
+    sizes = {
+        "num_causes": 2,
+        "prior_weights": dist.Normal(0.0, 1.0),
+        "prior_bias": dist.Normal(0.0, 5.0),
+    }
+    params = {"weights": weights, "bias": np.full(2, -3.4)}
+    return Truth(160, 8, sizes, params, "8 columns that two hidden units push", (2, 4))
+
+
+def ten_units() -> Truth:
+    """Freund & Haussler (1994), section 4: ten simple shapes on an 8×8 grid."""
+    from jax import random
+    from latentbits.models.data import combination_target
+
+    made = combination_target(random.key(0), 1)
+    params = {"weights": np.asarray(made.weights), "bias": np.asarray(made.bias)}
+    words = "ten simple shapes on an 8×8 grid (Freund & Haussler 1994)"
+    return Truth(4000, 64, {"num_causes": 10}, params, words, (8, 8))
+
+
+def clusters(num_data: int, components: int, features: int) -> Truth:
+    rng = np.random.default_rng(0)
+    probs = np.where(rng.random((components, features)) < 0.5, 0.9, 0.1)
+    mixing = np.array([0.5, 0.3, 0.2]) if components == 3 else np.full(components, 1 / components)
+    words = f"noisy copies of {components} patterns of {features} bits"
+    sizes = {"num_components": components}
+    return Truth(num_data, features, sizes, {"mixing": mixing, "probs": probs}, words)
+
+
+def coins(num_data: int, count: int) -> Truth:
+    params = {"probs": np.random.default_rng(0).uniform(0.1, 0.9, count)}
+    return Truth(num_data, count, {}, params, f"{count} independent bits")
+
+
+def four_lines() -> Truth:
+    params = {
+        "weights_1": 3.0 * outer_lines(4),
+        "leak_0": np.full(16, 0.02),
+        "leak_1": np.array([0.3, 0.5, 0.5, 0.7]),
+    }
+    words = "four lines on a 4×4 grid, more or less often"
+    return Truth(120, 16, {"layers": (4,)}, params, words, (4, 4))
+
+
+def ten_lines() -> Truth:
+    """Lewicki & Sejnowski (1996), section 5, the lines that are on independently."""
+    from latentbits.models.data.strokes import stroke_masks
+
+    params = {
+        "weights_1": 6.0 * stroke_masks(5),
+        "leak_0": np.full(25, 0.005),
+        "leak_1": np.full(10, 0.3),
+    }
+    words = "ten lines on a 5×5 grid (Lewicki & Sejnowski 1996)"
+    return Truth(1000, 25, {"layers": (10,)}, params, words, (5, 5))
+
+
+def mixed(num_data: int) -> Truth:
+    rng = np.random.default_rng(0)
+    kinds = ("real", "real", "binary", "binary", "binary", "binary", 3)
+    params = {
+        "weights": rng.normal(0.0, 1.2, (2, 8)),
+        "bias": rng.normal(0.0, 0.5, 8),
+        "noise": np.array([0.8, 1.0]),
+    }
+    # Two factors can take up two numbers whole: noise near zero is kept away by its prior.
+    sizes = {
+        "kinds": kinds,
+        "num_factors": 2,
+        "prior_weights": dist.Normal(0.0, 1.5),
+        "prior_noise": dist.Gamma(10.0, 10.0),
+    }
+    return Truth(num_data, None, sizes, params, "two numbers, four bits, one of three categories")
+
+
+def clipped(num_data: int) -> Truth:
+    """Lee & Sompolinsky (1998): a Gaussian of 64 columns on two factors, clipped."""
+    return items(num_data, 64)._replace(words="64 bits, a Gaussian on two factors clipped")
