@@ -12,7 +12,7 @@ from latentbits.models.data import InputError, Table
 
 from ..studies.fits import KIND, read_rows
 from ..studies.output import check_output, versions
-from .options import Given, add_options, open_given, setting
+from .options import Given, add_options, open_given, said, setting
 
 
 def add_parser(subparsers: Any) -> None:
@@ -61,9 +61,14 @@ def main(namespace: argparse.Namespace) -> int:
             f"does not apply to {given.name}: {refused[name]}" if name in refused else "is unknown"
         )
         raise InputError(f"--method {name} {why}; choose from {', '.join(found)}")
+    pairs = zip(given.table.columns, given.table.levels, strict=True)
+    levels = {column: pair for column, pair in pairs if pair}
     valid = None
     if namespace.valid is not None:
-        valid = read_rows(namespace.valid, given.table.columns, _kind(given), namespace.key)
+        valid = read_rows(
+            namespace.valid, given.table.columns, _kind(given), namespace.key,
+            said(namespace, guess=False), levels,
+        )  # fmt: skip
     params, facts = _fit(given, found[name], namespace, settings, valid)
     groups = _groups(found[name].kind, params, facts, given)
     told = {x: getattr(namespace, x) for x in ("steps", "starts", "seed", "patience")}
@@ -72,7 +77,8 @@ def main(namespace: argparse.Namespace) -> int:
         "kind": KIND, "model": given.name, "method": name, "cells": _kind(given),
         "sizes": json.dumps(_sizes(given.kwargs)),
         "columns": json.dumps(given.table.columns), "data": Path(namespace.data).name,
-        "settings": json.dumps(told),
+        "settings": json.dumps(told), "levels": json.dumps(levels),
+        "missing": json.dumps(namespace.missing),
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
     }  # fmt: skip
 

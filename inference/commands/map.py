@@ -13,6 +13,7 @@ from latentbits.models.data import InputError
 
 from ..studies.map.fit import Map, draw, fit_map
 from ..studies.output import FIGURES, as_picture, check_output, write_whole
+from .options import add_table_options, said, tell
 
 if TYPE_CHECKING:
     from latentbits.models.data.mixed import MixedTable
@@ -29,15 +30,6 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="the table, one datum a row")
-    parser.add_argument(
-        "--kinds",
-        metavar="COLUMN=KIND",
-        nargs="+",
-        action="extend",
-        default=[],
-        type=_kind,
-        help="real, binary, categorical or skip, where the guess is wrong",
-    )
     parser.add_argument("--label", metavar="COLUMN", help="colour by this column, leave it out")
     parser.add_argument("--lines", action="store_true", help="draw where P(bit | x) is 1/2")
     parser.add_argument("--image", metavar="HxW", type=_size, help="the bits are an image: show it")
@@ -58,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--method", choices=("quadrature", "bound"), help="how it is fitted")
     parser.add_argument("--steps", type=int, default=150, help="most steps of the fit")
     parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
-    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+    add_table_options(parser)
     parser.add_argument("--packed", type=int, metavar="BITS", help="bits a row, if packed in bytes")
 
 
@@ -71,15 +63,17 @@ def main(namespace: argparse.Namespace) -> int:
     listed = check_output("--places", namespace.places, (".csv",)) if namespace.places else None
     onto = Map.load(namespace.onto) if namespace.onto else None
     levels = None if onto is None else _known(onto)
-    kinds = dict(namespace.kinds)
+    told = said(namespace)
     if onto is not None:
         words = {"real": "real", "binary": "binary"}
         given = zip(onto.columns, onto.kinds, strict=True)
-        kinds = {**{c: words.get(str(k), "categorical") for c, k in given}, **kinds}
+        known = {c: words.get(str(k), "categorical") for c, k in given}
+        told = told._replace(kinds={**known, **told.kinds}, guess=False)
     table = load_mixed(
-        namespace.file, kinds=kinds, label=namespace.label, key=namespace.key,
-        packed=namespace.packed, levels=levels,
+        namespace.file, label=namespace.label, key=namespace.key, packed=namespace.packed,
+        levels=levels, columns=None if onto is None else onto.columns, said=told,
     )  # fmt: skip
+    tell(table.notes)
     if namespace.image is not None:
         bits = sum(kind == "binary" for kind in table.kinds)
         if bits != namespace.image[0] * namespace.image[1]:
@@ -101,7 +95,8 @@ def main(namespace: argparse.Namespace) -> int:
     for file, content in contents.items():
         write_whole(file, content)
     print(f"rows      {len(table.values)}, {float(1 - table.mask.mean()):.1%} of the cells missing")
-    print(f"columns   {_counted(table.kinds)}")
+    for line in _counted(table):
+        print(line)
     print(f"fit       {nats:.4f} nats a row, by {found.method}, evaluated by quadrature")
     print(f"map       {namespace.out}")
     return 0
@@ -135,7 +130,8 @@ def _list(posterior: FactorPosterior, table: MixedTable) -> bytes:
     lines = ["row,factor_1,factor_2,sd_1,sd_2" + (",label" if table.label is not None else "")]
     for row in range(len(mean)):
         deviation = np.sqrt(np.diagonal(spread[row]))
-        cells = [str(row + 1), *(f"{x:.5f}" for x in (*mean[row], *deviation))]
+        name = str(row + 1) if table.ids is None else json.dumps(table.ids[row])
+        cells = [name, *(f"{x:.5f}" for x in (*mean[row], *deviation))]
         if table.label is not None:
             cells.append(json.dumps(str(table.label[row]), ensure_ascii=False))
         lines.append(",".join(cells))
@@ -146,18 +142,15 @@ def _known(map_: Map) -> dict[str, tuple[str, ...]]:
     return {c: x for c, x in zip(map_.columns, map_.levels, strict=True) if x}
 
 
-def _counted(kinds: tuple[str | int, ...]) -> str:
-    words = [k if isinstance(k, str) else "categorical" for k in kinds]
-    return ", ".join(f"{words.count(k)} {k}" for k in dict.fromkeys(words))
-
-
-def _kind(text: str) -> tuple[str, str]:
-    column, equals, kind = text.rpartition("=")
-    if not equals or kind not in ("real", "binary", "categorical", "skip"):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be COLUMN=KIND with real, binary, categorical or skip"
-        )
-    return column, kind
+def _counted(table: MixedTable) -> list[str]:
+    """The columns by what they were taken for: a guess that is wrong is to be seen."""
+    words = [k if isinstance(k, str) else "categorical" for k in table.kinds]
+    lines = []
+    for kind in dict.fromkeys(words):
+        names = [c for c, k in zip(table.columns, words, strict=True) if k == kind]
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        lines.append(f"{kind:<12}{len(names)}: {shown}")
+    return lines
 
 
 def _size(text: str) -> tuple[int, int]:

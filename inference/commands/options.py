@@ -1,6 +1,6 @@
 """A program and a table as a person names them: the options of every command that takes both.
 
-    latentbits check MODEL --data FILE [--key NAME] [--set NAME=VALUE ...]
+    latentbits check MODEL --data FILE [--drop COLUMN ...] [--set NAME=VALUE ...]
 
 Whatever is wrong with them is said here in one line, in the words of their owner.
 """
@@ -12,11 +12,13 @@ import ast
 import inspect
 import math
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from latentbits.models.data import InputError, Table, load_table
+from latentbits.models.data import InputError, Said, Table, load_table
+from latentbits.models.data.columns import KINDS
 
 from ..reading.anatomy import ProgramError, trace_shapes
 from ..reading.settings import check_settings
@@ -42,8 +44,56 @@ def add_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
     parser.add_argument(
         "--data", metavar="FILE", required=not optional, help=f"the table, one datum a row{more}"
     )
-    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
     parser.add_argument("--constant", action="store_true", help="columns of one value are no error")
+    add_table_options(parser)
+
+
+def add_table_options(parser: argparse.ArgumentParser) -> None:
+    """What a person can say of the columns of a file: the same for every command that reads one."""
+    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+    parser.add_argument(
+        "--drop", metavar="COLUMN", action="append", default=[], help="leave it out; repeatable"
+    )
+    parser.add_argument("--id", metavar="COLUMN", help="it names the rows")
+    parser.add_argument(
+        "--weights", metavar="COLUMN", help="how many times each row counts, a whole number"
+    )
+    parser.add_argument(
+        "--missing", metavar="CODE", action="append", default=[], help="a missing cell, such as -99"
+    )
+    parser.add_argument(
+        "--kind",
+        "--kinds",
+        metavar="COLUMN=KIND",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=_kind,
+        help="real, binary, categorical or skip, where the guess is wrong",
+    )
+
+
+def said(namespace: argparse.Namespace, guess: bool = True) -> Said:
+    """What the options of `add_table_options` say."""
+    return Said(
+        tuple(namespace.drop), namespace.id, namespace.weights, tuple(namespace.missing),
+        dict(namespace.kind), guess,
+    )  # fmt: skip
+
+
+def tell(notes: Iterable[str]) -> None:
+    """Choices that were made in reading, on stderr: what is printed may be read by a program."""
+    for note in notes:
+        print(f"note      {note}", file=sys.stderr)
+
+
+def _kind(text: str) -> tuple[str, str]:
+    column, equals, kind = text.rpartition("=")
+    if not equals or kind not in KINDS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be COLUMN=KIND with {', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        )
+    return column, kind
 
 
 def add_program_options(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +115,7 @@ def open_given(namespace: argparse.Namespace) -> Given:
     program = find_program(name)
     _check_call(name, program, settings)
     table = _load(name, program, settings, namespace)
+    tell(table.notes)
     kwargs = {**settings, **_mask(name, program, table)}
     with blame(name, "fails on this table"):
         _check_memory(name, program, table, kwargs)
@@ -169,7 +220,11 @@ def _try_to_load(
 ) -> Table | InputError:
     try:
         return load_table(
-            namespace.data, kind=kind, key=namespace.key, allow_constant=namespace.constant
+            namespace.data,
+            kind=kind,
+            key=namespace.key,
+            allow_constant=namespace.constant,
+            said=said(namespace),
         )
     except InputError as error:
         return error

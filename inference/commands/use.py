@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,11 @@ from ..reading.arguments import check_params
 from ..studies.catalogue import blame
 from ..studies.fits import complete, load_fit, read_rows, score, transform
 from ..studies.output import check_output, write_whole
+from .options import add_table_options, said
 
 VERBS = {
     "transform": "where rows lie: the posterior mean of their latents",
-    "complete": "fill in missing cells with the chance that they are 1",
+    "complete": "fill in missing cells with the probability that they are 1",
     "score": "the log likelihood of each row",
 }
 
@@ -27,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
         parser.add_argument("fit", metavar="FIT.nc", help="what `latentbits fit` wrote")
         parser.add_argument("--data", metavar="FILE", required=True, help="the rows")
         parser.add_argument("--model", metavar="MODEL", help="the program, if it is your own")
-        parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+        add_table_options(parser)
         parser.add_argument("--out", metavar="FILE.csv", required=True, help="where to write")
         parser.set_defaults(verb=verb)
 
@@ -35,19 +38,22 @@ def add_parser(subparsers: Any) -> None:
 def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".csv",))
     fit = load_fit(namespace.fit, namespace.model)
-    table = read_rows(namespace.data, fit.columns, fit.kind, namespace.key)
+    told = said(namespace, guess=False)
+    told = told._replace(missing=(*told.missing, *fit.missing))
+    table = read_rows(namespace.data, fit.columns, fit.kind, namespace.key, told, fit.levels)
     with blame(namespace.fit):
         point: Any = {x: v[0] for x, v in fit.params.items()}
         check_params(fit.program, point, (table.values,), fit.sizes)
     names, values, words = {"transform": transform, "complete": complete, "score": score}[
         namespace.verb
     ](fit, table)
-    lines = [",".join(("row", *names))]
-    lines += [
-        ",".join((str(i + 1), *(f"{x:.6g}" for x in row)))
-        for i, row in enumerate(np.asarray(values))
-    ]
-    write_whole(out, ("\n".join(lines) + "\n").encode())
+    rows = table.ids or [str(i + 1) for i in range(len(values))]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow((namespace.id or "row", *names))
+    for name, row in zip(rows, np.asarray(values), strict=True):
+        writer.writerow((name, *(f"{x:.6g}" for x in row)))
+    write_whole(out, stream.getvalue().encode())
     print(f"fit       {fit.name}, {fit.method}")
     print(words)
     print(f"written   {namespace.out}")

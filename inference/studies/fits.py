@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from latentbits.models.data import InputError, Table
+from latentbits.models.data import InputError, Said, Table
 
 from .catalogue import find_program
 
@@ -25,6 +25,8 @@ class Fit(NamedTuple):
     sizes: dict[str, Any]  # keyword arguments of the program
     columns: tuple[str, ...]
     kind: str  # what a cell is: 'binary' or 'real'
+    levels: dict[str, tuple[str, str]]  # column -> what 0 and 1 stand for, if not for themselves
+    missing: tuple[str, ...]  # codes of missing cells
 
     @property
     def point(self) -> dict[str, np.ndarray]:
@@ -35,18 +37,21 @@ class Fit(NamedTuple):
         return {x: v.mean(0) for x, v in align(self.program, self.params, last).items()}
 
 
-def read_rows(path: str, columns: tuple[str, ...], kind: Any, key: str | None = None) -> Table:
+def read_rows(
+    path: str,
+    columns: tuple[str, ...],
+    kind: Any,
+    key: str | None = None,
+    said: Said | None = None,
+    levels: Any = None,
+) -> Table:
     """New rows of a table with known columns; a column may be constant, a row unseen."""
     from latentbits.models.data import load_table
 
-    table = load_table(path, kind=kind, key=key, allow_constant=True, allow_empty=True)
-    if table.columns != columns:
-        found, wanted = ", ".join(table.columns[:6]), ", ".join(columns[:6])
-        raise InputError(
-            f"{path}: has {len(table.columns)} columns ({found} …), but the fit has "
-            f"{len(columns)} ({wanted} …)"
-        )
-    return table
+    return load_table(
+        path, kind=kind, key=key, columns=columns, allow_constant=True, allow_empty=True,
+        said=said, levels=levels,
+    )  # fmt: skip
 
 
 def load_fit(path: str, model: str | None = None) -> Fit:
@@ -84,6 +89,8 @@ def _read_fit(groups: Any, attrs: dict[str, Any], program: Callable) -> Fit:
     return Fit(
         attrs["model"], program, str(attrs["method"]), params, sizes,
         tuple(str(x) for x in json.loads(attrs["columns"])), attrs["cells"],
+        {str(x): (str(a), str(b)) for x, (a, b) in json.loads(attrs["levels"]).items()},
+        tuple(str(x) for x in json.loads(attrs["missing"])),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from .cells import InputError
 from .clusters import Prototypes, prototypes
+from .columns import Said
 from .combination import CombinationTarget, combination_target
 from .images import Digits, Patches, digits, patches, small_digits
 from .mixed import MixedTable, load_mixed
@@ -41,6 +42,7 @@ __all__ = [
     "Patches",
     "Prototypes",
     "Ring",
+    "Said",
     "Shifter",
     "Stored",
     "SumConstraint",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from .array_tables import unpack_bits
 from .cells import Cells, complain, show, understand, user_path
+from .columns import Said, arrange, column_of, level, listed, order, repeat, said_of, select
 from .decoding import cell_error
 from .tables import read_cells
 
@@ -18,8 +19,6 @@ MOST_LEVELS = 30
 """More different words than that are names, not categories."""
 
 LARGEST = float(np.finfo(np.float32).max)
-
-KINDS = ("real", "binary", "categorical", "skip")
 
 
 class MixedTable(NamedTuple):
@@ -45,6 +44,10 @@ class MixedTable(NamedTuple):
     label: np.ndarray | None
     """(num_data,), text: the column that was set apart, or None"""
     path: str
+    ids: tuple[str, ...] | None = None
+    """(num_data,): what names the rows, if a column does"""
+    notes: tuple[str, ...] = ()
+    """a line for each choice that was made in reading"""
 
 
 def load_mixed(
@@ -56,16 +59,20 @@ def load_mixed(
     key: str | None = None,
     packed: int | None = None,
     levels: Mapping[str, tuple[str, ...]] | None = None,
+    columns: Sequence[str] | None = None,
+    said: Said | None = None,
 ) -> MixedTable:
     """A table of any kinds of columns from a file, as `load_table` reads files.
 
-    The kind of a column is seen from its cells: 0/1, −1/+1, yes/no and any two words are binary,
-    other words categorical (levels in alphabetical order), other numbers real.
+    The kind of a column is seen from its cells: 0/1, −1/+1, 1/2, yes/no and any two words are
+    binary, other words categorical (levels in alphabetical order), other numbers real.
 
     :param kinds: column -> 'real', 'binary', 'categorical' or 'skip', where that guess is wrong.
     :param label: a column that is no feature but names the rows' groups.
     :param packed: the array holds bits as :func:`numpy.packbits` packs them: so many to a row.
     :param levels: column -> its levels, where they are known from another table.
+    :param columns: names of the columns to keep; None: all.
+    :param said: columns to leave out, ids, weights, codes of missing cells, kinds.
     :raises InputError: one line that names file, row, column, what was found and what is wanted.
 
     >>> import tempfile
@@ -79,21 +86,23 @@ def load_mixed(
     cells = read_cells(file, header=header, key=key, kind="real")
     if packed is not None:
         cells = unpack_bits(file, cells, packed)
-    wanted = dict(kinds or {})
-    for name in [*wanted, *([label] if label is not None else [])]:
-        if name not in cells.columns:
-            raise complain(file, f"has no column {show(name)}: it has {_listed(cells.columns)}")
-    for name, kind in wanted.items():
-        if kind not in KINDS:
-            raise complain(file, f"kind {show(kind)} is none of {', '.join(KINDS)}", column=name)
+    said = said or Said()
+    wanted = {**said.kinds, **(kinds or {})}
+    if label is not None and label not in cells.columns:
+        raise complain(file, f"has no column {show(label)}: it has {listed(cells.columns)}")
+    keep = (*(levels or {}), *([] if label is None else [label]))
+    arranged = arrange(file, cells, said._replace(kinds=wanted), keep)
+    cells = arranged.cells
+    if columns is not None:
+        left = {*columns, *keep[len(levels or {}) :]}
+        wide = (name for name in cells.columns if name not in columns and name in left)
+        cells = select(file, cells, [*columns, *wide])
     names, values, masks, found, called = [], [], [], [], []
     groups = None
     for place, name in enumerate(cells.columns):
-        raw = _column(cells, place)
+        raw = column_of(cells, place)
         if name == label:
             groups = np.array(["?" if understand(x).sort == "missing" else str(x) for x in raw])
-            continue
-        if wanted.get(name) == "skip":
             continue
         known = (levels or {}).get(name)
         one = _decode(file, cells, place, raw, wanted.get(name), known)
@@ -104,20 +113,20 @@ def load_mixed(
         called.append(one[3])
     if not names:
         raise complain(file, "has no column left to map")
+    numbers, mask = np.stack(values, 1).astype(np.float32), np.stack(masks, 1)
+    ids = arranged.ids
+    if arranged.counts is not None:
+        numbers, mask, ids, groups = repeat(file, arranged.counts, numbers, mask, ids, groups)
+    coded = {
+        name: pair
+        for name, kind, pair in zip(names, found, called, strict=True)
+        if kind == "binary" and {understand(x).sort for x in pair} - {"word", "truth"}
+        and pair not in (("0", "1"), ("-1", "1"))
+    }  # fmt: skip
     return MixedTable(
-        np.stack(values, 1).astype(np.float32), np.stack(masks, 1), tuple(names), tuple(found),
-        tuple(called), groups, str(file),
+        numbers, mask, tuple(names), tuple(found), tuple(called), groups, str(file),
+        None if ids is None else tuple(ids), (*arranged.notes, *said_of(coded)),
     )  # fmt: skip
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-
-
-def _column(cells: Cells, place: int) -> np.ndarray:
-    if isinstance(cells.cells, np.ndarray):
-        return np.asarray(cells.cells[:, place], object)
-    return cells.cells.iloc[:, place].to_numpy(object)
 
 
 def _decode(
@@ -140,7 +149,7 @@ def _decode(
     kind = wanted
     if kind is None:
         if sorts == {"number"}:
-            kind = "binary" if seen <= {0.0, 1.0} or seen <= {-1.0, 1.0} else "real"
+            kind = "binary" if seen <= {0.0, 1.0} or seen in ({-1.0, 1.0}, {1.0, 2.0}) else "real"
         else:
             kind = "binary" if sorts <= {"word", "truth"} else "categorical"
     if kind == "real":
@@ -155,9 +164,9 @@ def _decode(
         low = min(seen)
         if len(seen) < 2:
             raise complain(path, f"every cell is {show(raw[mask][0])}: skip it", column=name)
-        names = {numbers[i]: _word(raw[i]) for i in np.flatnonzero(mask)}
+        names = {numbers[i]: level(raw[i]) for i in np.flatnonzero(mask)}
         return (numbers > low) & mask, mask, "binary", (names[low], names[max(seen)])
-    words = np.array([_word(cell) for cell in raw], object)
+    words = np.array([level(cell) for cell in raw], object)
     return _levels(path, cells, place, words, mask, kind, known)
 
 
@@ -172,6 +181,8 @@ def _levels(
 ) -> tuple[np.ndarray, np.ndarray, str | int, tuple[str, ...]]:
     name = cells.columns[place]
     levels = known if known is not None else tuple(sorted(set(words[mask])))
+    if known is None and len(levels) == 2:
+        levels = order(levels)
     if len(levels) < 2:
         raise complain(path, f"every cell is {show(words[mask][0])}: skip it", column=name)
     if len(levels) > MOST_LEVELS:
@@ -183,14 +194,7 @@ def _levels(
     index = {level: number for number, level in enumerate(levels)}
     for row in np.flatnonzero(mask):
         if words[row] not in index:
-            problem = f"found {show(words[row])}, wanted one of {_listed(levels)}"
+            problem = f"found {show(words[row])}, wanted one of {listed(levels)}"
             raise cell_error(path, cells, int(row), place, problem)
     codes = np.array([index[word] if ok else 0 for word, ok in zip(words, mask, strict=True)])
     return codes.astype(float), mask, "binary" if len(levels) == 2 else len(levels), levels
-
-
-def _word(cell: Any) -> str:
-    """A level as it is called; 3.0 from a column of numbers is called 3."""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell).strip()

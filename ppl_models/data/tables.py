@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from .array_tables import (
     read_parquet,
     unpack_bits,
 )
-from .cells import Cells, complain, name_columns, show, user_path
+from .cells import Cells, complain, show, user_path
+from .columns import Said, arrange, recode, repeat, said_of, select
 from .decoding import cell_error, decode_binary, decode_real, to_numbers
 from .text_tables import TEXT_SUFFIXES, read_text
 
@@ -43,6 +44,12 @@ class Table(NamedTuple):
     """how each column was read: '0/1', '-1/+1', 'words', 'real'; '' where nothing was observed"""
     path: str
     """the file"""
+    levels: tuple[tuple[str, ...], ...] = ()
+    """what 0 and 1 stand for in columns of two other values; empty for the rest"""
+    ids: tuple[str, ...] | None = None
+    """(num_data,): what names the rows, if a column does"""
+    notes: tuple[str, ...] = ()
+    """a line for each choice that was made in reading"""
 
 
 def load_table(
@@ -56,6 +63,8 @@ def load_table(
     allow_missing: bool = True,
     allow_constant: bool = False,
     allow_empty: bool = False,
+    said: Said | None = None,
+    levels: Mapping[str, tuple[str, str]] | None = None,
 ) -> Table:
     """A table from a file: rows are data, columns are features.
 
@@ -63,8 +72,9 @@ def load_table(
     or space between cells), ``.parquet``, ``.npy``, ``.npz``, ``.nc``. Missing: an empty cell, NA,
     NaN, null, None or ?, in any case.
 
-    Binary cells are 0/1, −1/+1, true/false or yes/no (also t/f, y/n). Each column is read by itself
-    and must keep to one of these. A column that shows one value only cannot tell what its other
+    Binary cells are 0/1, −1/+1, true/false or yes/no (also t/f, y/n), 1/2 or any two words, such as
+    agree/disagree: `levels` then says which of them is 1. Each column is read by itself and must
+    keep to one of these. A column that shows one value only cannot tell what its other
     value would be, so it must agree with the rest: nothing but 0 in a table of −1/+1 is an error,
     as is nothing but −1 in a table of 0/1.
 
@@ -77,6 +87,8 @@ def load_table(
     :param allow_missing: False: a missing cell is an error.
     :param allow_constant: True: a column of one value is no error.
     :param allow_empty: True: a row or column with nothing observed is no error.
+    :param said: columns to leave out, ids, weights, codes of missing cells, kinds.
+    :param levels: column -> what 0 and 1 stand for, where that is known from another table.
     :raises InputError: one line: the file, the row (as a person counts rows in the file, the row of
         names among them), the column, what was found and what is wanted.
 
@@ -93,10 +105,20 @@ def load_table(
     cells = read_cells(file, header=header, key=key, kind=kind)
     if packed is not None:
         cells = unpack_bits(file, cells, packed)
+    said = said or Said()
+    for name, wanted in said.kinds.items():
+        if wanted not in ("skip", kind) and not (wanted == "binary" and kind == "real"):
+            problem = f"kind {show(wanted)} does not fit a program that observes {kind} numbers"
+            raise complain(file, problem, column=name)
+    arranged = arrange(file, cells, said, columns or ())
+    cells = arranged.cells
     if columns is not None:
-        cells = _select(file, cells, columns)
+        cells = select(file, cells, columns)
     if 0 in cells.cells.shape:
         raise complain(file, f"has no {'columns' if cells.cells.shape[0] else 'rows'}")
+    two: dict[str, Any] = {}
+    if kind == "binary":
+        cells, two = recode(file, cells, list(said.kinds), levels)
     numbers, words = to_numbers(file, cells, kind)
     if kind == "binary":
         values, mask, coding = decode_binary(file, cells, numbers, words)
@@ -110,7 +132,17 @@ def load_table(
         _refuse_constant(file, cells, values, mask, coding)
     if kind == "binary":
         _refuse_doubtful(file, cells, coding, values, mask)
-    return Table(values, mask, cells.columns, coding, str(file))
+    coding = tuple(
+        "/".join(two[x]) if x in two else c for x, c in zip(cells.columns, coding, strict=True)
+    )
+    ids = arranged.ids
+    if arranged.counts is not None:
+        values, mask, ids = repeat(file, arranged.counts, values, mask, ids)
+    return Table(
+        values, mask, cells.columns, coding, str(file),
+        tuple(tuple(two.get(x, ())) for x in cells.columns),
+        None if ids is None else tuple(ids), (*arranged.notes, *said_of(two)),
+    )  # fmt: skip
 
 
 def read_cells(path: Path, *, header: bool | None, key: str | None, kind: str) -> Cells:
@@ -149,17 +181,6 @@ def check_file(path: Path) -> None:
         raise complain(path, "is a folder, not a file")
     if not stat.S_ISREG(mode):  # a pipe would be waited for
         raise complain(path, "is no regular file")
-
-
-def _select(path: Path, cells: Cells, columns: Sequence[str]) -> Cells:
-    places = []
-    for name in columns:
-        if name not in cells.columns:
-            raise complain(path, f"has no column {show(name)}")
-        places.append(cells.columns.index(name))
-    array = isinstance(cells.cells, np.ndarray)
-    kept = cells.cells[:, places] if array else cells.cells.iloc[:, places]
-    return cells._replace(cells=kept, columns=name_columns(path, list(columns)))
 
 
 def _refuse_missing(path: Path, cells: Cells, mask: np.ndarray) -> None:

@@ -31,6 +31,8 @@ def read_text(path: Path, *, header: bool | None, kind: str) -> Cells:
     delimiter = _delimiter(path, text)
     first, second, header_lines = _first_records(path, text, delimiter)
     named = has_header(first, second, kind) if header is None else header
+    if named and second is not None and 1 < len(first) == len(second) - 1:
+        first = ["", *first]  # R's write.table gives names to all columns but the row names
     hint = ""
     if named:
         columns = name_columns(path, first)
@@ -68,7 +70,10 @@ def has_header(first: list[str], second: list[str] | None, kind: str) -> bool:
             alike = token.sort == below.sort and token.sort in ("number", "word")
             if alike and (kind == "real" or token.number in (-1.0, 0.0, 1.0)):
                 return False
-        return True
+        # Rows of agree and disagree have no names above them.
+        return not {x.strip() for x in first if understand(x).sort == "text"} & {
+            x.strip() for x in second
+        }
     if kind == "real":
         return False
     values = [token.number for token in tokens]

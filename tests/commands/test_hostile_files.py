@@ -176,6 +176,7 @@ PARAMS = {"mixing": np.array([0.3, 0.7]), "probs": np.array([[0.2, 0.4, 0.9], [0
 ATTRS = {
     "kind": KIND, "model": "bernoulli_mixture", "method": "EM", "cells": "binary",
     "sizes": json.dumps({"num_components": "2"}), "columns": json.dumps(["a", "b", "c"]),
+    "levels": "{}", "missing": "[]",
 }  # fmt: skip
 
 
@@ -215,7 +216,7 @@ def test_a_sound_fit_is_used(folder, rows):
         ({"sizes": json.dumps({"num_components": "3"})}, "'mixing' has shape (2,)"),
         ({"sizes": json.dumps({"num_clauses": "2"})}, "num_clauses"),
         ({"columns": "5"}, "is no fit, or not a whole one"),
-        ({"columns": json.dumps(["../a", "b", "c"])}, "has 3 columns (a, b, c …)"),
+        ({"columns": json.dumps(["../a", "b", "c"])}, "has no column '../a': it has a, b, c"),
         ({"cells": "odd"}, "is no fit, or not a whole one"),
         ({"params": {"mixing": PARAMS["mixing"]}}, "the parameters are ['mixing']"),
         ({"params": {**PARAMS, "probs": np.zeros((2, 4))}}, "'probs' has shape (2, 4)"),

@@ -14,12 +14,15 @@ NAMES = [f"q{i}" for i in range(12)]
 
 
 def write(path, values, mask=None):
+    """As surveys come: numbered rows, 1 for no, 2 for yes, -9 where no answer was given."""
     mask = np.ones(values.shape, bool) if mask is None else mask
     rows = [
-        ",".join(str(int(x)) if m else "" for x, m in zip(r, k, strict=True))
-        for r, k in zip(values, mask, strict=True)
+        ",".join(
+            [str(101 + i), *(str(int(x + 1)) if m else "-9" for x, m in zip(r, k, strict=True))]
+        )
+        for i, (r, k) in enumerate(zip(values, mask, strict=True))
     ]
-    path.write_text("\n".join([",".join(NAMES), *rows]) + "\n")
+    path.write_text("\n".join([",".join(["case", *NAMES]), *rows]) + "\n")
     return str(path)
 
 
@@ -35,6 +38,7 @@ def fitted(tmp_path_factory):
     data = write(folder / "old.csv", MADE.values[:40])
     fit = folder / "fit.nc"
     arguments = ["--set", "num_components=3", "--steps", "30", "--out", str(fit)]
+    arguments += ["--missing", "-9"]
     assert main(["fit", "bernoulli_mixture", "--data", data, *arguments]) == 0
     groups, attrs = load(fit)
     params = {x: v.values for x, v in groups["point_estimate"].items()}
@@ -56,17 +60,18 @@ def joint(params, values, mask):
     return out
 
 
-def use(verb, fitted):
+def use(verb, fitted, *more):
     folder, fit, new, _, _ = fitted
     out = folder / f"{verb}.csv"
-    assert main([verb, str(fit), "--data", new, "--out", str(out)]) == 0
+    assert main([verb, str(fit), "--data", new, "--out", str(out), *more]) == 0
     return read(out)
 
 
 def test_score_is_the_log_likelihood_of_what_was_seen(fitted):
-    names, values = use("score", fitted)
+    names, values = use("score", fitted, "--id", "case")
     wanted = np.log(joint(fitted[3], MADE.values[40:], fitted[4]).sum(1))
-    assert names == ["row", "log_likelihood", "error"]
+    assert names == ["case", "log_likelihood", "error"]
+    np.testing.assert_array_equal(values[:, 0], np.arange(101, 121))
     np.testing.assert_allclose(values[:, 1], wanted, rtol=1e-4)
 
 
@@ -95,7 +100,10 @@ def test_validation_keeps_the_step_that_explains_new_rows_best(fitted, capsys):
         "fit", "bernoulli_mixture", "--data", str(folder / "old.csv"), "--valid", valid,
         "--set", "num_components=3", "--steps", "20", "--out", str(out),
     ]) == 0  # fmt: skip
-    said = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("valid"))
+    said, notes = capsys.readouterr()
+    assert notes.splitlines()[0].startswith("note      column 'case' is left out: its cells are")
+    assert "q10', 'q11'" not in notes and "...: '1' is read as 0, '2' as 1" in notes
+    said = next(x for x in said.splitlines() if x.startswith("valid"))
     params = {x: v.values for x, v in load(out)[0]["point_estimate"].items()}
     full = np.ones((20, 12), bool)
     wanted = np.log(joint(params, MADE.values[40:], full).sum(1)).mean()
@@ -105,7 +113,7 @@ def test_validation_keeps_the_step_that_explains_new_rows_best(fitted, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["score", "FIT", "--data", "NARROW", "--out", "x.csv"], "but the fit has 12"),
+        (["score", "FIT", "--data", "NARROW", "--out", "x.csv"], "has no column 'q0': it has a, b"),
         (["score", "NARROW", "--data", "NEW", "--out", "x.csv"], "is no netCDF file"),
         (["score", "missing.nc", "--data", "NEW", "--out", "x.csv"], "there is no such file"),
         (["score", "FIT", "--data", "NEW", "--out", "x.txt"], "must end in .csv"),
@@ -148,5 +156,6 @@ def test_what_is_wrong_is_said_in_one_line(fitted, arguments, words, capsys, mon
     before = sorted(folder.iterdir())
     assert main([names.get(x, x) for x in arguments]) == 2
     error = capsys.readouterr().err
-    assert words in error and error.count("\n") == 1
+    (line,) = [x for x in error.splitlines() if not x.startswith("note ")]
+    assert words in line
     assert sorted(folder.iterdir()) == before

@@ -101,7 +101,9 @@ def test_command_maps_saves_and_places_new_rows(tmp_path, capsys, monkeypatch):
     people(tmp_path / "new.csv", rows=120, start=150)
     options = ["--label", "group", "--lines", "--steps", "15"]
     assert main(["map", "old.csv", *options, "--save", "m.npz", "--places", "p.csv"]) == 0
-    assert "1 real, 1 binary, 1 categorical" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    for guess in ("real        1: age", "binary      1: smokes", "categorical 1: town"):
+        assert guess in said
     assert (tmp_path / "map.svg").read_text().startswith("<?xml")
     places = np.genfromtxt(tmp_path / "p.csv", delimiter=",", skip_header=1, usecols=(1, 2, 3, 4))
     assert places.shape == (120, 4) and (places[:, 2:] <= 1.0).all()

@@ -1,0 +1,300 @@
+"""Which columns of a file are measurements, and how a column of two values is read.
+
+Row numbers, names and weights look like measurements to a program. What a person says of a column
+(`Said`) decides; where nothing was said, a command may ask for a guess, and reports each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .cells import Cells, complain, show, understand
+from .decoding import cell_error
+
+KINDS = ("real", "binary", "categorical", "skip")
+"""What a column can be called."""
+FEWEST_ROWS = 8
+"""Of a column that is an id because it is in order: fewer are in order by accident."""
+MOST_CELLS = 10**9
+INDEX = frozenset({"unnamed: 0", "index", "rownames", "row.names", "rowid", "row"})
+WEIGHT = re.compile(r"(^|_|\.)([psfw]?weights?|[psfw]?wgt|[psfw]?wt|pop|population)\d*($|_|\.)")
+NEGATIVE = ("not ", "no ", "non", "dis", "un", "in", "im", "ab")
+
+
+class Said(NamedTuple):
+    """What a person says of the columns of a file.
+
+    >>> Said(drop=("age",), missing=("-99",)).kinds
+    {}
+    """
+
+    drop: tuple[str, ...] = ()
+    """columns that are left out"""
+    id: str | None = None
+    """a column that names the rows"""
+    weights: str | None = None
+    """a column that says how many times each row counts"""
+    missing: tuple[str, ...] = ()
+    """cells that mean a missing value, beside the usual ones: -99"""
+    kinds: Mapping[str, str] = {}
+    """column -> 'real', 'binary', 'categorical' or 'skip'"""
+    guess: bool = False
+    """leave out columns that look like row numbers, names or weights"""
+
+
+class Arranged(NamedTuple):
+    """The measurements of a file, and what lies beside them."""
+
+    cells: Cells
+    ids: tuple[str, ...] | None
+    counts: np.ndarray | None
+    """(num_rows,): how many times each row counts"""
+    notes: tuple[str, ...]
+    """a line for each guess"""
+
+
+def arrange(path: Path, cells: Cells, said: Said, keep: Sequence[str] = ()) -> Arranged:
+    """Set apart what is no measurement.
+
+    :param keep: columns of which nothing is guessed.
+    :raises InputError: one line.
+    """
+    named = [*said.drop, *said.kinds, *(x for x in (said.id, said.weights) if x is not None)]
+    for name in named:
+        if name not in cells.columns:
+            raise complain(path, f"has no column {show(name)}: it has {listed(cells.columns)}")
+    for name, kind in said.kinds.items():
+        if kind not in KINDS:
+            raise complain(path, f"kind {show(kind)} is none of {', '.join(KINDS)}", column=name)
+    cells = _without_codes(cells, said.missing)
+    ids = counts = None
+    if said.id is not None:
+        ids = tuple(str(x) for x in column_of(cells, cells.columns.index(said.id)))
+    if said.weights is not None:
+        counts = _counts(path, cells, cells.columns.index(said.weights))
+    out = {*said.drop, *(x for x in (said.id, said.weights) if x is not None)}
+    out |= {name for name, kind in said.kinds.items() if kind == "skip"}
+    notes = []
+    if said.guess and not isinstance(cells.cells, np.ndarray):
+        for place, name in enumerate(cells.columns):
+            known = name in out or name in said.kinds or name in keep
+            reason = None if known else _no_measurement(cells, place)
+            if reason is not None:
+                out.add(name)
+                notes.append(f"column {show(name)} is left out: {reason} (--kind {name}=real or "
+                             "another kind keeps it)")  # fmt: skip
+    if out:
+        left = [name for name in cells.columns if name not in out]
+        if not left:
+            raise complain(path, "has no column left")
+        cells = select(path, cells, left)
+    return Arranged(cells, ids, counts, tuple(notes))
+
+
+def select(path: Path, cells: Cells, names: Sequence[str]) -> Cells:
+    """These columns, in this order."""
+    for name in names:
+        if name not in cells.columns:
+            raise complain(path, f"has no column {show(name)}: it has {listed(cells.columns)}")
+    places = [cells.columns.index(name) for name in names]
+    array = isinstance(cells.cells, np.ndarray)
+    kept = cells.cells[:, places] if array else cells.cells.iloc[:, places]
+    return cells._replace(cells=kept, columns=tuple(names))
+
+
+def listed(names: Sequence[str]) -> str:
+    """A few names for a message."""
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+
+
+def column_of(cells: Cells, place: int) -> np.ndarray:
+    """The cells of one column as Python objects."""
+    if isinstance(cells.cells, np.ndarray):
+        return np.asarray(cells.cells[:, place], object)
+    return cells.cells.iloc[:, place].to_numpy(object)
+
+
+def _without_codes(cells: Cells, codes: Sequence[str]) -> Cells:
+    """Cells that a person calls missing are missing."""
+    if not codes:
+        return cells
+    words = {code.strip().lower() for code in codes}
+    numbers = [token.number for token in map(understand, words) if token.sort == "number"]
+    if isinstance(cells.cells, np.ndarray):
+        values = cells.cells.astype(np.float64)
+        return cells._replace(cells=np.where(np.isin(values, numbers), np.nan, values))
+    frame = cells.cells.copy()
+    for place in range(frame.shape[1]):
+        series = frame.iloc[:, place]
+        if series.dtype.kind in "iufb":
+            hit = series.isin(numbers)
+        else:
+            text = series.astype(str).str.strip().str.lower()
+            hit = text.isin(words) | text.isin([f"{x:g}" for x in numbers])
+        if hit.any():
+            frame.isetitem(place, series.where(~hit))
+    return cells._replace(cells=frame)
+
+
+def _counts(path: Path, cells: Cells, place: int) -> np.ndarray:
+    raw = column_of(cells, place)
+    numbers = np.array([understand(x).number for x in raw])
+    for row in np.flatnonzero(~((numbers >= 0) & (numbers == np.round(numbers)))):
+        problem = (
+            f"found {show(raw[row])}, and weights are whole numbers here, how many times a row "
+            "counts; --drop leaves the column out"
+        )
+        raise cell_error(path, cells, int(row), place, problem)
+    if not numbers.any():
+        raise complain(path, "every weight is 0", column=cells.columns[place])
+    return numbers.astype(int)
+
+
+def _no_measurement(cells: Cells, place: int) -> str | None:
+    """Why a column is none, or None."""
+    name, series = cells.columns[place].lower(), cells.cells.iloc[:, place]
+    codes, values = _different(series)
+    distinct, rows = len(values) == len(series), len(series)
+    tokens = [understand(x) for x in values]
+    numbers = np.array([token.number for token in tokens] + [np.nan])[codes]
+    whole = bool(np.all(numbers == np.round(numbers)))  # NaN is not
+    # A reader calls a column without a name by its place, as R's and pandas' index has none.
+    others = [x for i, x in enumerate(cells.columns[1:], 2) if x != f"x{i}"]
+    index = place == 0 and (name in INDEX or (name == "x1" and others))
+    if index and distinct and rows > 1:
+        return "it numbers or names the rows"
+    steps = np.sign(np.diff(numbers))
+    if whole and rows >= FEWEST_ROWS and steps[0] and (steps == steps[0]).all():
+        return "its cells are all distinct and in order, like row numbers"
+    if distinct and re.search(r"(^|_|\.)(u?id|uuid|guid|key)$", name) and rows > 1:
+        return "its cells are all distinct, like an id"
+    if distinct and rows >= FEWEST_ROWS and all(x.sort == "text" for x in tokens):
+        return "its cells are all distinct words, like names"
+    some = numbers[~np.isnan(numbers)]
+    number = all(token.sort in ("number", "missing") for token in tokens)
+    # A body weight is no weight of a row: those have mean 1, or a name that says more.
+    body = name in ("weight", "weights") and abs(some.mean() - 1.0) > 0.02
+    if number and len(set(some)) > 2 and WEIGHT.search(name) and not body:
+        return "its name says that it weighs rows or counts people"
+    return None
+
+
+def repeat(path: Path, counts: np.ndarray, *parts: Any) -> list[Any]:
+    """Every row as many times as it counts."""
+    total, width = int(counts.sum()), max(x.shape[1] for x in parts if np.ndim(x) == 2)
+    if total * width > MOST_CELLS:
+        problem = f"its weights make {total} rows of {width} columns, more than memory holds"
+        raise complain(path, problem)
+    return [None if x is None else np.repeat(np.asarray(x), counts, axis=0) for x in parts]
+
+
+def said_of(levels: Mapping[str, tuple[str, str]]) -> list[str]:
+    """A line for each coding that was chosen, with the columns that have it.
+
+    >>> said_of({"a": ("1", "2"), "b": ("1", "2")})
+    ["columns 'a', 'b': '1' is read as 0, '2' as 1"]
+    """
+    lines = []
+    for pair in dict.fromkeys(tuple(x) for x in levels.values()):
+        names = [show(name) for name, other in levels.items() if tuple(other) == pair]
+        which = f"column{'s' if len(names) > 1 else ''} {listed(names)}"
+        lines.append(f"{which}: {show(pair[0])} is read as 0, {show(pair[1])} as 1")
+    return lines
+
+
+def _different(series: Any) -> tuple[np.ndarray, Any]:
+    """The place of each cell among the different ones, −1 where it is missing; and these."""
+    import pandas as pd
+
+    try:
+        return pd.factorize(series)
+    except TypeError:  # lists in cells: the reader complains of them by row
+        return np.full(len(series), -1), []
+
+
+class Levels(NamedTuple):
+    """The two values of a column that is coded otherwise than 0/1, −1/+1 or yes/no."""
+
+    zero: str
+    one: str
+
+
+def recode(
+    path: Path,
+    cells: Cells,
+    binary: Sequence[str] = (),
+    known: Mapping[str, tuple[str, str]] | None = None,
+) -> tuple[Cells, dict[str, Levels]]:
+    """Columns of two values that are no bits yet, as 0 and 1: 1/2, agree/disagree, any two words.
+
+    :param binary: columns that a person calls binary: there any two values are meant.
+    :param known: what the values were in another table.
+    """
+    found: dict[str, Levels] = {}
+    if isinstance(cells.cells, np.ndarray):
+        if cells.cells.dtype.kind not in "iuf" or not cells.cells.size:
+            return cells, found
+        low, high = np.nanmin(cells.cells, axis=0), np.nanmax(cells.cells, axis=0)
+        doubtful = np.flatnonzero((low == 1) & (high == 2))
+        if not len(doubtful) and not known:
+            return cells, found
+    import pandas as pd
+
+    frame = pd.DataFrame(cells.cells).copy()
+    for place, name in enumerate(cells.columns):
+        codes, values = _different(frame.iloc[:, place])
+        tokens = [understand(x) for x in values]
+        words = [level(x) for x in values]
+        present = {w for w, t in zip(words, tokens, strict=True) if t.sort != "missing"}
+        pair = (known or {}).get(name) or _pair(tokens, words, present, name in binary)
+        if pair is None:
+            continue
+        places = {pair[0]: 0.0, pair[1]: 1.0}
+        for code, (word, token) in enumerate(zip(words, tokens, strict=True)):
+            if token.sort != "missing" and word not in places:
+                row = int(np.argmax(codes == code))
+                problem = f"found {show(word)}, wanted {show(pair[0])} or {show(pair[1])}"
+                raise cell_error(path, cells, row, place, problem)
+        table = np.array([places.get(word, np.nan) for word in words] + [np.nan])
+        frame.isetitem(place, table[codes])
+        found[name] = Levels(*pair)
+    return (cells._replace(cells=frame), found) if found else (cells, found)
+
+
+def _pair(tokens: list, words: list[str], present: set[str], asked: bool) -> tuple | None:
+    """The values that 0 and 1 stand for, or None where they are clear or there are not two."""
+    if len(present) != 2:
+        return None
+    sorts = {token.sort for token in tokens} - {"missing"}
+    numbers = {t.number: w for t, w in zip(tokens, words, strict=True) if t.sort == "number"}
+    if sorts == {"number"}:
+        low, high = sorted(numbers)
+        if (low, high) in ((0.0, 1.0), (-1.0, 1.0)) or not (asked or (low, high) == (1.0, 2.0)):
+            return None
+        return numbers[low], numbers[high]
+    return order(present) if sorts == {"text"} or (asked and sorts != {"word"}) else None
+
+
+def order(words: Any) -> tuple[str, str]:
+    """Two words, the one that denies first; else as the alphabet has them.
+
+    >>> order({"agree", "disagree"}), order({"female", "male"})
+    (('disagree', 'agree'), ('female', 'male'))
+    """
+    first, second = sorted(words)
+    for one, other in ((first, second), (second, first)):
+        if any(one.lower() == prefix + other.lower() for prefix in NEGATIVE):
+            return one, other
+    return first, second
+
+
+def level(cell: Any) -> str:
+    """A value as it is called; 3.0 from a column of numbers is called 3."""
+    if isinstance(cell, float | np.floating) and float(cell).is_integer():
+        return str(int(cell))
+    return str(cell).strip()
