@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.infer
 from jax import Array, lax, random
@@ -21,11 +22,12 @@ from numpyro.infer.mcmc import MCMCKernel
 from ..methods.gibbs.kernel import BinaryGibbs
 from ..numerics import clock
 from ..numerics.compiling import once
+from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
 from ..running.contract import Stop
 from ..types import Params
-from .starts import differentiable, good_start
+from .starts import NUM_CLIMBS, NUM_STEPS, Climbs, differentiable, good_start
 
 SNAPSHOTS = 50
 """How often a run is looked at."""
@@ -73,11 +75,15 @@ def nuts(
     num_samples: int = 500,
     num_chains: int = 4,
     budget: float | None = None,
+    memory: float | None = None,
     **kwargs: Any,
 ) -> Draws:
     """NUTS on all continuous sites, discrete latents summed out.
 
     With discrete latents each chain begins at the best of several climbs (`baselines.starts`).
+
+    :param budget: seconds for climbs, warm-up and draws, by `numerics.clock`.
+    :param memory: bytes that its compiled steps may take; if they would take more, none is run.
 
     >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
@@ -87,9 +93,13 @@ def nuts(
     """
     check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
-    kernel = NUTS(differentiable(model, anatomy))
+    program = differentiable(model, anatomy)
+
+    def kernel(depth: int) -> MCMCKernel:
+        return NUTS(program, max_tree_depth=depth)
+
     return sample(
-        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget,
+        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
         start=good_start(model, anatomy, args, kwargs),
     )  # fmt: skip
 
@@ -102,6 +112,7 @@ def discrete_gibbs(
     num_samples: int = 500,
     num_chains: int = 4,
     budget: float | None = None,
+    memory: float | None = None,
     **kwargs: Any,
 ) -> Draws:
     """NumPyro's own Gibbs: its `DiscreteGibbs` for the bits, NUTS for the parameters."""
@@ -110,9 +121,13 @@ def discrete_gibbs(
     problem = no_discrete_gibbs(anatomy)
     if problem is not None:
         raise ProgramError(problem)
-    kernel = discrete_gibbs_kernel(model, NUTS(model, find_heuristic_step_size=False))
+
+    def kernel(depth: int) -> MCMCKernel:
+        others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=depth)
+        return discrete_gibbs_kernel(model, others)
+
     return sample(
-        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget,
+        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
         start=good_start(model, anatomy, args, kwargs),
     )  # fmt: skip
 
@@ -142,7 +157,7 @@ def discrete_gibbs_kernel(model: Callable, others: MCMCKernel) -> MCMCKernel:
 
 
 def sample(
-    kernel: MCMCKernel,
+    make_kernel: Callable[[int], MCMCKernel],
     anatomy: Anatomy,
     rng_key: Array,
     args: tuple,
@@ -151,32 +166,33 @@ def sample(
     num_samples: int,
     num_chains: int,
     budget: float | None,
-    start: Callable[[Array], Params] | None = None,
+    memory: float | None = None,
+    start: Climbs | None = None,
 ) -> Draws:
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
 
-    :param start: from a key to where a chain begins, unconstrained; by default the kernel says.
+    :param make_kernel: from the largest depth of a trajectory of NUTS to the kernel.
+    :param start: where a chain begins, unconstrained; by default the kernel says.
     """
     began = time.perf_counter()
+    ran = 0.0  # seconds of what was compiled already, which the budget counts
+    keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
+    places, depth = None, MOST_DEPTH
+    if start is not None:
+        places, gradient, ran = _climb(start, keys_start, budget, memory)
+        depth = _depth(gradient, budget)
+    kernel = make_kernel(depth)
 
     def begin(key: Array, place: Params | None) -> Any:
         return kernel.init(key, num_warmup, place, model_args=args, model_kwargs=kwargs)
 
     # One chain, many times: every kernel knows one key, and only some a batch of them. In one
-    # piece: run operation by operation, NumPyro's start compiles hundreds of little programs. A
-    # climb is worth the compiler's effort, the rest is not.
-    keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
-    places, start_seconds = None, 0.0
-    if start is not None:
-        climb = jax.jit(jax.vmap(start)).lower(keys_start).compile()
-        before = clock.seconds()
-        places = jax.block_until_ready(climb(keys_start))
-        start_seconds = clock.seconds() - before
+    # piece: run operation by operation, NumPyro's start compiles hundreds of little programs.
     starter = once(jax.vmap(begin)).lower(keys, places).compile()
     before = clock.seconds()
     state = jax.block_until_ready(starter(keys, places))
-    start_seconds += clock.seconds() - before
-    block = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
+    ran += clock.seconds() - before
+    most = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
     finish = kernel.postprocess_fn(args, kwargs)
 
     def step(state: Any) -> tuple[Any, Any]:
@@ -184,36 +200,115 @@ def sample(
         sites = finish(getattr(state, kernel.sample_field))
         return state, ({x: sites[x] for x in anatomy.parameters}, _stats(state))
 
-    def advance(state: Any) -> tuple[Any, Any]:
-        return lax.scan(lambda s, _: jax.vmap(step)(s), state, None, length=block)
+    def advance(state: Any, count: Array) -> tuple[Any, Any]:
+        """So many steps, of which a block has at most `most`."""
+        shapes = jax.eval_shape(jax.vmap(step), state)[1]
+        kept = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), shapes)
 
-    compiled = jax.jit(advance).lower(state).compile()
-    compile_seconds = time.perf_counter() - began - start_seconds
+        def one(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            state, found = jax.vmap(step)(carry[0])
+            return state, jax.tree.map(lambda all_, x: all_.at[i].set(x), carry[1], found)
 
-    ended: list[float] = []
-    kept: list[Any] = []
+        return lax.fori_loop(0, count, one, (state, kept))
+
+    compiled = jax.jit(advance).lower(state, np.int32(1)).compile()
+    check_fits(compiled, memory, "a step of its chains")
+    compile_seconds = time.perf_counter() - began - ran
+
     timer = Budget(budget)
-    timer.began -= start_seconds
+    timer.began -= ran
+    pace = Pace(timer, most)
     warm = 0
     while warm < num_warmup and not timer.spent:
-        state, _ = jax.block_until_ready(compiled(state))
-        warm += block
-    while len(kept) * block < num_samples and not timer.spent:
-        state, found = jax.block_until_ready(compiled(state))
-        kept.append(found)
+        count = pace.next(num_warmup - warm)
+        state, _ = jax.block_until_ready(compiled(state, np.int32(count)))
+        warm += count
+    ended, counts, kept = [], [], []
+    while sum(counts) < num_samples and not timer.spent:
+        count = pace.next(num_samples - sum(counts))
+        state, found = jax.block_until_ready(compiled(state, np.int32(count)))
+        kept.append(jax.tree.map(lambda x: np.asarray(x)[:count], found))  # noqa: B023
+        counts.append(count)
         ended.append(timer.seconds)
     if not kept:
         raise BudgetError(f"{timer.seconds:.0f} s were spent in warm-up: no draw was made")
     params, stats = jax.tree.map(lambda *x: np.swapaxes(np.concatenate(x), 0, 1), *kept)
-    done = len(kept) * block
-    times = np.interp(np.arange(1, done + 1), block * np.arange(1, len(kept) + 1), ended)
+    done = sum(counts)
+    times = np.interp(np.arange(1, done + 1), np.cumsum(counts), ended)
     stop = Stop.STEPS if done >= num_samples else Stop.BUDGET
     reason = "all draws made" if stop is Stop.STEPS else f"{stop.value} {done} draws"
+    if depth < MOST_DEPTH:
+        reason += f", trajectories of at most {2**depth - 1} steps to keep to the budget"
     # Of a sampler, what is known at a time is all draws so far.
     flat = {x: np.swapaxes(v, 0, 1) for x, v in params.items()}
     return Draws(
         params, stats, np.empty(0), flat, times, timer.seconds, compile_seconds, reason, stop
     )
+
+
+MOST_DEPTH, LEAST_DEPTH = 10, 4
+"""Of a trajectory of NUTS: 2^10 − 1 steps by default; what one draw may take of a budget is a
+twentieth, or no clock could end it in time."""
+CLIMBING = 0.25
+"""Share of a budget that climbs may take."""
+
+
+def _climb(
+    start: Climbs, keys: Array, budget: float | None, memory: float | None
+) -> tuple[Params, float, float]:
+    """Where chains begin, the seconds of a gradient for all of them, and those of the climbs."""
+    opened = once(jax.vmap(start.begin)).lower(keys).compile()
+    before = clock.seconds()
+    climbs = jax.block_until_ready(opened(keys))
+    ran = clock.seconds() - before
+    # A climb is worth the compiler's effort, the rest is not.
+    advance = jax.jit(jax.vmap(start.advance, in_axes=(0, None)))
+    compiled = advance.lower(climbs, np.int32(1)).compile()
+    check_fits(compiled, memory, "a step of its climbs")
+    timer = Budget(None if budget is None else max(CLIMBING * budget - ran, 0.0))
+    pace, done = Pace(timer, NUM_STEPS), 0
+    while done < NUM_STEPS and (not done or not timer.spent):
+        count = pace.next(NUM_STEPS - done)
+        climbs = jax.block_until_ready(compiled(climbs, np.int32(count)))
+        done += count
+    seconds = timer.seconds
+    places = once(jax.vmap(start.best))(climbs)
+    return places, seconds / done / NUM_CLIMBS, ran + seconds
+
+
+def _depth(gradient: float, budget: float | None) -> int:
+    """The depth at which one trajectory takes at most a twentieth of the budget.
+
+    >>> _depth(0.001, None), _depth(0.001, 20.0), _depth(0.01, 20.0)
+    (10, 9, 6)
+    """
+    if budget is None:
+        return MOST_DEPTH
+    steps = max(0.05 * budget / max(gradient, 1e-9), 1.0)
+    return int(np.clip(np.floor(np.log2(steps)), LEAST_DEPTH, MOST_DEPTH))
+
+
+class Pace:
+    """How many steps to take before the clock is read again: no more than the budget has room for.
+
+    Blocks grow while one takes less than a fiftieth of the budget.
+    """
+
+    def __init__(self, timer: Budget, most: int):
+        self.timer, self.most, self.size = timer, most, 1 if timer.limit is not None else most
+        self.last: tuple[float, int] | None = None
+
+    def next(self, left: int) -> int:
+        now = self.timer.seconds
+        if self.last is not None and self.timer.limit is not None:
+            each = max((now - self.last[0]) / self.last[1], 1e-9)
+            if each * 2 * self.size < self.timer.limit / 50:
+                self.size *= 2
+            room = int(max(self.timer.limit - now, 0.0) / each)
+            self.size = max(1, min(self.size, room))
+        count = max(1, min(self.size, self.most, left))
+        self.size, self.last = min(self.size, self.most), (now, count)
+        return count
 
 
 class BudgetError(RuntimeError):

@@ -10,6 +10,7 @@ highest. Warm-up then takes it from the mode into the bulk.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -39,10 +40,22 @@ def differentiable(model: Callable, anatomy: Anatomy) -> Callable:
     return marginal(model, plate=anatomy.plate) if discrete else model
 
 
+@dataclass(frozen=True)
+class Climbs:
+    """Several climbs from random places, in parts that a clock can end; called, all at once."""
+
+    begin: Callable[[Array], Any]  # a key -> where the climbs are, and how they move
+    advance: Callable[[Any, Any], Any]  # so many steps of all of them
+    best: Callable[[Any], Params]  # the highest place, unconstrained
+
+    def __call__(self, key: Array) -> Params:
+        return self.best(self.advance(self.begin(key), NUM_STEPS))
+
+
 def good_start(
     model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict[str, Any]
-) -> Callable[[Array], Params] | None:
-    """A function from a key to unconstrained parameters; None where a random start does.
+) -> Climbs | None:
+    """Climbs from a key to unconstrained parameters; None where a random start does.
 
     >>> from latentbits.inference.reading.anatomy import inspect
     >>> from latentbits.models import bernoulli_mixture
@@ -58,25 +71,33 @@ def good_start(
         return None  # nothing was summed out: a joint density of factors is no place to climb
     optimiser = optax.adam(optax.cosine_decay_schedule(STEP_SIZE, NUM_STEPS))
 
-    def start(key: Array) -> Params:
-        info = initialize_model(
-            random.split(key, NUM_CLIMBS), program, init_strategy=init_to_uniform(radius=RADIUS),
+    def open_at(keys: Array) -> Any:
+        return initialize_model(
+            keys, program, init_strategy=init_to_uniform(radius=RADIUS),
             model_args=args, model_kwargs=kwargs, validate_grad=False,
         )  # fmt: skip
-        slope = jax.value_and_grad(info.potential_fn)
 
-        def step(carry: tuple[Params, Any], _: None) -> tuple[tuple[Params, Any], Array]:
-            place, memory = carry
+    def begin(key: Array) -> tuple[Params, Any, Array]:
+        places = open_at(random.split(key, NUM_CLIMBS)).param_info.z
+        return places, jax.vmap(optimiser.init)(places), jnp.full(NUM_CLIMBS, jnp.inf)
+
+    def advance(climbs: tuple[Params, Any, Array], count: Any) -> tuple[Params, Any, Array]:
+        # Of where this one begins nothing is used: the compiler leaves it out.
+        slope = jax.value_and_grad(open_at(random.key(0)).potential_fn)
+
+        def step(place: Params, memory: Any) -> tuple[Params, Any, Array]:
             value, gradient = slope(place)
             move, memory = optimiser.update(gradient, memory)
-            return (optax.apply_updates(place, move), memory), value
+            return optax.apply_updates(place, move), memory, value
 
-        def climb(place: Params) -> tuple[Params, Array]:
-            (place, _), values = lax.scan(step, (place, optimiser.init(place)), None, NUM_STEPS)
-            return place, values[-1]
+        def all_steps(_: Any, climbs: tuple[Params, Any, Array]) -> tuple[Params, Any, Array]:
+            return jax.vmap(step)(*climbs[:2])
 
-        places, values = jax.vmap(climb)(info.param_info.z)
-        best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
-        return jax.tree.map(lambda x: x[best], places)
+        return lax.fori_loop(0, count, all_steps, climbs)
 
-    return start
+    def best(climbs: tuple[Params, Any, Array]) -> Params:
+        places, _, values = climbs
+        place = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
+        return jax.tree.map(lambda x: x[place], places)
+
+    return Climbs(begin, advance, best)

@@ -20,6 +20,7 @@ from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_uniform
 from numpyro.infer.util import log_density
 
 from ..numerics.compiling import once
+from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
 from ..running.contract import Stop
@@ -51,6 +52,7 @@ def svi(
     num_samples: int = 500,
     num_particles: int = 4,
     budget: float | None = None,
+    memory: float | None = None,
     **kwargs: Any,
 ) -> Draws:
     """Stochastic variational inference with one of `GUIDES`; ``guide="map"`` is its mode.
@@ -85,6 +87,7 @@ def svi(
         return lax.scan(lambda s, _: engine.update(s, *args, **kwargs), state, None, length=block)
 
     compiled = jax.jit(advance).lower(state).compile()
+    check_fits(compiled, memory, "a block of its steps")
     compile_seconds = time.perf_counter() - began
     clock: list[float] = []
     losses: list[np.ndarray] = []

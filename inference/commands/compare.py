@@ -39,7 +39,13 @@ def add_parser(subparsers: Any) -> None:
         type=float,
         default=BUDGET,
         metavar="SECONDS",
-        help=f"for each method, compiling left out (default {BUDGET:g})",
+        help=f"for each method, without compiling; processor seconds on a CPU (default {BUDGET:g})",
+    )
+    parser.add_argument(
+        "--memory",
+        type=float,
+        metavar="GB",
+        help="that the steps of a method may take (default: 60 %% of the machine's)",
     )
     parser.add_argument(
         "--reference",
@@ -66,6 +72,8 @@ def main(namespace: argparse.Namespace) -> int:
         raise InputError(f"--budget {namespace.budget:g}: must be more than 0 seconds")
     if namespace.reference is not None and not namespace.reference > 0:
         raise InputError(f"--reference {namespace.reference:g}: must be more than 0 seconds")
+    if namespace.memory is not None and not namespace.memory > 0:
+        raise InputError(f"--memory {namespace.memory:g}: must be more than 0 GB")
     folder = check_folder("--out", namespace.out or f"compare_{namespace.model.replace(':', '_')}")
     if namespace.jobs is not None and namespace.jobs < 1:
         raise InputError(f"--jobs {namespace.jobs}: must be at least 1")
@@ -110,10 +118,11 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
 
     kept: dict[str, Any] = {}
     kwargs = dict(given.kwargs)
+    memory = None if namespace.memory is None else 1e9 * namespace.memory
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     found = compare(
         given.program, given.table.values, wanted, mask=kwargs.pop("mask", None), truth=truth,
-        budget=namespace.budget, reference=namespace.reference, name=given.name,
+        budget=namespace.budget, limit=memory, reference=namespace.reference, name=given.name,
         rng_key=random.key(namespace.seed), on_result=_progress, keep=kept, pool=pool, **kwargs,
     )  # fmt: skip
     found.about.update(told, seed=namespace.seed, versions=versions())

@@ -10,8 +10,9 @@ from jax import random
 from tools import fast_jit, quick_runs
 
 from inference import EM, ProgramError
-from inference.baselines.samplers import BudgetError, discrete_gibbs, nuts
+from inference.baselines.samplers import BudgetError, Pace, discrete_gibbs, nuts
 from inference.baselines.variational import svi
+from inference.numerics.memory import DoesNotFitError
 from inference.running.contract import Stop
 from inference.running.restarts import Restarts
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding
@@ -109,6 +110,27 @@ def _log_beta(a, b):
 def test_warm_up_that_outlasts_the_budget_is_an_error_for_people():
     with pytest.raises(BudgetError, match="warm-up"):
         nuts(bernoulli_product, random.key(0), DATA, num_warmup=200, num_samples=200, budget=0.0)
+
+
+def test_no_block_is_longer_than_what_is_left_of_the_budget():
+    """Steps of 0.02 s in warm-up and, all at once, 0.5 s later: the end is within one step."""
+
+    class Timer:
+        limit, seconds = 10.0, 0.0
+
+    timer, counts = Timer(), []
+    pace = Pace(timer, 20)
+    while timer.seconds < timer.limit:
+        each = 0.02 if timer.seconds < 2.0 else 0.5
+        counts.append(pace.next(10**6))
+        timer.seconds += each * counts[-1]
+    assert max(counts) > 5 and counts[-1] == 1
+    assert timer.seconds < timer.limit + 0.5
+
+
+def test_what_does_not_fit_into_memory_says_so_before_it_runs():
+    with pytest.raises(DoesNotFitError, match=r"a step of its chains takes .* MB, more than the 0"):
+        nuts(bernoulli_product, random.key(0), DATA, num_warmup=20, num_samples=20, memory=100.0)
 
 
 @pytest.mark.skipif(

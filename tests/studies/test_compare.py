@@ -326,6 +326,7 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys):
         (["latent_trait", "--budget", "0"], "--budget 0"),
         (["latent_trait", "--reference", "0"], "--reference 0"),
         (["latent_trait", "--jobs", "0"], "--jobs 0"),
+        (["latent_trait", "--memory", "-1"], "--memory -1"),
         (["no_such_model"], "no program 'no_such_model'"),
         (["latent_trait", "--methods", "NUTZ"], "no method 'NUTZ'"),
         (["latent_trait", "--out", str(tmp_path / "a" / "b")], "there is no folder"),

@@ -32,6 +32,7 @@ class Status(enum.Enum):
     FAILED = "failed"
     DIVERGED = "diverged"
     DOES_NOT_APPLY = "does not apply"
+    DOES_NOT_FIT = "does not fit"
 
     @classmethod
     def of(cls, stop: Stop) -> Status:

@@ -20,12 +20,12 @@ def summary(found: Comparison) -> dict[str, Any]:
 
 
 COLUMNS = {
-    "held_out": ("nats a row", "{:.3f}"),
+    "held_out": ("nats per row", "{:.3f}"),
     "held_out_error": ("±", "{:.3f}"),
     "behind": ("behind", "{:.3f}"),
     "compile_seconds": ("compile s", "{:.1f}"),
     "seconds": ("run s", "{:.2f}"),
-    "seconds_to_best": ("to 0.01 s", "{:.2f}"),
+    "seconds_to_best": ("s to 0.01 nats", "{:.2f}"),
     "rhat": ("R̂", "{:.3f}"),
     "ess_per_second": ("ESS/s", "{:.0f}"),
     "pareto_k": ("k̂", "{:.2f}"),

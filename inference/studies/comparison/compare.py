@@ -16,6 +16,8 @@ from numpyro.distributions import Distribution
 from ...evaluation.evidence import likelihood
 from ...evaluation.prediction import ask
 from ...evaluation.symmetry import align
+from ...numerics import memory
+from ...numerics.memory import DoesNotFitError, default_limit
 from ...reading.anatomy import ProgramError, inspect
 from ...types import Arguments
 from ..output import words
@@ -71,6 +73,7 @@ def compare(
     rng_key: Any = None,
     mask: Any = None,
     budget: float | None = BUDGET,
+    limit: float | None = None,
     num_draws: int = 1000,
     held_out: float = HELD_OUT,
     reference: float | None = None,
@@ -85,7 +88,9 @@ def compare(
 
     :param data: (num_data, num_features).
     :param methods: names; by default all that apply.
-    :param budget: seconds that each may run.
+    :param budget: seconds that each may run, by `numerics.clock`.
+    :param limit: bytes that the compiled steps of a method may take; by default 60 % of the
+        machine's memory.
     :param num_draws: of each of a sampler's four chains, after three tenths as many of warm-up.
     :param held_out: share of the rows that no method sees, drawn at random.
     :param reference: seconds for a long chain to measure distances from
@@ -119,7 +124,7 @@ def compare(
     picked, refused = chosen(inspect(model, args, kwargs), None if methods is None else [*methods])
 
     keys = [random.fold_in(key_run, number) for number in range(len(picked))]
-    limits = Limits(budget, num_draws)
+    limits = Limits(budget, num_draws, default_limit() if limit is None else limit)
     judged: dict[str, Judged] = {} if keep is None else keep
     rows: dict[str, dict[str, Any]] = {}
     interrupted = False
@@ -264,15 +269,20 @@ def _elsewhere(name: str, setup: tuple, method: str, key: np.ndarray, limits: Li
 def _run(field: Field, contender: Contender, key: Any, limits: Limits) -> Ended:
     """One method from start to row. Whatever goes wrong is a row that says so."""
     began = time.perf_counter()
+    memory.start_peak()
     try:
         draws, engine = contender.run(field.model, key, field.train_arguments, limits)
+        peak = memory.peak()
         found = judge(field, contender, draws, engine)
     except ProgramError as error:
         return _no_row(Status.DOES_NOT_APPLY, str(error)), None
+    except DoesNotFitError as error:
+        return _no_row(Status.DOES_NOT_FIT, str(error)), None
     except Exception as error:
         words = " ".join(f"{type(error).__name__}: {error}".split())
         seconds = time.perf_counter() - began
         return _no_row(Status.FAILED, words[:300], f" after {seconds:.0f} s"), None
+    found.row["peak_memory"] = peak
     largest = max(float(np.abs(x).max()) for x in draws.params.values())
     if largest > LARGEST:
         words = f"parameters as large as {largest:.0e}, at which float32 loses the likelihood"

@@ -40,6 +40,7 @@ class Limits(NamedTuple):
 
     seconds: float | None = None  # of running, compilation left out
     num_draws: int = 1000  # of each of a sampler's four chains
+    memory: float | None = None  # bytes that the compiled steps of a method may take
 
     @property
     def num_warmup(self) -> int:
@@ -139,6 +140,7 @@ def _with_nuts(model: Callable, key: Any, arguments: Arguments, limits: Limits) 
     """`BinaryGibbs` for the bits, NUTS for the parameters, as blocks of NumPyro's Gibbs."""
     args, kwargs = arguments
     from numpyro.infer import NUTS
+    from numpyro.infer.mcmc import MCMCKernel
 
     from ...reading.anatomy import inspect
 
@@ -146,10 +148,14 @@ def _with_nuts(model: Callable, key: Any, arguments: Arguments, limits: Limits) 
     problem = no_binary_gibbs(anatomy)
     if problem is not None:
         raise ProgramError(problem)
-    engine = binary_gibbs_kernel(model, anatomy, NUTS(model, find_heuristic_step_size=False))
+
+    def kernel(depth: int) -> MCMCKernel:
+        others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=depth)
+        return binary_gibbs_kernel(model, anatomy, others)
+
     found = sample(
-        engine, anatomy, key, args, kwargs, limits.num_warmup, limits.num_draws, 4, limits.seconds,
-        start=good_start(model, anatomy, args, kwargs),
+        kernel, anatomy, key, args, kwargs, limits.num_warmup, limits.num_draws, 4, limits.seconds,
+        limits.memory, start=good_start(model, anatomy, args, kwargs),
     )  # fmt: skip
     return found, None
 
@@ -160,7 +166,8 @@ def _generic(function: Callable, **settings: Any) -> Callable:
         more: dict[str, Any] = dict(settings)
         if function is not svi:
             more |= {"num_warmup": limits.num_warmup, "num_samples": limits.num_draws}
-        return function(model, key, *args, budget=limits.seconds, **more, **kwargs), None
+        limited = {"budget": limits.seconds, "memory": limits.memory}
+        return function(model, key, *args, **limited, **more, **kwargs), None
 
     return run
 

@@ -31,9 +31,10 @@ COLUMNS = {
         "mean distance from the reference, row by row, ± that one's own error",
     ),
     "compile_seconds": ("comp. s", "{:.1f}", "seconds to compile"),
-    "seconds": ("run s", "seconds", "seconds to run, compiled"),
+    "seconds": ("run s", "seconds", "seconds to run, compiled; on a CPU processor seconds"),
+    "peak_memory": ("GB", "gigabytes", "most memory that its process held, in GB"),
     "seconds_to_best": (
-        "to\u00a00.01\u00a0s",
+        "s to 0.01",
         "seconds",
         "seconds until it stays within 0.01 nats of the best",
     ),
@@ -178,6 +179,8 @@ def _cell(row: dict[str, Any], column: str) -> str:
     value, form = row.get(column), COLUMNS[column][1]
     if value is None:
         return "<td></td>"
+    if form == "gigabytes":
+        value, form = value / 1e9, "{:.2f}"
     if form == "seconds":
         form = "{:.2g}" if value < 10 else "{:.0f}"
     text = re.sub(r"^-(0\.?0*%?)$", r"\1", form.format(value))  # no nought is negative
