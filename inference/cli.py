@@ -14,10 +14,8 @@ import argparse
 import importlib
 import os
 import sys
-import warnings
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 COMMANDS = {
     "list": "list",
@@ -65,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .commands.numbers import check_numbers  # here: --version has to load nothing
 
         check_numbers(namespace)
-        remember_compilations()
+        from .numerics.cache import cache_compilations  # and with it JAX: not for --version
+
+        cache_compilations()
         status = namespace.command(namespace) or 0
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -87,27 +87,3 @@ def main(argv: Sequence[str] | None = None) -> int:
 def one_line(error: BaseException) -> str:
     """An error's message, however many lines it was written in."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def remember_compilations() -> None:
-    """Keep what JAX compiles in the user's cache folder, so that a second run starts sooner.
-
-    ``JAX_COMPILATION_CACHE_DIR`` decides if it is set. A folder that cannot be written is no error.
-    """
-    import jax
-
-    if getattr(jax.config, "jax_compilation_cache_dir", None):
-        return
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        folder = (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "latentbits"
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            return
-    except (OSError, RuntimeError):  # RuntimeError: nobody knows where home is
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    # Also what compiles quickly: outside of jit, hundreds of little programs add up.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
-    # An entry that a killed run left half-written is compiled anew: nobody needs to hear of it.
-    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")

@@ -30,6 +30,7 @@ from .methods.moments.probit import morph
 from .methods.moments.spectrum import implied_correlation
 from .methods.shared import Posterior
 from .numerics.annealed import anneal, log_mean
+from .numerics.cache import cache_compilations
 from .reading.anatomy import Anatomy, ProgramError, inspect
 from .reading.handlers import marginal, quadratic_bound, states
 from .reading.local import Structure, log_joint
@@ -73,6 +74,7 @@ __all__ = [
     "TruncatedEM",
     "anneal",
     "annealed",
+    "cache_compilations",
     "canonical",
     "complete",
     "count_cells",

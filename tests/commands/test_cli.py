@@ -3,14 +3,13 @@
 import json
 import subprocess
 import sys
-import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import ppl_models
-from inference.cli import main, remember_compilations
+from inference.cli import main
 from inference.commands import reproduce
 from inference.studies.papers.experiment import Experiment, Outcome
 from ppl_models.data import DATASETS
@@ -351,24 +350,3 @@ def test_a_figure_that_fails_leaves_no_numbers_either(experiment, tmp_path, caps
     with pytest.raises(ZeroDivisionError):  # a mistake of ours keeps its traceback
         run(capsys, "reproduce", "quick", *wanted)
     assert list(tmp_path.iterdir()) == []
-
-
-# the cache of compilations
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
-    import jax
-
-    (tmp_path / "file").write_text("")
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", None)
-    monkeypatch.setattr(warnings, "filters", list(warnings.filters))
-    try:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-        remember_compilations()
-        assert jax.config.jax_compilation_cache_dir is None
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
-        remember_compilations()
-        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "new" / "latentbits")
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
