@@ -141,10 +141,7 @@ def no_discrete_gibbs(anatomy: Anatomy) -> str | None:
         return "the program has no discrete latent: NUTS samples all of it"
     for latent in discrete:
         if len(latent.shape) > latent.batch_ndim:
-            return (
-                f"{latent.name!r} is a vector of bits in one event, and NumPyro's DiscreteGibbs "
-                "lists the values of scalar sites only"
-            )
+            return f"{latent.name!r} is a vector of bits, and NumPyro lists scalar sites only"
     return None
 
 

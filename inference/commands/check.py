@@ -22,7 +22,7 @@ from ..reading.arguments import rows_of
 from ..reading.handlers import marginal
 from ..reading.local import find_structure, log_joint
 from ..rows.chunks import Rows
-from ..studies.catalogue import blame, methods
+from ..studies.catalogue import blame, generics, methods
 from .options import Given, add_options, open_given
 
 NUM_DRAWS = 3
@@ -34,13 +34,14 @@ def add_parser(subparsers: Any) -> None:
     words = "say what is wrong with a table or a program before any long run"
     parser = subparsers.add_parser("check", help=words, description=words.capitalize() + ".")
     add_options(parser)
+    parser.add_argument("--plate", metavar="NAME", help="that of the rows, if there are several")
 
 
 def main(namespace: argparse.Namespace) -> int:
     given = open_given(namespace)
     name, program, table, kwargs = given
     with blame(name, "fails on this table"):
-        anatomy = inspect(program, (table.values,), kwargs)
+        anatomy = inspect(program, (table.values,), kwargs, plate=namespace.plate)
         sites = trace_shapes(program, (table.values,), kwargs)
         if not anatomy.observed:
             raise ProgramError(
@@ -156,7 +157,7 @@ def _density(given: Given, anatomy: Anatomy, draws: list[_Draw]) -> str:
     discrete = [x for x in anatomy.latents if x.num_values is not None]
     num_states = math.prod((x.num_values or 1) ** x.size for x in discrete)
     listed = bool(discrete) and num_states * table.values.size <= MAX_FLOATS
-    how = f"all {num_states} states summed" if listed else "one drawn state a datum"
+    how = f"all {num_states} states summed" if listed else "one drawn state per datum"
     how = f" ({how})" if discrete else ""
     doing = "fails when its latents carry a leading axis of states" if listed else "fails"
     target = marginal(program, sites=[x.name for x in discrete]) if listed else program
@@ -257,9 +258,9 @@ def _method_rows(anatomy: Anatomy) -> list[tuple[str, str]]:
     found = []
     for name, method in methods().items():
         admits = getattr(method, "admits", None)
-        reason = admits(anatomy) if admits is not None else None
-        found.append((name, "yes" if reason is None else f"no: {reason}"))
-    return found
+        found.append((name, admits(anatomy) if admits is not None else None))
+    found += [(name, generic.problem(anatomy)) for name, generic in generics().items()]
+    return [(name, "yes" if reason is None else f"no: {reason}") for name, reason in found]
 
 
 def _print_aligned(rows: list[tuple[str, ...]]) -> None:

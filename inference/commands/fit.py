@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 from latentbits.models.data import InputError, Table
 
+from ..reading.anatomy import ProgramError
+from ..running.contract import Stop
+from ..studies.catalogue import blame
 from ..studies.fits import KIND, read_rows
 from ..studies.output import check_output, versions
-from .options import Given, add_options, open_given, said, setting
+from .options import Given, add_options, open_given, said, setting, stage, tell
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,6 +26,7 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     add_options(parser)
+    parser.add_argument("--plate", metavar="NAME", help="that of the rows, if there are several")
     parser.add_argument("--method", help="by default that of the program's own paper")
     parser.add_argument("--out", metavar="FIT.nc", required=True, help="where the fit is kept")
     parser.add_argument("--steps", type=int, default=500, help="most steps (default 500)")
@@ -52,15 +56,20 @@ def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".nc",))
     settings = dict(namespace.option)
     given = open_given(namespace)
-    anatomy = inspect(given.program, (given.table.values,), given.kwargs)
+    with blame(given.name):
+        anatomy = inspect(given.program, (given.table.values,), given.kwargs, plate=namespace.plate)
+    if namespace.plate is not None:
+        settings.setdefault("plate", namespace.plate)
     found, refused = contenders(anatomy)
     own = CARDS[given.name].method if given.name in CARDS else None  # of its own paper
-    name = namespace.method or own or _preferred(anatomy, found)
+    name = namespace.method or (own if own in found else _preferred(anatomy, found))
     if name not in found:
         why = (
             f"does not apply to {given.name}: {refused[name]}" if name in refused else "is unknown"
         )
         raise InputError(f"--method {name} {why}; choose from {', '.join(found)}")
+    if own in refused and namespace.method is None:
+        tell([f"{name} is used, since {own} does not apply: {refused[own]}"])
     pairs = zip(given.table.columns, given.table.levels, strict=True)
     levels = {column: pair for column, pair in pairs if pair}
     valid = None
@@ -85,23 +94,88 @@ def main(namespace: argparse.Namespace) -> int:
     from ..studies.arviz import save
 
     save(groups, out, attrs)
-    print(f"model     {given.name}, {name}")
-    print(f"rows      {len(given.table.values)}, {len(given.table.columns)} columns")
-    print(f"stopped   {facts['reason']}")
-    if "score" in facts:
-        print(f"valid     {facts['score']:.4f} nats a row after {facts['step']} steps")
-    if found[name].kind == "point":
-        print(
-            "holds     a point estimate, no draws: arviz.summary and arviz.loo want --method NUTS"
-        )
+    for line in _report(given, name, found[name], params, facts, settings):
+        print(line)
     print(f"fit       {namespace.out}")
-    return 0
+    if namespace.checkpoint is not None:
+        print(f"state     {Path(namespace.checkpoint) / 'checkpoint.npz'}")
+    return 130 if facts.get("stop") is Stop.INTERRUPTED else 0
+
+
+def _report(
+    given: Given, name: str, contender: Any, params: dict, facts: dict, settings: dict
+) -> list[str]:
+    """What was estimated, how well it explains the rows, and how far it can be trusted."""
+    from ..studies.estimates import agreement, errors_of, measure_fit, parameter_lines
+
+    values, columns = given.table.values, given.table.columns
+    codings = {x: given.table.coding.count(x) for x in dict.fromkeys(given.table.coding)}
+    coded = ", ".join(f"{count} {coding}" for coding, count in codings.items())
+    lines = [
+        f"model     {given.name}, {name}",
+        f"rows      {len(values)}, {len(columns)} columns ({coded})",
+        f"stopped   {facts['reason']}",
+    ]
+    stop = facts.get("stop")
+    if "score" in facts:
+        lines.append(f"valid     {facts['score']:.4f} nats per row after {facts['step']} steps")
+    if stop is Stop.INTERRUPTED:
+        lines.append("kept      the parameters of the last step, which are no maximum")
+    if len(facts.get("starts", ())) > 1:
+        lines.append(f"starts    {agreement(facts['starts'])}")
+    if contender.kind != "point":
+        flat = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}
+        mean, deviation = ({x: f(v, axis=0) for x, v in flat.items()} for f in (np.mean, np.std))
+        return [*lines, "", "posterior mean, and standard deviation as se",
+                *parameter_lines(mean, deviation, columns), ""]  # fmt: skip
+    lines.append(f"converged {_converged(stop, facts)}")
+    point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
+    errors, words = {}, ""
+    if stop is not Stop.INTERRUPTED:
+        with stage("log likelihood"):
+            try:
+                found = measure_fit(given.program, point, values, given.kwargs)
+            except ProgramError as error:
+                lines.append(f"log likelihood not computed: {error}")
+            else:
+                lines += _measured(found)
+                likely = name in EXACT and not settings.get("prior") and stop is not Stop.STEPS
+                words = "only for converged maxima of the likelihood by " + " or ".join(EXACT)
+                if likely:
+                    with stage("standard errors"):
+                        errors, words = errors_of(
+                            given.program, point, values, given.kwargs, found.num_free
+                        )
+    lines += [f"errors    {words}"] if words else []
+    lines.append("holds     a point estimate, no draws: arviz.summary and arviz.loo want NUTS")
+    return [*lines, "", *parameter_lines(point, errors, columns), ""]
+
+
+def _measured(found: Any) -> list[str]:
+    error = f" ± {found.error:.2g}" if found.error > 0.005 else ""
+    return [
+        f"log likelihood {found.log_likelihood:.2f}{error} ({found.how})",
+        f"AIC       {found.aic:.2f} ({found.num_free} free parameters)",
+        f"BIC       {found.bic:.2f} ({found.num_rows} rows)",
+    ]
+
+
+def _converged(stop: Stop | None, facts: dict) -> str:
+    if stop is None:
+        return "not tested: " + facts["reason"]
+    if stop.converged or len(facts["losses"]) == 1:
+        return "yes"
+    return "no: more --steps, or a longer --budget" if stop is not Stop.INTERRUPTED else "no"
+
+
+EXACT = ("QuadratureEM",)
+"""Methods whose fixed points are maxima of the marginal likelihood that `standard_errors` takes."""
 
 
 def _preferred(anatomy: Any, found: dict[str, Any]) -> str:
     """For a program that is in no paper: what asks least of it."""
     many = anatomy.binary and anatomy.num_bits > 10  # all states of a datum would be too many
-    order = ["TruncatedEM", "EM"] if many else ["EM", "QuadratureEM", "MonteCarloEM"]
+    order = ["TruncatedEM", "EM"] if many else ["EM", "QuadratureEM", "MonteCarloEM", "BoundEM"]
     return next((name for name in order if name in found), next(iter(found)))
 
 
@@ -112,6 +186,7 @@ def _fit(
     import jax.numpy as jnp
     from jax import random
 
+    from ..baselines.samplers import BudgetError
     from ..evaluation.validation import keep_best
     from ..running.algorithm import Algorithm
     from ..running.restarts import Restarts
@@ -124,8 +199,14 @@ def _fit(
         if valid is not None or settings:
             raise InputError(f"--valid and --option are for bespoke methods, not {contender.name}")
         limits = Limits(namespace.budget)
-        draws, _ = contender.run(given.program, key, ((data,), given.kwargs), limits)
-        return draws.params, {**draws._asdict(), "losses": draws.losses}
+        with stage(f"compiling and running {contender.name}"):
+            try:
+                draws, _ = contender.run(given.program, key, ((data,), given.kwargs), limits)
+            except BudgetError as error:
+                raise InputError(f"--budget {namespace.budget:g}: {error}") from None
+        facts = draws._asdict()
+        del facts["stop"]  # it says that there was no more time, not that anything converged
+        return draws.params, facts
     try:
         engine: Algorithm = cls(given.program, **settings)
     except TypeError as error:
@@ -138,19 +219,24 @@ def _fit(
         import time
 
         began = time.perf_counter()
-        best = keep_best(
-            engine, key, namespace.steps, data, valid=jnp.asarray(valid.values),
-            patience=namespace.patience, **given.kwargs,
-        )  # fmt: skip
+        with stage(f"compiling and running {contender.name}"):
+            best = keep_best(
+                engine, key, namespace.steps, data, valid=jnp.asarray(valid.values),
+                patience=namespace.patience, **given.kwargs,
+            )  # fmt: skip
         facts = {"seconds": time.perf_counter() - began, "compile_seconds": float("nan"),
                  "reason": best.reason, "score": best.score, "step": best.step,
                  "losses": -best.scores}  # fmt: skip
         return {x: np.asarray(v)[None, None] for x, v in best.params.items()}, facts
-    result = engine.run(
-        key, namespace.steps, data, tolerance=1e-7, budget=namespace.budget,
-        checkpoint=namespace.checkpoint, **given.kwargs,
-    )  # fmt: skip
-    facts = {x: getattr(result, x) for x in ("seconds", "compile_seconds", "reason", "losses")}
+    with stage(f"compiling {contender.name}"):
+        result = engine.run(
+            key, namespace.steps, data, tolerance=1e-7, budget=namespace.budget,
+            checkpoint=namespace.checkpoint, **given.kwargs,
+        )  # fmt: skip
+    names = ("seconds", "compile_seconds", "reason", "losses", "stop")
+    facts = {x: getattr(result, x) for x in names}
+    if isinstance(engine, Restarts):
+        facts["starts"] = np.asarray(result.state.losses)
     return {x: np.asarray(v)[None, None] for x, v in result.params.items()}, facts
 
 

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from typing import Any
 
-from ..studies.catalogue import methods, programs, summary
+from ..studies.catalogue import generics, methods, programs, summary
 
 WIDTH = 100
 
@@ -46,7 +46,10 @@ def contents() -> dict[str, dict[str, str]]:
 
     return {
         "models": {name: _program_line(program) for name, program in programs().items()},
-        "methods": {name: summary(method) for name, method in methods().items()},
+        "methods": {
+            **{name: summary(method) for name, method in methods().items()},
+            **{name: generic.summary for name, generic in generics().items()},
+        },
         "data sets": {name: dataset.description for name, dataset in DATASETS.items()},
         "experiments": {name: experiment.summary for name, experiment in experiments().items()},
     }

@@ -13,7 +13,7 @@ from latentbits.models.data import InputError
 
 from ..studies.map.fit import Map, draw, fit_map
 from ..studies.output import FIGURES, as_picture, check_output, write_whole
-from .options import add_table_options, said, tell
+from .options import add_table_options, said, stage, tell
 
 if TYPE_CHECKING:
     from latentbits.models.data.mixed import MixedTable
@@ -80,11 +80,13 @@ def main(namespace: argparse.Namespace) -> int:
             height, width = namespace.image
             raise InputError(f"--image {height}x{width}: the table has {bits} binary columns")
     if onto is None:
-        found, posterior, nats = fit_map(
-            table, seed=namespace.seed, num_steps=namespace.steps, method=namespace.method
-        )
+        with stage("compiling the fit of two factors"):
+            found, posterior, nats = fit_map(
+                table, seed=namespace.seed, num_steps=namespace.steps, method=namespace.method
+            )
     else:
-        found, posterior = onto, onto.transform(table)
+        with stage("placing the rows"):
+            found, posterior = onto, onto.transform(table)
         nats = -float(np.mean(posterior.evidence))
     places = None if namespace.at is None else np.array(namespace.at)
     contents = {out: _picture(found, posterior, table, namespace, onto, places, out.suffix)}
@@ -97,7 +99,7 @@ def main(namespace: argparse.Namespace) -> int:
     print(f"rows      {len(table.values)}, {float(1 - table.mask.mean()):.1%} of the cells missing")
     for line in _counted(table):
         print(line)
-    print(f"fit       {nats:.4f} nats a row, by {found.method}, evaluated by quadrature")
+    print(f"fit       {nats:.4f} nats per row, by {found.method}, evaluated by quadrature")
     print(f"map       {namespace.out}")
     return 0
 

@@ -13,7 +13,7 @@ from ..reading.arguments import check_params
 from ..studies.catalogue import blame
 from ..studies.fits import complete, load_fit, read_rows, score, transform
 from ..studies.output import check_output, write_whole
-from .options import add_table_options, said
+from .options import add_table_options, said, stage
 
 VERBS = {
     "transform": "where rows lie: the posterior mean of their latents",
@@ -44,9 +44,9 @@ def main(namespace: argparse.Namespace) -> int:
     with blame(namespace.fit):
         point: Any = {x: v[0] for x, v in fit.params.items()}
         check_params(fit.program, point, (table.values,), fit.sizes)
-    names, values, words = {"transform": transform, "complete": complete, "score": score}[
-        namespace.verb
-    ](fit, table)
+    work = {"transform": transform, "complete": complete, "score": score}[namespace.verb]
+    with stage(f"{namespace.verb} {len(table.values)} rows"):
+        names, values, words = work(fit, table)
     rows = table.ids or [str(i + 1) for i in range(len(values))]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

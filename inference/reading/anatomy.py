@@ -167,8 +167,9 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
         elif not inside:
             if site["fn"].support.is_discrete:
                 raise ProgramError(
-                    f"site {name!r} is discrete and outside the plate {plate!r}: only latents of "
-                    "one datum can be summed out; move it inside the plate or fix its value"
+                    f"site {name!r} is discrete and outside the plate {plate!r}: nothing here sums "
+                    "over a value that all rows share; numpyro.infer.DiscreteHMCGibbs samples it, "
+                    "numpyro.handlers.condition fixes it"
                 )
             parameters.append(name)
         else:

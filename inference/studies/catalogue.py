@@ -11,10 +11,11 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from latentbits.models.data import InputError
 
-from ..reading.anatomy import ProgramError
+from ..reading.anatomy import Anatomy, ProgramError
 
 
 def programs() -> dict[str, Callable]:
@@ -48,6 +49,39 @@ def methods() -> dict[str, type]:
             ):
                 found[name] = member
     return found
+
+
+class Generic(NamedTuple):
+    """A method of NumPyro's that runs on the same programs."""
+
+    summary: str
+    problem: Callable[[Anatomy], str | None]  # why it does not apply
+
+
+def generics() -> dict[str, Generic]:
+    """What the bespoke methods are compared with, by the name that `compare` and `fit` take.
+
+    >>> list(generics())
+    ['NUTS', 'SVI mean_field', 'SVI low_rank', 'SVI flow', 'MAP', 'DiscreteGibbs']
+    """
+    from ..baselines.samplers import no_discrete_gibbs
+
+    summed = "discrete latents summed out"
+    found = {
+        "NUTS": f"NumPyro's NUTS on the program, {summed}",
+        "SVI mean_field": f"NumPyro's SVI with a diagonal normal guide, {summed}",
+        "SVI low_rank": f"NumPyro's SVI with a low-rank normal guide, {summed}",
+        "SVI flow": f"NumPyro's SVI with an autoregressive flow, {summed}",
+        "MAP": f"the mode of the parameters by gradient ascent, {summed}",
+    }
+    gibbs = Generic("NumPyro's Gibbs: bits in turn, parameters by NUTS", no_discrete_gibbs)
+    return {name: Generic(words, _odd) for name, words in found.items()} | {"DiscreteGibbs": gibbs}
+
+
+def _odd(anatomy: Anatomy) -> str | None:
+    """Why the latents of a datum can be neither summed out nor sampled by their gradient."""
+    odd = (f"{latent.name} {latent.odd}" for latent in anatomy.latents if latent.odd)
+    return next(odd, None)
 
 
 def summary(thing: object) -> str:

@@ -49,7 +49,7 @@ def test_list_names_everything_within_100_columns(capsys):
     ]  # fmt: skip
     assert max(map(len, lines)) <= 100
     names = {line.split()[0] for line in lines if line.startswith("  ")}
-    assert {*ppl_models.__all__, *DATASETS, "EM", "TruncatedEM"} <= names
+    assert {*ppl_models.__all__, *DATASETS, "EM", "TruncatedEM", "NUTS", "SVI", "MAP"} <= names
     assert all(len(line.split()) > 2 for line in lines if line.startswith("  "))
 
 
@@ -98,7 +98,9 @@ def test_check_says_what_it_found(capsys):
     assert ["weights", "parameter", "(3,", "4)", "Normal"] in rows
     assert ["causes", "latent,", "binary", "(12,", "3)", "BernoulliProbs"] in rows
     assert ["observed", "observed", "(12,", "4)", "Normal"] in rows
-    assert ["TruncatedEM", "yes"] in rows
+    for name in (["TruncatedEM"], ["NUTS"], ["SVI", "mean_field"], ["MAP"]):
+        assert [*name, "yes"] in rows
+    assert "DiscreteGibbs          no: 'causes' is a vector of bits" in result.out
     assert "all 8 states summed" in result.out
     assert "quadratic, one Hessian for all data" in result.out
     assert max(map(len, result.out.splitlines())) <= 100

@@ -1,13 +1,23 @@
 """Fit, then transform, complete and score: from a file to files, held to the mixture by hand."""
 
+import contextlib
 import csv
+import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import inference.commands.fit as fit_command
+import inference.evaluation.standard_errors as information
+from inference import Algorithm
 from inference.cli import main
+from inference.commands.options import Given
+from inference.running.contract import Stop
 from inference.studies.arviz import load
 from inference.studies.examples import example
+from ppl_models import latent_trait
+from ppl_models.data import InputError, Table
 
 MADE = example("bernoulli_mixture", num_data=60)
 NAMES = [f"q{i}" for i in range(12)]
@@ -39,7 +49,10 @@ def fitted(tmp_path_factory):
     fit = folder / "fit.nc"
     arguments = ["--set", "num_components=3", "--steps", "30", "--out", str(fit)]
     arguments += ["--missing", "-9"]
-    assert main(["fit", "bernoulli_mixture", "--data", data, *arguments]) == 0
+    arguments += ["--starts", "2"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["fit", "bernoulli_mixture", "--data", data, *arguments]) == 0
+    (folder / "printed").write_text(printed.getvalue())
     groups, attrs = load(fit)
     params = {x: v.values for x, v in groups["point_estimate"].items()}
     assert attrs["method"] == "EM" and list(groups["point_estimate"]["column"].values) == NAMES
@@ -65,6 +78,82 @@ def use(verb, fitted, *more):
     out = folder / f"{verb}.csv"
     assert main([verb, str(fit), "--data", new, "--out", str(out), *more]) == 0
     return read(out)
+
+
+def test_fit_prints_what_it_estimated(fitted):
+    folder, _, _, params, _ = fitted
+    lines = (folder / "printed").read_text().splitlines()
+    said = {line.split()[0]: line.split()[1:] for line in lines if line}
+    full = np.ones((40, 12), bool)
+    wanted = np.log(joint(params, MADE.values[:40], full).sum(1)).sum()
+    found = {name: float(said[name][k]) for name, k in (("log", 1), ("AIC", 0), ("BIC", 0))}
+    free = 2 + 3 * 12  # a simplex of three has two
+    np.testing.assert_allclose(found["log"], wanted, atol=0.01)
+    np.testing.assert_allclose(found["AIC"], 2 * free - 2 * wanted, atol=0.02)
+    np.testing.assert_allclose(found["BIC"], free * np.log(40) - 2 * wanted, atol=0.02)
+    assert "columns (12 1/2)" in "\n".join(lines) and said["starts"][1:3] == ["of", "2"]
+    ended = " ".join(said["stopped"]).startswith("the loss changed by less")
+    assert said["converged"][0] == ("yes" if ended else "no:")
+    assert said["fit"] == [str(fitted[1])]
+    np.testing.assert_allclose(np.array(said["q3"], float), params["probs"][:, 3], rtol=5e-3)
+    np.testing.assert_allclose(float(said["mixing[2]"][0]), params["mixing"][1], rtol=5e-3)
+
+
+def test_errors_are_printed_beside_converged_maxima_of_the_likelihood(monkeypatch):
+    values = np.asarray(MADE.values[:20, :3], np.float32)
+    table = Table(values, values > -1, ("a", "b", "c"), ("0/1",) * 3, "x.csv")
+    given = Given("latent_trait", latent_trait, table, {"num_factors": 1})
+    params = {"weights": np.array([[[[1.0, 2.0, 3.0]]]]), "bias": np.array([[[4.0, 5.0, 6.0]]])}
+    errors = {"weights": np.array([[0.1, 0.2, np.nan]]), "bias": np.array([0.4, 0.5, 0.6])}
+    monkeypatch.setattr(information, "standard_errors", lambda *_, **__: errors)
+    facts = {"reason": "done", "losses": np.zeros(9), "stop": Stop.TOLERANCE}
+
+    def report(settings=(), **more):
+        contender = SimpleNamespace(kind="point")
+        return fit_command._report(
+            given, "QuadratureEM", contender, params, {**facts, **more}, dict(settings)
+        )
+
+    lines = report()
+    assert "converged yes" in lines and "errors    from the observed information" in lines
+    assert [line.split() for line in lines if line.startswith(("a ", "c "))] == [
+        ["a", "1", "0.1", "4", "0.4"], ["c", "3", "—", "6", "0.6"],
+    ]  # fmt: skip
+    assert any(line.startswith("AIC") and "(6 free parameters)" in line for line in lines)
+    for other in (report({"prior": True}), report(stop=Stop.STEPS)):
+        assert ["a", "1", "4"] in [line.split() for line in other]
+
+
+def test_five_factors_take_a_method_that_can(fitted, capsys, monkeypatch):
+    asked = {}
+
+    def stop(_, contender, *__):
+        asked["method"] = contender.name
+        raise InputError("far enough")
+
+    monkeypatch.setattr(fit_command, "_fit", stop)
+    data, out = str(fitted[0] / "old.csv"), str(fitted[0] / "five.nc")
+    assert (
+        main(["fit", "latent_trait", "--set", "num_factors=5", "--data", data, "--out", out]) == 2
+    )
+    assert asked == {"method": "MonteCarloEM"}
+    assert "MonteCarloEM is used, since QuadratureEM does not apply: 5" in capsys.readouterr().err
+
+
+def test_an_interrupted_fit_keeps_what_there_is_and_says_so(fitted, capsys, monkeypatch):
+    run = Algorithm.run
+
+    def interrupted(self, key, num_steps, *args, **kwargs):
+        found = run(self, key, 3, *args, **kwargs)
+        return found._replace(stop=Stop.INTERRUPTED, reason=f"interrupted after 3 of {num_steps}")
+
+    monkeypatch.setattr(Algorithm, "run", interrupted)
+    out = fitted[0] / "part.nc"
+    command = ["fit", "bernoulli_mixture", "--data", str(fitted[0] / "old.csv"), "--out", str(out)]
+    assert main([*command, "--set", "num_components=3", "--missing", "-9"]) == 130
+    said = capsys.readouterr().out
+    assert "interrupted after 3 of 500" in said and "the parameters of the last step" in said
+    assert load(out)[0]["point_estimate"]["probs"].shape == (3, 12)
 
 
 def test_score_is_the_log_likelihood_of_what_was_seen(fitted):

@@ -1,0 +1,159 @@
+"""What a fit estimated, in lines: parameters with their errors, likelihood, AIC and BIC, starts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .output import align
+
+MOST_LINES = 30
+"""Of a table of parameters: the file holds the rest."""
+MOST_WORK = 300_000_000
+"""Cells × free parameters up to which standard errors are computed without being asked for."""
+ALIKE = 0.01
+"""Nats by which the ends of two starts may differ and be called the same."""
+
+
+class Measures(NamedTuple):
+    """How well parameters explain the rows they were fitted to."""
+
+    log_likelihood: float
+    error: float  # of it, if it is estimated
+    how: str
+    num_free: int
+    num_rows: int
+
+    @property
+    def aic(self) -> float:
+        return 2.0 * (self.num_free - self.log_likelihood)
+
+    @property
+    def bic(self) -> float:
+        return float(self.num_free * np.log(self.num_rows) - 2.0 * self.log_likelihood)
+
+
+def measure_fit(program: Callable, point: Any, values: Any, kwargs: dict[str, Any]) -> Measures:
+    """The log likelihood of all rows, latents summed out, and what it was bought with.
+
+    >>> from latentbits.models import bernoulli_product
+    >>> found = measure_fit(bernoulli_product, {"probs": np.array([0.5])}, np.eye(2)[:, :1], {})
+    >>> round(found.log_likelihood, 3), found.num_free, round(found.aic, 3)
+    (-1.386, 1, 4.773)
+    """
+    from ..evaluation.evidence import likelihood
+
+    found = likelihood(program, values, **kwargs)
+    each = found(point)
+    error = float(np.sqrt((np.asarray(each.error, np.float64) ** 2).sum()))
+    free = num_free(program, (values,), kwargs)
+    return Measures(
+        float(np.asarray(each.value, np.float64).sum()), error, found.how, free, len(values)
+    )
+
+
+def num_free(program: Callable, args: tuple, kwargs: dict[str, Any]) -> int:
+    """Free parameters: a simplex has one less than entries, Q factors may turn by Q(Q − 1)/2."""
+    from numpyro.distributions import biject_to
+
+    from ..reading.anatomy import inspect, trace_shapes
+    from ..reading.arguments import rows_of
+    from ..reading.recognise import Form, recognise
+
+    anatomy, sites = inspect(program, args, kwargs), trace_shapes(program, args, kwargs)
+    count = 0
+    for name in anatomy.parameters:
+        shape = np.shape(sites[name]["value"])
+        if sites[name]["type"] == "sample":
+            shape = biject_to(sites[name]["fn"].support).inverse_shape(shape)
+        count += int(np.prod(shape))
+    turning = (Form.TRAIT, Form.CLIPPED)
+    if recognise(program, anatomy, rows_of(anatomy, args, kwargs), turning) is not None:
+        count -= anatomy.num_bits * (anatomy.num_bits - 1) // 2
+    return count
+
+
+def errors_of(
+    program: Callable, point: Any, values: Any, kwargs: dict[str, Any], free: int
+) -> tuple[dict[str, np.ndarray], str]:
+    """Standard errors of a maximum of the likelihood; or none, and the reason."""
+    from ..evaluation.standard_errors import standard_errors
+    from ..reading.anatomy import ProgramError
+
+    if free * values.size > MOST_WORK:
+        return {}, "not computed for so large a table: latentbits.standard_errors gives them"
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        try:
+            found = standard_errors(program, point, values, **kwargs)
+        except (ProgramError, ValueError) as error:
+            return {}, " ".join(str(error).split())
+    errors = {name: np.asarray(value) for name, value in found.items()}
+    if not any(np.isfinite(value).any() for value in errors.values()):
+        said = " ".join(str(heard[0].message).split()) if heard else ""
+        return {}, said or "not determined by these data"
+    return errors, "from the observed information"
+
+
+def parameter_lines(
+    params: dict[str, np.ndarray], errors: dict[str, np.ndarray], columns: Sequence[str]
+) -> list[str]:
+    """Parameters as a table: a line for each column of the data, then those that have none.
+
+    >>> print("\\n".join(parameter_lines(
+    ...     {"bias": np.array([0.5, 2.0]), "noise": np.array(0.3)},
+    ...     {"bias": np.array([0.1, 0.2])}, ["age", "size"])))
+            bias    se
+    age      0.5   0.1
+    size       2   0.2
+    noise    0.3
+    """
+    wide = {x: v for x, v in params.items() if np.shape(v)[-1:] == (len(columns),)}
+    heads, cells = [""], [[column] for column in columns[:MOST_LINES]]
+    for name, value in wide.items():
+        flat, error = (
+            None if x is None else np.asarray(x).reshape(-1, len(columns))
+            for x in (value, errors.get(name))
+        )
+        for k in range(len(flat)):
+            heads.append(name if len(flat) == 1 else f"{name}[{k + 1}]")
+            heads += [] if error is None else ["se"]
+            for i, line in enumerate(cells):
+                line.append(f"{flat[k, i]:.3g}")
+                line += [] if error is None else [_shown(error[k, i])]
+    rows = [heads, *cells] if wide else []
+    if wide and len(columns) > MOST_LINES:
+        rows.append([f"… {len(columns) - MOST_LINES} more"])
+    for name, value in params.items():
+        if name in wide:
+            continue
+        flat, error = np.ravel(value), errors.get(name)
+        for k in range(min(len(flat), MOST_LINES)):
+            label = name if len(flat) == 1 else f"{name}[{k + 1}]"
+            extra = [] if error is None else [_shown(np.ravel(error)[k])]
+            rows.append([label, f"{flat[k]:.3g}", *extra])
+        if len(flat) > MOST_LINES:
+            rows.append([f"{name}: … {len(flat) - MOST_LINES} more"])
+    return align(rows)
+
+
+def agreement(losses: Any) -> str:
+    """How the ends of several starts compare.
+
+    >>> agreement([10.0, 10.001, 12.5, np.inf])
+    '2 of 4 within 0.01 nats of the best; the others 2.5 worse or more; 1 failed'
+    """
+    ends = np.asarray(losses, np.float64)
+    good = np.sort(ends[np.isfinite(ends)]) - np.min(ends)
+    close = int((good <= ALIKE).sum())
+    words = f"{close} of {len(ends)} within {ALIKE:g} nats of the best"
+    if close < len(good):
+        words += f"; the others {good[close]:.3g} worse or more"
+    return words + (f"; {len(ends) - len(good)} failed" if len(good) < len(ends) else "")
+
+
+def _shown(error: float) -> str:
+    return f"{error:.2g}" if np.isfinite(error) else "—"
