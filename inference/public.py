@@ -3,7 +3,7 @@
 from .evaluation.evidence import Evidence, Likelihood, likelihood, log_likelihood
 from .evaluation.measures import Measure, measure
 from .evaluation.queries import complete, log_conditional, most_probable_state
-from .evaluation.standard_errors import standard_errors
+from .evaluation.standard_errors import UndeterminedWarning, standard_errors
 from .evaluation.validation import keep_best
 from .methods.continuous.bound import BoundEM
 from .methods.continuous.factor_em import canonical
@@ -72,6 +72,7 @@ __all__ = [
     "StepwiseEM",
     "Structure",
     "TruncatedEM",
+    "UndeterminedWarning",
     "anneal",
     "annealed",
     "cache_compilations",

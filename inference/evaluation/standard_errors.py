@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..methods.continuous.factor_em import maps_of, rotates
-from ..methods.continuous.factors import FactorReader, chunk_of, open_factors, width
+from ..methods.continuous.factor_em import maps_of
+from ..methods.continuous.factors import FactorReader, chunk_of, width
+from ..methods.continuous.regressions import FORMS, Opened, open_columns
 from ..methods.continuous.rules import (
     Rule,
     about_modes,
@@ -25,6 +27,19 @@ from ..numerics.compiling import remembered
 from ..rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ..types import Arguments, Params
 
+LEAST_CURVATURE = 1e-10
+"""Of the information, its diagonal scaled to one: what is less is a matter of rounding. In float64
+a sum over rows keeps about twelve digits. Parameters in float32 are themselves rounded: there it is
+a hundred times their relative error."""
+
+
+class UndeterminedWarning(UserWarning):
+    """Some directions of the parameters are not determined by the data.
+
+    >>> issubclass(UndeterminedWarning, UserWarning)
+    True
+    """
+
 
 def standard_errors(
     model: Callable,
@@ -36,14 +51,22 @@ def standard_errors(
 ) -> Params:
     r"""Standard errors of maximum-likelihood parameters, by site.
 
-    The observed information is minus the Hessian of :math:`\sum_n \log p(t_n)`, the factors
-    integrated out by quadrature about their modes (at most 3 of them). A rotation of the factors
-    changes nothing, so the information is singular in its direction; the canonical form
+    The observed information is minus the Hessian of :math:`\sum_n \log p(t_n)` in float64, the
+    factors integrated out by quadrature about their modes (at most 3 of them). A rotation of the
+    factors changes nothing, so the information is singular in its direction; the canonical form
     (`continuous.factor_em.canonical`: orthogonal rows of W) is the constraint that makes it
     regular, and the errors are those of the parameters under it (Silvey 1959):
 
     .. math:: \mathrm{cov} = Z (Z^T I Z)^{-1} Z^T, \qquad Z \text{ spans the null space of }
               \partial\,\mathrm{offdiag}(W W^T) / \partial\theta .
+
+    Parameters with constraints (a standard deviation, a simplex) have the covariance of the
+    unconstrained ones, carried over by the whole Jacobian of the transform (delta method).
+
+    If :math:`Z^T I Z` is not positive definite, at a condition number that float64 carries, there
+    are no standard errors: all are NaN, and an `UndeterminedWarning` says how many directions the
+    data do not determine. So it is where the parameters are no maximum, where there are more
+    factors than the columns can tell apart, and where a weight is on its way to infinity.
 
     :param params: a maximum in canonical form, as the methods return it.
 
@@ -55,17 +78,30 @@ def standard_errors(
     >>> standard_errors(latent_trait, found.params, data, num_factors=1)["bias"].shape
     (6,)
     """
-    reader, rows = open_factors(model, args, kwargs, None)
-    rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
-    params = {name: jnp.asarray(value, float) for name, value in params.items()}
-    size = chunk_of(chunk_size, len(rule.points) * width(rows), rows)
+    with jax.enable_x64(True):
+        opened = open_columns(model, args, kwargs, None)
+        reader, rows = opened.reader, opened.rows
+        rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
+        wide = {name: jnp.asarray(np.asarray(value), float) for name, value in params.items()}
+        size = chunk_of(chunk_size, len(rule.points) * width(rows), rows)
 
-    def compute(rows: Rows, params: Params) -> Array:
-        return _information(reader, rule, size, rows, params)
+        def compute(rows: Rows, params: Params) -> Array:
+            return _information(reader, rule, size, rows, params)
 
-    found = compiled(compute, rows)(rows.leaves, params)
-    many = _errors(reader, rows, found[None], jax.tree.map(lambda x: x[None], params))
-    return {name: value[0] for name, value in many.items()}
+        found = compiled(compute, rows)(rows.leaves, wide)
+        many, lost = _errors(
+            opened, found[None], jax.tree.map(lambda x: x[None], wide), _least(params)
+        )
+    if lost[0]:
+        some = "1 direction is" if lost[0] == 1 else f"{lost[0]} directions are"
+        warnings.warn(
+            f"{some} not determined by these data: the information of the {found.shape[0]} "
+            "parameters is not positive definite there, and all standard errors are NaN. Fit to "
+            "convergence, take fewer factors, or keep parameters finite with prior=True",
+            UndeterminedWarning,
+            stacklevel=2,
+        )
+    return {name: jnp.asarray(value[0], float) for name, value in many.items()}
 
 
 def many_standard_errors(
@@ -78,19 +114,24 @@ def many_standard_errors(
 ) -> Params:
     """`standard_errors` for many data sets of one shape, in one compiled call.
 
-    Where the parameters are no maximum, their errors are NaN.
+    Where the data do not determine all parameters, all errors of the set are NaN.
 
     :param params: (num_sets, ...) by site; data: (num_sets, num_data, num_features).
     """
-    reader, rows = open_factors(model, (data[0],), kwargs, None)
-    rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
-    size = chunk_of(None, len(rule.points) * width(rows), rows)
-    hollow = rows._replace(leaves=())
+    with jax.enable_x64(True):
+        opened = open_columns(model, (data[0],), kwargs, None)
+        reader, rows = opened.reader, opened.rows
+        rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
+        size = chunk_of(None, len(rule.points) * width(rows), rows)
+        hollow = rows._replace(leaves=())
+        wide = {name: jnp.asarray(np.asarray(value), float) for name, value in params.items()}
 
-    def one(params: Params, table: Array) -> Array:
-        return _information(reader, rule, size, hollow._replace(leaves=(table,)), params)
+        def one(params: Params, table: Array) -> Array:
+            return _information(reader, rule, size, hollow._replace(leaves=(table,)), params)
 
-    return _errors(reader, rows, remembered(jax.vmap(one))(params, data), params, definite=True)
+        information = remembered(jax.vmap(one))(wide, data)
+        many, _ = _errors(opened, information, wide, _least(params))
+    return {name: jnp.asarray(value, float) for name, value in many.items()}
 
 
 def _information(reader: FactorReader, rule: Rule, size: int, rows: Rows, params: Params) -> Array:
@@ -122,54 +163,70 @@ def _information(reader: FactorReader, rule: Rule, size: int, rows: Rows, params
     return -jax.lax.map(along, jnp.eye(len(point)))
 
 
+def _least(params: Params) -> float:
+    kinds = [np.asarray(x).dtype for x in params.values() if np.asarray(x).dtype.kind == "f"]
+    return max([LEAST_CURVATURE, *(100.0 * float(np.finfo(kind).eps) for kind in kinds)])
+
+
 def _errors(
-    reader: FactorReader, rows: Rows, information: Array, params: Params, definite: bool = False
-) -> Params:
-    """Errors of each of many sets of parameters, given their information (num_sets, p, p)."""
-    maps = maps_of(reader, rows, jax.tree.map(lambda x: x[0], params))
-    turns = rotates(reader.model) and params["weights"].shape[1] > 1
+    opened: Opened, information: Array, params: Params, least: float
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Errors of each of many sets of parameters, given their information (num_sets, p, p).
 
-    # Errors of the unconstrained parameters, carried over to the constrained ones by their slope.
-    def carry(params: Params, errors: Array) -> Params:
-        space = chart(params, maps)
-        scale = jax.jvp(space.build, (space.flatten(params),), (errors,))[1]
-        return {name: jnp.abs(value) for name, value in scale.items()}
+    :return: by site, and in how many directions each set is not determined, (num_sets,).
+    """
+    first = jax.tree.map(lambda x: x[0], params)
+    maps = maps_of(opened.reader, opened.rows, first)
+    known = opened.known
+    turns = known is not None and known.form in FORMS and opened.reader.num_factors > 1
 
+    # (num_sets, p constrained, p): how the parameters change with the unconstrained ones; and
     # (num_sets, constraints, p): the directions that leave the canonical form.
-    def normals(params: Params) -> Array:
+    def slopes(params: Params) -> tuple[Params, Array | None]:
         space = chart(params, maps)
-        above = np.triu_indices(params["weights"].shape[0], 1)
+        point = space.flatten(params)
+        carry = jax.jacobian(space.build)(point)
+        if not turns:
+            return carry, None
+        assert known is not None
+        above = np.triu_indices(opened.reader.num_factors, 1)
 
         def off_diagonal(vector: Array) -> Array:
-            weights = space.build(vector)["weights"]
+            weights = known.read(space.build(vector))["weights"]
             return (weights @ weights.T)[above]
 
-        return jax.jacobian(off_diagonal)(space.flatten(params))
+        return carry, jax.jacobian(off_diagonal)(point)
 
-    matrix = np.asarray(information, np.float64)  # small, and often ill-conditioned
-    matrix = 0.5 * (matrix + np.swapaxes(matrix, -1, -2))
-    normal = np.asarray(remembered(jax.vmap(normals))(params), np.float64) if turns else None
-    return remembered(jax.vmap(carry))(
-        params, jnp.asarray(_deviations(matrix, normal, definite), float)
-    )
+    carry, normal = jax.device_get(remembered(jax.vmap(slopes))(params))
+    matrix = np.asarray(information, np.float64)
+    covariance, lost = _covariance(0.5 * (matrix + np.swapaxes(matrix, -1, -2)), normal, least)
+    errors = {}
+    for name, slope in carry.items():
+        flat = slope.reshape(len(slope), -1, slope.shape[-1])
+        variance = np.einsum("sap,spq,saq->sa", flat, covariance, flat)
+        errors[name] = np.sqrt(variance).reshape(slope.shape[:-1])
+    return errors, lost
 
 
-def _deviations(matrix: np.ndarray, normal: np.ndarray | None, definite: bool) -> np.ndarray:
-    """Roots of the diagonal of the inverse information, on the surface of canonical parameters.
+def _covariance(
+    matrix: np.ndarray, normal: np.ndarray | None, least: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The inverse information on the surface of canonical parameters, NaN where it is not definite.
 
-    :param definite: NaN where the parameters are no maximum: the information is not positive there.
+    :return: (num_sets, p, p), and the number of directions that are not determined, (num_sets,).
     """
     span = np.broadcast_to(np.eye(matrix.shape[-1]), matrix.shape)
     if normal is not None:
-        turned = np.linalg.svd(normal, full_matrices=True)[2]
-        span = np.swapaxes(turned[:, normal.shape[1] :], -1, -2)
+        basis = np.linalg.svd(normal, full_matrices=True)[2]
+        span = np.swapaxes(basis[:, normal.shape[1] :], -1, -2)
     within = np.swapaxes(span, -1, -2) @ matrix @ span
-    sound = np.ones(len(within), bool)
-    if definite:
-        some = np.eye(within.shape[-1])
-        sound &= np.isfinite(within).all((-1, -2))
-        sound &= np.linalg.eigvalsh(np.where(sound[:, None, None], within, some))[:, 0] > 0.0
-        within = np.where(sound[:, None, None], within, some)
-    covariance = span @ np.linalg.inv(within) @ np.swapaxes(span, -1, -2)
-    diagonal = np.maximum(np.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
-    return np.where(sound[:, None], np.sqrt(diagonal), np.nan)
+    finite = np.isfinite(within).all((-1, -2))
+    within = np.where(finite[:, None, None], within, -np.eye(within.shape[-1]))
+    # In units of each direction's own curvature: a column of large numbers is not ill-conditioned.
+    size = np.abs(np.diagonal(within, axis1=-2, axis2=-1))
+    scale = 1.0 / np.sqrt(np.where(size > 0, size, 1.0))
+    values, vectors = np.linalg.eigh(within * scale[:, :, None] * scale[:, None, :])
+    lost = (values <= least * values[:, -1:].clip(0.0)).sum(-1)
+    roots = np.sqrt(np.where(lost[:, None] > 0, np.nan, values))
+    half = span @ (scale[:, :, None] * vectors / roots[:, None])
+    return half @ np.swapaxes(half, -1, -2), lost

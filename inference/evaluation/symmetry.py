@@ -1,60 +1,66 @@
 """What a likelihood cannot tell apart: hidden units in another order, factors turned.
 
 Before parameters of two runs, chains or draws are compared, one is brought to the other: units are
-matched one to one (Kuhn's assignment on their parameters), factors are rotated (Procrustes). A
-program of somebody's own has no known symmetry: its parameters are left as they are.
+matched one to one (Kuhn's assignment on their parameters), factors are rotated (Procrustes). Which
+symmetries a program has is told by its form, under whatever names (`inference.reading.recognise`);
+the parameters of a program of another form are left as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import orthogonal_procrustes
 from scipy.optimize import linear_sum_assignment
 
-from latentbits import models
+from ..reading.anatomy import inspect
+from ..reading.arguments import rows_of
+from ..reading.recognise import Form, Known, recall, recognise
+from ..types import Arguments
 
 Values = dict[str, np.ndarray]
 
 
 class Exchange(NamedTuple):
-    """Units that may change places: in each of these sites, along its axis."""
+    """Units that may change places: in each of these parameters of the form, along its axis."""
 
     sites: tuple[tuple[str, int], ...]
 
 
 class Rotation(NamedTuple):
-    """A site (num_factors, num_features) whose first axis may be turned and mirrored."""
+    """A parameter (num_factors, num_features) of the form whose first axis may be turned."""
 
     site: str
 
 
-def symmetries(model: Callable, params: Values) -> tuple[Exchange | Rotation, ...]:
-    """What leaves the likelihood of a public program as it is.
+def form_of(model: Callable, arguments: Arguments) -> Known | None:
+    """Which of our programs a program is; of the data only kinds and shapes matter."""
+    anatomy = inspect(model, *arguments)
+    return recognise(model, anatomy, rows_of(anatomy, *arguments)) if anatomy.latents else None
 
-    >>> [type(x).__name__ for x in symmetries(ppl_models.latent_trait, {})]
+
+def symmetries(known: Known | None) -> tuple[Exchange | Rotation, ...]:
+    """What leaves the likelihood of a program as it is, by the names of its form.
+
+    >>> from latentbits.models import latent_trait
+    >>> [type(x).__name__ for x in symmetries(form_of(latent_trait, ((np.eye(4),), {})))]
     ['Rotation']
     """
-    while isinstance(model, partial):
-        model = model.func
-    name = getattr(model, "__name__", "")
-    if getattr(models, name, None) is not model:
+    if known is None:
         return ()
-    if name in ("latent_trait", "mixed_trait", "clipped_gaussian"):
-        return (Rotation("weights"),)
-    if name == "binary_sparse_coding":
-        return (Exchange((("weights", 0),)),)
-    if name in ("combination_machine", "real_combination_machine"):
-        return (Exchange((("weights", 0), ("bias", 0))),)
-    if name == "bernoulli_mixture":
-        return (Exchange((("probs", 0), ("mixing", 0))),)
-    if name == "noisy_or_network":
-        layers = sum(site.startswith("weights_") for site in params)
+    if known.form is Form.NOISY_OR:
+        layers = sum(role.startswith("weights_") for role in known.places)
         return tuple(_layer(k, k == layers) for k in range(1, layers + 1))
-    return ()
+    return {
+        Form.TRAIT: (Rotation("weights"),),
+        Form.CLIPPED: (Rotation("weights"),),
+        Form.SPARSE_CODING: (Exchange((("weights", 0),)),),
+        Form.MACHINE: (Exchange((("weights", 0), ("bias", 0))),),
+        Form.REAL_MACHINE: (Exchange((("weights", 0), ("bias", 0))),),
+        Form.MIXTURE: (Exchange((("probs", 0), ("mixing", 0))),),
+    }[known.form]
 
 
 def _layer(number: int, top: bool) -> Exchange:
@@ -62,26 +68,38 @@ def _layer(number: int, top: bool) -> Exchange:
     return Exchange(below if top else (*below, (f"weights_{number + 1}", 1)))
 
 
-def align(model: Callable, params: Values, reference: Values) -> Values:
+def align(
+    model: Callable, params: Values, reference: Values, arguments: Arguments | None = None
+) -> Values:
     """Parameters brought as near to the reference as the symmetries allow.
 
     :param params: by site, with or without leading axes of draws.
+    :param arguments: (args, kwargs) of the program; of the data only kinds and shapes matter. They
+        may be left out where some method has read the program before.
 
-    >>> mixture = ppl_models.bernoulli_mixture
+    >>> from latentbits.models import bernoulli_mixture
     >>> wanted = {"mixing": np.array([0.9, 0.1]), "probs": np.array([[0.2], [0.7]])}
     >>> found = {"mixing": np.array([0.2, 0.8]), "probs": np.array([[0.6], [0.1]])}
-    >>> align(mixture, found, wanted)["mixing"].tolist()
+    >>> some = ((np.ones((3, 1)),), {"num_components": 2})
+    >>> align(bernoulli_mixture, found, wanted, some)["mixing"].tolist()
     [0.8, 0.2]
     """
     params = {name: np.asarray(value) for name, value in params.items()}
-    known = symmetries(model, params)
-    if not known:
+    reference = {name: np.asarray(value) for name, value in reference.items()}
+    known = recall(model, reference) if arguments is None else form_of(model, arguments)
+    found = symmetries(known)
+    if known is None or not found:
         return params
+    if any(np.shape(reference[name]) != shape for name, shape in known.shapes.items()):
+        return params  # of a network of another size
+    goal = known.read(reference)
     first = next(iter(reference))
     leading = params[first].shape[: params[first].ndim - np.ndim(reference[first])]
     flat = {x: v.reshape((-1, *v.shape[len(leading) :])) for x, v in params.items()}
-    count = len(flat[first])
-    draws = [_align_one(known, {x: v[i] for x, v in flat.items()}, reference) for i in range(count)]
+    draws = [
+        known.write(_align_one(found, known.read({x: v[i] for x, v in flat.items()}), goal))
+        for i in range(len(flat[first]))
+    ]
     return {x: np.stack([d[x] for d in draws]).reshape(params[x].shape) for x in params}
 
 

@@ -189,6 +189,14 @@ def examined(
     return known[key]
 
 
+def findings(model: Callable) -> list[Any]:
+    """All that was found of a program so far."""
+    try:
+        return list(_found.get(model, {}).values())
+    except TypeError:
+        return []
+
+
 def check_support(model: Callable, anatomy: Anatomy, rows: Rows) -> None:
     """Refuse observations that the program gives no probability, before any work."""
 

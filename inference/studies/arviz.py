@@ -26,6 +26,7 @@ from latentbits.models.data import InputError
 from latentbits.models.data.hdf5 import MAGIC, check_hdf5
 from latentbits.models.data.sealed import check_seal, seal
 
+from ..types import Arguments
 from .cards import dims_of
 from .output import plain, write_with
 
@@ -135,6 +136,7 @@ def posterior_groups(
     *,
     columns: Sequence[str] | None = None,
     attrs: Mapping[str, Any] | None = None,
+    arguments: Arguments | None = None,
 ) -> Groups:
     """Draws (num_chains, num_draws, ...) brought together under the program's symmetries.
 
@@ -143,14 +145,15 @@ def posterior_groups(
     >>> from latentbits.models import bernoulli_mixture
     >>> probs = np.array([[[0.1], [0.9]], [[0.9], [0.1]]])[None]
     >>> draws = {"mixing": np.full((1, 2, 2), 0.5), "probs": probs}
-    >>> found = posterior_groups(bernoulli_mixture, draws, {})
+    >>> some = ((np.ones((3, 1)),), {"num_components": 2})
+    >>> found = posterior_groups(bernoulli_mixture, draws, {}, arguments=some)
     >>> bool((found["posterior"]["probs"][:, 0] == found["posterior"]["probs"][:, 1]).all())
     True
     >>> bool((found["posterior_raw"]["probs"] == probs).all())
     True
     """
     raw = {x: np.asarray(v) for x, v in params.items()}
-    near = together(model, raw, stats.get("lp"))
+    near = together(model, raw, stats.get("lp"), arguments)
     changed = any(not np.array_equal(near[x], raw[x]) for x in raw)
     leading, dims = ("chain", "draw"), dims_of(getattr(model, "__name__", ""))
     about = {**(attrs or {}), **({"note": ALIGNED} if changed else {})}
@@ -162,19 +165,25 @@ def posterior_groups(
     return groups
 
 
-def together(model: Any, params: dict[str, np.ndarray], score: Any = None) -> dict[str, np.ndarray]:
+def together(
+    model: Any,
+    params: dict[str, np.ndarray],
+    score: Any = None,
+    arguments: Arguments | None = None,
+) -> dict[str, np.ndarray]:
     """Draws brought to one another: first to the best of them, then to the mean of the result.
 
     :param score: (num_chains, num_draws) log joint of each; without it the last draw is the first
         that the others are brought to.
+    :param arguments: as `align` wants them.
     """
     from ..evaluation.symmetry import align
 
     chain, draw = (-1, -1)
     if score is not None:
         chain, draw = np.unravel_index(np.argmax(score), np.shape(score))
-    near = align(model, params, {x: v[chain, draw] for x, v in params.items()})
-    return align(model, near, {x: v.mean((0, 1)) for x, v in near.items()})
+    near = align(model, params, {x: v[chain, draw] for x, v in params.items()}, arguments)
+    return align(model, near, {x: v.mean((0, 1)) for x, v in near.items()}, arguments)
 
 
 def container(groups: Groups) -> Any:

@@ -34,7 +34,10 @@ class Fit(NamedTuple):
         from ..evaluation.symmetry import align
 
         last = {x: v[-1] for x, v in self.params.items()}
-        return {x: v.mean(0) for x, v in align(self.program, self.params, last).items()}
+        rows = np.zeros((2, len(self.columns)), np.float32)
+        arguments = ((rows,), dict(self.sizes))
+        aligned = align(self.program, self.params, last, arguments)
+        return {x: v.mean(0) for x, v in aligned.items()}
 
 
 def read_rows(

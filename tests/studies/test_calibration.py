@@ -16,7 +16,7 @@ import ppl_models
 from inference.baselines.samplers import binary_gibbs_kernel
 from inference.cli import main
 from inference.evaluation.standard_errors import many_standard_errors, standard_errors
-from inference.evaluation.symmetry import Rotation, symmetries
+from inference.evaluation.symmetry import Rotation, form_of, symmetries
 from inference.reading.anatomy import inspect
 from inference.studies.calibration import calibrate as calibrate_module
 from inference.studies.calibration.calibrate import (
@@ -34,6 +34,7 @@ from inference.studies.calibration.telling import draw, lines, verdict
 from inference.studies.calibration.trials import Trials, setting_of
 from inference.studies.calibration.uniformity import band, curve, p_value, ranks, shape, together
 from inference.studies.cards import CARDS
+from inference.studies.examples import example
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding, latent_trait
 
 # A right posterior is called wrong once in a thousand keys.
@@ -116,15 +117,17 @@ def test_scalars_do_not_know_the_names_of_hidden_units(name):
     model = getattr(ppl_models, name)
     truth = {x: np.asarray(v) for x, v in CARDS[name].example().params.items()}
     moved = dict(truth)
-    for symmetry in symmetries(model, truth):
+    found = example(name)
+    form = form_of(model, ((found.values,), found.sizes))
+    for symmetry in symmetries(form):
         if isinstance(symmetry, Rotation):
             turn = np.linalg.qr(np.random.default_rng(1).normal(size=(2, 2)))[0]
             moved["weights"] = turn @ moved["weights"]
         else:
             for site, axis in symmetry.sites:
                 moved[site] = np.roll(moved[site], 1, axis)
-    before = of_parameters(model, {x: jnp.asarray(v) for x, v in truth.items()})
-    after = of_parameters(model, {x: jnp.asarray(v) for x, v in moved.items()})
+    before = of_parameters(form, {x: jnp.asarray(v) for x, v in truth.items()})
+    after = of_parameters(form, {x: jnp.asarray(v) for x, v in moved.items()})
     assert len(before) >= 3
     for scalar, value in before.items():
         np.testing.assert_allclose(after[scalar], value, rtol=1e-4, err_msg=scalar)
@@ -153,13 +156,19 @@ def test_errors_of_many_fits_are_those_of_each_and_intervals_are_counted():
         "bias": truth["bias"][:, None] + spread[:, None],
         "weights": truth["weights"][:, None] + 0.01 + 0.001 * spread[:, None, None],
     }
-    table = shares(truth, found, errors, draws)
+    form = form_of(latent_trait, ((data[0],), {"num_factors": 1}))
+    table = shares(form, truth, found, errors, draws)
     assert table["NUTS quantiles"]["bias"]["95 %"]["share"] == 1.0
     assert table["NUTS quantiles"]["weights"]["95 %"]["share"] == 0.0
     np.testing.assert_allclose(table["NUTS quantiles"]["bias"]["90 %"]["median_width"], 1.8, 1e-5)
     by_error = table["EM ± standard errors"]["bias"]
     assert by_error["95 %"]["share"] > 0.5 and by_error["50 %"]["share"] < 1.0
-    assert by_error["95 %"]["trials"] == 3
+    assert by_error["95 %"]["trials"] == 3 and by_error["95 %"]["without"] == 0
+
+    # A table without an interval counts, as one that does not hold the truth.
+    lost = {x: v.at[0].set(jnp.nan) for x, v in errors.items()}
+    without = shares(form, truth, found, lost, draws)["EM ± standard errors"]["bias"]["95 %"]
+    assert without["without"] == 1 and without["share"] <= 2 / 3
 
 
 # where a chain begins

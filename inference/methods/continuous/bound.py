@@ -2,56 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ...numerics.acceleration import Visit
-from ...reading.anatomy import Anatomy
-from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
-from ...running.algorithm import Algorithm
-from ...running.contract import Starts
+from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...types import Arguments, Params
-from .bounded import Bounded, bounded_program
+from .bounded import bounded_program, gaussian_points
 from .bounded_regressions import bound_posterior, gaussian_sums
-from .factor_em import (
-    FactorState,
-    canonical,
-    check_columns,
-    first_state,
-    next_state,
-    prior_of,
-    rotates,
-    start_params,
-)
-from .factors import (
-    FactorPosterior,
-    FactorReader,
-    chunk_of,
-    not_continuous,
-    open_factors,
-    width,
-)
-from .regressions import Regressions, regressions_of
+from .factor_em import FactorEM, Look, Prior
+from .factors import FactorPosterior, FactorReader, chunk_of, width
+from .regressions import Opened, Responses
 from .rules import by_quadrature, default_nodes
 
 MOST_REMEMBERED = 1 << 16
 """Rows whose posteriors are kept between steps by default."""
 
 
-class BoundEM(Algorithm):
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class BoundEM(FactorEM):
     """EM on a lower bound that is quadratic in the factors (Tipping 1998, section 4).
 
     Observed bits and categories are replaced by their quadratic bounds (`quadratic_bound`). The log
     joint of a datum is then quadratic in its factors, so its posterior is Gaussian: (6) and (7).
     (8) tightens the bound there, (11) raises it in the parameters; it rises at every step.
 
-    For `latent_trait` and `mixed_trait` the form is written out in `continuous.regressions`. Any
-    other program with Gaussian latents is read: value, slope and curvature of the bounded program
-    by autodiff, and L-BFGS in place of (11); see `continuous.bounded`.
+    For programs of the form of `latent_trait` and `mixed_trait`, under whatever names, the bound is
+    written out in `continuous.regressions`. Any other program with Gaussian latents is read: value,
+    slope and curvature of the bounded program by autodiff, and L-BFGS in place of (11); see
+    `continuous.bounded`.
 
     :param model: a program with Gaussian latents in its data plate, of any number, whose observed
         sites are Bernoulli, categorical, or Gaussian with a linear mean.
@@ -73,92 +55,60 @@ class BoundEM(Algorithm):
     (True, (60, 2))
     """
 
-    by_row: tuple[str, ...] | None = ("memory",)
-    starts = Starts.DATA
+    by_row = ("memory",)
 
-    def __init__(
-        self,
-        model: Callable,
-        *,
-        tighten: int = 2,
-        accelerate: bool = True,
-        prior: bool = False,
-        start: Callable[..., Params] | None = None,
-        gradient_steps: int = 5,
-        remember: bool | None = None,
-        chunk_size: int | None = None,
-        plate: str | None = None,
-    ):
-        if tighten < 1:
-            raise ValueError(f"tighten must be at least 1, found {tighten}")
-        self.model, self.tighten, self.accelerate, self.prior = model, tighten, accelerate, prior
-        self.start, self.gradient_steps, self.remember = start, gradient_steps, remember
-        self.chunk_size, self.plate = chunk_size, plate
+    tighten: int = 2
+    remember: bool | None = None
 
-    @classmethod
-    def admits(cls, anatomy: Anatomy) -> str | None:
-        return not_continuous(anatomy)
+    def check(self, opened: Opened) -> None:
+        if opened.columns is None:
+            bounded_program(opened.reader, opened.rows, check=True)
 
-    def init(
-        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
-    ) -> FactorState:
-        reader, rows = open_factors(self.model, args, kwargs, self.plate)
-        columns = regressions_of(self.model, args, kwargs)
-        check_columns(columns, args, kwargs, self.prior)
-        if columns is None:
-            bounded_program(reader, rows, check=True)
-        key_start, key = jax.random.split(rng_key)
-        params = start_params(
-            reader, rows, columns, self.start, init_params, key_start, args, kwargs
-        )
-        memory: Any = ()
-        if self._remembers(rows):
-            memory = _prior_moments(rows.num_data, reader.num_factors)
-        return first_state(reader, rows, params, key, memory, self.accelerate)
+    def first_memory(self, opened: Opened, key: Array) -> Any:
+        del key
+        if not self._remembers(opened.rows):
+            return ()
+        return _prior_moments(opened.rows.num_data, opened.reader.num_factors)
 
-    def update(self, state: FactorState, *args: Any, **kwargs: Any) -> tuple[FactorState, Array]:
-        reader, rows = open_factors(self.model, args, kwargs, self.plate)
-        columns = regressions_of(self.model, args, kwargs)
-        prior = prior_of(reader, rows, self.prior)
-        size = chunk_of(self.chunk_size, width(rows), rows)
-        program = bounded_program(reader, rows) if columns is None else None
+    def size(self, opened: Opened) -> int:
+        return chunk_of(self.chunk_size, width(opened.rows), opened.rows)
 
-        remembers = self._remembers(rows)
+    def look(self, opened: Opened, params: Params, memory: Any) -> Look:
+        keeps = self._remembers(opened.rows)
 
-        def look(arguments: Arguments, params: Params, found: Any) -> tuple[Array, Array, Array]:
-            """Posteriors of a chunk, and its bound: those `found` already, or from the prior."""
-            if remembers:
-                return found
-            memory, rounds = _prior_moments(size, reader.num_factors), self.tighten + 4
-            return _rounds(reader.at(size), columns, program, params, arguments, memory, rounds)
+        def expect(local: FactorReader, params: Params, arguments: Arguments, by_row: Any) -> Any:
+            if keeps:
+                return by_row[2], by_row
+            first = _prior_moments(local.anatomy.num_data, local.num_factors)
+            found = _rounds(opened, local, params, arguments, first, self.tighten + 4)
+            return found[2], found
 
-        def visit(params: Params, memory: Any) -> Visit:
-            found = None
-            if remembers:
-                found = self._tighten(reader, columns, program, rows, params, memory, self.tighten)
-                memory = found[:2]
+        if not keeps:
+            return Look((), None, expect)
+        found = self._tighten(opened, params, memory, self.tighten)
+        return Look(found[:2], found, expect)
 
-            def summarise(arguments: Arguments, found: Any, fresh: Array) -> Any:
-                mean, covariance, evidence = look(arguments, params, found)
-                if columns is None:
-                    return jnp.sum(fresh * evidence), ()
-                responses = columns.responses(arguments)
-                sums = gaussian_sums(columns, params, responses, mean, covariance, fresh)
-                return jnp.sum(fresh * evidence), sums
+    def sums(
+        self, opened: Opened, values: Params, responses: Responses, found: Any, fresh: Array
+    ) -> Any:
+        columns: Any = opened.columns
+        return gaussian_sums(columns, values, responses, found[0], found[1], fresh)
 
-            total, sums = sum_over_chunks(summarise, rows, size, found)
-            loss = -total if prior is None else -total - prior(params)
-            if columns is not None:
-                new = columns.advance(params, sums, prior)
-            else:
-                assert program is not None
-                new = program.climb(params, look, found, size, self.prior, self.gradient_steps)
-            return Visit(loss, new, new, memory)
+    def regress(
+        self, opened: Opened, values: Params, sums: Any, memory: Any, prior: Prior | None
+    ) -> tuple[Params, Params]:
+        del memory
+        columns: Any = opened.columns
+        new = columns.advance(values, sums, prior)
+        return new, new
 
-        return next_state(visit, reader, rows, state)
+    def weighted(self, found: Any) -> tuple[Array, Array]:
+        points = gaussian_points(found[0], found[1])
+        return points, jnp.full(points.shape[:2], 1.0 / len(points))
 
-    def get_params(self, state: FactorState) -> Params:
-        return canonical(state.params) if rotates(self.model) else state.params
+    def reading(self, opened: Opened, params: Params) -> Any:
+        """The bounded program, as tight as it can be for the posteriors of these parameters."""
+        return bounded_program(opened.reader, opened.rows).tight(params)
 
     def posterior(
         self, params: Params, *args: Any, tighten: int = 30, gap: bool = True, **kwargs: Any
@@ -169,15 +119,13 @@ class BoundEM(Algorithm):
         :param gap: also find how far the bound is from the evidence by quadrature, which costs far
             more than the bound itself; NaN without it and beyond 3 factors.
         """
-        reader, rows = open_factors(self.model, args, kwargs, self.plate)
-        columns = regressions_of(self.model, args, kwargs)
+        opened = self._open(args, kwargs)
+        reader, hollow = opened.reader, opened.hollow
 
         def compute(rows: Rows, params: Params) -> FactorPosterior:
-            program = bounded_program(reader, rows) if columns is None else None
+            here = hollow._replace(rows=rows)
             memory = _prior_moments(rows.num_data, reader.num_factors)
-            mean, covariance, evidence = self._tighten(
-                reader, columns, program, rows, params, memory, tighten
-            )
+            mean, covariance, evidence = self._tighten(here, params, memory, tighten)
             nothing = jnp.full_like(evidence, jnp.nan)
             found = FactorPosterior(mean, covariance, evidence, nothing, nothing)
             if not gap or reader.num_factors > 3:
@@ -186,26 +134,19 @@ class BoundEM(Algorithm):
             exact = by_quadrature(reader, rows, params, nodes, self.chunk_size)
             return found._replace(gap=exact.evidence - evidence)
 
-        return compiled(compute, rows)(rows.leaves, params)
+        return compiled(compute, opened.rows)(opened.rows.leaves, params)
 
     def _tighten(
-        self,
-        reader: FactorReader,
-        columns: Regressions | None,
-        program: Bounded | None,
-        rows: Rows,
-        params: Params,
-        memory: tuple[Array, Array],
-        rounds: int,
+        self, opened: Opened, params: Params, memory: tuple[Array, Array], rounds: int
     ) -> tuple[Array, Array, Array]:
         """Rounds of (8), (6), (7) for all rows: mean, covariance, log of the bound."""
-        size = chunk_of(self.chunk_size, width(rows), rows)
+        size = self.size(opened)
 
         def summarise(arguments: Arguments, memory: Any, start: Array) -> Any:
             del start
-            return _rounds(reader.at(size), columns, program, params, arguments, memory, rounds)
+            return _rounds(opened, opened.reader.at(size), params, arguments, memory, rounds)
 
-        return map_over_chunks(summarise, rows, size, memory)
+        return map_over_chunks(summarise, opened.rows, size, memory)
 
     def _remembers(self, rows: Rows) -> bool:
         if self.remember is not None:
@@ -214,21 +155,21 @@ class BoundEM(Algorithm):
 
 
 def _rounds(
-    reader: FactorReader,
-    columns: Regressions | None,
-    program: Bounded | None,
+    opened: Opened,
+    local: FactorReader,
     params: Params,
     arguments: Arguments,
     memory: Any,
     rounds: int,
 ) -> tuple[Array, Array, Array]:
     """Rounds of (8), (6), (7) for the rows of one chunk."""
+    columns = opened.columns
     if columns is not None:
-        responses = columns.responses(arguments)
-        better = lambda m, c: bound_posterior(columns, params, responses, m, c)  # noqa: E731
+        values, responses = opened.values(params), opened.responses(arguments)
+        better = lambda m, c: bound_posterior(columns, values, responses, m, c)  # noqa: E731
     else:
-        assert program is not None
-        better = lambda m, c: program.posterior(reader, params, arguments, m, c)  # noqa: E731
+        program = bounded_program(opened.reader, opened.rows)
+        better = lambda m, c: program.posterior(local, params, arguments, m, c)  # noqa: E731
 
     def once(_: Array, found: Any) -> Any:
         return better(*found[:2])

@@ -1,8 +1,8 @@
-"""A program under quadratic bounds, read by autodiff: `BoundEM` for programs it was not told of.
+"""A program under quadratic bounds, read by autodiff: `BoundEM` for programs of other forms.
 
 Every observed Bernoulli or categorical site is put under `quadratic_bound`. If what then stands is
 quadratic in the latents (tested in float64 on random states, never assumed), the Gaussian posterior
-is its slope and curvature at nought, and the best variational parameters are moments of the logits:
+is its slope and curvature at zero, and the best variational parameters are moments of the logits:
 the papers' formulas, from nothing but the program.
 """
 
@@ -34,8 +34,6 @@ from ...reading.local import (
 )
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
-from ..m_step import gradient_step
-from ..shared import Expectation
 from .factors import FactorReader
 
 
@@ -78,26 +76,9 @@ class Bounded(NamedTuple):
             for site, value in logits.items()
         }
 
-    def climb(
-        self, params: Params, look: Callable, found: Any, size: int, prior: bool, num_steps: int
-    ) -> Params:
-        """L-BFGS on the expected bounded log joint.
-
-        :param look: ``look(arguments, params, found)`` are the posteriors of a chunk.
-        """
-
-        def expect(local: Any, params: Params, arguments: Arguments, found: Any) -> Expectation:
-            del local
-            mean, covariance, evidence = look(arguments, params, found)
-            points = gaussian_points(mean, covariance)
-            chance = jnp.full(points.shape[:2], 1.0 / len(points))
-            nothing: Any = None
-            return Expectation(evidence, nothing, nothing, lambda: (points, chance), nothing)
-
-        reading: Any = _Tight(self, params, *self.reader)
-        return gradient_step(
-            reading, params, self.rows, size, found, expect, prior=prior, num_steps=num_steps
-        )
+    def tight(self, params: Params) -> _Tight:
+        """The program under its best bounds for the posteriors of these parameters."""
+        return _Tight(self, params, *self.reader)
 
 
 class _Tight(NamedTuple):

@@ -1,28 +1,40 @@
-"""What the three EM methods for continuous latents share: state, start, step, rotation."""
+"""One EM for continuous latents: a method is a rule of integration, and all else is here.
+
+A step finds the posteriors of the rows by the rule, sums what the M-step wants over chunks, and
+goes to new parameters: by weighted regressions where the program is of the form of `latent_trait`
+or `mixed_trait`, whatever its names, else by L-BFGS on the expected log joint.
+"""
 
 from __future__ import annotations
 
+import abc
+import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from latentbits.models import clipped_gaussian, latent_trait, mixed_trait
 
 from ...numerics.acceleration import Trail, Visit, begin, chart, plain, step
 from ...numerics.compiling import least_effort
-from ...reading.local import log_prior, prior_draw
+from ...reading.anatomy import Anatomy
+from ...reading.local import log_prior
+from ...reading.recognise import Known
 from ...rows.chunks import Rows, compiled, sum_over_chunks
-from ...rows.disk import pieces
+from ...running.algorithm import Algorithm
+from ...running.contract import Starts
 from ...types import Arguments, Params
-from ..m_step import transforms
-from .factors import FactorReader
-from .regressions import Regressions
+from ..m_step import gradient_step, transforms
+from ..shared import Expectation
+from .checks import check_columns
+from .factors import FactorReader, not_continuous
+from .regressions import FORMS, Opened, Responses, open_columns
+from .starts import start_params
 
 HISTORY = 8  # past steps that the acceleration looks at
+
+Prior = Callable[[Params], Array]
 
 
 class FactorState(NamedTuple):
@@ -33,32 +45,169 @@ class FactorState(NamedTuple):
     rng_key: Array
     memory: Any  # of each datum: its posterior or its mode; or the points all data share
     trail: Trail | None
+    known: Known | None = None  # which site holds what turns with the factors; no array
 
 
-def first_state(
-    reader: FactorReader, rows: Rows, params: Params, key: Array, memory: Any, accelerate: bool
-) -> FactorState:
-    trail = None
-    if accelerate:
-        # Compiled as one: a run of the program, operation by operation, takes seconds.
-        def start(rows: Rows, params: Params) -> Trail:
-            space = chart(params, maps_of(reader, rows, params))
-            return begin(space.flatten(params), HISTORY)
+class Look(NamedTuple):
+    """The posteriors of all rows at some parameters, found chunk by chunk."""
 
-        trail = compiled(start, rows, compiler_options=least_effort())(rows.leaves, params)
-    return FactorState(params, jnp.zeros((), int), key, memory, trail)
+    memory: Any  # where the next step begins
+    by_row: Any  # what goes along with the rows of a chunk
+    expect: Callable[[FactorReader, Params, Arguments, Any], tuple[Array, Any]]
+    """(reader, parameters, chunk, its `by_row`) -> log evidence (n,), and the posteriors"""
 
 
-def next_state(
-    visit: Callable[[Params, Any], Visit], reader: FactorReader, rows: Rows, state: FactorState
-) -> tuple[FactorState, Array]:
-    """One step, accelerated if the state has a trail."""
-    if state.trail is None:
-        params, memory, loss = plain(visit, state.params, state.memory)
-        return state._replace(params=params, step=state.step + 1, memory=memory), loss
-    space = chart(state.params, maps_of(reader, rows, state.params))
-    trail, params, memory, loss = step(visit, space, state.trail, state.params, state.memory)
-    return FactorState(params, state.step + 1, state.rng_key, memory, trail), loss
+@dataclasses.dataclass(frozen=True, eq=False)
+class FactorEM(Algorithm, abc.ABC):
+    """EM by a rule of integration over each datum's factors.
+
+    :param accelerate: Anderson steps with a safeguard: see `inference.numerics.acceleration`.
+    :param prior: maximise the posterior of the parameters instead of the likelihood.
+    :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.
+    :param gradient_steps: L-BFGS steps of an M-step that has no closed form.
+    :param chunk_size: rows read at a time; by default as many as fit into a cache.
+    """
+
+    starts = Starts.DATA
+
+    model: Callable
+    _: dataclasses.KW_ONLY
+    accelerate: bool = True
+    prior: bool = False
+    start: Callable[..., Params] | None = None
+    gradient_steps: int = 5
+    chunk_size: int | None = None
+    plate: str | None = None
+
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        return not_continuous(anatomy)
+
+    # --- the rule
+
+    @abc.abstractmethod
+    def first_memory(self, opened: Opened, key: Array) -> Any:
+        """What is remembered before the first step."""
+
+    @abc.abstractmethod
+    def size(self, opened: Opened) -> int:
+        """How many rows to read at a time."""
+
+    @abc.abstractmethod
+    def look(self, opened: Opened, params: Params, memory: Any) -> Look:
+        """The posteriors at these parameters, from what is remembered."""
+
+    @abc.abstractmethod
+    def sums(
+        self, opened: Opened, values: Params, responses: Responses, found: Any, fresh: Array
+    ) -> Any:
+        """What the regressions want of a chunk's posteriors, row n counted `fresh[n]` times."""
+
+    @abc.abstractmethod
+    def regress(
+        self, opened: Opened, values: Params, sums: Any, memory: Any, prior: Prior | None
+    ) -> tuple[Params, Params]:
+        """New parameters by regression: a step that is safe, and one that is fast."""
+
+    def weighted(self, found: Any) -> tuple[Array, Array]:
+        """Posteriors as points (S, n or 1, Q) with probabilities (S, n)."""
+        return found
+
+    def reading(self, opened: Opened, params: Params) -> Any:
+        """What the gradient M-step climbs: the program itself."""
+        del params
+        return opened.reader
+
+    # --- the method
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> FactorState:
+        opened = self._open(args, kwargs)
+        self.check(opened)
+        if opened.columns is not None and opened.known is not None:
+            check_columns(opened.known, opened.rows, self.prior)
+        key_start, key_memory, key = jax.random.split(rng_key, 3)
+        params = start_params(opened, self.start, init_params, key_start, args, kwargs)
+        memory = self.first_memory(opened, key_memory)
+        zero = jnp.zeros((), int)
+        trail = None
+        if self.accelerate:
+            hollow = opened.hollow
+
+            def begin_at(rows: Rows, params: Params) -> Trail:
+                space = _space(hollow._replace(rows=rows), params)
+                return begin(space.flatten(params), HISTORY)
+
+            # Compiled as one: a run of the program, operation by operation, takes seconds.
+            find = compiled(begin_at, opened.rows, compiler_options=least_effort())
+            trail = find(opened.rows.leaves, params)
+        return FactorState(params, zero, key, memory, trail, opened.known)
+
+    def check(self, opened: Opened) -> None:
+        """Refuse a program that the rule is not for, before any work."""
+
+    def update(self, state: FactorState, *args: Any, **kwargs: Any) -> tuple[FactorState, Array]:
+        opened = self._open(args, kwargs)
+
+        def visit(params: Params, memory: Any) -> Visit:
+            return self._visit(opened, params, memory)
+
+        if state.trail is None:
+            params, memory, loss = plain(visit, state.params, state.memory)
+            trail = None
+        else:
+            space = _space(opened, state.params)
+            trail, params, memory, loss = step(
+                visit, space, state.trail, state.params, state.memory
+            )
+        return state._replace(params=params, step=state.step + 1, memory=memory, trail=trail), loss
+
+    def get_params(self, state: FactorState) -> Params:
+        return turned(state.known, state.params)
+
+    def _open(self, args: tuple, kwargs: dict[str, Any]) -> Opened:
+        return open_columns(self.model, args, kwargs, self.plate, self.prior)
+
+    def _visit(self, opened: Opened, params: Params, memory: Any) -> Visit:
+        reader, rows, known, columns = opened
+        found = self.look(opened, params, memory)
+        size, prior = self.size(opened), _log_prior(opened) if self.prior else None
+        values = {} if columns is None else opened.values(params)
+
+        def summarise(arguments: Arguments, by_row: Any, fresh: Array) -> Any:
+            evidence, posterior = found.expect(reader.at(size), params, arguments, by_row)
+            total = jnp.sum(fresh * evidence)
+            if columns is None:
+                return total, ()
+            responses = opened.responses(arguments)
+            return total, self.sums(opened, values, responses, posterior, fresh)
+
+        evidence, sums = sum_over_chunks(summarise, rows, size, found.by_row)
+        loss = -evidence if prior is None else -evidence - prior(params)
+        if columns is None or known is None:
+            safe = fast = self._climb(opened, params, found, size)
+        else:
+            named = None if prior is None else lambda values: prior(known.write(values))
+            steps = self.regress(opened, values, sums, found.memory, named)
+            safe, fast = map(known.write, steps)
+        return Visit(loss, safe, fast, found.memory)
+
+    def _climb(self, opened: Opened, params: Params, found: Look, size: int) -> Params:
+        """L-BFGS on the expected log joint."""
+
+        def expect(local: Any, params: Params, arguments: Arguments, by_row: Any) -> Expectation:
+            reader = opened.reader.at(local.anatomy.num_data)
+            evidence, posterior = found.expect(reader, params, arguments, by_row)
+            nothing: Any = None
+            return Expectation(
+                evidence, nothing, nothing, lambda: self.weighted(posterior), nothing
+            )
+
+        return gradient_step(
+            self.reading(opened, params), params, opened.rows, size, found.by_row, expect,
+            prior=self.prior, num_steps=self.gradient_steps,
+        )  # fmt: skip
 
 
 def maps_of(reader: FactorReader, rows: Rows, params: Params) -> dict[str, Any]:
@@ -67,167 +216,20 @@ def maps_of(reader: FactorReader, rows: Rows, params: Params) -> dict[str, Any]:
     return transforms(one, params, rows.slice(0, 1))
 
 
-def prior_of(reader: FactorReader, rows: Rows, wanted: bool) -> Callable[[Params], Array] | None:
-    """log p(θ) as a function, where the posterior of the parameters is to be maximised."""
-    if not wanted:
-        return None
-    few = rows.slice(0, 1)
-    return lambda params: log_prior(reader.model, reader.at(1).anatomy, params, few)
+def _space(opened: Opened, params: Params) -> Any:
+    return chart(params, maps_of(opened.reader, opened.rows, params))
 
 
-def start_params(
-    reader: FactorReader,
-    rows: Rows,
-    columns: Regressions | None,
-    start: Callable[..., Params] | None,
-    given: Params | None,
-    key: Array,
-    args: tuple,
-    kwargs: dict,
-) -> Params:
-    """Starting values: given, else those of `start`, else principal components, else a draw."""
-    names = set(reader.anatomy.parameters)
-    params: Params = {}
-    if start is not None:
-        params = start(key, *args, **kwargs)
-    elif columns is not None and not names <= set(given or {}):
-        find = compiled(
-            lambda rows, key: principal_start(columns, rows, key, reader.num_factors), rows
-        )
-        params = find(rows.leaves, key)
-    if not names <= set(params) | set(given or {}):
-
-        def draw(rows: Rows, key: Array) -> Params:
-            return prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
-
-        drawn = compiled(draw, rows, compiler_options=least_effort())(rows.leaves, key)
-        params = {**drawn, **params}
-    params = {**params, **(given or {})}
-    unknown = set(params) - names
-    if unknown:
-        raise ValueError(
-            f"no parameter {sorted(unknown)} in the program: it has "
-            f"{list(reader.anatomy.parameters)}"
-        )
-    return {name: jnp.asarray(value, float) for name, value in params.items()}
+def _log_prior(opened: Opened) -> Prior:
+    few, one = opened.rows.slice(0, 1), opened.reader.at(1)
+    return lambda params: log_prior(one.model, one.anatomy, params, few)
 
 
-def principal_start(
-    columns: Regressions, rows: Rows, key: Array, num_factors: int, jitter: float = 0.1
-) -> Params:
-    """Means give the biases, the leading principal components of the data the weights.
-
-    A little noise keeps runs from different keys apart, and a factor that no column shows alive.
-    """
-    size = min(rows.num_data, max(1, (1 << 20) // columns.layout.num_predictors))
-
-    def summarise(arguments: Arguments, extra: None, fresh: Array) -> Any:
-        del extra
-        target, seen = columns.responses(arguments)
-        seen = jnp.ones_like(target) if seen is None else seen
-        target, seen = target * fresh[:, None], seen * fresh[:, None]
-        return target.sum(0), seen.sum(0), target.T @ target, seen.T @ target, seen.T @ seen
-
-    total, count, square, cross, both = sum_over_chunks(summarise, rows, size, None)
-    mean = total / jnp.maximum(count, 1.0)
-    cover = square - cross * mean - (cross * mean).T + jnp.outer(mean, mean) * both
-    cover = cover / jnp.maximum(both, 1.0)
-    layout = columns.layout
-    # The slope of the mean in its predictor: p(1 − p) of a bit or level, 1 of a number.
-    chance = jnp.clip(mean, 0.5 / rows.num_data, 1.0 - 0.5 / rows.num_data)
-    link = chance * (1.0 - chance)
-    bias = jnp.log(chance) - jnp.log1p(-chance)
-    _, bits, levels = layout.split(bias)
-    for k, part in layout.split(mean)[2].items():
-        rest = jnp.maximum(1.0 - part.sum(-1, keepdims=True), 0.5 / rows.num_data)
-        levels[k] = jnp.log(jnp.maximum(part, 0.5 / rows.num_data) / rest)
-    bias = layout.join(mean[: len(layout.real)], bits, levels)
-    at = slice(len(layout.real))
-    link = link.at[at].set(1.0)
-    spread = jnp.sqrt(jnp.maximum(jnp.diagonal(cover), 1e-6))
-    values, vectors = jnp.linalg.eigh(cover / jnp.outer(spread, spread))
-    count = min(num_factors, len(values))
-    values, vectors = values[::-1][:count], vectors[:, ::-1][:, :count]
-    weights = (vectors * jnp.sqrt(jnp.maximum(values - 1.0, 0.1))).T * spread / link
-    weights = jnp.clip(weights, -4.0, 4.0).at[:, at].set(weights[:, at])
-    noise = jitter * jax.random.normal(key, (num_factors, layout.num_predictors))
-    scale = jnp.ones(layout.num_predictors).at[at].set(spread[at])
-    params = {"weights": (noise * scale).at[:count].add(weights), "bias": bias}
-    if len(layout.real):
-        params["noise"] = 0.7 * spread[at]
-    return params
-
-
-def check_columns(columns: Regressions | None, args: tuple, kwargs: dict, prior: bool) -> None:
-    """Refuse columns that can only end in nonsense, by number, before any work."""
-    if columns is None:
-        return
-    data = args[0] if args else kwargs["data"]
-    mask = kwargs.get("mask")
-    if isinstance(data, jax.core.Tracer) or isinstance(mask, jax.core.Tracer):
-        return
-    data = np.asarray(data)
-    seen = None if mask is None else np.asarray(mask)
-    looks = [_Look(column, kind) for column, kind in enumerate(columns.kinds)]
-    for piece in pieces(data):
-        block = np.array(data[piece])
-        known = None if seen is None else np.array(seen[piece])
-        for look in looks:
-            look.at(piece.start, block, known)
-    for look in looks:
-        look.judge(prior)
-
-
-class _Look:
-    """What was seen of one column so far."""
-
-    def __init__(self, column: int, kind: Any):
-        self.column, self.kind = column, kind
-        self.levels = 2 if kind == "binary" else None if kind == "real" else int(kind)
-        self.values: set = set()  # all levels that were met; of real values the first two
-
-    def at(self, start: int, data: np.ndarray, seen: np.ndarray | None) -> None:
-        rows = np.arange(len(data)) if seen is None else np.flatnonzero(seen[:, self.column])
-        values = data[rows, self.column]
-        if self.levels is None:
-            if len(values) and len(self.values) < 2:
-                self.values |= {values[0], values[np.argmax(values != values[0])]}
-            return
-        wrong = (values < 0) | (values >= self.levels) | (values != np.floor(values))
-        if wrong.any():
-            bad = int(np.argmax(wrong))
-            levels = self.levels
-            wanted = "0 or 1" if levels == 2 else f"a level from 0 to {levels - 1}"
-            raise ValueError(
-                f"row {start + rows[bad]}, column {self.column} holds {values[bad]}: "
-                f"wanted {wanted}"
-            )
-        met = np.bincount(values.astype(int), minlength=self.levels)
-        self.values |= set(np.flatnonzero(met))
-
-    def judge(self, prior: bool) -> None:
-        if not self.values:
-            raise ValueError(f"column {self.column} has no observed cell: leave it out")
-        if prior:
-            return
-        advice = "leave it out, or keep its parameters finite with prior=True"
-        if self.levels in (None, 2):
-            if len(self.values) < 2:
-                (only,) = self.values
-                raise ValueError(f"column {self.column} is {only} in every row: {advice}")
-            return
-        missing = set(range(self.levels or 0)) - self.values
-        if missing:
-            raise ValueError(
-                f"column {self.column} never shows level {min(missing)} of {self.kind}: {advice}"
-            )
-
-
-def rotates(model: Any) -> bool:
-    """Whether the factors of a program are identified up to a rotation, by the site `weights`."""
-    while isinstance(model, partial):
-        model = model.func
-    return model in (latent_trait, mixed_trait, clipped_gaussian)
+def turned(known: Known | None, params: Params) -> Params:
+    """The parameters of a program whose factors rotate, in canonical form; others as they are."""
+    if known is None or known.form not in FORMS:
+        return params
+    return known.write(canonical(known.read(params)))
 
 
 @jax.jit

@@ -56,6 +56,7 @@ class FactorReader(NamedTuple):
 class FactorPosterior(NamedTuple):
     """The posterior of each datum's factors, and how far it can be trusted.
 
+    >>> import jax.numpy as jnp
     >>> from latentbits import QuadratureEM
     >>> from latentbits.models import latent_trait
     >>> params = {"weights": jnp.zeros((1, 3)), "bias": jnp.zeros(3)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 import jax
@@ -10,50 +10,18 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from ...numerics.acceleration import Visit
 from ...numerics.gaussian import log_normal
-from ...reading.anatomy import Anatomy
-from ...rows.chunks import Rows, compiled, map_over_chunks, over_rows, sum_over_chunks
-from ...running.algorithm import Algorithm
-from ...running.contract import Starts
+from ...rows.chunks import Rows, compiled, map_over_chunks, over_rows
 from ...types import Arguments, Params
-from ..m_step import gradient_step
-from ..shared import Expectation
-from .factor_em import (
-    FactorState,
-    canonical,
-    check_columns,
-    first_state,
-    next_state,
-    prior_of,
-    rotates,
-    start_params,
-)
-from .factors import (
-    FactorPosterior,
-    FactorReader,
-    chunk_of,
-    not_continuous,
-    open_factors,
-    width,
-)
-from .point_regressions import (
-    natural_form,
-    shared_log_likelihood,
-    shared_sums,
-)
-from .regressions import Regressions, regressions_of
-from .rules import (
-    Rule,
-    by_quadrature,
-    default_nodes,
-    moments,
-    prior_points,
-    weigh,
-)
+from .factor_em import FactorEM, Look, Prior
+from .factors import FactorPosterior, FactorReader, chunk_of, width
+from .point_regressions import natural_form, shared_log_likelihood, shared_sums
+from .regressions import Opened, Responses
+from .rules import Rule, by_quadrature, default_nodes, moments, prior_points, weigh
 
 
-class MonteCarloEM(Algorithm):
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class MonteCarloEM(FactorEM):
     r"""EM on L draws from the prior of the factors, shared by all data (Tipping 1998, section 3).
 
     .. math:: \mathcal L \approx \sum_n \ln \frac1L \sum_l \prod_i P(t_{in} \mid x_l) \qquad (3)
@@ -80,142 +48,57 @@ class MonteCarloEM(Algorithm):
     True
     """
 
-    by_row: tuple[str, ...] | None = ()
-    starts = Starts.DATA
+    by_row = ()
 
-    def __init__(
-        self,
-        model: Callable,
-        *,
-        num_draws: int = 500,
-        quasi: bool = False,
-        regression_steps: int = 3,
-        accelerate: bool = True,
-        prior: bool = False,
-        start: Callable[..., Params] | None = None,
-        gradient_steps: int = 5,
-        chunk_size: int | None = None,
-        plate: str | None = None,
-    ):
-        if num_draws < 1:
-            raise ValueError(f"num_draws must be at least 1, found {num_draws}")
-        self.model, self.num_draws, self.quasi = model, num_draws, quasi
-        self.regression_steps, self.accelerate, self.prior = regression_steps, accelerate, prior
-        self.start, self.gradient_steps = start, gradient_steps
-        self.chunk_size, self.plate = chunk_size, plate
+    num_draws: int = 500
+    quasi: bool = False
+    regression_steps: int = 3
 
-    @classmethod
-    def admits(cls, anatomy: Anatomy) -> str | None:
-        return not_continuous(anatomy)
+    def first_memory(self, opened: Opened, key: Array) -> Any:
+        return prior_points(key, self.num_draws, opened.reader.num_factors, self.quasi).points
 
-    def init(
-        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
-    ) -> FactorState:
-        reader, rows = open_factors(self.model, args, kwargs, self.plate)
-        columns = regressions_of(self.model, args, kwargs)
-        check_columns(columns, args, kwargs, self.prior)
-        key_start, key_draws, key = jax.random.split(rng_key, 3)
-        params = start_params(
-            reader, rows, columns, self.start, init_params, key_start, args, kwargs
-        )
-        rule = prior_points(key_draws, self.num_draws, reader.num_factors, self.quasi)
-        return first_state(reader, rows, params, key, rule.points, self.accelerate)
+    def size(self, opened: Opened) -> int:
+        wide = width(opened.rows)
+        each = self.num_draws * (1 if opened.columns is not None else wide)
+        return chunk_of(self.chunk_size, each + wide, opened.rows)
 
-    def update(self, state: FactorState, *args: Any, **kwargs: Any) -> tuple[FactorState, Array]:
-        reader, rows = open_factors(self.model, args, kwargs, self.plate)
-        columns = regressions_of(self.model, args, kwargs)
-        prior = prior_of(reader, rows, self.prior)
-        size = self._size(reader, rows, columns)
+    def look(self, opened: Opened, params: Params, memory: Any) -> Look:
+        del params
+        points = memory
 
-        def visit(params: Params, points: Array) -> Visit:
-            def summarise(arguments: Arguments, extra: None, fresh: Array) -> Any:
-                del extra
-                evidence, probability = self._weigh(
-                    reader.at(size), columns, params, arguments, points
-                )
-                if columns is None:
-                    return jnp.sum(fresh * evidence), ()
-                target, seen = columns.responses(arguments)
-                heavy = probability * fresh
-                weight = heavy.sum(1)[:, None] if seen is None else heavy @ seen
-                at = slice(len(columns.layout.real))
-                count = fresh[:, None] if seen is None else fresh[:, None] * seen[:, at]
-                square = jnp.sum(target[:, at] ** 2 * count, 0)
-                return jnp.sum(fresh * evidence), (over_rows(heavy.T, target), weight, square)
+        def expect(local: FactorReader, params: Params, arguments: Arguments, by_row: Any) -> Any:
+            """Log of (3) for each row, and the responsibilities (L, n)."""
+            del by_row
+            if opened.columns is None:
+                rule = Rule(points, -log_normal(points) - jnp.log(self.num_draws))
+                evidence, probability = weigh(local, params, arguments, rule)
+                return evidence, (points[:, None], probability)
+            values, responses = opened.values(params), opened.responses(arguments)
+            table = shared_log_likelihood(opened.columns, values, responses, points)
+            total = logsumexp(table, axis=0)
+            probability = jnp.exp(table - total)
+            return total - jnp.log(self.num_draws), (points[:, None], probability)
 
-            evidence, sums = sum_over_chunks(summarise, rows, size, None)
-            loss = -evidence if prior is None else -evidence - prior(params)
-            if columns is None:
-                new = self._climb_expectation(reader, rows, params, points, size)
-            else:
-                new = self._regress(columns, params, points, sums, prior)
-            return Visit(loss, new, new, points)
+        return Look(points, None, expect)
 
-        return next_state(visit, reader, rows, state)
+    def sums(
+        self, opened: Opened, values: Params, responses: Responses, found: Any, fresh: Array
+    ) -> Any:
+        del values
+        columns: Any = opened.columns
+        target, seen = responses
+        heavy = found[1] * fresh
+        weight = heavy.sum(1)[:, None] if seen is None else heavy @ seen
+        at = slice(len(columns.layout.real))
+        count = fresh[:, None] if seen is None else fresh[:, None] * seen[:, at]
+        square = jnp.sum(target[:, at] ** 2 * count, 0)
+        return over_rows(heavy.T, target), weight, square
 
-    def get_params(self, state: FactorState) -> Params:
-        return canonical(state.params) if rotates(self.model) else state.params
-
-    def posterior(
-        self, params: Params, *args: Any, rng_key: Array | None = None, **kwargs: Any
-    ) -> FactorPosterior:
-        """Moments over fresh draws; `effective` tells how many of them carry a row's posterior."""
-        reader, rows = open_factors(self.model, args, kwargs, self.plate)
-        columns = regressions_of(self.model, args, kwargs)
-        key = jax.random.key(0) if rng_key is None else rng_key
-        points = prior_points(key, self.num_draws, reader.num_factors, self.quasi).points
-        size = self._size(reader, rows, columns)
-
-        def compute(rows: Rows, params: Params, points: Array) -> FactorPosterior:
-            def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
-                del extra, start
-                evidence, probability = self._weigh(
-                    reader.at(size), columns, params, arguments, points
-                )
-                mean, covariance = moments(points, probability)
-                effective = 1.0 / jnp.sum(probability**2, 0)
-                nothing = jnp.full_like(evidence, jnp.nan)
-                return FactorPosterior(mean, covariance, evidence, nothing, effective)
-
-            found = map_over_chunks(summarise, rows, size, None)
-            if reader.num_factors > 3:
-                return found
-            nodes = default_nodes(reader.num_factors)
-            exact = by_quadrature(reader, rows, params, nodes, self.chunk_size)
-            return found._replace(gap=exact.evidence - found.evidence)
-
-        return compiled(compute, rows)(rows.leaves, params, points)
-
-    def _size(self, reader: FactorReader, rows: Rows, columns: Regressions | None) -> int:
-        del reader
-        each = self.num_draws if columns is not None else self.num_draws * width(rows)
-        return chunk_of(self.chunk_size, each + width(rows), rows)
-
-    def _weigh(
-        self,
-        reader: FactorReader,
-        columns: Regressions | None,
-        params: Params,
-        arguments: Arguments,
-        points: Array,
-    ) -> tuple[Array, Array]:
-        """Log of (3) for each row, and the responsibilities (L, n)."""
-        if columns is None:
-            weights = -log_normal(points) - jnp.log(self.num_draws)
-            return weigh(reader, params, arguments, Rule(points, weights))
-        table = shared_log_likelihood(columns, params, columns.responses(arguments), points)
-        total = logsumexp(table, axis=0)
-        return total - jnp.log(self.num_draws), jnp.exp(table - total)
-
-    def _regress(
-        self,
-        columns: Regressions,
-        params: Params,
-        points: Array,
-        sums: Any,
-        prior: Callable[[Params], Array] | None,
-    ) -> Params:
-        found, weight, square = sums
+    def regress(
+        self, opened: Opened, values: Params, sums: Any, memory: Any, prior: Prior | None
+    ) -> tuple[Params, Params]:
+        columns: Any = opened.columns
+        points, (found, weight, square) = memory, sums
         weight = jnp.broadcast_to(weight, found.shape)
 
         def expected(params: Params) -> Array:
@@ -239,20 +122,34 @@ class MonteCarloEM(Algorithm):
             better = expected(fast) >= expected(safe)
             return jax.tree.map(lambda a, b: jnp.where(better, a, b), fast, safe), None
 
-        return jax.lax.scan(step, params, None, length=self.regression_steps)[0]
+        new = jax.lax.scan(step, values, None, length=self.regression_steps)[0]
+        return new, new
 
-    def _climb_expectation(
-        self, reader: FactorReader, rows: Rows, params: Params, points: Array, size: int
-    ) -> Params:
-        def weighted(local: Any, params: Params, arguments: Arguments, memory: None) -> Expectation:
-            del memory
-            evidence, probability = self._weigh(local, None, params, arguments, points)
-            nothing: Any = None
-            states = points[:, None]
-            return Expectation(evidence, nothing, nothing, lambda: (states, probability), nothing)
+    def posterior(
+        self, params: Params, *args: Any, rng_key: Array | None = None, **kwargs: Any
+    ) -> FactorPosterior:
+        """Moments over fresh draws; `effective` is how many of them carry a row's posterior."""
+        opened = self._open(args, kwargs)
+        reader, hollow = opened.reader, opened.hollow
+        points = self.first_memory(opened, jax.random.key(0) if rng_key is None else rng_key)
+        size = self.size(opened)
 
-        reading: Any = reader
-        return gradient_step(
-            reading, params, rows, size, None, weighted,
-            prior=self.prior, num_steps=self.gradient_steps,
-        )  # fmt: skip
+        def compute(rows: Rows, params: Params, points: Array) -> FactorPosterior:
+            look = self.look(hollow._replace(rows=rows), params, points)
+
+            def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
+                del extra, start
+                evidence, found = look.expect(reader.at(size), params, arguments, None)
+                mean, covariance = moments(*found)
+                effective = 1.0 / jnp.sum(found[1] ** 2, 0)
+                nothing = jnp.full_like(evidence, jnp.nan)
+                return FactorPosterior(mean, covariance, evidence, nothing, effective)
+
+            found = map_over_chunks(summarise, rows, size, None)
+            if reader.num_factors > 3:
+                return found
+            nodes = default_nodes(reader.num_factors)
+            exact = by_quadrature(reader, rows, params, nodes, self.chunk_size)
+            return found._replace(gap=exact.evidence - found.evidence)
+
+        return compiled(compute, opened.rows)(opened.rows.leaves, params, points)

@@ -175,7 +175,7 @@ def calibrate(
     if not found:
         raise InputError(f"no method finished: {failed}")
     table = None
-    if "NUTS" in found and no_coverage(trials.model, trials.truth) is None:
+    if "NUTS" in found and not no_coverage(trials.model, trials.data[0], **trials.kwargs):
         table = coverage(
             trials.model, key_fit, trials.truth, trials.data, found["NUTS"].draws, **trials.kwargs
         )

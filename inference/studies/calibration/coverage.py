@@ -3,7 +3,8 @@
 The programs are those with continuous factors, `latent_trait` foremost, in canonical form: rows of
 the weights orthogonal, longest first, their signs as in the truth. Over parameters drawn from the
 prior, quantiles of the true posterior cover exactly; maximum likelihood ± z standard errors covers
-as the number of rows grows.
+as the number of rows grows. Every table counts: one whose information is not positive definite has
+no interval, and what has no interval does not hold the truth.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ import numpy as np
 from jax import Array, lax, random
 
 from ...evaluation.standard_errors import many_standard_errors
-from ...methods.continuous.factor_em import canonical, rotates
+from ...evaluation.symmetry import form_of
+from ...methods.continuous.factor_em import canonical
 from ...methods.continuous.quadrature import QuadratureEM
+from ...methods.continuous.regressions import FORMS
+from ...reading.anatomy import inspect
+from ...reading.recognise import Known
 from ...types import Params
 
 LEVELS = (0.5, 0.9, 0.95)
@@ -28,11 +33,15 @@ NUM_NODES = 15
 """Nodes a dimension: in one dimension, at weights of about one, the error is beyond float32."""
 
 
-def no_coverage(model: Callable, params: Params) -> str | None:
-    """Why there is no such comparison for a program, or None."""
-    if not rotates(model):
+def no_coverage(model: Callable, data: Array, **kwargs: Any) -> str | None:
+    """Why there is no such comparison for a program, or None.
+
+    :param data: one table.
+    """
+    known = form_of(model, ((data,), kwargs))
+    if known is None or known.form not in FORMS:
         return "standard errors are for programs with factors that rotate"
-    if params["weights"].shape[1] > 3:
+    if inspect(model, (data,), kwargs).num_bits > 3:
         return "quadrature is for up to 3 factors"
     return None
 
@@ -73,20 +82,26 @@ def coverage(
     """
     found = fit_many(model, rng_key, data, **kwargs)
     errors = many_standard_errors(model, found, data, num_nodes=NUM_NODES, **kwargs)
-    return shares(truth, found, errors, draws)
+    known = form_of(model, ((data[0],), kwargs))
+    assert known is not None
+    return shares(known, truth, found, errors, draws)
 
 
 def shares(
-    truth: Params, found: Params, errors: Params, draws: Params
+    known: Known, truth: Params, found: Params, errors: Params, draws: Params
 ) -> dict[str, dict[str, Any]]:
-    """`coverage` of given estimates (num_trials, ...) with their errors, and of given draws."""
+    """`coverage` of given estimates (num_trials, ...) with their errors, and of given draws.
+
+    :param known: the form of the program, whose names the result has.
+    """
+    errors = jax.vmap(known.read)(errors)
 
     @jax.jit
     @jax.vmap
     def bring(truth: Params, found: Params, draws: Params) -> tuple[Params, Params, Params]:
-        truth = canonical(truth)
-        turned = jax.vmap(lambda one: with_signs(canonical(one), truth))(draws)
-        return truth, with_signs(found, truth), turned
+        truth = canonical(known.read(truth))
+        turned = jax.vmap(lambda one: with_signs(canonical(known.read(one)), truth))(draws)
+        return truth, with_signs(known.read(found), truth), turned
 
     truth, found, draws = bring(truth, found, draws)
     out: dict[str, dict[str, Any]] = {"EM ± standard errors": {}, "NUTS quantiles": {}}
@@ -104,13 +119,20 @@ def shares(
 
 
 def _share(truth: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> dict[str, float]:
-    """Over trials with an interval; those of one trial hang together, so trials are counted."""
-    known = np.isfinite(upper).reshape(len(truth), -1).all(1)
-    held = ((lower <= truth) & (truth <= upper)).reshape(len(truth), -1)[known].mean(1)
+    """Over all tables; the intervals of one table hang together, so tables are counted.
+
+    >>> truth, ends = np.zeros((4, 1)), np.array([[1.0], [1.0], [1.0], [np.nan]])
+    >>> found = _share(truth, -ends, ends)
+    >>> found["share"], found["without"]
+    (0.75, 1)
+    """
+    known = np.isfinite(upper - lower).reshape(len(truth), -1).all(1)
+    held = ((lower <= truth) & (truth <= upper)).reshape(len(truth), -1).mean(1)
     width = (upper - lower).reshape(len(truth), -1)[known]
     return {
         "share": float(held.mean()),
-        "error": float(held.std() / np.sqrt(max(len(held), 1))),
-        "median_width": float(np.median(width)),
-        "trials": int(known.sum()),
+        "error": float(held.std() / np.sqrt(len(held))),
+        "median_width": float(np.median(width)) if known.any() else float("nan"),
+        "trials": len(truth),
+        "without": int((~known).sum()),
     }

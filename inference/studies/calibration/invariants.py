@@ -15,29 +15,33 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...evaluation.evidence import likelihood
-from ...evaluation.symmetry import Exchange, Rotation, symmetries
+from ...evaluation.symmetry import Exchange, Rotation, form_of, symmetries
 from ...reading.anatomy import inspect
 from ...reading.arguments import rows_of
 from ...reading.local import log_prior
+from ...reading.recognise import Known
 from ...types import Params
 
 QUADRATURE_NODES = 11
 """Nodes a dimension for factors integrated out: enough where weights are below 3."""
 
 
-def of_parameters(model: Callable, params: Params) -> dict[str, Array]:
+def of_parameters(form: Known | None, params: Params) -> dict[str, Array]:
     """Invariant scalars of one set of parameters, by name.
 
+    :param form: which of our programs it is; the names are then those of the form.
+
     >>> from latentbits.models import latent_trait
-    >>> weights = jnp.array([[3.0, 1.0], [4.0, 1.0]])
-    >>> found = of_parameters(latent_trait, {"weights": weights})
-    >>> sorted(found)
+    >>> form = form_of(latent_trait, ((jnp.eye(2),), {}))
+    >>> params = {"weights": jnp.array([[3.0, 1.0], [4.0, 1.0]]), "bias": jnp.zeros(2)}
+    >>> found = of_parameters(form, params)
+    >>> [name for name in sorted(found) if "weights" in name]
     ['weights size', 'weights, largest axis', 'weights, x1·x2']
     >>> round(float(found["weights, x1·x2"]), 3)
     7.0
     """
-    names: Any = params  # of the values nothing is asked
-    known = symmetries(model, names)
+    known = symmetries(form)
+    params = params if form is None else form.read(params)
     turned = {x.site for x in known if isinstance(x, Rotation)}
     exchanged = {site for x in known if isinstance(x, Exchange) for site, _ in x.sites}
     out: dict[str, Array] = {}
@@ -76,6 +80,7 @@ def scalars(model: Callable, data: Array, **kwargs: Any) -> Callable[[Params, Ar
     [0.25, 0.09]
     """
     anatomy = inspect(model, (data,), kwargs)
+    form = form_of(model, ((data,), kwargs))
     rule = likelihood(model, data, num_nodes=QUADRATURE_NODES, **kwargs)
     hollow = rule.rows._replace(leaves=())
 
@@ -87,7 +92,7 @@ def scalars(model: Callable, data: Array, **kwargs: Any) -> Callable[[Params, Ar
         return {
             "log likelihood": density,
             "log prior": prior,
-            **of_parameters(model, params),
+            **of_parameters(form, params),
         }
 
     def many(draws: Params, table: Array) -> dict[str, Array]:

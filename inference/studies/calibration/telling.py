@@ -123,7 +123,13 @@ def _coverage_table(found: dict[str, dict[str, Any]]) -> list[list[str]]:
     """Rows of cells: how many of the intervals of each kind hold the truth."""
     sites = next(iter(found.values()))
     levels = list(next(iter(sites.values())))
-    cells = [["intervals that hold the truth", *(f"{s} {x}" for s in sites for x in levels)]]
+    cells = [
+        [
+            "intervals that hold the truth",
+            *(f"{s} {x}" for s in sites for x in levels),
+            "tables without an interval",
+        ]
+    ]
     for name, by_site in found.items():
         cells.append(
             [
@@ -133,6 +139,8 @@ def _coverage_table(found: dict[str, dict[str, Any]]) -> list[list[str]]:
                     for s in sites
                     for x in levels
                 ),
+                f"{max(by_site[s][x]['without'] for s in sites for x in levels)} of "
+                f"{by_site[next(iter(sites))][levels[0]]['trials']}",
             ]
         )
     return cells

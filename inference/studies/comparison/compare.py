@@ -171,7 +171,7 @@ def compare(
         name or str(getattr(model, "__name__", "program")), about, rows,
         {x: j.held_out for x, j in judged.items()}, paths,
         {x: j.reliability for x, j in judged.items() if j.reliability is not None},
-        _means(model, judged, rows, truth), _some_rows(values, mask, order, cut),
+        _means(model, (args, kwargs), judged, rows, truth), _some_rows(values, mask, order, cut),
         {} if truth is None else {x: np.asarray(v) for x, v in truth.items()},
     )  # fmt: skip
 
@@ -300,7 +300,11 @@ def _no_row(status: Status, why: str, when: str = "") -> dict[str, Any]:
 
 
 def _means(
-    model: Callable, judged: dict[str, Judged], rows: dict[str, dict[str, Any]], truth: Any
+    model: Callable,
+    arguments: Arguments,
+    judged: dict[str, Judged],
+    rows: dict[str, dict[str, Any]],
+    truth: Any,
 ) -> dict[str, dict[str, np.ndarray]]:
     """Mean parameters of each, after its draws, and then the methods, were brought together."""
     found: dict[str, dict[str, np.ndarray]] = {}
@@ -312,6 +316,6 @@ def _means(
         goal = last if goal is None else goal
         some = {x: np.asarray(v)[:, :: max(1, v.shape[1] // 50)] for x, v in params.items()}
         same = all(np.shape(goal[x]) == v.shape for x, v in last.items())
-        aligned = align(model, some, goal if same else last)
+        aligned = align(model, some, goal if same else last, arguments)
         found[name] = {x: v.mean((0, 1)) for x, v in aligned.items()}
     return {name: found[name] for name in judged}

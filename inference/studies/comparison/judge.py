@@ -97,7 +97,7 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         if engine is not None:
             row |= _quality(field, engine, {x: v[0, 0] for x, v in draws.params.items()})
     if field.truth is not None:
-        row["recovery"] = recovery(field.model, thin(draws.params, MOST_ALIGNED), field.truth)
+        row["recovery"] = recovery(field, thin(draws.params, MOST_ALIGNED))
     cells = None
     if field.cells is not None:
         some = thin(draws.params, MOST_ASKED)
@@ -178,7 +178,7 @@ def _chains(field: Field, draws: Draws) -> dict[str, Any]:
 
     invariant = diagnose(dataset({"scalar": draws.stats["lp"]}, ("chain", "draw")))["scalar"]
     last = {x: v[-1, -1] for x, v in draws.params.items()}
-    aligned = align(field.model, thin(draws.params, MOST_ALIGNED), last)
+    aligned = align(field.model, thin(draws.params, MOST_ALIGNED), last, field.train_arguments)
     each = diagnose(dataset(aligned, ("chain", "draw")))
     count = int(draws.stats["diverging"].sum()) if "diverging" in draws.stats else None
     return {
@@ -214,9 +214,11 @@ def _quality(field: Field, engine: Algorithm, params: dict[str, np.ndarray]) -> 
     return row
 
 
-def recovery(model: Callable, kept: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> float:
+def recovery(field: Field, kept: dict[str, np.ndarray]) -> float:
     """Correlation of the mean parameters with the true ones, symmetries taken out."""
-    aligned = align(model, kept, truth)
+    truth = field.truth
+    assert truth is not None
+    aligned = align(field.model, kept, truth, field.train_arguments)
     pairs = [(aligned[x].mean((0, 1)), v) for x, v in truth.items() if np.size(v) > 1]
     found = np.concatenate([np.ravel(a) for a, _ in pairs])
     wanted = np.concatenate([np.ravel(b) for _, b in pairs])

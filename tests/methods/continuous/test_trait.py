@@ -25,7 +25,7 @@ from inference.evaluation.standard_errors import standard_errors
 from inference.methods.continuous.bound import BoundEM
 from inference.methods.continuous.bounded import bound_sites, bounded_program
 from inference.methods.continuous.bounded_regressions import bound_posterior, gaussian_sums
-from inference.methods.continuous.factor_em import canonical, principal_start
+from inference.methods.continuous.factor_em import canonical
 from inference.methods.continuous.factors import open_factors
 from inference.methods.continuous.monte_carlo import MonteCarloEM
 from inference.methods.continuous.point_regressions import (
@@ -36,6 +36,7 @@ from inference.methods.continuous.point_regressions import (
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.methods.continuous.regressions import Regressions
 from inference.methods.continuous.rules import climb, gauss_hermite, moments, prior_points, weigh
+from inference.methods.continuous.starts import principal_start
 from inference.reading.bounds import BoundedCategorical
 from inference.reading.local import log_joint, row_function
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
@@ -127,7 +128,7 @@ def test_posterior_and_bound_are_the_oracles():
 
     @fast_jit
     def compute(params, data, mask):
-        responses = columns.responses(((data,), {"mask": mask}))
+        responses = columns.responses(data, mask)
         found = bound_posterior(columns, params, responses, mean, spread)
         sums = gaussian_sums(columns, params, responses, mean, spread, jnp.ones(NUM_DATA))
         return found, columns.advance(params, sums)
@@ -221,7 +222,7 @@ def test_closed_form_is_the_programs_reading(kind):
     @jax.jit
     def compute(params, data, mask):
         arguments = wrap(data, mask)
-        responses = columns.responses(arguments)
+        responses = columns.responses(data, mask)
         joint = lambda model, p, x: log_joint(model, reader.anatomy, p, x, arguments)  # noqa: E731
         posterior = (
             bound_posterior(columns, params, responses, mean, spread),
@@ -267,7 +268,7 @@ def test_slope_at_points_is_the_programs(kind):
         slope = jax.grad(lambda p: weigh(reader, p, arguments, rule)[0].sum())(params)
         _, probability = weigh(reader, params, arguments, rule)
         points = jnp.broadcast_to(rule.points[:, None], (*probability.shape, NUM_FACTORS))
-        safe, _ = point_sums(columns, params, columns.responses(arguments), points, probability)
+        safe, _ = point_sums(columns, params, columns.responses(data, mask), points, probability)
         return slope, columns.metric(params, safe.slope.T)
 
     slope, found = compute(params, *arrays)
@@ -286,9 +287,7 @@ def test_optimised_code_is_right():
         "weights": rng.normal(size=(2, 6)), "bias": rng.normal(size=6), "noise": np.array([0.7])
     }  # fmt: skip
     points = jnp.asarray(rng.normal(size=(49, 50, 2)), float)
-    responses = fast_jit(lambda data, mask: columns.responses(((data,), {"mask": mask})))(
-        data, mask
-    )
+    responses = fast_jit(lambda data, mask: columns.responses(data, mask))(data, mask)
     inputs = (as_jax(params), responses, points)
     options = {"xla_backend_optimization_level": 3}
     if version("jaxlib").startswith("0.10."):  # see conftest.py
@@ -477,35 +476,73 @@ def test_canonical_form_changes_nothing_but_the_axes():
 
 @in_double
 def test_standard_errors_are_those_of_the_oracles_hessian():
-    rng = np.random.default_rng(0)
-    data = (rng.random((40, 3)) < [0.3, 0.6, 0.5]).astype(float)
-    params = {"weights": np.array([[0.9, -0.5, 0.7]]), "bias": np.array([-0.6, 0.3, 0.1])}
+    params = {"weights": np.array([[1.4, -1.1, 1.2]]), "bias": np.array([-0.6, 0.3, 0.1])}
     nodes, log_weights = oracle.gauss_hermite(1, 24)
 
-    def evidence(params):
+    def row_evidence(params, data):
         table = oracle.quadrature_table(
             oracle.log_joint_latent_trait, params, nodes, log_weights, data
         )
-        return oracle.log_evidence(table).sum()
+        return oracle.log_evidence(table)
+
+    # Each pattern as often as these parameters make it: next to a maximum.
+    patterns = np.array([[i >> 2 & 1, i >> 1 & 1, i & 1] for i in range(8)], float)
+    count = np.round(60 * np.exp(row_evidence(params, patterns))).astype(int)
+    data = np.repeat(patterns, count, axis=0)
 
     def slope(params):
-        found = oracle.finite_difference(evidence, params, step=1e-4)
+        total = lambda params: count @ row_evidence(params, patterns)  # noqa: E731
+        found = oracle.finite_difference(total, params, step=1e-4)
         return np.concatenate([found["bias"].ravel(), found["weights"].ravel()])
 
     second = oracle.finite_difference(slope, params, step=1e-3)
     hessian = np.concatenate([second["bias"].reshape(3, 6), second["weights"].reshape(3, 6)])
-    # Not at a maximum: the matrix need not be definite, its inverse is compared all the same.
-    wanted = np.sqrt(np.maximum(np.diagonal(np.linalg.inv(-hessian)), 0.0))
+    wanted = np.sqrt(np.diagonal(np.linalg.inv(-hessian)))
     found = standard_errors(latent_trait, as_jax(params), data, num_factors=1)
     errors = np.concatenate([found["bias"], found["weights"][0]])
     np.testing.assert_allclose(errors, wanted, rtol=1e-3)
+
+
+def test_nothing_is_said_of_what_is_not_determined():
+    """Two factors on four bits leave a direction free; clipped at zero its errors would be 0.00."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(150, 1)) @ np.array([[1.5, 1.0, 2.0, 0.8]])
+    data = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.float32)
+    fit = quick_run(QuadratureEM(latent_trait, num_nodes=15), 0, 25, data)
+    with pytest.warns(inference.UndeterminedWarning, match="1 direction is not determined"):
+        errors = standard_errors(latent_trait, fit.params, data)
+    assert all(np.isnan(x).all() for x in errors.values())
+
+
+@in_double
+def test_errors_on_a_simplex_are_those_of_shares():
+    """Of a share p in n rows the error is √(p(1 − p)/n), whatever the transform of the simplex."""
+
+    def program(data, group):
+        share = numpyro.sample("share", dist.Dirichlet(jnp.ones(3)))
+        ease = numpyro.sample("ease", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", len(data)):
+            skill = numpyro.sample("skill", dist.Normal(0.0, 1.0).expand((1,)).to_event(1))
+            numpyro.sample("group", dist.Categorical(share), obs=group)
+            answers = dist.Normal((skill + ease) * jnp.ones(2), 1.0)
+            numpyro.sample("answers", answers.to_event(1), obs=data)
+
+    rng = np.random.default_rng(0)
+    group = np.repeat([0, 1, 2], [9, 20, 31])
+    data = rng.normal(size=(60, 1)) + rng.normal(0.5, 1.0, (60, 2))
+    share = np.array([9, 20, 31]) / 60
+    params = {"share": share, "ease": np.array(data.mean())}
+    errors = standard_errors(program, params, data, group)
+    np.testing.assert_allclose(errors["share"], np.sqrt(share * (1 - share) / 60), rtol=1e-6)
+    np.testing.assert_allclose(errors["ease"], np.sqrt(1.5 / 60), rtol=1e-6)
 
 
 def test_start_from_principal_components_is_far_better_than_the_mean():
     data = simulated()
     _, rows = open_factors(latent_trait, (data,), {}, None)
     columns = Regressions(("binary",) * 8)
-    params = fast_jit(lambda key: principal_start(columns, rows, key, 2))(KEY)
+    responses = lambda arguments: columns.responses(arguments[0][0])  # noqa: E731
+    params = fast_jit(lambda key: principal_start(columns, responses, rows, key, 2))(KEY)
     alone = {**params, "weights": np.zeros((2, 8), np.float32)}
     start, mean = (np.mean(YARDSTICK.evidence(x, data)) for x in (params, alone))
     assert start - mean > 0.05

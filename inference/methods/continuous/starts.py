@@ -1,0 +1,107 @@
+"""Where the methods for continuous latents start: principal components, where columns are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ...numerics.compiling import least_effort
+from ...reading.local import prior_draw
+from ...rows.chunks import Rows, compiled, sum_over_chunks
+from ...types import Arguments, Params
+from .regressions import Opened, Regressions, Responses
+
+
+def start_params(
+    opened: Opened,
+    start: Callable[..., Params] | None,
+    given: Params | None,
+    key: Array,
+    args: tuple,
+    kwargs: dict,
+) -> Params:
+    """Starting values: given, else those of `start`, else principal components, else a draw."""
+    reader, rows = opened.reader, opened.rows
+    names = set(reader.anatomy.parameters)
+    params: Params = {}
+    if start is not None:
+        params = start(key, *args, **kwargs)
+    elif opened.columns is not None and not names <= set(given or {}):
+        count, columns, known = reader.num_factors, opened.columns, opened.known
+        assert known is not None
+        responses = opened.hollow.responses
+
+        def find(rows: Rows, key: Array) -> Params:
+            return known.write(principal_start(columns, responses, rows, key, count))
+
+        params = compiled(find, rows)(rows.leaves, key)
+    if not names <= set(params) | set(given or {}):
+
+        def draw(rows: Rows, key: Array) -> Params:
+            return prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
+
+        drawn = compiled(draw, rows, compiler_options=least_effort())(rows.leaves, key)
+        params = {**drawn, **params}
+    params = {**params, **(given or {})}
+    unknown = set(params) - names
+    if unknown:
+        raise ValueError(
+            f"no parameter {sorted(unknown)} in the program: it has "
+            f"{list(reader.anatomy.parameters)}"
+        )
+    return {name: jnp.asarray(value, float) for name, value in params.items()}
+
+
+def principal_start(
+    columns: Regressions,
+    responses: Callable[[Arguments], Responses],
+    rows: Rows,
+    key: Array,
+    num_factors: int,
+    jitter: float = 0.1,
+) -> Params:
+    """Means give the biases, the leading principal components of the data the weights.
+
+    A little noise keeps runs from different keys apart, and a factor that no column shows alive.
+    """
+    size = min(rows.num_data, max(1, (1 << 20) // columns.layout.num_predictors))
+
+    def summarise(arguments: Arguments, extra: None, fresh: Array) -> Any:
+        del extra
+        target, seen = responses(arguments)
+        seen = jnp.ones_like(target) if seen is None else seen
+        target, seen = target * fresh[:, None], seen * fresh[:, None]
+        return target.sum(0), seen.sum(0), target.T @ target, seen.T @ target, seen.T @ seen
+
+    total, count, square, cross, both = sum_over_chunks(summarise, rows, size, None)
+    mean = total / jnp.maximum(count, 1.0)
+    cover = square - cross * mean - (cross * mean).T + jnp.outer(mean, mean) * both
+    cover = cover / jnp.maximum(both, 1.0)
+    layout = columns.layout
+    # The slope of the mean in its predictor: p(1 − p) of a bit or level, 1 of a number.
+    chance = jnp.clip(mean, 0.5 / rows.num_data, 1.0 - 0.5 / rows.num_data)
+    link = chance * (1.0 - chance)
+    bias = jnp.log(chance) - jnp.log1p(-chance)
+    _, bits, levels = layout.split(bias)
+    for k, part in layout.split(mean)[2].items():
+        rest = jnp.maximum(1.0 - part.sum(-1, keepdims=True), 0.5 / rows.num_data)
+        levels[k] = jnp.log(jnp.maximum(part, 0.5 / rows.num_data) / rest)
+    bias = layout.join(mean[: len(layout.real)], bits, levels)
+    at = slice(len(layout.real))
+    link = link.at[at].set(1.0)
+    spread = jnp.sqrt(jnp.maximum(jnp.diagonal(cover), 1e-6))
+    values, vectors = jnp.linalg.eigh(cover / jnp.outer(spread, spread))
+    count = min(num_factors, len(values))
+    values, vectors = values[::-1][:count], vectors[:, ::-1][:, :count]
+    weights = (vectors * jnp.sqrt(jnp.maximum(values - 1.0, 0.1))).T * spread / link
+    weights = jnp.clip(weights, -4.0, 4.0).at[:, at].set(weights[:, at])
+    noise = jitter * jax.random.normal(key, (num_factors, layout.num_predictors))
+    scale = jnp.ones(layout.num_predictors).at[at].set(spread[at])
+    params = {"weights": (noise * scale).at[:count].add(weights), "bias": bias}
+    if len(layout.real):
+        params["noise"] = 0.7 * spread[at]
+    return params
