@@ -40,11 +40,14 @@ CACHE_FLOATS = 1 << 19
 class Posterior(NamedTuple):
     """The posterior of each datum, and how far it can be trusted.
 
+    >>> from latentbits import EM
     >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
     >>> posterior = EM(bernoulli_mixture).posterior(params, jnp.array([[1]]), num_components=2)
     >>> posterior.best.tolist(), round(float(jnp.exp(posterior.evidence[0])), 4)
     ([[0]], 0.5)
+    >>> [round(float(x), 4) for x in posterior.probabilities["component"][0]]
+    [0.9, 0.1]
     """
 
     mean: Array  # (num_data, num_bits) ⟨s⟩; sites in the order of the program
@@ -52,6 +55,8 @@ class Posterior(NamedTuple):
     evidence: Array  # (num_data,) log of the sum over the states looked at
     missed: Array  # (num_data,) share of the posterior mass that is estimated to lie elsewhere
     missed_error: Array  # (num_data,) standard error of that estimate
+    probabilities: dict[str, Array] = {}  # noqa: RUF012
+    """site -> (num_data, ..., num_values), of each of its values: the mean of a category is none"""
 
 
 def start_params(

@@ -111,16 +111,18 @@ def score(fit: Fit, table: Table) -> Answer:
     value = logsumexp(np.asarray(each.value, np.float64), axis=0) - np.log(len(each.value))
     error = np.asarray(each.error).mean(0)
     spread = value.std(ddof=1) / np.sqrt(len(value)) if len(value) > 1 else float("nan")
-    words = f"score     {value.mean():.4f} ± {spread:.4f} nats a row ({found.how})"
+    words = f"score     {value.mean():.4f} ± {spread:.4f} nats per row ({found.how})"
     return ["log_likelihood", "error"], np.stack([value, error], 1), words
 
 
 def complete(fit: Fit, table: Table) -> Answer:
-    """Every cell: what was seen, or the chance that it is 1 given the rest of its row."""
+    """Every cell: what was seen, or the probability that it is 1 given the rest of its row."""
     from ..evaluation.prediction import cell_probabilities
 
     if fit.kind != "binary":
-        raise InputError(f"{fit.name} observes real numbers: only bits have a chance to be 1")
+        raise InputError(
+            f"{fit.name} observes real numbers: only bits have a probability of being 1"
+        )
     holes = np.argwhere(~table.mask)
     values = table.values.astype(np.float64)
     if len(holes):
@@ -132,7 +134,8 @@ def complete(fit: Fit, table: Table) -> Answer:
 
 
 def transform(fit: Fit, table: Table) -> Answer:
-    """The posterior mean of each row's latents, and its spread where they are continuous."""
+    """The posterior mean of each row's latents, its spread where they are continuous, and the
+    probability of each value where they are categories."""
     from ..reading.anatomy import inspect
     from .catalogue import methods
 
@@ -140,9 +143,7 @@ def transform(fit: Fit, table: Table) -> Answer:
     anatomy = inspect(fit.program, (table.values,), extra)
     if not anatomy.latents:
         raise InputError(f"{fit.name} has no latents: there is nothing to place")
-    if any(x.num_values not in (None, 2) for x in anatomy.latents):
-        return _categories(fit, table, extra)
-    names = [f"{x.name}_{i + 1}" for x in anatomy.latents for i in range(x.size)]
+    categories = any(x.num_values not in (None, 2) for x in anatomy.latents)
     # The method's own posterior, or else the most exact one that applies.
     order = (fit.method, "QuadratureEM", "EM", "BoundEM", "TruncatedEM")
     known = methods()
@@ -152,40 +153,34 @@ def transform(fit: Fit, table: Table) -> Answer:
             continue
         params: Any = fit.point
         found = method(fit.program).posterior(params, table.values, **extra)
-        mean = np.asarray(found.mean).reshape(len(table.values), -1)
-        if hasattr(found, "covariance"):
-            spread = np.sqrt(np.diagonal(np.asarray(found.covariance), axis1=1, axis2=2))
-            names, mean = [*names, *(f"{x}_sd" for x in names)], np.hstack([mean, spread])
-        return names, mean, f"transform {len(mean)} rows, the posterior of {name}"
+        if categories and not getattr(found, "probabilities", None):
+            continue
+        names, columns = _columns(anatomy, found)
+        return names, columns, f"transform {len(columns)} rows, the posterior of {name}"
     raise InputError(f"no method gives the posterior of the latents of {fit.name}")
 
 
-def _categories(fit: Fit, table: Table, extra: dict[str, Any]) -> Answer:
-    """The chance of each value of a categorical latent: its mean would mean nothing."""
-    import jax
-
-    from ..reading.handlers import table_of
-    from ..reading.local import Structure
-    from ..reading.reader import open_program
-    from ..reading.states import AllStates
-    from ..rows.chunks import compiled
-
-    reader, rows = open_program(fit.program, (table.values,), extra, structure=Structure.GENERAL)
-    latents = reader.anatomy.latents
-    if len(latents) != 1 or latents[0].size != 1:
-        raise InputError(f"{fit.name} has several categorical latents a row: no table holds them")
-    states = table_of(reader.anatomy, AllStates())
-    params: Any = fit.point
-    chance = compiled(
-        lambda rows, params: jax.nn.softmax(reader.log_joint(params, states, rows.whole()), axis=0),
-        rows,
-    )(rows.leaves, params)
-    names = [f"{latents[0].name}_{k}" for k in range(len(states))]
-    return (
-        names,
-        np.asarray(chance).T,
-        f"transform {len(table.values)} rows, all {len(states)} values",
-    )
+def _columns(anatomy: Any, found: Any) -> tuple[list[str], np.ndarray]:
+    """A posterior as columns with names: of each site its parts, of a category its values."""
+    rows = len(found.mean)
+    mean = np.asarray(found.mean).reshape(rows, -1)
+    names: list[str] = []
+    columns: list[np.ndarray] = []
+    place = 0
+    for latent in anatomy.latents:
+        parts = [f"{latent.name}_{i + 1}" for i in range(latent.size)]
+        if latent.num_values in (None, 2):
+            names += parts
+            columns.append(mean[:, place : place + latent.size])
+        else:
+            parts = [latent.name] if latent.size == 1 else parts
+            names += [f"{part}_{k}" for part in parts for k in range(latent.num_values)]
+            columns.append(np.asarray(found.probabilities[latent.name]).reshape(rows, -1))
+        place += latent.size
+    if hasattr(found, "covariance"):
+        spread = np.sqrt(np.diagonal(np.asarray(found.covariance), axis1=1, axis2=2))
+        names, columns = [*names, *(f"{x}_sd" for x in names)], [*columns, spread]
+    return names, np.hstack(columns)
 
 
 def _mask(table: Table) -> dict[str, Any]:

@@ -136,7 +136,8 @@ class EM(Algorithm):
                 nothing = jnp.zeros_like(found.evidence)
                 if not isinstance(self.states, AllStates):
                     nothing = nothing + jnp.nan  # a table of one's own: what it misses is not known
-                return Posterior(found.mean, found.best(), found.evidence, nothing, nothing)
+                each = _per_value(reader.anatomy, found)
+                return Posterior(found.mean, found.best(), found.evidence, nothing, nothing, each)
 
             return map_over_chunks(summarise, rows, size, memory)
 
@@ -190,3 +191,28 @@ def _num_states(sets: Any, reader: Reader) -> int:
     return sets.num_states(
         [x.num_values or 0 for x in reader.anatomy.latents for _ in range(x.size)]
     )
+
+
+def _per_value(anatomy: Anatomy, found: Expectation) -> dict[str, Array]:
+    """The probability of each value of each site: the mean label of a category says nothing."""
+    each: dict[str, Array] = {}
+    place = 0
+    for latent in anatomy.latents:
+        here = slice(place, place + latent.size)
+        place += latent.size
+        num_data = len(found.mean)
+        if latent.num_values == 2:
+            one = found.mean[:, here]
+            table = jnp.stack([1.0 - one, one], -1)
+        else:
+            states, weight = found.weighted()  # (S, n or 1, bits), (S, n)
+            labels = states[..., here].astype(jnp.int32)
+            if labels.shape[1] == 1:  # one table for all rows
+                hot = jax.nn.one_hot(labels[:, 0], latent.num_values, dtype=weight.dtype)
+                table = jnp.einsum("sn,sik->nik", weight, hot)
+            else:
+                rows, parts = jnp.arange(num_data)[:, None], jnp.arange(latent.size)
+                zero = jnp.zeros((num_data, latent.size, latent.num_values), weight.dtype)
+                table = zero.at[rows, parts, labels].add(weight[..., None])
+        each[latent.name] = table.reshape((num_data, *latent.datum_shape, latent.num_values))
+    return each

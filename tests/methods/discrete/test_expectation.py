@@ -13,6 +13,7 @@ from tools import ROUNDED, close, fast_jit, in_double, knowing, reader_of, updat
 
 from inference import (
     EM,
+    AllStates,
     Given,
     Persistent,
     Structure,
@@ -191,3 +192,36 @@ def test_persistent_sets_find_what_candidates_miss():
     assert np.max(exact.evidence - found.evidence) < 0.05
     assert np.max(exact.evidence - chosen.evidence) > 1.0
     np.testing.assert_array_equal(found.best, exact.best)
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_the_posterior_of_a_category_gives_each_value_its_probability(by_row):
+    """Three values and two bits: by hand from the joint over all twelve states."""
+    rng = np.random.default_rng(3)
+    share, rate, prior = rng.dirichlet(np.ones(3)), rng.random((3, 2, 2)), rng.random(2)
+    data = (rng.random((5, 2)) < 0.5).astype(np.float32)
+
+    def program(data):
+        weights = numpyro.sample("share", dist.Dirichlet(jnp.ones(3)))
+        with numpyro.plate("data", len(data)):
+            group = numpyro.sample("group", dist.Categorical(weights))
+            bits = numpyro.sample("bits", dist.Bernoulli(jnp.asarray(prior)).to_event(1))
+            chosen = jnp.asarray(rate)[group[..., None], jnp.arange(2), bits]
+            numpyro.sample("seen", dist.Bernoulli(chosen).to_event(1), obs=data)
+
+    states = np.array([(g, a, b) for g in range(3) for a in range(2) for b in range(2)])
+    joint = np.zeros((len(data), len(states)))
+    for n, row in enumerate(data):
+        for s, (g, *bits) in enumerate(states):
+            joint[n, s] = share[g]
+            for d in range(2):
+                p = rate[g, d, bits[d]]
+                joint[n, s] *= (prior[d] if bits[d] else 1 - prior[d]) * (p if row[d] else 1 - p)
+    joint /= joint.sum(1, keepdims=True)
+    shown = np.repeat(states[:, None], len(data), 1) if by_row else None
+    table = AllStates() if shown is None else Given(jnp.asarray(shown))
+    found = EM(program, table).posterior({"share": jnp.asarray(share)}, data).probabilities
+    wanted = np.stack([joint[:, states[:, 0] == k].sum(1) for k in range(3)], -1)
+    np.testing.assert_allclose(found["group"], wanted, atol=1e-5)
+    ones = joint @ states[:, 1:]
+    np.testing.assert_allclose(found["bits"], np.stack([1 - ones, ones], -1), atol=1e-5)
