@@ -92,7 +92,7 @@ class EM(Algorithm):
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         reader, rows = self._open(args, kwargs)
         sets = self.sets(reader)
-        m_step = closed_form(reader, rows, self.m_step, prior=self.prior)
+        m_step = closed_form(reader, rows, self.m_step, params=state.params, prior=self.prior)
         m_step = m_step or self._affine_update(state.params, sets, reader, rows)
         num_states = _num_states(sets, reader)
         num_runs = gradient_runs(reader, num_states) if m_step is None else 0

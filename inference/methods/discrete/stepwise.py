@@ -94,9 +94,9 @@ class StepwiseEM(Algorithm):
         reader, rows = self._open(args, kwargs)
         key_start, key_batch, key = random.split(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
-        m_step = self._m_step(reader, rows)
 
         def find(rows: Rows, params: Params, key: Array) -> Any:
+            m_step = self._m_step(reader, rows, params)
             return self._average(reader, rows, params, m_step, key)[1]
 
         statistics = compiled(find, rows)(rows.leaves, params, key_batch)
@@ -106,7 +106,7 @@ class StepwiseEM(Algorithm):
         self, state: StepwiseState, *args: Any, **kwargs: Any
     ) -> tuple[StepwiseState, Array]:
         reader, rows = self._open(args, kwargs)
-        m_step = self._m_step(reader, rows)
+        m_step = self._m_step(reader, rows, state.params)
         key, key_batch = random.split(state.rng_key)
         evidence, found = self._average(reader, rows, state.params, m_step, key_batch)
         rate = (state.step + self.delay) ** -self.power
@@ -135,8 +135,8 @@ class StepwiseEM(Algorithm):
         each = jnp.full(size, 1.0 / size)
         return each @ posterior.evidence, m_step.statistics(posterior, each, batch)
 
-    def _m_step(self, reader: Reader, rows: Rows) -> ClosedForm:
-        found = closed_form(reader, rows, self.m_step)
+    def _m_step(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm:
+        found = closed_form(reader, rows, self.m_step, params=params)
         if found is None:
             raise ProgramError(
                 "stepwise EM averages the statistics of a closed M-step, which this program does "

@@ -120,7 +120,7 @@ class TruncatedEM(Algorithm):
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         reader, rows = self._open(args, kwargs)
         params, num_bits = state.params, reader.anatomy.num_bits
-        m_step, num_states = self._m_step(reader, rows), self.sets.num_states(num_bits)
+        m_step, num_states = self._m_step(reader, rows, params), self.sets.num_states(num_bits)
         sets = self._sets(rows)
         num_runs = gradient_runs(reader, num_states) if m_step is None else 0
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
@@ -282,9 +282,11 @@ class TruncatedEM(Algorithm):
             lambda: jnp.array(-jnp.inf, jnp.float32),
         )
 
-    def _m_step(self, reader: Reader, rows: Rows) -> ClosedForm | None:
+    def _m_step(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm | None:
         correct = self.max_active if isinstance(self.sets, Candidates) else None
-        return closed_form(reader, rows, self.m_step, prior=self.prior, max_active=correct)
+        return closed_form(
+            reader, rows, self.m_step, params=params, prior=self.prior, max_active=correct
+        )
 
     def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
         reader, rows = open_program(

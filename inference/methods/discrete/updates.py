@@ -1,16 +1,14 @@
 """M-steps: the papers' closed forms, one per program, each with its equation number.
 
-A closed form is two pure functions: `statistics` of a chunk's posterior, which add up over chunks
-and devices, and `maximise`, which turns their sums into parameters. Each is tested as a stationary
-point of the program's own expected log joint. A program without one gets `methods.m_step`.
+Each is tested as a stationary point of the program's own expected log joint. A program without one
+gets `methods.m_step`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,57 +16,13 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import gammaln, logsumexp
 
-from ...reading.anatomy import ProgramError
 from ...reading.reader import Reader
-from ...reading.recognise import Form, Known, Seen, recognise
+from ...reading.recognise import Form, recognise
 from ...rows.chunks import Rows, over_rows
 from ...types import Arguments, Params
 from ..shared import Expectation
-
-
-class ClosedForm(Protocol):
-    """An M-step that needs sums over the data only."""
-
-    def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
-        """Sums over a chunk, row n counted `weights[n]` times."""
-
-    def maximise(self, params: Params, statistics: Any) -> Params:
-        """The new parameters, from the sums over all chunks."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Update:
-    """A closed form by the names of our program, for any program of the same form.
-
-    :param known: where the program at hand has what; `of` finds it.
-    """
-
-    form: ClassVar[Form]
-    known: Known | None = None
-    model: Callable | None = None
-
-    def of(self, reader: Reader, rows: Rows) -> Self:
-        """The same for the program at hand; refused if that is of another form."""
-        known = recognise(reader.model, reader.anatomy, rows, [self.form])
-        if known is None:
-            raise ProgramError(
-                f"{type(self).__name__} is for programs of the form of {self.form.value}, and this "
-                "one is not: leave m_step= out, or pass one of your own"
-            )
-        return dataclasses.replace(self, known=known, model=reader.model)
-
-    def seen(self, arguments: Arguments) -> Seen:
-        """What was observed in a chunk."""
-        assert self.known is not None and self.model is not None
-        return self.known.seen(self.model, arguments)
-
-    def read(self, params: Params) -> Params:
-        """The parameters by the names of our program."""
-        return params if self.known is None else self.known.read(params)
-
-    def write(self, values: Params) -> Params:
-        """The parameters of the program at hand."""
-        return values if self.known is None else self.known.write(values)
+from .closed import ClosedForm, Update
+from .noisy_or_update import NoisyOrUpdate, exponential_rates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,24 +189,29 @@ def closed_form(
     rows: Rows,
     given: ClosedForm | None = None,
     *,
+    params: Params | None = None,
     prior: bool = False,
     max_active: int | None = None,
 ) -> ClosedForm | None:
     """The closed form for a program: the one given, else that of its form, or None.
 
+    :param params: those of the posterior that the statistics are of.
     :param prior: whether the posterior of the parameters is to be maximised.
     """
     if given is not None:
         return given.of(reader, rows) if isinstance(given, Update) else given
-    if prior:
-        return None
     anatomy = reader.anatomy
-    among = [Form.SPARSE_CODING, Form.MIXTURE]
-    if anatomy.num_bits == 1:
+    among = [Form.NOISY_OR] if prior else [Form.SPARSE_CODING, Form.MIXTURE, Form.NOISY_OR]
+    if anatomy.num_bits == 1 and not prior:
         among.append(Form.REAL_MACHINE)
     known = recognise(reader.model, anatomy, rows, among)
     if known is None:
         return None
+    if known.form is Form.NOISY_OR:
+        rates = exponential_rates(reader.model, rows, known) if prior else None
+        if prior and rates is None:
+            return None
+        return NoisyOrUpdate(params, rates, known=known, model=reader.model)
     if known.form is Form.SPARSE_CODING:
         # With holes each column has second moments of its own: D matrices of H × H must fit.
         small = not known.masked or len(known.kinds) * anatomy.num_bits**2 <= 1 << 24
