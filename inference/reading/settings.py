@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -32,6 +33,7 @@ Seconds = Annotated[float, Range(0.0)]
 def check_settings(function: Callable, settings: Mapping[str, Any], prefix: str = "") -> None:
     """Refuse a value that is not of the kind that a function's signature asks for.
 
+    :param function: a class is its constructor.
     :param prefix: what the message begins with, such as the option of a command.
 
     >>> def method(model, *, num_nodes: int | None = None, prior: bool = False): ...
@@ -60,7 +62,13 @@ class _Kind(NamedTuple):
 def _kinds(function: Callable) -> dict[str, tuple[_Kind, ...]]:
     """Argument -> the kinds of its annotation; none where it says nothing that can be checked."""
     found: dict[str, tuple[_Kind, ...]] = {}
-    space = getattr(inspect.unwrap(function), "__globals__", {})
+    space: dict[str, Any] = {}
+    if isinstance(function, type):  # the fields of a dataclass may come from several files
+        for base in reversed(function.__mro__):
+            space |= vars(sys.modules[base.__module__])
+        function = function.__init__
+    else:
+        space = getattr(inspect.unwrap(function), "__globals__", {})
     for name, parameter in inspect.signature(function).parameters.items():
         hint = parameter.annotation
         if isinstance(hint, str):

@@ -54,7 +54,7 @@ class Algorithm(abc.ABC):
             given = inspect_call.signature(cls.__init__).bind_partial(None, *args, **settings)
         except TypeError:  # the constructor itself says which argument there is too many
             return super().__new__(cls)
-        check_settings(cls.__init__, given.arguments)
+        check_settings(cls, given.arguments)
         return super().__new__(cls)
 
     by_row: tuple[str, ...] | None = None
