@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from latentbits.models.data import InputError, Table
 
 from ..numerics.compiling import hurry
 from ..studies.catalogue import find_program
+from ..studies.comparison.columns import lines, summary
 from ..studies.comparison.side_by_side import close
 from ..studies.output import as_json, check_folder, versions, write_whole
 from .options import Given, add_options, open_given
-
-if TYPE_CHECKING:
-    pass
-from ..studies.comparison.columns import lines, summary
 
 BUDGET = 20.0
 """As `inference.studies.comparison.compare` has it, which takes seconds to import."""
@@ -33,6 +32,9 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     add_options(parser, optional=True)
+    parser.add_argument(
+        "--paper", action="store_true", help="the example at the size of the program's paper"
+    )
     parser.add_argument("--methods", metavar="A,B,…", help="by default all that apply")
     parser.add_argument(
         "--budget",
@@ -74,6 +76,8 @@ def main(namespace: argparse.Namespace) -> int:
         raise InputError(f"--reference {namespace.reference:g}: must be more than 0 seconds")
     if namespace.memory is not None and not namespace.memory > 0:
         raise InputError(f"--memory {namespace.memory:g}: must be more than 0 GB")
+    if namespace.paper and namespace.data is not None:
+        raise InputError("--paper is an example of ours, --data a table of yours: choose one")
     folder = check_folder("--out", namespace.out or f"compare_{namespace.model.replace(':', '_')}")
     if namespace.jobs is not None and namespace.jobs < 1:
         raise InputError(f"--jobs {namespace.jobs}: must be at least 1")
@@ -108,7 +112,7 @@ def _processes(namespace: argparse.Namespace) -> Any:
 
 
 def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
-    given, truth, told = _open(namespace)
+    given, told, truth, fresh = _open(namespace)
 
     from jax import random
 
@@ -122,6 +126,7 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     found = compare(
         given.program, given.table.values, wanted, mask=kwargs.pop("mask", None), truth=truth,
+        fresh=fresh,
         budget=namespace.budget, limit=memory, reference=namespace.reference, name=given.name,
         rng_key=random.key(namespace.seed), on_result=_progress, keep=kept, pool=pool, **kwargs,
     )  # fmt: skip
@@ -144,27 +149,34 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     return 130 if found.about["interrupted"] else 0
 
 
-def _open(
-    namespace: argparse.Namespace,
-) -> tuple[Given, dict[str, np.ndarray] | None, dict[str, Any]]:
-    """The program and its table, the truth if it is known, and what a report tells of them."""
+class Opened(NamedTuple):
+    """The program and its table, and what is known of where that comes from."""
+
+    given: Given
+    told: dict[str, Any]  # for the report
+    truth: dict[str, np.ndarray] | None = None
+    fresh: Callable[[int], np.ndarray] | None = None  # so many more rows of what made the table
+
+
+def _open(namespace: argparse.Namespace) -> Opened:
     if namespace.data is not None:
-        given = open_given(namespace)
-        return given, None, {"words": Path(namespace.data).name, "image_shape": None}
+        told = {"words": Path(namespace.data).name, "image_shape": None}
+        return Opened(open_given(namespace), told)
     from ..studies.cards import CARDS
-    from ..studies.examples import example
+    from ..studies.examples import example, fresh_rows
 
     program = find_program(namespace.model)
     if namespace.model not in CARDS:
         raise InputError(f"{namespace.model} is your own: say which table with --data FILE")
-    made = example(namespace.model)
+    made = example(namespace.model, paper=namespace.paper)
     sizes = {**made.sizes, **dict(namespace.set)}
     columns = tuple(f"x{i + 1}" for i in range(made.values.shape[1]))
     full = np.ones(made.values.shape, bool)
     table = Table(made.values, full, columns, ("",) * len(columns), "example")
-    truth = made.truth if sizes == made.sizes else None  # other sizes, other parameters
     told = {"words": made.words, "image_shape": made.image_shape}
-    return Given(namespace.model, program, table, sizes), truth, told
+    fresh = partial(fresh_rows, namespace.model, paper=namespace.paper)
+    truth = made.truth if sizes == made.sizes else None  # other sizes, other parameters
+    return Opened(Given(namespace.model, program, table, sizes), told, truth, fresh)
 
 
 def _progress(name: str, row: dict[str, Any]) -> None:
@@ -173,5 +185,5 @@ def _progress(name: str, row: dict[str, Any]) -> None:
 
     words = row["reason"]
     if "held_out" in row:
-        words = f"{row['held_out']:.4f} nats a held-out row, {row['seconds']:.2f} s"
+        words = f"{row['held_out']:.4f} nats per row, {row['seconds']:.2f} s"
     print(f"  {name:<22} {words}", file=sys.stderr, flush=True)

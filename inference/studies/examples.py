@@ -40,6 +40,16 @@ def example(name: str, num_data: int | None = None, *, paper: bool = False) -> E
     return Example(values, made.sizes, made.params, made.words, made.image_shape)
 
 
+def fresh_rows(name: str, num_data: int, *, paper: bool = False) -> np.ndarray:
+    """Rows that an example does not have, from what made it.
+
+    >>> fresh_rows("bernoulli_product", 3).shape
+    (3, 8)
+    """
+    made = CARDS[name].paper() if paper else CARDS[name].example()
+    return draw(name, made, 2, num_data)
+
+
 def draw(name: str, made: Truth, seed: int, num_data: int) -> np.ndarray:
     """Rows of what made an example: those of another seed are fresh."""
     if made.draw is not None:

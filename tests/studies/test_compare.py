@@ -368,3 +368,23 @@ def test_alignment_undoes_what_the_likelihood_cannot_see():
     back = align(bernoulli_mixture, mixed, DATA.truth)
     np.testing.assert_array_equal(back["probs"], DATA.truth["probs"])
     np.testing.assert_array_equal(back["mixing"], DATA.truth["mixing"])
+
+
+def test_fresh_rows_and_the_truth_decide_where_both_are_known():
+    """Two coins: the excess of the estimate is a divergence between Bernoulli distributions."""
+    truth = {"probs": np.array([0.3, 0.6])}
+
+    def fresh(count):
+        return (np.random.default_rng(1).random((count, 2)) < truth["probs"]).astype(float)
+
+    data, kept = fresh(50), {}
+    found = compare(bernoulli_product, data, ["MAP"], truth=truth, fresh=fresh, keep=kept)
+    assert found.about["num_train"] == 50 and found.about["num_test"] == 20_000
+    guess = np.asarray(kept["MAP"].draws.params["probs"])[0, 0]
+    p, q = truth["probs"], guess
+    wanted = (p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))).sum()
+    row = found.rows["MAP"]
+    assert row["excess"] == pytest.approx(wanted, abs=4 * row["excess_error"])
+    assert 0 < row["excess_error"] < 0.003
+    rates = np.log(np.where(fresh(20_000) > 0.5, q, 1 - q)).sum(-1)
+    np.testing.assert_allclose(found.held_out["MAP"], rates, rtol=1e-4)

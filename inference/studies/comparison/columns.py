@@ -23,6 +23,7 @@ COLUMNS = {
     "held_out": ("nats per row", "{:.3f}"),
     "held_out_error": ("±", "{:.3f}"),
     "behind": ("behind", "{:.3f}"),
+    "excess": ("excess", "{:.4f}"),
     "compile_seconds": ("compile s", "{:.1f}"),
     "seconds": ("run s", "{:.2f}"),
     "seconds_to_best": ("s to 0.01 nats", "{:.2f}"),

@@ -25,6 +25,7 @@ from .checks import Status
 from .contenders import Contender, Limits, chosen, contenders
 from .judge import Field, Judged, judge
 from .reference import Reference, long_chain, of_the_run, refer
+from .scoring import FRESH_EXACT, FRESH_INEXACT, Judges
 from .side_by_side import Task, as_done, portable, shared
 from .verdict import headline, settle, verdict
 
@@ -78,6 +79,7 @@ def compare(
     held_out: float = HELD_OUT,
     reference: float | None = None,
     truth: dict[str, Any] | None = None,
+    fresh: Callable[[int], np.ndarray] | None = None,
     name: str | None = None,
     on_result: Callable[[str, dict[str, Any]], None] | None = None,
     keep: dict[str, Judged] | None = None,
@@ -95,7 +97,10 @@ def compare(
     :param held_out: share of the rows that no method sees, drawn at random.
     :param reference: seconds for a long chain to measure distances from
         (`reference`); by default they are from the best sampler of the run.
-    :param truth: true parameters by site, where they are known.
+    :param truth: true parameters by site, where they are known: then every score is also told as
+        an excess over theirs, row by row.
+    :param fresh: from a count to so many rows of what made the data. Then all rows are learned
+        from, and methods are judged by fresh ones: 20 000, or 1000 where a row needs quadrature.
     :param on_result: called with a method's name and row as soon as it is done.
     :param keep: filled with all draws, by method, for whoever wants to save them.
     :param pool: processes that run methods side by side (`side_by_side`).
@@ -117,10 +122,15 @@ def compare(
     cut = len(values) - max(1, round(held_out * len(values)))
     if cut < 2 or cut > len(values) - 2:
         raise ValueError(f"{len(values)} rows are too few to hold some of them out")
-    setup = (model, values, mask, np.sort(order[:cut]), np.sort(order[cut:]), sizes, truth)
+    if fresh is not None:
+        if mask is not None:
+            raise ValueError("fresh rows have no missing cells: leave out mask")
+        cut = len(values)  # all of them are learned from
+    train, test = np.sort(order[:cut]), np.sort(order[cut:])
+    setup = Setup(model, values, mask, train, test, sizes, truth or None, fresh)
     beside = pool is not None and portable(*setup)
-    field = None if beside else _field(*setup)  # which others make for themselves
-    args, kwargs = _arguments(values, mask, setup[3], sizes)
+    field = None if beside else _field(setup)  # which others make for themselves
+    args, kwargs = _arguments(values, mask, train, sizes)
     picked, refused = chosen(inspect(model, args, kwargs), None if methods is None else [*methods])
 
     keys = [random.fold_in(key_run, number) for number in range(len(picked))]
@@ -150,7 +160,7 @@ def compare(
     if reference is not None and not interrupted:
         try:
             found = long_chain(
-                field or _field(*setup), random.fold_in(key_run, len(picked)), reference
+                field or _field(setup), random.fold_in(key_run, len(picked)), reference
             )
         except KeyboardInterrupt:
             interrupted = True
@@ -161,7 +171,9 @@ def compare(
     refer(rows, judged, found)
     how, exact = next((x.scored_by for x in judged.values()), ("none was needed", True))
     about = {
-        "num_data": len(values), "num_train": cut, "num_features": values.shape[1],
+        "num_data": len(values), "num_train": cut, "fresh": fresh is not None,
+        "num_test": next((len(x.held_out) for x in judged.values()), len(values) - cut),
+        "num_features": values.shape[1],
         "missing": 0.0 if mask is None else float(1 - np.mean(mask)),
         "likelihood": how, "likelihood_exact": exact,
         "budget": budget, "reference": found.words, "refused": refused,
@@ -197,29 +209,47 @@ def _arguments(values: np.ndarray, mask: Any, rows: np.ndarray, sizes: dict[str,
     return (jnp.asarray(values[rows]),), {**holes, **sizes}
 
 
-def _field(
-    model: Callable,
-    values: np.ndarray,
-    mask: Any,
-    train: np.ndarray,
-    test: np.ndarray,
-    sizes: dict[str, Any],
-    truth: Any,
-) -> Field:
+class Setup(NamedTuple):
+    """What a field is made from, in this process or another."""
+
+    model: Callable
+    values: np.ndarray
+    mask: Any
+    train: np.ndarray  # rows to learn from
+    test: np.ndarray  # rows held out
+    sizes: dict[str, Any]
+    truth: dict[str, Any] | None
+    fresh: Callable[[int], np.ndarray] | None  # so many rows of what made the data
+
+
+def _field(setup: Setup) -> Field:
+    model, values, mask, train, test, sizes, truth, fresh = setup
     known = _arguments(values, mask, train, sizes)
     args, kwargs = _arguments(values, mask, np.concatenate([train, test]), sizes)
     rows = likelihood(model, *args, num_nodes=NUM_NODES, **kwargs)
+    seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
+    table, there = values[test], seen[test]
+    judges = Judges(rows, len(train))
+    if fresh is not None:
+        count = len(train)
+        parts = -(-(FRESH_EXACT if rows.exact else FRESH_INEXACT) // count)
+        new = np.asarray(fresh(parts * count), np.float32)
+        judges = judges._replace(fresh=tuple(
+            rows.rows._replace(leaves=(jnp.asarray(new[i * count : (i + 1) * count]),))
+            for i in range(parts)
+        ))  # fmt: skip
+        table, there = new[:count], np.ones((count, new.shape[1]), bool)
     asked, bits = None, np.empty(0)
     if set(inspect(model, *known).likelihoods) <= BITS:
-        seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
-        cells = np.argwhere(seen[test])
+        cells = np.argwhere(there)
         cells = cells[np.random.default_rng(0).permutation(len(cells))[:MOST_CELLS]]
-        asked = ask(
-            model, values[test], cells, mask=seen[test], like=rows, num_nodes=NUM_NODES, **sizes
-        )
-        bits = values[test][cells[:, 0], cells[:, 1]]
-    true = None if truth is None else {x: np.asarray(v) for x, v in truth.items()}
-    return Field(model, rows, len(train), known, true, asked, bits)
+        asked = ask(model, table, cells, mask=there, like=rows, num_nodes=NUM_NODES, **sizes)
+        bits = table[cells[:, 0], cells[:, 1]]
+    true, scores = None, None
+    if truth:
+        true = {x: np.asarray(v) for x, v in truth.items()}
+        scores = np.asarray(judges.test({x: v[None] for x, v in true.items()})[0][0], np.float64)
+    return Field(model, judges, known, true, asked, bits, scores)
 
 
 Ended = tuple[dict[str, Any], Judged | None]  # a row, and what is behind it
@@ -234,7 +264,7 @@ def _in_turn(
 
 def _side_by_side(
     pool: ProcessPoolExecutor,
-    setup: tuple,
+    setup: Setup,
     picked: list[Contender],
     keys: list[Any],
     limits: Limits,
@@ -255,11 +285,11 @@ def _side_by_side(
         yield method, found
 
 
-def _elsewhere(name: str, setup: tuple, method: str, key: np.ndarray, limits: Limits) -> Ended:
+def _elsewhere(name: str, setup: Setup, method: str, key: np.ndarray, limits: Limits) -> Ended:
     """One method, in a worker."""
 
     def make() -> tuple[Field, dict[str, Contender]]:
-        field = _field(*setup)
+        field = _field(setup)
         return field, contenders(inspect(field.model, *field.train_arguments))[0]
 
     field, known = shared(name, make)

@@ -15,14 +15,13 @@ import numpy as np
 from scipy.special import logsumexp
 
 from ...baselines.samplers import Draws
-from ...evaluation.evidence import Likelihood
 from ...evaluation.prediction import Asked, answer, reliability
 from ...evaluation.symmetry import align
 from ...numerics.compiling import once
 from ...running.algorithm import Algorithm
 from .checks import CLOSE, Status
 from .contenders import Contender
-from .scoring import Scores, path_of_draws, score, thin
+from .scoring import Judges, Scores, path_of_draws, score, thin
 
 MOST_ALIGNED = 400
 """Draws whose parameters are brought together for R̂ and recovery."""
@@ -42,12 +41,12 @@ class Field(NamedTuple):
     """What all contenders share."""
 
     model: Callable
-    rows: Likelihood  # of all rows, those to learn from first: one program to compile for both
-    num_train: int
+    judges: Judges
     train_arguments: tuple[tuple, dict[str, Any]]
     truth: dict[str, np.ndarray] | None
     cells: Asked | None  # some held-out cells to predict, where all are bits
     bits: np.ndarray  # what they turned out to be
+    true_scores: np.ndarray | None = None  # (num_test,) under the true parameters
 
 
 class Judged(NamedTuple):
@@ -66,9 +65,9 @@ class Judged(NamedTuple):
 
 def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | None) -> Judged:
     """All numbers of a contender that is done, but those that need the others."""
-    scores = score(field.rows, field.num_train, draws)
+    scores = score(field.judges, draws)
     held_out = scores.held_out
-    chains, scored = scores.train.shape[:2]
+    chains, scored = scores.test.shape[:2]
     row: dict[str, Any] = {
         "status": Status.of(draws.stop).value,
         "bespoke": contender.bespoke,
@@ -93,11 +92,19 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
 
         row["pareto_k"] = pareto_k(draws.stats["log_p"] - draws.stats["log_q"])
     if contender.kind == "point":
-        row |= {**progress(draws, field.num_train), "posterior_mode": contender.posterior_mode}
+        row |= {
+            **progress(draws, field.judges.num_train),
+            "posterior_mode": contender.posterior_mode,
+        }
         if engine is not None:
             row |= _quality(field, engine, {x: v[0, 0] for x, v in draws.params.items()})
     if field.truth is not None:
         row["recovery"] = recovery(field, thin(draws.params, MOST_ALIGNED))
+    if field.true_scores is not None:
+        beyond = field.true_scores - held_out
+        row["excess"] = float(beyond.mean())
+        spread = float(beyond.std(ddof=1) / np.sqrt(len(beyond)))
+        row["excess_error"] = float(np.hypot(spread, row["score_error"]))
     cells = None
     if field.cells is not None:
         some = thin(draws.params, MOST_ASKED)
@@ -108,7 +115,7 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
     observed = np.asarray(field.train_arguments[0][0])
     return Judged(
         row, draws, observed, scores, held_out, path, clock, cells,
-        (field.rows.how, field.rows.exact),
+        (field.judges.likelihood.how, field.judges.likelihood.exact),
     )  # fmt: skip
 
 
@@ -166,7 +173,7 @@ def _path(field: Field, draws: Draws, held_out: np.ndarray) -> tuple[np.ndarray,
     flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in few.items()}
     path = np.empty(0)
     if len(times) > 1:
-        each = np.asarray(field.rows.of_draws(flat).value, np.float64)[:, field.num_train :]
+        each = np.asarray(field.judges.test(flat)[0], np.float64)
         each = each.reshape(len(times) - 1, count, -1)
         path = (logsumexp(each, axis=1) - np.log(count)).mean(-1)
     return np.append(path, held_out.mean()), draws.clock[times]

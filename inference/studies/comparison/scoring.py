@@ -1,10 +1,10 @@
 """Log predictive densities of a contender's draws, with what they owe to the draws.
 
-log p(y_n | training rows) is the log of the mean over draws of the marginal likelihood of a row,
-by all draws; only where a draw takes seconds, or their table would not fit, by fewer of them,
-evenly spaced. The Monte-Carlo error of the mean score follows by the delta method from one scalar
-of each draw, the mean over rows of its likelihood relative to the predictive one, whose
-autocorrelation counts.
+log p(y_n | training rows) is the log of the mean over draws of the marginal likelihood of a row, by
+all draws; only where a draw takes seconds, their table would not fit, or the rows are thousands of
+fresh ones, by fewer of them, evenly spaced. The Monte-Carlo error of the mean score follows by the
+delta method from one scalar of each draw, the mean over rows of its likelihood relative to the
+predictive one, whose autocorrelation counts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from scipy.special import logsumexp
 
 from ...baselines.samplers import Draws
 from ...evaluation.evidence import Likelihood
+from ...rows.chunks import Rows
 
 MOST_CELLS = 1 << 25
 """Likelihoods that are held, of draws × rows: 128 MiB."""
@@ -23,15 +24,42 @@ MOST_SAMPLED = 100
 """Draws that are scored where the likelihood of a row is itself sampled: seconds for each."""
 BLOCK = 256
 """Draws scored before their likelihoods are put away."""
+MOST_EXACT, MOST_INEXACT = 8_000_000, 400_000
+"""Likelihoods of fresh rows, of draws × rows, that are computed where a sum is exact, and where a
+row needs quadrature, which takes tens of times as long."""
+FRESH_EXACT, FRESH_INEXACT = 20_000, 1000
+"""Fresh rows that contenders are judged by, where the program that made the data is known."""
 MOST_ROWS = 200
 """Rows whose own Monte-Carlo error is computed."""
+
+
+class Judges(NamedTuple):
+    """The rows that contenders are scored by, and how the likelihood of a row is found."""
+
+    likelihood: Likelihood  # compiled for its own rows, and for as many others
+    num_train: int  # of its rows, those to learn from; the rest are held out
+    fresh: tuple[Rows, ...] = ()  # instead of these: rows that nobody has, as many a part
+
+    @property
+    def num_test(self) -> int:
+        parts = sum(part.num_data for part in self.fresh)
+        return parts or self.likelihood.rows.num_data - self.num_train
+
+    def test(self, flat: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Log likelihoods of the rows to be judged by, (num_draws, num_test), and their errors."""
+        if not self.fresh:
+            found = self.likelihood.of_draws(flat)
+            return found.value[:, self.num_train :], found.error[:, self.num_train :]
+        each = [self.likelihood.of_draws(flat, part) for part in self.fresh]
+        return np.hstack([x.value for x in each]), np.hstack([x.error for x in each])
 
 
 class Scores(NamedTuple):
     """What the likelihoods of all rows under the scored draws say."""
 
-    step: int  # draws from which one is scored
-    train: np.ndarray  # (num_chains, num_scored, num_train) marginal log likelihoods
+    step: int  # draws from which one has the likelihood of its training rows
+    train: np.ndarray  # (num_chains, num_kept, num_train) marginal log likelihoods
+    test_step: int  # draws from which one is scored
     test: np.ndarray  # (num_chains, num_scored, num_test)
     error: float  # of the estimator of a likelihood, of the mean over held-out rows
 
@@ -58,37 +86,56 @@ class Scores(NamedTuple):
         return mcse(np.exp(some - log_mean(some.reshape(-1, some.shape[-1]))))
 
 
-def spacing(likelihood: Likelihood, chains: int, count: int) -> int:
-    """Of how many draws one is scored: all of them, unless that is too much.
+def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
+    """Of how many draws one is scored, on training rows and on the others: all, unless too many.
 
     A property of the program and the table, not of the machine.
     """
-    rows = likelihood.rows.num_data
-    most = MOST_SAMPLED if likelihood.sampled else max(chains, MOST_CELLS // rows)
-    return max(1, -(-chains * count // most))
+    found = judges.likelihood
+    most = MOST_SAMPLED if found.sampled else MOST_CELLS // found.rows.num_data
+    train = max(1, -(-chains * count // max(most, chains)))
+    if not judges.fresh:
+        return train, train
+    most = min(most, (MOST_EXACT if found.exact else MOST_INEXACT) // judges.num_test)
+    return train, max(1, -(-chains * count // max(most, chains)))
 
 
-def score(likelihood: Likelihood, num_train: int, draws: Draws) -> Scores:
+def score(judges: Judges, draws: Draws) -> Scores:
     """All rows under the draws, a block of draws at a time."""
     chains, count = next(iter(draws.params.values())).shape[:2]
-    step = spacing(likelihood, chains, count)
-    kept = every(draws.params, step)
+    step, test_step = spacing(judges, chains, count)
+    train, test = _table(judges, every(draws.params, step), fresh=False)
+    errors = test[1]
+    values = test[0]
+    if judges.fresh:
+        values, errors = _table(judges, every(draws.params, test_step), fresh=True)[1]
+    error = float(np.sqrt(errors.sum())) / values.shape[-1]
+    return Scores(step, train, test_step, np.asarray(values, np.float64), error)
+
+
+def _table(judges: Judges, kept: dict[str, np.ndarray], fresh: bool) -> tuple[np.ndarray, Any]:
+    """Likelihoods of training rows, and of the others with the mean square of their errors."""
     shape = next(iter(kept.values())).shape[:2]
     flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in kept.items()}
     total = shape[0] * shape[1]
     values: np.ndarray | None = None
-    errors = 0.0
+    errors: Any = 0.0
     for start in range(0, total, BLOCK):
-        found = likelihood.of_draws({x: v[start : start + BLOCK] for x, v in flat.items()})
+        some = {x: v[start : start + BLOCK] for x, v in flat.items()}
+        if fresh:
+            value, error = judges.test(some)
+        else:
+            found = judges.likelihood.of_draws(some)
+            value, error = found.value, found.error[:, judges.num_train :]
         if values is None:
-            values = np.empty((total, found.value.shape[1]), np.float32)
-        values[start : start + BLOCK] = found.value
-        errors = errors + (np.asarray(found.error)[:, num_train:] ** 2).sum(0)
+            values = np.empty((total, value.shape[1]), np.float32)
+        values[start : start + BLOCK] = value
+        errors = errors + (np.asarray(error) ** 2).sum(0) / total
     assert values is not None
     each = values.reshape((*shape, -1))
-    test = each[..., num_train:]
-    error = float(np.sqrt((errors / total).sum())) / test.shape[-1]
-    return Scores(step, each[..., :num_train], np.asarray(test, np.float64), error)
+    if fresh:
+        return each[..., :0], (each, errors)
+    return each[..., : judges.num_train], (each[..., judges.num_train :], errors)
 
 
 def every(values: dict[str, Any], step: int) -> dict[str, np.ndarray]:
@@ -117,4 +164,4 @@ def path_of_draws(scores: Scores, clock: np.ndarray, most: int) -> tuple[np.ndar
         total = part if total is None else np.logaddexp(total, part)
         path.append(float((total - np.log(chains * time)).mean()))
         before = time
-    return np.array(path), clock[scores.step - 1 :: scores.step][times - 1]
+    return np.array(path), clock[scores.test_step - 1 :: scores.test_step][times - 1]

@@ -18,7 +18,7 @@ from . import checks
 from .checks import CLOSE, Standing, doubts, standing
 
 RULES = __doc__.split("\n\n", 1)[1] + "\n" + checks.RULES
-MOST_NAMED = 4
+MOST_NAMED = 8
 """Methods that one clause of the headline names."""
 
 
@@ -93,7 +93,7 @@ def _sentence(name: str, row: dict[str, Any]) -> str:
     stands = Standing[row["standing"]]
     apart = f"{abs(row['behind']):.3f} ± {row['behind_error']:.3f}"
     if row["best"]:
-        first = f"{row['held_out']:.3f} ± {row['held_out_error']:.3f} nats per held-out row"
+        first = f"{row['held_out']:.3f} ± {row['held_out_error']:.3f} nats per row"
         first = first if stands is Standing.FAILS else f"best with {first}"
     elif row["as_good"]:
         first = f"as good as the best ({apart} {'behind' if row['behind'] >= 0 else 'ahead'})"
@@ -131,8 +131,9 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
         ratio = seconds[slow] / max(seconds[quick], 1e-9)
         words = (
             f"{kind} inference wins here: {quick} comes within {CLOSE} nats per row of the best in "
-            f"{_seconds(seconds[quick])}, {slow}, the first {other} method to do so, in "
-            f"{_seconds(seconds[slow])} ({_times(ratio)} times as long)."
+            f"{_seconds(seconds[quick])}{_excess(passing[quick])}, {slow}, the first {other} "
+            f"method to do so, in {_seconds(seconds[slow])} ({_times(ratio)} times as long)"
+            f"{_excess(passing[slow])}."
         )
     elif ours is not None or theirs is not None:
         name = ours or theirs
@@ -140,7 +141,8 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
         kind = "bespoke" if ours is not None else "generic"
         words = (
             f"Only {kind} inference comes within {CLOSE} nats per row of the best: {name} in "
-            f"{_seconds(passing[name]['seconds_to_best'])}.{_other_side(passing, ours is None)}"
+            f"{_seconds(passing[name]['seconds_to_best'])}{_excess(passing[name])}."
+            f"{_other_side(passing, ours is None)}"
         )
     else:
         raise AssertionError("the best is within any distance of itself")
@@ -155,6 +157,13 @@ def _fastest(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
         if r["bespoke"] == side and r["as_good"] and r["seconds_to_best"] is not None
     ]
     return min(near, key=lambda x: passing[x]["seconds_to_best"], default=None)
+
+
+def _excess(row: dict[str, Any]) -> str:
+    """How far from the true program a method ends, where that is known."""
+    if row.get("excess") is None:
+        return ""
+    return f" and ends {row['excess']:.3f} ± {row['excess_error']:.3f} from the truth"
 
 
 def _other_side(passing: dict[str, dict[str, Any]], side: bool) -> str:

@@ -25,6 +25,11 @@ COLUMNS = {
         "{:.3f}",
         "mean difference from the best, row by row, ± its standard error",
     ),
+    "excess": (
+        "excess",
+        "{:.4f}",
+        "log likelihood of a row under the true program less that under this one, ± its error",
+    ),
     "distance": (
         "distance",
         "{:.4f}",
@@ -127,10 +132,13 @@ def _about(found: Comparison) -> str:
         " The comparison was interrupted: methods are missing." if about["interrupted"] else ""
     )
     how = about["likelihood"]
+    judged_by = "the rest held out"
+    if about.get("fresh"):
+        judged_by = f"judged by {about['num_test']} fresh rows of what made them"
     return (
         f"Data: {about.get('words', 'a table')}; {about['num_data']} rows of "
-        f"{about['num_features']} columns{missing}; {about['num_train']} rows to learn from, the "
-        f"rest held out. Likelihood of a row: {how}, the same for all methods. "
+        f"{about['num_features']} columns{missing}; {about['num_train']} rows to learn from, "
+        f"{judged_by}. Likelihood of a row: {how}, the same for all methods. "
         f"{about['reference']}{stopped}"
     )
 
