@@ -135,7 +135,13 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     folder.mkdir(exist_ok=True)
     for name, one in kept.items():
         save_method(
-            given.program, one, given.table, found, name, folder / f"{name.replace(' ', '_')}.nc"
+            given.program,
+            kwargs,
+            one,
+            given.table,
+            found,
+            name,
+            folder / f"{name.replace(' ', '_')}.nc",
         )
     save_comparison(found, folder / "result.nc")
     numbers = summary(found)

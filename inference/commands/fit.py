@@ -249,7 +249,10 @@ def _groups(kind: str, params: dict, facts: dict, given: Given) -> Any:
         point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
         return groups | point_groups(given.program, point, facts["losses"], columns=columns)
     stats = facts.get("stats", {})
-    return groups | posterior_groups(given.program, params, stats, columns=columns)
+    return groups | posterior_groups(
+        given.program, params, stats, columns=columns,
+        arguments=((given.table.values,), given.kwargs),
+    )  # fmt: skip
 
 
 def _sizes(kwargs: dict[str, Any]) -> dict[str, str]:

@@ -149,7 +149,9 @@ def _contest(
     found.about["image_shape"] = given.image_shape
     columns = [f"x{i + 1}" for i in range(given.values.shape[1])]
     model = getattr(models, name)
-    groups = {x: method_groups(model, one, columns, {"method": x}) for x, one in kept.items()}
+    groups = {
+        x: method_groups(model, one, columns, {"method": x}, given.sizes) for x, one in kept.items()
+    }
     return found, {x: container(one) for x, one in groups.items()}
 
 

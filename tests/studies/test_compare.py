@@ -91,7 +91,9 @@ def test_a_comparison_survives_its_file(compared, tmp_path):
 
 def test_arviz_reads_what_is_handed_out(compared):
     _, kept = compared
-    groups = method_groups(bernoulli_mixture, kept["NUTS"], [f"q{i}" for i in range(12)], {})
+    groups = method_groups(
+        bernoulli_mixture, kept["NUTS"], [f"q{i}" for i in range(12)], {}, DATA.sizes
+    )
     assert groups["log_likelihood"]["observed"].dims == ("chain", "draw", "row")
     assert groups["posterior"]["probs"].dims == ("chain", "draw", "component", "column")
     arviz = import_arviz()
@@ -101,7 +103,9 @@ def test_arviz_reads_what_is_handed_out(compared):
         warnings.simplefilter("ignore", UserWarning)  # a hundred draws: some k̂ are large
         loo = arviz.loo(data, var_name="observed")
     assert loo.n_data_points == 60
-    point = method_groups(bernoulli_mixture, kept["EM"], [f"q{i}" for i in range(12)], {})
+    point = method_groups(
+        bernoulli_mixture, kept["EM"], [f"q{i}" for i in range(12)], {}, DATA.sizes
+    )
     assert "posterior" not in point and "probs" in point["point_estimate"]
     assert "arviz.summary" in point["point_estimate"].attrs["note"]  # says what it cannot do
 
@@ -109,7 +113,9 @@ def test_arviz_reads_what_is_handed_out(compared):
 def test_a_file_holds_every_draw_with_its_own_likelihood(compared):
     """By hand, a mixture of products, of the draws as made and as brought together."""
     _, kept = compared
-    groups = method_groups(bernoulli_mixture, kept["NUTS"], [f"q{i}" for i in range(12)], {})
+    groups = method_groups(
+        bernoulli_mixture, kept["NUTS"], [f"q{i}" for i in range(12)], {}, DATA.sizes
+    )
     likelihood = groups["log_likelihood"]["observed"].values
     assert likelihood.shape == (4, 100, 60) and groups["posterior"].sizes["draw"] == 100
     assert groups["sample_stats"]["lp"].shape == (4, 100)
@@ -130,7 +136,8 @@ def test_draws_of_turned_factors_are_brought_together_before_they_are_saved():
     angles = np.array([0.0, 1.0, 2.0, 3.0])
     turn = np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]])
     turned = np.einsum("qrc,cdrx->cdqx", turn, draws)
-    groups = posterior_groups(latent_trait, {"weights": turned}, {})
+    draws = {"weights": turned, "bias": rng.normal(size=(4, 50, 9))}
+    groups = posterior_groups(latent_trait, draws, {}, arguments=((np.eye(9),), {}))
     rhat = {x: diagnose(groups[x])["weights"]["rhat"] for x in ("posterior", "posterior_raw")}
     assert rhat["posterior"] < 1.1 < 2.0 < rhat["posterior_raw"]
     np.testing.assert_array_equal(groups["posterior_raw"]["weights"], turned)
@@ -152,7 +159,7 @@ def test_models_are_ranked_on_the_same_rows_by_what_they_foretell(compared, tmp_
     """A mixture of three against one whose draws are those of a product: the mixture wins."""
     _, kept = compared
     names = [f"q{i}" for i in range(12)]
-    three = method_groups(bernoulli_mixture, kept["NUTS"], names, {})
+    three = method_groups(bernoulli_mixture, kept["NUTS"], names, {}, DATA.sizes)
     save(three, tmp_path / "three.nc", {"model": "three", "method": "NUTS"})
     rates = kept["NUTS"].observed.mean(0)
     rows = np.log(np.where(kept["NUTS"].observed > 0.5, rates, 1 - rates)).sum(-1)
@@ -361,11 +368,12 @@ def test_alignment_undoes_what_the_likelihood_cannot_see():
     turn, _ = np.linalg.qr(rng.normal(size=(2, 2)))
     weights = rng.normal(size=(2, 7))
     turned = {"weights": (turn @ weights)[None, None], "bias": np.zeros((1, 1, 7))}
-    found = align(latent_trait, turned, {"weights": weights, "bias": np.zeros(7)})
+    wanted = {"weights": weights, "bias": np.zeros(7)}
+    found = align(latent_trait, turned, wanted, ((np.eye(7),), {}))
     np.testing.assert_allclose(found["weights"][0, 0], weights, atol=1e-12)
     order = [2, 0, 1]
     mixed = {"probs": DATA.truth["probs"][order], "mixing": DATA.truth["mixing"][order]}
-    back = align(bernoulli_mixture, mixed, DATA.truth)
+    back = align(bernoulli_mixture, mixed, DATA.truth, ((DATA.values,), DATA.sizes))
     np.testing.assert_array_equal(back["probs"], DATA.truth["probs"])
     np.testing.assert_array_equal(back["mixing"], DATA.truth["mixing"])
 

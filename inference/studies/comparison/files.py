@@ -99,7 +99,13 @@ def _read(groups: Groups, attrs: dict[str, Any]) -> Comparison:
 
 
 def save_method(
-    model: Callable, found: Judged, table: Table, about: Comparison, name: str, path: Path
+    model: Callable,
+    sizes: dict[str, Any],
+    found: Judged,
+    table: Table,
+    about: Comparison,
+    name: str,
+    path: Path,
 ) -> None:
     """One method's results as a file that ArviZ opens."""
     made_by = {
@@ -109,21 +115,30 @@ def save_method(
         "compile_seconds": found.draws.compile_seconds,
         **about.about.get("versions", {}),
     }
-    groups = method_groups(model, found, table.columns, made_by)
+    groups = method_groups(model, found, table.columns, made_by, sizes)
     save(groups, path, made_by)
 
 
 def method_groups(
-    model: Callable, found: Judged, columns: Sequence[str], attrs: dict[str, Any]
+    model: Callable,
+    found: Judged,
+    columns: Sequence[str],
+    attrs: dict[str, Any],
+    sizes: dict[str, Any],
 ) -> Groups:
-    """One method's results as ArviZ's groups: every scored draw with its own likelihoods."""
+    """One method's results as ArviZ's groups: every scored draw with its own likelihoods.
+
+    :param sizes: keyword arguments of the program.
+    """
     draws = found.draws
     groups: Groups = {"observed_data": dataset({"observed": found.observed}, columns=columns)}
     if found.row["kind"] == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in draws.params.items()}
         return groups | point_groups(model, point, draws.losses, columns=columns, attrs=attrs)
     params, stats = every(draws.params, found.scores.step), every(draws.stats, found.scores.step)
-    groups |= posterior_groups(model, params, stats, columns=columns, attrs=attrs)
+    groups |= posterior_groups(
+        model, params, stats, columns=columns, attrs=attrs, arguments=((found.observed,), sizes)
+    )
     groups["log_likelihood"] = dataset(
         {"observed": found.scores.train}, ("chain", "draw"), dims={"observed": ("row",)}
     )
