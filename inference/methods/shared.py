@@ -107,7 +107,9 @@ def chunk_rows(
         # One product: in pieces that a processor's cache holds it is faster than as a whole.
         budget = CACHE_FLOATS if jax.default_backend() == "cpu" else CHUNK_FLOATS
         size = max(1, budget // (num_states + 2 * width))
-        return chunk_limit(min(size, FEW_ROWS) if num_states > 64 else size, rows)
+        size = chunk_limit(min(size, FEW_ROWS) if num_states > 64 else size, rows)
+        # All of one size, so that no row is read twice.
+        return -(-rows.num_data // -(-rows.num_data // size))
     if reader.structure is Structure.GENERAL:
         num_runs = max(num_runs, num_states)
     elif reader.structure is Structure.PER_DATUM:

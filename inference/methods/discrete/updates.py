@@ -138,7 +138,10 @@ class MixtureUpdate(Update):
         assert self.known is not None
         num_components = len(self.known.places["mixing"].index)
         member = jax.nn.one_hot(states[..., 0], num_components)  # (S, n or 1, K)
-        heavy = ((probability * weights)[..., None] * member).sum(0).T
+        if member.shape[1] == 1:
+            heavy = jnp.matmul(member[:, 0].T, probability * weights, precision="highest")
+        else:
+            heavy = ((probability * weights)[..., None] * member).sum(0).T
         # A GPU multiplies with ten bits unless told otherwise: a probability could exceed 1.
         sums = partial(over_rows, heavy.T, precision="highest")
         count = heavy.sum(1)
