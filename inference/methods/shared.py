@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..numerics.compiling import least_effort
-from ..reading.affine import FEW_ROWS
+from ..reading.affine import FEW_ROWS, product_floats
 from ..reading.local import Structure, prior_draw
 from ..reading.reader import Reader
 from ..rows.chunks import Rows, chunk_limit, compiled
@@ -34,7 +34,6 @@ class Expectation(NamedTuple):
 
 # Floats of one chunk's largest array: 128 MiB in float32, whatever the number of rows.
 CHUNK_FLOATS = 1 << 25
-CACHE_FLOATS = 1 << 19
 
 
 class Posterior(NamedTuple):
@@ -105,8 +104,7 @@ def chunk_rows(
     # A Hessian of each datum's own takes a run for each bit.
     if reader.affine and not reader.structure.shared:
         # One product: in pieces that a processor's cache holds it is faster than as a whole.
-        budget = CACHE_FLOATS if jax.default_backend() == "cpu" else CHUNK_FLOATS
-        size = max(1, budget // (num_states + 2 * width))
+        size = max(1, product_floats() // (num_states + 2 * width))
         size = chunk_limit(min(size, FEW_ROWS) if num_states > 64 else size, rows)
         # All of one size, so that no row is read twice.
         return -(-rows.num_data // -(-rows.num_data // size))

@@ -41,7 +41,7 @@ def read_form(
             return None
         power = jnp.reshape(site.power, ())
         if site.latent:
-            constant = constant + power * anatomy.per_datum(site.fn.log_prob(site.value))[:, 0]
+            constant = constant + power * anatomy.per_datum(site.log_prob())[:, 0]
             continue
         layout = layout_of(site.fn, anatomy.nesting, anatomy.plate_dim)
         form = site_form(site.fn, layout, about[len(sites)] if about is not None else None)

@@ -13,18 +13,22 @@ By the time a message reaches a handler outside the program, the plates inside h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
-from jax.scipy.special import logsumexp
+from numpyro import handlers
 from numpyro.primitives import Messenger
 
-from .anatomy import Anatomy, Latent, ProgramError, inspect, run_abstractly
-from .bounds import BoundedBernoulli, BoundedCategorical, map_base, unmasked
+from .affine import unwrapped
+from .anatomy import Anatomy, Latent, ProgramError, explained, inspect, run_abstractly
+from .bounds import BoundedBernoulli, BoundedCategorical, map_base
 from .mixture import StateMixture
 from .states import AllStates, StateSet
+from .sums import Part, log_prior_of
 
 
 # `states` gives a latent site a whole table of values instead of one draw. The program broadcasts,
@@ -102,7 +106,11 @@ class marginal(Messenger):  # noqa: N801
             raise ProgramError(
                 "the program has no discrete latent site in its data plate to sum out"
             )
-        self._run = _Run(anatomy, table_of(anatomy, self.states))
+        self._run = _Run(
+            anatomy,
+            table_of(anatomy, self.states),
+            cache(lambda: _masks_are_alike(self.fn, anatomy, args, kwargs)),
+        )
         try:
             return super().__call__(*args, **kwargs)
         finally:
@@ -150,13 +158,13 @@ class marginal(Messenger):  # noqa: N801
 class _Run:
     """The running weights log p(s, sites so far) of one call of a marginal program."""
 
-    def __init__(self, anatomy: Anatomy, table: Array):
-        self.anatomy = anatomy
+    def __init__(self, anatomy: Anatomy, table: Array, masks_are_alike: Callable[[], bool]):
+        self.anatomy, self.masks_are_alike = anatomy, masks_are_alike
         self.values = anatomy.unpack(table)
         self.log_weights: Array | None = None  # (S, rows)
         self.scale: Any = None
-        self.evidence: Array | float = 0.0  # of the observed sites seen so far
-        self.pending: dict[str, tuple[dist.Distribution, Any]] = {}
+        self.before: tuple[Part, ...] = ()  # the observed sites so far
+        self.pending: dict[str, StateMixture] = {}
         self.seen_observed = False
         self.waiting = set(self.values)
 
@@ -171,9 +179,7 @@ class _Run:
                 "sample every latent of a datum before its observations"
             )
         msg["value"], msg["stop"] = self.values[msg["name"]], True
-        # A mask on a whole row would give each of its states weight one; without the mask on the
-        # latent they still sum to one, and the row counts for nothing, as it should.
-        log_prob = self.anatomy.per_datum(unmasked(msg["fn"]).log_prob(msg["value"]))
+        log_prob = self.anatomy.per_datum(log_prior_of(msg["fn"], msg["value"]))
         if self.log_weights is None:
             self.log_weights, self.scale = log_prob, msg["scale"]
         else:
@@ -198,9 +204,12 @@ class _Run:
                 "datum: sample every latent of a datum before its observations"
             )
         power = scale_ratio(msg["scale"], self.scale)
-        self.pending[msg["name"]] = (msg["fn"], power)
         assert self.log_weights is not None
-        msg["fn"] = StateMixture(msg["fn"], self.log_weights, self.evidence, power, self.anatomy)
+        alike = unwrapped(msg["fn"])[1] is None or self.masks_are_alike()
+        msg["fn"] = StateMixture(
+            msg["fn"], self.log_weights, self.before, power, self.anatomy, alike
+        )
+        self.pending[msg["name"]] = msg["fn"]
         msg["scale"] = self.scale
         msg["cond_indep_stack"] = [
             frame for frame in msg["cond_indep_stack"] if frame.dim <= self.anatomy.plate_dim
@@ -209,10 +218,26 @@ class _Run:
 
     def condition(self, msg: dict[str, Any]) -> None:
         """The observed site has its value: update the weights for the sites that follow."""
-        fn, power = self.pending.pop(msg["name"])
-        log_prob = power * self.anatomy.per_datum(fn.log_prob(msg["value"]))
-        self.log_weights = self.log_weights + log_prob
-        self.evidence = logsumexp(self.log_weights, axis=0)
+        mixture = self.pending.pop(msg["name"])
+        self.before = (*self.before, mixture.part(msg["value"]))
+
+
+def _masks_are_alike(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> bool:
+    """Whether the masks of the observed sites depend on no latent: `vmap` refuses if they do."""
+
+    def masks(bits: Array) -> list[Array | None]:
+        program = states(model, anatomy.unpack(bits))
+        with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0), explained():
+            program(*args, **kwargs)
+        sites = (trace[name] for name in anatomy.observed)
+        return [unwrapped(site["fn"])[1] for site in sites]
+
+    some = jax.ShapeDtypeStruct((2, 1, 1, anatomy.num_bits), jnp.int32)
+    try:
+        jax.eval_shape(jax.vmap(masks, out_axes=None), some)
+    except ValueError:
+        return False
+    return True
 
 
 # `quadratic_bound` swaps the likelihood for a bound that is quadratic in the logits: the log joint

@@ -30,9 +30,9 @@ from ..numerics.compiling import once
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .anatomy import Anatomy, ProgramError, explained, inspect
-from .bounds import unmasked
 from .handlers import scale_ratio, states
 from .settled import settled
+from .sums import log_prior_of
 
 
 def log_joint(
@@ -55,7 +55,7 @@ def log_joint(
     total: Array | float = 0.0
     for site in local_sites(model, anatomy, params, bits, arguments):
         with explained("when its latents carry a leading axis of states"):
-            part = anatomy.per_datum(site.fn.log_prob(site.value))
+            part = anatomy.per_datum(site.log_prob())
         wanted = (bits.shape[0], anatomy.num_data)
         if part.shape[0] not in (1, wanted[0]) or part.shape[1] not in (1, wanted[1]):
             raise ProgramError(
@@ -76,6 +76,9 @@ class LocalSite(NamedTuple):
     power: Any  # how much more it is scaled than the datum as a whole
     latent: bool
 
+    def log_prob(self) -> Array:
+        return log_prior_of(self.fn, self.value) if self.latent else self.fn.log_prob(self.value)
+
 
 def local_sites(
     model: Callable, anatomy: Anatomy, params: Params, bits: Array, arguments: Arguments
@@ -95,8 +98,7 @@ def local_sites(
         if all(frame.name != anatomy.plate for frame in site["cond_indep_stack"]):
             continue
         latent = site["name"] in values
-        # A row that is masked as a whole sits at its prior: see `marginal`.
-        fn = unmasked(site["fn"]) if latent else settled(site["fn"])
+        fn = site["fn"] if latent else settled(site["fn"])
         # What the whole datum is scaled by (a subsampled plate) is outside the exponent.
         power = scale_ratio(site["scale"], scale)
         found.append(LocalSite(site["name"], fn, site["value"], power, latent))

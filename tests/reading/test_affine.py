@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
+from jax.scipy.special import logsumexp
 from small_programs import CASES, mixture_case
-from tools import close, fast_jit, in_double
+from tools import close, contribution, fast_jit, in_double
 
-from inference import EM, AllStates, Structure
+from inference import EM, AllStates, Structure, marginal
 from inference.methods.discrete.em import EMState
+from inference.reading import sums
 from inference.reading.datum import about_of
 from inference.reading.handlers import table_of
 from inference.reading.reader import affine_too, open_program
@@ -87,3 +89,28 @@ def test_memory_of_a_step_does_not_grow_with_the_rows():
     step = fast_jit(lambda state, data: method.update(state, data, layers=layers))
     compiled = step.lower(state, jnp.zeros((num_data, 5))).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < num_data * 2**6 * 4
+
+
+@pytest.mark.parametrize("digits", [1e-10, 1e-5], ids=["double", "single"])
+@pytest.mark.parametrize("name", [*CASES, "mixture"])
+def test_marginal_is_the_program_on_its_states(name, digits, request, monkeypatch):
+    """Value and slopes, in chunks of two rows; relative to the largest slope of a site."""
+    if digits < 1e-6:
+        request.getfixturevalue("double")
+    case = mixture_case() if name == "mixture" else CASES[name]
+    reader, _ = open_program(case.model, *case.arguments, structure=case.structure)
+    table = table_of(reader.anatomy, AllStates())
+    cells = 5 if name == "two_sites" else 1  # of a site that is run on its rows
+    monkeypatch.setattr(sums, "product_floats", lambda: 2 * len(table) * cells)
+
+    def fast(params):
+        return contribution(marginal(case.model), case, params)
+
+    def slow(params):
+        return logsumexp(reader.log_joint(params, table, case.arguments), axis=0).sum()
+
+    value, slopes = fast_jit(jax.value_and_grad(fast))(case.typed())
+    wanted, by_states = fast_jit(jax.value_and_grad(slow))(case.typed())
+    close(value, wanted, digits)
+    for site in slopes:
+        close(slopes[site], by_states[site], digits)

@@ -6,6 +6,8 @@ Monte Carlo moments are held within four standard errors, stated where they are 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import oracle
 import pytest
 from jax import random
@@ -13,9 +15,9 @@ from jax.scipy.special import logsumexp
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, init_to_value, log_likelihood
 from numpyro.infer.autoguide import AutoDelta
-from numpyro.infer.util import initialize_model
+from numpyro.infer.util import initialize_model, log_density
 from numpyro.optim import Adam
-from scipy.stats import norm
+from scipy.stats import norm, poisson
 from small_programs import CASES, NUM_DATA, NUM_FEATURES, mixture_case
 from tools import density, fast_jit, in_double, near, oracle_evidence
 
@@ -26,7 +28,7 @@ from inference import (
     marginal,
 )
 from inference.reading.anatomy import trace_shapes
-from inference.reading.mixture import _all_pairs
+from inference.reading.sums import Part, log_sum
 from ppl_models import bernoulli_mixture, binary_sparse_coding
 from ppl_models.distributions import NoisyOr
 
@@ -206,20 +208,83 @@ def test_mixture_summed_out_has_no_discrete_site():
     assert names == {"mixing", "probs", "observed"}
 
 
-def test_bits_alike_in_all_rows_are_one_product():
-    """Equal to every row and state by itself, where a state rules a bit out as well, slopes too."""
+def test_states_that_rule_bits_out():
+    """Equal to every row and state by itself where a state makes a bit impossible, slopes too."""
     inputs = jnp.array([[0.0, 0.3, 2.0], [0.0, 0.0, 0.5], [1.0, 4.0, 0.1]])[:, None]
     value = jnp.array([[0, 1, 1], [1, 0, 1], [0, 0, 0], [1, 1, 0]])
+    weights = jnp.log(jnp.array([0.2, 0.5, 0.3]))[:, None]
 
-    def of_states(log_joint):
-        def total(inputs):
-            table = log_joint(NoisyOr(inputs))
-            return logsumexp(table, axis=0).sum(), table
+    def by_product(inputs):
+        fn = NoisyOr(inputs).to_event(1).expand((3, 4))
+        return log_sum(weights, (Part(fn, value, 1.0, True),), 4).sum()
 
-        return fast_jit(jax.value_and_grad(total, has_aux=True))(inputs)
+    def by_state(inputs):
+        return logsumexp(weights + NoisyOr(inputs).log_prob(value).sum(-1), axis=0).sum()
 
-    (_, every), slope = of_states(lambda fn: fn.log_prob(value).sum(-1))
-    (_, found), by_product = of_states(lambda fn: _all_pairs(fn, value))
-    near(np.exp(found), np.exp(every), 1e-6)
-    assert np.isneginf(every).sum() == 5
-    near(by_product, slope)
+    found, slope = fast_jit(jax.value_and_grad(by_product))(inputs)
+    wanted, by_hand = fast_jit(jax.value_and_grad(by_state))(inputs)
+    near(found, wanted)
+    near(slope, by_hand)
+
+
+def occupancy(data, gain=1.0, *, counts=False):
+    """Is a place inhabited at all? Where it is not, nothing is ever seen there."""
+    share = numpyro.sample("share", dist.Uniform(0.0, 1.0))
+    rate = numpyro.sample("rate", dist.Uniform(0.0, 1.0).expand((data.shape[1],)).to_event(1))
+    with numpyro.plate("places", len(data)):
+        there = numpyro.sample("there", dist.Bernoulli(share))[..., None]
+        level = there * rate * gain
+        noise = dist.Poisson(level) if counts else dist.Bernoulli(level)
+        numpyro.sample("seen", noise.to_event(1), obs=data)
+
+
+@in_double
+@pytest.mark.parametrize("counts", [False, True], ids=["bits", "counts"])
+@pytest.mark.parametrize("rows", ["shared", "covariates"])
+def test_impossible_states_are_safe(counts, rows):
+    """`Bernoulli(z * p)`, `Poisson(z * rate)`: many empty rows; p of the row's own as well."""
+    data = np.zeros((40, 3))
+    data[:6] = np.random.default_rng(0).integers(0, 4 if counts else 2, (6, 3))
+    data[0] = 1.0
+    gain = np.linspace(0.5, 1.0, 40)[:, None] if rows == "covariates" else np.ones(1)
+
+    def wanted(params):
+        level = params["rate"] * np.broadcast_to(gain, (40, 1))
+        if counts:
+            each = poisson(level).logpmf(data)
+        else:
+            each = data * np.log(level) + (1.0 - data) * np.log1p(-level)
+        on = np.log(params["share"]) + each.sum(1)
+        off = np.log1p(-params["share"]) + np.where(data.any(1), -np.inf, 0.0)
+        return np.logaddexp(on, off)
+
+    params = {"share": np.array(0.4), "rate": np.array([0.3, 0.6, 0.8])}
+
+    def total(params):
+        return log_density(marginal(occupancy), (data, gain), {"counts": counts}, params)[0]
+
+    value, slopes = fast_jit(jax.value_and_grad(total))(params)
+    near(value, wanted(params).sum(), 1e-10)
+    for site, slope in oracle.finite_difference(wanted, params).items():
+        near(slopes[site], slope.sum(-1), 1e-6)
+
+
+def test_nuts_finds_a_start_where_states_are_impossible():
+    data = np.zeros((60, 3), np.float32)
+    data[:20] = np.random.default_rng(0).integers(0, 2, (20, 3))
+    info = initialize_model(
+        random.key(0), marginal(occupancy), model_args=(data,), validate_grad=True
+    )
+    assert np.isfinite(info.param_info.potential_energy)
+
+
+def test_memory_of_the_gradient_does_not_grow_with_the_rows():
+    """256 states of 20 000 rows: one table of both would take 20 MB, one with the cells 100 MB."""
+
+    def total(params, data):
+        program = marginal(binary_sparse_coding)
+        return log_density(program, (data,), {"num_causes": 8}, params)[0]
+
+    params = {"weights": jnp.ones((8, 5)), "noise": jnp.ones(()), "sparsity": jnp.array(0.3)}
+    compiled = fast_jit(jax.grad(total)).lower(params, jnp.zeros((20_000, 5))).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 10e6

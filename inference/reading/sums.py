@@ -1,0 +1,142 @@
+"""Sums over the states of a datum, for all rows, in memory that does not grow with them.
+
+The log joint of a state is the log weight of the state and a log probability for each observed
+site. Where the distribution of a site is the same in all rows (its parameters have one entry on the
+data axis, which its shape shows), nothing of size rows × states × cells is made: sites that are
+affine in their cells become one matrix product, others are run on a chunk of rows. What a chunk
+makes is forgotten and made again for the gradient, which by Fisher's identity is a sum of
+statistics under the posterior of the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, lax
+from jax.scipy.special import logsumexp
+
+from .affine import AffineForm, Layout, SiteForm, product_floats, site_form, unwrapped
+
+
+class Part(NamedTuple):
+    """An observed site with its value: states on the leftmost batch axis, rows on the last."""
+
+    component: dist.Distribution
+    value: Array
+    power: Any
+    alike: bool  # whether its mask is the same for all states
+
+    def log_prob(self, num_data: int) -> Array:
+        """(S, rows), as the distribution itself computes it."""
+        return self.power * self.component.log_prob(self.value).reshape(-1, num_data)
+
+    @property
+    def layout(self) -> Layout:
+        event = tuple(self.component.event_shape)
+        return Layout(len(self.component.batch_shape) + len(event), event)
+
+    @property
+    def by_cells(self) -> bool:
+        """Whether all rows have the same distribution, and it is one of single cells."""
+        base, mask = unwrapped(self.component)
+        row = -1 - len(self.component.event_shape)
+        shape = (1,) * (self.layout.ndim - len(base.batch_shape)) + tuple(base.batch_shape)
+        single = not base.event_shape and shape[row] == 1 and set(shape[1:row]) <= {1}
+        one_value = jnp.ndim(self.value) <= 1 + len(self.component.event_shape)
+        return single and one_value and jnp.ndim(self.power) == 0 and (mask is None or self.alike)
+
+    def form(self) -> SiteForm | None:
+        return site_form(self.component, self.layout) if self.by_cells else None
+
+
+class _Cells(NamedTuple):
+    """The values and the mask of a site that is run on a chunk of rows, (n, cells) each."""
+
+    values: Array
+    mask: Array | None
+
+
+def log_sum(log_weights: Array, parts: tuple[Part, ...], num_data: int) -> Array:
+    """log Σ_s exp(log weight + Σ log p(site | s)) of every row, (num_data,).
+
+    :param log_weights: (S, num_data or 1).
+    """
+    forms = [part.form() for part in parts]
+    affine = [(f, p) for f, p in zip(forms, parts, strict=True) if f is not None]
+    slow = [p for f, p in zip(forms, parts, strict=True) if f is None and p.by_cells]
+    whole = [p for p in parts if not p.by_cells]
+    dense = log_weights if log_weights.shape[1] > 1 else None
+    for part in whole:
+        each = part.log_prob(num_data)
+        dense = each if dense is None else dense + each
+    constant = jnp.zeros(len(log_weights)) if log_weights.shape[1] > 1 else log_weights[:, 0]
+    form = AffineForm(
+        constant, tuple(f for f, _ in affine), tuple(jnp.asarray(p.power) for _, p in affine)
+    )
+    rows = {
+        "affine": tuple(f.cells(p.value, unwrapped(p.component)[1]) for f, p in affine),
+        "slow": tuple(_cells(p) for p in slow),
+        "dense": None if dense is None else dense.T,
+    }
+    rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_data, *x.shape[1:])), rows)
+
+    def evidence(rows: dict) -> Array:
+        logits = form.log_joint(rows["affine"])
+        for part, cells in zip(slow, rows["slow"], strict=True):
+            logits = logits + part.power * _by_cells(part, cells)
+        return logsumexp(logits if rows["dense"] is None else logits + rows["dense"].T, axis=0)
+
+    width = sum(int(cells.values.shape[1]) for cells in rows["slow"])
+    size = product_floats() // (len(log_weights) * max(1, width))
+    return _in_chunks(jax.checkpoint(evidence), rows, num_data, max(1, size))
+
+
+def log_prior_of(fn: dist.Distribution, value: Array) -> Array:
+    """The log probability of a latent's states, no larger than rows that differ make it.
+
+    A plate expands the distribution of its sites to all rows; the states have all their other axes,
+    so that without the expansion the rows are not told apart. A mask on a whole row would give each
+    of its states weight one; without the mask they still sum to one, and the row counts for
+    nothing, as it should.
+    """
+    if isinstance(fn, dist.Independent):
+        each = log_prior_of(fn.base_dist, value)
+        return each.sum(tuple(range(-fn.reinterpreted_batch_ndims, 0)))
+    if isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution):
+        return log_prior_of(fn.base_dist, value)
+    return fn.log_prob(value)
+
+
+def _cells(part: Part) -> _Cells:
+    mask = unwrapped(part.component)[1]
+    return _Cells(
+        part.layout.by_row(jnp.asarray(part.value)),
+        None if mask is None else part.layout.by_row(mask),
+    )
+
+
+def _by_cells(part: Part, cells: _Cells) -> Array:
+    """Log p(y | s) of a chunk, (S, n), by the distribution of single cells."""
+    base, event = unwrapped(part.component)[0], tuple(part.component.event_shape)
+    each = base.log_prob(cells.values.reshape(-1, *event))
+    each = each.reshape((1,) * (part.layout.ndim - each.ndim) + each.shape)
+    each = each.reshape(each.shape[0], each.shape[-1 - len(event)], -1)
+    return each.sum(-1) if cells.mask is None else jnp.where(cells.mask, each, 0.0).sum(-1)
+
+
+def _in_chunks(function: Callable[[Any], Array], rows: Any, num_data: int, most: int) -> Array:
+    """`function` of all rows, (num_data,), at most so many of them at a time."""
+    count = -(-num_data // most)
+    if count == 1:
+        return function(rows)
+    size = -(-num_data // count)
+
+    def split(x: Array) -> Array:
+        lacking = ((0, count * size - num_data), *((0, 0),) * (x.ndim - 1))
+        return jnp.pad(x, lacking).reshape(count, size, *x.shape[1:])
+
+    return lax.map(function, jax.tree.map(split, rows)).reshape(-1)[:num_data]
