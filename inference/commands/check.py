@@ -160,7 +160,9 @@ def _density(given: Given, anatomy: Anatomy, draws: list[_Draw]) -> str:
     how = f"all {num_states} states summed" if listed else "one drawn state per datum"
     how = f" ({how})" if discrete else ""
     doing = "fails when its latents carry a leading axis of states" if listed else "fails"
-    target = marginal(program, sites=[x.name for x in discrete]) if listed else program
+    target = program
+    if listed:
+        target = marginal(program, sites=[x.name for x in discrete], plate=anatomy.plate)
 
     @once
     def evaluate(free: dict[str, Array], values: Array) -> _Point:

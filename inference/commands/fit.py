@@ -197,7 +197,9 @@ def _fit(
     cls: Any = methods().get(contender.name)
     if cls is None or not issubclass(cls, Algorithm):
         if valid is not None or settings:
-            raise InputError(f"--valid and --option are for bespoke methods, not {contender.name}")
+            raise InputError(
+                f"--valid, --option and --plate are for bespoke methods, not {contender.name}"
+            )
         limits = Limits(namespace.budget)
         with stage(f"compiling and running {contender.name}"):
             try:

@@ -230,6 +230,30 @@ def test_check_takes_a_program_of_ones_own_in_a_process_of_its_own(folder):
     assert "plate    people, 12 rows" in done.stdout
 
 
+CROSSED = """
+import numpyro
+import numpyro.distributions as dist
+
+def model(data):
+    with numpyro.plate("items", data.shape[1], dim=-1):
+        ease = numpyro.sample("ease", dist.Normal(0, 1))
+    with numpyro.plate("people", len(data), dim=-2):
+        able = numpyro.sample("able", dist.Bernoulli(0.4))
+        with numpyro.plate("items", data.shape[1], dim=-1):
+            numpyro.sample("seen", dist.Bernoulli(logits=ease + able), obs=data)
+"""
+
+
+def test_check_is_told_which_plate_holds_the_rows(folder, capsys):
+    (folder / "mine.py").write_text(CROSSED)
+    command = ("check", "mine:model", "--data", "bits.csv")
+    assert refused(run(capsys, *command), "['items', 'people']", "say which one holds the data")
+    assert refused(run(capsys, *command, "--plate", "rows"), "no plate 'rows'")
+    result = run(capsys, *command, "--plate", "people")
+    assert (result.status, result.err) == (0, "")
+    assert "plate    people, 12 rows" in result.out and "all 2 states summed" in result.out
+
+
 def test_check_wants_a_mask_where_cells_are_missing(folder, capsys):
     (folder / "mine.py").write_text(OWN.format(**GOOD))
     text = (folder / "real.csv").read_text().splitlines()
