@@ -6,9 +6,10 @@ What real data bring, and what is done about it:
 a constant column           its bias would be infinite: that of half a count in n + 1 is taken, and
                             its correlations are 0
 an empty cell of a table    ρ is at the end of its range, ±1, unless ``smoothing`` fills the cell
-a moment outside its range  with missing cells, a pair's own rows need not agree with the columns'
-                            means: the moment is moved to the end of the range, so ρ = ±1
-a pair never seen together  ρ = 0
+a moment outside its range  (moments that are given, not counted) it is moved to the end of the
+                            range, so ρ = ±1
+missing cells               a pair's margins are those of the rows in which both were observed
+a pair never seen together  ρ = 0; also if one of the two is constant wherever both were observed
 ==========================  =====================================================================
 
 All of these are counted in `Repairs`. None is silent, none makes a NaN.
@@ -116,7 +117,7 @@ class Repairs(NamedTuple):
     empty: Array  # pairs with an empty cell: ρ = ±1
     outside: Array  # pairs whose moment was outside its range: ρ = ±1
     excess: Array  # by how much at most, in ⟨s_i s_j⟩
-    unseen: Array  # pairs never observed together: ρ = 0
+    unseen: Array  # pairs never observed together, or one of them only constant there: ρ = 0
 
     def lines(self) -> list[str]:
         """In words, one line for each kind that occurred."""
@@ -135,7 +136,10 @@ class Repairs(NamedTuple):
                 f"{float(self.excess):.2g}: moved to its end, their correlation is ±1"
             )
         if self.unseen:
-            said.append(f"{int(self.unseen)} pairs were never observed together: correlation 0")
+            said.append(
+                f"{int(self.unseen)} pairs were never observed together, or only where one of them "
+                "is constant: correlation 0"
+            )
         return said
 
 
@@ -144,6 +148,7 @@ class Inverted(NamedTuple):
 
     correlation: Array  # (num_features, num_features) C^xx with a unit diagonal
     threshold: Array  # (num_features,) ξ_i/√C_ii, eq. (9)
+    within: Array  # (num_features, num_features) that of i in the rows in which j was observed too
     repairs: Repairs
 
 
@@ -167,32 +172,28 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
     share_on = jnp.where(constant, (on + 0.5) / (total + 1), on / jnp.maximum(total, 1))
     share_off = jnp.where(constant, (off + 0.5) / (total + 1), off / jnp.maximum(total, 1))
 
-    first, second, _ = _upper(len(on))
-    seen = pairs.seen[first, second]
-    rows = jnp.maximum(seen, 1)
-    counts = (
-        pairs.both[first, second],
-        pairs.one[first, second],
-        pairs.one[second, first],
-        pairs.neither[first, second],
-    )
-    # The pair's own margins, moved to those of the columns while ⟨s_i s_j⟩ stays. Without missing
-    # cells nothing moves, to the last bit.
-    move = 0.5 * (share_on[first] - (counts[0] + counts[1]) / rows)
-    slide = 0.5 * (share_on[second] - (counts[0] + counts[2]) / rows)
-    moves = (move + slide, move - slide, slide - move, -move - slide)
+    # Margins of a pair's own rows: those of all rows of a column are about other rows, and the
+    # table's cells must add up. Without missing cells they are the same, to the last bit.
+    seen, rows = pairs.seen, jnp.maximum(pairs.seen, 1)
+    pair_on, pair_off = (pairs.both + pairs.one) / rows, (pairs.one.T + pairs.neither) / rows
+    settled = (pair_on > 0) & (pair_off > 0)
+    known = settled & settled.T & ~(constant[:, None] | constant)
+    within = _threshold(jnp.where(known, pair_on, 0.5), jnp.where(known, pair_off, 0.5))
+    counts = (pairs.both, pairs.one, pairs.one.T, pairs.neither)
     independent = (
-        share_on[first] * share_on[second],
-        share_on[first] * share_off[second],
-        share_off[first] * share_on[second],
-        share_off[first] * share_off[second],
+        pair_on * pair_on.T,
+        pair_on * pair_off.T,
+        pair_off * pair_on.T,
+        pair_off * pair_off.T,
     )
+    kept = seen / jnp.maximum(seen + smoothing, 1e-30)
+    added = smoothing / jnp.maximum(seen + smoothing, 1e-30)
     cells = tuple(
-        (count / rows + shift) * (seen / jnp.maximum(seen + smoothing, 1e-30))
-        + free * (smoothing / jnp.maximum(seen + smoothing, 1e-30))
-        for count, shift, free in zip(counts, moves, independent, strict=True)
+        count / rows * kept + free * added for count, free in zip(counts, independent, strict=True)
     )
-    return _invert(share_on, share_off, cells, constant, seen, 0.0)
+    unseen = ~(settled & settled.T) & (~(constant[:, None] | constant) | (seen == 0))
+    threshold = _threshold(share_on, share_off)
+    return _invert(threshold, within, cells, constant, known, unseen, 0.0)
 
 
 @jax.jit
@@ -206,8 +207,7 @@ def invert_moments(mean: Array, second_moment: Array) -> Inverted:
     >>> round(float(moments.correlation[0, 1]), 5)
     0.5
     """
-    first, second, _ = _upper(len(mean))
-    left, right, product = mean[first], mean[second], second_moment[first, second]
+    left, right, product = mean[:, None], mean[None, :], second_moment
     cells = (
         0.25 * (1 + left + right + product),
         0.25 * (1 + left - right - product),
@@ -218,7 +218,10 @@ def invert_moments(mean: Array, second_moment: Array) -> Inverted:
     constant = jnp.abs(mean) >= 1
     # What rounding alone can make of an empty cell.
     rounding = float(jnp.finfo(product.dtype).eps)
-    return _invert(share_on, share_off, cells, constant, jnp.ones_like(product), rounding)
+    threshold = _threshold(share_on, share_off)
+    known = ~(constant[:, None] | constant)
+    within = jnp.where(known, threshold[:, None], 0.0)
+    return _invert(threshold, within, cells, constant, known, jnp.zeros_like(known), rounding)
 
 
 def _upper(size: int) -> tuple[Array, Array, Array]:
@@ -243,44 +246,50 @@ def _square(values: Array, size: int) -> Array:
     return jnp.where(row == column, 1.0, found)
 
 
+def _threshold(share_on: Array, share_off: Array) -> Array:
+    # From the smaller share: the larger has lost the digits that its quantile needs.
+    return jnp.where(share_on < share_off, ndtri(share_on), -ndtri(share_off))
+
+
 def _invert(
-    share_on: Array,
-    share_off: Array,
+    threshold: Array,
+    within: Array,
     cells: tuple,
     constant: Array,
-    seen: Array,
+    known: Array,
+    unseen: Array,
     rounding: float,
 ) -> Inverted:
-    # From the smaller share: the larger has lost the digits that its quantile needs.
-    threshold = jnp.where(share_on < share_off, ndtri(share_on), -ndtri(share_off))
+    """The correlations of tables, (num_features, num_features) each, where a pair is `known`."""
     first, second, counted = _upper(len(threshold))
-    usable = ~(constant[first] | constant[second]) & (seen > 0)
+    usable, cells = known[first, second], tuple(cell[first, second] for cell in cells)
     smallest = jnp.minimum(jnp.minimum(cells[0], cells[1]), jnp.minimum(cells[2], cells[3]))
     outside = usable & (smallest < -4 * jnp.finfo(smallest.dtype).eps)
     empty = usable & ~outside & (smallest <= rounding)
-    safe = jnp.where(constant, 0.0, threshold)
     gone = empty | outside
     kept = tuple(
         jnp.where(usable, jnp.where(gone & (cell == smallest), 0.0, jnp.maximum(cell, 0.0)), 0.25)
         for cell in cells
     )
-    found = jnp.where(usable, correlation_of_cells(safe[first], safe[second], kept), 0.0)
+    own, other = within[first, second], within[second, first]
+    found = jnp.where(usable, correlation_of_cells(own, other, kept), 0.0)
     correlation = _square(found, len(threshold))
     repairs = Repairs(
         constant,
         (empty & counted).sum(),
         (outside & counted).sum(),
         jnp.max(jnp.where(outside, -4 * smallest, 0.0)),
-        ((seen == 0) & counted).sum(),
+        (unseen[first, second] & counted).sum(),
     )
-    return Inverted(correlation, threshold, repairs)
+    return Inverted(correlation, threshold, within, repairs)
 
 
 @jax.jit
 def standard_errors(pairs: Pairs, inverted: Inverted) -> Array:
     r"""Standard errors of the correlations, (num_features, num_features), nought on the diagonal.
 
-    By the delta method, the means being estimated too (Brown & Benedetti 1977): one row moves ρ by
+    By the delta method, the means being estimated too, from the rows in which both columns were
+    observed (Brown & Benedetti 1977): one row moves ρ by
 
     .. math:: \big( t_i t_j - A t_i - B t_j - \text{mean} \big) / (n\,\phi_2(a_i, a_j; \rho)),
 
@@ -288,8 +297,8 @@ def standard_errors(pairs: Pairs, inverted: Inverted) -> Array:
     where ρ is at the end of its range, where no such expansion exists, and where a column is
     constant.
     """
-    rho, a, n = inverted.correlation, inverted.threshold, jnp.maximum(pairs.seen, 1)
-    left, right = a[:, None], a[None, :]
+    rho, n = inverted.correlation, jnp.maximum(pairs.seen, 1)
+    left, right = inverted.within, inverted.within.T
     spread = jnp.sqrt(jnp.maximum((1 - rho) * (1 + rho), jnp.finfo(rho.dtype).tiny))
     first = ndtr((right - rho * left) / spread)
     second = ndtr((left - rho * right) / spread)
@@ -299,8 +308,9 @@ def standard_errors(pairs: Pairs, inverted: Inverted) -> Array:
     square = sum(p * e**2 for p, e in zip(shares, effects, strict=True))
     error = jnp.sqrt(jnp.maximum(square - mean**2, 0.0) / n) / slope(left, right, rho)
     constant = inverted.repairs.constant
-    lost = (jnp.abs(rho) >= 1) | constant[:, None] | constant | (pairs.seen == 0)
-    return jnp.where(jnp.eye(len(a), dtype=bool), 0.0, jnp.where(lost, jnp.inf, error))
+    margins = ((pairs.both + pairs.one) > 0) & ((pairs.one.T + pairs.neither) > 0)
+    lost = (jnp.abs(rho) >= 1) | constant[:, None] | constant | ~(margins & margins.T)
+    return jnp.where(jnp.eye(len(rho), dtype=bool), 0.0, jnp.where(lost, jnp.inf, error))
 
 
 def independence_errors(pairs: Pairs, inverted: Inverted) -> Array:

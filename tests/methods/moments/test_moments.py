@@ -140,18 +140,48 @@ def test_what_real_data_bring():
     assert 0.8 < smooth.correlation[0, 1] < 1 and -1 < smooth.correlation[0, 2] < -0.4
 
 
-def test_a_moment_outside_its_range_is_moved_to_the_end():
-    """Seen together the two always agree; seen alone the first is mostly on, the second off."""
+def test_pairs_are_inverted_by_the_margins_of_their_own_rows():
+    """As if each pair had come alone: what its columns are elsewhere does not matter to it."""
+    rng = np.random.default_rng(1)
+    normal = rng.multivariate_normal(np.zeros(3), 0.5 * np.eye(3) + 0.5, size=4000)
+    data = (normal > 1.28).astype(np.float32)  # on in a tenth of the rows
+    mask = rng.random(data.shape) < 0.5
+
+    @fast_jit
+    def compute(data, mask):
+        pairs = count_pairs(jnp.where(mask, data, 0.0), mask)
+        inverted = invert_pairs(pairs)
+        return inverted, standard_errors(pairs, inverted)
+
+    holed, error = compute(data, mask)
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        both = mask[:, i] & mask[:, j]
+        alone = np.where(both[:, None], mask & (np.arange(3) != 3 - i - j), False)
+        same, same_error = compute(data, alone)
+        np.testing.assert_allclose(holed.correlation[i, j], same.correlation[i, j], rtol=1e-5)
+        np.testing.assert_allclose(error[i, j], same_error[i, j], rtol=1e-4)
+
+
+def test_a_pair_that_says_nothing_has_no_correlation():
+    """Never seen together, or only where one of the two is constant."""
     data = np.array([[1, 1]] * 5 + [[0, 0]] * 5 + [[1, 0]] * 10 + [[0, 0]] * 10)
     mask = np.array([[True, True]] * 10 + [[True, False]] * 10 + [[False, True]] * 10)
-    invert = fast_jit(lambda data, mask: invert_pairs(count_pairs(data, mask)))
-    inverted = invert(data, mask)
+    compute = fast_jit(lambda data, mask: invert_pairs(count_pairs(data, mask)))
+    together = compute(data, mask)
+    assert together.correlation[0, 1] == 1 and int(together.repairs.empty) == 1
+    never = compute(data, mask & np.array([[True, False]] * 20 + [[False, True]] * 10))
+    assert never.correlation[0, 1] == 0 and int(never.repairs.unseen) == 1
+    data[20:22, 1] = 1  # the second changes, but not where the first was observed too
+    still = compute(data, mask & np.array([[True, False]] * 5 + [[True, True]] * 25))
+    assert still.correlation[0, 1] == 0 and int(still.repairs.unseen) == 1
+
+
+def test_a_moment_outside_its_range_is_moved_to_the_end():
+    """Means 1/2 and −1/2 allow ⟨s s⟩ up to 0, and it is 1."""
+    inverted = fast_jit(invert_moments)(jnp.array([0.5, -0.5]), jnp.ones((2, 2)))
     assert inverted.correlation[0, 1] == 1
     assert int(inverted.repairs.outside) == 1 and int(inverted.repairs.empty) == 0
-    # Means 1/2 and −1/2 allow ⟨s s⟩ up to 0, and it is 1.
     assert np.isclose(inverted.repairs.excess, 1.0)
-    never = invert(data, mask & np.array([[True, False]] * 20 + [[False, True]] * 10))
-    assert never.correlation[0, 1] == 0 and int(never.repairs.unseen) == 1
 
 
 @fast_jit
