@@ -91,7 +91,11 @@ def complete(
             mean = _means(model, local.anatomy, params, table, arguments)
             best = jnp.broadcast_to(table, (len(table), size, table.shape[2]))
             chosen = jnp.argmax(weight, axis=0)
-            return jnp.einsum("sn,sd->nd", weight, mean), best[chosen, jnp.arange(size)]
+            if mean.shape[1] == 1:  # a state says the same of every row
+                expected = weight.T @ mean[:, 0]
+            else:
+                expected = jnp.einsum("sn,snd->nd", weight, mean)
+            return expected, best[chosen, jnp.arange(size)]
 
         return map_over_chunks(part, rows, size, None)
 
@@ -103,15 +107,16 @@ def complete(
 def _means(
     model: Callable, anatomy: Anatomy, params: Params, table: Array, arguments: Arguments
 ) -> Array:
-    """P(bit is 1 | state) of every state, (num_states, num_features)."""
+    """P(bit is 1 | state), (num_states, num_data or 1, num_features)."""
     args, kwargs = arguments
     program = handlers.substitute(states(model, anatomy.unpack(table)), data=params)
     with handlers.block():
         fn = handlers.trace(program).get_trace(*args, **kwargs)[anatomy.observed[0]]["fn"]
     while hasattr(fn, "base_dist"):
         fn = fn.base_dist
-    # The rows of a chunk do not differ in what a state makes of them.
-    return jnp.asarray(fn.mean).reshape(len(table), -1, fn.mean.shape[-1])[:, 0]
+    mean = jnp.asarray(fn.mean)
+    mean = mean.reshape((1,) * (3 - mean.ndim) + mean.shape)
+    return jnp.broadcast_to(mean, (len(table), *mean.shape[1:]))
 
 
 def most_probable_state(

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import oracle
 import pytest
 from jax import random
@@ -55,6 +57,24 @@ def test_some_bits_given_others():
         log_conditional(
             combination_machine, PARAMS, VECTORS, num_causes=3, asked=given, given=given
         )
+
+
+def covariate_mixture(data, x, mask=None):
+    """A mixture of two whose bits follow a number that each row has of its own."""
+    shift = numpyro.sample("shift", dist.Normal(0.0, 3.0).expand((2,)).to_event(1))
+    with numpyro.plate("data", len(data)):
+        kind = numpyro.sample("kind", dist.Categorical(jnp.array([0.5, 0.5])))
+        logits = shift[kind][..., None] * jnp.asarray(x)[:, None] * jnp.ones(data.shape[1])
+        bits = dist.Bernoulli(logits=logits)
+        numpyro.sample("bits", (bits if mask is None else bits.mask(mask)).to_event(1), obs=data)
+
+
+def test_completion_of_a_row_by_its_own_covariate():
+    data, mask = np.ones((3, 2), np.float32), np.array([[True, False]] * 3)
+    x, shift = np.array([-2.0, 0.5, 2.0], np.float32), np.array([3.0, -1.0])
+    filled = complete(covariate_mixture, {"shift": jnp.asarray(shift)}, data, mask=mask, x=x)
+    on = 1.0 / (1.0 + np.exp(-shift * x[:, None]))  # (rows, kinds), either bit
+    np.testing.assert_allclose(filled.probability[:, 1], (on * on).sum(1) / on.sum(1), rtol=1e-5)
 
 
 def test_completion_of_what_is_partly_seen():
