@@ -6,11 +6,12 @@ it. Which one is read off the program, the first that applies:
     no latents                                the program itself
     binary latents, log joint linear in them  closed form, a sum of softplus
     discrete latents, few enough states       all states
+    layers of a noisy-OR network, each small  all states of each layer
     up to 3 continuous latents                quadrature about each datum's mode
     more of them                              importance sampling about each datum's mode
     more binary latents than can be listed    annealed importance sampling, by Gibbs sweeps
 
-The first three are exact. The others say how far off they may be, row by row.
+The first four are exact. The others say how far off they may be, row by row.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ def _discrete(
             raise ProgramError(
                 f"a datum has {num_states} states: at most {max_states} are listed (max_states=...)"
             )
-        return _annealed(model, rows)
+        return _layered(model, args, kwargs, rows, max_states) or _annealed(model, rows)
     em = EM(model, plate=anatomy.plate, structure=reader.structure)
 
     def function(params: Params, rows: Rows) -> Evidence:
@@ -200,8 +201,38 @@ def _discrete(
     return Likelihood(f"the sum over all {num_states} states", True, rows, function)
 
 
-def _annealed(model: Callable, rows: Rows) -> Likelihood:
+def _layered(
+    model: Callable, args: tuple, kwargs: dict, rows: Rows, max_states: int
+) -> Likelihood | None:
+    """A sum over the states of each layer by itself, if the program is such a network."""
     # The samplers stand on this module's neighbours: read when they are asked for.
+    from ..methods.gibbs.flips import open_bits
+    from ..methods.gibbs.network_evidence import layered_evidence, sums_by_layer
+    from ..methods.gibbs.noisy_or import read_network, read_seen
+
+    _, anatomy, wiring = open_bits(model, args, kwargs)
+    sizes = {latent.name: latent.size for latent in anatomy.latents}
+    if wiring is None or not sums_by_layer(wiring, sizes, max_states):
+        return None
+    lowest = sizes[wiring.hidden[-1]]
+    size = chunk_of(None, (1 << lowest) + width(rows), rows)
+
+    def function(params: Params, rows: Rows) -> Evidence:
+        one = rows.slice(0, 1)
+        network = read_network(model, anatomy.with_rows(1), wiring, params, one)
+
+        def chunk(arguments: Arguments, extra: None, start: Array) -> Evidence:
+            del extra, start
+            value = layered_evidence(wiring, network, read_seen(model, anatomy, arguments, params))
+            return Evidence(value, jnp.zeros_like(value))
+
+        return map_over_chunks(chunk, rows, size, None)
+
+    units = " and ".join(str(1 << sizes[site]) for site in reversed(wiring.hidden))
+    return Likelihood(f"layer by layer, all {units} states", True, rows, function)
+
+
+def _annealed(model: Callable, rows: Rows) -> Likelihood:
     from ..methods.gibbs.network_evidence import annealed_evidence
 
     def function(params: Params, rows: Rows) -> Evidence:

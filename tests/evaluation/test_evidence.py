@@ -142,7 +142,7 @@ def test_importance_sampling_covers_quadrature_with_its_own_error():
     assert float(found.error.max()) < 0.05
 
 
-def test_more_bits_than_can_be_listed_are_annealed():
+def test_more_bits_than_can_be_listed_are_summed_by_layer_or_annealed():
     params = {x: jnp.asarray(v, jnp.float32) for x, v in network().items()}
     data = jnp.asarray(BITS, jnp.float32)
     exact = likelihood(ppl_models.noisy_or_network, data, layers=(3, 2))(params).value
@@ -152,6 +152,10 @@ def test_more_bits_than_can_be_listed_are_annealed():
     # Five rows, weights that are nearly equal: 5 standard errors, and rounding.
     assert np.all(np.abs(found.value - exact) < 5 * found.error + 1e-3)
     assert 0 < float(found.error.max()) < 0.1
+    # 32 states together are too many, but not the 8 and 4 of the layers.
+    layered = likelihood(ppl_models.noisy_or_network, data, layers=(3, 2), max_states=8)
+    assert layered.exact and layered.how == "layer by layer, all 8 and 4 states"
+    np.testing.assert_allclose(layered(params).value, exact, rtol=1e-5)
 
 
 def test_draws_of_parameters_are_read_one_by_one():

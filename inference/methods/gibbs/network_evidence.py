@@ -103,6 +103,16 @@ def _states(num_units: int) -> Array:
     return ((number >> np.arange(num_units, dtype=np.uint32)) & 1).astype(float)
 
 
+def sums_by_layer(wiring: Wiring | None, sizes: Mapping[str, int], max_states: int) -> bool:
+    """Whether `layered_evidence` applies, no table being larger than so many states of a layer."""
+    if wiring is None or wiring.edges != tuple(pairwise([*wiring.hidden, *wiring.observed])):
+        return False
+    units = [sizes[site] for site in wiring.hidden]
+    return 1 << max(units) <= max_states and all(
+        1 << (a + b) <= CHUNK_FLOATS for a, b in pairwise(units)
+    )
+
+
 def exact_evidence(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Array:
     """Log p(y_n) of each row under a noisy-OR network of layers, (num_data,).
 
