@@ -12,7 +12,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import numpy as np
@@ -91,7 +91,7 @@ def _of(hint: Any, whole: Range, real: Range) -> list[Any]:
     if origin in (Union, types.UnionType):
         return [kind for part in arguments for kind in _of(part, whole, real)]
     if origin is Literal:
-        return [_Kind(repr(value), value.__eq__) for value in arguments]
+        return [_Kind(repr(value), partial(_same, value)) for value in arguments]
     if hint is None or hint is type(None):
         return [_Kind("None", lambda x: x is None)]
     if hint is bool:
@@ -128,6 +128,11 @@ def _in(x: Any, limits: Range) -> bool:
         return math.isfinite(x) and limits.low <= x <= limits.high
     except Exception:  # not known yet
         return True
+
+
+def _same(wanted: Any, x: Any) -> bool:
+    # A text's own == has no answer for what is no text, and that counts as true.
+    return type(x) is type(wanted) and x == wanted
 
 
 def _all(x: Any, holds: Callable[[Any], bool], limits: Range) -> bool:
