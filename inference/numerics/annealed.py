@@ -68,7 +68,9 @@ def anneal(
 
     def step(carry: tuple[Any, Array], betas: tuple[Array, Array, Array]) -> tuple[Any, None]:
         (states, log_weights), (before, after, key) = carry, betas
-        log_weights = log_weights + log_density(states, after) - log_density(states, before)
+        # A chain that met an impossible state weighs nothing, wherever it goes from there.
+        old, new = log_density(states, before), log_density(states, after)
+        log_weights = log_weights + jnp.where(jnp.isneginf(old), 0.0, new - old)
         return (transition(key, states, after), log_weights), None
 
     shape = jax.eval_shape(log_density, states, betas[0])
@@ -83,14 +85,17 @@ def log_mean(log_weights: Array, axis: int = 0) -> LogMean:
 
     .. math:: \log \bar w, \qquad \mathrm{se} = \frac{\mathrm{sd}(w)}{\bar w \sqrt S}
 
-    One chain has no standard error: it is NaN.
+    One chain has no standard error: it is NaN. That of weights which are all zero is infinite.
 
     >>> round(float(log_mean(jnp.log(jnp.array([1.0, 2.0, 3.0]))).standard_error), 4)  # 1 / (2 √3)
     0.2887
     """
     count = log_weights.shape[axis]
     total = logsumexp(log_weights, axis=axis)
-    share = jnp.exp(log_weights - jnp.expand_dims(total, axis))  # sums to one
+    lost = jnp.isneginf(total)
+    level = jnp.expand_dims(jnp.where(lost, 0.0, total), axis)
+    share = jnp.exp(log_weights - level)  # sums to one
     spread = jnp.sum((share - 1 / count) ** 2, axis=axis)
     error = jnp.sqrt(spread * count / (count - 1)) if count > 1 else jnp.full_like(total, jnp.nan)
-    return LogMean(total - jnp.log(count), error, 1.0 / jnp.sum(share**2, axis=axis))
+    effective = jnp.where(lost, 0.0, 1.0 / jnp.sum(share**2, axis=axis))
+    return LogMean(total - jnp.log(count), jnp.where(lost, jnp.inf, error), effective)

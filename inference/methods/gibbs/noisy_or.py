@@ -13,6 +13,7 @@ on arrays, in `inference.methods.gibbs.noisy_or_steps`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,6 +32,9 @@ from ...reading.handlers import states
 from ...reading.local import anywhere, log_joint, stand_in
 from ...rows.disk import OnDisk
 from ...types import Arguments, Params
+
+# A cause of an impossible effect is certain: large enough a log odds, and still a number.
+SMALLEST = 1e-37
 
 Edge = tuple[str, str]
 """From a hidden site to a site that it may turn on."""
@@ -103,7 +107,8 @@ def network_log_joint(
 ) -> Array:
     """Equation (1): the sum of log h(u; S) over all units, (..., num_data).
 
-    :param power: of the likelihood.
+    :param power: of the likelihood. Below 1 a bit that nothing turns on has the probability that
+        sweeps give it, which is not zero: a path through impossible states would end there.
     :param open_sites: site -> whether its units count; the others are off and cost nothing.
     """
     total: Array | float = 0.0
@@ -112,6 +117,8 @@ def network_log_joint(
         value = bits[site] if site in bits else seen[site].value
         cells = NoisyOr(inputs, validate_args=False).log_prob(value)
         mask = seen[site].mask if site in seen else None
+        if site in seen and not (isinstance(power, float) and power == 1.0):
+            cells = jnp.where(power < 1.0, jnp.maximum(cells, math.log(SMALLEST)), cells)
         part = (cells if mask is None else jnp.where(mask, cells, 0.0)).sum(-1)
         if site in seen:
             part = part * power
