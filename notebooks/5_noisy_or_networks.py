@@ -157,7 +157,7 @@ print(f"{len(rest)} weights near nought: slopes from {rest.min():.1f} to {rest.m
 
 # %%
 LAYERS = (10, 5)
-recipe = GibbsEM(noisy_or_network, epochs_per_layer=10)
+recipe = GibbsEM(noisy_or_network, epochs_per_layer=10, learn_from="block")
 papers = by_hand if small else recipe.run(random.key(3), 20, data, layers=LAYERS).params
 show(study.network_figure, papers, data)
 
@@ -171,10 +171,12 @@ show(study.network_figure, papers, data)
 
 # %%
 def search(data, layers, rounds):
-    method = GibbsSearch(GibbsEM(noisy_or_network, max_sweeps=5), population=8, rounds=rounds)
+    em = GibbsEM(noisy_or_network, max_sweeps=5, learn_from="block")
+    method = GibbsSearch(em, population=8, rounds=rounds)
     found = method.run(random.key(4), len(layers) * rounds, data, layers=layers)
     # At the end all layers together, and all patterns as one block: the prior counts once.
-    joint = GibbsEM(noisy_or_network, schedule="joint", block_size=len(data), max_sweeps=5)
+    options = {"block_size": len(data), "max_sweeps": 5, "learn_from": "block"}
+    joint = GibbsEM(noisy_or_network, schedule="joint", **options)
     state = joint.init(random.key(5), data, layers=layers, init_params=found.params)
     state = state._replace(bits=found.state.bits[0])
     return joint.run(random.key(5), 10, data, layers=layers, init_state=state).params

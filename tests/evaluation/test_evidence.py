@@ -135,7 +135,7 @@ def test_importance_sampling_covers_quadrature_with_its_own_error():
     data = jnp.asarray(BITS)
     exact = log_likelihood(ppl_models.latent_trait, fewer, data, num_factors=3)
     estimate = likelihood(ppl_models.latent_trait, data, num_factors=4, num_draws=2000)
-    assert estimate.how == "importance sampling, 2000 draws a row" and not estimate.exact
+    assert estimate.how == "importance sampling, 2000 draws per row" and not estimate.exact
     found = estimate(params)
     # Five rows: a normal deviate beyond 4 in one of them has a chance of 3e-4.
     assert np.all(np.abs(found.value - exact.value) < 4 * found.error + exact.error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -24,8 +24,10 @@ from .flips import Rules, open_bits
 from .layers import (
     Blocks,
     Layered,
+    Memory,
     Phase,
     Priors,
+    forgotten,
     open_layers,
     read_priors,
     run_epoch,
@@ -48,6 +50,7 @@ class GibbsEMState(NamedTuple):
     bits: Array | None  # (num_data, num_bits): where the next sweep begins; None: all units off
     level: Array  # layers that are open, counted from the inputs
     changed: Array  # (num_bits,) how often each bit changed in a sweep of the last epoch
+    memory: Memory | None  # running sums over all blocks; None: each block is learned by itself
 
 
 class GibbsPosterior(NamedTuple):
@@ -72,8 +75,9 @@ class GibbsEM(Algorithm):
     """EM of a noisy-OR network by Gibbs sampling, layer by layer (Lewicki & Sejnowski 1996).
 
     A step is an epoch: each block of rows is sampled by equations (6), (7) until no bit is likely
-    to change, then the weights are re-estimated by (9). The loss is the negative log joint of data
-    and sampled states, open layers only; it is noisy, and it jumps when a layer opens.
+    to change, then the weights are re-estimated by (9), from running sums over all rows. The loss
+    is the negative log joint of data and sampled states, open layers only; it is noisy, and it
+    jumps when a layer opens.
 
     :param model: a program that is a noisy-OR network, known by its form.
     :param prior: of the weights: the program's own (``"program"``, Gamma in the paper), a
@@ -88,6 +92,14 @@ class GibbsEM(Algorithm):
     :param stop_below: a row stops when no unit had a larger probability to change.
     :param annealing: sweeps beforehand in which the likelihood's power rises from 0 to 1.
     :param restarts: chains a row, of which the best by log joint is learned from.
+    :param max_states: a network with at most so many states of its hidden units is not sampled: all
+        states are summed, which is exact and sooner done. The loss is then the negative log
+        evidence. 1: always sample.
+    :param learn_from: ``"all"``: sums over the blocks so far, the last counting most, and at the
+        end of an epoch the sums over all rows; the prior counts once, and a leak as if it had been
+        the cause once more, since one of zero would make rows impossible. ``"block"``: the last
+        block alone, with the whole prior, as in the paper, which loses causes that are rare in a
+        block.
     :param keep_states: begin where the last epoch ended, a byte a unit and row, instead of with all
         units off. By default, unless the rows are on disk: memory then holds a block of them, and
         `max_sweeps` must be enough to find a row's states from nought.
@@ -118,6 +130,8 @@ class GibbsEM(Algorithm):
         stop_below: float = 0.05,
         annealing: int = 0,
         restarts: int = 1,
+        max_states: int = 1 << 10,
+        learn_from: Literal["all", "block"] = "all",
         keep_states: bool | None = None,
         start: Callable[..., Params] | None = None,
         plate: str | None = None,
@@ -126,6 +140,8 @@ class GibbsEM(Algorithm):
             raise ValueError(
                 f"schedule is {schedule!r}: it must be 'layers', 'stability' or 'joint'"
             )
+        if learn_from not in ("all", "block"):
+            raise ValueError(f"learn_from is {learn_from!r}: it must be 'all' or 'block'")
         if block_size < 1 or epochs_per_layer < 1:
             raise ValueError(
                 "block_size and epochs_per_layer must be at least 1, found "
@@ -136,6 +152,7 @@ class GibbsEM(Algorithm):
         self.block_size, self.keep_states, self.start, self.plate = (
             block_size, keep_states, start, plate,
         )  # fmt: skip
+        self.max_states, self.learn_from = max_states, learn_from
         self.rules = Rules(max_sweeps, stop_below, annealing, restarts)
         self.rules.check()
 
@@ -163,23 +180,34 @@ class GibbsEM(Algorithm):
         if self.start is not None:
             params = {**params, **self.start(key_start, *args, **kwargs)}
         params = _checked(params, init_params)
-        bits = None
-        if not rows.on_disk if self.keep_states is None else self.keep_states:
+        bits, keep = None, not rows.on_disk if self.keep_states is None else self.keep_states
+        if keep and not self.exact(anatomy):
             bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
         level = jnp.ones((), int) * (1 if self.schedule != "joint" else len(anatomy.latents))
         zero = jnp.zeros((), int)
-        return GibbsEMState(params, zero, key, bits, level, jnp.ones(anatomy.num_bits))
+        changed, memory = jnp.ones(anatomy.num_bits), self.memory(layered, params, (args, kwargs))
+        return GibbsEMState(params, zero, key, bits, level, changed, memory)
 
     def update(self, state: GibbsEMState, *args: Any, **kwargs: Any) -> tuple[GibbsEMState, Array]:
         layered = self.open(args, kwargs)
+        anatomy = layered.program.anatomy
         network, blocks, priors = self.read(layered, state.params, (args, kwargs))
         key, key_epoch = random.split(state.rng_key)
         level, phase = self._phase(layered, state)
+        memory = state.memory
+        if memory is not None:
+            # What was learned without the layer that opens now says nothing of it.
+            anew = forgotten(layered, network, blocks.rows.num_data)
+            keep = (state.step > 0) & (level == state.level)
+            memory = jax.tree.map(partial(jnp.where, keep), memory, anew)
         epoch = run_epoch(
-            layered, network, blocks, state.bits, phase, key_epoch, rules=self.rules, priors=priors
-        )
+            layered, network, blocks, state.bits, phase, key_epoch,
+            rules=self.rules, priors=priors, memory=memory, exact=self.exact(anatomy),
+        )  # fmt: skip
         params = layered.names.update(state.params, epoch.network)
-        new = GibbsEMState(params, state.step + 1, key, epoch.bits, level, epoch.changed)
+        new = GibbsEMState(
+            params, state.step + 1, key, epoch.bits, level, epoch.changed, epoch.memory
+        )
         return new, -epoch.log_joint
 
     def get_params(self, state: GibbsEMState) -> Params:
@@ -261,7 +289,23 @@ class GibbsEM(Algorithm):
             with handlers.block(), validation_enabled(False):
                 return handlers.trace(program).get_trace(*args, **kwargs)
 
-        return network, Blocks(rows, size, look), read_priors(layered, trace, self.prior)
+        priors = read_priors(layered, trace, self.prior, self.learn_from == "all")
+        return network, Blocks(rows, size, look), priors
+
+    def exact(self, anatomy: Anatomy) -> bool:
+        """Whether all states are summed."""
+        return 1 << anatomy.num_bits <= self.max_states
+
+    def memory(self, layered: Layered, params: Params, arguments: Arguments) -> Memory | None:
+        """Running sums, as yet empty: the first epoch fills them."""
+        if self.learn_from == "block":
+            return None
+        num_data = layered.program.anatomy.num_data
+
+        def read(params: Params) -> Memory:
+            return forgotten(layered, self.read(layered, params, arguments)[0], num_data)
+
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(read, params))
 
     def _phase(self, layered: Layered, state: GibbsEMState) -> tuple[Array, Phase]:
         depth = len(layered.wiring.hidden)

@@ -15,8 +15,9 @@ from ...rows.chunks import compiled
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...types import Params
+from .exact import sum_states
 from .gibbs_em import GibbsEM
-from .layers import Block, Blocks, Layered, Phase, run_epoch, settle_block
+from .layers import Block, Blocks, Layered, Phase, forgotten, run_epoch, settle_block
 from .noisy_or import Network
 
 
@@ -125,7 +126,7 @@ class GibbsSearch(Algorithm):
         layered = self.em.open(args, kwargs)
         _, blocks, priors = self.em.read(layered, state.params, (args, kwargs))
         key, key_copy, key_learn = random.split(state.rng_key, 3)
-        depth = len(layered.wiring.hidden)
+        depth, exact = len(layered.wiring.hidden), self.em.exact(layered.program.anatomy)
         turn = state.step // self.rounds
         level = jnp.minimum(turn + 1, depth)
         fresh = (state.step % self.rounds == 0) & (turn < depth)
@@ -137,14 +138,19 @@ class GibbsSearch(Algorithm):
             return self._replace(layered, state, blocks, best, level, fresh, share, key)
 
         def learn(key: Array, network: Network, bits: Array | None) -> tuple:
-            def epoch(carry: tuple[Network, Array | None], key: Array) -> tuple[tuple, None]:
-                network, bits = carry
+            def epoch(carry: tuple, key: Array) -> tuple[tuple, None]:
+                network, bits, memory = carry
                 done = run_epoch(
-                    layered, network, blocks, bits, phase, key, rules=self.em.rules, priors=priors
-                )
-                return (done.network, done.bits), None
+                    layered, network, blocks, bits, phase, key,
+                    rules=self.em.rules, priors=priors, memory=memory, exact=exact,
+                )  # fmt: skip
+                return (done.network, done.bits, done.memory), None
 
-            (network, bits), _ = lax.scan(epoch, (network, bits), random.split(key, self.epochs))
+            memory = None
+            if self.em.learn_from == "all":
+                memory = forgotten(layered, network, blocks.rows.num_data)
+            start = (network, bits, memory)
+            (network, bits, _), _ = lax.scan(epoch, start, random.split(key, self.epochs))
             return network, bits, self._worth(layered, network, blocks, bits, phase, key)
 
         rates = jnp.linspace(0.0, 2.0 * self.replaced, self.population)
@@ -174,6 +180,9 @@ class GibbsSearch(Algorithm):
         """What a member is worth, from its states or from such as are sampled here."""
 
         def visit(total: Array, block: Block) -> Array:
+            if self.em.exact(layered.program.anatomy):
+                parts = (block.seen, block.fresh, phase.open_sites)
+                return total + block.fresh @ sum_states(layered.wiring, network, *parts).evidence
             if bits is not None:
                 here = lax.dynamic_slice_in_dim(bits, block.begin, len(block.fresh))
             else:

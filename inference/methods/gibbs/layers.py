@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, lax, random
@@ -20,6 +21,7 @@ from ...reading.anatomy import ProgramError
 from ...reading.states import AllStates
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
+from .exact import sum_states
 from .flips import BitProgram, Rules, Score, Settled, Sweep, settle
 from .noisy_or import (
     Edge,
@@ -29,7 +31,13 @@ from .noisy_or import (
     Wiring,
     network_log_joint,
 )
-from .noisy_or_steps import reestimate, sum_shares, sweep
+from .noisy_or_steps import Sums, expected_sums, reestimate, sum_shares, sweep
+
+FORGETTING = 0.7
+"""The k-th block since a layer opened replaces the share (k + 2)^-0.7 of the running sums: more
+than 1/2 and at most 1, so that learning settles (Cappé & Moulines 2009)."""
+MOST_REPLACED = 0.1
+"""At most this share: a cause of one row in a hundred is then never judged by a single block."""
 
 MAX_SUMMED = 8
 """Units of a layer whose states are all summed when members are compared."""
@@ -127,9 +135,16 @@ def open_layers(program: BitProgram) -> Layered:
 
 
 def read_priors(
-    layered: Layered, trace_of: Callable[[], dict], given: dist.Distribution | str | None
+    layered: Layered,
+    trace_of: Callable[[], dict],
+    given: dist.Distribution | str | None,
+    positive_leaks: bool,
 ) -> Priors:
-    """The prior of each leak and weight: the program's own, or the one that was given."""
+    """The prior of each leak and weight: the program's own, or the one that was given.
+
+    :param positive_leaks: as if each leak had been the cause once more. Where a few rows have a bit
+        on for no reason, the most probable leak may be zero, and every further such row impossible.
+    """
     names = layered.names
 
     def prior_of(name: str) -> dist.Distribution | None:
@@ -145,7 +160,16 @@ def read_priors(
             )
         return fn
 
+    def once_more(prior: Any) -> Any:
+        if isinstance(prior, dist.Gamma):
+            return dist.Gamma(prior.concentration + 1.0, prior.rate)
+        if isinstance(prior, dist.Beta):
+            return dist.Beta(prior.concentration1 + 1.0, prior.concentration0)
+        return prior  # none, or one that `reestimate` refuses
+
     leak: dict[str, Any] = {site: prior_of(name) for site, name in names.leak.items()}
+    if positive_leaks:
+        leak = {site: once_more(prior) for site, prior in leak.items()}
     weights: dict[Edge, Any] = {edge: prior_of(name) for edge, name in names.weights.items()}
     return Network(leak, weights)
 
@@ -157,6 +181,14 @@ class Epoch(NamedTuple):
     bits: Array | None  # (num_data, num_bits), None if they are not kept
     log_joint: Array  # () Σ log p(y, s), each block under the weights that its states were drawn by
     changed: Array  # (num_bits,) how often a bit changed in a sweep
+    memory: Memory | None
+
+
+class Memory(NamedTuple):
+    """What was learned from so far."""
+
+    sums: Sums  # of equation (9), as if of all rows
+    blocks: Array  # how many have gone into them since a layer opened
 
 
 class Block(NamedTuple):
@@ -201,27 +233,65 @@ def run_epoch(
     *,
     rules: Rules,
     priors: Priors,
+    memory: Memory | None,
+    exact: bool,
 ) -> Epoch:
     """Go through the data in blocks: draw states, then re-estimate the weights.
 
+    The weights follow running sums, in which a block counts for as many rows as all blocks have
+    and older ones fade; after the last block, the sums of this epoch, in which every row counts
+    once.
+
     :param bits: where the rows stand; None: all units begin off, and nothing is kept.
+    :param memory: the running sums; None: each block by itself, with the whole prior, as in the
+        paper.
+    :param exact: sum over all states instead of drawing some; the log joint is the evidence then.
     """
-    num_bits = layered.program.anatomy.num_bits
+    num_bits, num_data = layered.program.anatomy.num_bits, blocks.rows.num_data
 
     def visit(carry: tuple, block: Block) -> tuple:
-        network, bits, total, changed = carry
-        settled, score = settle_block(layered, network, block, bits, phase, key, rules)
-        split = layered.program.split(settled.bits)
-        total = total + block.fresh @ score(settled.bits, 1.0)
-        sums = sum_shares(layered.wiring, network, split, block.seen, block.fresh)
+        network, bits, total, changed, memory, whole = carry
+        if exact:
+            found = sum_states(layered.wiring, network, block.seen, block.fresh, phase.open_sites)
+            worth, sums = found.evidence, found.sums
+            # What two draws of the posterior would differ in.
+            flips = 2.0 * (found.mean * (1.0 - found.mean)).mean(0)
+        else:
+            settled, score = settle_block(layered, network, block, bits, phase, key, rules)
+            split = layered.program.split(settled.bits)
+            worth, flips = score(settled.bits, 1.0), settled.changed
+            sums = sum_shares(layered.wiring, network, split, block.seen, block.fresh)
+            if bits is not None:
+                bits = lax.dynamic_update_slice_in_dim(bits, settled.bits, block.begin, 0)
+        total, changed = total + block.fresh @ worth, changed + flips
+        if memory is not None:
+            whole = jax.tree.map(jnp.add, whole, sums)
+            memory = _remember(memory, sums, num_data / block.fresh.sum(), blocks.number)
+            sums = memory.sums
         network = _learn(layered, network, sums, priors, phase)
-        if bits is not None:
-            bits = lax.dynamic_update_slice_in_dim(bits, settled.bits, block.begin, 0)
-        return network, bits, total, changed + settled.changed
+        return network, bits, total, changed, memory, whole
 
     zero = jnp.zeros((), network.leak[layered.wiring.observed[0]].dtype)
-    network, bits, total, changed = blocks.scan(visit, (network, bits, zero, jnp.zeros(num_bits)))
-    return Epoch(network, bits, total, changed / blocks.number)
+    whole = None if memory is None else jax.tree.map(jnp.zeros_like, memory.sums)
+    start = (network, bits, zero, jnp.zeros(num_bits), memory, whole)
+    network, bits, total, changed, memory, whole = blocks.scan(visit, start)
+    if memory is not None and blocks.number > 1:
+        memory = memory._replace(sums=whole)
+        network = _learn(layered, network, whole, priors, phase)
+    return Epoch(network, bits, total, changed / blocks.number, memory)
+
+
+def forgotten(layered: Layered, network: Network, num_data: int) -> Memory:
+    """Before any block: what the network itself expects, so that nothing is lost by the first."""
+    return Memory(expected_sums(layered.wiring, network, float(num_data)), jnp.zeros((), int))
+
+
+def _remember(memory: Memory, sums: Sums, scale: Array, number: int) -> Memory:
+    """The running sums with one more block, `number` of which are all rows."""
+    rate = jnp.minimum((memory.blocks + 2.0) ** -FORGETTING, MOST_REPLACED)
+    rate = jnp.maximum(rate, 1.0 / number)
+    mixed = jax.tree.map(lambda old, new: old + rate * (scale * new - old), memory.sums, sums)
+    return Memory(mixed, memory.blocks + 1)
 
 
 def settle_block(

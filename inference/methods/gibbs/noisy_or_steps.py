@@ -15,10 +15,8 @@ from jax import Array, lax, random
 from jax.nn import sigmoid
 
 from ...reading.anatomy import ProgramError
-from .noisy_or import Network, Seen, Wiring, causal_inputs, exact_product
+from .noisy_or import SMALLEST, Network, Seen, Wiring, causal_inputs, exact_product
 
-# A cause of an impossible effect is certain: large enough a log odds, and still a number.
-SMALLEST = 1e-37
 LEAST_STRENGTH = 1e-9
 
 
@@ -145,7 +143,7 @@ def sum_shares(
     row_weights: Array,
 ) -> Sums:
     """The sums of equation (9) over rows; a leak is the weight of a cause that is always on."""
-    share, chances = Network({}, {}), Network({}, {})
+    tallies = {}
     for site in (*wiring.hidden, *wiring.observed):
         value = bits[site] if site in bits else seen[site].value
         value = value.astype(row_weights.dtype)
@@ -153,16 +151,57 @@ def sum_shares(
         mask = seen[site].mask if site in seen else None
         if mask is not None:
             counted = counted * mask
+        tallies[site] = counted * value, counted
+    return share_out(wiring, network, bits, tallies)
+
+
+def share_out(
+    wiring: Wiring,
+    network: Network,
+    bits: Mapping[str, Array],
+    tallies: Mapping[str, tuple[Array, Array]],
+) -> Sums:
+    """The sums of equation (9) over states.
+
+    :param bits: site -> (num_states, units) of the hidden units.
+    :param tallies: site -> how often each unit was on in that state, and how often it counted,
+        (num_states, units) both.
+    """
+    share, chances = Network({}, {}), Network({}, {})
+    for site in (*wiring.hidden, *wiring.observed):
+        on, counted = tallies[site]
         inputs = causal_inputs(wiring, network, bits, site)
-        # f/g is a share: where the input is nought f is as well, and nothing is to be shared.
-        ratio = counted * value / -jnp.expm1(-jnp.maximum(inputs, SMALLEST))
+        # f/g is a share: where the input is zero f is as well, and nothing is to be shared.
+        ratio = on / -jnp.expm1(-jnp.maximum(inputs, SMALLEST))
         share.leak[site] = -jnp.expm1(-network.leak[site]) * ratio.sum(0)
         chances.leak[site] = counted.sum(0)
         for parent in wiring.parents(site):
-            edge, on = (parent, site), bits[parent].astype(ratio.dtype)
+            edge, active = (parent, site), bits[parent].astype(ratio.dtype)
             strength = -jnp.expm1(-network.weights[edge])
-            share.weights[edge] = strength * exact_product(on.T, ratio)
-            chances.weights[edge] = exact_product(on.T, counted)
+            share.weights[edge] = strength * exact_product(active.T, ratio)
+            chances.weights[edge] = exact_product(active.T, counted)
+    return Sums(share, chances)
+
+
+def expected_sums(wiring: Wiring, network: Network, count: float) -> Sums:
+    """The sums of equation (9) over so many rows as the network itself makes them.
+
+    Learning from these changes nothing. Units are taken as independent given the layers above,
+    which decides how much each sum weighs, and not the weights that follow from it.
+    """
+    share, chances = Network({}, {}), Network({}, {})
+    active: dict[str, Array] = {}
+    for site in (*wiring.hidden, *wiring.observed):
+        silent = jnp.exp(-network.leak[site])
+        share.leak[site] = count * (1.0 - silent)
+        chances.leak[site] = jnp.full_like(silent, count)
+        for parent in wiring.parents(site):
+            edge = (parent, site)
+            strength = -jnp.expm1(-network.weights[edge])
+            on = jnp.broadcast_to(count * active[parent][:, None], strength.shape)
+            share.weights[edge], chances.weights[edge] = on * strength, on
+            silent = silent * jnp.prod(1.0 - active[parent][:, None] * strength, axis=0)
+        active[site] = 1.0 - silent
     return Sums(share, chances)
 
 

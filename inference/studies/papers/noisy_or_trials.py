@@ -33,7 +33,8 @@ class Recipe(NamedTuple):
     tuning: int = 10  # epochs at the end
 
     def em(self, **options: Any) -> GibbsEM:
-        return GibbsEM(noisy_or_network, max_sweeps=self.max_sweeps, **options)
+        literal = {"learn_from": "block", "max_states": 1}  # as the paper has it: by draws
+        return GibbsEM(noisy_or_network, max_sweeps=self.max_sweeps, **literal, **options)
 
 
 PAPER = Recipe()

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 BLOCK_SIZE = 2000
 """Rows between two estimates. Words are rare: in 200 documents most causes would hardly be seen."""
 
+BY_DRAWS: dict[str, Any] = {"learn_from": "block", "max_states": 1}
+"""Each block by itself, and its states drawn, however few there are."""
+
 TUNING = 20
 
 
@@ -76,13 +79,14 @@ def fit_words(options: argparse.Namespace, train: Array) -> Params:
     key_search, key_tune = random.split(random.key(options.seed + 1))
     layers, block = tuple(options.layers), min(BLOCK_SIZE, len(train))
     search = GibbsSearch(
-        GibbsEM(noisy_or_network, block_size=block, max_sweeps=5),
+        GibbsEM(noisy_or_network, block_size=block, max_sweeps=5, **BY_DRAWS),
         population=options.population,
         rounds=options.rounds,
         epochs=3,
     )
     found = search.run(key_search, len(layers) * options.rounds, train, layers=layers)
-    em = GibbsEM(noisy_or_network, schedule="joint", block_size=len(train), max_sweeps=5)
+    options = {"block_size": len(train), "max_sweeps": 5, **BY_DRAWS}
+    em = GibbsEM(noisy_or_network, schedule="joint", **options)
     state = em.init(key_tune, train, layers=layers, init_params=found.params)
     state = state._replace(bits=found.state.bits[0])
     return em.run(key_tune, TUNING, train, layers=layers, init_state=state).params

@@ -14,6 +14,7 @@ from oracle.examples import network
 from tools import fast_jit, quick_run
 
 from inference import EM, GibbsEM, GibbsSearch, ProgramError, Structure, TruncatedEM, inspect
+from inference.methods.gibbs.exact import sum_states
 from inference.methods.gibbs.network_evidence import annealed_evidence, exact_evidence
 from inference.methods.gibbs.noisy_or import Network, Seen, Wiring
 from inference.methods.gibbs.noisy_or_steps import reestimate, sum_shares
@@ -146,6 +147,53 @@ def test_evidence_is_exact_for_small_networks_and_annealed_within_its_error():
     assert (found.standard_error < 0.2).all()
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_sums_over_all_states_are_those_of_the_posterior(closed):
+    """Row by row and state by state, with cells that were not seen; the top may be closed."""
+    net, seen = as_network(PARAMS), {"observed": Seen(jnp.asarray(DATA), jnp.asarray(MASK))}
+    weights = np.linspace(0.5, 1.0, NUM_DATA)
+    flags = {"layer_1": jnp.asarray(True), "layer_2": jnp.asarray(not closed)}
+    found = fast_jit(lambda net: sum_states(WIRING, net, seen, jnp.asarray(weights), flags))(net)
+    states = oracle.joint_states(layer_2=2, layer_1=3)
+    table = oracle.log_joint_table(oracle.log_joint_noisy_or_network, PARAMS, states, DATA, MASK)
+    if closed:
+        below = {"weights_1": PARAMS["weights_1"], "leak_0": PARAMS["leak_0"],
+                 "leak_1": PARAMS["leak_1"]}  # fmt: skip
+        lower = {"layer_1": states["layer_1"]}
+        table = oracle.log_joint_table(oracle.log_joint_noisy_or_network, below, lower, DATA, MASK)
+        table = np.where(states["layer_2"].any(1)[:, None], -np.inf, table)
+    np.testing.assert_allclose(found.evidence, np.logaddexp.reduce(table), rtol=1e-5)
+    posterior = np.exp(table - np.logaddexp.reduce(table))
+    np.testing.assert_allclose(
+        found.mean, posterior.T @ np.hstack([states["layer_2"], states["layer_1"]]), atol=1e-5
+    )
+    share, count = np.zeros((3, 4)), np.zeros((3, 4))
+    for s, on in enumerate(states["layer_1"]):
+        turned_on = -np.expm1(-(PARAMS["leak_0"] + on @ PARAMS["weights_1"]))
+        cells = (posterior[s] * weights)[:, None] * MASK
+        count += np.outer(on, cells.sum(0))
+        share += np.outer(on, (cells * DATA).sum(0) / turned_on) * -np.expm1(-PARAMS["weights_1"])
+    edge = ("layer_1", "observed")
+    np.testing.assert_allclose(found.sums.share.weights[edge], share, rtol=1e-4)
+    np.testing.assert_allclose(found.sums.chances.weights[edge], count, rtol=1e-4)
+
+
+def test_annealing_passes_through_states_that_cannot_be():
+    """With leaks of zero nearly every draw of the prior leaves some bit without a cause."""
+    params = typed({**PARAMS, "leak_0": np.zeros(4)})
+    rows = jnp.asarray([[1.0, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]])
+
+    @fast_jit
+    def compute(params):
+        exact = exact_evidence(noisy_or_network, params, rows, layers=(3, 2))
+        options = {"num_chains": 64, "num_densities": 50, "layers": (3, 2)}
+        return exact, annealed_evidence(noisy_or_network, params, rows, **options)
+
+    exact, found = compute(params)
+    assert (np.abs(found.value - exact) < 4.0 * found.standard_error).all()
+    assert (found.standard_error < 0.5).all()
+
+
 ONE_LAYER = {"layers": (3,)}
 THREE = np.asarray(
     (np.random.default_rng(8).random((60, 5)) < 0.5) | (np.arange(60) % 3 == 0)[:, None], np.float32
@@ -170,7 +218,9 @@ def test_one_layer_networks_agree_under_em_truncation_enumeration_and_gibbs():
     value = float(evidence(exact.params))
     below = float(exact.losses[-1])
     assert -1e-3 * below < -value - below < 1e-3 * below  # the loss is that of the step before
-    gibbs = GibbsEM(noisy_or_network, prior=None, block_size=60, max_sweeps=20, stop_below=0.0)
+    gibbs = GibbsEM(
+        noisy_or_network, prior=None, block_size=60, max_sweeps=20, stop_below=0.0, max_states=1
+    )
     found = float(evidence(quick_run(gibbs, 1, 150, THREE, **run).params))
     # EM on draws goes to and fro about the maximum, of a likelihood with 23 parameters: half a nat
     # each is what parameters drawn from their own posterior would lose.
@@ -179,7 +229,7 @@ def test_one_layer_networks_agree_under_em_truncation_enumeration_and_gibbs():
 
 def test_layers_open_one_after_another_and_lower_ones_then_rest():
     data = line_data()
-    em = GibbsEM(noisy_or_network, epochs_per_layer=1, max_sweeps=2)
+    em = GibbsEM(noisy_or_network, epochs_per_layer=1, max_sweeps=2, max_states=1)
     start = jax.device_get(fast_jit(lambda: em.init(random.key(1), data, layers=(4, 3)))())
     update = fast_jit(lambda state: em.update(state, data, layers=(4, 3))[0])
     first = jax.device_get(update(start))
@@ -217,7 +267,7 @@ def test_stability_opens_the_next_layer_and_frees_units_one_by_one():
 
 def test_a_block_that_overlaps_counts_its_rows_once():
     """Blocks of 40 on 60 rows are blocks of 40 and of 20: the last one must not count 40."""
-    em = GibbsEM(noisy_or_network, block_size=40, max_sweeps=1)
+    em = GibbsEM(noisy_or_network, block_size=40, max_sweeps=1, learn_from="block", max_states=1)
     whole = GibbsEM(noisy_or_network, block_size=60, max_sweeps=1)
     state = jax.device_get(fast_jit(lambda: em.init(random.key(0), THREE, **ONE_LAYER))())
     # All units are on, whatever is drawn.
@@ -234,6 +284,59 @@ def test_a_block_that_overlaps_counts_its_rows_once():
                 oracle.noisy_or_leak_update(on, part, weights, leak, 1.0, 1.0),
             )
         np.testing.assert_allclose(new.params["weights_1"], weights, rtol=2e-5, atol=1e-6)
+
+
+def rare_cause():
+    """4000 rows and their network, the third of whose causes is on in one row of a hundred."""
+    rng, active = np.random.default_rng(0), np.array([0.3, 0.2, 0.01])
+    weights = np.full((3, 6), 1e-3)
+    weights[0, :3] = weights[1, 2:4] = weights[2, 3:] = 2.5
+    params = {"weights_1": weights, "leak_0": np.full(6, 0.02), "leak_1": -np.log1p(-active)}
+    causes = rng.random((4000, 3)) < active
+    inputs = params["leak_0"] + causes @ weights
+    return (rng.random(inputs.shape) < -np.expm1(-inputs)).astype(np.float32), params
+
+
+def exact_em(data, params, num_steps):
+    """EM by (9) without a prior over a table of all states: the log likelihood per row."""
+    states = oracle.joint_states(layer_1=3)["layer_1"].astype(float)
+    off = {name: np.exp(-value) for name, value in params.items()}  # what fails to happen
+    for _ in range(num_steps):
+        silent = off["leak_0"] * np.prod(off["weights_1"] ** states[:, :, None], axis=1)
+        prior = np.prod(np.where(states > 0, 1 - off["leak_1"], off["leak_1"]), axis=1)
+        table = np.log(prior) + data @ np.log(1 - silent).T + (1 - data) @ np.log(silent).T
+        evidence = np.logaddexp.reduce(table, axis=1, keepdims=True)
+        share = np.exp(table - evidence)
+        ratio = (share.T @ data) / (1 - silent)  # (states, columns)
+        count = states.T @ share.sum(0)
+        off = {
+            "weights_1": 1 - (1 - off["weights_1"]) * (states.T @ ratio) / count[:, None],
+            "leak_0": 1 - (1 - off["leak_0"]) * ratio.sum(0) / len(data),
+            "leak_1": 1 - count / len(data),
+        }
+    return evidence.mean()
+
+
+@pytest.mark.parametrize("method", ["em", "search"])
+def test_a_cause_that_is_rare_in_a_block_is_kept(method):
+    """In a block of 200 rows it is on twice, or never: all rows must count, and the prior once."""
+    data, truth = rare_cause()
+    engine, given = GibbsEM(noisy_or_network, max_sweeps=5, max_states=1), {"layers": (3,)}
+    if method == "search":
+        engine = GibbsSearch(engine, population=2, rounds=3, epochs=5)
+
+    @fast_jit
+    def run(params, data):
+        state = engine.init(random.key(0), data, init_params=params, **given)
+        state = state._replace(step=jnp.ones((), int))  # a search seeds all units in its first
+        step = lambda state, _: engine.update(state, data, **given)  # noqa: E731
+        state, _ = jax.lax.scan(step, state, None, length=2 if method == "search" else 8)
+        params = engine.get_params(state)
+        return params, exact_evidence(noisy_or_network, params, data, **given).mean()
+
+    found, evidence = run(typed(truth), data)
+    assert abs(float(found["leak_1"][2]) - truth["leak_1"][2]) < 0.005
+    assert evidence > exact_em(data, truth, 30) - 0.01
 
 
 def test_search_keeps_the_best_and_improves():
