@@ -123,6 +123,21 @@ class Truncated(NamedTuple):
         """Bound of P(more than k units active) = 1 − Z_k / Z; 1 says nothing."""
         return -jnp.expm1(self.value - self.upper)
 
+    def report(self) -> str:
+        """What the bound says of what was left out, in words.
+
+        >>> small, large = Truncated(1.0, 1.001, 3), Truncated(1.0, 400.0, 3)
+        >>> print(small.report())
+        at most 0.001 of the mass is left out
+        >>> print(large.report())
+        the bound is vacuous: log Z <= 400 allows all of the mass to be left out
+        """
+        missed = float(self.missed_at_most)
+        if missed < 0.99:
+            return f"at most {missed:.2g} of the mass is left out"
+        allowed = f"log Z <= {float(self.upper):.6g} allows all of the mass to be left out"
+        return f"the bound is vacuous: {allowed}"
+
 
 @lru_cache(maxsize=8)
 def _table(num_causes: int, max_active: int) -> np.ndarray:
