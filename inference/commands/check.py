@@ -19,6 +19,7 @@ from numpyro.infer.util import log_density
 from ..numerics.compiling import once
 from ..reading.anatomy import Anatomy, ProgramError, inspect, trace_shapes
 from ..reading.arguments import rows_of
+from ..reading.datum import find_affine
 from ..reading.handlers import marginal
 from ..reading.local import find_structure, log_joint
 from ..rows.chunks import Rows
@@ -250,10 +251,19 @@ def _reader(program: Callable, anatomy: Anatomy, rows: Rows) -> Callable[..., Ar
 def _form(given: Given, anatomy: Anatomy, rows: Rows) -> str:
     if not anatomy.latents:
         return "no latent: every datum follows from the parameters alone"
-    if not anatomy.binary:
-        return "not looked for: only binary latents have one here"
+    if any(x.num_values is None for x in anatomy.latents):
+        return "not looked for: only discrete latents have one here"
     with blame(given.name, "fails while its form is looked for"):
-        return f"log joint {find_structure(given.program, anatomy, rows).value}"
+        known = find_structure(given.program, anatomy, rows)
+        affine = find_affine(given.program, anatomy, rows)
+    if affine:
+        cost = "affine in the datum: rows × states are one product"
+    elif known.shared:
+        cost = "not affine in the datum: a state costs a product of its bits"
+    else:
+        cost = "not affine in the datum: a step runs the program on every state"
+    in_bits = f"log joint {known.value}\n" if anatomy.binary else ""
+    return f"{in_bits}{' ' * 9 if in_bits else ''}log joint {cost}"
 
 
 def _method_rows(anatomy: Anatomy) -> list[tuple[str, str]]:

@@ -103,6 +103,7 @@ def test_check_says_what_it_found(capsys):
     assert "DiscreteGibbs          no: 'causes' is a vector of bits" in result.out
     assert "all 8 states summed" in result.out
     assert "quadratic, one Hessian for all data" in result.out
+    assert "log joint affine in the datum: rows × states are one product" in result.out
     assert max(map(len, result.out.splitlines())) <= 100
 
 
@@ -116,6 +117,7 @@ def test_check_takes_holes_and_categories(folder, capsys):
     assert (result.status, result.err) == (0, "")
     assert "1 cell missing" in result.out
     assert "latent, categorical, 3 values" in result.out
+    assert "log joint affine in the datum: rows × states are one product" in result.out
     assert "TruncatedEM" in result.out
     assert "no: component is not binary" in result.out
 
