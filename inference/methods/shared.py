@@ -84,7 +84,8 @@ def start_params(
             f"no parameter {sorted(unknown)} in the program: "
             f"it has {list(reader.anatomy.parameters)}"
         )
-    for name, wanted in jax.eval_shape(lambda key: draw(rows, key), key).items():
+    shapes = compiled(draw, rows)
+    for name, wanted in jax.eval_shape(lambda key: shapes(rows.leaves, key), key).items():
         found = jnp.shape(params[name])
         if found != wanted.shape:
             raise ValueError(

@@ -33,8 +33,9 @@ SPLIT = "xla_cpu_parallel_codegen_split_count"
 """Pieces of a program that are compiled at once: on one core they cost, and gain nothing."""
 LAST_WITH_BOTH = 0, 10
 """The last JAX that is known to have both switches: one without would end the process."""
-MOST_KEPT = 256
-"""Functions that are kept, the latest used; each holds what was compiled of it, and no rows."""
+MOST_KEPT = 512
+"""Functions and facts that are kept, the latest used. A function holds what was compiled of it, and
+no rows."""
 
 _kept: OrderedDict[Hashable, Any] = OrderedDict()
 _lock = threading.Lock()
@@ -63,13 +64,32 @@ def remembered(function: Callable, *more: Any, **how: Any) -> Any:
         key = identity((function, more, how, context))
     except NoIdentityError:
         return jax.jit(function, **how)
+    return _keep(key, lambda: jax.jit(function, **how))
+
+
+def known(find: Callable[[], Any], *key: Any) -> Any:
+    """`find()`, or what it gave for an equal key before: a property of a program, say.
+
+    >>> known(lambda: 1, "a fact about", len), known(lambda: 2, "a fact about", len)
+    (1, 1)
+    """
+    try:
+        return _keep(identity(key), find)
+    except NoIdentityError:
+        return find()
+
+
+def _keep(key: Hashable, make: Callable[[], Any]) -> Any:
     with _lock:
-        if key not in _kept:
-            _kept[key] = jax.jit(function, **how)
-        _kept.move_to_end(key)
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+    made = make()  # not under the lock: it may ask for others
+    with _lock:
+        _kept[key] = made
         while len(_kept) > MOST_KEPT:
             _kept.popitem(last=False)
-        return _kept[key]
+    return made
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 
+from ..numerics.compiling import known
 from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
@@ -136,7 +136,10 @@ def open_program(
     :param structure: the form where it is known already; `Structure.GENERAL` always holds.
     """
     check_data(args, kwargs)
-    anatomy = inspect(model, args, kwargs, plate=plate)
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
+    # Values are seen by the program once more below, where their support is checked.
+    anatomy = known(partial(inspect, model, args, kwargs, plate=plate), model, kinds, tree, plate)
     continuous = [x.name for x in anatomy.latents if x.num_values is None]
     if continuous:
         odd = next((x.odd for x in anatomy.latents if x.num_values is None), None)
@@ -167,26 +170,18 @@ def affine_too(reader: Reader, rows: Rows) -> Reader:
     return reader._replace(affine=examined(find_affine, model, anatomy, rows, model, anatomy, rows))
 
 
-# What was found by testing a program, by kind of arguments: a form is a property of the program,
-# so that what one method has tested the next need not.
-_found: WeakKeyDictionary[Callable, dict[str, Any]] = WeakKeyDictionary()
-
-
 def examined(
     test: Callable, model: Callable, anatomy: Anatomy, rows: Rows, *args: Any, name: str = ""
 ) -> Any:
-    """`test(*args)`, run once for each program and kind of arguments."""
+    """`test(*args)`, run once for each program and kind of arguments.
+
+    A form is a property of the program: what one method has tested the next need not.
+    """
     kinds = [(x.shape[1:], str(x.dtype)) for x in rows.leaves]
     rest = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in rows.rest]
     few = min(rows.num_data, 5)
-    key = f"{name or test.__name__} {kinds} {rest} {rows.tree} {anatomy.with_rows(few)}"
-    try:
-        known = _found.setdefault(model, {})
-    except TypeError:  # a callable that nothing can be tied to
-        known = {}
-    if key not in known:
-        known[key] = test(*args)
-    return known[key]
+    what = name or test.__name__
+    return known(lambda: test(*args), what, model, kinds, rest, rows.tree, anatomy.with_rows(few))
 
 
 def findings(model: Callable) -> list[Any]:

@@ -1,5 +1,7 @@
 """What was compiled once is not compiled again, on other data of the same shapes."""
 
+from collections import OrderedDict
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +25,9 @@ from inference import (
     StepwiseEM,
     TruncatedEM,
 )
+from inference.numerics import compiling
+from inference.numerics.compiling import remembered
+from inference.numerics.identity import NoIdentityError, identity
 from inference.running.restarts import Restarts
 from ppl_models import (
     bernoulli_mixture,
@@ -104,3 +109,32 @@ def test_a_second_run_and_posterior_on_other_data_compile_nothing(name, compilat
     second = everything(1, 5, 1e-9)
     assert not compilations
     assert np.isfinite(second.losses).all() and second.losses[-1] != first.losses[-1]
+
+
+RATE = 1.0
+
+
+def test_functions_are_one_if_their_code_and_all_that_it_reads_are(monkeypatch):
+    def model(scale):
+        return lambda x: RATE * scale * x
+
+    assert identity(model(2.0)) == identity(model(2.0)) != identity(model(3.0))
+    before = identity(model(2.0))
+    monkeypatch.setitem(globals(), "RATE", 3.0)  # as a notebook that is run again does
+    assert identity(model(2.0)) != before
+    first, second = (EM(partial(bernoulli_mixture, num_components=k)) for k in (2, 3))
+    assert identity(first) != identity(second) != identity(EM(bernoulli_mixture))
+    with pytest.raises(NoIdentityError):
+        identity(lambda: rows)  # too large to be held: it is compiled anew
+    np.testing.assert_array_equal(remembered(lambda: rows.sum())(), rows.sum())
+
+
+rows = np.ones((600, 600), np.float32)
+
+
+def test_what_is_kept_is_bounded(monkeypatch):
+    monkeypatch.setattr(compiling, "_kept", OrderedDict())
+    monkeypatch.setattr(compiling, "MOST_KEPT", 2)
+    found = [remembered(lambda x, n=n: x + n) for n in range(3)]
+    assert len(compiling._kept) == 2
+    assert remembered(lambda x, n=2: x + n) is not found[0]
