@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -170,18 +171,30 @@ def affine_too(reader: Reader, rows: Rows) -> Reader:
     return reader._replace(affine=examined(find_affine, model, anatomy, rows, model, anatomy, rows))
 
 
+# What was found by testing a program, by kind of arguments.
+_found: WeakKeyDictionary[Callable, dict[str, Any]] = WeakKeyDictionary()
+
+
 def examined(
     test: Callable, model: Callable, anatomy: Anatomy, rows: Rows, *args: Any, name: str = ""
 ) -> Any:
     """`test(*args)`, run once for each program and kind of arguments.
 
-    A form is a property of the program: what one method has tested the next need not.
+    A form is a property of the program: what one method has tested the next need not, nor is an
+    equal program (a `partial` that was built anew) tested again.
     """
     kinds = [(x.shape[1:], str(x.dtype)) for x in rows.leaves]
     rest = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in rows.rest]
-    few = min(rows.num_data, 5)
+    few = anatomy.with_rows(min(rows.num_data, 5))
     what = name or test.__name__
-    return known(lambda: test(*args), what, model, kinds, rest, rows.tree, anatomy.with_rows(few))
+    key = f"{what} {kinds} {rest} {rows.tree} {few}"
+    try:
+        found = _found.setdefault(model, {})
+    except TypeError:  # a callable that nothing can be tied to
+        found = {}
+    if key not in found:
+        found[key] = known(lambda: test(*args), what, model, kinds, rest, rows.tree, few)
+    return found[key]
 
 
 def findings(model: Callable) -> list[Any]:
