@@ -1,0 +1,90 @@
+"""What the form in the datum saves: a step of EM and a gradient of `marginal`, beside the program.
+
+    latentbits bench forms
+
+Processor seconds, and megabytes that the compiled function needs besides its inputs and outputs.
+1000 × 25, 10 causes, 1024 states. Beside each stands the program run on every state of every row.
+A gradient M-step is measured on the statistics of 1000 rows and of 100 times as many.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jax.scipy.special import logsumexp
+from measuring import row, timed
+from numpyro.infer.util import log_density
+
+from inference import EM, AllStates, Structure, marginal
+from inference.methods.m_step import AffineUpdate
+from inference.reading.handlers import table_of
+from inference.reading.reader import open_program
+from ppl_models import binary_sparse_coding, noisy_or_network
+
+NUM_CAUSES, COLUMNS = 10, 25
+
+
+def measured(method: str, function: Any, *inputs: Any) -> dict[str, Any]:
+    """A row: the times of a function, and its memory in megabytes."""
+    compiled = jax.jit(function)
+    _, taken = timed(compiled, *inputs, repeats=5)
+    analysis = compiled.lower(*inputs).compile().memory_analysis()
+    return row(method, taken, megabytes=analysis.temp_size_in_bytes / 1e6)
+
+
+def forms(full: bool) -> dict[str, Any]:
+    """Noisy-OR by EM, and binary sparse coding with its causes summed out."""
+    del full
+    generator = np.random.default_rng(0)
+    bits = jnp.asarray(generator.random((1000, COLUMNS)) < 0.3, float)
+    layers = {"layers": (NUM_CAUSES,)}
+    em = EM(noisy_or_network)
+    state = em.init(random.key(0), bits, **layers)
+    rows = [
+        measured("EM, noisy-OR, a step", lambda s, d: em.update(s, d, **layers), state, bits),
+        *maximising(state.params, bits, layers),
+    ]
+    weights = generator.normal(0.0, 1.0, (NUM_CAUSES, COLUMNS))
+    causes = generator.random((1000, NUM_CAUSES)) < 0.2
+    real = jnp.asarray(causes @ weights + generator.normal(0.0, 0.7, (1000, COLUMNS)), float)
+    params = {"weights": jnp.asarray(weights, float), "noise": 0.8, "sparsity": 0.25}
+    params = jax.tree.map(jnp.asarray, params)
+    size = {"num_causes": NUM_CAUSES}
+    reader, _ = open_program(binary_sparse_coding, (real,), size, structure=Structure.GENERAL)
+    table = table_of(reader.anatomy, AllStates())
+
+    def summed(params: dict, data: Array) -> Array:
+        return log_density(marginal(binary_sparse_coding), (data,), size, params)[0]
+
+    def by_states(params: dict, data: Array) -> Array:
+        return logsumexp(reader.log_joint(params, table, ((data,), size)), axis=0).sum()
+
+    rows.append(measured("marginal, sparse coding, a gradient", jax.grad(summed), params, real))
+    rows.append(measured("  the program on every state", jax.grad(by_states), params, real))
+    return {"title": "forms: 1000 × 25, 10 causes, 1024 states a row", "rows": rows}
+
+
+def maximising(params: dict, data: Array, layers: dict) -> list[dict[str, Any]]:
+    """The gradient M-step alone, by rows behind its statistics."""
+    found = []
+    for times in (1, 100):
+        rows_of_data = jnp.tile(data, (times, 1))
+        em = EM(noisy_or_network)
+        reader, rows = em._open((rows_of_data,), layers)
+        table = table_of(reader.anatomy, AllStates())[:, 0]
+        update = AffineUpdate(reader, table, rows.slice(0, 1), params, False, 5)
+        # Every copy of a row has the same posterior: the sums are those of one, times so many.
+        few = reader.at(len(data))
+        posterior = em.sets(few).expect(few, params, ((data,), layers), None)
+        sums = update.statistics(posterior, jnp.full(len(data), float(times)), ((data,), layers))
+        found.append(
+            measured(f"  M-step alone, {len(rows_of_data)} rows", update.maximise, params, sums)
+        )
+    return found
+
+
+BENCHMARKS = {"forms": forms}
