@@ -229,9 +229,9 @@ class AffineForm(NamedTuple):
             return total + row
         table = jnp.concatenate(left, 1)
         lowest = jnp.finfo(table.dtype).min  # zero times minus infinity would be no number
-        product = jnp.matmul(
-            jnp.maximum(table, lowest), jnp.concatenate(right, 1).T, precision="highest"
-        )
+        # Not by a maximum: XLA may take the other one where a parameter is no number.
+        table = jnp.where(table == -jnp.inf, lowest, table)
+        product = jnp.matmul(table, jnp.concatenate(right, 1).T, precision="highest")
         return jnp.where(product <= lowest, -jnp.inf, product + total + row)
 
     def moments(self, cells: Cells, heavy: Array) -> tuple[Array, list[list[Array]]]:

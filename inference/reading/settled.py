@@ -14,6 +14,14 @@ from numpyro.distributions.util import clamp_probs, validate_sample
 from .bounds import map_base
 
 
+class SettledBernoulli(dist.BernoulliLogits):
+    """Of logits that are no number the log probability is none: NumPyro's own is infinite."""
+
+    @validate_sample
+    def log_prob(self, value: Array) -> Array:
+        return jnp.where(jnp.isnan(self.logits), jnp.nan, super().log_prob(value))
+
+
 class SettledPoisson(dist.Poisson):
     """A Poisson distribution that at rate zero is a point at zero."""
 
@@ -42,7 +50,7 @@ def _settled(base: dist.Distribution) -> dist.Distribution:
         safe = jnp.where(inside, probs, 0.5)
         edge = lax.stop_gradient(jnp.log(probs) - jnp.log1p(-probs))
         logits = jnp.where(inside, jnp.log(safe) - jnp.log1p(-safe), edge)
-        return dist.BernoulliLogits(logits)
+        return SettledBernoulli(jnp.where(jnp.isnan(base.probs), jnp.nan, logits))
     if type(base) is dist.Poisson:
         return SettledPoisson(base.rate)
     return base
