@@ -37,7 +37,8 @@ from .reading.local import Structure, log_joint
 from .reading.states import AllStates, AtMost, Given
 from .running.algorithm import Algorithm
 from .running.checkpoint import CheckpointError
-from .running.contract import DivergedError, RunResult
+from .running.contract import DivergedError, Optima, RunResult
+from .running.search import Search
 
 __all__ = [
     "EM",
@@ -62,12 +63,14 @@ __all__ = [
     "Measure",
     "MomentInversion",
     "MonteCarloEM",
+    "Optima",
     "Persistent",
     "Posterior",
     "ProgramError",
     "ProjectionPursuit",
     "QuadratureEM",
     "RunResult",
+    "Search",
     "SplittingEM",
     "StepwiseEM",
     "Structure",

@@ -103,6 +103,12 @@ def least_effort() -> dict[str, Any]:
     return options
 
 
+@cache
+def little_effort() -> dict[str, Any]:
+    """Options of the compiler for what runs a few hundred steps: half the time, a tenth slower."""
+    return {**least_effort(), LEVEL: 1}
+
+
 def once(function: Callable, **how: Any) -> Any:
     """`jax.jit` for what runs a single time: to optimise it would take longer than it ever saves.
 

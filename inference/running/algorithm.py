@@ -8,16 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 from jax import Array
 from jax.sharding import Mesh
 
 from ..reading.anatomy import Anatomy, inspect
 from ..reading.arguments import check_kinds
 from ..reading.settings import Range, Seconds, check_settings
+from ..rows.disk import stored
 from ..types import Params
 from .checkpoint import Checkpoint, origin
 from .contract import RunResult, Starts
 from .loop import Drive, drive
+from .search import Lineages, Search, Spent
+
+LEAST_STEPS = 30
+"""With fewer steps there is no room for a search."""
 
 MOST_STEPS = 10**8
 """Of a run: it keeps the loss of each."""
@@ -65,6 +71,10 @@ class Algorithm(abc.ABC):
     """Where it starts."""
     staged: bool = False
     """Whether it goes by stages: within one the loss may stand still, and that is not the end."""
+    search: Search | None = None
+    """How it looks for the best optimum before it runs to the end; None: it has one start."""
+    plate: str | None = None
+    """The data plate, where it cannot be found by itself."""
     why_not_compared: str | None = None
     """Why it takes no part in a comparison of all methods, where it does not."""
 
@@ -88,8 +98,16 @@ class Algorithm(abc.ABC):
 
     def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
         """How many data there are in these arguments of the program."""
-        plate = getattr(self, "plate", None)
-        return inspect(self.model, args, kwargs, plate=plate).num_data
+        return inspect(self.model, args, kwargs, plate=self.plate).num_data
+
+    def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
+        """Parameters of a start, for a search over several."""
+        return self.get_params(self.init(rng_key, *args, **kwargs))
+
+    def vary(self, rng_key: Array, params: Params, *args: Any, **kwargs: Any) -> Params:
+        """Other parameters, from which a step may lead to a better optimum: by default a start."""
+        del params
+        return self.propose(rng_key, *args, **kwargs)
 
     @abc.abstractmethod
     def init(
@@ -123,6 +141,9 @@ class Algorithm(abc.ABC):
     ) -> RunResult:
         """Repeat `update` up to `num_steps` times; Ctrl-C ends it with what there is.
 
+        A method with a `search` looks for the best of several starts first, unless it is given a
+        start or a mesh, rows that stay on disk, or less than `LEAST_STEPS` steps.
+
         An argument that is a `numpy.memmap` stays on disk and is read a chunk at a time.
 
         :param progress_bar: show one; never without a terminal or under CI.
@@ -148,16 +169,36 @@ class Algorithm(abc.ABC):
             },
         )
 
+        method: Any = self
+        given = init_state is not None or init_params is not None or mesh is not None
+        held = not any(stored(x) for x in jax.tree.leaves((args, kwargs)))
+        if self.search is not None and num_steps >= LEAST_STEPS and held and not given:
+            method = Lineages(self, self.search)
+        spent = Spent()
+
         # Not the state itself, which would be held here for as long as the loop runs.
         def start() -> Any:
+            nonlocal spent
+            if method is not self:
+                state, spent = method.begin(rng_key, args, kwargs)
+                return state
             if init_state is not None:
                 return init_state
             return self.init(rng_key, *args, init_params=init_params, **kwargs)
 
         how = Drive(num_steps, progress_bar, tolerance, record, budget, checkpoint_every, mesh)
         if checkpoint is None:
-            return drive(self, start, args, kwargs, how)
-        check_kinds(args, kwargs)
-        made_of = origin(self, args, kwargs, rng_key, init_params, init_state)
-        with Checkpoint(Path(checkpoint), made_of) as saved:
-            return drive(self, start, args, kwargs, how, saved)
+            result = drive(method, start, args, kwargs, how)
+        else:
+            check_kinds(args, kwargs)
+            made_of = origin(self, args, kwargs, rng_key, init_params, init_state)
+            with Checkpoint(Path(checkpoint), made_of) as saved:
+                result = drive(method, start, args, kwargs, how, saved)
+        if method is self:
+            return result
+        return result._replace(
+            state=method.best(result.state),
+            optima=method.optima(result.state),
+            seconds=result.seconds + spent.seconds,
+            compile_seconds=result.compile_seconds + spent.compile_seconds,
+        )

@@ -20,6 +20,7 @@ import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from jax import Array
 
 from ..types import Params
@@ -37,6 +38,18 @@ class Method(Protocol):
     def update(self, state: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]: ...
 
     def get_params(self, state: Any) -> Params: ...
+
+
+class Searchable(Method, Protocol):
+    """What a search over starts needs of a method besides."""
+
+    plate: str | None
+
+    def init(self, rng_key: Array, *args: Any, **kwargs: Any) -> Any: ...
+
+    def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params: ...
+
+    def vary(self, rng_key: Array, params: Params, *args: Any, **kwargs: Any) -> Params: ...
 
 
 class Stop(enum.Enum):
@@ -65,6 +78,34 @@ class Starts(enum.Enum):
     ONE = "always at the same place, or it chooses among several by itself"
 
 
+class Optima(NamedTuple):
+    """Where the lineages of a run ended.
+
+    >>> optima = Optima(np.array([10.0, 10.0, 12.5]), agree=2, alone=1)
+    >>> optima.better, str(optima)
+    (0.4, '2 of 3 starts agree on the best optimum (losses 10, 10, 12.5)')
+    """
+
+    values: np.ndarray  # (num_lineages,) the loss that each ended with, the best first
+    agree: int  # how many ended at the best, as far as their steps can tell
+    alone: int  # how many ended where no other did
+
+    @property
+    def better(self) -> float:
+        """An estimate of the probability that another lineage would end at an optimum not met yet.
+
+        The share of lineages that ended alone (Good 1953), with one success and one failure added,
+        since there are few: it cannot be less than 1 / (num_lineages + 2).
+        """
+        return (self.alone + 1) / (len(self.values) + 2)
+
+    def __str__(self) -> str:
+        losses = ", ".join(f"{x:.6g}" for x in self.values)
+        return (
+            f"{self.agree} of {len(self.values)} starts agree on the best optimum (losses {losses})"
+        )
+
+
 class RunResult(NamedTuple):
     """What `run` returns; the first three as `SVIRunResult` has them.
 
@@ -86,6 +127,7 @@ class RunResult(NamedTuple):
     compile_seconds: float
     history: Any = None  # what `record` saw of the parameters after each step
     stop: Stop = Stop.STEPS  # why it stopped
+    optima: Optima | None = None  # where several starts ended, if there were several
 
     @property
     def interrupted(self) -> bool:

@@ -14,6 +14,7 @@ class Cut(NamedTuple):
     All data up to step `begin`, then linearly fewer, from step `end` on only the N·A(π) of highest
     evidence, as many as are expected to have at most `max_active` causes.
 
+    >>> from latentbits import TruncatedEM
     >>> from latentbits.models import binary_sparse_coding
     >>> em = TruncatedEM(binary_sparse_coding, max_active=2, num_candidates=3, cut=Cut(2, 4))
     >>> em.cut

@@ -16,9 +16,11 @@ from ...reading.reader import Reader, affine_too, open_program
 from ...reading.states import AllStates, AtMost, Given, StateSet
 from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
+from ...running.search import Search
 from ...types import Params
 from ..m_step import AffineUpdate, gradient_runs, gradient_step
 from ..shared import CHUNK_FLOATS, Expectation, Posterior, chunk_rows, start_params
+from . import moves
 from .candidates import Candidates
 from .tables import Table
 from .updates import ClosedForm, closed_form
@@ -41,6 +43,8 @@ class EM(Algorithm):
     :param m_step: a `ClosedForm`; by default the paper's for its program, else gradient steps.
     :param prior: maximise the posterior of the parameters instead of the likelihood.
     :param start: ``start(key, *args, **kwargs) -> params``; by default a draw from the priors.
+    :param search: how the best of several starts is looked for; None: one start. With `start` given
+        there is one.
     :param gradient_steps: L-BFGS steps of an M-step that has no closed form.
     :param chunk_size: rows read at a time; by default as many as fit into 128 MiB.
     :param structure: the form of the log joint, if it is not to be found by itself.
@@ -64,6 +68,7 @@ class EM(Algorithm):
         m_step: ClosedForm | None = None,
         prior: bool = False,
         start: Callable[..., Params] | None = None,
+        search: Search | None = Search(),
         gradient_steps: int = 5,
         chunk_size: int | None = None,
         structure: Structure | None = None,
@@ -72,6 +77,7 @@ class EM(Algorithm):
         self.model, self.states, self.m_step, self.prior = model, states, m_step, prior
         self.start, self.gradient_steps, self.chunk_size = start, gradient_steps, chunk_size
         self.structure, self.plate = structure, plate
+        self.search = search if start is None else None
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -121,6 +127,21 @@ class EM(Algorithm):
 
     def get_params(self, state: EMState) -> Params:
         return state.params
+
+    def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
+        """Parameters of a start: by the form of the program, else a draw from its priors."""
+        reader, rows = self._open(args, kwargs)
+        found = moves.start(closed_form(reader, rows, self.m_step), rng_key, rows.whole())
+        return super().propose(rng_key, *args, **kwargs) if found is None else found
+
+    def vary(self, rng_key: Array, params: Params, *args: Any, **kwargs: Any) -> Params:
+        """The parameters with one unit planted anew, where the form of the program has a rule."""
+        reader, rows = self._open(args, kwargs)
+        update, sets = closed_form(reader, rows, self.m_step), self.sets(reader)
+        if not moves.varies(update) or _memory(sets, reader) is not None:
+            return self.propose(rng_key, *args, **kwargs)
+        key, some, local = moves.some_rows(rng_key, reader, rows)
+        return moves.variant(update, key, params, sets.expect(local, params, some, None), some)
 
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row given parameters. Over all states it misses nothing."""

@@ -15,9 +15,11 @@ from ...reading.reader import Reader, open_program
 from ...rows.chunks import Numbers, Rows, compiled, map_over_chunks, sum_over_chunks
 from ...rows.draws import row_keys
 from ...running.algorithm import Algorithm
+from ...running.search import Search
 from ...types import Params
 from ..m_step import gradient_runs, gradient_step
 from ..shared import Expectation, Posterior, chunk_rows, start_params
+from . import moves
 from .candidates import Candidates, Select
 from .cut import Cut, _as_good
 from .em import EMState
@@ -26,6 +28,11 @@ from .persistent import Persistent
 from .ranks import Count, kth_smallest
 from .updates import ClosedForm, SparseCodingUpdate, closed_form, truncation
 
+ALL_BITS = 10
+"""With so many bits or fewer a truncation saves little: by default all states are looked at."""
+SOME_BITS = 8, 4
+"""H' and γ above: 163 states and the single bits."""
+
 
 class TruncatedEM(Algorithm):
     """EM over a set of states per datum, in place of all 2^H (Henniges et al. 2010).
@@ -33,7 +40,8 @@ class TruncatedEM(Algorithm):
     :param model: any program with binary latents inside its data plate.
     :param max_active: γ, the most bits on at once; its correction of π (eq. 8) comes with it.
     :param num_candidates: H', the bits whose combinations are looked at for a datum; every other
-        bit is looked at alone.
+        bit is looked at alone. By default both are all bits of a datum up to `ALL_BITS` of them,
+        where nothing is missed, and `SOME_BITS` above; the paper has γ = 3 and H' = 5.
     :param select: ranks the candidates, ``select(params, *args, **kwargs) -> (num_data, bits)``; by
         default the log joint of each bit alone, which needs nothing but the program.
     :param keep: a datum keeps its candidates, 4 bytes each, unless the new ones explain it better,
@@ -45,8 +53,9 @@ class TruncatedEM(Algorithm):
         then read twice more, to find the evidence from which on they count.
     :param parameter_noise: site -> standard deviation of noise added to it after each step.
 
-    The others as for `EM`. The loss is the negative free energy, with the prior of the states
-    renormalised to those with at most `max_active` on, where the M-step corrects for it (eq. 8).
+    The others as for `EM`, `search` among them. The loss is the negative free energy, where the
+    prior of the states is renormalised to those with at most `max_active` on, if the M-step
+    corrects for it (eq. 8).
 
     >>> from latentbits.models import binary_sparse_coding
     >>> from latentbits.models.data import bars
@@ -64,14 +73,15 @@ class TruncatedEM(Algorithm):
         self,
         model: Callable,
         *,
-        max_active: int = 3,
-        num_candidates: int = 5,
+        max_active: int | None = None,
+        num_candidates: int | None = None,
         select: Select | None = None,
         keep: bool | None = None,
         persistent: Persistent | None = None,
         m_step: ClosedForm | None = None,
         prior: bool = False,
         start: Callable[..., Params] | None = None,
+        search: Search | None = Search(),
         cut: Cut | None = None,
         parameter_noise: dict[str, float] | None = None,
         gradient_steps: int = 5,
@@ -79,9 +89,9 @@ class TruncatedEM(Algorithm):
         structure: Structure | None = None,
         plate: str | None = None,
     ):
-        self.model, self.max_active, self.keep = model, max_active, keep
-        sets: Candidates | Persistent = persistent or Candidates(num_candidates, max_active, select)
-        self.sets = sets._replace(keep=keep is not False)
+        self.model, self.max_active, self.num_candidates = model, max_active, num_candidates
+        self.select, self.keep, self.persistent = select, keep, persistent
+        self.search = search if start is None else None
         self.m_step, self.prior, self.start, self.cut = m_step, prior, start, cut
         self.parameter_noise = parameter_noise or {}
         self.gradient_steps, self.chunk_size = gradient_steps, chunk_size
@@ -93,12 +103,6 @@ class TruncatedEM(Algorithm):
             return "no latent in the data plate"
         other = [x.name for x in anatomy.latents if x.num_values != 2]
         return f"{other[0]} is not binary" if other else None
-
-    @classmethod
-    def of(cls, model: Callable, anatomy: Anatomy) -> TruncatedEM:
-        """With as many bits as there are, where those are few."""
-        most = anatomy.num_bits
-        return cls(model, max_active=min(3, most), num_candidates=min(5, most))
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
@@ -113,15 +117,16 @@ class TruncatedEM(Algorithm):
         key_start, key_memory, key = random.split(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
         memory = None
-        if self._sets(rows).keep:
-            memory = self.sets.start(rows.num_data, reader.anatomy.num_bits, key_memory)
+        sets = self._sets(reader, rows)
+        if sets.keep:
+            memory = sets.start(rows.num_data, reader.anatomy.num_bits, key_memory)
         return EMState(params, jnp.zeros((), int), key, memory)
 
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         reader, rows = self._open(args, kwargs)
         params, num_bits = state.params, reader.anatomy.num_bits
-        m_step, num_states = self._m_step(reader, rows, params), self.sets.num_states(num_bits)
-        sets = self._sets(rows)
+        m_step, sets = self._m_step(reader, rows, params), self._sets(reader, rows)
+        num_states = sets.num_states(num_bits)
         num_runs = gradient_runs(reader, num_states) if m_step is None else 0
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
         key, key_search, key_noise = random.split(state.rng_key, 3)
@@ -191,6 +196,21 @@ class TruncatedEM(Algorithm):
     def get_params(self, state: EMState) -> Params:
         return state.params
 
+    def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
+        """Parameters of a start: by the form of the program, else a draw from its priors."""
+        reader, rows = self._open(args, kwargs)
+        found = moves.start(closed_form(reader, rows, self.m_step), rng_key, rows.whole())
+        return super().propose(rng_key, *args, **kwargs) if found is None else found
+
+    def vary(self, rng_key: Array, params: Params, *args: Any, **kwargs: Any) -> Params:
+        """The parameters with one unit planted anew, where the form of the program has a rule."""
+        reader, rows = self._open(args, kwargs)
+        update, sets = closed_form(reader, rows, self.m_step), self._sets(reader, rows)
+        if not moves.varies(update) or isinstance(sets, Persistent):
+            return self.propose(rng_key, *args, **kwargs)
+        key, some, local = moves.some_rows(rng_key, reader, rows)
+        return moves.variant(update, key, params, sets.expect(local, params, some, None), some)
+
     def posterior(
         self,
         params: Params,
@@ -209,7 +229,8 @@ class TruncatedEM(Algorithm):
         reader, rows = self._open(args, kwargs)
         num_bits = reader.anatomy.num_bits
         key = random.key(0) if rng_key is None else rng_key
-        num_states = self.sets.num_states(num_bits)
+        sets = self._sets(reader, rows)
+        num_states = sets.num_states(num_bits)
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs=num_draws)
 
         def whole(rows: Rows, params: Params, memory: Any, key: Array) -> Posterior:
@@ -218,13 +239,13 @@ class TruncatedEM(Algorithm):
             def summarise(arguments: Any, extra: Any, start: Array) -> Posterior:
                 local, (memory, numbers) = reader.at(size), extra
                 if memory is None:
-                    first = self.sets.start(size, num_bits, key_start)
+                    first = sets.start(size, num_bits, key_start)
                     keys = row_keys(key_search, numbers)
-                    memory = self.sets.grow(local, params, arguments, first, keys)
-                found = self.sets.expect(local, params, arguments, memory)
+                    memory = sets.grow(local, params, arguments, first, keys)
+                found = sets.expect(local, params, arguments, memory)
                 key = random.fold_in(key_missed, start)
                 missed, error = missed_mass(
-                    local, self.sets.contains, params, arguments, memory, found, key, num_draws
+                    local, sets.contains, params, arguments, memory, found, key, num_draws
                 )
                 return Posterior(found.mean, found.best(), found.evidence, missed, error)
 
@@ -253,9 +274,23 @@ class TruncatedEM(Algorithm):
 
         return map_over_chunks(search, rows, size, (memory, Numbers()))
 
-    def _sets(self, rows: Rows) -> Candidates | Persistent:
+    def _sets(self, reader: Reader, rows: Rows) -> Candidates | Persistent:
         """How the states of these rows are looked at."""
-        return self.sets._replace(keep=not rows.on_disk) if self.keep is None else self.sets
+        keep = not rows.on_disk if self.keep is None else self.keep
+        if self.persistent is not None:
+            return self.persistent._replace(keep=keep)
+        num_candidates, max_active = self.sizes(reader.anatomy.num_bits)
+        return Candidates(num_candidates, max_active, self.select, keep)
+
+    def sizes(self, num_bits: int) -> tuple[int, int]:
+        """Candidates of a datum, and how many of them may be on, where they are not given."""
+        count = self.num_candidates
+        if count is None:
+            count = num_bits if num_bits <= ALL_BITS else SOME_BITS[0]
+        most = self.max_active
+        if most is None:
+            most = count if count == num_bits else min(SOME_BITS[1], count)
+        return count, most
 
     def _least(
         self,
@@ -270,7 +305,7 @@ class TruncatedEM(Algorithm):
         """The evidence from which on a datum is learned from."""
         assert self.cut is not None
         cut = self.cut
-        mass = truncation(params[cut.sparsity], num_bits, self.max_active)[0]
+        mass = truncation(params[cut.sparsity], num_bits, self.sizes(num_bits)[1])[0]
 
         def tally(count: Count) -> Array:
             each = lambda arguments, extra, fresh: count(evidence(arguments, extra), fresh)  # noqa: E731
@@ -283,7 +318,7 @@ class TruncatedEM(Algorithm):
         )
 
     def _m_step(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm | None:
-        correct = self.max_active if isinstance(self.sets, Candidates) else None
+        correct = None if self.persistent else self.sizes(reader.anatomy.num_bits)[1]
         return closed_form(
             reader, rows, self.m_step, params=params, prior=self.prior, max_active=correct
         )
@@ -295,5 +330,5 @@ class TruncatedEM(Algorithm):
         if not reader.anatomy.binary:
             many = [x.name for x in reader.anatomy.latents if x.num_values != 2]
             raise ProgramError(f"the latents {many} are not binary: use EM")
-        self.sets.check(reader.anatomy.num_bits)
+        self._sets(reader, rows).check(reader.anatomy.num_bits)
         return reader, rows

@@ -1,0 +1,74 @@
+"""The search over starts: what a run with default arguments ends at, and what it says of it."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+from inference import EM, Optima, Search, TruncatedEM
+from inference.methods.discrete import moves
+from inference.methods.discrete.updates import closed_form
+from inference.running.search import remaining
+from ppl_models import bernoulli_mixture, binary_sparse_coding
+from ppl_models.data import bars
+
+
+def uneven_mixture():
+    """Six components of unequal weight: from single starts EM mostly ends elsewhere."""
+    rng = np.random.default_rng(5)
+    probs = rng.beta(0.5, 0.5, size=(6, 24))
+    mixing = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
+    member = rng.choice(6, 600, p=mixing)
+    data = (rng.uniform(size=(600, 24)) < probs[member]).astype(np.float32)
+    return jnp.asarray(data), {"mixing": jnp.asarray(mixing), "probs": jnp.asarray(probs)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mixture_is_found_from_any_key(seed):
+    data, truth = uneven_mixture()
+    best = EM(bernoulli_mixture).run(random.key(0), 60, data, num_components=6, init_params=truth)
+    found = EM(bernoulli_mixture).run(random.key(seed), 60, data, num_components=6)
+    assert found.losses[-1] <= best.losses[-1] + 0.5
+    assert found.optima.agree >= 2
+    assert best.optima is None  # one start was given, and one is never said to agree with others
+
+
+def test_bars_are_found_by_both_methods_with_their_own_defaults():
+    truth = bars(random.key(3), 300, size=3)
+    given = {"weights": truth.weights, "noise": truth.noise, "sparsity": truth.sparsity}
+    best = EM(binary_sparse_coding).run(
+        random.key(0), 60, truth.data, num_causes=6, init_params=given
+    )
+    for method in (EM, TruncatedEM):
+        found = method(binary_sparse_coding).run(random.key(1), 60, truth.data, num_causes=6)
+        assert found.losses[-1] <= best.losses[-1] + 0.5
+        assert found.optima.agree >= 2
+
+
+def test_a_search_is_switched_off_by_one_argument_or_a_start():
+    data, truth = uneven_mixture()
+    short = Search(num_lineages=2, screening=2, rounds=1, steps=2)
+    assert EM(bernoulli_mixture, search=None).search is None
+    assert EM(bernoulli_mixture, start=lambda *_, **__: truth, search=short).search is None
+    few = EM(bernoulli_mixture, search=short).run(random.key(0), 5, data, num_components=6)
+    assert few.optima is None  # no room for a search
+    with pytest.raises(ValueError, match="rounds must be at least 0"):
+        Search(rounds=-1)
+
+
+def test_a_variant_changes_one_unit_and_keeps_the_others():
+    data, truth = uneven_mixture()
+    method = EM(bernoulli_mixture)
+    changed = method.vary(random.key(2), truth, data, num_components=6)
+    moved = (np.abs(changed["probs"] - truth["probs"]).max(1) > 1e-6).sum()
+    assert moved == 2  # one is given up for half of another
+    np.testing.assert_allclose(changed["mixing"].sum(), 1.0, rtol=1e-6)
+    reader, rows = method._open((data,), {"num_components": 6})
+    assert moves.varies(closed_form(reader, rows))
+
+
+def test_what_remains_is_estimated_and_agreement_counts_it():
+    losses = np.array([[4.0, 8.0], [2.0, 7.9], [1.0, 7.85]])
+    np.testing.assert_allclose(remaining(losses), [1.0, 0.05])
+    assert Optima(np.array([1.0, 2.0, 3.0]), 1, 3).better == 0.8
+    assert "1 of 3" in str(Optima(np.array([1.0, 2.0, 3.0]), 1, 3))
