@@ -180,7 +180,7 @@ class Algorithm(abc.ABC):
         def start() -> Any:
             nonlocal spent
             if method is not self:
-                state, spent = method.begin(rng_key, args, kwargs)
+                state, spent = method.begin(rng_key, num_steps, args, kwargs)
                 return state
             if init_state is not None:
                 return init_state

@@ -42,7 +42,8 @@ class Search:
     :param num_lineages: K, the runs that go on to the end; twice as many starts are screened.
     :param screening: steps of each start before the first are given up.
     :param rounds: how often each lineage is set against a variant of itself.
-    :param steps: steps of a round.
+    :param steps: steps of a round. These three go by the length of the run where they are not
+        given, so that all starts together take about as long as five plain runs.
     :param num_rows: rows that the search looks at, drawn at random; the runs to the end see all.
 
     >>> from latentbits import EM
@@ -55,22 +56,29 @@ class Search:
     """
 
     num_lineages: int = 3
-    screening: int = 8
-    rounds: int = 4
-    steps: int = 6
+    screening: int | None = None
+    rounds: int | None = None
+    steps: int | None = None
     num_rows: int = 4096
 
     def __post_init__(self) -> None:
         for name in ("num_lineages", "screening", "steps", "num_rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
-        if self.rounds < 0:
+            found = getattr(self, name)
+            if found is not None and found < 1:
+                raise ValueError(f"{name} must be at least 1, found {found}")
+        if self.rounds is not None and self.rounds < 0:
             raise ValueError(f"rounds must be at least 0, found {self.rounds}")
 
-    @property
-    def num_steps(self) -> int:
-        """Steps of a lineage before it runs to the end."""
-        return self.screening + self.rounds * self.steps
+    def plan(self, num_steps: int) -> tuple[int, int, int]:
+        """Screening, rounds and steps of a round before a run of `num_steps`.
+
+        >>> Search().plan(100), Search().plan(2000), Search(rounds=0).plan(100)
+        ((8, 4, 6), (35, 12, 35), (8, 0, 6))
+        """
+        screening = max(8, min(num_steps // 15, 35)) if self.screening is None else self.screening
+        rounds = 4 + min(num_steps // 250, 8) if self.rounds is None else self.rounds
+        steps = max(6, min(num_steps // 20, 35)) if self.steps is None else self.steps
+        return screening, rounds, steps
 
 
 class LineageState(NamedTuple):
@@ -99,8 +107,10 @@ class Lineages:
     def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
         return self.method.num_rows(args, kwargs)
 
-    def begin(self, rng_key: Array, args: tuple, kwargs: dict) -> tuple[LineageState, Spent]:
-        """The states that the search ends with, and what it took."""
+    def begin(
+        self, rng_key: Array, num_steps: int, args: tuple, kwargs: dict
+    ) -> tuple[LineageState, Spent]:
+        """The states that the search before a run of `num_steps` ends with, and what it took."""
         method, count = self.method, self.search.num_lineages
         key_rows, key_search, key_init = random.split(rng_key, 3)
         anatomy = inspect(self.model, args, kwargs, plate=method.plate)
@@ -112,10 +122,11 @@ class Lineages:
             some = rows_of(anatomy.with_rows(self.search.num_rows), *rows.take(chosen))
         find = compiled(self._find, some, compiler_options=little_effort())
         began = time.perf_counter()
-        jax.block_until_ready(find(some.leaves, key_search, np.int32(0)))  # it is compiled
+        nothing = np.array([0, -1, 0], np.int32)
+        jax.block_until_ready(find(some.leaves, key_search, nothing))  # it is compiled
         compiling, began = time.perf_counter() - began, clock.seconds()
-        rounds = np.int32(1 + self.search.rounds)
-        params = jax.block_until_ready(find(some.leaves, key_search, rounds))
+        plan = np.array(self.search.plan(num_steps), np.int32)
+        params = jax.block_until_ready(find(some.leaves, key_search, plan))
         spent = Spent(clock.seconds() - began, compiling)
 
         def begin(rows: Rows, keys: Array, params: Params) -> Any:
@@ -146,20 +157,20 @@ class Lineages:
         left = remaining(losses)
         order = np.argsort(losses[-1])
         last, left = losses[-1][order], left[order]
-        # Rounding of a sum over rows, and what either would still gain.
-        slack = 0.05 + 1e-5 * np.abs(last[0]) + left[:, None] + left
+        # A ten-thousandth, and what either would still gain.
+        slack = 0.02 + 1e-4 * np.abs(last[0]) + left[:, None] + left
         same = np.abs(last[:, None] - last) <= slack
         return Optima(last, int(same[0].sum()), int((same.sum(0) == 1).sum()))
 
-    def _find(self, rows: Rows, key: Array, num_rounds: Array) -> Params:
+    def _find(self, rows: Rows, key: Array, plan: Array) -> Params:
         """Parameters for each lineage to begin with, (num_lineages, ...).
 
         The screening is the first round: the best half of all starts goes on, not the better one of
         each pair, and it takes as long as it is told. One climb is compiled for all rounds.
         """
-        method, search = self.method, self.search
+        method, count = self.method, self.search.num_lineages
         args, kwargs = rows.whole()
-        count = search.num_lineages
+        screening, rounds, steps = plan
         key_start, key_rounds = random.split(key)
 
         def climb(params: Params, key: Array, num_steps: Array) -> tuple[Params, Array]:
@@ -176,7 +187,7 @@ class Lineages:
         def one_round(number: Array, params: Params) -> Params:
             key_climb, key_vary = random.split(random.fold_in(key_rounds, number))
             first = number == 0
-            num_steps = jnp.where(first, search.screening, search.steps)
+            num_steps = jnp.where(first, screening, steps)
             params, losses = climb(params, key_climb, num_steps)
             # A lineage whose variant fell behind has lost nothing.
             better = jnp.arange(count) + count * (losses[count:] < losses[:count])
@@ -188,7 +199,7 @@ class Lineages:
 
         propose = lambda key: method.propose(key, *args, **kwargs)  # noqa: E731
         params = jax.vmap(propose)(random.split(key_start, 2 * count))
-        params = lax.fori_loop(0, num_rounds, one_round, params)
+        params = lax.fori_loop(0, 1 + rounds, one_round, params)
         return jax.tree.map(lambda x: x[:count], params)
 
 
