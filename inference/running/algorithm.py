@@ -100,6 +100,11 @@ class Algorithm(abc.ABC):
         """How many data there are in these arguments of the program."""
         return inspect(self.model, args, kwargs, plate=self.plate).num_data
 
+    def may_stop(self, state: Any) -> bool | Array:
+        """Whether a loss that stands still is the end, and not that of a stage only."""
+        del state
+        return True
+
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
         """Parameters of a start, for a search over several."""
         return self.get_params(self.init(rng_key, *args, **kwargs))
@@ -147,7 +152,8 @@ class Algorithm(abc.ABC):
         An argument that is a `numpy.memmap` stays on disk and is read a chunk at a time.
 
         :param progress_bar: show one; never without a terminal or under CI.
-        :param tolerance: stop when the loss changes by less than this share of itself.
+        :param tolerance: stop when the loss changes by less than this share of itself, and would do
+            so in all steps to come (Aitken's estimate).
         :param init_state: go on from here; `rng_key` is then not used.
         :param init_params: start from these parameters.
         :param record: a function of the parameters to keep after each step, in ``history``.

@@ -39,6 +39,8 @@ class Method(Protocol):
 
     def get_params(self, state: Any) -> Params: ...
 
+    def may_stop(self, state: Any) -> bool | Array: ...
+
 
 class Searchable(Method, Protocol):
     """What a search over starts needs of a method besides."""

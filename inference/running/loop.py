@@ -178,7 +178,12 @@ def _block(
         state, loss = method.update(p.state, *args, **kwargs)
         loss = loss.astype(p.losses.dtype)
         last = p.losses[jnp.maximum(p.step - 1, 0)]
-        change = jnp.where(p.step > 0, jnp.abs(loss - last) / (1e-30 + jnp.abs(loss)), jnp.inf)
+        fall, before = jnp.abs(loss - last), jnp.abs(last - p.losses[jnp.maximum(p.step - 2, 0)])
+        # Small steps towards a distant end are not the end: Aitken's estimate of what is left.
+        rate = jnp.where((p.step > 1) & (before > 0), jnp.clip(fall / before, 0.0, 0.99), 0.0)
+        left = jnp.maximum(fall, fall * rate / (1.0 - rate))
+        done = (p.step > 0) & jnp.asarray(method.may_stop(state))
+        change = jnp.where(done, left / (1e-30 + jnp.abs(loss)), jnp.inf)
         # A loss that is no number ends the loop: NaN is never larger than the limit.
         change = jnp.where(jnp.isfinite(loss), change, jnp.nan)
         losses = p.losses.at[p.step].set(loss)

@@ -146,6 +146,9 @@ class Lineages:
     def get_params(self, state: LineageState) -> Params:
         return self.method.get_params(self.best(state))
 
+    def may_stop(self, state: LineageState) -> Array:
+        return jnp.all(jax.vmap(lambda one: jnp.asarray(self.method.may_stop(one)))(state.states))
+
     def best(self, state: LineageState) -> Any:
         """The state of the lineage of least loss."""
         best = jnp.argmin(state.losses[-1])

@@ -9,7 +9,7 @@ import pytest
 from jax import random
 from tools import fast_jit, quick_runs
 
-from inference import EM, ProgramError
+from inference import EM, ProgramError, SplittingEM
 from inference.baselines.samplers import BudgetError, Pace, discrete_gibbs, nuts
 from inference.baselines.variational import svi
 from inference.numerics.memory import DoesNotFitError
@@ -145,3 +145,10 @@ def test_numpyros_own_gibbs_runs_on_bits_and_parameters():
     assert found.params["mixing"].std() > 0
     with pytest.raises(ProgramError, match="'causes' is a vector of bits"):
         discrete_gibbs(binary_sparse_coding, random.key(1), DATA, num_causes=2)
+
+
+def test_splitting_with_a_tolerance_goes_on_to_its_last_split():
+    method = SplittingEM(bernoulli_mixture, steps_per_size=6)
+    result = method.run(random.key(0), 60, DATA, num_components=4, tolerance=1e-2)
+    assert int(result.state.level) == 2
+    assert 2 * 6 + 1 < len(result.losses) < 60

@@ -138,6 +138,11 @@ class SplittingEM(Algorithm):
     def get_params(self, state: SplittingState) -> Params:
         return state.params
 
+    def may_stop(self, state: SplittingState) -> Array:
+        """Not before the last split, nor in the step after it."""
+        last = _last_level(len(state.params["mixing"]))
+        return (state.level >= last) & (state.step > last * self.steps_per_size + 1)
+
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row given parameters: its ``mean`` is that of the label."""
         return self._em().posterior(params, *args, **kwargs)
