@@ -68,6 +68,7 @@ def start_params(
     kwargs: dict,
 ) -> Params:
     """Starting values: those given, else those of `start`, else a draw from the priors."""
+    reader.anatomy.check_rows_are_all()
 
     def draw(rows: Rows, key: Array) -> Params:
         return prior_draw(reader.model, reader.anatomy, key, rows.slice(0, 1))

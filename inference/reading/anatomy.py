@@ -78,6 +78,16 @@ class Anatomy(NamedTuple):
     observed: tuple[str, ...]  # observed sites inside the plate
     parameters: tuple[str, ...]  # unobserved sites outside the plate
     likelihoods: tuple[str, ...] = ()  # class of each observed site's distribution, unwrapped
+    outside: tuple[str, ...] = ()  # observed sites and factors outside the plate
+
+    def check_rows_are_all(self) -> None:
+        """Refuse a program that says more of its parameters than its rows do."""
+        if self.outside:
+            raise ProgramError(
+                f"site {self.outside[0]!r} is observed outside the plate {self.plate!r}, and this "
+                "method learns from the rows of the plate alone: it would be ignored; "
+                "NUTS(marginal(model)) and SVI heed it"
+            )
 
     @property
     def num_bits(self) -> int:
@@ -153,7 +163,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
     plate = _data_plate(trace, sites, plate, frames)
     frame = frames[plate]
 
-    latents, observed, likelihoods, parameters = [], [], [], []
+    latents, observed, likelihoods, parameters, outside = [], [], [], [], []
     for name, site in trace.items():
         inside = any(f.name == plate for f in site.get("cond_indep_stack", ()))
         if site["type"] == "param":
@@ -164,6 +174,8 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
             if inside:
                 observed.append(name)
                 likelihoods.append(_innermost(site["fn"]))
+            elif not site["infer"].get("is_auxiliary"):
+                outside.append(name)
         elif not inside:
             if site["fn"].support.is_discrete:
                 raise ProgramError(
@@ -193,6 +205,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
         observed=tuple(observed),
         parameters=tuple(parameters),
         likelihoods=tuple(likelihoods),
+        outside=tuple(outside),
     )
 
 

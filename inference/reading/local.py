@@ -265,7 +265,7 @@ def anywhere(model: Callable, anatomy: Anatomy, key: Array, arguments: Arguments
     spread = handlers.substitute(handlers.seed(model, key), substitute_fn=init_to_uniform(radius=2))
     with handlers.block():
         trace = handlers.trace(spread).get_trace(*args, **kwargs)
-    return {name: trace[name]["value"].astype(float) for name in anatomy.parameters}
+    return {name: jnp.asarray(trace[name]["value"], float) for name in anatomy.parameters}
 
 
 def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Arguments) -> Params:

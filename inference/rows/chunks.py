@@ -162,6 +162,8 @@ def over_rows(left: Array, right: Array, precision: Any = None) -> Array:
     takes no more memory than its rows. Wide products are left to XLA, which cuts those into blocks
     of its own: 4e-6 off at worst, whatever the number of rows.
     """
+    if not left.shape[1] * right.shape[1]:  # nothing to add up, as the pairs of a single bit
+        return jnp.zeros((left.shape[1], right.shape[1]), jnp.result_type(left, right))
     least, most = BLOCK_ROWS
     size = max(left.shape[1] * right.shape[1] // (left.shape[1] + right.shape[1]), least)
     if jax.default_backend() != "cpu" or size > most or len(left) <= size:

@@ -26,6 +26,7 @@ def start_params(
 ) -> Params:
     """Starting values: given, else those of `start`, else principal components, else a draw."""
     reader, rows = opened.reader, opened.rows
+    reader.anatomy.check_rows_are_all()
     names = set(reader.anatomy.parameters)
     params: Params = {}
     if start is not None:

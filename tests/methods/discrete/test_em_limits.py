@@ -160,3 +160,33 @@ def test_chunks_count_the_runs_of_the_program():
         assert shared_module.chunk_rows(None, shared, 16, rows, num_runs=100) == 1
     finally:
         shared_module.CHUNK_FLOATS = before
+
+
+def test_the_simplest_programs_run():
+    """One bit a row, one cause, and a parameter that is a `param` of NumPyro's."""
+    data = np.concatenate([np.zeros(30), np.full(20, 4.0)]) + 0.1 * np.arange(50) % 1.0
+
+    def one_bit(data):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 5.0))
+        scale = numpyro.param("scale", 1.0)
+        with numpyro.plate("data", len(data)):
+            on = numpyro.sample("on", dist.Bernoulli(0.4))
+            numpyro.sample("observed", dist.Normal(mean * on, jnp.exp(0.0 * scale)), obs=data)
+
+    found = EM(one_bit).run(random.key(0), 5, jnp.asarray(data))
+    assert abs(float(found.params["mean"]) - data[30:].mean()) < 0.2
+    column = jnp.asarray(data)[:, None] * jnp.ones((1, 3))
+    found = EM(binary_sparse_coding).run(random.key(0), 5, column, num_causes=1)
+    assert found.params["weights"].shape == (1, 3)
+
+
+def test_what_is_observed_outside_the_plate_is_not_ignored():
+    def calibrated(data, extra):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 5.0))
+        numpyro.sample("calibration", dist.Normal(mean, 1.0).expand((3,)).to_event(1), obs=extra)
+        with numpyro.plate("data", len(data)):
+            on = numpyro.sample("on", dist.Bernoulli(0.4))
+            numpyro.sample("observed", dist.Normal(mean * on, 1.0), obs=data)
+
+    with pytest.raises(ProgramError, match="'calibration' is observed outside the plate 'data'"):
+        EM(calibrated).run(random.key(0), 5, jnp.ones(10), jnp.ones(3))
