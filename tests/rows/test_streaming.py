@@ -241,7 +241,7 @@ def test_stepwise_em_comes_to_rest_where_full_em_does():
 
 def test_stepwise_em_says_what_it_cannot_do():
     with pytest.raises(ValueError, match="closed M-step"):
-        StepwiseEM(noisy_or_network).run(random.key(0), 1, BITS, layers=(2,))
+        StepwiseEM(combination_machine).run(random.key(0), 1, BITS, num_causes=2)
     with pytest.raises(ValueError, match=r"power must be above 0\.5"):
         StepwiseEM(bernoulli_mixture, power=0.3)
 
