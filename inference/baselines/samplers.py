@@ -220,7 +220,8 @@ def sample(
         count = pace.next(num_warmup - warm)
         state, _ = jax.block_until_ready(compiled(state, np.int32(count)))
         warm += count
-    ended, counts, kept = [], [], []
+    counts: list[int] = []
+    ended, kept = [], []
     while sum(counts) < num_samples and not timer.spent:
         count = pace.next(num_samples - sum(counts))
         state, found = jax.block_until_ready(compiled(state, np.int32(count)))

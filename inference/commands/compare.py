@@ -166,8 +166,8 @@ class Opened(NamedTuple):
 
 def _open(namespace: argparse.Namespace) -> Opened:
     if namespace.data is not None:
-        told = {"words": Path(namespace.data).name, "image_shape": None}
-        return Opened(open_given(namespace), told)
+        words = Path(namespace.data).name
+        return Opened(open_given(namespace), {"words": words, "image_shape": None})
     from ..studies.cards import CARDS
     from ..studies.examples import example, fresh_rows
 

@@ -130,7 +130,8 @@ def _report(
                 *parameter_lines(mean, deviation, columns), ""]  # fmt: skip
     lines.append(f"converged {_converged(stop, facts)}")
     point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
-    errors, words = {}, ""
+    errors: dict[str, np.ndarray] = {}
+    words = ""
     if stop is not Stop.INTERRUPTED:
         with stage("log likelihood"):
             try:

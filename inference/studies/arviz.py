@@ -181,7 +181,7 @@ def together(
 
     chain, draw = (-1, -1)
     if score is not None:
-        chain, draw = np.unravel_index(np.argmax(score), np.shape(score))
+        chain, draw = map(int, np.unravel_index(np.argmax(score), np.shape(score)))
     near = align(model, params, {x: v[chain, draw] for x, v in params.items()}, arguments)
     return align(model, near, {x: v.mean((0, 1)) for x, v in near.items()}, arguments)
 

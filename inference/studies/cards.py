@@ -158,6 +158,7 @@ def dims_of(name: str = "") -> dict[str, tuple[str, ...]]:
     >>> dims_of("combination_machine")["bias"], dims_of("my_program")["bias"]
     (('latent',), ('column',))
     """
+    table: dict[str, tuple[str, ...]]
     table = {"observed": ("row", "column"), "mask": ("row", "column")}
     if name in CARDS:
         return {**table, **CARDS[name].dims}

@@ -114,16 +114,14 @@ def parameter_lines(
     wide = {x: v for x, v in params.items() if np.shape(v)[-1:] == (len(columns),)}
     heads, cells = [""], [[column] for column in columns[:MOST_LINES]]
     for name, value in wide.items():
-        flat, error = (
-            None if x is None else np.asarray(x).reshape(-1, len(columns))
-            for x in (value, errors.get(name))
-        )
-        for k in range(len(flat)):
-            heads.append(name if len(flat) == 1 else f"{name}[{k + 1}]")
-            heads += [] if error is None else ["se"]
+        table = np.reshape(value, (-1, len(columns)))
+        spread = np.reshape(errors[name], (-1, len(columns))) if name in errors else None
+        for k in range(len(table)):
+            heads.append(name if len(table) == 1 else f"{name}[{k + 1}]")
+            heads += [] if spread is None else ["se"]
             for i, line in enumerate(cells):
-                line.append(f"{flat[k, i]:.3g}")
-                line += [] if error is None else [_shown(error[k, i])]
+                line.append(f"{table[k, i]:.3g}")
+                line += [] if spread is None else [_shown(spread[k, i])]
     rows = [heads, *cells] if wide else []
     if wide and len(columns) > MOST_LINES:
         rows.append([f"… {len(columns) - MOST_LINES} more"])

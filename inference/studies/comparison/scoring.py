@@ -48,8 +48,8 @@ class Judges(NamedTuple):
     def test(self, flat: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Log likelihoods of the rows to be judged by, (num_draws, num_test), and their errors."""
         if not self.fresh:
-            found = self.likelihood.of_draws(flat)
-            return found.value[:, self.num_train :], found.error[:, self.num_train :]
+            value, error = map(np.asarray, self.likelihood.of_draws(flat))
+            return value[:, self.num_train :], error[:, self.num_train :]
         each = [self.likelihood.of_draws(flat, part) for part in self.fresh]
         return np.hstack([x.value for x in each]), np.hstack([x.error for x in each])
 
@@ -125,12 +125,12 @@ def _table(judges: Judges, kept: dict[str, np.ndarray], fresh: bool) -> tuple[np
         if fresh:
             value, error = judges.test(some)
         else:
-            found = judges.likelihood.of_draws(some)
-            value, error = found.value, found.error[:, judges.num_train :]
+            value, error = map(np.asarray, judges.likelihood.of_draws(some))
+            error = error[:, judges.num_train :]
         if values is None:
             values = np.empty((total, value.shape[1]), np.float32)
         values[start : start + BLOCK] = value
-        errors = errors + (np.asarray(error) ** 2).sum(0) / total
+        errors = errors + (error**2).sum(0) / total
     assert values is not None
     each = values.reshape((*shape, -1))
     if fresh:

@@ -33,8 +33,13 @@ class Recipe(NamedTuple):
     tuning: int = 10  # epochs at the end
 
     def em(self, **options: Any) -> GibbsEM:
-        literal = {"learn_from": "block", "max_states": 1}  # as the paper has it: by draws
-        return GibbsEM(noisy_or_network, max_sweeps=self.max_sweeps, **literal, **options)
+        return GibbsEM(
+            noisy_or_network,
+            max_sweeps=self.max_sweeps,
+            learn_from="block",  # as the paper has it, and by draws
+            max_states=1,
+            **options,
+        )
 
 
 PAPER = Recipe()

@@ -85,8 +85,9 @@ def fit_words(options: argparse.Namespace, train: Array) -> Params:
         epochs=3,
     )
     found = search.run(key_search, len(layers) * options.rounds, train, layers=layers)
-    options = {"block_size": len(train), "max_sweeps": 5, **BY_DRAWS}
-    em = GibbsEM(noisy_or_network, schedule="joint", **options)
+    em = GibbsEM(
+        noisy_or_network, schedule="joint", block_size=len(train), max_sweeps=5, **BY_DRAWS
+    )
     state = em.init(key_tune, train, layers=layers, init_params=found.params)
     state = state._replace(bits=found.state.bits[0])
     return em.run(key_tune, TUNING, train, layers=layers, init_state=state).params
