@@ -30,7 +30,7 @@ from docutils.readers.standalone import Reader
 from docutils.writers.html5_polyglot import Writer
 from markupsafe import Markup
 
-PACKAGES = ("ppl_models", "inference")
+PACKAGES = ("latentbits.models", "latentbits.inference")
 SETTINGS = {
     "math_output": "MathML",
     "report_level": 5,  # what it cannot read stays as it was written
@@ -94,7 +94,11 @@ def modules() -> list[str]:
     """Both packages and all modules in them; pdoc by itself takes those of ``__all__`` alone."""
     found = list(PACKAGES)
     for package in PACKAGES:
-        path = importlib.import_module(package).__path__
+        whole = importlib.import_module(package)
+        # Names that load when they are first used must be there for pdoc, which does not ask.
+        vars(whole).update({name: getattr(whole, name) for name in whole.__all__})
+        vars(whole)["__all__"] = whole.__all__
+        path = whole.__path__
         found += [module.name for module in pkgutil.walk_packages(path, f"{package}.")]
     return [name for name in found if not name.endswith("__main__")]
 
@@ -126,7 +130,7 @@ def main() -> None:
     pages = [page.relative_to(out) for page in out.rglob("*.html")]
     pages.remove(Path("index.html"))
     names = {page: page.with_suffix("").parts for page in pages}
-    pages.sort(key=lambda page: (PACKAGES.index(names[page][0]), names[page]))
+    pages.sort(key=lambda page: (names[page][:2] != ("latentbits", "models"), names[page]))
     for page in pages:
         file = out / page
         file.write_text(file.read_text().replace("</head>", f"{STYLE}</head>", 1))
