@@ -294,7 +294,7 @@ def _modes(reader: FactorReader, params: Params, arguments: Arguments, size: int
         return new, jnp.abs(new - place).max(), rounds + 1
 
     start = jnp.zeros((size, reader.num_factors))
-    return lax.while_loop(climbing, further, (start, jnp.inf, 0))[0]
+    return lax.while_loop(climbing, further, (start, jnp.asarray(jnp.inf), jnp.asarray(0)))[0]
 
 
 def _sampled(reader: FactorReader, rows: Rows, num_draws: int) -> Likelihood:

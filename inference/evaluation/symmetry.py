@@ -53,14 +53,15 @@ def symmetries(known: Known | None) -> tuple[Exchange | Rotation, ...]:
     if known.form is Form.NOISY_OR:
         layers = sum(role.startswith("weights_") for role in known.places)
         return tuple(_layer(k, k == layers) for k in range(1, layers + 1))
-    return {
+    by_form: dict[Form, tuple[Exchange | Rotation, ...]] = {
         Form.TRAIT: (Rotation("weights"),),
         Form.CLIPPED: (Rotation("weights"),),
         Form.SPARSE_CODING: (Exchange((("weights", 0),)),),
         Form.MACHINE: (Exchange((("weights", 0), ("bias", 0))),),
         Form.REAL_MACHINE: (Exchange((("weights", 0), ("bias", 0))),),
         Form.MIXTURE: (Exchange((("probs", 0), ("mixing", 0))),),
-    }[known.form]
+    }
+    return by_form[known.form]
 
 
 def _layer(number: int, top: bool) -> Exchange:

@@ -42,7 +42,7 @@ def cache_compilations(folder: str | Path | None = None, *, max_bytes: int = MOS
     import jax
     from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-    known = jax.config.jax_compilation_cache_dir
+    known = jax.config.values["jax_compilation_cache_dir"]
     if known and folder is None:  # as the user has it
         return
     try:

@@ -60,7 +60,7 @@ def remembered(function: Callable, *more: Any, **how: Any) -> Any:
     if _PYRO_STACK:
         return jax.jit(function, **how)
     try:
-        context = jax.config.jax_enable_x64, Distribution._validate_args
+        context = jax.config.values["jax_enable_x64"], Distribution._validate_args
         key = identity((function, more, how, context))
     except NoIdentityError:
         return jax.jit(function, **how)

@@ -173,8 +173,9 @@ def _family(base: dist.Distribution, layout: Layout, about: Array | None) -> Fam
     values = range(lower, upper + 1)
     if len(values) > MOST_CATEGORIES:
         return None
-    natural = tuple(layout.by_state(base.log_prob(k)) for k in values)
-    if any(x is None for x in natural):
+    found = [layout.by_state(base.log_prob(k)) for k in values]
+    natural = tuple(x for x in found if x is not None)
+    if len(natural) < len(found):
         return None
     nothing = jnp.zeros((1, natural[0].shape[1]), natural[0].dtype)
     return Family(lambda y: tuple((y == k).astype(nothing.dtype) for k in values), natural, nothing)

@@ -14,7 +14,7 @@ from numpyro.distributions.distribution import validation_enabled
 from ..numerics.compiling import once
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .affine import AffineForm, Cells, layout_of, site_form, unwrapped
+from .affine import AffineForm, Cells, SiteForm, layout_of, site_form, unwrapped
 from .anatomy import Anatomy, ProgramError, run_abstractly
 from .local import anywhere, local_sites, log_joint, stand_in
 
@@ -35,7 +35,9 @@ def read_form(
     :param row: the arguments with one row: nothing of its values shows in the form.
     :param about: the points that a form of other parameters was taken about (`about_of`).
     """
-    constant, sites, powers = jnp.zeros(len(table)), [], []
+    constant = jnp.zeros(len(table))
+    sites: list[SiteForm] = []
+    powers: list[Array] = []
     for site in local_sites(model, anatomy, params, table[:, None].astype(jnp.int32), row):
         if jnp.ndim(site.power) and np.prod(jnp.shape(site.power)) != 1:
             return None

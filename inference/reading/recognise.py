@@ -18,9 +18,9 @@ them back under the program's (`Known.write`). What is not recognised runs by th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -52,11 +52,13 @@ from .naturals import (
 )
 from .reader import examined, findings
 
+Numbers = TypeVar("Numbers", Array, np.ndarray)
+
 
 class Place(NamedTuple):
     """Where the numbers of one parameter of the form stand in the program."""
 
-    index: np.ndarray  # in all parameters of the program, laid end to end
+    positions: np.ndarray  # in all parameters of the program, laid end to end
     site: str | None  # the site that holds them and nothing else
     turned: bool  # it holds them transposed
 
@@ -86,20 +88,20 @@ class Known:
         names = {role: place.site or "..." for role, place in self.places.items()}
         return f"Known({self.form.value}, {names})"
 
-    def read(self, params: Params) -> Params:
+    def read(self, params: dict[str, Numbers]) -> dict[str, Numbers]:
         """The parameters by the form's names, in its shapes."""
         xp = _library(params)
         found = {}
         for role, place in self.places.items():
             if place.site is not None:
                 value = xp.asarray(params[place.site])
-                found[role] = value.T if place.turned else value.reshape(place.index.shape)
+                found[role] = value.T if place.turned else value.reshape(place.positions.shape)
             else:
                 flat = xp.concatenate([xp.ravel(params[name]) for name in self.shapes])
-                found[role] = flat[place.index]
+                found[role] = flat[place.positions]
         return found
 
-    def write(self, values: Params) -> Params:
+    def write(self, values: dict[str, Numbers]) -> dict[str, Numbers]:
         """The program's parameters, from those by the form's names."""
         if all(place.site is not None for place in self.places.values()):
             found = {}
@@ -108,7 +110,7 @@ class Known:
                 found[str(place.site)] = value.reshape(self.shapes[str(place.site)])
             return found
         xp = _library(values)
-        index = np.concatenate([np.ravel(place.index) for place in self.places.values()])
+        index = np.concatenate([np.ravel(place.positions) for place in self.places.values()])
         flat = xp.concatenate([xp.ravel(values[role]) for role in self.places])
         flat = flat[np.argsort(index)]
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
@@ -125,14 +127,14 @@ class Known:
         return observed([trace[name] for name in self.sites])
 
 
-def recall(model: Callable, params: Params) -> Known | None:
+def recall(model: Callable, params: Mapping[str, Array | np.ndarray]) -> Known | None:
     """What a program with parameters of these shapes was recognised as before, if it was."""
     shapes = {name: np.shape(value) for name, value in params.items()}
     found = [x for x in findings(model) if isinstance(x, Known) and x.shapes == shapes]
     return found[0] if found else None
 
 
-def _library(params: Params) -> Any:
+def _library(params: Mapping[str, Array | np.ndarray]) -> Any:
     """NumPy where all are its own: JAX would round them."""
     return np if all(isinstance(x, np.ndarray | np.generic) for x in params.values()) else jnp
 
@@ -330,7 +332,7 @@ def _draw(
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Values for the observed sites, (n, columns) each, and states (S, n, bits)."""
     rng = np.random.default_rng(seed)
-    drawn = []
+    drawn: list[np.ndarray] = []
     for site in sites:
         shape = (anatomy.num_data, site.size)
         if site.kind == "real":
@@ -339,9 +341,9 @@ def _draw(
             drawn.append(rng.integers(0, site.levels, shape))
         else:
             drawn.append(rng.integers(0, 2, shape).astype(float))
-    shape = (6, anatomy.num_data, anatomy.num_bits)
+    wanted = (6, anatomy.num_data, anatomy.num_bits)
     values = anatomy.latents[0].num_values
-    points = rng.normal(size=shape) if values is None else rng.integers(0, values, shape)
+    points = rng.normal(size=wanted) if values is None else rng.integers(0, values, wanted)
     return drawn, points
 
 

@@ -66,7 +66,7 @@ def _kinds(function: Callable) -> dict[str, tuple[_Kind, ...]]:
     if isinstance(function, type):  # the fields of a dataclass may come from several files
         for base in reversed(function.__mro__):
             space |= vars(sys.modules[base.__module__])
-        function = function.__init__
+        function = inspect.getattr_static(function, "__init__")
     else:
         space = getattr(inspect.unwrap(function), "__globals__", {})
     for name, parameter in inspect.signature(function).parameters.items():

@@ -7,6 +7,7 @@ import json
 import os
 import zipfile
 import zlib
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ class Checkpoint:
         self._write(path, _leaves({"state": state}))
         return path
 
-    def _write(self, path: Path, leaves: dict[str, Array]) -> None:
+    def _write(self, path: Path, leaves: Mapping[str, Array | np.ndarray]) -> None:
         if jax.process_index() != 0:
             return
         arrays: Any = {name: np.asarray(_plain(x)) for name, x in leaves.items()}
@@ -224,7 +225,7 @@ def _compare(path: Path, found: dict[str, str], wanted: dict[str, str]) -> None:
             )
 
 
-def _plain(x: Array) -> Array:
+def _plain(x: Array | np.ndarray) -> Array | np.ndarray:
     return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 

@@ -119,7 +119,7 @@ def _parts(x: Any, kind: str) -> tuple[str, Any]:
     if hasattr(x, "__wrapped__"):  # jax.jit and other decorators
         return kind, (x.__wrapped__,)
     if hasattr(x, "gather_pytree_data_fields"):  # a distribution, less what it has cached
-        names = (*x.gather_pytree_data_fields(), *x.gather_pytree_aux_fields())
+        names = [*x.gather_pytree_data_fields(), *x.gather_pytree_aux_fields()]
         return kind, [vars(x).get(name) for name in names]
     if hasattr(x, "__dict__"):
         names = sorted(name for name in vars(x) if not name.startswith("_"))  # those are caches

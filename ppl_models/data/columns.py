@@ -193,7 +193,7 @@ def repeat(path: Path, counts: np.ndarray, *parts: Any) -> list[Any]:
     return [None if x is None else np.repeat(np.asarray(x), counts, axis=0) for x in parts]
 
 
-def said_of(levels: Mapping[str, tuple[str, str]]) -> list[str]:
+def said_of(levels: Mapping[str, tuple[str, ...]]) -> list[str]:
     """A line for each coding that was chosen, with the columns that have it.
 
     >>> said_of({"a": ("1", "2"), "b": ("1", "2")})

@@ -113,6 +113,7 @@ class QuadratureEM(FactorEM):
     def sums(
         self, opened: Opened, values: Params, responses: Responses, found: Any, fresh: Array
     ) -> Any:
+        assert opened.columns is not None
         points, probability = found
         return point_sums(opened.columns, values, responses, points, probability * fresh)
 

@@ -222,6 +222,7 @@ def _per_value(anatomy: Anatomy, found: Expectation) -> dict[str, Array]:
         here = slice(place, place + latent.size)
         place += latent.size
         num_data = len(found.mean)
+        assert latent.num_values is not None
         if latent.num_values == 2:
             one = found.mean[:, here]
             table = jnp.stack([1.0 - one, one], -1)

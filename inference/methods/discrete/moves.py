@@ -35,7 +35,7 @@ def start(update: ClosedForm | None, key: Array, arguments: Arguments) -> Params
     if not isinstance(update, Update) or not varies(update):
         return None
     assert update.known is not None
-    count = len(update.known.places[COUNTED[update.form]].index)
+    count = len(update.known.places[COUNTED[update.form]].positions)
     return update.write(STARTS[update.form](key, update.seen(arguments), count))
 
 

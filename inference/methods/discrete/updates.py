@@ -136,7 +136,7 @@ class MixtureUpdate(Update):
         data, mask = self.seen(arguments)
         states, probability = posterior.weighted()
         assert self.known is not None
-        num_components = len(self.known.places["mixing"].index)
+        num_components = len(self.known.places["mixing"].positions)
         member = jax.nn.one_hot(states[..., 0], num_components)  # (S, n or 1, K)
         if member.shape[1] == 1:
             heavy = jnp.matmul(member[:, 0].T, probability * weights, precision="highest")

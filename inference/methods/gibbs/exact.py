@@ -52,7 +52,7 @@ def sum_states(
         is_open, value = open_sites[site], bits[site]
         prior = jnp.where(is_open, cells.log_prob(value).sum(-1), 0.0)
         log_joint += jnp.where(is_open | (value.sum(-1) == 0), prior, -jnp.inf)
-    rows = {}
+    rows: dict[str, tuple[Array, Array | None]] = {}
     for site in wiring.observed:
         value, mask = seen[site]
         inputs = causal_inputs(wiring, network, bits, site)
@@ -68,9 +68,9 @@ def sum_states(
     weighted = (posterior * row_weights[:, None]).T
     met = weighted.sum(1)[:, None]
     tallies = {site: (met * bits[site], jnp.broadcast_to(met, bits[site].shape)) for site in bits}
-    for site, (on, counted) in rows.items():
+    for site, (on, known) in rows.items():
         tally = exact_product(weighted, on)
         every = jnp.broadcast_to(met, tally.shape)
-        tallies[site] = tally, every if counted is None else exact_product(weighted, counted)
+        tallies[site] = tally, every if known is None else exact_product(weighted, known)
     mean = exact_product(posterior, states)
     return Summed(evidence, mean, share_out(wiring, network, bits, tallies))

@@ -37,6 +37,12 @@ class Climb(NamedTuple):
     affine: bool
     chunk_size: int
 
+    @property
+    def hollow(self) -> Climb:
+        """Without rows: what is compiled takes them as arguments and must not hold any."""
+        nothing: Any = None
+        return self._replace(rows=nothing)
+
     def log_likelihood(self, params: Params, model: Callable) -> Array:
         """log p(y_n) of each row, (num_data,), under `model`; see `value_and_grad`."""
         local = self.reader.at(min(self.chunk_size, self.rows.num_data))._replace(model=model)
@@ -151,7 +157,7 @@ def near_origin(
         return here.constrain(small, like)
 
     # Compiled as one: the program is run for its constraints, which takes long op by op.
-    hollow: Any = climb._replace(rows=None)
+    hollow = climb.hollow
     find = compiled(draw, climb.rows, compiler_options=least_effort())
     drawn = find(climb.rows.leaves, random.fold_in(key, 1), like)
     return {name: like[name] if name in fixed else drawn[name] for name in like}
@@ -159,7 +165,7 @@ def near_origin(
 
 def first_state(climb: Climb, optimizer: Any, params: Params) -> Any:
     """The optimiser's state at parameters."""
-    hollow: Any = climb._replace(rows=None)
+    hollow = climb.hollow
 
     def begin(rows: Rows, params: Params) -> Any:
         return optimizer.init(hollow._replace(rows=rows).free(params))
