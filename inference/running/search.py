@@ -1,8 +1,7 @@
 r"""Several starts of a method: screened, varied, and run side by side to the end.
 
 A method that climbs ends at the optimum of the basin it begins in. Restarts alone do not help where
-good basins are rare: of single starts on a mixture of ten uneven components (4000 × 64) one in
-fourteen ends at the best optimum. What helps is to leave an optimum by the one unit that is wrong:
+good basins are rare. What helps is to leave an optimum by the one unit that is wrong:
 
 1. `2 K` starts take a few steps each; the best K go on as lineages.
 2. In every round each lineage and a variant of it (`Algorithm.vary`: one unit planted anew where
@@ -11,8 +10,7 @@ fourteen ends at the best optimum. What helps is to leave an optimum by the one 
    is kept with it (`Optima`).
 
 `python tests/benchmarks/keys.py` counts from how many keys the best known optimum is reached: on
-bars (1000 × 25, ten causes) and on mixtures of ten components from 100 of 100, at the cost of five
-plain runs of a hundred steps.
+bars (1000 × 25, ten causes) and on mixtures of ten components from 100 of 100 (H200).
 """
 
 from __future__ import annotations

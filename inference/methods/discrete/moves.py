@@ -25,9 +25,7 @@ from .updates import ClosedForm, Update
 NUM_ROWS = 1024
 """Rows that a variant is made from."""
 SHARPNESS = 3.0
-"""How much sooner the unit that is missed least is given up than others. At 1, 86 of 100 lineages
-on bars and 91 of 100 on a mixture of ten uneven components end at the best optimum; at 3, with rows
-drawn by twice their badness, 94 and 98 (four rounds of six steps, 60 keys of three lineages)."""
+"""How much sooner the unit that is missed least is given up than others."""
 
 
 def start(update: ClosedForm | None, key: Array, arguments: Arguments) -> Params | None:
@@ -68,7 +66,7 @@ def variant(
 
 
 def _sparse_coding_start(key: Array, seen: Seen, num_causes: int) -> Params:
-    """Half of some rows as basis functions: 45 of 100 such starts on bars end at the optimum."""
+    """Half of some rows as basis functions, and noise as large as the data."""
     data, mask = seen
     if mask is not None:
         data = jnp.where(mask > 0, data, _means(data, mask))
@@ -133,7 +131,7 @@ def _mixture_variant(key: Array, params: Params, posterior: Expectation, seen: S
 
 
 def _noisy_or_start(key: Array, seen: Seen, num_causes: int) -> Params:
-    """Weak causes of everything, each a little different: 24 of 100 on lines end at the optimum."""
+    """Weak causes of everything, each a little different."""
     columns = seen.value.shape[1]
     return {
         "weights_1": -jnp.log1p(-0.4 * random.uniform(key, (num_causes, columns))),
