@@ -34,6 +34,7 @@ from .numerics.cache import cache_compilations
 from .reading.anatomy import Anatomy, ProgramError, inspect
 from .reading.handlers import marginal, quadratic_bound, states
 from .reading.local import Structure, log_joint
+from .reading.recover import LatentPosterior, latent_posterior, recover
 from .reading.states import AllStates, AtMost, Given
 from .running.algorithm import Algorithm
 from .running.checkpoint import CheckpointError
@@ -59,6 +60,7 @@ __all__ = [
     "GibbsPosterior",
     "GibbsSearch",
     "Given",
+    "LatentPosterior",
     "Likelihood",
     "Measure",
     "MomentInversion",
@@ -88,6 +90,7 @@ __all__ = [
     "implied_correlation",
     "inspect",
     "keep_best",
+    "latent_posterior",
     "likelihood",
     "log_conditional",
     "log_joint",
@@ -99,6 +102,7 @@ __all__ = [
     "most_probable_state",
     "normalizer",
     "quadratic_bound",
+    "recover",
     "standard_errors",
     "states",
     "truncated",

@@ -109,7 +109,7 @@ class marginal(Messenger):  # noqa: N801
         self._run = _Run(
             anatomy,
             table_of(anatomy, self.states),
-            cache(lambda: _masks_are_alike(self.fn, anatomy, args, kwargs)),
+            cache(lambda: masks_are_alike(self.fn, anatomy, args, kwargs)),
         )
         try:
             return super().__call__(*args, **kwargs)
@@ -222,7 +222,7 @@ class _Run:
         self.before = (*self.before, mixture.part(msg["value"]))
 
 
-def _masks_are_alike(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> bool:
+def masks_are_alike(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> bool:
     """Whether the masks of the observed sites depend on no latent: `vmap` refuses if they do."""
 
     def masks(bits: Array) -> list[Array | None]:

@@ -65,6 +65,22 @@ def log_sum(log_weights: Array, parts: tuple[Part, ...], num_data: int) -> Array
 
     :param log_weights: (S, num_data or 1).
     """
+    return over_states(lambda logits, _: logsumexp(logits, axis=0), log_weights, parts, num_data)
+
+
+def over_states(
+    read: Callable[[Array, Any], Any],
+    log_weights: Array,
+    parts: tuple[Part, ...],
+    num_data: int,
+    extra: Any = None,
+) -> Any:
+    """What `read` makes of the log joints of the states, for all rows.
+
+    :param read: log joints (S, n) and the rows of `extra` -> arrays (n, ...).
+    :param log_weights: (S, num_data or 1).
+    :param extra: arrays (num_data, ...).
+    """
     forms = [part.form() for part in parts]
     affine = [(f, p) for f, p in zip(forms, parts, strict=True) if f is not None]
     slow = [p for f, p in zip(forms, parts, strict=True) if f is None and p.by_cells]
@@ -81,18 +97,20 @@ def log_sum(log_weights: Array, parts: tuple[Part, ...], num_data: int) -> Array
         "affine": tuple(f.cells(p.value, unwrapped(p.component)[1]) for f, p in affine),
         "slow": tuple(_cells(p) for p in slow),
         "dense": None if dense is None else dense.T,
+        "extra": extra,
     }
     rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_data, *x.shape[1:])), rows)
 
-    def evidence(rows: dict) -> Array:
+    def chunk(rows: dict) -> Any:
         logits = form.log_joint(rows["affine"])
         for part, cells in zip(slow, rows["slow"], strict=True):
             logits = logits + part.power * _by_cells(part, cells)
-        return logsumexp(logits if rows["dense"] is None else logits + rows["dense"].T, axis=0)
+        logits = logits if rows["dense"] is None else logits + rows["dense"].T
+        return read(logits, rows["extra"])
 
     width = sum(int(cells.values.shape[1]) for cells in rows["slow"])
     size = product_floats() // (len(log_weights) * max(1, width))
-    return _in_chunks(jax.checkpoint(evidence), rows, num_data, max(1, size))
+    return _in_chunks(jax.checkpoint(chunk), rows, num_data, max(1, size))
 
 
 def log_prior_of(fn: dist.Distribution, value: Array) -> Array:
@@ -128,8 +146,8 @@ def _by_cells(part: Part, cells: _Cells) -> Array:
     return each.sum(-1) if cells.mask is None else jnp.where(cells.mask, each, 0.0).sum(-1)
 
 
-def _in_chunks(function: Callable[[Any], Array], rows: Any, num_data: int, most: int) -> Array:
-    """`function` of all rows, (num_data,), at most so many of them at a time."""
+def _in_chunks(function: Callable[[Any], Any], rows: Any, num_data: int, most: int) -> Any:
+    """`function` of all rows, (num_data, ...), at most so many of them at a time."""
     count = -(-num_data // most)
     if count == 1:
         return function(rows)
@@ -139,4 +157,5 @@ def _in_chunks(function: Callable[[Any], Array], rows: Any, num_data: int, most:
         lacking = ((0, count * size - num_data), *((0, 0),) * (x.ndim - 1))
         return jnp.pad(x, lacking).reshape(count, size, *x.shape[1:])
 
-    return lax.map(function, jax.tree.map(split, rows)).reshape(-1)[:num_data]
+    found = lax.map(function, jax.tree.map(split, rows))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:num_data], found)

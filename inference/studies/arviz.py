@@ -165,6 +165,36 @@ def posterior_groups(
     return groups
 
 
+def latent_groups(found: Any, *, attrs: Mapping[str, Any] | None = None) -> Groups:
+    """Latents that were summed out and given back, beside the draws of the parameters.
+
+    `latents` has one draw of every latent for each draw of the parameters, `latent_probabilities`
+    the probability of each of its values, and `latent_best` the most probable ones.
+
+    :param found: what `latent_posterior` gives for chains of draws (``batch_ndims=2``).
+
+    >>> from latentbits import LatentPosterior
+    >>> chance = np.full((4, 50, 3, 2), 0.5)
+    >>> found = LatentPosterior({"on": chance[..., 0]}, {"on": chance}, {"on": chance[..., 1]})
+    >>> groups = latent_groups(found)
+    >>> groups["latent_probabilities"]["on"].dims
+    ('chain', 'draw', 'on_dim_0', 'on_value')
+    >>> groups["latents"]["on"].sizes["draw"]
+    50
+    """
+    leading = ("chain", "draw")
+    dims = {
+        name: (*(f"{name}_dim_{i}" for i in range(np.ndim(value) - 3)), f"{name}_value")
+        for name, value in found.probabilities.items()
+    }
+    own = {name: where[:-1] for name, where in dims.items()}
+    return {
+        "latents": dataset(found.draws, leading, attrs=attrs, dims=own),
+        "latent_probabilities": dataset(found.probabilities, leading, attrs=attrs, dims=dims),
+        "latent_best": dataset(found.best, leading, attrs=attrs, dims=own),
+    }
+
+
 def together(
     model: Any,
     params: dict[str, np.ndarray],

@@ -1,0 +1,302 @@
+"""What was summed out comes back: the latents of each datum given its observations and parameters.
+
+A sampler or a guide that ran on ``marginal(model)`` knows the parameters only. Given one draw of
+them, the posterior of a datum's latents is a table again, of the same sums; from it come draws,
+probabilities of single values, and the most probable state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from jax import Array, lax, random
+from numpyro import handlers
+from numpyro.primitives import Messenger
+
+from ..types import Arguments, Params
+from .affine import unwrapped
+from .anatomy import Anatomy, ProgramError, inspect
+from .handlers import marginal, masks_are_alike, table_of
+from .local import local_sites
+from .states import AllStates, StateSet
+from .sums import Part, over_states
+
+Sites = dict[str, Array]
+
+
+class Latents(Protocol):
+    """The posterior of the latents, given the parameters: site -> values of the program's shape."""
+
+    def draw(self, rng_key: Array) -> Sites: ...
+    def best(self) -> Sites: ...
+    def probabilities(self) -> Sites: ...
+
+
+# `recover` is the way back from `marginal`: the same sum over states, read as a posterior. The
+# parameters come from the handlers outside, as for any program, so that `Predictive` draws the
+# latents for every draw of the parameters.
+class recover(Messenger):  # noqa: N801
+    """Give discrete latents values from their posterior given the data and the parameters.
+
+    ``Predictive(recover(model), samples)(rng_key, data)`` draws every latent that ``marginal`` had
+    summed out, once for each draw of the parameters.
+
+    :param fn: the program, or ``marginal(program, ...)``, whose settings are then used.
+    :param states: which states are possible; all of them by default.
+    :param sites: the latent sites to give back; by default every discrete one in the data plate.
+    :param plate: the data plate, where it cannot be found by itself.
+    :param best: the most probable state of each datum instead of a draw.
+
+    >>> from numpyro.infer import Predictive
+    >>> from latentbits.models import bernoulli_mixture
+    >>> samples = {"mixing": jnp.array([[0.5, 0.5]]), "probs": jnp.array([[[1.0], [0.0]]])}
+    >>> draw = Predictive(recover(bernoulli_mixture), samples)
+    >>> draw(random.key(0), jnp.array([[1], [0]]), num_components=2)["component"].tolist()
+    [[0, 1]]
+    """
+
+    def __init__(
+        self,
+        fn: Callable,
+        states: StateSet = AllStates(),
+        *,
+        sites: Sequence[str] | None = None,
+        plate: str | None = None,
+        best: bool = False,
+    ):
+        if isinstance(fn, marginal):
+            fn, states, sites, plate = fn.fn, fn.states, fn.sites, fn.plate
+        self.states, self.sites, self.plate, self.most_probable = states, sites, plate, best
+        self._values: Params = {}
+        self._hidden: set[str] = set()
+        super().__init__(fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        key = numpyro.prng_key()
+        if key is None and not self.most_probable:
+            raise ProgramError(
+                "recover draws latents and needs a key: seed(recover(model), rng_key); or say "
+                "best=True"
+            )
+        key_run, key_draw = random.split(random.key(0) if key is None else key)
+        anatomy = self.anatomy(args, kwargs)
+        given = self._outside(anatomy, key_run, args, kwargs)
+        found = self.posterior(anatomy, given, (args, kwargs))
+        latents = found.best() if self.most_probable else found.draw(key_draw)
+        self._values, self._hidden = {**given, **latents}, set(given)
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self._values, self._hidden = {}, set()  # tracers of a trace that is over
+
+    def anatomy(self, args: tuple, kwargs: dict) -> Anatomy:
+        """The program's, with the latents that are given back."""
+        found = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
+        if self.sites is None:
+            discrete = tuple(x for x in found.latents if x.num_values is not None)
+            found = found._replace(latents=discrete)
+        if not found.latents:
+            raise ProgramError("the program has no discrete latent in its data plate to give back")
+        if not found.observed:
+            raise ProgramError(
+                f"nothing is observed inside the plate {found.plate!r}: the posterior of its "
+                "latents would be their prior; pass the data (obs=...)"
+            )
+        return found
+
+    def needs(self, anatomy: Anatomy, args: tuple, kwargs: dict) -> tuple[str, ...]:
+        """The unobserved sites that are not given back."""
+        found = inspect(self.fn, args, kwargs, plate=self.plate)
+        return (*found.parameters, *(x for x in found.names if x not in anatomy.names))
+
+    def posterior(self, anatomy: Anatomy, given: Params, arguments: Arguments) -> Latents:
+        """The posterior of the latents, all other unobserved sites being given."""
+        return table_posterior(self.fn, anatomy, given, table_of(anatomy, self.states), arguments)
+
+    def _outside(self, anatomy: Anatomy, key: Array, args: tuple, kwargs: dict) -> Params:
+        """Parameters and plates, as the handlers outside have them: one run that hides the rest."""
+
+        def hide(site: dict[str, Any]) -> bool:
+            return (
+                site["type"] not in ("sample", "param", "plate")
+                or site.get("name") in anatomy.names
+                or site.get("name") in anatomy.observed
+            )
+
+        inside = handlers.trace(handlers.seed(self.fn, key))
+        with handlers.block(hide_fn=hide):
+            trace = inside.get_trace(*args, **kwargs)
+        return {name: site["value"] for name, site in trace.items() if not hide(site)}
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg.get("name") in self._values:
+            msg["value"] = self._values[msg["name"]]
+            # What the handlers outside have met in the first run they must not meet again.
+            msg["stop"] = msg["name"] in self._hidden
+
+
+class LatentPosterior(NamedTuple):
+    """Latents given back, for each draw of the parameters: site -> values.
+
+    >>> LatentPosterior({}, {}, {}).draws
+    {}
+    """
+
+    draws: Sites  # one draw of the latents for each draw of the parameters
+    probabilities: Sites  # of each value, on one more axis at the end
+    best: Sites  # the most probable values, of all latents of a datum together
+
+
+def latent_posterior(
+    rng_key: Array,
+    model: Callable,
+    samples: Params,
+    *args: Any,
+    batch_ndims: int = 1,
+    **kwargs: Any,
+) -> LatentPosterior:
+    """Draws, probabilities and most probable values of the latents for each posterior draw.
+
+    :param model: the program, or ``marginal(program, ...)`` or ``recover(program, ...)``, whose
+        settings are then used.
+    :param samples: draws of all other unobserved sites, as a sampler or a guide gives them.
+    :param batch_ndims: leading axes of `samples`: 1 for draws, 2 for chains of draws, 0 for a point
+        estimate.
+
+    >>> from latentbits.models import bernoulli_mixture
+    >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
+    >>> found = latent_posterior(random.key(0), bernoulli_mixture, params, jnp.array([[1]]),
+    ...     batch_ndims=0, num_components=2)
+    >>> found.best["component"].tolist(), [round(float(x), 4) for x in
+    ...     found.probabilities["component"][0]]
+    ([0], [0.9, 0.1])
+    """
+    program = model if isinstance(model, recover) else recover(model)
+    anatomy = program.anatomy(args, kwargs)
+    wanted = program.needs(anatomy, args, kwargs)
+    missing = [name for name in wanted if name not in samples]
+    if missing:
+        raise ProgramError(
+            f"the samples hold no {missing[0]!r}: they have {sorted(samples)}, and the program's "
+            f"other unobserved sites are {sorted(wanted)}"
+        )
+    given = {name: jnp.asarray(samples[name]) for name in wanted}
+    batch = jnp.shape(next(iter(given.values())))[:batch_ndims] if given else ()
+    flat = {name: x.reshape(-1, *x.shape[batch_ndims:]) for name, x in given.items()}
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    known = {i: x for i, x in enumerate(leaves) if hasattr(x, "dtype")}
+
+    @jax.jit
+    def each(keys: Array, draws: Params, known: dict[int, Array]) -> LatentPosterior:
+        arguments = jax.tree.unflatten(tree, [known.get(i, x) for i, x in enumerate(leaves)])
+
+        def one(pair: tuple[Array, Params]) -> LatentPosterior:
+            found = program.posterior(anatomy, pair[1], arguments)
+            return LatentPosterior(found.draw(pair[0]), found.probabilities(), found.best())
+
+        return lax.map(one, (keys, draws))
+
+    count = len(next(iter(flat.values()))) if flat else 1
+    found = each(random.split(rng_key, count), flat, known)
+    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)
+
+
+class TablePosterior(NamedTuple):
+    """The posterior over a table of states, each datum for itself."""
+
+    anatomy: Anatomy
+    table: Array  # (S, num_data or 1, bits)
+    log_weights: Array  # (S, num_data or 1)
+    parts: tuple[Part, ...]
+
+    def draw(self, rng_key: Array) -> Sites:
+        uniform = random.uniform(rng_key, (self.anatomy.num_data,))
+
+        def pick(logits: Array, extra: dict[str, Array]) -> Array:
+            below = jnp.cumsum(jax.nn.softmax(logits, axis=0), axis=0)
+            chosen = (below < extra["uniform"] * below[-1:]).sum(0)
+            return _states_of(extra["table"], chosen)
+
+        return self._sites(self._read(pick, uniform=uniform))
+
+    def best(self) -> Sites:
+        def pick(logits: Array, extra: dict[str, Array]) -> Array:
+            return _states_of(extra["table"], jnp.argmax(logits, axis=0))
+
+        return self._sites(self._read(pick))
+
+    def probabilities(self) -> Sites:
+        sizes = [x.size for x in self.anatomy.latents]
+        counts = [x.num_values or 0 for x in self.anatomy.latents]
+
+        def sum_up(logits: Array, extra: dict[str, Array]) -> tuple[Array, ...]:
+            weight, start, found = jax.nn.softmax(logits, axis=0), 0, []
+            for size, count in zip(sizes, counts, strict=True):
+                labels = extra["table"][..., start : start + size]
+                is_value = labels[..., None] == jnp.arange(count)
+                how = "sn,nsik->nik" if is_value.ndim == 4 else "sn,sik->nik"
+                found.append(jnp.einsum(how, weight, is_value.astype(weight.dtype)))
+                start += size
+            return tuple(found)
+
+        return {
+            latent.name: _placed(latent.axis, table.reshape(len(table), *latent.datum_shape, -1))
+            for latent, table in zip(self.anatomy.latents, self._read(sum_up), strict=True)
+        }
+
+    def _read(self, read: Callable[[Array, Any], Any], **extra: Array) -> Any:
+        """What `read` makes of the log joints of a chunk of rows and of their states."""
+        shared = self.table.shape[1] == 1
+        rows = {**extra, "count": jnp.zeros(self.anatomy.num_data)}
+        if not shared:
+            rows["table"] = jnp.swapaxes(self.table, 0, 1)
+
+        def chunk(logits: Array, rows: dict[str, Array]) -> Any:
+            logits = jnp.broadcast_to(logits, (len(logits), len(rows["count"])))
+            return read(logits, {"table": self.table[:, 0], **rows})
+
+        return over_states(chunk, self.log_weights, self.parts, self.anatomy.num_data, rows)
+
+    def _sites(self, states: Array) -> Sites:
+        """States (num_data, bits) as values of the program's shape."""
+        values = self.anatomy.unpack(states[None])
+        return {x.name: values[x.name].reshape(x.shape) for x in self.anatomy.latents}
+
+
+def table_posterior(
+    model: Callable, anatomy: Anatomy, given: Params, table: Array, arguments: Arguments
+) -> TablePosterior:
+    """The posterior over a table of states, from one run of the program on it.
+
+    :param given: a value of every other unobserved site.
+    :param table: (S, num_data or 1, bits).
+    """
+    log_weights = jnp.zeros((len(table), 1))
+    parts: list[Part] = []
+    inner = -anatomy.plate_dim - 1
+    for site in local_sites(model, anatomy, given, table, arguments):
+        if not site.latent and len(site.fn.batch_shape) <= anatomy.nesting:
+            continue  # it does not depend on the latents
+        if site.latent or anatomy.nesting > -anatomy.plate_dim:
+            log_weights = log_weights + site.power * anatomy.per_datum(site.log_prob())
+            continue
+        alike = unwrapped(site.fn)[1] is None or masks_are_alike(model, anatomy, *arguments)
+        fn = site.fn.to_event(inner) if inner else site.fn
+        parts.append(Part(fn, site.value, site.power, alike))
+    return TablePosterior(anatomy, table, log_weights, tuple(parts))
+
+
+def _states_of(table: Array, chosen: Array) -> Array:
+    """The chosen state of each row, (n, bits), of a table (S, bits) or (n, S, bits)."""
+    if table.ndim == 2:
+        return table[chosen]
+    return jnp.take_along_axis(table, chosen[:, None, None], axis=1)[:, 0]
+
+
+def _placed(axis: int, rows: Array) -> Array:
+    """The axis of the data where the program has it."""
+    return jnp.moveaxis(rows, 0, axis)
