@@ -1,5 +1,6 @@
 """The readings, by the path that NumPyro gives to its own."""
 
-from .reading.handlers import marginal, quadratic_bound, states
+from .reading.handlers import quadratic_bound, states
+from .reading.summed import marginal
 
 __all__ = ["marginal", "quadratic_bound", "states"]

@@ -32,10 +32,11 @@ from .methods.shared import Posterior
 from .numerics.annealed import anneal, log_mean
 from .numerics.cache import cache_compilations
 from .reading.anatomy import Anatomy, ProgramError, inspect
-from .reading.handlers import marginal, quadratic_bound, states
+from .reading.handlers import quadratic_bound, states
 from .reading.local import Structure, log_joint
 from .reading.recover import LatentPosterior, latent_posterior, recover
 from .reading.states import AllStates, AtMost, Given
+from .reading.summed import marginal
 from .running.algorithm import Algorithm
 from .running.checkpoint import CheckpointError
 from .running.contract import DivergedError, Optima, RunResult

@@ -21,7 +21,7 @@ from numpyro.infer import init_to_uniform
 from numpyro.infer.util import initialize_model
 
 from ..reading.anatomy import Anatomy
-from ..reading.handlers import marginal
+from ..reading.summed import marginal
 from ..types import Params
 
 NUM_CLIMBS = 24

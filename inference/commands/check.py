@@ -20,8 +20,8 @@ from ..numerics.compiling import once
 from ..reading.anatomy import Anatomy, ProgramError, inspect, trace_shapes
 from ..reading.arguments import rows_of
 from ..reading.datum import find_affine
-from ..reading.handlers import marginal
 from ..reading.local import find_structure, log_joint
+from ..reading.summed import marginal
 from ..rows.chunks import Rows
 from ..studies.catalogue import blame, generics, methods
 from .options import Given, add_options, open_given

@@ -41,9 +41,9 @@ from ..numerics.annealed import log_mean
 from ..numerics.gaussian import log_normal
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
-from ..reading.handlers import marginal
 from ..reading.local import Structure, log_joint
 from ..reading.reader import Reader, check_data, open_program
+from ..reading.summed import marginal
 from ..rows.chunks import Rows, compiled, map_over_chunks
 from ..types import Arguments, Params
 

@@ -213,6 +213,21 @@ class AffineForm(NamedTuple):
     sites: tuple[SiteForm, ...]
     powers: tuple[Any, ...]  # what each site's log probability is multiplied with
 
+    def first(self, count: int) -> AffineForm:
+        """The form of the first states alone."""
+
+        def some(x: Array) -> Array:
+            return x if len(x) == 1 else x[:count]
+
+        def site(form: SiteForm) -> SiteForm:
+            family = form.family
+            natural = tuple(map(some, family.natural))
+            return form._replace(
+                family=family._replace(natural=natural, constant=some(family.constant))
+            )
+
+        return AffineForm(some(self.constant), tuple(map(site, self.sites)), self.powers)
+
     def log_joint(self, cells: Cells) -> Array:
         """(S, n), in one matrix product."""
         left, right, row = [], [], jnp.zeros((), self.constant.dtype)

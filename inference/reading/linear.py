@@ -26,6 +26,7 @@ from numpyro.distributions.distribution import validation_enabled
 from ..numerics.compiling import once
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
+from .bits import sum_softplus
 from .local import (
     Structure,
     anywhere,
@@ -57,26 +58,6 @@ class LinearForm(NamedTuple):
     def best(self) -> Array:
         """The most probable state of each datum, (num_data, num_bits)."""
         return (self.linear > 0).astype(jnp.int32)
-
-
-@jax.custom_jvp
-def sum_softplus(x: Array) -> Array:
-    """Σ log(1 + exp x) over the last axis.
-
-    Factors of at most 2 each are multiplied first: one logarithm serves 64 of them.
-
-    >>> round(float(sum_softplus(jnp.array([0.0, 0.0, -50.0, 100.0]))), 4)  # 2 log 2 + 100
-    101.3863
-    """
-    factors = 1.0 + jnp.exp(-jnp.abs(x))
-    logs = [jnp.log(factors[..., i : i + 64].prod(-1)) for i in range(0, x.shape[-1], 64)]
-    return sum(logs, jnp.maximum(x, 0.0).sum(-1))
-
-
-@sum_softplus.defjvp
-def _sum_softplus_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (x,), (dx,) = primals, tangents
-    return sum_softplus(x), jnp.sum(jax.nn.sigmoid(x) * dx, -1)
 
 
 def linear_form(

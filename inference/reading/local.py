@@ -13,7 +13,7 @@ is tested on random states, in float64, and never assumed; where it does not hol
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -36,11 +36,17 @@ from .sums import log_prior_of
 
 
 def log_joint(
-    model: Callable, anatomy: Anatomy, params: Params, bits: Array, arguments: Arguments
+    model: Callable,
+    anatomy: Anatomy,
+    params: Params,
+    bits: Array,
+    arguments: Arguments,
+    observed: Collection[str] | None = None,
 ) -> Array:
     """log p(y_n, s) of every candidate state for every datum.
 
     :param bits: states (S, num_data or 1, num_bits).
+    :param observed: the observed sites that count; by default all.
     :return: (S, num_data). Priors of parameters are not part of it.
 
     >>> from latentbits import inspect
@@ -54,6 +60,8 @@ def log_joint(
     """
     total: Array | float = 0.0
     for site in local_sites(model, anatomy, params, bits, arguments):
+        if not (site.latent or observed is None or site.name in observed):
+            continue
         with explained("when its latents carry a leading axis of states"):
             part = anatomy.per_datum(site.log_prob())
         wanted = (bits.shape[0], anatomy.num_data)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
+from jax.scipy.special import logsumexp
+from numpyro import handlers
 from numpyro.distributions.util import validate_sample
 
-from .anatomy import Anatomy
+from ..rows.chunks import Rows
+from ..types import Params
+from .affine import product_floats
+from .anatomy import Anatomy, ProgramError
+from .bits import BitsForm
+from .local import log_joint
 from .settled import settled
-from .sums import Part, log_sum
+from .sums import Part, in_chunks, log_sum
 
 
 class StateMixture(dist.Distribution):
@@ -28,11 +36,12 @@ class StateMixture(dist.Distribution):
         to :math:`\log w` as well, each with its value.
     :param power: :math:`\alpha`, where the site is scaled differently from the latents.
     :param alike: whether the mask of the site, if it has one, is the same for all states.
+    :param bits: the states that the few of `component` stand for, if they do.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("component", "log_weights", "before", "power")
-    pytree_aux_fields = ("anatomy", "alike")
+    pytree_aux_fields = ("anatomy", "alike", "bits")
 
     def __init__(
         self,
@@ -42,13 +51,14 @@ class StateMixture(dist.Distribution):
         power: Any,
         anatomy: Anatomy,
         alike: bool = True,
+        bits: BitsForm | None = None,
     ):
         # Plates inside the data plate (a plate of columns, say) belong to the datum: they become
         # event axes, so that one number per datum is left.
         inner = -anatomy.plate_dim - 1
         self.component = component.to_event(inner) if inner else component
         self.log_weights, self.before, self.power = log_weights, before, power
-        self.anatomy, self.alike = anatomy, alike
+        self.anatomy, self.alike, self.bits = anatomy, alike, bits
         super().__init__(
             batch_shape=self.component.batch_shape[-1:], event_shape=self.component.event_shape
         )
@@ -63,12 +73,18 @@ class StateMixture(dist.Distribution):
 
     @validate_sample
     def log_prob(self, value: Array) -> Array:
-        total = log_sum(self.log_weights, (*self.before, self.part(value)), *self.batch_shape)
-        if not self.before:  # unless the set of states is truncated, their prior sums to one
-            return total
-        return total - log_sum(self.log_weights, self.before, *self.batch_shape)
+        def total(parts: tuple[Part, ...]) -> Array:
+            return log_sum(self.log_weights, parts, *self.batch_shape, self.bits)
+
+        both = total((*self.before, self.part(value)))
+        # Unless the set of states is truncated, their prior sums to one.
+        return both - total(self.before) if self.before else both
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        if self.bits is not None:
+            raise ProgramError(
+                "where data are given nothing is drawn in their place: call the program without"
+            )
         key_state, key_value = random.split(key)
         weights = self.log_weights
         for part in self.before:
@@ -82,3 +98,78 @@ class StateMixture(dist.Distribution):
         draws = draws.reshape((*sample_shape, -1, *self.batch_shape, *self.event_shape))
         index = chosen.reshape((*sample_shape, 1, *self.batch_shape) + (1,) * self.event_dim)
         return jnp.take_along_axis(draws, index, axis=axis).squeeze(axis)
+
+
+class ProgramMixture(dist.Distribution):
+    """The same mixture where rows have distributions, or states, of their own.
+
+    Nothing that the states of all rows make at once is held: the program is run anew, on the states
+    of a chunk of rows.
+
+    :param model: the program, the sites in `params` being all that its rows depend on.
+    :param component: p(y | s), of which only the shapes are used.
+    :param table: states (S, num_data or 1, bits).
+    :param before: the sites of the datum observed before this one, each with its value.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    pytree_data_fields = ("params", "rows", "table", "before")
+    pytree_aux_fields = ("model", "anatomy", "site", "own_support", "bits")
+
+    def __init__(
+        self,
+        model: Callable,
+        anatomy: Anatomy,
+        site: str,
+        component: dist.Distribution,
+        params: Params,
+        rows: Rows,
+        table: Array,
+        before: dict[str, Array],
+        bits: BitsForm | None,
+    ):
+        inner = -anatomy.plate_dim - 1
+        component = component.to_event(inner) if inner else component
+        self.model, self.anatomy, self.site = model, anatomy, site
+        self.params, self.rows, self.table, self.before = params, rows, table, before
+        self.own_support, self.bits = component.support, bits
+        super().__init__(component.batch_shape[-1:], component.event_shape)
+
+    @property
+    def support(self) -> Any:
+        return self.own_support
+
+    @validate_sample
+    def log_prob(self, value: Array) -> Array:
+        both = self._total({**self.before, self.site: self._whole(value)})
+        return both - self._total(self.before) if self.before else both
+
+    def _whole(self, value: Array) -> Array:
+        return jnp.broadcast_to(value, self.batch_shape + self.event_shape)
+
+    def _total(self, values: dict[str, Array]) -> Array:
+        """log Σ_s p(s, values) of every row, (num_data,)."""
+        by_row = self.table.shape[1] > 1
+        states = self.bits.states if self.bits is not None and self.bits.by_row else None
+        chunked = {
+            "leaves": tuple(self.rows.leaves),
+            "values": values,
+            "table": jnp.swapaxes(self.table, 0, 1) if by_row else None,
+            "states": None if states is None else jnp.swapaxes(jnp.asarray(states), 0, 1),
+        }
+
+        def evidence(chunk: dict[str, Any]) -> Array:
+            size = len(chunk["leaves"][0])
+            table = jnp.swapaxes(chunk["table"], 0, 1) if by_row else self.table
+            program = handlers.seed(handlers.substitute(self.model, data=chunk["values"]), 0)
+            logits = log_joint(
+                program, self.anatomy.with_rows(size), self.params, table.astype(jnp.int32),
+                self.rows.join(chunk["leaves"]), set(values),
+            )  # fmt: skip
+            if self.bits is None:
+                return logsumexp(logits, axis=0)
+            return self.bits.total(logits, chunk["states"])
+
+        width = sum(leaf[0].size for leaf in self.rows.leaves) + self.anatomy.num_bits
+        floats = len(self.table) * width + (0 if self.bits is None else self.bits.floats)
+        return in_chunks(evidence, chunked, self.rows.num_data, max(1, product_floats() // floats))

@@ -20,9 +20,11 @@ from numpyro.primitives import Messenger
 from ..types import Arguments, Params
 from .affine import unwrapped
 from .anatomy import Anatomy, ProgramError, inspect
-from .handlers import marginal, masks_are_alike, table_of
+from .handlers import table_of
 from .local import local_sites
+from .plan import masks_are_alike
 from .states import AllStates, StateSet
+from .summed import marginal
 from .sums import Part, over_states
 
 Sites = dict[str, Array]

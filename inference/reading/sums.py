@@ -5,7 +5,8 @@ site. Where the distribution of a site is the same in all rows (its parameters h
 data axis, which its shape shows), nothing of size rows × states × cells is made: sites that are
 affine in their cells become one matrix product, others are run on a chunk of rows. What a chunk
 makes is forgotten and made again for the gradient, which by Fisher's identity is a sum of
-statistics under the posterior of the states.
+statistics under the posterior of the states. Where the log joint is quadratic in the bits of a
+state, a few states stand for all (`inference.reading.bits`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from jax import Array, lax
 from jax.scipy.special import logsumexp
 
 from .affine import AffineForm, Layout, SiteForm, product_floats, site_form, unwrapped
+from .bits import BitsForm
 
 
 class Part(NamedTuple):
@@ -60,12 +62,19 @@ class _Cells(NamedTuple):
     mask: Array | None
 
 
-def log_sum(log_weights: Array, parts: tuple[Part, ...], num_data: int) -> Array:
+def log_sum(
+    log_weights: Array, parts: tuple[Part, ...], num_data: int, bits: BitsForm | None = None
+) -> Array:
     """log Σ_s exp(log weight + Σ log p(site | s)) of every row, (num_data,).
 
     :param log_weights: (S, num_data or 1).
+    :param bits: which states these few stand for.
     """
-    return over_states(lambda logits, _: logsumexp(logits, axis=0), log_weights, parts, num_data)
+    states = bits.states if bits is not None and bits.by_row else None
+    by_row = None if states is None else jnp.swapaxes(jnp.asarray(states), 0, 1)
+    return over_states(
+        lambda logits, _: logsumexp(logits, axis=0), log_weights, parts, num_data, by_row, bits
+    )
 
 
 def over_states(
@@ -74,12 +83,14 @@ def over_states(
     parts: tuple[Part, ...],
     num_data: int,
     extra: Any = None,
+    bits: BitsForm | None = None,
 ) -> Any:
     """What `read` makes of the log joints of the states, for all rows.
 
     :param read: log joints (S, n) and the rows of `extra` -> arrays (n, ...).
     :param log_weights: (S, num_data or 1).
     :param extra: arrays (num_data, ...).
+    :param bits: which states these few stand for: their sum is taken, and `extra` are their states.
     """
     forms = [part.form() for part in parts]
     affine = [(f, p) for f, p in zip(forms, parts, strict=True) if f is not None]
@@ -100,17 +111,25 @@ def over_states(
         "extra": extra,
     }
     rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_data, *x.shape[1:])), rows)
+    pairs = None
+    if bits is not None and bits.shared and not slow and dense is None:
+        # One row says what two bits add beyond each: it is the same for all.
+        one = jax.tree.map(lambda x: x[:1], rows["affine"])
+        pairs, form = bits.pairs(form.log_joint(one)), form.first(1 + bits.num_bits)
 
     def chunk(rows: dict) -> Any:
         logits = form.log_joint(rows["affine"])
         for part, cells in zip(slow, rows["slow"], strict=True):
             logits = logits + part.power * _by_cells(part, cells)
-        logits = logits if rows["dense"] is None else logits + rows["dense"].T
+        if rows["dense"] is not None:
+            logits = logits + rows["dense"].T
+        if bits is not None:
+            return bits.total(logits, rows["extra"], pairs)
         return read(logits, rows["extra"])
 
     width = sum(int(cells.values.shape[1]) for cells in rows["slow"])
-    size = product_floats() // (len(log_weights) * max(1, width))
-    return _in_chunks(jax.checkpoint(chunk), rows, num_data, max(1, size))
+    each = len(log_weights) * max(1, width) + (0 if bits is None else bits.floats)
+    return in_chunks(chunk, rows, num_data, max(1, product_floats() // each))
 
 
 def log_prior_of(fn: dist.Distribution, value: Array) -> Array:
@@ -146,16 +165,20 @@ def _by_cells(part: Part, cells: _Cells) -> Array:
     return each.sum(-1) if cells.mask is None else jnp.where(cells.mask, each, 0.0).sum(-1)
 
 
-def _in_chunks(function: Callable[[Any], Any], rows: Any, num_data: int, most: int) -> Any:
-    """`function` of all rows, (num_data, ...), at most so many of them at a time."""
-    count = -(-num_data // most)
+def in_chunks(function: Callable[[Any], Any], rows: Any, num_data: int, most: int) -> Any:
+    """`function` of all rows, (num_data, ...), at most so many of them at a time.
+
+    What it makes of a chunk is made again for the gradient, and not kept.
+    """
+    function, count = jax.checkpoint(function), -(-num_data // most)
     if count == 1:
         return function(rows)
     size = -(-num_data // count)
 
     def split(x: Array) -> Array:
+        # The last row once more where some lack: another might be none that the program knows.
         lacking = ((0, count * size - num_data), *((0, 0),) * (x.ndim - 1))
-        return jnp.pad(x, lacking).reshape(count, size, *x.shape[1:])
+        return jnp.pad(x, lacking, mode="edge").reshape(count, size, *x.shape[1:])
 
     found = lax.map(function, jax.tree.map(split, rows))
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:num_data], found)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from ...reading.anatomy import Anatomy, ProgramError
-from ...reading.linear import linear_form, sum_softplus
+from ...reading.bits import sum_softplus
+from ...reading.linear import linear_form
 from ...reading.local import Structure
 from ...rows.chunks import Numbers
 from ...running.algorithm import Algorithm

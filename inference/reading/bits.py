@@ -1,0 +1,132 @@
+r"""Sums over many states of bits, from log joints of a few.
+
+Where the log joint of a datum is quadratic in its bits (`inference.reading.local` tests it),
+
+.. math:: \log p(y_n, s) = c_n + \sum_i b_{ni} s_i + \sum_{i<j} A_{nij} s_i s_j ,
+
+it is known from the state without any bit on, those with one and those with two: the program runs
+on these alone, and a state costs as many multiplications as it has bits, or pairs of them, instead
+of as many as a datum has columns. Where it is linear, A is zero, and the sum over all states is a
+product over the bits, of which none is listed:
+
+.. math:: \log \sum_s p(y_n, s) = c_n + \sum_i \log(1 + e^{b_{ni}}) .
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import logsumexp
+
+from .states import AtMost
+
+
+class BitsForm:
+    """The states to sum over, and the few that the program is run on.
+
+    Static: it is part of what is traced, and equal to nothing but itself.
+
+    :param states: (S, bits) for all rows, or (S, num_data, bits); None for all states of linear
+        programs, which are not listed.
+    :param linear: whether A is zero.
+    :param shared: whether all rows have the same A.
+    """
+
+    def __init__(
+        self, num_bits: int, states: np.ndarray | Array | None, *, linear: bool, shared: bool
+    ):
+        self.num_bits, self.states, self.linear, self.shared = num_bits, states, linear, shared
+
+    @property
+    def by_row(self) -> bool:
+        return self.states is not None and self.states.ndim == 3
+
+    @property
+    def table(self) -> np.ndarray:
+        """The states that the program is run on: none, one or two bits on."""
+        return AtMost(1 if self.linear else 2).table((2,) * self.num_bits)
+
+    @property
+    def floats(self) -> int:
+        """Numbers of a row that the sum holds at once, beside those of `table`."""
+        if self.states is None:
+            return 0
+        return len(self.states) * (self.num_bits if self.by_row else 1)
+
+    def total(self, log_joint: Array, states: Array | None, pairs: Array | None = None) -> Array:
+        """The log of the sum over the states, (n,), from log joints of `table`, (P, n).
+
+        :param states: those of each row, (n, S, bits), if rows differ in them.
+        :param pairs: A where it is known; only the states with at most one bit on are then read.
+        """
+        if pairs is None:
+            pairs = self.pairs(log_joint)
+        return self.evidence(log_joint[: 1 + self.num_bits], pairs, states)
+
+    def pairs(self, log_joint: Array) -> Array | None:
+        """A, (pairs, n), from log joints of `table`, (P, n)."""
+        if self.linear:
+            return None
+        first, second = np.triu_indices(self.num_bits, 1)
+        one = log_joint[1 : 1 + self.num_bits]
+        rest = log_joint[1 + self.num_bits :]
+        return rest - one[first] - one[second] + log_joint[0]
+
+    def evidence(self, log_joint: Array, pairs: Array | None, states: Array | None) -> Array:
+        """The log of the sum over the states, (n,).
+
+        :param log_joint: of the states with no bit or one on, (1 + bits, n).
+        :param pairs: A, (pairs, n), or (pairs, 1) where all rows share it.
+        :param states: those of each row, (n, S, bits), if rows differ in them.
+        """
+        constant, linear = log_joint[0], log_joint[1:] - log_joint[0]
+        if self.states is None:
+            return constant + sum_softplus(linear.T)
+        if states is not None:
+            return constant + self._by_row(linear, pairs, states.astype(linear.dtype))
+        table = jnp.asarray(self.states, linear.dtype)
+        logits = jnp.matmul(table, linear, precision="highest")
+        if pairs is not None and pairs.shape[1] == 1:
+            logits = logits + self._bent(table, self._matrix(pairs.T)[0])[:, None]
+        elif pairs is not None:
+            first, second = np.triu_indices(self.num_bits, 1)
+            both = table[:, first] * table[:, second]
+            logits = logits + jnp.matmul(both, pairs, precision="highest")
+        return constant + logsumexp(logits, axis=0)
+
+    def _by_row(self, linear: Array, pairs: Array | None, states: Array) -> Array:
+        logits = jnp.einsum("nsh,hn->ns", states, linear, precision="highest")
+        if pairs is not None:
+            logits = logits + self._bent(states, self._matrix(pairs.T))
+        return logsumexp(logits, axis=1)
+
+    def _matrix(self, pairs: Array) -> Array:
+        """(n, pairs) as matrices with nothing on and below their diagonals."""
+        first, second = np.triu_indices(self.num_bits, 1)
+        shape = (len(pairs), self.num_bits, self.num_bits)
+        return jnp.zeros(shape, pairs.dtype).at[:, first, second].set(pairs)
+
+    def _bent(self, states: Array, matrix: Array) -> Array:
+        return (jnp.matmul(states, matrix, precision="highest") * states).sum(-1)
+
+
+@jax.custom_jvp
+def sum_softplus(x: Array) -> Array:
+    """Σ log(1 + exp x) over the last axis.
+
+    Factors of at most 2 each are multiplied first: one logarithm serves 64 of them.
+
+    >>> round(float(sum_softplus(jnp.array([0.0, 0.0, -50.0, 100.0]))), 4)  # 2 log 2 + 100
+    101.3863
+    """
+    factors = 1.0 + jnp.exp(-jnp.abs(x))
+    logs = [jnp.log(factors[..., i : i + 64].prod(-1)) for i in range(0, x.shape[-1], 64)]
+    return sum(logs, jnp.maximum(x, 0.0).sum(-1))
+
+
+@sum_softplus.defjvp
+def _sum_softplus_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return sum_softplus(x), jnp.sum(jax.nn.sigmoid(x) * dx, -1)

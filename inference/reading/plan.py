@@ -1,0 +1,299 @@
+"""How the states of a datum are summed: the cheapest way that is right, found before any number.
+
+    layers     latents that only other latents hang on are summed first, layer by layer: rows meet
+               the states of the lowest layer alone (a noisy-OR network, or any other chain)
+    bits       a log joint that is linear or quadratic in the bits: a few states stand for all
+    listed     every state: one matrix product where rows enter by their cells alone
+    by chunk   rows that have distributions or states of their own: the program runs on a chunk
+
+Which sites hang on which, and whether rows differ, is seen in the shapes of abstract runs. Whether
+the log joint is linear or quadratic is tested on random rows and states, once for each program
+(`inference.reading.local.find_structure`), where there is more to gain than the test costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from numpyro import handlers
+
+from ..rows.chunks import Rows
+from .affine import product_floats, unwrapped
+from .anatomy import Anatomy, ProgramError, explained, inspect, run_abstractly
+from .arguments import rows_of
+from .bits import BitsForm
+from .handlers import scale_ratio, states, table_of
+from .local import Structure, find_structure
+from .reader import examined
+from .states import AllStates, Given, StateSet
+from .sums import Part
+
+WORTH_A_TEST = 1 << 23
+"""Multiplications that a form must save in one evaluation: its test takes a second or so."""
+MOST_PAIRS = 1 << 30
+"""States of a layer times those of the next: a few seconds."""
+MOST_PRODUCTS = 1 << 24
+"""Numbers of a table of states × pairs of bits."""
+
+
+class Plan(NamedTuple):
+    """What `marginal` runs the program on, and what it makes of that."""
+
+    layers: tuple[Anatomy, ...]  # from the top; a single one where all latents are listed together
+    tables: tuple[Array, ...]  # states of each, (S, num_data or 1, bits)
+    bits: BitsForm | None  # which states the table stands for
+    by_chunk: Rows | None  # the rows, if the program is run on chunks of them
+
+
+class Outline(NamedTuple):
+    """What the shapes of an abstract run on two states say."""
+
+    columns: int  # multiplications of a row for a state
+    alike: bool  # whether rows differ in nothing but the values of their cells
+    masks_alike: bool  # whether the masks of the observed sites are the same for all states
+
+
+def make_plan(
+    model: Callable,
+    anatomy: Anatomy,
+    alone: bool,
+    chosen: StateSet,
+    structure: Structure | None,
+    args: tuple,
+    kwargs: dict,
+) -> tuple[Plan, Outline]:
+    """The cheapest way to sum the latents of `anatomy` out.
+
+    :param alone: whether nothing else in the plate is unobserved.
+    :param structure: the form of the log joint in the bits, if it is known.
+    """
+    outline = look(model, anatomy, args, kwargs)
+    if isinstance(chosen, AllStates) and outline.alike:
+        layers = find_layers(model, anatomy, args, kwargs)
+        if layers is not None:
+            tables = tuple(table_of(layer, chosen) for layer in layers)
+            _check_pairs(layers, tables)
+            return Plan(layers, tables, None, None), outline
+    rows = _rows(anatomy, args, kwargs) if alone and anatomy.observed else None
+    bits = None
+    if rows is not None and anatomy.binary:
+        bits = _bits(model, anatomy, chosen, structure, rows, outline.columns)
+    if bits is not None:
+        table = jnp.asarray(bits.table, jnp.int32)[:, None]
+    else:
+        table = table_of(anatomy, chosen)
+    if rows is not None:
+        # Whatever all rows share is summed in chunks already.
+        own = not outline.alike or table.shape[1] > 1
+        floats = len(table) * anatomy.num_data * outline.columns
+        if not (own and floats > product_floats() and _follows(model, anatomy, rows)):
+            rows = None
+    return Plan((anatomy,), (table,), bits, rows), outline
+
+
+def _check_pairs(layers: tuple[Anatomy, ...], tables: tuple[Array, ...]) -> None:
+    for (above, below), (first, second) in zip(pairwise(layers), pairwise(tables), strict=True):
+        if len(first) * len(second) > MOST_PAIRS:
+            raise ProgramError(
+                f"{above.names} and {below.names} have {len(first)} × {len(second)} states "
+                f"together, at most {MOST_PAIRS} are summed: take fewer units"
+            )
+
+
+def _rows(anatomy: Anatomy, args: tuple, kwargs: dict) -> Rows | None:
+    try:
+        return rows_of(anatomy, args, kwargs)
+    except ProgramError:  # a plate that draws its rows itself
+        return None
+
+
+def _follows(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
+    """Whether the program runs on fewer rows, as chunks are."""
+    few = max(1, anatomy.num_data // 2)
+    try:
+        found = inspect(model, *rows.slice(0, few), plate=anatomy.plate)
+    except ProgramError:
+        return False
+    return found.num_data == few < anatomy.num_data
+
+
+# --- forms in the bits
+
+
+def _bits(
+    model: Callable,
+    anatomy: Anatomy,
+    chosen: StateSet,
+    structure: Structure | None,
+    rows: Rows,
+    columns: int,
+) -> BitsForm | None:
+    """The form in the bits, if it holds and costs less than every state."""
+    num_bits, every = anatomy.num_bits, isinstance(chosen, AllStates)
+    count = 2.0**num_bits if every else len(chosen.table((2,) * num_bits))
+    own = isinstance(chosen, Given) and chosen.states.ndim == 3
+
+    def saved(structure: Structure) -> float:
+        # Of states that only one row has, the program is run anew: a product for each.
+        listed = count * columns * (num_bits if own else 1)
+        return rows.num_data * (listed - cost(structure, num_bits, count, columns, own))
+
+    if structure is None:
+        known = not any(isinstance(x, jax.core.Tracer) for x in rows.rest)
+        best = Structure.LINEAR if every else Structure.SHARED
+        if not known or saved(best) < WORTH_A_TEST:
+            return None
+        structure = _tested(model, anatomy, rows)
+    if structure is Structure.GENERAL or saved(structure) <= 0:
+        return None
+    pairs = num_bits * (num_bits - 1) // 2
+    if structure is Structure.PER_DATUM and (own or count * pairs > MOST_PRODUCTS):
+        return None
+    linear = structure is Structure.LINEAR
+    listed = None if linear and every else chosen.table((2,) * num_bits)
+    return BitsForm(num_bits, listed, linear=linear, shared=structure.shared)
+
+
+def _tested(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
+    try:
+        return examined(find_structure, model, anatomy, rows, model, anatomy, rows)
+    except ProgramError:  # its plate does not follow its data
+        return Structure.GENERAL
+
+
+def cost(
+    structure: Structure, num_bits: int, num_states: float, columns: int, own: bool = False
+) -> float:
+    """Multiplications of a row by a form in the bits.
+
+    :param own: whether rows have states of their own.
+    """
+    few = 1 + num_bits
+    if structure is Structure.PER_DATUM:
+        few += num_bits * (num_bits - 1) // 2
+    if structure is Structure.LINEAR and num_states == 2.0**num_bits:
+        return few * columns + num_bits  # a product over the bits
+    each = num_bits * num_bits if own and structure is not Structure.LINEAR else few
+    return few * columns + each * num_states
+
+
+# --- what shapes say
+
+
+def look(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> Outline:
+    """Run the program on two states, abstractly."""
+
+    def read(trace: dict[str, dict]) -> tuple[int, bool, bool]:
+        columns, alike, masked = 0, True, False
+        reference = trace[anatomy.names[0]]["scale"]
+        for site in _sites(anatomy, trace):
+            fn = site["fn"]
+            if site["name"] in anatomy.names:
+                alike = alike and _one_row(fn, anatomy)
+            elif len(fn.batch_shape) > anatomy.nesting:
+                own = within_rows(fn, anatomy)
+                power = scale_ratio(site["scale"], reference)
+                mask = unwrapped(fn)[1] is not None
+                columns += math.prod(own.event_shape) * (2 if mask else 1)
+                alike = alike and Part(own, site["value"], power, True).by_cells
+                masked = masked or mask
+        return max(1, columns), alike, masked
+
+    twice = jnp.zeros((2, 1, anatomy.num_bits), jnp.int32)
+    program = states(model, anatomy.unpack(twice))
+    columns, alike, masked = run_abstractly(program, args, kwargs, read)
+    masks_alike = not masked or masks_are_alike(model, anatomy, args, kwargs)
+    return Outline(columns, alike and masks_alike, masks_alike)
+
+
+def find_layers(
+    model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict
+) -> tuple[Anatomy, ...] | None:
+    """The latents from the top down, if each layer hangs on the one above it and on no other."""
+    if len(anatomy.latents) < 2 or anatomy.nesting != -anatomy.plate_dim:
+        return None
+    parents: dict[str, list[str]] = {}
+    simple: dict[str, bool] = {}
+
+    def read(trace: dict[str, dict]) -> None:
+        for site in _sites(anatomy, trace):
+            fn = site["fn"]
+            batch = tuple(fn.batch_shape)
+            if len(batch) > anatomy.nesting and batch[0] == 2:
+                parents.setdefault(site["name"], []).append(latent.name)
+                if site["name"] in anatomy.names:
+                    own = bare(within_rows(fn, anatomy))
+                    simple[site["name"]] = Part(own, site["value"][0], 1.0, True).by_cells
+
+    for latent in anatomy.latents:
+        values = anatomy.unpack(jnp.zeros((1, 1, anatomy.num_bits), jnp.int32))
+        values[latent.name] = jnp.repeat(values[latent.name], 2, axis=0)
+        run_abstractly(states(model, values), args, kwargs, read)
+    depth: dict[str, int] = {}
+    for name in anatomy.names:
+        above = {depth[parent] for parent in parents.get(name, ())}
+        if len(above) > 1 or not simple.get(name, True):
+            return None
+        depth[name] = 1 + above.pop() if above else 0
+    lowest = max(depth.values())
+    ordered = list(depth.values()) == sorted(depth.values())
+    below = {x for name, found in parents.items() if name not in depth for x in found}
+    if not lowest or not ordered or any(depth[x] < lowest for x in below):
+        return None
+    layers = [tuple(x for x in anatomy.latents if depth[x.name] == d) for d in range(lowest + 1)]
+    return tuple(anatomy._replace(latents=layer) for layer in layers)
+
+
+def within_rows(fn: dist.Distribution, anatomy: Anatomy) -> dist.Distribution:
+    """The distribution of a datum: plates inside that of the data are part of it."""
+    inner = -anatomy.plate_dim - 1
+    return fn.to_event(inner) if inner else fn
+
+
+def bare(fn: dist.Distribution) -> dist.Distribution:
+    """Without what a plate expanded it to, and without masks of rows."""
+    if isinstance(fn, dist.Independent):
+        return bare(fn.base_dist).to_event(fn.reinterpreted_batch_ndims)
+    if isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution):
+        return bare(fn.base_dist)
+    return fn
+
+
+def _sites(anatomy: Anatomy, trace: dict[str, dict]) -> list[dict]:
+    local = (x for x in trace.values() if x["type"] == "sample")
+    return [x for x in local if any(f.name == anatomy.plate for f in x["cond_indep_stack"])]
+
+
+def _one_row(fn: dist.Distribution, anatomy: Anatomy) -> bool:
+    """Whether the parameters of a distribution have one entry on the data axis."""
+    base, event_dim = bare(fn), fn.event_dim
+    while isinstance(base, dist.Independent):
+        base = base.base_dist
+    batch = tuple(base.batch_shape)
+    place = -anatomy.plate_dim + event_dim - base.event_dim
+    return len(batch) < place or batch[-place] == 1
+
+
+def masks_are_alike(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> bool:
+    """Whether the masks of the observed sites depend on no latent: `vmap` refuses if they do."""
+
+    def masks(bits: Array) -> list[Array | None]:
+        program = states(model, anatomy.unpack(bits))
+        with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0), explained():
+            program(*args, **kwargs)
+        sites = (trace[name] for name in anatomy.observed)
+        return [unwrapped(site["fn"])[1] for site in sites]
+
+    some = jax.ShapeDtypeStruct((2, 1, 1, anatomy.num_bits), jnp.int32)
+    try:
+        jax.eval_shape(jax.vmap(masks, out_axes=None), some)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,281 @@
+"""`marginal`: latents summed out of a program, so that samplers and guides never meet them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from numpyro import handlers
+from numpyro.primitives import Messenger
+
+from ..types import Arguments, Params
+from .anatomy import Anatomy, Latent, ProgramError, inspect, run_abstractly
+from .handlers import scale_ratio
+from .handlers import states as candidates
+from .local import Structure
+from .mixture import ProgramMixture, StateMixture
+from .plan import Outline, Plan, bare, make_plan, within_rows
+from .states import AllStates, StateSet
+from .sums import Part, log_prior_of, log_sum
+
+
+# `marginal` is the same table read outward. A latent site disappears (it is stopped here, so that
+# samplers outside never meet a discrete site), and its log probabilities become the weights of a
+# mixture over candidates: the distribution of the observed site. With several observed sites the
+# chain rule holds, each is a mixture under the posterior given those before it.
+class marginal(Messenger):  # noqa: N801
+    """Sum latents out of a program, exactly or over a truncated set of states.
+
+    ``NUTS(marginal(model))``, ``SVI(marginal(model), ...)``, ``Predictive`` and ``log_likelihood``
+    then see a program without discrete latents.
+
+    :param fn: the program.
+    :param states: which states to sum over; a truncated set gives a lower bound.
+    :param sites: the latent sites to sum out; by default every discrete one in the data plate.
+    :param plate: the data plate, where it cannot be found by itself.
+    :param structure: the form of the log joint in the bits, if it is not to be found by itself.
+
+    How the states are summed is chosen by its cost: see `inference.reading.plan`.
+
+    >>> from jax import random
+    >>> from numpyro.infer.util import log_density
+    >>> from latentbits.models import binary_sparse_coding
+    >>> params = {"weights": jnp.eye(2, 3), "noise": 1.0, "sparsity": 0.3}
+    >>> value, _ = log_density(
+    ...     marginal(binary_sparse_coding), (jnp.ones((1, 3)),), {"num_causes": 2}, params)
+    >>> bool(jnp.isfinite(value))
+    True
+    """
+
+    def __init__(
+        self,
+        fn: Callable,
+        states: StateSet = AllStates(),
+        *,
+        sites: Sequence[str] | None = None,
+        plate: str | None = None,
+        structure: Structure | None = None,
+    ):
+        self.states, self.sites, self.plate, self.structure = states, sites, plate, structure
+        self._run: _Run | None = None
+        super().__init__(fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        anatomy = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
+        whole = anatomy
+        if self.sites is not None:
+            whole = inspect(self.fn, args, kwargs, plate=self.plate)
+        else:
+            anatomy = anatomy._replace(latents=self._discrete(anatomy, args, kwargs))
+        if not anatomy.latents:
+            raise ProgramError(
+                "the program has no discrete latent site in its data plate to sum out"
+            )
+        plan, outline = make_plan(
+            self.fn, anatomy, whole.latents == anatomy.latents,
+            self.states, self.structure, args, kwargs,
+        )  # fmt: skip
+        way = _Run if plan.by_chunk is None else _RunByChunk
+        self._run = way(self.fn, anatomy, plan, outline)
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self._run = None  # its arrays may be tracers of a trace that is over
+
+    def _discrete(self, anatomy: Anatomy, args: tuple, kwargs: dict) -> tuple[Latent, ...]:
+        """The discrete latents; without data the observed site looks like one, but is a leaf."""
+        discrete = [x for x in anatomy.latents if x.num_values is not None]
+        if not anatomy.observed:
+            discrete = [x for x in discrete if self._has_children(anatomy, x, args, kwargs)]
+        return tuple(discrete)
+
+    def _has_children(self, anatomy: Anatomy, latent: Latent, args: tuple, kwargs: dict) -> bool:
+        gap = (1,) * (anatomy.nesting - latent.batch_ndim)
+        twice = jnp.zeros((2, *gap, *latent.shape), jnp.int32)
+
+        def deepest(trace: dict[str, dict]) -> int:
+            sites = [site for site in trace.values() if site["type"] == "sample"]
+            return max(len(site["fn"].batch_shape) for site in sites)
+
+        program = candidates(self.fn, {latent.name: twice})
+        return run_abstractly(program, args, kwargs, deepest) > anatomy.nesting
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        run = self._run
+        if run is None:
+            raise ProgramError("marginal works as marginal(model)(...), not as a context manager")
+        if msg["type"] not in ("sample", "deterministic"):
+            return
+        if all(frame.name != run.anatomy.plate for frame in msg["cond_indep_stack"]):
+            return
+        if msg["type"] == "deterministic":
+            # It would be recorded with a candidate axis that nobody outside expects.
+            msg["stop"] = True
+        elif msg["name"] in run.values:
+            run.enter(msg)
+        elif run.depends(msg["fn"]):
+            run.mix(msg)
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        run = self._run
+        if run is None or msg["type"] not in ("sample", "param"):
+            return
+        if msg["name"] in run.pending:
+            run.condition(msg)
+        elif msg["name"] in run.anatomy.parameters:
+            run.params[msg["name"]] = msg["value"]
+
+
+class _Run:
+    """The running weights log p(s, sites so far) of one call of a marginal program."""
+
+    def __init__(self, model: Callable, anatomy: Anatomy, plan: Plan, outline: Outline):
+        self.model, self.anatomy, self.plan, self.outline = model, anatomy, plan, outline
+        self.values = self._values()
+        self.params: Params = {}  # the sites outside the plate
+        self.log_weights: Array | None = None  # (S, rows)
+        self.layer = 0
+        self.hanging: list[Part] = []  # sites of this layer, given the states of the one above
+        self.scale: Any = None
+        self.before: Any = ()  # the observed sites so far
+        self.pending: dict[str, Any] = {}
+        self.seen_observed = False
+        self.waiting = set(self.values)
+
+    def _values(self) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        for layer, table in zip(self.plan.layers, self.plan.tables, strict=True):
+            found |= layer.unpack(table.astype(jnp.int32))
+        return found
+
+    def depends(self, fn: dist.Distribution) -> bool:
+        return len(fn.batch_shape) > self.anatomy.nesting
+
+    def enter(self, msg: dict[str, Any]) -> None:
+        """A latent site: give it all its states and count their prior probability."""
+        if self.seen_observed:
+            raise ProgramError(
+                f"site {msg['name']!r} is sampled after an observed site of the same datum: "
+                "sample every latent of a datum before its observations"
+            )
+        if self.waiting == set(self.values):
+            self.scale = msg["scale"]
+        self.waiting.discard(msg["name"])
+        self.weigh(msg)
+        msg["value"], msg["stop"] = self.values[msg["name"]], True
+
+    def weigh(self, msg: dict[str, Any]) -> None:
+        """Count the prior probability of a latent's states."""
+        value, power = self.values[msg["name"]], scale_ratio(msg["scale"], self.scale)
+        if msg["name"] not in self.plan.layers[self.layer].names:
+            self.descend()
+        if self.layer:
+            datum = value.reshape(len(value), *self._latent(msg["name"]).datum_shape)
+            self.hanging.append(
+                Part(bare(within_rows(msg["fn"], self.anatomy)), datum, power, True)
+            )
+            return
+        each = power * self.anatomy.per_datum(log_prior_of(msg["fn"], value))
+        self.log_weights = each if self.log_weights is None else self.log_weights + each
+
+    def _latent(self, name: str) -> Latent:
+        return next(latent for latent in self.anatomy.latents if latent.name == name)
+
+    def descend(self) -> None:
+        """Sum a layer out: what is left is the probability of each state of the next.
+
+        The states of the layer below stand where rows do otherwise.
+        """
+        assert self.log_weights is not None
+        if self.layer:
+            count = len(self.plan.tables[self.layer])
+            self.log_weights = log_sum(self.log_weights, tuple(self.hanging), count)[:, None]
+        self.layer, self.hanging = self.layer + 1, []
+
+    def mix(self, msg: dict[str, Any]) -> None:
+        """An observed site, or one to be simulated: it becomes the mixture over states."""
+        if self.anatomy.observed and not msg["is_observed"]:
+            raise ProgramError(
+                f"the unobserved site {msg['name']!r} hangs on sites that are summed out: it would "
+                "need one value per state; sum it out too, or sample it first"
+            )
+        if any(frame.dim < self.anatomy.plate_dim for frame in msg["cond_indep_stack"]):
+            raise ProgramError(
+                f"site {msg['name']!r} is in a plate around the plate {self.anatomy.plate!r}: a "
+                "datum's states are summed for all of it at once; put the data plate outermost"
+            )
+        if self.waiting:
+            raise ProgramError(
+                f"site {msg['name']!r} comes before the latents {sorted(self.waiting)} of its "
+                "datum: sample every latent of a datum before its observations"
+            )
+        msg["fn"] = self.pending[msg["name"]] = self.mixture(msg)
+        msg["scale"] = self.scale
+        msg["cond_indep_stack"] = [
+            frame for frame in msg["cond_indep_stack"] if frame.dim <= self.anatomy.plate_dim
+        ]
+        self.seen_observed = True
+
+    def mixture(self, msg: dict[str, Any]) -> dist.Distribution:
+        if self.hanging:
+            self.descend()
+        assert self.log_weights is not None
+        return StateMixture(
+            msg["fn"], self.log_weights, self.before, scale_ratio(msg["scale"], self.scale),
+            self.anatomy, self.outline.masks_alike, self.plan.bits,
+        )  # fmt: skip
+
+    def condition(self, msg: dict[str, Any]) -> None:
+        """The observed site has its value: update the weights for the sites that follow."""
+        mixture = self.pending.pop(msg["name"])
+        self.before = (*self.before, mixture.part(msg["value"]))
+
+
+class _RunByChunk(_Run):
+    """A run that shows nothing but shapes: its mixtures run the program anew, chunk by chunk."""
+
+    def _values(self) -> dict[str, Array]:
+        return self.anatomy.unpack(jnp.zeros((1, 1, self.anatomy.num_bits), jnp.int32))
+
+    def weigh(self, msg: dict[str, Any]) -> None:
+        pass
+
+    def mixture(self, msg: dict[str, Any]) -> dist.Distribution:
+        rows, (table,) = self.plan.by_chunk, self.plan.tables
+        assert rows is not None
+        return ProgramMixture(
+            self.model, self.anatomy, msg["name"], msg["fn"], dict(self.params), rows, table,
+            dict(self.before), self.plan.bits,
+        )  # fmt: skip
+
+    def condition(self, msg: dict[str, Any]) -> None:
+        mixture = self.pending.pop(msg["name"])
+        self.before = {**dict(self.before), msg["name"]: mixture._whole(msg["value"])}
+
+
+def row_evidence(
+    model: Callable,
+    anatomy: Anatomy,
+    params: Params,
+    arguments: Arguments,
+    structure: Structure | None = None,
+) -> Array:
+    """log p(y_n) of each row, (num_data,): all that `marginal` puts in place of what is observed.
+
+    >>> from latentbits.models import bernoulli_mixture
+    >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
+    >>> arguments = (jnp.array([[1]]),), {"num_components": 2}
+    >>> anatomy = inspect(bernoulli_mixture, *arguments)
+    >>> round(float(jnp.exp(row_evidence(bernoulli_mixture, anatomy, params, arguments)[0])), 4)
+    0.5
+    """
+    args, kwargs = arguments
+    params = {name: jnp.asarray(value) for name, value in params.items()}
+    program = marginal(model, sites=anatomy.names, plate=anatomy.plate, structure=structure)
+    with handlers.block(), handlers.seed(rng_seed=0):
+        trace = handlers.trace(handlers.substitute(program, data=params)).get_trace(*args, **kwargs)
+    sites = [trace[name] for name in anatomy.observed]
+    return sum((x["fn"].log_prob(x["value"]) for x in sites), jnp.zeros(anatomy.num_data))

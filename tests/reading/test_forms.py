@@ -1,0 +1,165 @@
+"""Which form `marginal` takes, and that value and slopes are those of the program on its states."""
+
+import itertools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.scipy.special import logsumexp
+from numpyro.infer.util import log_density
+from tools import close, fast_jit
+
+from inference import AllStates, AtMost, Given, Structure, inspect, marginal
+from inference.reading import mixture, plan, sums
+from inference.reading.handlers import table_of
+from inference.reading.local import log_joint
+from inference.reading.plan import make_plan
+from ppl_models import binary_sparse_coding, combination_machine, noisy_or_network
+
+ROWS, COLUMNS, BITS = 7, 24, 4
+
+
+def shifted(data, shift, *, num_causes):
+    """Rows have means of their own, and two observed sites each."""
+    weights = numpyro.sample(
+        "weights", dist.Normal(0.0, 1.0).expand((num_causes, data.shape[1])).to_event(2)
+    )
+    rate = numpyro.sample("rate", dist.Uniform(0.0, 1.0))
+    with numpyro.plate("data", len(data)):
+        rates = jnp.broadcast_to(rate, (num_causes,))
+        on = numpyro.sample("on", dist.Bernoulli(rates).to_event(1))
+        mean = on @ weights + jnp.asarray(shift)[:, None]
+        numpyro.sample("first", dist.Laplace(mean[..., :20], 1.0).to_event(1), obs=data[:, :20])
+        numpyro.sample("second", dist.Normal(mean[..., 20:], 1.0).to_event(1), obs=data[:, 20:])
+
+
+class Example(NamedTuple):
+    """A program, what it is given, its parameters, and the form that is to be found."""
+
+    model: Any
+    arguments: tuple
+    params: dict
+    states: Any
+    structure: Structure | None
+    form: str
+
+
+def examples():
+    rng = np.random.default_rng(3)
+    real = rng.normal(0.5, 2.0, (ROWS, COLUMNS))
+    bits = (rng.random((ROWS, COLUMNS)) < 0.4).astype(float)
+    mask = rng.random((ROWS, COLUMNS)) < 0.8
+    weights = rng.normal(0.3, 0.7, (BITS, COLUMNS))
+    coding = {"weights": weights, "noise": 0.9, "sparsity": 0.3}
+    machine = {"weights": 0.3 * weights, "bias": rng.normal(-0.5, 0.8, BITS)}
+    network = {
+        "leak_0": rng.uniform(0.1, 0.8, COLUMNS),
+        "leak_1": rng.uniform(0.1, 0.8, BITS),
+        "leak_2": rng.uniform(0.1, 0.8, 3),
+        "weights_1": rng.gamma(1.0, 1.0, (BITS, COLUMNS)),
+        "weights_2": rng.gamma(1.0, 1.0, (3, BITS)),
+    }
+    causes = {"num_causes": BITS}
+    every = np.array(list(itertools.product([0, 1], repeat=BITS)))
+    own = np.stack([np.roll(every, n, axis=0)[:12] for n in range(ROWS)], axis=1)
+    lone = {
+        "weights_1": network["weights_1"],
+        "leak_0": network["leak_0"],
+        "leak_1": network["leak_1"],
+    }
+    return {
+        "quadratic": Example(
+            binary_sparse_coding, ((real,), causes), coding, AllStates(), Structure.SHARED, "bits"
+        ),
+        "quadratic, truncated": Example(
+            binary_sparse_coding, ((real,), causes), coding, AtMost(3), Structure.SHARED, "bits"
+        ),
+        "quadratic, states by row": Example(
+            binary_sparse_coding, ((real,), causes), coding, Given(own), Structure.SHARED, "bits"
+        ),
+        "quadratic by row": Example(
+            binary_sparse_coding, ((real,), {**causes, "mask": mask}), coding, AllStates(),
+            Structure.PER_DATUM, "bits",
+        ),
+        "linear": Example(
+            combination_machine, ((bits,), causes), machine, AllStates(), None, "bits"
+        ),
+        "linear, truncated": Example(
+            combination_machine, ((bits,), causes), machine, AtMost(3), Structure.LINEAR, "bits"
+        ),
+        "layers": Example(
+            noisy_or_network, ((bits,), {"layers": (BITS, 3), "mask": mask}), network, AllStates(),
+            None, "layers",
+        ),
+        "rows that differ": Example(
+            shifted, ((real, rng.normal(size=ROWS)), causes), {"weights": weights, "rate": 0.3},
+            AllStates(), None, "by chunk",
+        ),
+        "states by row": Example(
+            noisy_or_network, ((bits,), {"layers": (BITS,)}), lone, Given(own), None, "by chunk"
+        ),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def two_rows(monkeypatch):
+    """Chunks of two rows, and no test of a form too expensive."""
+    for module in (sums, mixture, plan):
+        monkeypatch.setattr(module, "product_floats", lambda: 1200)
+    monkeypatch.setattr(plan, "WORTH_A_TEST", -np.inf)
+
+
+@pytest.mark.usefixtures("two_rows")
+@pytest.mark.parametrize("digits", [1e-10, 1e-5], ids=["double", "single"])
+@pytest.mark.parametrize("name", examples())
+def test_forms_are_the_program_on_its_states(name, digits, request):
+    """Value by row, and slopes relative to the largest of a site."""
+    if digits < 1e-6:
+        request.getfixturevalue("double")
+    example = examples()[name]
+    args, kwargs = example.arguments
+    anatomy = inspect(example.model, args, kwargs)
+    found, _ = make_plan(
+        example.model, anatomy, True, example.states, example.structure, args, kwargs
+    )
+    assert (found.bits is not None) == (example.form == "bits")
+    assert (len(found.layers) > 1) == (example.form == "layers")
+    assert (found.by_chunk is not None) == (example.form == "by chunk")
+    table = table_of(anatomy, example.states)
+
+    def fast(params):
+        program = marginal(example.model, example.states, structure=example.structure)
+        _, trace = log_density(program, args, kwargs, params)
+        return sum(trace[x]["fn"].log_prob(trace[x]["value"]) for x in anatomy.observed)
+
+    def slow(params):
+        return logsumexp(log_joint(example.model, anatomy, params, table, (args, kwargs)), axis=0)
+
+    @fast_jit
+    def both(params):
+        (value, pull), (wanted, pull_slowly) = jax.vjp(fast, params), jax.vjp(slow, params)
+        return value, wanted, pull(jnp.ones(ROWS))[0], pull_slowly(jnp.ones(ROWS))[0]
+
+    value, wanted, slopes, by_states = both(jax.tree.map(jnp.asarray, example.params))
+    close(value, wanted, digits)
+    for site in slopes:
+        close(slopes[site], by_states[site], digits)
+
+
+def test_memory_of_states_by_row_does_not_grow_with_the_columns():
+    """32 states of 5000 rows of 40 columns: together 26 MB, or 1 MB for each byte of a state."""
+    table = np.random.default_rng(0).integers(0, 2, (32, 5000, 8), np.int8)
+    params = {
+        "leak_0": jnp.ones(40), "leak_1": jnp.ones(8), "weights_1": jnp.ones((8, 40))
+    }  # fmt: skip
+
+    def total(params, data, table):
+        program = marginal(noisy_or_network, Given(table), structure=Structure.GENERAL)
+        return log_density(program, (data,), {"layers": (8,)}, params)[0]
+
+    compiled = fast_jit(jax.grad(total)).lower(params, jnp.zeros((5000, 40)), table).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 10e6
