@@ -79,6 +79,16 @@ class Anatomy(NamedTuple):
     parameters: tuple[str, ...]  # unobserved sites outside the plate
     likelihoods: tuple[str, ...] = ()  # class of each observed site's distribution, unwrapped
     outside: tuple[str, ...] = ()  # observed sites and factors outside the plate
+    weighted: bool = False  # whether rows are scaled (`handlers.scale`): they count so many times
+
+    def check_unweighted(self) -> None:
+        """Refuse weights of rows, for a method that counts each of them once."""
+        if self.weighted:
+            raise ProgramError(
+                f"the rows of the plate {self.plate!r} are scaled (handlers.scale), and this "
+                "method counts every row once; EM, TruncatedEM, StepwiseEM, ExactGradient and "
+                "NUTS(marginal(model)) respect the weights of rows"
+            )
 
     def check_rows_are_all(self) -> None:
         """Refuse a program that says more of its parameters than its rows do."""
@@ -206,6 +216,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
         parameters=tuple(parameters),
         likelihoods=tuple(likelihoods),
         outside=tuple(outside),
+        weighted=any(trace[x.name]["scale"] is not None for x in latents),
     )
 
 
@@ -269,6 +280,16 @@ def run_abstractly(
         found.append(read(trace))
 
     jax.eval_shape(run, unread)
+    return found[0]
+
+
+def unseen(read: Callable[[Any], Any], leaves: Any) -> Any:
+    """`read(leaves)` where no value can be looked at: stand-ins are no weights, and no counts.
+
+    NumPyro refuses a scale below zero where it sees one.
+    """
+    found = []
+    jax.eval_shape(lambda leaves: found.append(read(leaves)), leaves)
     return found[0]
 
 

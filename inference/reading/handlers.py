@@ -125,7 +125,9 @@ def scale_ratio(scale: Any, reference: Any) -> Any:
     """How much more a site is scaled than the first latent of its datum: a power of it."""
     if scale is reference:
         return 1.0
-    return (1.0 if scale is None else scale) / (1.0 if reference is None else reference)
+    scale, reference = (1.0 if x is None else x for x in (scale, reference))
+    # A row that does not count has no ratio; whatever it is, it is multiplied by zero.
+    return jnp.where(reference == 0, 1.0, scale / jnp.where(reference == 0, 1.0, reference))
 
 
 # `tempered` raises the likelihood to a power. The scale of a site is what its log probability is

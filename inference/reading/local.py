@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -29,7 +30,7 @@ from numpyro.infer import init_to_uniform
 from ..numerics.compiling import once
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .anatomy import Anatomy, ProgramError, explained, inspect
+from .anatomy import Anatomy, ProgramError, explained, inspect, unseen
 from .handlers import scale_ratio, states
 from .settled import settled
 from .sums import log_prior_of
@@ -113,13 +114,34 @@ def local_sites(
     return found
 
 
+def row_weights(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments
+) -> Array | None:
+    """How many times each row counts, (num_data,): the scale of its first latent; None: once."""
+    if not anatomy.weighted:
+        return None
+    args, kwargs = arguments
+    first = anatomy.latents[0]
+    values = anatomy.unpack(jnp.zeros((1, anatomy.num_data, anatomy.num_bits), jnp.int32))
+    program = handlers.substitute(states(model, values), data=params)
+    with handlers.block(), explained():
+        scale = handlers.trace(program).get_trace(*args, **kwargs)[first.name]["scale"]
+    each = jnp.broadcast_to(1.0 if scale is None else scale, first.shape[: first.batch_ndim])
+    return jnp.moveaxis(each, first.axis, 0).reshape(anatomy.num_data, -1)[:, 0]
+
+
 def log_prior(model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments) -> Array:
     """Sum of the log prior densities of the parameters."""
     args, kwargs = arguments
     with handlers.block(), handlers.seed(rng_seed=0):
         trace = handlers.trace(handlers.substitute(model, data=params)).get_trace(*args, **kwargs)
     sites = [trace[name] for name in anatomy.parameters if trace[name]["type"] == "sample"]
-    return sum((jnp.sum(site["fn"].log_prob(site["value"])) for site in sites), jnp.zeros(()))
+    return sum((jnp.sum(_scaled(site)) for site in sites), jnp.zeros(()))
+
+
+def _scaled(site: dict[str, Any]) -> Array:
+    value = site["fn"].log_prob(site["value"])
+    return value if site["scale"] is None else site["scale"] * value
 
 
 class Structure(Enum):
@@ -202,7 +224,8 @@ def find_structure(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
     num_rows = min(rows.num_data, 5)
     with jax.enable_x64(True):
         leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
-        few = inspect(model, *rows.join(leaves), sites=anatomy.names, plate=anatomy.plate)
+        kind = partial(inspect, model, sites=anatomy.names, plate=anatomy.plate)
+        few = unseen(lambda leaves: kind(*rows.join(leaves)), leaves)
         if few.num_data != num_rows:
             raise ProgramError(
                 f"the plate {anatomy.plate!r} has {few.num_data} rows when {num_rows} are given: "

@@ -30,6 +30,7 @@ from .local import (
     linear_part,
     log_joint,
     row_function,
+    row_weights,
 )
 
 
@@ -49,6 +50,10 @@ class Reader(NamedTuple):
     def log_joint(self, params: Params, bits: Array, arguments: Arguments) -> Array:
         """log p(y_n, s), (S, num_data): the program run on states (S, num_data or 1, num_bits)."""
         return log_joint(self.model, self.anatomy, params, bits.astype(jnp.int32), arguments)
+
+    def weights(self, params: Params, arguments: Arguments) -> Array | None:
+        """How many times each row counts, (num_data,), where the program says so."""
+        return row_weights(self.model, self.anatomy, params, arguments)
 
     def rows(self, arguments: Arguments) -> Rows:
         """The rows of a chunk: an argument does not become one by being as long as the chunk."""

@@ -35,7 +35,7 @@ from latentbits import models
 from ..numerics.compiling import once
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from .anatomy import Anatomy, ProgramError, inspect, run_abstractly, unseen
 from .local import anywhere, log_joint, stand_in
 from .naturals import (
     KINDS,
@@ -199,11 +199,13 @@ def _recognise(form: Form, model: Callable, anatomy: Anatomy, rows: Rows) -> Kno
     num_rows = min(rows.num_data, 5)
     with jax.enable_x64(True), validation_enabled(False):
         leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
-        few = inspect(model, *rows.join(leaves), sites=anatomy.names, plate=anatomy.plate)
+        kind = partial(inspect, model, sites=anatomy.names, plate=anatomy.plate)
+        few = unseen(lambda leaves: kind(*rows.join(leaves)), leaves)
         if few.num_data != num_rows:
             return None
         try:
-            sites = run_abstractly(model, *rows.join(leaves), partial(observed_sites, few))
+            read = partial(observed_sites, few)
+            sites = unseen(lambda x: run_abstractly(model, *rows.join(x), read), leaves)
             return _try(form, model, few, rows, leaves, sites)
         except (NotThisError, ProgramError):
             return None

@@ -97,6 +97,7 @@ def open_factors(
         raise ProgramError(
             f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
         )
+    anatomy.check_unweighted()
     return FactorReader(model, anatomy), rows_of(anatomy, args, kwargs)
 
 

@@ -9,14 +9,14 @@ the candidates' bits and pairs of bits as features. Its transpose gives the mome
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.scipy.special import logsumexp
 
-from ...reading.anatomy import ProgramError
+from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.local import Structure
 from ...reading.reader import Form, Reader
 from ...reading.states import AtMost
@@ -54,15 +54,18 @@ class Candidates(NamedTuple):
     def table(self) -> np.ndarray:
         return AtMost(self.max_active).table((2,) * self.num_candidates)
 
-    def num_states(self, num_bits: int) -> int:
-        rest = num_bits if self.num_candidates < num_bits else 0
+    def num_states(self, anatomy: Anatomy) -> int:
+        rest = anatomy.num_bits if self.num_candidates < anatomy.num_bits else 0
         return len(self.table()) + rest
 
-    def start(self, num_data: int, num_bits: int, key: Array) -> Any:
+    def given(self, anatomy: Anatomy) -> None:
+        del anatomy
+
+    def start(self, anatomy: Anatomy, key: Array) -> Array:
         """What is remembered of each datum: its candidates."""
-        del num_bits, key
+        del key
         first = jnp.arange(self.num_candidates, dtype=jnp.int32)
-        return jnp.broadcast_to(first, (num_data, self.num_candidates))
+        return jnp.broadcast_to(first, (anatomy.num_data, self.num_candidates))
 
     def search(
         self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
@@ -79,16 +82,22 @@ class Candidates(NamedTuple):
         indices = jnp.where(better[:, None], indices, memory)
         return jnp.where(better, evidence, kept), indices
 
-    def grow(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
-    ) -> Array:
+    def grow(self, reader: Reader, params: Params, arguments: Arguments, keys: Array) -> Array:
         """The candidates to look at where none are remembered."""
-        return self.search(reader, params, arguments, memory, keys)[1]
+        del keys
+        scene = _scene(self, reader, params, arguments)
+        return self._choose(scene, reader, params, arguments)
 
     def expect(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Array | None
+        self,
+        reader: Reader,
+        params: Params,
+        arguments: Arguments,
+        memory: Array | None = None,
+        keys: Array | None = None,
     ) -> Expectation:
         """The posterior over the candidates in `memory`, or over freshly chosen ones."""
+        del keys
         scene = _scene(self, reader, params, arguments)
         indices = memory
         if memory is None or self.num_candidates == reader.anatomy.num_bits:

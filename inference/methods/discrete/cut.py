@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
+
+from ...rows.chunks import Rows, sum_over_chunks
+from .ranks import Count, kth_smallest
 
 
 class Cut(NamedTuple):
@@ -31,7 +35,33 @@ class Cut(NamedTuple):
         count = jnp.ceil(num_data * (1.0 - progress * (1.0 - mass))).astype(int)
         return jnp.clip(count, 1, num_data)
 
+    def least(
+        self,
+        step: Array,
+        mass: Array,
+        rows: Rows,
+        size: int,
+        extra: Any,
+        evidence: Callable[[Any, Any], Array],
+    ) -> Array:
+        """The log evidence from which on a row is learned from.
 
-def _as_good(evidence: Array, least: Array) -> Array:
+        :param evidence: that of the rows of a chunk, from their arguments and what goes with them.
+        """
+
+        def tally(count: Count) -> Array:
+            each = lambda arguments, extra, fresh: count(evidence(arguments, extra), fresh)  # noqa: E731
+            return sum_over_chunks(each, rows, size, extra)
+
+        found = lax.cond(
+            step > self.begin,
+            lambda: kth_smallest(tally, rows.total - self.num_kept(step, rows.total, mass)),
+            lambda: jnp.array(-jnp.inf, jnp.float32),
+        )
+        # Found anew, evidence may differ in its last digits: what is as good still counts.
+        return found - 1e-6 * jnp.abs(found)
+
+
+def as_good(evidence: Array, least: Array) -> Array:
     """1 for the data to learn from, 0 for the others; `least` is in float32."""
     return (evidence.astype(least.dtype) >= least).astype(evidence.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,31 +11,21 @@ from jax import Array
 
 from ...reading.anatomy import Anatomy
 from ...reading.handlers import table_of
-from ...reading.local import Structure, log_prior
+from ...reading.local import Structure
 from ...reading.reader import Reader, affine_too, open_program
 from ...reading.states import AllStates, AtMost, Given, StateSet
-from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
-from ...running.algorithm import Algorithm
+from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...running.search import Search
 from ...types import Params
-from ..m_step import AffineUpdate, gradient_runs, gradient_step
-from ..shared import CHUNK_FLOATS, Expectation, Posterior, chunk_rows, start_params
-from . import moves
+from ..m_step import AffineUpdate
+from ..shared import CHUNK_FLOATS, Expectation, Posterior, chunk_rows
 from .candidates import Candidates
+from .step import StatesEM
 from .tables import Table
 from .updates import ClosedForm, closed_form
 
 
-class EMState(NamedTuple):
-    """What the next step needs."""
-
-    params: Params
-    step: Array
-    rng_key: Array
-    memory: Any  # what is remembered of each datum, None if nothing
-
-
-class EM(Algorithm):
+class EM(StatesEM):
     """Expectation–maximisation over a table of states, all of them by default.
 
     :param model: any program with discrete latents inside its data plate.
@@ -86,69 +76,12 @@ class EM(Algorithm):
         continuous = [x.name for x in anatomy.latents if x.num_values is None]
         return f"{continuous[0]} is continuous: it has no table of states" if continuous else None
 
-    def init(
-        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
-    ) -> EMState:
-        reader, rows = self._open(args, kwargs)
-        self.sets(reader)  # refuses a table that is too large, before any work
-        key_start, key = jax.random.split(rng_key)
-        params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
-        return EMState(params, jnp.zeros((), int), key, None)
-
-    def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
-        reader, rows = self._open(args, kwargs)
-        sets = self.sets(reader)
-        m_step = closed_form(reader, rows, self.m_step, params=state.params, prior=self.prior)
-        m_step = m_step or self._affine_update(state.params, sets, reader, rows)
-        num_states = _num_states(sets, reader)
-        num_runs = gradient_runs(reader, num_states) if m_step is None else 0
-        size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
-        chunk_reader = reader.at(size)
-        memory = _memory(sets, reader)
-
-        def summarise(arguments: Any, memory: Any, fresh: Array) -> Any:
-            posterior = sets.expect(chunk_reader, state.params, arguments, memory)
-            sums = m_step.statistics(posterior, fresh, arguments) if m_step is not None else ()
-            return jnp.sum(fresh * posterior.evidence), sums
-
-        evidence, statistics = sum_over_chunks(summarise, rows, size, memory)
-        if m_step is not None:
-            params = m_step.maximise(state.params, statistics)
-        else:
-            params = gradient_step(
-                reader, state.params, rows, size, memory, sets.expect,
-                prior=self.prior, num_steps=self.gradient_steps,
-            )  # fmt: skip
-        if self.prior:
-            evidence = evidence + log_prior(
-                self.model, reader.anatomy.with_rows(1), state.params, rows.slice(0, 1)
-            )
-        return EMState(params, state.step + 1, state.rng_key, None), -evidence
-
-    def get_params(self, state: EMState) -> Params:
-        return state.params
-
-    def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
-        """Parameters of a start: by the form of the program, else a draw from its priors."""
-        reader, rows = self._open(args, kwargs)
-        found = moves.start(closed_form(reader, rows, self.m_step), rng_key, rows.whole())
-        return super().propose(rng_key, *args, **kwargs) if found is None else found
-
-    def vary(self, rng_key: Array, params: Params, *args: Any, **kwargs: Any) -> Params:
-        """The parameters with one unit planted anew, where the form of the program has a rule."""
-        reader, rows = self._open(args, kwargs)
-        update, sets = closed_form(reader, rows, self.m_step), self.sets(reader)
-        if not moves.varies(update) or _memory(sets, reader) is not None:
-            return self.propose(rng_key, *args, **kwargs)
-        key, some, local = moves.some_rows(rng_key, reader, rows)
-        return moves.variant(update, key, params, sets.expect(local, params, some, None), some)
-
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row given parameters. Over all states it misses nothing."""
-        reader, rows = self._open(args, kwargs)
-        sets = self.sets(reader)
-        size = chunk_rows(self.chunk_size, reader, _num_states(sets, reader), rows)
-        memory = _memory(sets, reader)
+        reader, rows = self.open(args, kwargs)
+        sets = self.sets(reader, rows)
+        size = chunk_rows(self.chunk_size, reader, sets.num_states(reader.anatomy), rows)
+        memory = sets.given(reader.anatomy)
 
         def whole(rows: Rows, params: Params, memory: Any) -> Posterior:
             def summarise(arguments: Any, memory: Any, start: Array) -> Posterior:
@@ -164,12 +97,11 @@ class EM(Algorithm):
 
         return compiled(whole, rows)(rows.leaves, params, memory)
 
-    def _affine_update(
-        self, params: Params, sets: Any, reader: Reader, rows: Rows
-    ) -> AffineUpdate | None:
-        """The gradient step that sums over the rows once, where the form in the datum holds."""
-        if not reader.affine:
-            return None
+    def update_of(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm | None:
+        found = super().update_of(reader, rows, params)
+        if found is not None or not reader.affine:
+            return found
+        sets = self.sets(reader, rows)
         if isinstance(sets, Table):
             table = table_of(reader.anatomy, sets.states)[:, 0]
         else:
@@ -180,7 +112,7 @@ class EM(Algorithm):
         few = rows.slice(0, 1)
         return AffineUpdate(reader, table, few, params, self.prior, self.gradient_steps)
 
-    def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
+    def open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
         reader, rows = open_program(
             self.model, args, kwargs, structure=self.structure, plate=self.plate
         )
@@ -190,8 +122,9 @@ class EM(Algorithm):
             return reader, rows
         return affine_too(reader, rows), rows
 
-    def sets(self, reader: Reader) -> Any:
-        """How the states are looked at: as candidates, or as a table."""
+    def sets(self, reader: Reader, rows: Rows) -> Candidates | Table:
+        """All states as candidates, where their log joint is known by bits, else as a table."""
+        del rows
         num_bits = reader.anatomy.num_bits
         by_bits = reader.structure.shared or not reader.affine
         if by_bits and reader.anatomy.binary and isinstance(self.states, AllStates | AtMost):
@@ -200,18 +133,6 @@ class EM(Algorithm):
             AllStates().table((2,) * num_bits) if limit >= num_bits else sets.table()
             return sets
         return Table(self.states)
-
-
-def _memory(sets: Any, reader: Reader) -> Any:
-    return sets.by_row(reader.anatomy) if isinstance(sets, Table) else None
-
-
-def _num_states(sets: Any, reader: Reader) -> int:
-    if isinstance(sets, Candidates):
-        return sets.num_states(reader.anatomy.num_bits)
-    return sets.num_states(
-        [x.num_values or 0 for x in reader.anatomy.latents for _ in range(x.size)]
-    )
 
 
 def _per_value(anatomy: Anatomy, found: Expectation) -> dict[str, Array]:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
 
-from ...reading.anatomy import ProgramError
+from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.reader import Reader
 from ...types import Arguments, Params
 from ..shared import Expectation
@@ -34,8 +34,8 @@ class Persistent(NamedTuple):
     >>> from latentbits.models import binary_sparse_coding
     >>> sets = Persistent(num_states_kept=4, num_proposals=2)
     >>> em = TruncatedEM(binary_sparse_coding, persistent=sets)
-    >>> sets.start(num_data=5, num_bits=3, key=random.key(0)).shape
-    (5, 4, 3)
+    >>> em.persistent.num_states_kept
+    4
     """
 
     num_states_kept: int = 32
@@ -52,16 +52,20 @@ class Persistent(NamedTuple):
                 f"{2**num_bits}: use EM"
             )
 
-    def num_states(self, num_bits: int) -> int:
-        return (self.num_states_kept + self.num_proposals) * (1 + num_bits)
+    def num_states(self, anatomy: Anatomy) -> int:
+        return (self.num_states_kept + self.num_proposals) * (1 + anatomy.num_bits)
 
-    def start(self, num_data: int, num_bits: int, key: Array) -> Array:
+    def given(self, anatomy: Anatomy) -> None:
+        del anatomy
+
+    def start(self, anatomy: Anatomy, key: Array) -> Array:
         """Start with nothing on, each bit alone, and random states beyond: (num_data, K, bits)."""
+        num_bits = anatomy.num_bits
         first = jnp.concatenate([jnp.zeros((1, num_bits), bool), jnp.eye(num_bits, dtype=bool)])
         lacking = max(0, self.num_states_kept - len(first))
         more = random.bernoulli(key, 0.5, (lacking, num_bits))
         table = jnp.concatenate([first, more])[: self.num_states_kept]
-        return jnp.broadcast_to(table, (num_data, *table.shape))
+        return jnp.broadcast_to(table, (anatomy.num_data, *table.shape))
 
     def search(
         self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
@@ -78,16 +82,16 @@ class Persistent(NamedTuple):
         best, chosen = lax.top_k(scores, memory.shape[1])
         return logsumexp(best, axis=1), jnp.take_along_axis(pool, chosen[:, :, None], axis=1)
 
-    def grow(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
-    ) -> Array:
-        """The states to keep after many rounds."""
+    def grow(self, reader: Reader, params: Params, arguments: Arguments, keys: Array) -> Array:
+        """The states to keep after many rounds, from nothing."""
+        # One start for all rows, whatever the chunk: what is random of a row is in its own key.
+        start = self.start(reader.anatomy, random.key(0))
 
         def again(i: Array, memory: Array) -> Array:
             turn = jax.vmap(lambda key: random.fold_in(key, i))(keys)
             return self.search(reader, params, arguments, memory, turn)[1]
 
-        return lax.fori_loop(0, self.rounds, again, memory)
+        return lax.fori_loop(0, self.rounds, again, start)
 
     def _propose(self, key: Array, memory: Array, values: Array) -> Array:
         """Neighbours of the states (K, bits) of one row, (num_proposals, bits)."""
@@ -104,9 +108,17 @@ class Persistent(NamedTuple):
         return children ^ flip ^ (second & both)
 
     def expect(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Array | None
+        self,
+        reader: Reader,
+        params: Params,
+        arguments: Arguments,
+        memory: Array | None = None,
+        keys: Array | None = None,
     ) -> Expectation:
-        assert memory is not None
+        """The posterior over the states in `memory`, or over those grown from `keys`."""
+        if memory is None:
+            assert keys is not None
+            memory = self.grow(reader, params, arguments, keys)
         logits = jnp.where(_repeated(memory), -jnp.inf, _values(reader, params, arguments, memory))
         evidence = logsumexp(logits, axis=1)
         probability = jnp.exp(logits - evidence[:, None])

@@ -13,10 +13,9 @@ from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import check_data, rows_of
 from ...reading.local import Structure
 from ...rows.chunks import Rows, compiled
-from ...running.algorithm import Algorithm
 from ...types import Params
-from ..shared import Posterior
-from .em import EM, EMState
+from .em import EM
+from .step import EMState
 from .updates import MixtureUpdate
 
 
@@ -29,7 +28,7 @@ class SplittingState(NamedTuple):
     rng_key: Array
 
 
-class SplittingEM(Algorithm):
+class SplittingEM(EM):
     """EM for a mixture of Bernoulli products that starts from one component and splits them.
 
     Every `steps_per_size` iterations each component is split into two, slightly and randomly
@@ -53,7 +52,6 @@ class SplittingEM(Algorithm):
     ((3, 6), 15)
     """
 
-    by_row: tuple[str, ...] | None = ()
     staged = True
 
     def __init__(
@@ -68,8 +66,15 @@ class SplittingEM(Algorithm):
     ):
         if steps_per_size < 1:
             raise ValueError(f"steps_per_size must be at least 1, found {steps_per_size}")
-        self.model, self.steps_per_size, self.jitter = model, steps_per_size, jitter
-        self.pseudo_count, self.chunk_size, self.plate = pseudo_count, chunk_size, plate
+        super().__init__(
+            model,
+            m_step=MixtureUpdate(pseudo_count),
+            search=None,
+            chunk_size=chunk_size,
+            structure=Structure.GENERAL,
+            plate=plate,
+        )
+        self.steps_per_size, self.jitter, self.pseudo_count = steps_per_size, jitter, pseudo_count
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -99,19 +104,18 @@ class SplittingEM(Algorithm):
             raise ProgramError(f"splitting does not apply: {problem}")
         count = anatomy.latents[0].num_values or 0
         key_start, key = random.split(rng_key)
-        em = self._em()
         # One EM step from equal components is the product of the means.
         data = args[0] if args else kwargs["data"]
         equal = {
             "mixing": jnp.full(count, 1.0 / count),
             "probs": jnp.full((count, data.shape[1]), 0.5),
         }
-        start = em.init(key_start, *args, init_params=equal, **kwargs)
+        start = super().init(key_start, *args, init_params=equal, **kwargs)
         rows = rows_of(anatomy, args, kwargs)
 
         def step(rows: Rows, start: EMState) -> EMState:
             args, kwargs = rows.join(rows.leaves)
-            return em.update(start, *args, **kwargs)[0]
+            return super(SplittingEM, self).update(start, *args, **kwargs)[0]
 
         state = compiled(step, rows)(rows.leaves, start)
         zero = jnp.zeros((), int)
@@ -131,30 +135,14 @@ class SplittingEM(Algorithm):
             lambda: state.params,
         )
         before = EMState(params, state.step, key, None)
-        after, loss = self._em().update(before, *args, **kwargs)
+        after, loss = super().update(before, *args, **kwargs)
         params = _tie(after.params, level)
         return SplittingState(params, level, state.step + 1, key), loss
-
-    def get_params(self, state: SplittingState) -> Params:
-        return state.params
 
     def may_stop(self, state: SplittingState) -> Array:
         """Not before the last split, nor in the step after it."""
         last = _last_level(len(state.params["mixing"]))
         return (state.level >= last) & (state.step > last * self.steps_per_size + 1)
-
-    def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
-        """The posterior of each row given parameters: its ``mean`` is that of the label."""
-        return self._em().posterior(params, *args, **kwargs)
-
-    def _em(self) -> EM:
-        return EM(
-            self.model,
-            m_step=MixtureUpdate(self.pseudo_count),
-            chunk_size=self.chunk_size,
-            structure=Structure.GENERAL,
-            plate=self.plate,
-        )
 
 
 def _last_level(num_components: int) -> int:

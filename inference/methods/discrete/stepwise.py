@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from ...reading.anatomy import Anatomy, ProgramError
-from ...reading.reader import Reader, open_program
+from ...reading.anatomy import ProgramError
+from ...reading.reader import Reader
 from ...reading.states import AllStates, StateSet
 from ...rows.chunks import Rows, compiled
-from ...running.algorithm import Algorithm
 from ...types import Params
-from ..shared import Posterior, start_params
+from ..shared import chunk_rows, start_params
 from .em import EM
+from .step import Pass
 from .updates import ClosedForm, closed_form
 
 
@@ -29,7 +29,7 @@ class StepwiseState(NamedTuple):
     rng_key: Array
 
 
-class StepwiseEM(Algorithm):
+class StepwiseEM(EM):
     r"""EM on a few rows a step, which remembers the statistics of the others as they were.
 
     Each step draws `batch_size` rows with replacement, finds their posteriors, and moves the mean
@@ -59,6 +59,7 @@ class StepwiseEM(Algorithm):
     (3, 8)
     """
 
+    by_row = None
     why_not_compared = "it is EM for tables of which one pass takes long"
     why_no_mesh = "a step reads a few rows only: there is nothing to deal out"
 
@@ -80,24 +81,19 @@ class StepwiseEM(Algorithm):
             raise ValueError(f"power must be above 0.5 and at most 1, or 0; found {power}")
         if delay < 1:
             raise ValueError(f"delay must be at least 1, found {delay}")
-        self.model, self.states, self.m_step, self.plate = model, states, m_step, plate
-        self.batch_size, self.power, self.delay, self.start = batch_size, power, delay, start
-        self._em = EM(model, states, m_step=m_step, plate=plate)
-
-    @classmethod
-    def admits(cls, anatomy: Anatomy) -> str | None:
-        return EM.admits(anatomy)
+        super().__init__(model, states, m_step=m_step, start=start, search=None, plate=plate)
+        self.batch_size, self.power, self.delay = batch_size, power, delay
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> StepwiseState:
-        reader, rows = self._open(args, kwargs)
+        reader, rows = self.open(args, kwargs)
         key_start, key_batch, key = random.split(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
 
         def find(rows: Rows, params: Params, key: Array) -> Any:
-            m_step = self._m_step(reader, rows, params)
-            return self._average(reader, rows, params, m_step, key)[1]
+            update = self.update_of(reader, rows, params)
+            return self._average(reader, rows, params, update, key)[1]
 
         statistics = compiled(find, rows)(rows.leaves, params, key_batch)
         return StepwiseState(params, statistics, jnp.zeros((), int), key)
@@ -105,37 +101,30 @@ class StepwiseEM(Algorithm):
     def update(
         self, state: StepwiseState, *args: Any, **kwargs: Any
     ) -> tuple[StepwiseState, Array]:
-        reader, rows = self._open(args, kwargs)
-        m_step = self._m_step(reader, rows, state.params)
+        reader, rows = self.open(args, kwargs)
+        update = self.update_of(reader, rows, state.params)
         key, key_batch = random.split(state.rng_key)
-        evidence, found = self._average(reader, rows, state.params, m_step, key_batch)
+        evidence, found = self._average(reader, rows, state.params, update, key_batch)
         rate = (state.step + self.delay) ** -self.power
         average = jax.tree.map(lambda s, new: (1 - rate) * s + rate * new, state.statistics, found)
         whole = jax.tree.map(lambda s: rows.num_data * s, average)
-        params = m_step.maximise(state.params, whole)
+        params = update.maximise(state.params, whole)
         return StepwiseState(params, average, state.step + 1, key), -rows.num_data * evidence
 
-    def get_params(self, state: StepwiseState) -> Params:
-        return state.params
-
-    def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
-        """The posterior of each row given parameters; see `EM.posterior`."""
-        return self._em.posterior(params, *args, **kwargs)
-
     def _average(
-        self, reader: Reader, rows: Rows, params: Params, m_step: ClosedForm, key: Array
+        self, reader: Reader, rows: Rows, params: Params, update: ClosedForm, key: Array
     ) -> tuple[Array, Any]:
         """Log evidence and statistics of a row, averaged over a batch."""
         size = min(self.batch_size, rows.num_data)
-        if size == rows.num_data:
-            batch = rows.whole()
-        else:
-            batch = rows.take(random.randint(key, (size,), 0, rows.num_data))
-        posterior = self._em.sets(reader).expect(reader.at(size), params, batch, None)
-        each = jnp.full(size, 1.0 / size)
-        return each @ posterior.evidence, m_step.statistics(posterior, each, batch)
+        if size < rows.num_data:
+            reader = reader.at(size)
+            rows = reader.rows(rows.take(random.randint(key, (size,), 0, rows.num_data)))
+        sets = self.sets(reader, rows)
+        chunk = chunk_rows(self.chunk_size, reader, sets.num_states(reader.anatomy), rows)
+        evidence, _, sums = Pass(reader, rows, sets, params, chunk, key, None).accumulate(update)
+        return jax.tree.map(lambda x: x / size, (evidence, sums))
 
-    def _m_step(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm:
+    def update_of(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm:
         found = closed_form(reader, rows, self.m_step, params=params)
         if found is None:
             raise ProgramError(
@@ -143,6 +132,3 @@ class StepwiseEM(Algorithm):
                 "not have: pass m_step=, or use EM"
             )
         return found
-
-    def _open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
-        return open_program(self.model, args, kwargs, plate=self.plate)

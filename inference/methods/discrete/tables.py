@@ -6,6 +6,8 @@ program is run on the states.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
@@ -27,17 +29,32 @@ class Table:
     def __init__(self, states: StateSet):
         self.states = states
 
-    def num_states(self, num_values: list[int]) -> int:
-        return len(self.states.table(num_values))
+    def num_states(self, anatomy: Anatomy) -> int:
+        each = [x.num_values or 0 for x in anatomy.latents for _ in range(x.size)]
+        return len(self.states.table(each))
 
-    def by_row(self, anatomy: Anatomy) -> Array | None:
+    def given(self, anatomy: Anatomy) -> Array | None:
         """The states of each datum, (num_data, S, bits), to go with its chunk; None if shared."""
         table = table_of(anatomy, self.states)
         return None if table.shape[1] == 1 else jnp.swapaxes(table, 0, 1)
 
+    def start(self, anatomy: Anatomy, key: Array) -> None:
+        del anatomy, key
+
+    def search(
+        self, reader: Reader, params: Params, arguments: Arguments, memory: Any, keys: Array
+    ) -> tuple[Array, Any]:
+        return self.expect(reader, params, arguments, memory, keys).evidence, memory
+
     def expect(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Array | None = None
+        self,
+        reader: Reader,
+        params: Params,
+        arguments: Arguments,
+        memory: Array | None = None,
+        keys: Array | None = None,
     ) -> Expectation:
+        del keys
         if memory is not None:
             table = jnp.swapaxes(memory, 0, 1)
         else:

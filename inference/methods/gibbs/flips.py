@@ -145,6 +145,7 @@ def open_bits(
         raise ProgramError(
             f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
         )
+    anatomy.check_unweighted()
     wiring = _wiring(model, anatomy, (args, kwargs)) if by_network else None
     return BitProgram(model, anatomy, wiring)
 

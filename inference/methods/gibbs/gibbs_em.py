@@ -171,6 +171,7 @@ class GibbsEM(Algorithm):
         check_data(args, kwargs)
         layered = self.open(args, kwargs)
         anatomy = layered.program.anatomy
+        anatomy.check_rows_are_all()
         rows = rows_of(anatomy, args, kwargs)
         check_support(self.model, anatomy, rows)
         key_start, key = random.split(rng_key)

@@ -72,10 +72,26 @@ class Climb(NamedTuple):
 
         def part(arguments: Arguments, extra: Any, fresh: Array) -> tuple[Array, Params]:
             read = local._replace(model=model_of(arguments, extra, fresh))
-            total = lambda p: jnp.sum(fresh * self.evidence(read, p, arguments))  # noqa: E731
+            weight = local.weights(params, arguments)
+            counted = fresh if weight is None else weight * fresh
+            total = lambda p: jnp.sum(counted * self.evidence(read, p, arguments))  # noqa: E731
             return jax.value_and_grad(total)(params)
 
         return sum_over_chunks(part, self.rows, self.chunk_size, extra)
+
+    def count(self, params: Params) -> Array | int:
+        """The number of rows, those that count more than once by their weights."""
+        if not self.reader.anatomy.weighted:
+            return self.rows.total
+        local = self.reader.at(min(self.chunk_size, self.rows.num_data))
+
+        def part(arguments: Arguments, extra: None, fresh: Array) -> Array:
+            del extra
+            weight = local.weights(params, arguments)
+            assert weight is not None
+            return fresh @ weight
+
+        return sum_over_chunks(part, self.rows, self.chunk_size, None)
 
     def free(self, params: Params) -> Params:
         """Parameters as unconstrained numbers."""

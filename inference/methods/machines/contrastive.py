@@ -108,6 +108,7 @@ class ContrastiveDivergence(Algorithm):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> ContrastiveState:
         climb = self._open(args, kwargs)
+        climb.reader.anatomy.check_unweighted()
         key_start, key_chains, key = random.split(rng_key, 3)
         params = near_origin(climb, key_start, self.spread, init_params, self.start, (args, kwargs))
         few, named = climb.rows.slice(0, 1)

@@ -109,7 +109,7 @@ class ExactGradient(Algorithm):
         self, state: GradientState, *args: Any, **kwargs: Any
     ) -> tuple[GradientState, Array]:
         climb = self._open(args, kwargs)
-        optimizer, count = self._optimizer(), climb.rows.total
+        optimizer, count = self._optimizer(), climb.count(state.params)
         free = optimizer.get_params(state.optim_state)
 
         def along(gradient: Params) -> Params:

@@ -156,6 +156,8 @@ class ProjectionPursuit(Algorithm):
         problem = self.admits(anatomy)
         if problem is not None:
             raise ProgramError(f"projection pursuit does not apply: {problem}")
+        anatomy.check_rows_are_all()
+        anatomy.check_unweighted()
         rows = rows_of(anatomy, args, kwargs)
         check_support(self._opened, anatomy, rows)
         if kwargs.get("mask") is not None:

@@ -231,9 +231,12 @@ class MomentInversion(Algorithm):
         given = {"num_factors": self.rank if isinstance(self.rank, int) else 1, **kwargs}
         if isinstance(self.rank, int) and given["num_factors"] != self.rank:
             raise ValueError(f"`rank` is {self.rank}, but num_factors is {given['num_factors']}")
-        problem = self.admits(inspect(self.model, args, given))
+        anatomy = inspect(self.model, args, given)
+        problem = self.admits(anatomy)
         if problem:
             raise ProgramError(f"moment inversion is for clipped Gaussians: {problem}")
+        anatomy.check_rows_are_all()
+        anatomy.check_unweighted()
         bound = signatures.signature(self.model).bind(*args, **given)
         bound.apply_defaults()
         data, mask = bound.arguments["data"], bound.arguments.get("mask")

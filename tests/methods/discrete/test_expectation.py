@@ -183,7 +183,7 @@ def test_persistent_sets_find_what_candidates_miss():
     exact = EM(binary_sparse_coding, structure=form).posterior(params, data, num_causes=8)
     narrow = TruncatedEM(binary_sparse_coding, max_active=4, num_candidates=5, structure=form)
     # As many states as the candidates have: 31 of five bits with at most four on, and 8 alone.
-    as_many = Persistent(Candidates(5, 4).num_states(8), 32)
+    as_many = Persistent(31 + 8, 32)
     lists = TruncatedEM(binary_sparse_coding, persistent=as_many, structure=form)
     chosen, found = (
         method.posterior(params, data, num_causes=8, num_draws=64) for method in (narrow, lists)

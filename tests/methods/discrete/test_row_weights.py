@@ -1,0 +1,99 @@
+"""A row of weight w counts as w equal rows: `numpyro.handlers.scale` inside the data plate."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.infer.util import log_density
+from tools import ROUNDED, close, fast_jit
+
+from inference import (
+    EM,
+    ExactGradient,
+    MonteCarloEM,
+    ProgramError,
+    QuadratureEM,
+    StepwiseEM,
+    TruncatedEM,
+    marginal,
+)
+
+DATA = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 0], [1, 1, 1]], np.float32)
+COUNTS = np.array([3, 4, 1, 2, 7])
+PARAMS = {"mixing": jnp.array([0.3, 0.7]), "probs": jnp.array([[0.8, 0.6, 0.3], [0.2, 0.5, 0.6]])}
+BITS = {"weights": jnp.array([[1.0, 0.2, -0.3], [0.1, 0.9, 0.6]]), "sparsity": jnp.array(0.4)}
+
+
+def mixture(data, weights=1.0):
+    """A mixture of Bernoulli products; a row counts as often as its weight says."""
+    mixing = numpyro.sample("mixing", dist.Dirichlet(jnp.ones(2)))
+    probs = numpyro.sample("probs", dist.Beta(2.0, 2.0).expand([2, 3]).to_event(2))
+    with numpyro.plate("data", len(data)), handlers.scale(scale=weights):
+        kind = numpyro.sample("kind", dist.Categorical(mixing))
+        numpyro.sample("y", dist.Bernoulli(probs[kind]).to_event(1), obs=data)
+
+
+def causes(data, weights=1.0):
+    """Bits that add up to the log odds of what is seen: no closed M-step."""
+    weight = numpyro.sample("weights", dist.Normal().expand([2, 3]).to_event(2))
+    sparsity = numpyro.sample("sparsity", dist.Beta(2.0, 2.0))
+    with numpyro.plate("data", len(data)), handlers.scale(scale=weights):
+        bits = numpyro.sample("bits", dist.Bernoulli(sparsity).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Bernoulli(logits=bits @ weight).to_event(1), obs=data)
+
+
+CASES = {
+    "closed step": (EM(mixture), mixture, PARAMS),
+    "closed step with a prior": (EM(mixture, prior=True), mixture, PARAMS),
+    "form in the datum": (EM(causes), causes, BITS),
+    "states of each row": (TruncatedEM(causes, max_active=1, num_candidates=1), causes, BITS),
+    "all rows in a batch": (StepwiseEM(mixture, power=0.0), mixture, PARAMS),
+    "gradient": (ExactGradient(causes, prior=True), causes, BITS),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_weight_is_a_number_of_equal_rows(case):
+    method, _, start = CASES[case]
+
+    @fast_jit
+    def after_two(data, kwargs):
+        state = method.init(jax.random.key(0), data, init_params=start, **kwargs)
+        state, first = method.update(state, data, **kwargs)
+        state, second = method.update(state, data, **kwargs)
+        return method.get_params(state), jnp.stack([first, second])
+
+    wanted, losses = after_two(np.repeat(DATA, COUNTS, axis=0), {})
+    found, weighed = after_two(DATA, {"weights": COUNTS.astype(np.float32)})
+    close(weighed, losses, ROUNDED)
+    for name, value in wanted.items():
+        close(found[name], value, 1e-4)  # two line searches on float32 sums in another order
+        assert np.abs(value - start[name]).max() > 1e-3
+
+
+def test_the_loss_is_minus_the_density_of_the_marginal_program():
+    """Weights that are no whole numbers, and a scale of everything: the prior is scaled too."""
+    weights = np.array([0.5, 2.5, 1.0, 3.25, 0.1], np.float32)
+    twice = handlers.scale(causes, scale=2.0)
+    for program in (causes, twice):
+        method = EM(program, prior=True)
+        state = method.init(jax.random.key(0), DATA, init_params=BITS, weights=weights)
+        loss = fast_jit(lambda s, m=method: m.update(s, DATA, weights=weights)[1])(state)
+        value = log_density(marginal(program), (DATA,), {"weights": weights}, BITS)[0]
+        close(loss, -value, ROUNDED)
+
+
+def trait(data, weights=1.0):
+    slope = numpyro.sample("slope", dist.Normal().expand([3]).to_event(1))
+    with numpyro.plate("data", len(data)), handlers.scale(scale=weights):
+        x = numpyro.sample("x", dist.Normal())
+        numpyro.sample("y", dist.Bernoulli(logits=x[..., None] * slope).to_event(1), obs=data)
+
+
+@pytest.mark.parametrize("method", [QuadratureEM(trait), MonteCarloEM(trait)])
+def test_a_method_that_counts_rows_once_refuses_weights(method):
+    with pytest.raises(ProgramError, match=r"rows of the plate 'data' are scaled"):
+        method.init(jax.random.key(0), DATA, weights=COUNTS.astype(np.float32))
