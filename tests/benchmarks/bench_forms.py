@@ -74,12 +74,12 @@ def maximising(params: dict, data: Array, layers: dict) -> list[dict[str, Any]]:
     for times in (1, 100):
         rows_of_data = jnp.tile(data, (times, 1))
         em = EM(noisy_or_network)
-        reader, rows = em._open((rows_of_data,), layers)
+        reader, rows = em.open((rows_of_data,), layers)
         table = table_of(reader.anatomy, AllStates())[:, 0]
         update = AffineUpdate(reader, table, rows.slice(0, 1), params, False, 5)
         # Every copy of a row has the same posterior: the sums are those of one, times so many.
         few = reader.at(len(data))
-        posterior = em.sets(few).expect(few, params, ((data,), layers), None)
+        posterior = em.sets(few, rows).expect(few, params, ((data,), layers), None)
         sums = update.statistics(posterior, jnp.full(len(data), float(times)), ((data,), layers))
         found.append(
             measured(f"  M-step alone, {len(rows_of_data)} rows", update.maximise, params, sums)

@@ -80,8 +80,8 @@ def test_a_form_is_not_remembered_for_other_options():
             numpyro.sample("observed", noise(on @ weights, 1.0).to_event(1), obs=data)
 
     method, data = EM(program), jnp.asarray(np.random.default_rng(2).normal(size=(6, 3)))
-    assert method._open((data,), {"heavy": False})[0].structure is Structure.SHARED
-    assert method._open((data,), {"heavy": True})[0].structure is Structure.GENERAL
+    assert method.open((data,), {"heavy": False})[0].structure is Structure.SHARED
+    assert method.open((data,), {"heavy": True})[0].structure is Structure.GENERAL
 
 
 @in_double

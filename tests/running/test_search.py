@@ -63,7 +63,7 @@ def test_a_variant_changes_one_unit_and_keeps_the_others():
     moved = (np.abs(changed["probs"] - truth["probs"]).max(1) > 1e-6).sum()
     assert moved == 2  # one is given up for half of another
     np.testing.assert_allclose(changed["mixing"].sum(), 1.0, rtol=1e-6)
-    reader, rows = method._open((data,), {"num_components": 6})
+    reader, rows = method.open((data,), {"num_components": 6})
     assert moves.varies(closed_form(reader, rows))
 
 
