@@ -18,7 +18,7 @@ Where it is affine in the datum and all rows share their states, Q follows from 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -40,12 +40,19 @@ Objective = Callable[[Params], Array]
 
 def transforms(reader: Reader, params: Params, arguments: Arguments) -> dict[str, Any]:
     """Site -> the map from the real line to where the parameter lives."""
+    return transforms_of(reader.model, reader.anatomy.parameters, params, arguments)
+
+
+def transforms_of(
+    model: Callable, names: Sequence[str], params: Params, arguments: Arguments
+) -> dict[str, Any]:
+    """The same for sites that are named."""
     args, kwargs = arguments
     with handlers.block(), handlers.seed(rng_seed=0):
-        model = handlers.substitute(reader.model, data=params)
-        trace = handlers.trace(model).get_trace(*args, **kwargs)
+        program = handlers.substitute(model, data=params)
+        trace = handlers.trace(program).get_trace(*args, **kwargs)
     out = {}
-    for name in reader.anatomy.parameters:
+    for name in names:
         site = trace[name]
         constraint = site["fn"].support if site["type"] == "sample" else None
         if constraint is None:
@@ -96,7 +103,7 @@ def gradient_step(
         return jax.tree.map(lambda a, b: -(a + b) / rows.total, parts, derive(rest)(free))
 
     free = {name: inverse(maps[name], value) for name, value in params.items()}
-    return constrain(_minimise(total, free, num_steps))
+    return constrain(minimise(total, free, num_steps))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +146,7 @@ class AffineUpdate:
             return -value / statistics[0].sum()
 
         free = {name: inverse(maps[name], value) for name, value in params.items()}
-        return constrain(_minimise(lambda derive, free: derive(loss)(free), free, self.num_steps))
+        return constrain(minimise(lambda derive, free: derive(loss)(free), free, self.num_steps))
 
 
 def _by_states(
@@ -216,7 +223,7 @@ class _Search(NamedTuple):
     tried: Array  # evaluations
 
 
-def _minimise(total: Callable, free: Params, num_steps: int) -> Params:
+def minimise(total: Callable, free: Params, num_steps: int) -> Params:
     """L-BFGS from `free`, each site measured in units of its own curvature.
 
     Without the units, a deviation and a matrix of weights differ by orders of magnitude in what a

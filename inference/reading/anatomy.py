@@ -166,6 +166,13 @@ def inspect(
 
 
 def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Anatomy:
+    for name, site in trace.items():
+        scanned = site["type"] == "sample" and site.get("_control_flow_done")
+        if scanned and not site["is_observed"] and site["fn"].support.is_discrete:
+            raise ProgramError(
+                f"site {name!r} is a latent of a scan, so of a chain: marginal(model) sums it out, "
+                "recover(model) gives it back, and ChainEM learns the parameters"
+            )
     frames: dict[str, Any] = {}
     for site in trace.values():
         for frame in site.get("cond_indep_stack", ()):
@@ -199,7 +206,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
             shape = tuple(batch) + tuple(site["fn"].event_shape)
             latents.append(
                 Latent(
-                    name, shape, len(batch), len(batch) + frame.dim, _num_values(site["fn"]),
+                    name, shape, len(batch), len(batch) + frame.dim, num_values(site["fn"]),
                     _odd(site["fn"]),
                 )
             )  # fmt: skip
@@ -339,7 +346,7 @@ def _odd(fn: Any) -> str | None:
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     if support.is_discrete:
-        return "it counts without bound" if _num_values(fn) is None else None
+        return "it counts without bound" if num_values(fn) is None else None
     if support is constraints.real or support is constraints.real_vector:
         return None
     return f"it does not range over the whole real line but is {_words(support)}"
@@ -349,7 +356,7 @@ def _words(support: Any) -> str:
     return type(support).__name__.strip("_").replace("_", " ")
 
 
-def _num_values(fn: Any) -> int | None:
+def num_values(fn: Any) -> int | None:
     support = fn.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint

@@ -121,15 +121,6 @@ def table_of(anatomy: Anatomy, states: StateSet) -> Array:
     return table if table.shape[1] > 1 else table.astype(jnp.int32)
 
 
-def scale_ratio(scale: Any, reference: Any) -> Any:
-    """How much more a site is scaled than the first latent of its datum: a power of it."""
-    if scale is reference:
-        return 1.0
-    scale, reference = (1.0 if x is None else x for x in (scale, reference))
-    # A row that does not count has no ratio; whatever it is, it is multiplied by zero.
-    return jnp.where(reference == 0, 1.0, scale / jnp.where(reference == 0, 1.0, reference))
-
-
 # `tempered` raises the likelihood to a power. The scale of a site is what its log probability is
 # multiplied with, so that nothing else has to change.
 class tempered(Messenger):  # noqa: N801

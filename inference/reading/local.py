@@ -31,9 +31,9 @@ from ..numerics.compiling import once
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .anatomy import Anatomy, ProgramError, explained, inspect, unseen
-from .handlers import scale_ratio, states
+from .handlers import states
 from .settled import settled
-from .sums import log_prior_of
+from .sums import log_prior_of, scale_ratio
 
 
 def log_joint(

@@ -29,11 +29,11 @@ from .affine import product_floats, unwrapped
 from .anatomy import Anatomy, ProgramError, explained, inspect, run_abstractly
 from .arguments import rows_of
 from .bits import BitsForm
-from .handlers import scale_ratio, states, table_of
+from .handlers import states, table_of
 from .local import Structure, find_structure
 from .reader import examined
 from .states import AllStates, Given, StateSet
-from .sums import Part
+from .sums import Part, scale_ratio
 
 WORTH_A_TEST = 1 << 23
 """Multiplications that a form must save in one evaluation: its test takes a second or so."""

@@ -20,8 +20,12 @@ from numpyro.primitives import Messenger
 from ..types import Arguments, Params
 from .affine import unwrapped
 from .anatomy import Anatomy, ProgramError, inspect
+from .chain import Chain
+from .chain_sums import chain_posterior
+from .chain_survey import find_chain
 from .handlers import table_of
 from .local import local_sites
+from .outside import given_by, outside
 from .plan import masks_are_alike
 from .states import AllStates, StateSet
 from .summed import marginal
@@ -73,8 +77,7 @@ class recover(Messenger):  # noqa: N801
         if isinstance(fn, marginal):
             fn, states, sites, plate = fn.fn, fn.states, fn.sites, fn.plate
         self.states, self.sites, self.plate, self.most_probable = states, sites, plate, best
-        self._values: Params = {}
-        self._hidden: set[str] = set()
+        self._given: Params = {}
         super().__init__(fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -84,19 +87,29 @@ class recover(Messenger):  # noqa: N801
                 "recover draws latents and needs a key: seed(recover(model), rng_key); or say "
                 "best=True"
             )
-        key_run, key_draw = random.split(random.key(0) if key is None else key)
         anatomy = self.anatomy(args, kwargs)
-        given = self._outside(anatomy, key_run, args, kwargs)
-        found = self.posterior(anatomy, given, (args, kwargs))
-        latents = found.best() if self.most_probable else found.draw(key_draw)
-        self._values, self._hidden = {**given, **latents}, set(given)
-        try:
-            return super().__call__(*args, **kwargs)
-        finally:
-            self._values, self._hidden = {}, set()  # tracers of a trace that is over
 
-    def anatomy(self, args: tuple, kwargs: dict) -> Anatomy:
-        """The program's, with the latents that are given back."""
+        def hidden(site: dict[str, Any]) -> bool:
+            within = {*anatomy.names, *anatomy.observed}
+            return site["type"] == "deterministic" or site.get("name") in within
+
+        given = given_by(outside(self.fn, hidden, args, kwargs)[0], hidden)
+        found = self.posterior(anatomy, given, (args, kwargs))
+        latents = found.best() if key is None or self.most_probable else found.draw(key)
+        self._given = given
+        try:
+            with self:
+                return handlers.substitute(self.fn, data=latents)(*args, **kwargs)
+        finally:
+            self._given = {}  # tracers of a trace that is over
+
+    def anatomy(self, args: tuple, kwargs: dict) -> Anatomy | Chain:
+        """What the program consists of, with the latents that are given back."""
+        chain = find_chain(self.fn, args, kwargs)
+        if chain is not None:
+            if not chain.observed:
+                raise ProgramError("nothing is observed in the scan: pass the data (obs=...)")
+            return chain
         found = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
         if self.sites is None:
             discrete = tuple(x for x in found.latents if x.num_values is not None)
@@ -110,35 +123,23 @@ class recover(Messenger):  # noqa: N801
             )
         return found
 
-    def needs(self, anatomy: Anatomy, args: tuple, kwargs: dict) -> tuple[str, ...]:
+    def needs(self, anatomy: Anatomy | Chain, args: tuple, kwargs: dict) -> tuple[str, ...]:
         """The unobserved sites that are not given back."""
+        if isinstance(anatomy, Chain):
+            return anatomy.parameters
         found = inspect(self.fn, args, kwargs, plate=self.plate)
         return (*found.parameters, *(x for x in found.names if x not in anatomy.names))
 
-    def posterior(self, anatomy: Anatomy, given: Params, arguments: Arguments) -> Latents:
+    def posterior(self, anatomy: Anatomy | Chain, given: Params, arguments: Arguments) -> Latents:
         """The posterior of the latents, all other unobserved sites being given."""
+        if isinstance(anatomy, Chain):
+            return chain_posterior(self.fn, anatomy, given, arguments)
         return table_posterior(self.fn, anatomy, given, table_of(anatomy, self.states), arguments)
 
-    def _outside(self, anatomy: Anatomy, key: Array, args: tuple, kwargs: dict) -> Params:
-        """Parameters and plates, as the handlers outside have them: one run that hides the rest."""
-
-        def hide(site: dict[str, Any]) -> bool:
-            return (
-                site["type"] not in ("sample", "param", "plate")
-                or site.get("name") in anatomy.names
-                or site.get("name") in anatomy.observed
-            )
-
-        inside = handlers.trace(handlers.seed(self.fn, key))
-        with handlers.block(hide_fn=hide):
-            trace = inside.get_trace(*args, **kwargs)
-        return {name: site["value"] for name, site in trace.items() if not hide(site)}
-
     def process_message(self, msg: dict[str, Any]) -> None:
-        if msg.get("name") in self._values:
-            msg["value"] = self._values[msg["name"]]
-            # What the handlers outside have met in the first run they must not meet again.
-            msg["stop"] = msg["name"] in self._hidden
+        # What the handlers outside have met in the first run they must not meet again.
+        if msg.get("name") in self._given:
+            msg["value"], msg["stop"] = self._given[msg["name"]], True
 
 
 class LatentPosterior(NamedTuple):

@@ -13,13 +13,14 @@ from numpyro.primitives import Messenger
 
 from ..types import Arguments, Params
 from .anatomy import Anatomy, Latent, ProgramError, inspect, run_abstractly
-from .handlers import scale_ratio
+from .chain_sums import sum_chain
+from .chain_survey import find_chain
 from .handlers import states as candidates
 from .local import Structure
 from .mixture import ProgramMixture, StateMixture
 from .plan import Outline, Plan, bare, make_plan, within_rows
 from .states import AllStates, StateSet
-from .sums import Part, log_prior_of, log_sum
+from .sums import Part, log_prior_of, log_sum, scale_ratio
 
 
 # `marginal` is the same table read outward. A latent site disappears (it is stopped here, so that
@@ -64,6 +65,9 @@ class marginal(Messenger):  # noqa: N801
         super().__init__(fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        chain = find_chain(self.fn, args, kwargs)
+        if chain is not None:
+            return sum_chain(self.fn, chain, args, kwargs)
         anatomy = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
         whole = anatomy
         if self.sites is not None:

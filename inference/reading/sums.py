@@ -148,6 +148,15 @@ def log_prior_of(fn: dist.Distribution, value: Array) -> Array:
     return fn.log_prob(value)
 
 
+def scale_ratio(scale: Any, reference: Any) -> Any:
+    """How much more a site is scaled than the first latent of its datum: a power of it."""
+    if scale is reference:
+        return 1.0
+    scale, reference = (1.0 if x is None else x for x in (scale, reference))
+    # A row that does not count has no ratio; whatever it is, it is multiplied by zero.
+    return jnp.where(reference == 0, 1.0, scale / jnp.where(reference == 0, 1.0, reference))
+
+
 def _cells(part: Part) -> _Cells:
     mask = unwrapped(part.component)[1]
     return _Cells(

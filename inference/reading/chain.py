@@ -1,0 +1,230 @@
+"""Hidden Markov chains: the discrete latents of a `numpyro.contrib.control_flow.scan`.
+
+A step of the scan is a function of what is carried and of its own latents. How far back a site
+looks (its order) follows from the step alone: which of its sites and which leaves of what it
+carries depend on which. A chain of order d is then known from its factors φ_t(z_{t-d}, ..., z_t),
+and these from S^(d+1) runs of the program in which the states repeat with period d + 1: every
+combination of d + 1 neighbours occurs in one of them, at every step. The sums over paths
+(`numerics.chain`) are linear in the number of steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpyro import handlers
+from numpyro.primitives import Messenger
+
+from ..types import Arguments, Params
+from .settled import settled
+from .states import AllStates
+from .sums import log_prior_of, scale_ratio
+
+
+class Link(NamedTuple):
+    """A discrete latent of one step, or of the start."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]  # of the plates that hold the sequences, in `shape`
+    num_values: int
+    dtype: Any
+
+    @property
+    def rest(self) -> tuple[int, ...]:
+        """The shape of one sequence's own values."""
+        return tuple(n for i, n in enumerate(self.shape) if i not in self.axes)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.rest)
+
+    def place(self, values: Array, sizes: tuple[int, ...]) -> Array:
+        """What each sequence has, (..., N or 1, size), in the site's shape, (..., *shape)."""
+        lead = values.shape[:-2]
+        sizes = sizes if values.shape[-2] == math.prod(sizes) else (1,) * len(sizes)
+        whole = values.reshape(*lead, *sizes, *self.rest)
+        where = range(len(lead), len(lead) + len(sizes))
+        whole = jnp.moveaxis(whole, tuple(where), tuple(len(lead) + a for a in self.axes))
+        return jnp.broadcast_to(whole, (*lead, *self.shape))
+
+
+class Chain(NamedTuple):
+    """What a program with a scan over discrete latents consists of. Static: it holds no arrays."""
+
+    links: tuple[Link, ...]  # the discrete latents of a step
+    start: tuple[Link, ...]  # those before the first step
+    plates: tuple[tuple[str, int, int], ...]  # name, dim and size of those that hold the sequences
+    nesting: int
+    orders: tuple[tuple[str, int], ...]  # site of a step -> how many steps back it looks
+    starters: tuple[str, ...]  # observed sites outside the scan that depend on the start
+    observed: tuple[str, ...]  # observed sites of a step
+    parameters: tuple[str, ...]  # all other unobserved sites
+    hidden: tuple[str, ...]  # deterministic sites of a step, or that depend on latents
+    length: int
+    reverse: bool
+    other: tuple[str, ...] = ()  # observed sites outside the scan that depend on none of it
+
+    @property
+    def order(self) -> int:
+        return max(1, *(order for _, order in self.orders))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(size for _, _, size in self.plates)
+
+    @property
+    def num_sequences(self) -> int:
+        return math.prod(self.sizes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(link.name for link in (*self.start, *self.links))
+
+    def table(self, links: tuple[Link, ...]) -> np.ndarray:
+        """The joint states of some latents, (S, their values)."""
+        return AllStates().table([x.num_values for x in links for _ in range(x.size)])
+
+    @property
+    def num_states(self) -> int:
+        return math.prod(x.num_values**x.size for x in self.links)
+
+    def values(self, links: tuple[Link, ...], codes: Array) -> dict[str, Array]:
+        """Numbers of states (..., N or 1) as values of each latent, (..., *shape)."""
+        states = jnp.asarray(self.table(links))[codes]
+        found, begin = {}, 0
+        for link in links:
+            part = states[..., begin : begin + link.size]
+            found[link.name] = link.place(part, self.sizes).astype(link.dtype)
+            begin += link.size
+        return found
+
+    def per_sequence(self, log_prob: Array) -> Array:
+        """Sum a site's log probability over all that is not a sequence: (N,)."""
+        whole = jnp.reshape(log_prob, (1,) * (self.nesting - log_prob.ndim) + log_prob.shape)
+        dims = tuple(whole.ndim + dim for _, dim, _ in self.plates)
+        rest = tuple(i for i in range(whole.ndim) if i not in dims)
+        return jnp.broadcast_to(whole.sum(rest), self.sizes).reshape(-1)
+
+    def site(self, site: dict[str, Any], reference: Any) -> Array:
+        """The log probability of a site, (N,)."""
+        latent = site["name"] in self.names
+        fn = site["fn"] if latent else settled(site["fn"])
+        value = site["value"]
+        log_prob = log_prior_of(fn, value) if latent else fn.log_prob(value)
+        return self.per_sequence(scale_ratio(site["scale"], reference) * log_prob)
+
+    def factors(
+        self, model: Callable, given: Params, arguments: Arguments
+    ) -> tuple[Array, Array | None]:
+        """The log factors, (T, N, S, S^order), and log p(start, what depends on it), (N, S)."""
+        count, length, order = self.num_states, self.length, self.order
+        total: Array = jnp.zeros(())
+        start = None
+        for own in sorted({order for _, order in self.orders}):
+            names = {name for name, order in self.orders if order == own}
+            period = own + 1
+            codes = np.indices((count,) * period).reshape(period, -1)  # (colours, runs)
+            # The start stands one step before the first.
+            path = codes[np.arange(-1, length) % period].T  # (runs, 1 + T)
+            run = partial(self._run, model, given, arguments, names)
+            steps, begin = jax.vmap(run)(jnp.asarray(path[:, 1:]), jnp.asarray(path[:, 0]))
+            steps = steps.reshape(*(count,) * period, length, self.num_sequences)
+            whole = jnp.zeros((length, self.num_sequences, *(count,) * period), steps.dtype)
+            for phase in range(period):
+                axes = [(phase + 1 + i) % period for i in range(period)]
+                part = steps[..., phase::period, :].transpose(period, period + 1, *axes)
+                whole = whole.at[phase::period].set(part)
+            whole = whole.reshape(*whole.shape[:2], *(1,) * (order - own), *(count,) * period)
+            total = total + whole
+            if own == 0:
+                start = begin.T if self.start else None
+        if self.start and start is None:
+            every = jnp.arange(count)
+            path = jnp.broadcast_to(every[:, None], (count, length))
+            start = jax.vmap(partial(self._run, model, given, arguments, set()))(path, every)[1].T
+        shape = (length, self.num_sequences, count, count**order)
+        return jnp.broadcast_to(total, (*shape[:2], *(count,) * (order + 1))).reshape(shape), start
+
+    def _run(
+        self,
+        model: Callable,
+        given: Params,
+        arguments: Arguments,
+        names: set[str],
+        codes: Array,
+        begin: Array,
+    ) -> tuple[Array, Array]:
+        """Log probabilities of some sites by step, (T, N), and of the start, (N,), on one path."""
+        args, kwargs = arguments
+        values = self.values(self.start, begin[None]) if self.start else {}
+        steps = _Steps(model, self, names, codes)
+        program = handlers.substitute(steps, data={**given, **values})
+        with handlers.block(), handlers.seed(rng_seed=0):
+            trace = handlers.trace(program).get_trace(*args, **kwargs)
+        assert steps.found is not None
+        first = [trace[x] for x in (*(link.name for link in self.start), *self.starters)]
+        reference = first[0]["scale"] if first else None
+        total = sum((self.site(site, reference) for site in first), jnp.zeros(self.num_sequences))
+        return steps.found, total
+
+
+class _Steps(Messenger):
+    """Runs the scan on given states, and keeps the log probabilities of a step's sites."""
+
+    def __init__(self, fn: Callable, chain: Chain, names: set[str], codes: Array):
+        self.chain, self.names, self.codes = chain, names, codes
+        self.found: Array | None = None
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "control_flow" and has_latents(msg["args"]):
+            msg["value"], msg["stop"] = self._scan(*msg["args"]), True
+
+    def _scan(self, f: Callable, init: Any, xs: Any, length: int | None, reverse: bool) -> Any:
+        chain = self.chain
+        xs = jax.tree.map(lambda x: x[::-1], xs) if reverse else xs
+
+        def body(carry: Any, item: tuple[Any, Array]) -> tuple[Any, tuple[Array, Any]]:
+            x, code = item
+            values = chain.values(chain.links, code[None])
+            trace, (carry, y) = traced(handlers.substitute(f, data=values), carry, x)
+            reference = trace[chain.links[0].name]["scale"]
+            parts = (chain.site(trace[name], reference) for name in sorted(self.names))
+            return carry, (sum(parts, jnp.zeros(chain.num_sequences)), y)
+
+        last, (self.found, ys) = lax.scan(body, init, (xs, self.codes))
+        ys = jax.tree.map(lambda x: x[::-1], ys) if reverse else ys
+        return (length, None, last), (NoSites(), ys)
+
+
+class NoSites:
+    """What NumPyro's scan would record."""
+
+    trace: dict[str, dict] = {}  # noqa: RUF012
+
+
+def traced(f: Callable, *args: Any) -> tuple[dict[str, dict], Any]:
+    with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0):
+        returned = f(*args)
+    return {name: site for name, site in trace.items() if site["type"] != "plate"}, returned
+
+
+def first_step(args: tuple) -> tuple[Callable, Any, Any]:
+    f, init, xs, _, reverse = args
+    return f, init, jax.tree.map(lambda x: x[-1 if reverse else 0], xs)
+
+
+def is_latent(site: dict[str, Any]) -> bool:
+    return site["type"] == "sample" and not site["is_observed"] and site["fn"].support.is_discrete
+
+
+def has_latents(args: tuple) -> bool:
+    return any(map(is_latent, traced(*first_step(args))[0].values()))

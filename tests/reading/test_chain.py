@@ -1,0 +1,249 @@
+"""Hidden Markov chains: sums, posteriors and paths against loops over every path."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro import handlers
+from numpyro.contrib.control_flow import scan
+from numpyro.infer import log_likelihood
+from numpyro.infer.util import log_density
+from tools import fast_jit, near
+
+from inference import ProgramError, inspect, latent_posterior, marginal, recover
+from inference.reading.chain_survey import find_chain
+
+T, N, K = 4, 3, 3
+RNG = np.random.default_rng(3)
+START = RNG.dirichlet(np.ones(K))
+MOVE = RNG.dirichlet(np.ones(K), K)
+LEVEL = np.array([-1.0, 0.4, 2.0])
+PARAMS = {"move": jnp.asarray(MOVE), "level": jnp.asarray(LEVEL)}
+SEEN = RNG.normal(0.5, 1.2, (T + 1, N, 2))
+LENGTHS = np.array([4, 2, 3])
+
+
+def parameters():
+    move = numpyro.sample("move", dist.Dirichlet(jnp.ones(K)).expand([K]).to_event(1))
+    return move, numpyro.sample("level", dist.Normal(0.0, 2.0).expand([K]).to_event(1))
+
+
+def single(seen):
+    """One sequence and no plate; the state before the first step is 0."""
+    move, level = parameters()
+
+    def step(state, y):
+        state = numpyro.sample("state", dist.Categorical(move[state]))
+        numpyro.sample("seen", dist.Normal(level[state], 0.8), obs=y)
+        return state, None
+
+    scan(step, jnp.array(0), seen)
+
+
+def batched(seen, lengths):
+    """Sequences of unequal length in a plate, two columns each, with a start of their own."""
+    move, level = parameters()
+    with numpyro.plate("sequences", seen.shape[1], dim=-2):
+        first = numpyro.sample("first", dist.Categorical(jnp.asarray(START)))
+        with numpyro.plate("columns", 2, dim=-1):
+            numpyro.sample("begun", dist.Normal(level[first], 0.8), obs=seen[0])
+
+    def step(carry, y):
+        state, t = carry
+        going = handlers.mask(mask=(t < lengths)[:, None])
+        with numpyro.plate("sequences", seen.shape[1], dim=-2), going:
+            state = numpyro.sample("state", dist.Categorical(move[state]))
+            with numpyro.plate("columns", 2, dim=-1):
+                numpyro.sample("seen", dist.Normal(level[state], 0.8), obs=y)
+        return (state, t + 1), state
+
+    scan(step, (first, 0), seen[1:])
+
+
+def log_normal(y, mean):
+    return -0.5 * ((y - mean) / 0.8) ** 2 - np.log(0.8 * np.sqrt(2 * np.pi))
+
+
+def all_paths(log_step, length):
+    """Every path with its log probability: `log_step(t, previous, state)` summed."""
+    paths = list(itertools.product(range(K), repeat=length))
+    logs = [
+        sum(log_step(t, path[t - 1] if t else None, path[t]) for t in range(length))
+        for path in paths
+    ]
+    return np.array(paths), np.array(logs)
+
+
+def by_path(sequence, columns):
+    """Paths of `batched` for one sequence: the start, then as many steps as it is long."""
+
+    def log_step(t, previous, state):
+        prior = np.log(START[state] if t == 0 else MOVE[previous, state])
+        return prior + log_normal(SEEN[t, sequence, :columns], LEVEL[state]).sum()
+
+    return all_paths(log_step, 1 + LENGTHS[sequence])
+
+
+def log_sum(logs):
+    return logs.max() + np.log(np.exp(logs - logs.max()).sum())
+
+
+def test_one_sequence_as_funsor_has_it():
+    """Value and gradient: by the chain, by NumPyro's own enumeration, and by every path."""
+    from numpyro.contrib.funsor import config_enumerate, enum
+    from numpyro.contrib.funsor import log_density as enumerated
+
+    seen = jnp.asarray(SEEN[:, 0, 0])
+    ours = lambda p: log_density(marginal(single), (seen,), {}, p)[0]  # noqa: E731
+    theirs = enum(config_enumerate(single), first_available_dim=-1)
+    wanted = fast_jit(jax.value_and_grad(lambda p: enumerated(theirs, (seen,), {}, p)[0]))(PARAMS)
+    found = fast_jit(jax.value_and_grad(ours))(PARAMS)
+    near(found[0], wanted[0])
+    for site in PARAMS:
+        near(found[1][site], wanted[1][site])
+
+    def log_step(t, previous, state):
+        return np.log(MOVE[previous or 0, state]) + log_normal(SEEN[t, 0, 0], LEVEL[state])
+
+    _, logs = all_paths(log_step, T + 1)
+    near(by_likelihood(single, seen), log_sum(logs))
+
+
+def by_likelihood(program, *args):
+    compute = lambda p: log_likelihood(marginal(program), p, *args, batch_ndims=0)  # noqa: E731
+    return fast_jit(compute)(PARAMS)["seen"]
+
+
+def test_sequences_with_a_start_and_masks():
+    found = by_likelihood(batched, jnp.asarray(SEEN), LENGTHS)
+    assert found.shape == (N,)
+    near(found, [log_sum(by_path(n, 2)[1]) for n in range(N)])
+
+
+def test_paths_come_back():
+    """Probabilities, the most probable path and draws, of every sequence and its start."""
+    many = 3000
+    samples = {name: jnp.repeat(x[None], many, 0) for name, x in PARAMS.items()}
+    found = latent_posterior(random.key(0), marginal(batched), samples, jnp.asarray(SEEN), LENGTHS)
+    assert found.draws["state"].shape == (many, T, N, 1)
+    assert found.probabilities["state"].shape == (many, T, N, 1, K)
+    for n in range(N):
+        paths, logs = by_path(n, 2)
+        weight = np.exp(logs - log_sum(logs))
+        best = paths[weight.argmax()]
+        assert found.best["first"][0, n, 0] == best[0]
+        np.testing.assert_array_equal(found.best["state"][0, : LENGTHS[n], n, 0], best[1:])
+        for t in range(1 + LENGTHS[n]):
+            name, place = ("state", (t - 1, n, 0)) if t else ("first", (n, 0))
+            wanted = [weight[paths[:, t] == k].sum() for k in range(K)]
+            near(found.probabilities[name][(5, *place)], wanted, 1e-4)
+        # Whole paths, so that neighbours are seen to be drawn together.
+        steps = [found.draws["first"][:, n, 0], *found.draws["state"][:, : LENGTHS[n], n, 0].T]
+        same = (np.stack(steps, -1)[:, None] == paths).all(-1).mean(0)
+        assert np.abs(same - weight).max() < 5 * 0.5 / np.sqrt(many)
+
+
+def test_the_handler_runs_the_scan_on_the_recovered_path():
+    program = handlers.substitute(recover(batched, best=True), data=PARAMS)
+
+    def run(seen):
+        trace = handlers.trace(program).get_trace(seen, LENGTHS)
+        return {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
+
+    sites = fast_jit(run)(jnp.asarray(SEEN))
+    assert set(sites) == {"move", "level", "first", "begun", "state", "seen"}
+    paths, logs = by_path(0, 2)
+    np.testing.assert_array_equal(sites["state"][:, 0, 0], paths[logs.argmax()][1:])
+
+
+def test_second_order_and_two_latents_a_step():
+    """A step that looks two back, in reverse, with a bit and a category, and an observed count."""
+
+    def program(seen):
+        _, level = parameters()
+
+        def step(carry, y):
+            before, last = carry
+            flip = numpyro.sample("flip", dist.Bernoulli(jnp.where(before == 1, 0.7, 0.2)))
+            odds = jnp.array([[0.5, 0.5], [0.9, 0.1]])[last]
+            kind = numpyro.sample("kind", dist.Categorical(odds))
+            numpyro.sample("seen", dist.Normal(level[flip + kind], 0.8), obs=y)
+            return (last, flip), None
+
+        scan(step, (jnp.array(0), jnp.array(0)), seen, reverse=True)
+
+    seen = SEEN[:, 1, 1]
+    total = []
+    states = list(itertools.product((0, 1), (0, 1)))
+    for path in itertools.product(states, repeat=T + 1):
+        flips = [0, 0, *(flip for flip, _ in path)]
+        log = 0.0
+        for t, (flip, kind) in enumerate(path):
+            on = 0.7 if flips[t] == 1 else 0.2
+            log += np.log(on if flip else 1 - on)
+            log += np.log([[0.5, 0.5], [0.9, 0.1]][flips[t + 1]][kind])
+            log += log_normal(seen[::-1][t], LEVEL[flip + kind])
+        total.append(log)
+    assert dict(find_chain(program, (seen,), {}).orders) == {"flip": 2, "kind": 1, "seen": 0}
+    near(by_likelihood(program, jnp.asarray(seen)), log_sum(np.array(total)))
+
+
+def test_a_minibatch_of_sequences_is_scaled():
+    def program(seen):
+        move, level = parameters()
+
+        def step(state, y):
+            with numpyro.plate("sequences", 30, subsample_size=N):
+                state = numpyro.sample("state", dist.Categorical(move[state]))
+                numpyro.sample("seen", dist.Normal(level[state], 0.8), obs=y)
+            return state, None
+
+        scan(step, jnp.zeros(N, int), seen)
+
+    seen = jnp.asarray(SEEN[..., 0])
+    each = by_likelihood(program, seen)
+    whole = fast_jit(lambda p: log_density(marginal(program), (seen,), {}, p)[0])(PARAMS)
+    prior = sum(dist.Normal(0.0, 2.0).log_prob(LEVEL)) + K * np.log(2.0)
+    near(whole, 10.0 * each.sum() + prior)
+
+
+def broken(what):
+    def program(seen):
+        move, level = parameters()
+        kind = numpyro.sample("kind", dist.Categorical(jnp.ones(K) / K)) if what == "class" else 0
+
+        def step(carry, y):
+            state, total = carry
+            shift = {"class": 0.1 * kind, "sum": 0.1 * total}.get(what, 0.0)
+            state = numpyro.sample("state", dist.Categorical(move[state]))
+            if what == "continuous":
+                shift = numpyro.sample("shift", dist.Normal(0.0, 1.0))
+            numpyro.sample("seen", dist.Normal(level[state] + shift, 0.8), obs=y)
+            return (state, total + state), None
+
+        last, _ = scan(step, (jnp.array(0), jnp.array(0)), seen)
+        if what == "after":
+            numpyro.sample("late", dist.Normal(level[last[0]], 1.0), obs=0.3)
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("class", "act on more than its first step"),
+        ("sum", "depends on the latents of all steps before it"),
+        ("continuous", "'shift' of the scan is continuous"),
+        ("after", "'late' depends on what the scan returns"),
+    ],
+)
+def test_what_is_no_chain_is_refused(what, words):
+    with pytest.raises(ProgramError, match=words):
+        find_chain(broken(what), (jnp.zeros(4),), {})
+    with pytest.raises(ProgramError, match="a latent of a scan"):
+        inspect(broken("none"), (jnp.zeros(4),))
