@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from latentbits.models.distributions import CombinationCauses, RealCombinationCauses
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
@@ -21,12 +22,14 @@ from ...types import Arguments, Params
 from ..discrete.updates import OneUnitUpdate
 from ..shared import CHUNK_FLOATS, Posterior
 from .ascent import linear_posterior, open_climb, without_normalizer
+from .units import MOST_UNITS, log_likelihood, solve_biases
 
 
 class PursuitState(NamedTuple):
     """What the next step needs."""
 
-    params: Params  # units not found yet have weights 0: they do nothing
+    params: Params  # as pursuit finds them; units not found yet have weights 0: they do nothing
+    bias: Array  # (num_causes,): the biases of most likelihood for those weights
     residual: Array | None  # (num_data, num_features): the data without the structure found so far
     gains: Array  # (num_causes,): log likelihood that each unit added, 0 if not found
     finished: Array  # whether no unit improves the likelihood significantly any more
@@ -58,6 +61,15 @@ class Sample(NamedTuple):
 
         extra = (self.state.residual, Numbers())
         return sum_over_chunks(part, self.rows, self.chunk_size, extra)
+
+    def whole(self, function: Callable[[Array, Array], Any]) -> Any:
+        """The sum of `function(examples, fresh)` over chunks of the data as they are."""
+
+        def part(arguments: Arguments, extra: None, fresh: Array) -> Any:
+            del extra
+            return function(self.examples(arguments), fresh)
+
+        return sum_over_chunks(part, self.rows, self.chunk_size, None)
 
     def take(self, numbers: Array) -> Array:
         """What is left of some examples."""
@@ -100,7 +112,12 @@ class ProjectionPursuit(Algorithm):
     :math:`n + 1` parameters cost. The first that is not ends the search: further steps change
     nothing, and ``run(..., tolerance=0)`` stops. `found` then has the units without the idle ones.
 
-    The loss is minus the log likelihood of the real machine as pursuit builds it.
+    Units that are found one after the other are together no machine of much likelihood: each was
+    on as often as if the others were not there. So the biases are solved for at the end of every
+    step, the weights as they are; `PursuitState.params` has those of the paper. The loss is minus
+    the log likelihood of the machine with the solved biases. Of more than 14 units, whose states
+    are too many to sum again and again, the biases stay and the loss is that of the real machine as
+    pursuit builds it.
 
     :param model: `combination_machine`, whose bits t are taken as x = 2t − 1, or
         `real_combination_machine`.
@@ -168,8 +185,8 @@ class ProjectionPursuit(Algorithm):
             "bias": jnp.zeros(num_causes),
         }
         state = PursuitState(
-            params, None, jnp.zeros(num_causes), jnp.zeros((), bool), jnp.zeros((), int), rng_key,
-            rng_key,
+            params, params["bias"], None, jnp.zeros(num_causes), jnp.zeros((), bool),
+            jnp.zeros((), int), rng_key, rng_key,
         )  # fmt: skip
         if rows.on_disk:
             return state
@@ -177,10 +194,24 @@ class ProjectionPursuit(Algorithm):
 
     def update(self, state: PursuitState, *args: Any, **kwargs: Any) -> tuple[PursuitState, Array]:
         sample = self._sample(state, args, kwargs)
+        new = self.one_more(state, sample)
+        weights, count = state.params["weights"], sample.rows.total
+        if len(state.gains) > MOST_UNITS:
+            loss = -state.gains.sum() - _gaussian(sample)
+            return new._replace(bias=new.params["bias"]), loss
+        kind = CombinationCauses if sample.bits else RealCombinationCauses
+        loss = -log_likelihood(kind, sample.whole, count, weights, state.bias)
+        at = jnp.minimum(state.step, len(state.bias) - 1)
+        first = state.bias.at[at].set(new.params["bias"][at])
+        bias = solve_biases(kind, sample.whole, count, new.params["weights"], first)
+        return new._replace(bias=jnp.where(new.finished, state.bias, bias)), loss
+
+    def one_more(self, state: PursuitState, sample: Sample) -> PursuitState:
+        """Find a unit in what is left of the data, and take its structure from them."""
         key, key_unit, key_coin = random.split(state.rng_key, 3)
         num_causes, num_data = len(state.gains), sample.rows.total
         width = state.params["weights"].shape[1]
-        weights, bias, gain = self._one_unit(key_unit, sample)
+        weights, bias, gain = self.one_unit(key_unit, sample)
         worth = jnp.where(self.significant, 0.5 * (width + 1) * math.log(num_data), -jnp.inf)
         good = (gain > worth) & ~state.finished & (state.step < num_causes)
         at = jnp.minimum(state.step, num_causes - 1)
@@ -195,14 +226,14 @@ class ProjectionPursuit(Algorithm):
             residual = residual - active[:, None] * weights
         gains = state.gains.at[at].set(gain)
         found = PursuitState(
-            params, residual, gains, state.finished, state.step + 1, key, state.first_key
-        )
+            params, state.bias, residual, gains, state.finished, state.step + 1, key,
+            state.first_key,
+        )  # fmt: skip
         idle = state._replace(finished=jnp.ones((), bool), rng_key=key)
-        loss = -state.gains.sum() - _gaussian(sample)
-        return jax.tree.map(lambda a, b: jnp.where(good, a, b), found, idle), loss
+        return jax.tree.map(lambda a, b: jnp.where(good, a, b), found, idle)
 
     def get_params(self, state: PursuitState) -> Params:
-        return state.params
+        return {**state.params, "bias": state.bias}
 
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row under the units found, exact; the evidence lacks its log Z."""
@@ -217,7 +248,7 @@ class ProjectionPursuit(Algorithm):
         return Sample(rows, size, state, anatomy.likelihoods == ("BernoulliLogits",))
 
     @jax.default_matmul_precision("highest")
-    def _one_unit(self, key: Array, sample: Sample) -> tuple[Array, Array, Array]:
+    def one_unit(self, key: Array, sample: Sample) -> tuple[Array, Array, Array]:
         """The most likely unit of a sample from several starts, and the log likelihood it adds."""
         keys = random.split(key, self.num_starts)
         chosen = jax.vmap(lambda key: random.randint(key, (), 0, sample.rows.total))(keys)
@@ -250,11 +281,7 @@ class ProjectionPursuit(Algorithm):
 def _gaussian(sample: Sample) -> Array:
     """The log likelihood of the data under N(0, I), where pursuit begins."""
 
-    def part(arguments: Arguments, extra: None, fresh: Array) -> Array:
-        del extra
-        return fresh @ (sample.examples(arguments) ** 2).sum(-1)
-
-    power = sum_over_chunks(part, sample.rows, sample.chunk_size, None)
+    power = sample.whole(lambda x, fresh: fresh @ (x**2).sum(-1))
     cells = sample.rows.total * sample.state.params["weights"].shape[1]
     return -0.5 * power - 0.5 * cells * math.log(2.0 * math.pi)
 
