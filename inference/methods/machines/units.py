@@ -101,9 +101,9 @@ class Machine(NamedTuple):
 
 
 def find_machine(model: Callable, climb: Climb) -> Machine | None:
-    """The program as a machine, where it is one of few enough units and without holes."""
+    """The program as a machine, if it is one of few units, without holes or weights of rows."""
     anatomy = climb.reader.anatomy
-    linear = climb.reader.structure is Structure.LINEAR
+    linear = climb.reader.structure is Structure.LINEAR and not anatomy.weighted
     if not linear or not anatomy.binary or anatomy.num_bits > MOST_UNITS:
         return None
     known = recognise(model, anatomy, climb.rows, tuple(KINDS))

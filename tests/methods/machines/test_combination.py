@@ -346,6 +346,40 @@ def test_pursuit_finds_how_many_units_there_are():
     assert len(found(search(noise).params)["bias"]) == 0
 
 
+@pytest.mark.parametrize("name", MACHINES)
+def test_pursuit_reports_the_likelihood_of_the_machine_it_hands_out(name):
+    """And its biases are those of most likelihood for its weights: the oracle's slope is zero."""
+    model, log_evidence, gradient = MACHINES[name]
+    data = rows(name) if name == "real" else copied(copies=15, flip=0.1)
+    pursuit = ProjectionPursuit(model, significant=False, em_steps=4, num_starts=2)
+    result = quick_run(pursuit, 1, 3, jnp.asarray(data, float), num_causes=3)
+    weights, bias = (np.asarray(result.params[site], float) for site in ("weights", "bias"))
+    _, loss = fast_jit(lambda s: pursuit.update(s, jnp.asarray(data, float), num_causes=3))(
+        result.state
+    )
+    np.testing.assert_allclose(-loss, log_evidence(weights, bias, data).sum(), rtol=1e-5)
+    found_by_pursuit = np.asarray(result.state.params["bias"], float)
+    before = log_evidence(weights, found_by_pursuit, data).sum()
+    assert log_evidence(weights, bias, data).sum() >= before
+    slope = gradient(weights, bias, data)["bias"] / len(data)
+    np.testing.assert_allclose(slope, 0.0, atol=2e-3)
+
+
+def test_a_scaled_step_has_the_gradient_of_the_program():
+    data = jnp.asarray(rows())
+    method = ExactGradient(combination_machine)
+    weights, bias = numbers()
+    params = {"weights": jnp.asarray(weights, float), "bias": jnp.asarray(bias, float)}
+    climb = method._open((data,), SIZES)
+    total, slopes, _ = fast_jit(method._machine(climb).look)(params)
+    wanted = oracle.combination_log_evidence(weights, bias, np.asarray(data)).sum()
+    np.testing.assert_allclose(total, wanted, rtol=1e-5)
+    each = oracle.combination_log_evidence_gradient(weights, bias, np.asarray(data))
+    for site, slope in each.items():
+        np.testing.assert_allclose(slopes[site], slope, rtol=1e-4, atol=1e-4)
+    assert ExactGradient(combination_machine, momentum=0.9)._scaled(climb) is None
+
+
 def test_pursuit_refuses_what_it_cannot_do():
     data = jnp.asarray(rows())
     pursuit = ProjectionPursuit(combination_machine)
