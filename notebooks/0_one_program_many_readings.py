@@ -89,7 +89,7 @@ print(fit.params["lift"].round(1))
 # ## Read little: truncated EM
 #
 # With many latents not all states can be looked at. `TruncatedEM` looks at the few that can matter
-# for a day, and says how much of the posterior it estimates to have missed.
+# for a day, and says how much of the posterior it estimates to have missed at least.
 
 # %%
 few = TruncatedEM(campaigns, max_active=2, num_candidates=2)

@@ -194,7 +194,7 @@ show(draw_truncation, limits)
 # posterior mass already lies outside the states looked at. That is the good news and the trap: the
 # *parameters* are right, while the *posterior of a single datum* is mostly missing. At five it
 # breaks: $A(\pi) = 0.17$, and what is learned from the best explained sixth of the data is too
-# sure of itself. `posterior.missed` says how much is missing without knowing the truth: in the
+# sure of itself. `posterior.missed` says how much is missing at least, without the truth: in the
 # third panel the two curves are one.
 #
 # ## Figure 2: patches of images

@@ -52,7 +52,7 @@ class Posterior(NamedTuple):
     mean: Array  # (num_data, num_bits) ⟨s⟩; sites in the order of the program
     best: Array  # (num_data, num_bits) the most probable state
     evidence: Array  # (num_data,) log of the sum over the states looked at
-    missed: Array  # (num_data,) share of the posterior mass that is estimated to lie elsewhere
+    missed: Array  # (num_data,) share of the posterior mass that lies elsewhere, at least
     missed_error: Array  # (num_data,) standard error of that estimate
     probabilities: dict[str, Array] = {}  # noqa: RUF012
     """site -> (num_data, ..., num_values), of each of its values: the mean of a category is none"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array, random
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
@@ -138,7 +139,7 @@ class TruncatedEM(StatesEM):
         num_draws: int = 256,
         **kwargs: Any,
     ) -> Posterior:
-        """The posterior of each row, and the share of its mass that the truncation misses.
+        """The posterior of each row, and the share of its mass that the truncation misses at least.
 
         :param memory: the state sets of a run on the same rows (``state.memory``); persistent sets
             are otherwise grown anew.
@@ -146,9 +147,9 @@ class TruncatedEM(StatesEM):
         """
         reader, rows = self.open(args, kwargs)
         key = random.key(0) if rng_key is None else rng_key
-        sets = self.sets(reader, rows)
+        sets, num_bits = self.sets(reader, rows), reader.anatomy.num_bits
         num_states = sets.num_states(reader.anatomy)
-        size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs=num_draws)
+        size = chunk_rows(self.chunk_size, reader, num_states, rows, max(num_draws, num_bits))
 
         def whole(rows: Rows, params: Params, memory: Any, key: Array) -> Posterior:
             key_search, key_missed = random.split(key)
@@ -159,6 +160,9 @@ class TruncatedEM(StatesEM):
                     keys = row_keys(key_search, numbers)
                     memory = sets.grow(local, params, arguments, keys)
                 found = sets.expect(local, params, arguments, memory)
+                if isinstance(sets, Candidates) and sets.max_active == num_bits:
+                    nothing = jnp.zeros_like(found.evidence)  # the set holds every state
+                    return Posterior(found.mean, found.best(), found.evidence, nothing, nothing)
                 key = random.fold_in(key_missed, start)
                 missed, error = missed_mass(
                     local, sets.contains, params, arguments, memory, found, key, num_draws

@@ -5,9 +5,10 @@ sampler     R̂ of the log joint ≤ 1.01, of the parameters after relabelling �
 guide       Pareto k̂ ≤ min(1 − 1 / log10 S, 0.7) for S draws (Vehtari et al. 2024)
 point       at most 0.01 nats per row left to gain when it stopped; at least two of its starts
             within 0.01 nats per row of the best of them; its bound within 0.1 nats per row of the
-            evidence, on either side; at most 1 % of the posterior mass missed; its likelihood of
-            the training rows at most 0.1 nats per row below that of any other point estimate
-            (a posterior mode aside). With one start it is neither trusted nor distrusted.
+            evidence, on either side; at most 1 % of the posterior mass found outside its set (a
+            lower estimate); its likelihood of the training rows at most 0.1 nats per row below
+            that of any other point estimate (a posterior mode aside). With one start it is
+            neither trusted nor distrusted.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def doubts(row: dict[str, Any]) -> list[str]:
         ("divergences", 0, "{:.0f} divergences"),
         ("score_error", CLOSE, "its score is known to ± {:.3f} nats per row only"),
         ("pareto_k", good_k(row.get("num_scored", 1000)), "Pareto k̂ {:.2f}"),
-        ("missed_mass", MISSED, "{:.1%} of the posterior mass missed"),
+        ("missed_mass", MISSED, "at least {:.1%} of the posterior mass missed"),
         ("remaining", CLOSE, "stopped with about {:.3f} nats per row left to gain"),
         ("train_behind", GAP, "{:.2f} nats per row below the likelihood that another found on the "
          "training rows"),

@@ -54,7 +54,7 @@ COLUMNS = {
         "{:.2f}",
         "evidence less the method's own approximation of it, nats a row",
     ),
-    "missed_mass": ("missed", "{:.1%}", "posterior mass outside the states looked at"),
+    "missed_mass": ("missed ≥", "{:.1%}", "posterior mass outside the truncated set, at least"),
     "pareto_k": ("k̂", "{:.2f}", "Pareto's k̂ of log p − log q"),
     "recovery": ("recov.", "{:.3f}", "correlation with the true parameters"),
     "calibration_error": (
