@@ -6,7 +6,7 @@ it. Which one is read off the program, the first that applies:
     no latents                                the program itself
     binary latents, log joint linear in them  closed form, a sum of softplus
     discrete latents, few enough states       all states
-    layers of a noisy-OR network, each small  all states of each layer
+    discrete latents in layers, each small    all states of each layer
     up to 3 continuous latents                quadrature about each datum's mode
     more of them                              importance sampling about each datum's mode
     more binary latents than can be listed    annealed importance sampling, by Gibbs sweeps
@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -36,14 +37,14 @@ from ..methods.continuous.rules import (
     default_nodes,
     gauss_hermite,
 )
-from ..methods.discrete.em import EM
 from ..numerics.annealed import log_mean
 from ..numerics.gaussian import log_normal
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.local import Structure, log_joint
-from ..reading.reader import Reader, check_data, open_program
-from ..reading.summed import marginal
+from ..reading.plan import MOST_PAIRS, find_layers
+from ..reading.reader import check_data, open_program
+from ..reading.summed import marginal, row_evidence
 from ..rows.chunks import Rows, compiled, map_over_chunks
 from ..types import Arguments, Params
 
@@ -182,54 +183,34 @@ def _discrete(
 ) -> Likelihood:
     known = Structure.GENERAL if not anatomy.binary else None
     reader, rows = open_program(model, args, kwargs, structure=known, plate=anatomy.plate)
-    if reader.structure is Structure.LINEAR:
-        return _linear(reader, rows)
     num_states = math.prod((x.num_values or 1) ** x.size for x in anatomy.latents)
-    if num_states > max_states:
-        if not anatomy.binary:
+    if reader.structure is Structure.LINEAR:
+        how = "closed form"
+    elif num_states <= max_states:
+        how = f"the sum over all {num_states} states"
+    else:
+        layers = find_layers(model, anatomy, *rows.slice(0, 1)) or ()
+        sizes = [math.prod((x.num_values or 1) ** x.size for x in y.latents) for y in layers]
+        together = [a * b for a, b in pairwise(sizes)]
+        if not layers or max(sizes) > max_states or max(together) > MOST_PAIRS:
+            if anatomy.binary:
+                return _annealed(model, rows)
             raise ProgramError(
                 f"a datum has {num_states} states: at most {max_states} are listed (max_states=...)"
             )
-        return _layered(model, args, kwargs, rows, max_states) or _annealed(model, rows)
-    em = EM(model, plate=anatomy.plate, structure=reader.structure)
+        how = f"layer by layer, all {' and '.join(map(str, reversed(sizes)))} states"
+    size = chunk_of(None, width(rows) + anatomy.num_bits, rows)
 
     def function(params: Params, rows: Rows) -> Evidence:
-        args, kwargs = rows.whole()
-        value = em.posterior(params, *args, **kwargs).evidence
-        return Evidence(value, jnp.zeros_like(value))
-
-    return Likelihood(f"the sum over all {num_states} states", True, rows, function)
-
-
-def _layered(
-    model: Callable, args: tuple, kwargs: dict, rows: Rows, max_states: int
-) -> Likelihood | None:
-    """A sum over the states of each layer by itself, if the program is such a network."""
-    # The samplers stand on this module's neighbours: read when they are asked for.
-    from ..methods.gibbs.flips import open_bits
-    from ..methods.gibbs.network_evidence import layered_evidence, sums_by_layer
-    from ..methods.gibbs.noisy_or import read_network, read_seen
-
-    _, anatomy, wiring = open_bits(model, args, kwargs)
-    sizes = {latent.name: latent.size for latent in anatomy.latents}
-    if wiring is None or not sums_by_layer(wiring, sizes, max_states):
-        return None
-    lowest = sizes[wiring.hidden[-1]]
-    size = chunk_of(None, (1 << lowest) + width(rows), rows)
-
-    def function(params: Params, rows: Rows) -> Evidence:
-        one = rows.slice(0, 1)
-        network = read_network(model, anatomy.with_rows(1), wiring, params, one)
-
         def chunk(arguments: Arguments, extra: None, start: Array) -> Evidence:
             del extra, start
-            value = layered_evidence(wiring, network, read_seen(model, anatomy, arguments, params))
+            local = anatomy.with_rows(min(size, rows.num_data))
+            value = row_evidence(model, local, params, arguments, reader.structure)
             return Evidence(value, jnp.zeros_like(value))
 
         return map_over_chunks(chunk, rows, size, None)
 
-    units = " and ".join(str(1 << sizes[site]) for site in reversed(wiring.hidden))
-    return Likelihood(f"layer by layer, all {units} states", True, rows, function)
+    return Likelihood(how, True, rows, function)
 
 
 def _annealed(model: Callable, rows: Rows) -> Likelihood:
@@ -241,17 +222,6 @@ def _annealed(model: Callable, rows: Rows) -> Likelihood:
 
     how = "annealed importance sampling, 32 chains per row"
     return Likelihood(how, False, rows, function, sampled=True)
-
-
-def _linear(reader: Reader, rows: Rows) -> Likelihood:
-    """Σ_s exp(c + b·s) is the product of 1 + exp(b_h) over the bits."""
-
-    def function(params: Params, rows: Rows) -> Evidence:
-        form = reader.form(params, rows.whole())
-        value = form.constant + jax.nn.softplus(form.linear).sum(-1)
-        return Evidence(value, jnp.zeros_like(value))
-
-    return Likelihood("closed form", True, rows, function)
 
 
 def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:

@@ -215,18 +215,23 @@ class AffineForm(NamedTuple):
 
     def first(self, count: int) -> AffineForm:
         """The form of the first states alone."""
+        return self._changed(lambda x: x if len(x) == 1 else x[:count])
 
-        def some(x: Array) -> Array:
-            return x if len(x) == 1 else x[:count]
+    def beyond_first(self) -> AffineForm:
+        """What each state but the first adds to the first; terms that all share cancel."""
+        form = self._changed(lambda x: jnp.zeros_like(x) if len(x) == 1 else x[1:] - x[:1])
+        bare = [x._replace(family=x.family._replace(carrier=None)) for x in form.sites]
+        return form._replace(sites=tuple(bare))
 
+    def _changed(self, change: Callable[[Array], Array]) -> AffineForm:
         def site(form: SiteForm) -> SiteForm:
             family = form.family
-            natural = tuple(map(some, family.natural))
+            natural = tuple(map(change, family.natural))
             return form._replace(
-                family=family._replace(natural=natural, constant=some(family.constant))
+                family=family._replace(natural=natural, constant=change(family.constant))
             )
 
-        return AffineForm(some(self.constant), tuple(map(site, self.sites)), self.powers)
+        return AffineForm(change(self.constant), tuple(map(site, self.sites)), self.powers)
 
     def log_joint(self, cells: Cells) -> Array:
         """(S, n), in one matrix product."""

@@ -14,6 +14,8 @@ product over the bits, of which none is listed:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,14 @@ from jax import Array
 from jax.scipy.special import logsumexp
 
 from .states import AtMost
+
+
+class Quadratic(NamedTuple):
+    """The log joint of a chunk of rows."""
+
+    constant: Array  # c, (n,)
+    linear: Array  # b, (bits, n)
+    pairs: Array | None  # A, (pairs, n), or (pairs, 1) where all rows share it; None if it is zero
 
 
 class BitsForm:
@@ -50,20 +60,15 @@ class BitsForm:
 
     @property
     def floats(self) -> int:
-        """Numbers of a row that the sum holds at once, beside those of `table`."""
+        """Numbers of a row that the sum holds at once, besides those of `table`."""
         if self.states is None:
             return 0
         return len(self.states) * (self.num_bits if self.by_row else 1)
 
-    def total(self, log_joint: Array, states: Array | None, pairs: Array | None = None) -> Array:
-        """The log of the sum over the states, (n,), from log joints of `table`, (P, n).
-
-        :param states: those of each row, (n, S, bits), if rows differ in them.
-        :param pairs: A where it is known; only the states with at most one bit on are then read.
-        """
-        if pairs is None:
-            pairs = self.pairs(log_joint)
-        return self.evidence(log_joint[: 1 + self.num_bits], pairs, states)
+    def split(self, log_joint: Array) -> Quadratic:
+        """c, b and A from log joints of `table`, (P, n)."""
+        constant, one = log_joint[0], log_joint[1 : 1 + self.num_bits]
+        return Quadratic(constant, one - constant, self.pairs(log_joint))
 
     def pairs(self, log_joint: Array) -> Array | None:
         """A, (pairs, n), from log joints of `table`, (P, n)."""
@@ -74,14 +79,12 @@ class BitsForm:
         rest = log_joint[1 + self.num_bits :]
         return rest - one[first] - one[second] + log_joint[0]
 
-    def evidence(self, log_joint: Array, pairs: Array | None, states: Array | None) -> Array:
+    def total(self, form: Quadratic, states: Array | None) -> Array:
         """The log of the sum over the states, (n,).
 
-        :param log_joint: of the states with no bit or one on, (1 + bits, n).
-        :param pairs: A, (pairs, n), or (pairs, 1) where all rows share it.
         :param states: those of each row, (n, S, bits), if rows differ in them.
         """
-        constant, linear = log_joint[0], log_joint[1:] - log_joint[0]
+        constant, linear, pairs = form
         if self.states is None:
             return constant + sum_softplus(linear.T)
         if states is not None:

@@ -168,7 +168,7 @@ class ProgramMixture(dist.Distribution):
             )  # fmt: skip
             if self.bits is None:
                 return logsumexp(logits, axis=0)
-            return self.bits.total(logits, chunk["states"])
+            return self.bits.total(self.bits.split(logits), chunk["states"])
 
         width = sum(leaf[0].size for leaf in self.rows.leaves) + self.anatomy.num_bits
         floats = len(self.table) * width + (0 if self.bits is None else self.bits.floats)

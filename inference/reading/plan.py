@@ -37,8 +37,8 @@ from .sums import Part, scale_ratio
 
 WORTH_A_TEST = 1 << 23
 """Multiplications that a form must save in one evaluation: its test takes a second or so."""
-MOST_PAIRS = 1 << 30
-"""States of a layer times those of the next: a few seconds."""
+MOST_PAIRS = 1 << 26
+"""States of a layer times those of the next: a second."""
 MOST_PRODUCTS = 1 << 24
 """Numbers of a table of states × pairs of bits."""
 

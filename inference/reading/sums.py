@@ -21,7 +21,7 @@ from jax import Array, lax
 from jax.scipy.special import logsumexp
 
 from .affine import AffineForm, Layout, SiteForm, product_floats, site_form, unwrapped
-from .bits import BitsForm
+from .bits import BitsForm, Quadratic
 
 
 class Part(NamedTuple):
@@ -72,13 +72,16 @@ def log_sum(
     """
     states = bits.states if bits is not None and bits.by_row else None
     by_row = None if states is None else jnp.swapaxes(jnp.asarray(states), 0, 1)
-    return over_states(
-        lambda logits, _: logsumexp(logits, axis=0), log_weights, parts, num_data, by_row, bits
-    )
+    read = _log_total if bits is None else bits.total
+    return over_states(read, log_weights, parts, num_data, by_row, bits)
+
+
+def _log_total(logits: Array, _: None) -> Array:
+    return logsumexp(logits, axis=0)
 
 
 def over_states(
-    read: Callable[[Array, Any], Any],
+    read: Callable[[Any, Any], Any],
     log_weights: Array,
     parts: tuple[Part, ...],
     num_data: int,
@@ -90,7 +93,7 @@ def over_states(
     :param read: log joints (S, n) and the rows of `extra` -> arrays (n, ...).
     :param log_weights: (S, num_data or 1).
     :param extra: arrays (num_data, ...).
-    :param bits: which states these few stand for: their sum is taken, and `extra` are their states.
+    :param bits: which states these few stand for; `read` then gets a `Quadratic`.
     """
     forms = [part.form() for part in parts]
     affine = [(f, p) for f, p in zip(forms, parts, strict=True) if f is not None]
@@ -111,21 +114,24 @@ def over_states(
         "extra": extra,
     }
     rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_data, *x.shape[1:])), rows)
-    pairs = None
-    if bits is not None and bits.shared and not slow and dense is None:
+    shared = bits is not None and bits.shared and not slow and dense is None
+    if bits is not None and shared:
         # One row says what two bits add beyond each: it is the same for all.
-        one = jax.tree.map(lambda x: x[:1], rows["affine"])
-        pairs, form = bits.pairs(form.log_joint(one)), form.first(1 + bits.num_bits)
+        pairs = bits.pairs(form.log_joint(jax.tree.map(lambda x: x[:1], rows["affine"])))
+        form = form.first(1 + bits.num_bits)
 
     def chunk(rows: dict) -> Any:
+        if shared:
+            # Differences are taken before the product, which would hide them in their sum.
+            constant = form.first(1).log_joint(rows["affine"])[0]
+            linear = form.beyond_first().log_joint(rows["affine"])
+            return read(Quadratic(constant, linear, pairs), rows["extra"])
         logits = form.log_joint(rows["affine"])
         for part, cells in zip(slow, rows["slow"], strict=True):
             logits = logits + part.power * _by_cells(part, cells)
         if rows["dense"] is not None:
             logits = logits + rows["dense"].T
-        if bits is not None:
-            return bits.total(logits, rows["extra"], pairs)
-        return read(logits, rows["extra"])
+        return read(logits if bits is None else bits.split(logits), rows["extra"])
 
     width = sum(int(cells.values.shape[1]) for cells in rows["slow"])
     each = len(log_weights) * max(1, width) + (0 if bits is None else bits.floats)

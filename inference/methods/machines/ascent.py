@@ -1,8 +1,7 @@
 """Gradient ascent on the log evidence of a program: what the methods that climb have in common.
 
-The evidence is that of the program itself. Where the log joint is linear in the bits it has a
-closed form (`inference.reading.linear`); otherwise all states are summed, chunk by chunk.
-Parameters move in their unconstrained space, by any optimiser of NumPyro or optax.
+The evidence is that of `marginal`, by whichever form of the program is cheapest. Parameters move in
+their unconstrained space, by any optimiser of NumPyro or optax.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from ...numerics.compiling import least_effort
-from ...reading.linear import find_affine, linear_form
-from ...reading.local import Structure, log_prior
-from ...reading.reader import Reader, examined, open_program
-from ...reading.states import AllStates
+from ...reading.linear import linear_form
+from ...reading.local import log_prior
+from ...reading.reader import Reader, open_program
+from ...reading.summed import row_evidence
 from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
 from ...types import Arguments, Params
-from ..discrete.candidates import Candidates
-from ..discrete.tables import Table
 from ..m_step import inverse, transforms
 from ..shared import CHUNK_FLOATS, Posterior, start_params
 from .partition import normalizer
@@ -34,7 +31,6 @@ class Climb(NamedTuple):
 
     reader: Reader
     rows: Rows
-    affine: bool
     chunk_size: int
 
     @property
@@ -55,9 +51,7 @@ class Climb(NamedTuple):
 
     def evidence(self, reader: Reader, params: Params, arguments: Arguments) -> Array:
         """log p(y_n) of a chunk, (num_data,)."""
-        if reader.structure is Structure.LINEAR:
-            return linear_form(reader, params, arguments, self.affine).evidence
-        return _states(reader).expect(reader, params, arguments, None).evidence
+        return row_evidence(reader.model, reader.anatomy, params, arguments, reader.structure)
 
     def value_and_grad(self, params: Params, model: Callable) -> tuple[Array, Params]:
         """The log evidence summed over the data and its gradient, `model` read in place of the
@@ -123,33 +117,10 @@ def open_climb(
 ) -> Climb:
     """Open a program, and test what form it has."""
     reader, rows = open_program(model, args, kwargs, plate=plate)
-    affine = examined(find_affine, model, reader.anatomy, rows, reader, rows)
-    return Climb(reader, rows, affine, _chunk_rows(chunk_size, reader, rows, affine))
-
-
-def _chunk_rows(wanted: int | None, reader: Reader, rows: Rows, affine: bool) -> int:
-    if wanted is not None:
-        return chunk_limit(wanted, rows)
+    # The states of a row are summed in chunks of their own: what is left is its cells and bits.
     width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
-    each = reader.anatomy.num_bits + (0 if affine else width)
-    if reader.structure is not Structure.LINEAR:
-        # Reverse mode keeps what the program made of every state.
-        each = _num_states(reader) * (1 if reader.structure.shared else width)
-    return chunk_limit(max(1, CHUNK_FLOATS // (4 * each)), rows)
-
-
-def _states(reader: Reader) -> Any:
-    if reader.anatomy.binary:
-        return Candidates(reader.anatomy.num_bits, reader.anatomy.num_bits)
-    return Table(AllStates())
-
-
-def _num_states(reader: Reader) -> int:
-    return len(AllStates().table(_num_values(reader)))
-
-
-def _num_values(reader: Reader) -> list[int]:
-    return [x.num_values or 0 for x in reader.anatomy.latents for _ in range(x.size)]
+    size = max(1, CHUNK_FLOATS // (4 * (width + reader.anatomy.num_bits)))
+    return Climb(reader, rows, chunk_limit(size if chunk_size is None else chunk_size, rows))
 
 
 def near_origin(
@@ -234,13 +205,13 @@ def cautious(rate: float, momentum: float) -> Any:
 def linear_posterior(climb: Climb, params: Params, model: Callable) -> Posterior:
     """The posterior of each row of a linear program, exact."""
 
-    size, affine = min(climb.chunk_size, climb.rows.num_data), climb.affine
+    size = min(climb.chunk_size, climb.rows.num_data)
     local = climb.reader.at(size)._replace(model=model)
 
     def whole(rows: Rows, params: Params) -> Posterior:
         def part(arguments: Arguments, extra: None, start: Array) -> Posterior:
             del extra, start
-            form = linear_form(local, params, arguments, affine)
+            form = linear_form(local, params, arguments)
             nothing = jnp.zeros_like(form.constant)
             return Posterior(form.mean, form.best, form.evidence, nothing, nothing)
 

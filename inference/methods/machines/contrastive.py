@@ -135,7 +135,7 @@ class ContrastiveDivergence(Algorithm):
             local = climb.reader.at(size)._replace(model=self._opened)
 
             def program_of(arguments: Arguments, numbers: Array, fresh: Array) -> Callable:
-                chance = linear_form(local, state.params, arguments, climb.affine).mean
+                chance = linear_form(local, state.params, arguments).mean
 
                 def draw(number: Array, chance: Array) -> Array:
                     clamped = random.bernoulli(random.fold_in(key_clamp, number), chance)

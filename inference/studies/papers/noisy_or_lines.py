@@ -28,11 +28,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.scipy.special import logsumexp
+from latentbits.models import noisy_or_network
 from latentbits.models.data import InputError, lines
 from latentbits.models.data.strokes import LINE_PATTERNS, stroke_masks
 
-from ...methods.gibbs.network_evidence import layered_evidence
-from ...methods.gibbs.noisy_or import Network, Seen, Wiring, strengths
+from ...methods.gibbs.noisy_or import strengths
+from ...reading.anatomy import inspect
+from ...reading.local import Structure
+from ...reading.summed import row_evidence
 from ...types import Params
 from .experiment import Experiment, Outcome
 from .noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches
@@ -46,9 +49,6 @@ PATTERN_PROBABILITIES = (0.125, 0.125, 0.125, 0.125)
 
 LINE_PROBABILITY = 0.3
 NUM_TEST = 1000
-WIRING = Wiring(
-    ("layer_2", "layer_1"), ("observed",), (("layer_2", "layer_1"), ("layer_1", "observed"))
-)
 
 
 class Trial(NamedTuple):
@@ -123,11 +123,9 @@ def true_network() -> Params:
 
 def mean_log_likelihood(params: Params, data: Array) -> Array:
     """Exact, nats a pattern."""
-    network = Network(
-        {"observed": params["leak_0"], "layer_1": params["leak_1"], "layer_2": params["leak_2"]},
-        {("layer_2", "layer_1"): params["weights_2"], ("layer_1", "observed"): params["weights_1"]},
-    )
-    return layered_evidence(WIRING, network, {"observed": Seen(data, None)}).mean()
+    arguments = (data,), {"layers": (len(params["leak_1"]), len(params["leak_2"]))}
+    anatomy = inspect(noisy_or_network, *arguments)
+    return row_evidence(noisy_or_network, anatomy, params, arguments, Structure.GENERAL).mean()
 
 
 def generator_log_likelihood(data: Array) -> Array:

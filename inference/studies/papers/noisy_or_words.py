@@ -18,11 +18,11 @@ from jax import Array, random
 from latentbits.models import bernoulli_mixture, noisy_or_network
 from latentbits.models.data import InputError, load_table
 
-from ...evaluation.evidence import log_likelihood
+from ...evaluation.evidence import likelihood, log_likelihood
 from ...methods.discrete.em import EM
 from ...methods.gibbs.gibbs_em import GibbsEM
 from ...methods.gibbs.gibbs_search import GibbsSearch
-from ...methods.gibbs.network_evidence import MAX_UNITS, annealed_evidence, exact_evidence
+from ...methods.gibbs.network_evidence import annealed_evidence
 from ...methods.gibbs.noisy_or import strengths
 from ...types import Params
 from .experiment import Experiment, Outcome
@@ -37,6 +37,9 @@ BY_DRAWS: dict[str, Any] = {"learn_from": "block", "max_states": 1}
 """Each block by itself, and its states drawn, however few there are."""
 
 TUNING = 20
+
+MAX_UNITS = 20
+"""A layer of more units has more than a million states."""
 
 
 def run_words(options: argparse.Namespace) -> Outcome:
@@ -96,9 +99,8 @@ def fit_words(options: argparse.Namespace, train: Array) -> Params:
 def network_log_likelihood(params: Params, test: Array, layers: list[int]) -> tuple[float, float]:
     """Mean over rows, nats, and its standard error: nought where all states are summed."""
     if max(layers) <= MAX_UNITS:
-        return float(
-            exact_evidence(noisy_or_network, params, test, layers=tuple(layers)).mean()
-        ), 0.0
+        of = likelihood(noisy_or_network, test, layers=tuple(layers), max_states=1 << MAX_UNITS)
+        return float(of(params).value.mean()), 0.0
     found = annealed_evidence(
         noisy_or_network, params, test, num_chains=16, num_densities=100, layers=tuple(layers)
     )

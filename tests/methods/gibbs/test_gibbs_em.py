@@ -15,9 +15,10 @@ from tools import fast_jit, quick_run
 
 from inference import EM, GibbsEM, GibbsSearch, ProgramError, Structure, TruncatedEM, inspect
 from inference.methods.gibbs.exact import sum_states
-from inference.methods.gibbs.network_evidence import annealed_evidence, exact_evidence
+from inference.methods.gibbs.network_evidence import annealed_evidence
 from inference.methods.gibbs.noisy_or import Network, Seen, Wiring
 from inference.methods.gibbs.noisy_or_steps import reestimate, sum_shares
+from inference.reading.summed import row_evidence
 from ppl_models import binary_sparse_coding, noisy_or_network
 from ppl_models.data import lines
 from ppl_models.distributions import NoisyOr
@@ -39,6 +40,12 @@ WIRING = Wiring(
 @functools.cache
 def line_data():
     return np.asarray(fast_jit(lambda key: lines(key, 200).data)(random.key(0)))
+
+
+def exact_evidence(params, data, **kwargs):
+    anatomy = inspect(noisy_or_network, (data,), kwargs)
+    given = ((data,), kwargs)
+    return row_evidence(noisy_or_network, anatomy, params, given, Structure.GENERAL)
 
 
 def typed(params):
@@ -137,7 +144,9 @@ def test_evidence_is_exact_for_small_networks_and_annealed_within_its_error():
     table = oracle.log_joint_table(oracle.log_joint_noisy_or_network, PARAMS, states, few, seen)
     wanted = oracle.log_evidence(table)
     kwargs = {"layers": (3, 2), "mask": jnp.asarray(seen)}
-    exact = exact_evidence(noisy_or_network, typed(PARAMS), jnp.asarray(few), **kwargs)
+    exact = fast_jit(exact_evidence, static_argnames="layers")(
+        typed(PARAMS), jnp.asarray(few), **kwargs
+    )
     np.testing.assert_allclose(exact, wanted, rtol=1e-5)
     found = annealed_evidence(
         noisy_or_network, typed(PARAMS), jnp.asarray(few), num_chains=64, num_densities=50, **kwargs
@@ -185,7 +194,7 @@ def test_annealing_passes_through_states_that_cannot_be():
 
     @fast_jit
     def compute(params):
-        exact = exact_evidence(noisy_or_network, params, rows, layers=(3, 2))
+        exact = exact_evidence(params, rows, layers=(3, 2))
         options = {"num_chains": 64, "num_densities": 50, "layers": (3, 2)}
         return exact, annealed_evidence(noisy_or_network, params, rows, **options)
 
@@ -214,7 +223,7 @@ def test_one_layer_networks_agree_under_em_truncation_enumeration_and_gibbs():
     same = quick_run(truncated, 0, 40, THREE, **run)
     np.testing.assert_allclose(same.losses[-1], exact.losses[-1], rtol=1e-5)
     assert (np.diff(exact.losses) < 1e-2).all()
-    evidence = fast_jit(lambda p: exact_evidence(noisy_or_network, p, THREE, **ONE_LAYER).sum())
+    evidence = fast_jit(lambda p: exact_evidence(p, THREE, **ONE_LAYER).sum())
     value = float(evidence(exact.params))
     below = float(exact.losses[-1])
     assert -1e-3 * below < -value - below < 1e-3 * below  # the loss is that of the step before
@@ -332,7 +341,7 @@ def test_a_cause_that_is_rare_in_a_block_is_kept(method):
         step = lambda state, _: engine.update(state, data, **given)  # noqa: E731
         state, _ = jax.lax.scan(step, state, None, length=2 if method == "search" else 8)
         params = engine.get_params(state)
-        return params, exact_evidence(noisy_or_network, params, data, **given).mean()
+        return params, exact_evidence(params, data, **given).mean()
 
     found, evidence = run(typed(truth), data)
     assert abs(float(found["leak_1"][2]) - truth["leak_1"][2]) < 0.005
