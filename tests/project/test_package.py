@@ -20,7 +20,7 @@ def test_top_level_holds_what_it_should_and_nothing_else():
     found = {name.partition("/")[0] for name in listed.stdout.split("\n") if name}
     wanted = (
         "pyproject.toml README.md LICENSE CITATION.cff CHANGELOG.md latentbits ppl_models "
-        "inference tests notebooks"
+        "inference tests docs notebooks"
     )
     assert {name for name in found if not name.startswith(".")} == set(wanted.split())
 

@@ -1,0 +1,117 @@
+"""The documentation: pages in Markdown, notebooks as they were run, API pages from docstrings.
+
+    pip install -e '.[docs]' && sphinx-build -W -b html docs docs/_build/html
+
+needs no network, and what it writes loads nothing from elsewhere: formulas are MathML.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
+import latentbits
+from latentbits import models
+
+HERE = Path(__file__).parent
+
+project, author, copyright = "latentbits", "the latentbits authors", "the latentbits authors"
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.viewcode", "myst_nb"]
+exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+html_theme, html_title = "furo", "latentbits"
+html_math_renderer = "mathml"
+nb_execution_mode = "off"  # outputs are those that were committed
+myst_heading_anchors = 3
+myst_enable_extensions = ["deflist", "dollarmath"]
+default_role = "py:obj"  # `EM` in a docstring is a link where there is something to link to
+autosummary_generate = True
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "undoc-members": False}
+# Notebooks show their own headings; those of the report in an output are not ours.
+suppress_warnings = ["mystnb.unknown_mime_type"]
+
+METHODS = "EM TruncatedEM StepwiseEM SplittingEM BoundEM QuadratureEM MonteCarloEM MomentInversion "
+METHODS += "ExactGradient ContrastiveDivergence ProjectionPursuit GibbsEM GibbsSearch BinaryGibbs"
+
+
+def write_api() -> None:
+    """The page that lists every public name, in three groups."""
+    methods = METHODS.split()
+    rest = [name for name in latentbits.__all__ if name not in methods]
+    groups = {
+        "Programs": [f"latentbits.models.{name}" for name in models.__all__],
+        "Methods": [f"latentbits.{name}" for name in methods],
+        "Readings, results and evaluation": [f"latentbits.{name}" for name in rest],
+    }
+    lines = ["# API", ""]
+    for title, names in groups.items():
+        listed = "\n".join(f"   {name}" for name in names)
+        lines += [f"## {title}", "", "```{eval-rst}", ".. autosummary::", "   :toctree: api", ""]
+        lines += [listed, "```", ""]
+    (HERE / "api.md").write_text("\n".join(lines))
+
+
+def copy_notebooks() -> None:
+    """Sphinx reads what lies below its own folder only."""
+    target = HERE / "notebooks"
+    target.mkdir(exist_ok=True)
+    for file in (HERE.parent / "notebooks").glob("*.ipynb"):
+        shutil.copy(file, target)
+    shutil.copytree(HERE.parent / "notebooks/pictures", target / "pictures", dirs_exist_ok=True)
+
+
+def keep_columns(app, what, name, thing, options, lines):  # noqa: ARG001
+    """Mark indented paragraphs of a docstring as literal: they are small tables, or commands."""
+    parts = re.split(r"\n(?:[ ]*\n)+", "\n".join(lines))
+    kept = parts[:1]
+    for before, part in pairwise(parts):
+        plain = not before.startswith((" ", "..", ":", "-", "*", ">>>")) and not before.endswith(
+            "::"
+        )
+        if plain and all(line.startswith("  ") for line in part.splitlines()):
+            kept.append("::")
+        kept.append(part)
+    lines[:] = "\n\n".join(kept).splitlines()
+
+
+def own_signature(app, what, name, thing, options, signature, result):  # noqa: ARG001
+    """That of a method's `__init__`: `__new__`, which only checks, takes anything."""
+    if what == "class" and issubclass(thing, latentbits.Algorithm):
+        parameters = [*inspect.signature(thing.__init__).parameters.values()][1:]
+        return str(inspect.Signature(parameters)), result
+    return None
+
+
+# Commands that docutils does not know, and what stands for them.
+SPELT = {r"\dots": r"\ldots ", "…": r"\ldots ", r"\Big": "", r"\big": "", r"\textstyle": ""}
+
+
+def formula(translator, node, *, block):
+    """LaTeX as MathML, which browsers show without a script."""
+    text = node.astext()
+    for name, other in SPELT.items():
+        text = text.replace(name, other)
+    if block and ("&" in text or r"\\" in text):
+        text = f"\\begin{{aligned}}{text}\\end{{aligned}}"
+    translator.body.append(tex2mathml(text, as_block=block))
+    raise nodes.SkipNode
+
+
+def setup(app):
+    write_api()
+    copy_notebooks()
+    app.connect("autodoc-process-docstring", keep_columns)
+    app.connect("autodoc-process-signature", own_signature)
+    app.add_html_math_renderer(
+        "mathml",
+        (lambda self, node: formula(self, node, block=False), None),
+        (lambda self, node: formula(self, node, block=True), None),
+    )
