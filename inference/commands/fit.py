@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from latentbits.models.data import InputError, Table
 
 from ..reading.anatomy import ProgramError
+from ..reading.floors import FloorWarning, at_floor
 from ..running.contract import Stop
 from ..studies.catalogue import blame
 from ..studies.fits import KIND, read_rows
@@ -130,6 +132,8 @@ def _report(
                 *parameter_lines(mean, deviation, columns), ""]  # fmt: skip
     lines.append(f"converged {_converged(stop, facts)}")
     point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
+    floor = at_floor(given.program, point, (values,), given.kwargs, settings.get("plate"))
+    lines += [f"warning   {floor}"] if floor else []
     errors: dict[str, np.ndarray] = {}
     words = ""
     if stop is not Stop.INTERRUPTED:
@@ -231,7 +235,8 @@ def _fit(
                  "reason": best.reason, "score": best.score, "step": best.step,
                  "losses": -best.scores}  # fmt: skip
         return {x: np.asarray(v)[None, None] for x, v in best.params.items()}, facts
-    with stage(f"compiling {contender.name}"):
+    with stage(f"compiling {contender.name}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FloorWarning)  # the report says it in a line
         result = engine.run(
             key, namespace.steps, data, tolerance=1e-7, budget=namespace.budget,
             checkpoint=namespace.checkpoint, **given.kwargs,

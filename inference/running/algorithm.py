@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import inspect as inspect_call
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from jax.sharding import Mesh
 
 from ..reading.anatomy import Anatomy, inspect
 from ..reading.arguments import check_kinds
+from ..reading.floors import FloorWarning, at_floor
 from ..reading.settings import Range, Seconds, check_settings
 from ..rows.disk import stored
 from ..types import Params
@@ -149,6 +151,8 @@ class Algorithm(abc.ABC):
         A method with a `search` looks for the best of several starts first, unless it is given a
         start or a mesh, rows that stay on disk, or less than `LEAST_STEPS` steps.
 
+        A scale of the noise that ran to zero is a `FloorWarning`: that likelihood has no maximum.
+
         An argument that is a `numpy.memmap` stays on disk and is read a chunk at a time.
 
         :param progress_bar: show one; never without a terminal or under CI.
@@ -200,6 +204,11 @@ class Algorithm(abc.ABC):
             made_of = origin(self, args, kwargs, rng_key, init_params, init_state)
             with Checkpoint(Path(checkpoint), made_of) as saved:
                 result = drive(method, start, args, kwargs, how, saved)
+        problem = None if mesh is not None else at_floor(
+            self.model, result.params, args, kwargs, self.plate
+        )  # fmt: skip
+        if problem is not None:
+            warnings.warn(problem, FloorWarning, stacklevel=2)
         if method is self:
             return result
         return result._replace(

@@ -7,8 +7,8 @@ point       at most 0.01 nats per row left to gain when it stopped; at least two
             within 0.01 nats per row of the best of them; its bound within 0.1 nats per row of the
             evidence, on either side; at most 1 % of the posterior mass found outside its set (a
             lower estimate); its likelihood of the training rows at most 0.1 nats per row below
-            that of any other point estimate (a posterior mode aside). With one start it is
-            neither trusted nor distrusted.
+            that of any other point estimate (a posterior mode aside); no scale of the noise at
+            its floor. With one start it is neither trusted nor distrusted.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ def doubts(row: dict[str, Any]) -> list[str]:
     if gap is not None and not abs(gap) <= GAP:
         side = "above" if gap < 0 else "below"
         found.append(f"a bound {abs(gap):.2f} nats per row {side} the evidence")
+    if row.get("floor"):
+        found.append(row["floor"])
     if row.get("ess_bulk") is not None and not row["ess_bulk"] >= ESS:
         found.append(f"{row['ess_bulk']:.0f} effective draws")
     if row.get("starts_near") == 1:

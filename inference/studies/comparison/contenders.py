@@ -7,6 +7,7 @@ parameters: one of them if it estimates a point, many if it samples.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +27,7 @@ from ...baselines.variational import svi
 from ...numerics import clock
 from ...numerics.compiling import once
 from ...reading.anatomy import Anatomy, ProgramError
+from ...reading.floors import FloorWarning
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...running.restarts import Restarts
@@ -97,10 +99,12 @@ def _bespoke(method: type[Algorithm], anatomy: Anatomy) -> Callable:
         state, start_seconds = _begin(runner, key, args, kwargs, steps == 1)
         ready_seconds = time.perf_counter() - began - start_seconds  # to read the program, compile
         budget = None if limits.seconds is None else max(0.0, limits.seconds - start_seconds)
-        result = runner.run(
-            key, steps, *args, progress_bar=False, record=dict, budget=budget,
-            tolerance=None if engine.staged else TOLERANCE, init_state=state, **kwargs,
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FloorWarning)  # the checks say it
+            result = runner.run(
+                key, steps, *args, progress_bar=False, record=dict, budget=budget,
+                tolerance=None if engine.staged else TOLERANCE, init_state=state, **kwargs,
+            )  # fmt: skip
         if result.interrupted:  # whoever compares ends here too, with what is finished
             raise KeyboardInterrupt
         point = {site: np.asarray(value)[None, None] for site, value in result.params.items()}

@@ -18,6 +18,7 @@ from ...baselines.samplers import Draws
 from ...evaluation.prediction import Asked, answer, reliability
 from ...evaluation.symmetry import align
 from ...numerics.compiling import once
+from ...reading.floors import at_floor
 from ...running.algorithm import Algorithm
 from .checks import CLOSE, Status
 from .contenders import Contender
@@ -96,8 +97,11 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
             **progress(draws, field.judges.num_train),
             "posterior_mode": contender.posterior_mode,
         }
+        point = {x: v[0, 0] for x, v in draws.params.items()}
+        floor = at_floor(field.model, point, *field.train_arguments)
+        row |= {} if floor is None else {"floor": floor}
         if engine is not None:
-            row |= _quality(field, engine, {x: v[0, 0] for x, v in draws.params.items()})
+            row |= _quality(field, engine, point)
     if field.truth is not None:
         row["recovery"] = recovery(field, thin(draws.params, MOST_ALIGNED))
     if field.true_scores is not None:
