@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from latentbits.models.data import InputError
+
+from ..studies.output import read_json
 
 
 def add_parser(subparsers: Any) -> None:
@@ -60,13 +61,12 @@ def _check_there(file: Path) -> None:
     manifest = file.with_name("manifest.json")
     if file.is_file() or not manifest.is_file():
         return
-    try:
-        methods = json.loads(manifest.read_bytes())["methods"]
-        rows = {name.replace(" ", "_"): row for name, row in methods.items()}
-        why = rows[file.stem]["reason"] if file.stem in rows else "it took no part"
-        draws = [x for x, row in rows.items() if row.get("kind", "point") != "point"]
-    except (ValueError, KeyError, AttributeError, TypeError):
-        return  # no manifest of ours: the file is missing, and that is said elsewhere
+    methods = read_json(manifest).get("methods")
+    if not isinstance(methods, dict):
+        return  # that of something else: the file is missing, and that is said elsewhere
+    rows = {name.replace(" ", "_"): row for name, row in methods.items()}
+    why = rows[file.stem]["reason"] if file.stem in rows else "it took no part"
+    draws = [x for x, row in rows.items() if row.get("kind", "point") != "point"]
     there = [f"{x}.nc" for x in draws if file.with_name(f"{x}.nc").is_file()]
     beside = f"; draws are in {', '.join(there)}" if there else "; no method there has draws"
     raise InputError(f"{file}: there is no such file: {file.stem} has no result ({why}){beside}")

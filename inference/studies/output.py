@@ -98,9 +98,30 @@ def as_json(content: dict[str, Any]) -> bytes:
     True
     """
     made = plain(content)
-    compact = json.dumps(made, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    made = {**made, "sha256": hashlib.sha256(compact.encode()).hexdigest()}
+    made = {**made, "sha256": _digest(made)}
     return f"{json.dumps(made, indent=2, ensure_ascii=False)}\n".encode()
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """What `as_json` wrote.
+
+    :raises InputError: if that is not what the file holds any more: one line.
+    """
+    try:
+        found = json.loads(file.read_bytes())
+        whole = found.pop("sha256") == _digest(found)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        whole = False
+    if not whole:
+        raise InputError(
+            f"{file}: does not match its checksum: it was damaged or changed; make it anew"
+        )
+    return found
+
+
+def _digest(made: dict[str, Any]) -> str:
+    compact = json.dumps(made, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return hashlib.sha256(compact.encode()).hexdigest()
 
 
 def as_picture(figure: Figure, suffix: str) -> bytes:

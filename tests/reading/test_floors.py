@@ -17,7 +17,7 @@ WEIGHTS = {"weights": DATA, "sparsity": 0.25}
 
 
 def test_as_many_causes_as_rows():
-    """Each row is a cause of its own: the likelihood grows without end as the noise goes to zero."""
+    """Each row is a cause of its own: the likelihood grows without end as the noise shrinks."""
     with pytest.warns(FloorWarning, match="'noise' is .*its floor.*fewer latents"):
         result = EM(binary_sparse_coding).run(
             random.key(0), 20, DATA, num_causes=4, init_params={**WEIGHTS, "noise": 0.1}

@@ -32,6 +32,7 @@ from inference.studies.comparison.files import load_comparison, method_groups, s
 from inference.studies.comparison.reference import Reference, of_the_run, refer
 from inference.studies.comparison.side_by_side import Task, as_done, close, processes
 from inference.studies.examples import example
+from inference.studies.output import as_json
 from ppl_models import bernoulli_mixture, bernoulli_product, latent_trait
 
 DATA = example("bernoulli_mixture", num_data=80)
@@ -185,7 +186,7 @@ def test_a_missing_file_of_a_failed_method_says_what_became_of_it(tmp_path, caps
         "SVI flow": {"kind": "variational", "reason": "all steps done"},
         "EM": {"kind": "point", "reason": "all steps done"},
     }}  # fmt: skip
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "manifest.json").write_bytes(as_json(manifest))
     for name in ("EM", "SVI_flow"):
         (tmp_path / f"{name}.nc").touch()
     files = [str(tmp_path / "NUTS.nc"), str(tmp_path / "SVI_flow.nc")]
@@ -194,6 +195,10 @@ def test_a_missing_file_of_a_failed_method_says_what_became_of_it(tmp_path, caps
     assert "NUTS has no result (failed after 20 s: no draw was made); draws are in SVI_flow" in said
     assert main(["rank", str(tmp_path / "Nuts.nc"), files[1]]) == 2
     assert "it took no part" in capsys.readouterr().err
+    changed = (tmp_path / "manifest.json").read_text().replace("20 s", "30 s")
+    (tmp_path / "manifest.json").write_text(changed)
+    assert main(["rank", *files]) == 2
+    assert "manifest.json: does not match its checksum" in capsys.readouterr().err
 
 
 def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
