@@ -78,6 +78,56 @@ def standard_errors(
     >>> standard_errors(latent_trait, found.params, data, num_factors=1)["bias"].shape
     (6,)
     """
+    errors, lost, count = _one(model, params, args, kwargs, num_nodes, chunk_size)
+    if lost:
+        warnings.warn(
+            f"{undetermined_words(lost)}: the information of the {count} parameters is not "
+            "positive definite there, and all standard errors are NaN. Fit to convergence, take "
+            "fewer factors, or keep parameters finite with prior=True",
+            UndeterminedWarning,
+            stacklevel=2,
+        )
+    return {name: jnp.asarray(value, float) for name, value in errors.items()}
+
+
+def undetermined(
+    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], most_work: float
+) -> int:
+    """In how many directions the information at these parameters is not positive.
+
+    :param most_work: rows × columns × nodes × parameters up to which it is computed.
+    :raises ProgramError: where it is not, with the reason.
+    """
+    from ..reading.anatomy import ProgramError
+
+    with jax.enable_x64(True):
+        opened = open_columns(model, args, kwargs, None)
+    factors, rows = opened.reader.num_factors, opened.rows
+    numbers = sum(int(np.size(x)) for x in params.values())
+    work = rows.num_data * width(rows) * default_nodes(factors) ** factors * numbers
+    if work > most_work:
+        raise ProgramError(f"too large a table: {work:.1e} terms")
+    return _one(model, params, args, kwargs)[1]
+
+
+def undetermined_words(lost: int) -> str:
+    """
+    >>> undetermined_words(2)
+    '2 directions are not determined by these data'
+    """
+    some = "1 direction is" if lost == 1 else f"{lost} directions are"
+    return f"{some} not determined by these data"
+
+
+def _one(
+    model: Callable,
+    params: Params,
+    args: tuple,
+    kwargs: dict[str, Any],
+    num_nodes: int | None = None,
+    chunk_size: int | None = None,
+) -> tuple[dict[str, np.ndarray], int, int]:
+    """The errors by site, in how many directions there are none, and the number of all."""
     with jax.enable_x64(True):
         opened = open_columns(model, args, kwargs, None)
         reader, rows = opened.reader, opened.rows
@@ -92,16 +142,7 @@ def standard_errors(
         many, lost = _errors(
             opened, found[None], jax.tree.map(lambda x: x[None], wide), _least(params)
         )
-    if lost[0]:
-        some = "1 direction is" if lost[0] == 1 else f"{lost[0]} directions are"
-        warnings.warn(
-            f"{some} not determined by these data: the information of the {found.shape[0]} "
-            "parameters is not positive definite there, and all standard errors are NaN. Fit to "
-            "convergence, take fewer factors, or keep parameters finite with prior=True",
-            UndeterminedWarning,
-            stacklevel=2,
-        )
-    return {name: jnp.asarray(value[0], float) for name, value in many.items()}
+    return {name: value[0] for name, value in many.items()}, int(lost[0]), found.shape[0]
 
 
 def many_standard_errors(

@@ -80,6 +80,7 @@ def test_each_kind_is_doubted_for_its_own_reasons():
         ({"starts_near": 1, "starts_behind": 0.12}, "1 of 4 starts ended there, the next 0.120"),
         ({"bound_gap": -5.0}, "5.00 nats per row above the evidence"),
         ({"bound_gap": 0.2}, "0.20 nats per row below the evidence"),
+        ({"undetermined": 2}, "2 directions are not determined by these data"),
         ({"missed_mass": 0.02}, "at least 2.0% of the posterior mass missed"),
         ({"train_behind": 0.33}, "0.33 nats per row below the likelihood that another found"),
     ],

@@ -8,7 +8,9 @@ point       at most 0.01 nats per row left to gain when it stopped; at least two
             evidence, on either side; at most 1 % of the posterior mass found outside its set (a
             lower estimate); its likelihood of the training rows at most 0.1 nats per row below
             that of any other point estimate (a posterior mode aside); no scale of the noise at
-            its floor. With one start it is neither trusted nor distrusted.
+            its floor; information of the likelihood that is positive definite, where that is
+            computed (at most 3 continuous latents, small tables; the verdict says where not).
+            With one start it is neither trusted nor distrusted.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from ...evaluation.standard_errors import undetermined_words
 from ...running.contract import Stop
 from ..arviz import good_k
 
@@ -75,6 +78,8 @@ def doubts(row: dict[str, Any]) -> list[str]:
     if gap is not None and not abs(gap) <= GAP:
         side = "above" if gap < 0 else "below"
         found.append(f"a bound {abs(gap):.2f} nats per row {side} the evidence")
+    if row.get("undetermined"):
+        found.append(undetermined_words(row["undetermined"]))
     if row.get("floor"):
         found.append(row["floor"])
     if row.get("ess_bulk") is not None and not row["ess_bulk"] >= ESS:
@@ -85,6 +90,16 @@ def doubts(row: dict[str, Any]) -> list[str]:
             "per row behind"
         )
     return found
+
+
+def in_words(row: dict[str, Any], stands: Standing) -> str:
+    """What the checks say, and what they do not.
+
+    >>> in_words({"information_unknown": "too large a table"}, Standing.PASSES)
+    'its checks pass, but its information was not checked'
+    """
+    unknown = stands is Standing.PASSES and "information_unknown" in row
+    return stands.value + (", but its information was not checked" if unknown else "")
 
 
 def standing(row: dict[str, Any]) -> Standing:

@@ -34,6 +34,8 @@ MOST_ASKED = 20
 """Draws by which single cells are predicted."""
 
 
+MOST_WORK = 1e9
+"""Terms of the information of a point estimate: a few seconds."""
 SMALL = 1 << 16
 """Cells of a table below which it takes less to run a thing than to compile it well."""
 
@@ -100,6 +102,8 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         point = {x: v[0, 0] for x, v in draws.params.items()}
         floor = at_floor(field.model, point, *field.train_arguments)
         row |= {} if floor is None else {"floor": floor}
+        if not contender.posterior_mode:
+            row |= information(field, point)
         if engine is not None:
             row |= _quality(field, engine, point)
     if field.truth is not None:
@@ -223,6 +227,20 @@ def _quality(field: Field, engine: Algorithm, params: dict[str, np.ndarray]) -> 
     if hasattr(found, "missed"):
         row["missed_mass"] = float(np.mean(np.asarray(found.missed)))
     return row
+
+
+def information(field: Field, params: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Whether the likelihood of the training rows falls in every direction; or why it is not known.
+
+    Where it does not, the parameters are no maximum, or one of many.
+    """
+    from ...evaluation.standard_errors import undetermined
+
+    try:
+        args, kwargs = field.train_arguments
+        return {"undetermined": undetermined(field.model, params, args, kwargs, MOST_WORK)}
+    except (ValueError, TypeError, NotImplementedError) as error:
+        return {"information_unknown": " ".join(str(error).split())[:200]}
 
 
 def recovery(field: Field, kept: dict[str, np.ndarray]) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import checks
-from .checks import CLOSE, Standing, doubts, standing
+from .checks import CLOSE, Standing, doubts, in_words, standing
 
 RULES = __doc__.split("\n\n", 1)[1] + "\n" + checks.RULES
 MOST_NAMED = 8
@@ -110,7 +110,7 @@ def _sentence(name: str, row: dict[str, Any]) -> str:
     else:
         words.append(f"not within {CLOSE} nats of it after {_seconds(row['seconds'])}")
     if stands is not Standing.FAILS:
-        words.append(stands.value)
+        words.append(in_words(row, stands))
     return f"{name}: " + "; ".join(words) + "."
 
 

@@ -6,7 +6,7 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ..comparison.checks import CLOSE, Standing, doubts
+from ..comparison.checks import CLOSE, Standing, doubts, in_words
 from ..comparison.verdict import RULES
 from .general_figures import general_pictures
 from .ink import INK, as_svg
@@ -159,7 +159,7 @@ def _table(found: Comparison) -> str:
     for name in done:
         row, stands = rows[name], Standing[rows[name]["standing"]]
         mark = MARKS[stands]
-        why = escape("; ".join(doubts(row)) or stands.value)
+        why = escape("; ".join(doubts(row)) or in_words(row, stands))
         cells = "".join(_cell(row, c) for c in shown)
         kind = "bespoke" if row["bespoke"] else "generic"
         best = ' class="best"' if row["best"] else ""

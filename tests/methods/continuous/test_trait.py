@@ -6,6 +6,7 @@ Tolerances: in float64 two ways to one number agree to 1e-9; in float32 a sum ov
 
 import functools
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from scipy.stats import multivariate_normal
 from tools import fast_jit, in_double, quick_run
 
 import inference
-from inference.evaluation.standard_errors import standard_errors
+from inference.evaluation.standard_errors import standard_errors, undetermined
 from inference.methods.continuous.bound import BoundEM
 from inference.methods.continuous.bounded import bound_sites, bounded_program
 from inference.methods.continuous.bounded_regressions import bound_posterior, gaussian_sums
@@ -37,8 +38,11 @@ from inference.methods.continuous.quadrature import QuadratureEM
 from inference.methods.continuous.regressions import Regressions
 from inference.methods.continuous.rules import climb, gauss_hermite, moments, prior_points, weigh
 from inference.methods.continuous.starts import principal_start
+from inference.reading.anatomy import ProgramError
 from inference.reading.bounds import BoundedCategorical
 from inference.reading.local import log_joint, row_function
+from inference.studies.comparison.checks import Standing, doubts, standing
+from inference.studies.comparison.judge import information
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
 
 NUM_DATA, NUM_FEATURES, NUM_FACTORS = 7, 5, 2
@@ -512,6 +516,14 @@ def test_nothing_is_said_of_what_is_not_determined():
     with pytest.warns(inference.UndeterminedWarning, match="1 direction is not determined"):
         errors = standard_errors(latent_trait, fit.params, data)
     assert all(np.isnan(x).all() for x in errors.values())
+    # Nor is such a fit trusted in a comparison, though all its starts end there.
+    field = SimpleNamespace(model=latent_trait, train_arguments=((data,), {}))
+    found = information(field, fit.params)
+    row = {"kind": "point", "starts": 4, "starts_near": 4}
+    assert standing(row) is Standing.PASSES and standing({**row, **found}) is Standing.FAILS
+    assert doubts(found) == ["1 direction is not determined by these data"]
+    with pytest.raises(ProgramError, match="too large"):
+        undetermined(latent_trait, fit.params, (data,), {}, most_work=1e4)
 
 
 @in_double
