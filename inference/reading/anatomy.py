@@ -196,8 +196,9 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
         elif not inside:
             if site["fn"].support.is_discrete:
                 raise ProgramError(
-                    f"site {name!r} is discrete and outside the plate {plate!r}: nothing here sums "
-                    "over a value that all rows share; numpyro.infer.DiscreteHMCGibbs samples it, "
+                    f"site {name!r} is discrete and outside the plate {plate!r}: this method sums "
+                    "over the latents of each row for itself; marginal(model) sums over what all "
+                    "rows share too, numpyro.infer.DiscreteHMCGibbs samples it, and "
                     "numpyro.handlers.condition fixes it"
                 )
             parameters.append(name)
@@ -319,6 +320,8 @@ def _data_plate(trace: dict, sites: Sequence[str] | None, plate: str | None, fra
     elif "data" in frames:
         plate = "data"
     else:
+        plate = _plate_of_latents(trace, sites)
+    if plate is None:
         raise ProgramError(
             f"the program has the plates {sorted(frames)}: say which one holds the data (plate=...)"
         )
@@ -333,6 +336,18 @@ def _data_plate(trace: dict, sites: Sequence[str] | None, plate: str | None, fra
                 f"site {name!r} is outside the plate {plate!r}: nothing to sum per datum"
             )
     return plate
+
+
+def _plate_of_latents(trace: dict, sites: Sequence[str] | None) -> str | None:
+    """The outermost of the plates that hold every discrete latent; None if there is none."""
+    latents = [
+        x for x in trace.values()
+        if x["type"] == "sample" and not x["is_observed"] and x["fn"].support.is_discrete
+        and (sites is None or x["name"] in sites)
+    ]  # fmt: skip
+    dims = [{f.name: f.dim for f in x["cond_indep_stack"]} for x in latents]
+    common = set(dims[0]).intersection(*dims) if dims else set()
+    return min(common, key=lambda name: dims[0][name]) if common else None
 
 
 def _innermost(fn: Any) -> str:

@@ -22,7 +22,8 @@ from .affine import unwrapped
 from .anatomy import Anatomy, ProgramError, inspect
 from .chain import Chain
 from .chain_sums import chain_posterior
-from .chain_survey import find_chain
+from .graph import Graph
+from .graph_sums import graph_posterior
 from .handlers import table_of
 from .local import local_sites
 from .outside import given_by, outside
@@ -30,6 +31,7 @@ from .plan import masks_are_alike
 from .states import AllStates, StateSet
 from .summed import marginal
 from .sums import Part, over_states
+from .ways import find_way
 
 Sites = dict[str, Array]
 
@@ -103,13 +105,16 @@ class recover(Messenger):  # noqa: N801
         finally:
             self._given = {}  # tracers of a trace that is over
 
-    def anatomy(self, args: tuple, kwargs: dict) -> Anatomy | Chain:
+    def anatomy(self, args: tuple, kwargs: dict) -> Anatomy | Chain | Graph:
         """What the program consists of, with the latents that are given back."""
-        chain = find_chain(self.fn, args, kwargs)
-        if chain is not None:
-            if not chain.observed:
-                raise ProgramError("nothing is observed in the scan: pass the data (obs=...)")
-            return chain
+        way = find_way(self.fn, args, kwargs, self.states, self.sites, self.plate)
+        if way is not None:
+            if not way.observed and not getattr(way, "silent", ()):
+                raise ProgramError(
+                    "nothing that depends on the latents is observed: their posterior would be "
+                    "their prior; pass the data (obs=...)"
+                )
+            return way
         found = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
         if self.sites is None:
             discrete = tuple(x for x in found.latents if x.num_values is not None)
@@ -123,17 +128,21 @@ class recover(Messenger):  # noqa: N801
             )
         return found
 
-    def needs(self, anatomy: Anatomy | Chain, args: tuple, kwargs: dict) -> tuple[str, ...]:
+    def needs(self, anatomy: Anatomy | Chain | Graph, args: tuple, kwargs: dict) -> tuple[str, ...]:
         """The unobserved sites that are not given back."""
-        if isinstance(anatomy, Chain):
+        if not isinstance(anatomy, Anatomy):
             return anatomy.parameters
         found = inspect(self.fn, args, kwargs, plate=self.plate)
         return (*found.parameters, *(x for x in found.names if x not in anatomy.names))
 
-    def posterior(self, anatomy: Anatomy | Chain, given: Params, arguments: Arguments) -> Latents:
+    def posterior(
+        self, anatomy: Anatomy | Chain | Graph, given: Params, arguments: Arguments
+    ) -> Latents:
         """The posterior of the latents, all other unobserved sites being given."""
         if isinstance(anatomy, Chain):
             return chain_posterior(self.fn, anatomy, given, arguments)
+        if isinstance(anatomy, Graph):
+            return graph_posterior(self.fn, anatomy, given, arguments)
         return table_posterior(self.fn, anatomy, given, table_of(anatomy, self.states), arguments)
 
     def process_message(self, msg: dict[str, Any]) -> None:

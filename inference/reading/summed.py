@@ -14,14 +14,17 @@ from numpyro.primitives import Messenger
 
 from ..types import Arguments, Params
 from .anatomy import Anatomy, Latent, ProgramError, inspect, run_abstractly
+from .chain import Chain
 from .chain_sums import sum_chain
-from .chain_survey import find_chain
+from .graph import Graph
+from .graph_sums import sum_graph
 from .handlers import states as candidates
 from .local import Structure
 from .mixture import ProgramMixture, StateMixture
 from .plan import Outline, Plan, bare, make_plan, within_rows
 from .states import AllStates, StateSet
 from .sums import Part, log_prior_of, log_sum, scale_ratio
+from .ways import find_way
 
 
 # `marginal` is the same table read outward. A latent site disappears (it is stopped here, so that
@@ -36,8 +39,8 @@ class marginal(Messenger):  # noqa: N801
 
     :param fn: the program.
     :param states: which states to sum over; a truncated set gives a lower bound.
-    :param sites: the latent sites to sum out; by default every discrete one in the data plate.
-    :param plate: the data plate, where it cannot be found by itself.
+    :param sites: the latent sites to sum out; by default every discrete one.
+    :param plate: sum out those of this plate only.
     :param structure: the form of the log joint in the bits, if it is not to be found by itself.
 
     How the states are summed is chosen by its cost: see `inference.reading.plan`.
@@ -66,9 +69,11 @@ class marginal(Messenger):  # noqa: N801
         super().__init__(fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        chain = find_chain(self.fn, args, kwargs)
-        if chain is not None:
-            return sum_chain(self.fn, chain, args, kwargs)
+        way = find_way(self.fn, args, kwargs, self.states, self.sites, self.plate)
+        if isinstance(way, Chain):
+            return sum_chain(self.fn, way, args, kwargs)
+        if isinstance(way, Graph):
+            return sum_graph(self.fn, way, args, kwargs)
         anatomy = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
         whole = anatomy
         if self.sites is not None:

@@ -6,7 +6,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 
-from inference import Given, ProgramError, marginal, states
+from inference import AtMost, Given, ProgramError, marginal, states
 from inference.reading.anatomy import trace_shapes
 from ppl_models import binary_sparse_coding
 
@@ -48,7 +48,7 @@ def plate_around(data):
     ("program", "options", "message"),
     [
         (late_latent, {}, "'first' comes before the latents|'late' is sampled after an observed"),
-        (hanging, {}, "'level' hangs on sites that are summed out"),
+        (hanging, {"states": AtMost(1)}, "'level' hangs on sites that are summed out"),
         (nothing_discrete, {}, "no discrete latent site"),
         (nothing_discrete, {"sites": ["level"]}, "'level' is not discrete"),
         (many_bits, {}, "too many to hold"),
@@ -56,7 +56,7 @@ def plate_around(data):
         (many_bits, {"sites": ["y"]}, "'y' is not an unobserved sample site"),
         (many_bits, {"plate": "rows"}, "no plate 'rows' in the program"),
         (many_bits, {"states": Given([[0, 1]])}, "the given states have 2 values each"),
-        (plate_around, {}, "in a plate around the plate 'data'"),
+        (plate_around, {"states": AtMost(1)}, "do not lie in one data plate"),
     ],
 )
 def test_marginal_errors(program, options, message):

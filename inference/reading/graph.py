@@ -1,0 +1,357 @@
+"""Which discrete latents of a program meet in which sites, and the sums along that graph.
+
+`marginal` lists the joint states of the latents of one data plate. This is for all else: latents
+that all rows share, latents of several plates, nested or unrelated, observations in a plate around
+that of the latents, latents that form a chain or a tree written as a loop, continuous sites that
+depend on discrete ones. Which latents a site depends on follows from the operations of the program
+(provenance); the log probability of every site for all values of its latents follows from a few
+runs of the program, in which latents that never meet take their values in step; the sum over all of
+them from elimination (`numerics.elimination`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpyro import handlers
+from numpyro.ops.provenance import eval_provenance
+
+from ..numerics.elimination import CrossedError, Factor, Problem, find_order
+from ..types import Arguments, Params
+from .anatomy import ProgramError, num_values, run_abstractly
+from .chain import Link, is_latent
+from .settled import settled
+from .states import AllStates
+from .sums import log_prior_of, scale_ratio
+
+Plate = tuple[str, int, int]  # name, dim, size
+MOST_RUNS = 1 << 16
+"""Of the program, to read its factors."""
+MOST_ENTRIES = 1 << 24
+"""Of a table that elimination makes, for one cell of the plates."""
+
+
+class Variable(NamedTuple):
+    """A discrete latent site: one variable in each cell of its plates."""
+
+    link: Link
+    plates: tuple[Plate, ...]
+
+    @property
+    def num_states(self) -> int:
+        return self.link.num_values**self.link.size
+
+    def values(self, codes: Array) -> Array:
+        """Numbers of states, (cells or 1,), as the value of the site."""
+        table = AllStates().table([self.link.num_values] * self.link.size)
+        sizes = tuple(size for _, _, size in self.plates)
+        return self.link.place(jnp.asarray(table)[codes], sizes).astype(self.link.dtype)
+
+
+class Component(NamedTuple):
+    """Latents that meet, directly or through others."""
+
+    variables: tuple[int, ...]
+    problem: Problem
+    factors: tuple[tuple[str, tuple[int, ...]], ...]  # site -> its variables, by place above
+    name: str | None  # of what is left: its first observed site; None: all sums to one
+    plates: tuple[Plate, ...]  # that hold all of its latents
+
+
+class Graph(NamedTuple):
+    """The discrete latents of a program and the sites they meet in. Static: it holds no arrays."""
+
+    variables: tuple[Variable, ...]
+    plates: tuple[Plate, ...]  # that hold a latent: the axes of the grid
+    nesting: int
+    colours: tuple[int, ...]  # of each variable: those of one colour never meet
+    components: tuple[Component, ...]
+    observed: tuple[str, ...]  # observed sites that depend on latents
+    silent: tuple[str, ...]  # continuous unobserved ones
+    hidden: tuple[str, ...]  # deterministic ones
+    parameters: tuple[str, ...]  # all unobserved sites but the discrete latents
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(variable.link.name for variable in self.variables)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Values that the variables of each colour go through."""
+        most = [0] * (1 + max(self.colours))
+        for colour, variable in zip(self.colours, self.variables, strict=True):
+            most[colour] = max(most[colour], variable.num_states)
+        return tuple(most)
+
+    def on_grid(self, site: dict[str, Any], log_prob: Array) -> Array:
+        """The log probability of a site on the grid; all other axes are summed."""
+        whole = log_prob.reshape((1,) * (self.nesting - log_prob.ndim) + log_prob.shape)
+        own = {(f.name, f.dim, f.size) for f in site["cond_indep_stack"]}
+        mine = [plate for plate in self.plates if plate in own]
+        dims = tuple(whole.ndim + dim for _, dim, _ in mine)
+        rest = tuple(i for i in range(whole.ndim) if i not in dims)
+        cells = jnp.broadcast_to(whole.sum(rest), tuple(size for *_, size in mine))
+        return cells.reshape([plate[2] if plate in own else 1 for plate in self.plates])
+
+    def factors(self, model: Callable, given: Params, arguments: Arguments) -> list[list[Factor]]:
+        """The log factors of each component, where every other unobserved site is `given`."""
+        counts, grid = self.counts, len(self.plates)
+        codes = np.indices(counts).reshape(len(counts), -1).T
+        found = jax.vmap(lambda codes: self._run(model, given, arguments, codes))(
+            jnp.asarray(codes)
+        )
+        components = []
+        for component in self.components:
+            factors = []
+            for name, scope in component.factors:
+                whole = found[name].reshape(*counts, *found[name].shape[1:])
+                variables = [component.variables[place] for place in scope]
+                colours = [self.colours[v] for v in variables]
+                # Of the colours that do not occur, any value will do.
+                index = [slice(None) if c in colours else 0 for c in range(len(counts))]
+                table = whole[tuple(index)]
+                place = [sorted(colours).index(c) for c in colours]
+                table = table.transpose(*place, *range(len(place), len(place) + grid))
+                sizes = [slice(self.variables[v].num_states) for v in variables]
+                factors.append(Factor(scope, table[tuple(sizes)]))
+            components.append(factors)
+        return components
+
+    def _run(
+        self, model: Callable, given: Params, arguments: Arguments, codes: Array
+    ) -> dict[str, Array]:
+        """Log probabilities on the grid, where variables of one colour are in the same state."""
+        args, kwargs = arguments
+        values = {}
+        for colour, variable in zip(self.colours, self.variables, strict=True):
+            code = jnp.minimum(codes[colour], variable.num_states - 1)
+            values[variable.link.name] = variable.values(code[None])
+        program = handlers.substitute(model, data={**given, **values})
+        with handlers.block(), handlers.seed(rng_seed=0):
+            trace = handlers.trace(program).get_trace(*args, **kwargs)
+        found = {}
+        for component in self.components:
+            first = self.variables[component.variables[0]].link.name
+            for name, _ in component.factors:
+                site = trace[name]
+                power = scale_ratio(site["scale"], trace[first]["scale"])
+                found[name] = self.on_grid(site, power * _log_prob(site, name in values))
+        return found
+
+
+def _log_prob(site: dict[str, Any], latent: bool) -> Array:
+    if latent:
+        return jnp.asarray(log_prior_of(site["fn"], site["value"]))
+    return settled(site["fn"]).log_prob(site["value"])
+
+
+def find_graph(
+    model: Callable, args: tuple, kwargs: dict, sites: Sequence[str] | None = None
+) -> Graph | None:
+    """The graph of the discrete latents, or of those named; None if there are none.
+
+    >>> import numpyro, numpyro.distributions as dist
+    >>> def family(height):
+    ...     parent = numpyro.sample("parent", dist.Bernoulli(0.3))
+    ...     with numpyro.plate("children", len(height)):
+    ...         child = numpyro.sample("child", dist.Bernoulli(0.2 + 0.5 * parent))
+    ...         numpyro.sample("height", dist.Normal(child, 1.0), obs=height)
+    >>> graph = find_graph(family, (jnp.zeros(5),), {})
+    >>> graph.names, graph.components[0].factors
+    (('parent', 'child'), (('parent', (0,)), ('child', (0, 1)), ('height', (1,))))
+    """
+
+    def read(trace: dict[str, dict]) -> Graph | None:
+        latents = [x for x in trace.values() if is_latent(x) and not x.get("_control_flow_done")]
+        latents = [x for x in latents if sites is None or x["name"] in sites]
+        return _graph(model, args, kwargs, trace, latents) if latents else None
+
+    return run_abstractly(model, args, kwargs, read)
+
+
+def _graph(
+    model: Callable, args: tuple, kwargs: dict, trace: dict[str, dict], latents: list[dict]
+) -> Graph:
+    variables = tuple(_variable(site) for site in latents)
+    names = [variable.link.name for variable in variables]
+    plates = sorted({p for v in variables for p in v.plates}, key=lambda p: (p[1], p[0]))
+    depends = _provenance(model, args, kwargs, trace, variables)
+    scopes = {
+        name: frozenset(names.index(x) for x in on)
+        for name, on in depends.items()
+        if on and trace[name]["type"] == "sample"
+    }
+    frames = [f for x in trace.values() for f in x.get("cond_indep_stack", ())]
+    others = [name for name in scopes if name not in names]
+    graph = Graph(
+        variables=variables,
+        plates=tuple(plates),
+        nesting=max([-f.dim for f in frames], default=0),
+        colours=_colours(len(variables), list(scopes.values())),
+        components=(),
+        observed=tuple(name for name in others if trace[name]["is_observed"]),
+        silent=tuple(name for name in others if not trace[name]["is_observed"]),
+        hidden=tuple(x for x, on in depends.items() if on and x not in scopes),
+        parameters=tuple(
+            x["name"] for x in trace.values()
+            if x["type"] == "param"
+            or (x["type"] == "sample" and not x["is_observed"] and x["name"] not in names)
+        ),
+    )  # fmt: skip
+    for name in scopes:
+        _check_plates(trace, name, scopes[name], graph)
+    runs = math.prod(graph.counts)
+    if runs > MOST_RUNS:
+        raise ProgramError(
+            f"{runs} combinations of values of the latents that meet are more than {MOST_RUNS}: "
+            f"the latents are {names[:8]}{' ...' if len(names) > 8 else ''}"
+        )
+    return graph._replace(components=_components(graph, scopes, trace))
+
+
+def _variable(site: dict[str, Any]) -> Variable:
+    fn, name = site["fn"], site["name"]
+    count = num_values(fn)
+    if count is None:
+        raise ProgramError(
+            f"site {name!r} is discrete and counts without bound: its values cannot be listed"
+        )
+    batch = tuple(fn.batch_shape)
+    frames = sorted(site["cond_indep_stack"], key=lambda f: f.dim)
+    plates = tuple((f.name, f.dim, f.size) for f in frames)
+    axes = tuple(len(batch) + dim for _, dim, _ in plates)
+    link = Link(name, batch + tuple(fn.event_shape), axes, count, jnp.result_type(site["value"]))
+    if count ** min(link.size, 64) > MOST_ENTRIES:
+        raise ProgramError(
+            f"site {name!r} has {link.size} values that may meet in any combination, "
+            f"{count}^{link.size} states: at most {MOST_ENTRIES} are listed"
+        )
+    return Variable(link, plates)
+
+
+def _provenance(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    trace: dict[str, dict],
+    variables: tuple[Variable, ...],
+) -> dict[str, frozenset[str]]:
+    """Site -> the latents that its log probability or value depends on."""
+    kinds = ("sample", "deterministic")
+    wanted = [x["name"] for x in trace.values() if x["type"] in kinds]
+    # What is random and not a latent here is held fixed: its value is given, not a function.
+    fixed = {
+        x["name"]: x["value"] for x in trace.values()
+        if x["type"] in ("sample", "param") and not x.get("is_observed")
+    }  # fmt: skip
+
+    def run(**values: Array) -> dict[str, Array]:
+        program = handlers.substitute(model, data={**fixed, **values})
+        with handlers.block(), handlers.seed(rng_seed=0):
+            again = handlers.trace(program).get_trace(*args, **kwargs)
+        found = {}
+        for name in wanted:
+            site = again[name]
+            sampled = site["type"] == "sample"
+            found[name] = site["fn"].log_prob(site["value"]) if sampled else site["value"]
+        return found
+
+    start = {v.link.name: v.values(jnp.zeros(1, int)) for v in variables}
+    found = eval_provenance(run, **start)
+    leaf = lambda x: isinstance(x, frozenset)  # noqa: E731
+    return {name: frozenset().union(*jax.tree.leaves(found[name], is_leaf=leaf)) for name in wanted}
+
+
+def _colours(count: int, scopes: list[frozenset[int]]) -> tuple[int, ...]:
+    """Colours such that no two variables of a site have the same."""
+    meets: list[set[int]] = [set() for _ in range(count)]
+    for scope in scopes:
+        for v in scope:
+            meets[v] |= scope - {v}
+    colours: list[int] = []
+    for v in range(count):
+        taken = {colours[w] for w in meets[v] if w < v}
+        colours.append(next(c for c in range(count) if c not in taken))
+    return tuple(colours)
+
+
+def _check_plates(trace: dict[str, dict], name: str, scope: frozenset[int], graph: Graph) -> None:
+    own = {(f.name, f.dim, f.size) for f in trace[name]["cond_indep_stack"]}
+    for v in scope:
+        missing = [plate for plate, *rest in graph.variables[v].plates if (plate, *rest) not in own]
+        if missing:
+            raise ProgramError(
+                f"site {name!r} depends on the latents {graph.variables[v].link.name!r} of all of "
+                f"the plate {missing[0]!r} at once: their joint states are too many to list; put "
+                "it inside that plate, or the latents outside"
+            )
+
+
+def _components(
+    graph: Graph, scopes: dict[str, frozenset[int]], trace: dict[str, dict]
+) -> tuple[Component, ...]:
+    label = list(range(len(graph.variables)))
+    for scope in scopes.values():
+        joined = {label[v] for v in scope}
+        label = [min(joined) if x in joined else x for x in label]
+    found = []
+    for one in sorted(set(label)):
+        members = tuple(v for v, x in enumerate(label) if x == one)
+        mine = {name: scope for name, scope in scopes.items() if scope <= set(members)}
+        found.append(_component(graph, members, mine, trace))
+    return tuple(found)
+
+
+def _component(
+    graph: Graph,
+    members: tuple[int, ...],
+    scopes: dict[str, frozenset[int]],
+    trace: dict[str, dict],
+) -> Component:
+    sizes = tuple(graph.variables[v].num_states for v in members)
+    plates = tuple(
+        frozenset(graph.plates.index(p) for p in graph.variables[v].plates) for v in members
+    )
+    factors = tuple(
+        (name, tuple(sorted(members.index(v) for v in scope))) for name, scope in scopes.items()
+    )
+    names = [graph.variables[v].link.name for v in members]
+    try:
+        order, largest, widest = find_order([frozenset(s) for _, s in factors], sizes, plates)
+    except CrossedError as error:
+        first, second = names[error.variable], names[error.other]
+        raise ProgramError(
+            f"the latents {first!r} and {second!r} are in plates of which neither holds the other, "
+            "and every one of the one meets every one of the other: their sum has no short form; "
+            "BinaryGibbs or DiscreteHMCGibbs sample them"
+        ) from error
+    if largest > MOST_ENTRIES:
+        raise ProgramError(
+            f"the latents {names[:8]}{' ...' if len(names) > 8 else ''} interact too widely to be "
+            f"summed: elimination joins {widest} of them (treewidth {widest - 1}) in a table of "
+            f"{largest} entries, at most {MOST_ENTRIES} are held"
+        )
+    scales = [trace[name]["scale"] for name in names]
+    for name, scale in zip(names, scales, strict=True):
+        known = all(isinstance(x, int | float | None) for x in (scale, scales[0]))
+        if scale is not scales[0] and not (known and (scale or 1.0) == (scales[0] or 1.0)):
+            raise ProgramError(
+                f"the latents {names[0]!r} and {name!r} meet and are scaled differently (a plate "
+                "with subsample_size, handlers.scale): the sum over both has no scale"
+            )
+    others = [name for name in scopes if name not in names]
+    shown = [name for name in others if trace[name]["is_observed"]]
+    kept = frozenset.intersection(*plates)
+    return Component(
+        members,
+        Problem(sizes, plates, tuple(size for *_, size in graph.plates), order),
+        factors,
+        (shown or others or [None])[0],
+        tuple(plate for i, plate in enumerate(graph.plates) if i in kept),
+    )

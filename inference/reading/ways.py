@@ -1,0 +1,115 @@
+"""Which way the discrete latents of a program are summed: as a table, along a graph, as a chain.
+
+    table   the joint states of the latents of one data plate, each datum for itself
+    graph   latents that are shared by all rows or lie in several plates, continuous sites or
+            observations of outer plates that depend on them, many latents that meet in few sites
+    chain   latents of a scan
+
+A table is the rule: the forms of a log joint are read off it. The others are for what it cannot do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .anatomy import ProgramError, num_values, run_abstractly
+from .chain import Chain, is_latent
+from .chain_survey import find_chain
+from .graph import Graph, find_graph
+from .states import AllStates, StateSet
+
+FEW_STATES = 1 << 12
+"""Up to so many joint states a table is made without asking whether a graph has a smaller one."""
+
+
+class _Facts(NamedTuple):
+    """What shapes and plates say of the discrete latents."""
+
+    scanned: bool
+    names: tuple[str, ...]  # those with a finite number of values, outside of scans
+    common: tuple[str, ...]  # plates that hold all of them
+    around: bool  # whether something observed is in a plate around the latents'
+    continuous: bool  # whether something continuous is unobserved where latents are, or after them
+    num_states: float  # joint states of one cell of the common plates
+
+
+def find_way(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    states: StateSet = AllStates(),
+    sites: Sequence[str] | None = None,
+    plate: str | None = None,
+) -> Chain | Graph | None:
+    """The chain or the graph along which the latents are summed; None: by a table.
+
+    >>> from latentbits.models import bernoulli_mixture
+    >>> import jax.numpy as jnp
+    >>> find_way(bernoulli_mixture, (jnp.zeros((5, 2)),), {"num_components": 3}) is None
+    True
+    """
+    facts = run_abstractly(model, args, kwargs, lambda trace: _facts(trace, sites, plate))
+    if facts.scanned:
+        chain = find_chain(model, args, kwargs)
+        if chain is not None:
+            return chain
+    if not facts.names:
+        return None
+    needed = len(facts.common) != 1 or facts.around
+    if not isinstance(states, AllStates):
+        if needed:
+            raise ProgramError(
+                f"the latents {list(facts.names)} do not lie in one data plate: a table of states "
+                "is chosen for the latents of a datum"
+            )
+        return None
+    if needed:
+        return find_graph(model, args, kwargs, facts.names)
+    if facts.continuous:
+        graph = find_graph(model, args, kwargs, facts.names)
+        if graph is not None and graph.silent:
+            return graph
+    if len(facts.names) > 1 and facts.num_states > FEW_STATES:
+        try:
+            return find_graph(model, args, kwargs, facts.names)
+        except ProgramError:  # it may have a form, and a table says what it lacks
+            return None
+    return None
+
+
+def _facts(trace: dict[str, dict], sites: Sequence[str] | None, plate: str | None) -> _Facts:
+    latents = [x for x in trace.values() if is_latent(x)]
+    scanned = any(x.get("_control_flow_done") for x in latents)
+    latents = [
+        x for x in latents
+        if not x.get("_control_flow_done") and num_values(x["fn"]) is not None
+        and (sites is None or x["name"] in sites)
+        and (plate is None or any(f.name == plate for f in x["cond_indep_stack"]))
+    ]  # fmt: skip
+    if not latents or not any(x["type"] == "sample" and x["is_observed"] for x in trace.values()):
+        return _Facts(scanned, (), (), False, False, 1.0)
+    frames = [{f.name: f for f in x["cond_indep_stack"]} for x in latents]
+    common = set(frames[0]).intersection(*frames)
+    edge = min((frames[0][name].dim for name in common), default=0)
+    around = any(
+        any(f.name in common for f in x["cond_indep_stack"])
+        and any(f.dim < edge for f in x["cond_indep_stack"])
+        for x in trace.values()
+        if x["type"] == "sample"
+    )
+    continuous = any(
+        x["type"] == "sample" and not x["is_observed"] and not x["fn"].support.is_discrete
+        and any(f.name in common for f in x["cond_indep_stack"])
+        for x in trace.values()
+    )  # fmt: skip
+    logs = 0.0
+    for x, own in zip(latents, frames, strict=True):
+        cells = math.prod(own[name].size for name in common)
+        size = math.prod(x["fn"].batch_shape) * math.prod(x["fn"].event_shape) // cells
+        logs += size * math.log2(num_values(x["fn"]) or 1)
+    return _Facts(
+        scanned, tuple(x["name"] for x in latents), tuple(common), around, continuous,
+        2.0 ** min(logs, 1000.0),
+    )  # fmt: skip

@@ -1,0 +1,245 @@
+"""Latents that are shared, nested, in several plates or written as a loop: against all states.
+
+The oracle runs NumPyro's own log density of the whole program on every joint assignment.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro import handlers
+from numpyro.infer import log_likelihood
+from numpyro.infer.util import log_density
+from numpyro.ops.indexing import Vindex
+from tools import fast_jit, near
+
+from inference import ProgramError, latent_posterior, marginal
+from inference.reading.graph import find_graph
+
+RNG = np.random.default_rng(5)
+
+
+def every(model, args, params, latents):
+    """All assignments, site -> (A, *shape), and their log densities, (A,)."""
+    cells = [(name, *cell) for name, (shape, _) in latents.items() for cell in np.ndindex(shape)]
+    ranges = [range(latents[name][1]) for name, *_ in cells]
+    rows = np.array(list(itertools.product(*ranges)))
+    values, start = {}, 0
+    for name, (shape, _) in latents.items():
+        size = int(np.prod(shape, dtype=int))
+        values[name] = rows[:, start : start + size].reshape(-1, *shape)
+        start += size
+    one = lambda v: log_density(model, args, {}, {**params, **v})[0]  # noqa: E731
+    return values, np.asarray(fast_jit(jax.vmap(one))(values), float)
+
+
+def log_sum(logs):
+    return logs.max() + np.log(np.exp(logs - logs.max()).sum())
+
+
+def density(model, args, params):
+    return fast_jit(lambda p: log_density(marginal(model), args, {}, p)[0])(params)
+
+
+def check(model, args, params, latents, draws=0):
+    """The evidence, the probability of every value and the best state are those of all states."""
+    values, logs = every(model, args, params, latents)
+    near(density(model, args, params), log_sum(logs))
+    weight = np.exp(logs - log_sum(logs))
+    found = latent_posterior(random.key(0), model, params, *args, batch_ndims=0)
+    for name, (_, count) in latents.items():
+        np.testing.assert_array_equal(found.best[name], values[name][weight.argmax()])
+        for value in range(count):
+            wanted = np.tensordot(weight, values[name] == value, 1)
+            near(found.probabilities[name][..., value], wanted, 1e-4)
+    if draws:
+        samples = {name: jnp.repeat(jnp.asarray(x)[None], draws, 0) for name, x in params.items()}
+        drawn = latent_posterior(random.key(1), model, samples, *args).draws
+        for name in latents:
+            mean = np.tensordot(weight, values[name], 1)
+            assert np.abs(drawn[name].mean(0) - mean).max() < 5 * 0.5 / np.sqrt(draws)
+
+
+def families(height):
+    """A bit of each group, one of each member, and one that all share."""
+    level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+    shared = numpyro.sample("shared", dist.Bernoulli(0.4))
+    with numpyro.plate("groups", 2, dim=-2):
+        group = numpyro.sample("group", dist.Categorical(jnp.array([[0.2, 0.3, 0.5]])))
+        with numpyro.plate("members", 3, dim=-1):
+            member = numpyro.sample("member", dist.Bernoulli(0.2 + 0.2 * group + 0.1 * shared))
+            numpyro.sample("height", dist.Normal(level * member + 0.3 * group, 1.0), obs=height)
+
+
+def test_nested_plates():
+    height = jnp.asarray(RNG.normal(0.5, 1.0, (2, 3)))
+    latents = {"shared": ((), 2), "group": ((2, 1), 3), "member": ((2, 3), 2)}
+    check(families, (height,), {"level": jnp.array(1.3)}, latents, draws=2000)
+
+
+def test_an_outer_plate_of_annotators():
+    """Also with latents of a second, unrelated plate, which are summed for themselves."""
+
+    def program(votes, noise):
+        skill = numpyro.sample("skill", dist.Beta(2.0, 1.0).expand([3]).to_event(1))
+        with numpyro.plate("items", 4, dim=-1):
+            truth = numpyro.sample("truth", dist.Bernoulli(0.3))
+        with numpyro.plate("annotators", 3, dim=-2), numpyro.plate("items", 4, dim=-1):
+            right = jnp.where(truth == 1, skill[:, None], 1.0 - skill[:, None])
+            numpyro.sample("votes", dist.Bernoulli(right), obs=votes)
+        with numpyro.plate("sounds", 2, dim=-1):
+            loud = numpyro.sample("loud", dist.Bernoulli(0.6))
+            numpyro.sample("noise", dist.Normal(loud, 0.7), obs=noise)
+
+    votes = jnp.asarray(RNG.integers(0, 2, (3, 4)))
+    noise = jnp.array([0.2, 1.4])
+    params = {"skill": jnp.array([0.8, 0.6, 0.9])}
+    check(program, (votes, noise), params, {"truth": ((4,), 2), "loud": ((2,), 2)})
+    graph = find_graph(program, (votes, noise), {})
+    assert [component.name for component in graph.components] == ["votes", "noise"]
+
+
+def dawid_skene(positions, annotations):
+    """NumPyro's own example, as it stands."""
+    num_annotators, num_classes = 3, 2
+    with numpyro.plate("annotator", num_annotators, dim=-2), numpyro.plate("class", num_classes):
+        beta = numpyro.sample("beta", dist.Dirichlet(jnp.ones(num_classes)))
+    pi = numpyro.sample("pi", dist.Dirichlet(jnp.ones(num_classes)))
+    with numpyro.plate("item", annotations.shape[0], dim=-2):
+        c = numpyro.sample("c", dist.Categorical(pi), infer={"enumerate": "parallel"})
+        with numpyro.plate("position", annotations.shape[1]):
+            odds = Vindex(beta)[positions, c, :]
+            numpyro.sample("y", dist.Categorical(odds), obs=annotations)
+
+
+def test_dawid_and_skene_as_numpyro_writes_it():
+    positions = jnp.array([0, 1, 2, 2])
+    annotations = jnp.asarray(RNG.integers(0, 2, (5, 4)))
+    params = {
+        "beta": jnp.asarray(RNG.dirichlet(np.ones(2), (3, 2))),
+        "pi": jnp.array([0.35, 0.65]),
+    }
+    check(dawid_skene, (positions, annotations), params, {"c": ((5, 1), 2)})
+
+
+def spike_and_slab(design, response):
+    """Indicators shared by all rows; a coefficient is wide or narrow as its indicator says."""
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    effects = []
+    for i in range(design.shape[1]):
+        on = numpyro.sample(f"on_{i}", dist.Bernoulli(0.3), infer={"enumerate": "parallel"})
+        effects.append(
+            numpyro.sample(f"effect_{i}", dist.Normal(0.0, jnp.where(on == 1, 3.0, 0.1)))
+        )
+    with numpyro.plate("rows", len(response)):
+        numpyro.sample("response", dist.Normal(design @ jnp.stack(effects), scale), obs=response)
+
+
+def test_a_spike_and_a_slab_as_funsor_has_it():
+    """Continuous sites that depend on the bits are sampled; value and gradient are NumPyro's."""
+    from numpyro.contrib.funsor import enum
+    from numpyro.contrib.funsor import log_density as enumerated
+
+    design = jnp.asarray(RNG.normal(size=(6, 3)))
+    response = jnp.asarray(RNG.normal(size=6))
+    params = {"scale": jnp.array(0.8)} | {f"effect_{i}": jnp.array(0.2 * i) for i in range(3)}
+    theirs = enum(spike_and_slab, first_available_dim=-2)
+
+    def value_and_slope(function):
+        return fast_jit(jax.value_and_grad(lambda p: function(p)[0]))(params)
+
+    wanted = value_and_slope(lambda p: enumerated(theirs, (design, response), {}, p))
+    found = value_and_slope(
+        lambda p: log_density(marginal(spike_and_slab), (design, response), {}, p)
+    )
+    near(found[0], wanted[0])
+    for site in params:
+        near(found[1][site], wanted[1][site])
+
+
+def test_a_continuous_latent_stays_beside_a_discrete_one():
+    """A trait whose mean hangs on a class that also acts on the answers themselves."""
+
+    def program(answers):
+        gap = numpyro.sample("gap", dist.Normal(0.0, 2.0))
+        with numpyro.plate("data", len(answers)):
+            kind = numpyro.sample("kind", dist.Categorical(jnp.array([0.5, 0.2, 0.3])))
+            trait = numpyro.sample("trait", dist.Normal(gap * kind, 1.0))
+            logits = trait[..., None] + jnp.array([0.5, -0.5]) * kind[..., None]
+            numpyro.sample("answers", dist.Bernoulli(logits=logits).to_event(1), obs=answers)
+
+    answers = jnp.asarray(RNG.integers(0, 2, (4, 2)))
+    params = {"gap": jnp.array(0.7), "trait": jnp.asarray(RNG.normal(size=4))}
+    check(program, (answers,), params, {"kind": ((4,), 3)})
+    likelihood = lambda p: log_likelihood(marginal(program), p, answers, batch_ndims=0)  # noqa: E731
+    assert jax.eval_shape(likelihood, params)["answers"].shape == (4,)
+
+
+def test_a_loop_is_a_chain_however_long():
+    """Thirty bits of `markov`: as a product of matrices has it, with the gradient of funsor."""
+    from numpyro.contrib.funsor import config_enumerate, enum, markov
+    from numpyro.contrib.funsor import log_density as enumerated
+
+    def program(seen):
+        stay = numpyro.sample("stay", dist.Beta(2.0, 2.0))
+        state = 0
+        for t in markov(range(len(seen))):
+            odds = jnp.where(state == 1, stay, 1.0 - stay)
+            state = numpyro.sample(f"state_{t}", dist.Bernoulli(odds))
+            numpyro.sample(f"seen_{t}", dist.Normal(state, 1.0), obs=seen[t])
+
+    seen = RNG.normal(0.5, 1.0, 30)
+    stay = 0.8
+    weight = np.array([1.0, 0.0])
+    total = np.log(6 * stay * (1 - stay))
+    for y in seen:
+        move = np.array([[stay, 1 - stay], [1 - stay, stay]])
+        weight = weight @ move * np.exp(-0.5 * (y - np.arange(2)) ** 2) / np.sqrt(2 * np.pi)
+        total += np.log(weight.sum())
+        weight = weight / weight.sum()
+    near(density(program, (jnp.asarray(seen),), {"stay": jnp.array(stay)}), total)
+    few = (jnp.asarray(seen[:3]),)
+    theirs = enum(config_enumerate(program), first_available_dim=-1)
+    wanted = fast_jit(jax.grad(lambda x: enumerated(theirs, few, {}, {"stay": x})[0]))(stay)
+    ours = lambda x: log_density(marginal(program), few, {}, {"stay": x})[0]  # noqa: E731
+    near(fast_jit(jax.grad(ours))(stay), wanted)
+
+
+def test_what_has_no_short_sum_is_refused():
+    def crossed(data):
+        with numpyro.plate("rows", 3, dim=-2):
+            row = numpyro.sample("row", dist.Bernoulli(0.5))
+        with numpyro.plate("columns", 4, dim=-1):
+            column = numpyro.sample("column", dist.Bernoulli(0.5))
+        with numpyro.plate("rows", 3, dim=-2), numpyro.plate("columns", 4, dim=-1):
+            numpyro.sample("data", dist.Normal(row + column, 1.0), obs=data)
+
+    def lattice(data):
+        values = {}
+        for i, j in np.ndindex(6, 6):
+            values[i, j] = numpyro.sample(f"cell_{i}_{j}", dist.Categorical(jnp.ones(16) / 16))
+            for other in ((i - 1, j), (i, j - 1)):
+                if other in values:
+                    name = f"pair_{i}_{j}_{other}"
+                    numpyro.factor(name, 0.1 * (values[i, j] == values[other]))
+        numpyro.sample("data", dist.Normal(values[0, 0], 1.0), obs=data)
+
+    def pooled(data):
+        with numpyro.plate("rows", 5):
+            bit = numpyro.sample("bit", dist.Bernoulli(0.5))
+        numpyro.sample("total", dist.Normal(bit.sum(), 1.0), obs=data)
+        with numpyro.plate("rows", 5), numpyro.plate("twice", 2, dim=-2):
+            numpyro.sample("each", dist.Normal(bit, 1.0), obs=jnp.zeros((2, 5)))
+
+    for program, data, words in (
+        (crossed, jnp.zeros((3, 4)), "neither holds the other"),
+        (lattice, 0.0, r"joins 7 of them \(treewidth 6\)"),
+        (pooled, 0.0, "of all of the plate 'rows' at once"),
+    ):
+        with pytest.raises(ProgramError, match=words), handlers.seed(rng_seed=0):
+            marginal(program)(data)
