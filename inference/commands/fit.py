@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from latentbits.models.data import InputError, Table
 
+from ..numerics.compiling import hurry
 from ..reading.anatomy import ProgramError
 from ..reading.floors import FloorWarning, at_floor
 from ..running.contract import Stop
@@ -58,6 +59,8 @@ def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".nc",))
     settings = dict(namespace.option)
     given = open_given(namespace)
+    if given.table.values.size <= SMALL:
+        hurry()
     with blame(given.name):
         anatomy = inspect(given.program, (given.table.values,), given.kwargs, plate=namespace.plate)
     if namespace.plate is not None:
@@ -173,6 +176,8 @@ def _converged(stop: Stop | None, facts: dict) -> str:
     return "no: more --steps, or a longer --budget" if stop is not Stop.INTERRUPTED else "no"
 
 
+SMALL = 1 << 17
+"""Cells of a table up to which a fit runs for less time than a thorough compiler takes."""
 EXACT = ("QuadratureEM",)
 """Methods whose fixed points are maxima of the marginal likelihood that `standard_errors` takes."""
 

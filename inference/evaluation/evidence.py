@@ -30,6 +30,7 @@ from jax import Array, lax, random
 from jax.scipy.special import logsumexp
 
 from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous, width
+from ..methods.continuous.opening import recognised
 from ..methods.continuous.rules import (
     Rule,
     about_modes,
@@ -159,7 +160,10 @@ def likelihood(
     problem = not_continuous(anatomy)
     if problem:
         raise ProgramError(f"nothing here integrates the latents of a datum out: {problem}")
-    reader, rows = FactorReader(model, anatomy), rows_of(anatomy, args, kwargs)
+    rows = rows_of(anatomy, args, kwargs)
+    reader = FactorReader(model, anatomy)
+    if not discrete:
+        reader = recognised(reader, rows).reader
     if reader.num_factors <= 3:
         return _quadrature(reader, rows, num_nodes or default_nodes(reader.num_factors))
     return _sampled(reader, rows, num_draws)
@@ -228,7 +232,7 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
     fine = gauss_hermite(reader.num_factors, num_nodes)
     coarse = gauss_hermite(reader.num_factors, max(3, 2 * num_nodes // 3))
     # One run of the program on the points of both.
-    both = Rule(*map(jnp.concatenate, zip(fine, coarse, strict=True)))
+    both = Rule(*map(np.concatenate, zip(fine, coarse, strict=True)))
     size = chunk_of(None, len(both.points) * width(rows), rows)
 
     def function(params: Params, rows: Rows) -> Evidence:

@@ -12,8 +12,9 @@ import numpy as np
 from jax import Array
 
 from ..methods.continuous.factor_em import maps_of
-from ..methods.continuous.factors import FactorReader, chunk_of, width
-from ..methods.continuous.regressions import FORMS, Opened, open_columns
+from ..methods.continuous.factors import chunk_of, width
+from ..methods.continuous.opening import FORMS, Opened, open_columns
+from ..methods.continuous.point_regressions import bit_information
 from ..methods.continuous.rules import (
     Rule,
     about_modes,
@@ -23,7 +24,7 @@ from ..methods.continuous.rules import (
     weigh,
 )
 from ..numerics.acceleration import chart
-from ..numerics.compiling import remembered
+from ..numerics.compiling import little_effort, remembered
 from ..rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ..types import Arguments, Params
 
@@ -87,7 +88,8 @@ def standard_errors(
             UndeterminedWarning,
             stacklevel=2,
         )
-    return {name: jnp.asarray(value, float) for name, value in errors.items()}
+    kind = jnp.result_type(float)  # converted by NumPy: JAX would compile that
+    return {name: jnp.asarray(np.asarray(value, kind)) for name, value in errors.items()}
 
 
 def undetermined(
@@ -132,17 +134,19 @@ def _one(
         opened = open_columns(model, args, kwargs, None)
         reader, rows = opened.reader, opened.rows
         rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
-        wide = {name: jnp.asarray(np.asarray(value), float) for name, value in params.items()}
-        size = chunk_of(chunk_size, len(rule.points) * width(rows), rows)
+        wide = _wide(params)
+        size = chunk_of(chunk_size, _width(opened, rule), rows)
+        hollow = opened.hollow
 
-        def compute(rows: Rows, params: Params) -> Array:
-            return _information(reader, rule, size, rows, params)
+        def compute(rows: Rows, params: Params) -> Any:
+            here = hollow._replace(rows=rows)
+            return _information(here, rule, size, params), _slopes(here, params)
 
-        found = compiled(compute, rows)(rows.leaves, wide)
-        many, lost = _errors(
-            opened, found[None], jax.tree.map(lambda x: x[None], wide), _least(params)
-        )
-    return {name: value[0] for name, value in many.items()}, int(lost[0]), found.shape[0]
+        # It runs for less time than it would take to be optimised.
+        found = compiled(compute, rows, compiler_options=little_effort())(rows.leaves, wide)
+        found = jax.tree.map(lambda x: np.asarray(x)[None], found)
+        many, lost = _errors(*found, _least(params))
+    return {name: value[0] for name, value in many.items()}, int(lost[0]), found[0].shape[1]
 
 
 def many_standard_errors(
@@ -163,20 +167,37 @@ def many_standard_errors(
         opened = open_columns(model, (data[0],), kwargs, None)
         reader, rows = opened.reader, opened.rows
         rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
-        size = chunk_of(None, len(rule.points) * width(rows), rows)
-        hollow = rows._replace(leaves=())
-        wide = {name: jnp.asarray(np.asarray(value), float) for name, value in params.items()}
+        size = chunk_of(None, _width(opened, rule), rows)
+        hollow, bare = opened.hollow, rows._replace(leaves=())
 
-        def one(params: Params, table: Array) -> Array:
-            return _information(reader, rule, size, hollow._replace(leaves=(table,)), params)
+        def one(params: Params, table: Array) -> Any:
+            here = hollow._replace(rows=bare._replace(leaves=(table,)))
+            return _information(here, rule, size, params), _slopes(here, params)
 
-        information = remembered(jax.vmap(one))(wide, data)
-        many, _ = _errors(opened, information, wide, _least(params))
-    return {name: jnp.asarray(value, float) for name, value in many.items()}
+        found = jax.device_get(remembered(jax.vmap(one))(_wide(params), data))
+        many, _ = _errors(*found, _least(params))
+    return {name: jnp.asarray(value.astype(jnp.result_type(float))) for name, value in many.items()}
 
 
-def _information(reader: FactorReader, rule: Rule, size: int, rows: Rows, params: Params) -> Array:
+def _wide(params: Params) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value, np.float64) for name, value in params.items()}
+
+
+def _width(opened: Opened, rule: Rule) -> int:
+    """Numbers that a row takes at the points of the rule."""
+    each = width(opened.rows)
+    if _bits(opened):  # the score of every column
+        each *= opened.reader.num_factors + 1
+    return len(rule.points) * each
+
+
+def _bits(opened: Opened) -> bool:
+    return opened.columns is not None and opened.columns.plain
+
+
+def _information(opened: Opened, rule: Rule, size: int, params: Params) -> Array:
     """Minus the Hessian of the log likelihood of all rows in the unconstrained parameters."""
+    reader, rows, known, columns = opened
     space = chart(params, maps_of(reader, rows, params))
 
     def up(arguments: Arguments, extra: None, start: Array) -> Array:
@@ -185,6 +206,24 @@ def _information(reader: FactorReader, rule: Rule, size: int, rows: Rows, params
         return climb(reader.at(size), params, arguments, zero, 15)
 
     modes = map_over_chunks(up, rows, size, None)
+    if _bits(opened) and known is not None and columns is not None:
+
+        def louis(arguments: Arguments, modes: Array, fresh: Array) -> Array:
+            local = reader.at(size)
+            moved = about_modes(local, params, arguments, modes, rule)
+            _, weight = weigh(local, params, arguments, moved)
+            values, responses = opened.values(params), opened.responses(arguments)
+            return bit_information(columns, values, responses, moved.points, weight * fresh)
+
+        found = sum_over_chunks(louis, rows, size, modes)
+        # From the numbers of the form to those of the program, and to unconstrained ones. At a
+        # maximum the second derivative of that map does not matter.
+        places = {role: place.positions for role, place in known.places.items()}
+        order = np.concatenate([places["weights"].T, places["bias"][:, None]], 1).ravel()
+        carry = jax.jacobian(space.build)(space.flatten(params))
+        flat = jnp.concatenate([carry[name].reshape(-1, len(order)) for name in known.shapes])
+        return flat[order].T @ found.reshape(len(order), len(order)) @ flat[order]
+    reader = reader._replace(closed=None)  # whose logarithms of products differentiate slowly
 
     def part(vector: Array, arguments: Arguments, modes: Array, fresh: Array) -> Array:
         # The nodes stay where the parameters at hand put them: the sum is smooth in the others.
@@ -209,36 +248,32 @@ def _least(params: Params) -> float:
     return max([LEAST_CURVATURE, *(100.0 * float(np.finfo(kind).eps) for kind in kinds)])
 
 
+def _slopes(opened: Opened, params: Params) -> tuple[Params, Array | None]:
+    """How the parameters change with the unconstrained ones, (..., p) by site; and the directions
+    that leave the canonical form, (constraints, p)."""
+    space = chart(params, maps_of(opened.reader, opened.rows, params))
+    known, point = opened.known, space.flatten(params)
+    carry = jax.jacobian(space.build)(point)
+    if known is None or known.form not in FORMS or opened.reader.num_factors == 1:
+        return carry, None
+    above = np.triu_indices(opened.reader.num_factors, 1)
+
+    def off_diagonal(vector: Array) -> Array:
+        weights = known.read(space.build(vector))["weights"]
+        return (weights @ weights.T)[above]
+
+    return carry, jax.jacobian(off_diagonal)(point)
+
+
 def _errors(
-    opened: Opened, information: Array, params: Params, least: float
+    information: np.ndarray, slopes: tuple[dict[str, np.ndarray], np.ndarray | None], least: float
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Errors of each of many sets of parameters, given their information (num_sets, p, p).
 
+    :param slopes: as `_slopes` has them, with a leading axis of num_sets.
     :return: by site, and in how many directions each set is not determined, (num_sets,).
     """
-    first = jax.tree.map(lambda x: x[0], params)
-    maps = maps_of(opened.reader, opened.rows, first)
-    known = opened.known
-    turns = known is not None and known.form in FORMS and opened.reader.num_factors > 1
-
-    # (num_sets, p constrained, p): how the parameters change with the unconstrained ones; and
-    # (num_sets, constraints, p): the directions that leave the canonical form.
-    def slopes(params: Params) -> tuple[Params, Array | None]:
-        space = chart(params, maps)
-        point = space.flatten(params)
-        carry = jax.jacobian(space.build)(point)
-        if not turns:
-            return carry, None
-        assert known is not None
-        above = np.triu_indices(opened.reader.num_factors, 1)
-
-        def off_diagonal(vector: Array) -> Array:
-            weights = known.read(space.build(vector))["weights"]
-            return (weights @ weights.T)[above]
-
-        return carry, jax.jacobian(off_diagonal)(point)
-
-    carry, normal = jax.device_get(remembered(jax.vmap(slopes))(params))
+    carry, normal = slopes
     matrix = np.asarray(information, np.float64)
     covariance, lost = _covariance(0.5 * (matrix + np.swapaxes(matrix, -1, -2)), normal, least)
     errors = {}

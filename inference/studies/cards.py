@@ -38,7 +38,7 @@ class Card(NamedTuple):
     method: str  # that of its own paper
     example: Callable[[], Truth]  # a small table, for a demonstration
     paper: Callable[[], Truth]  # the paper's, at its size
-    calibrate: Setting
+    calibrate: Callable[[], Setting]  # a prior computes when it is made
     dims: dict[str, tuple[str, ...]]  # of its sites, in ArviZ's files
     figures: tuple[Figure, ...] = ()
 
@@ -55,7 +55,7 @@ CARDS: dict[str, Card] = {
         "QuadratureEM",
         lambda: truths.items(160, 12),
         truths.three_prototypes,
-        Setting(150, 5, {"num_factors": 1}, TRAIT),
+        lambda: Setting(150, 5, {"num_factors": 1}, TRAIT),
         FACTORS,
         (Figure("maps", {"rows": "logistic"}),),
     ),
@@ -63,7 +63,7 @@ CARDS: dict[str, Card] = {
         "QuadratureEM",
         lambda: truths.mixed(160),
         lambda: truths.mixed(600),
-        Setting(
+        lambda: Setting(
             100, None, {"num_factors": 1, "kinds": ("real", "real", "binary", "binary", 3)},
             {**TRAIT, "prior_noise": dist.Gamma(10.0, 10.0)},
         ),
@@ -74,7 +74,7 @@ CARDS: dict[str, Card] = {
         "MomentInversion",
         lambda: truths.items(120, 8, prior_weights=dist.Normal(0.0, 1.5)),
         lambda: truths.clipped(1000),
-        Setting(100, 6, {"num_factors": 1}, TRAIT),
+        lambda: Setting(100, 6, {"num_factors": 1}, TRAIT),
         FACTORS,
         (
             Figure("maps", {"rows": "probit"}), Figure("spectra"),
@@ -85,7 +85,7 @@ CARDS: dict[str, Card] = {
         "TruncatedEM",
         truths.four_bars,
         truths.ten_bars,
-        Setting(
+        lambda: Setting(
             40, 5, {"num_causes": 2},
             {
                 "prior_weights": dist.Normal(0.0, 3.0),
@@ -101,7 +101,7 @@ CARDS: dict[str, Card] = {
         # The cost of DiscreteGibbs, on a mixture, grows as the square of the rows.
         lambda: truths.clusters(120, 3, 12),
         lambda: truths.clusters(4000, 10, 64),
-        Setting(40, 6, {"num_components": 2}, {}),
+        lambda: Setting(40, 6, {"num_components": 2}, {}),
         {"probs": ("component", "column"), "mixing": ("component",)},
         (
             Figure("basis_functions", {
@@ -114,14 +114,14 @@ CARDS: dict[str, Card] = {
         "MAP",
         lambda: truths.coins(160, 8),
         lambda: truths.coins(4000, 64),
-        Setting(40, 4, {}, {}),
+        lambda: Setting(40, 4, {}, {}),
         {"probs": ("column",)},
     ),
     "combination_machine": Card(
         "ExactGradient",
         truths.two_units,
         truths.ten_units,
-        Setting(60, 6, {"num_causes": 2}, TRAIT),
+        lambda: Setting(60, 6, {"num_causes": 2}, TRAIT),
         UNITS,
         (
             Figure("influences", {
@@ -133,7 +133,7 @@ CARDS: dict[str, Card] = {
         "ExactGradient",
         truths.two_units,
         truths.ten_units,
-        Setting(60, 4, {"num_causes": 2}, TRAIT),
+        lambda: Setting(60, 4, {"num_causes": 2}, TRAIT),
         UNITS,
         (
             Figure("influences", {
@@ -145,7 +145,7 @@ CARDS: dict[str, Card] = {
         "GibbsEM",
         truths.four_lines,
         truths.ten_lines,
-        Setting(60, 6, {"layers": (2,)}, {}),
+        lambda: Setting(60, 6, {"layers": (2,)}, {}),
         {},
         (Figure("layers"),),
     ),

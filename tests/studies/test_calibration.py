@@ -139,7 +139,7 @@ def test_scalars_do_not_know_the_names_of_hidden_units(name):
 def test_errors_of_many_fits_are_those_of_each_and_intervals_are_counted():
     rng = np.random.default_rng(0)
     truth = {"weights": rng.normal(0, 1, (3, 1, 4)) + 1.5, "bias": rng.normal(0, 0.5, (3, 4))}
-    factors = rng.normal(size=(3, 80, 1))
+    factors = rng.normal(size=(3, 400, 1))  # with 80 rows a weight may grow without end
     chance = 1 / (1 + np.exp(-(factors @ truth["weights"] + truth["bias"][:, None])))
     data = jnp.asarray(rng.random(chance.shape) < chance, float)
     truth = {x: jnp.asarray(v, float) for x, v in truth.items()}

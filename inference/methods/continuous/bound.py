@@ -15,7 +15,8 @@ from .bounded import bounded_program, gaussian_points
 from .bounded_regressions import bound_posterior, gaussian_sums
 from .factor_em import FactorEM, Look, Prior
 from .factors import FactorPosterior, FactorReader, chunk_of, width
-from .regressions import Opened, Responses
+from .opening import Opened
+from .regressions import Responses
 from .rules import by_quadrature, default_nodes
 
 MOST_REMEMBERED = 1 << 16

@@ -78,7 +78,7 @@ class Bounded(NamedTuple):
 
     def tight(self, params: Params) -> _Tight:
         """The program under its best bounds for the posteriors of these parameters."""
-        return _Tight(self, params, *self.reader)
+        return _Tight(self, params, self.reader.model, self.reader.anatomy)
 
 
 class _Tight(NamedTuple):

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ...numerics.acceleration import Trail, Visit, begin, chart, plain, step
-from ...numerics.compiling import least_effort
+from ...numerics.compiling import least_effort, remembered
 from ...reading.anatomy import Anatomy
 from ...reading.local import log_prior
 from ...reading.recognise import Known
@@ -29,8 +29,9 @@ from ..m_step import gradient_step, transforms
 from ..shared import Expectation
 from .checks import check_columns
 from .factors import FactorReader, not_continuous
-from .regressions import FORMS, Opened, Responses, open_columns
-from .starts import start_params
+from .opening import FORMS, Opened, open_columns
+from .regressions import Responses
+from .starts import check_start, start_params
 
 HISTORY = 8  # past steps that the acceleration looks at
 
@@ -127,22 +128,26 @@ class FactorEM(Algorithm, abc.ABC):
         self.check(opened)
         if opened.columns is not None and opened.known is not None:
             check_columns(opened.known, opened.rows, self.prior)
-        key_start, key_memory, key = jax.random.split(rng_key, 3)
-        params = start_params(opened, self.start, init_params, key_start, args, kwargs)
-        memory = self.first_memory(opened, key_memory)
-        zero = jnp.zeros((), int)
-        trail = None
-        if self.accelerate:
-            hollow = opened.hollow
+        given = dict(init_params or {})
+        if self.start is not None:
+            key_start = jax.random.split(rng_key, 3)[0]
+            given = {**self.start(key_start, *args, **kwargs), **given}
+        check_start(opened, given)
+        hollow = opened.hollow
 
-            def begin_at(rows: Rows, params: Params) -> Trail:
-                space = _space(hollow._replace(rows=rows), params)
-                return begin(space.flatten(params), HISTORY)
+        def first(rows: Rows, rng_key: Array, given: Params) -> FactorState:
+            here = hollow._replace(rows=rows)
+            key_start, key_memory, key = jax.random.split(rng_key, 3)
+            params = start_params(here, given, key_start)
+            memory = self.first_memory(here, key_memory)
+            trail = None
+            if self.accelerate:
+                trail = begin(_space(here, params).flatten(params), HISTORY)
+            return FactorState(params, jnp.zeros((), int), key, memory, trail, here.known)
 
-            # Compiled as one: a run of the program, operation by operation, takes seconds.
-            find = compiled(begin_at, opened.rows, compiler_options=least_effort())
-            trail = find(opened.rows.leaves, params)
-        return FactorState(params, zero, key, memory, trail, opened.known)
+        # Compiled as one: a run of the program, operation by operation, takes seconds.
+        find = compiled(first, opened.rows, compiler_options=least_effort())
+        return find(opened.rows.leaves, rng_key, given)
 
     def check(self, opened: Opened) -> None:
         """Refuse a program that the rule is not for, before any work."""
@@ -232,7 +237,6 @@ def turned(known: Known | None, params: Params) -> Params:
     return known.write(canonical(known.read(params)))
 
 
-@jax.jit
 def canonical(params: Params) -> Params:
     r"""The same model with its factors turned to principal axes.
 
@@ -243,6 +247,10 @@ def canonical(params: Params) -> Params:
     >>> bool(jnp.allclose(turned["weights"], jnp.array([[3.0, 0.0], [0.0, 1.0]])))
     True
     """
+    return remembered(_canonical, compiler_options=least_effort())(params)
+
+
+def _canonical(params: Params) -> Params:
     weights = params["weights"]
     _, vectors = jnp.linalg.eigh(weights @ weights.T)
     turned = vectors[:, ::-1].T @ weights

@@ -12,14 +12,14 @@ dimensions; prior draws make it the Monte-Carlo estimate, in any.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from jax import Array
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
-from ...reading.local import Structure, log_joint
+from ...reading.local import Structure, hessians, linear_part, log_joint, row_function
 from ...reading.reader import check_data
 from ...rows.chunks import Rows, chunk_limit
 from ...types import Arguments, Params
@@ -29,11 +29,24 @@ CHUNK_FLOATS = {"cpu": 1 << 21}
 leave most of a GPU idle."""
 
 
+class Closed(Protocol):
+    """What is known of a program's log joint besides how to run it."""
+
+    def log_joint(self, params: Params, points: Array, arguments: Arguments) -> Array:
+        """log p(y_n, x) at points (S, num_data or 1, Q): (S, num_data)."""
+        ...
+
+    def bend(self, params: Params, place: Array, arguments: Arguments) -> tuple[Array, Array]:
+        """Gradient (num_data, Q) and minus the Hessian (num_data, Q, Q) at x = `place`."""
+        ...
+
+
 class FactorReader(NamedTuple):
     """A program whose latents are continuous. Static: it holds no arrays."""
 
     model: Callable
     anatomy: Anatomy
+    closed: Closed | None = None  # where the program was recognised; else it is run
 
     def at(self, num_data: int) -> FactorReader:
         """The reader of a chunk of `num_data` rows."""
@@ -41,7 +54,16 @@ class FactorReader(NamedTuple):
 
     def log_joint(self, params: Params, points: Array, arguments: Arguments) -> Array:
         """log p(y_n, x) at points (S, num_data or 1, Q): (S, num_data)."""
+        if self.closed is not None:
+            return self.closed.log_joint(params, points, arguments)
         return log_joint(self.model, self.anatomy, params, points, arguments)
+
+    def bend(self, params: Params, place: Array, arguments: Arguments) -> tuple[Array, Array]:
+        """Gradient (num_data, Q) of log p(y_n, x) and minus its Hessian at x = `place`."""
+        if self.closed is not None:
+            return self.closed.bend(params, place, arguments)
+        function = row_function(self.model, self.anatomy, params, arguments)
+        return linear_part(function, place)[1], -hessians(function, place)
 
     @property
     def num_factors(self) -> int:

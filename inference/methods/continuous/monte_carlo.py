@@ -15,8 +15,9 @@ from ...rows.chunks import Rows, compiled, map_over_chunks, over_rows
 from ...types import Arguments, Params
 from .factor_em import FactorEM, Look, Prior
 from .factors import FactorPosterior, FactorReader, chunk_of, width
+from .opening import Opened
 from .point_regressions import natural_form, shared_log_likelihood, shared_sums
-from .regressions import Opened, Responses
+from .regressions import Responses
 from .rules import Rule, by_quadrature, default_nodes, moments, prior_points, weigh
 
 

@@ -13,7 +13,7 @@ from jax import Array
 from ...numerics.gaussian import with_one
 from ...rows.chunks import over_rows
 from ...types import Params
-from .levels import first, log_sum
+from .levels import first, log_sum, softmax
 from .regressions import Regressions, Responses, Sums
 
 
@@ -80,6 +80,62 @@ def point_log_likelihood(
         rest = log_sum(predictors)
         total = total - jnp.sum(rest if seen is None else rest * know[2][k][..., 0], -1)
     return total
+
+
+def slope_and_bend(
+    columns: Regressions, params: Params, responses: Responses, place: Array
+) -> tuple[Array, Array]:
+    """Gradient (n, Q) of log p(t_n, x) and minus its Hessian (n, Q, Q), at x (n, Q)."""
+    weights, layout, seen = params["weights"], columns.layout, responses.seen
+    centre = place @ weights + params["bias"]
+    residual, _, bend = at_points(columns, centre)
+    residual = residual + columns.mixed(responses.target)
+    dual = columns.metric(params, weights)
+    _, _, levels = layout.split(centre)
+    if levels:  # they bend by their probabilities, not by the metric of their bound
+        real, bits, _ = layout.split(bend)
+        bend = layout.join(real, bits, {k: jnp.zeros_like(x) for k, x in levels.items()})
+    if seen is not None:
+        residual, bend = residual * seen, bend * seen
+    size = len(weights)
+    outer = (dual[:, None, :] * weights[None, :, :]).reshape(size * size, -1)
+    precision = jnp.eye(size) + (bend @ outer.T).reshape(-1, size, size)
+    for k, part in levels.items():
+        weight = layout.split(weights)[2][k]
+        probs = softmax(part) if seen is None else softmax(part) * layout.split(seen)[2][k]
+        mean = jnp.einsum("ncj,qcj->ncq", probs, weight)
+        precision = precision + jnp.einsum("ncj,qcj,rcj->nqr", probs, weight, weight)
+        precision = precision - jnp.einsum("ncq,ncr->nqr", mean, mean)
+    return residual @ dual.T - place, precision
+
+
+def bit_information(
+    columns: Regressions, params: Params, responses: Responses, points: Array, probability: Array
+) -> Array:
+    """Minus the Hessian of Σ_n log p(t_n), of columns of bits (Louis 1982).
+
+    The information that the data would hold, were the factors known, less what they lack: the
+    covariance of the score of each row over its posterior, on points (S, n, Q) with weights (S, n),
+    Σ_s of which is how many times a row counts.
+
+    :return: (P, Q + 1, P, Q + 1), of the weights of each column and its bias.
+    """
+    centre = points @ params["weights"] + params["bias"]
+    slope, _, bend = at_points(columns, centre)
+    score = slope + responses.target
+    if responses.seen is not None:
+        score, bend = score * responses.seen, bend * responses.seen
+    moments = with_one(points)
+    size, flat = moments.shape[-1], moments.reshape(-1, moments.shape[-1])
+    outer = (flat[:, :, None] * flat[:, None, :]).reshape(len(flat), -1)
+    own = (bend * probability[..., None]).reshape(len(flat), -1).T @ outer
+    own = own.reshape(-1, size, size)
+    score = (score[..., None] * moments[..., None, :]).reshape(*score.shape[:2], -1)
+    times = jnp.sqrt(jnp.maximum(probability.sum(0), 1e-30))
+    mean = jnp.einsum("sn,snk->nk", probability, score) / times[:, None]
+    spread = (score * jnp.sqrt(probability)[..., None]).reshape(-1, score.shape[-1])
+    lacking = (spread.T @ spread - mean.T @ mean).reshape(*own.shape[:2], *own.shape[:2])
+    return jnp.eye(len(own))[:, None, :, None] * own[:, :, None, :] - lacking
 
 
 def natural_form(columns: Regressions, params: Params, predictors: Array) -> tuple[Array, Array]:

@@ -7,16 +7,15 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import logsumexp
 
-from ...numerics.gaussian import log_normal
 from ...reading.anatomy import Anatomy
 from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...types import Arguments, Params
 from .factor_em import FactorEM, Look, Prior
-from .factors import FactorPosterior, FactorReader, chunk_of, open_factors, width
-from .point_regressions import point_log_likelihood, point_sums
-from .regressions import Opened, Responses
+from .factors import FactorPosterior, FactorReader, chunk_of, width
+from .opening import Opened
+from .point_regressions import point_sums
+from .regressions import Responses
 from .rules import about_modes, by_quadrature, climb, default_nodes, gauss_hermite, weigh
 
 STEPS_FROM_ZERO = 15
@@ -99,14 +98,8 @@ class QuadratureEM(FactorEM):
                 zero = jnp.zeros((local.anatomy.num_data, reader.num_factors))
                 modes = climb(local, params, arguments, zero, STEPS_FROM_ZERO)
             moved = about_modes(local, params, arguments, modes, rule)
-            if opened.columns is None:
-                evidence, probability = weigh(local, params, arguments, moved)
-                return evidence, (moved.points, probability)
-            values, responses = opened.values(params), opened.responses(arguments)
-            table = point_log_likelihood(opened.columns, values, responses, moved.points)
-            table = table + log_normal(moved.points) + moved.log_weights
-            evidence = logsumexp(table, axis=0)
-            return evidence, (moved.points, jnp.exp(table - evidence))
+            evidence, probability = weigh(local, params, arguments, moved)
+            return evidence, (moved.points, probability)
 
         return Look(memory, memory, expect)
 
@@ -129,7 +122,7 @@ class QuadratureEM(FactorEM):
         self, params: Params, *args: Any, num_nodes: int | None = None, **kwargs: Any
     ) -> FactorPosterior:
         """Mean, covariance and evidence of each row; the gap is that to twice as many nodes."""
-        reader, rows = open_factors(self.model, args, kwargs, self.plate)
+        reader, rows = self._open(args, kwargs)[:2]
         nodes = num_nodes or self._nodes(reader)
 
         def compute(rows: Rows, params: Params) -> FactorPosterior:
@@ -141,7 +134,7 @@ class QuadratureEM(FactorEM):
 
     def evidence(self, params: Params, *args: Any, **kwargs: Any) -> Array:
         """The marginal log likelihood of each row, (num_data,)."""
-        reader, rows = open_factors(self.model, args, kwargs, self.plate)
+        reader, rows = self._open(args, kwargs)[:2]
         nodes = self._nodes(reader)
 
         def compute(rows: Rows, params: Params) -> Array:

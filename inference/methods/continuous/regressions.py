@@ -23,23 +23,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import Array, random
+from jax import Array
 from latentbits.models.mixed_trait import Kind, Layout
 
-from ...numerics.compiling import once
-from ...reading.anatomy import Anatomy
 from ...reading.bounds import curvature
-from ...reading.local import anywhere, log_prior, stand_in
-from ...reading.reader import examined
-from ...reading.recognise import Form, Known, recognise
-from ...rows.chunks import Rows
-from ...types import Arguments, Params
-from .factors import FactorReader, open_factors
+from ...types import Params
 from .levels import softmax, spread_out
 
 
@@ -188,70 +180,3 @@ def _noise(
         weight = jnp.maximum(count - noise * slope, 0.5 * count + 1e-30)
         noise = jnp.sqrt(jnp.maximum(power / weight, floor**2))
     return noise
-
-
-class Opened(NamedTuple):
-    """A program on its data, and what is known of its form."""
-
-    reader: FactorReader
-    rows: Rows
-    known: Known | None
-    columns: Regressions | None  # where the closed forms apply
-
-    @property
-    def hollow(self) -> Opened:
-        """Without rows: what is compiled takes them as arguments and must not hold any."""
-        nothing: Any = None
-        return self._replace(rows=nothing)
-
-    def values(self, params: Params) -> Params:
-        """The parameters by the names of the closed forms."""
-        assert self.known is not None
-        return self.known.read(params)
-
-    def responses(self, arguments: Arguments) -> Responses:
-        """The data of a chunk as its predictors see them."""
-        assert self.known is not None and self.columns is not None
-        return self.columns.responses(*self.known.seen(self.reader.model, arguments))
-
-
-def open_columns(
-    model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None, prior: bool = False
-) -> Opened:
-    """Inspect a program on its data, and recognise the columns that it regresses on its factors.
-
-    :param prior: the priors of the parameters are to be used: the closed forms want one for each
-        number, independent of the others.
-    """
-    reader, rows = open_factors(model, args, kwargs, plate)
-    known = recognise(model, reader.anatomy, rows, FORMS)
-    columns = None
-    if known is not None and known.form is Form.TRAIT:
-        arguments = (model, reader.anatomy, rows)
-        if not prior or examined(_separable, *arguments, *arguments):
-            columns = Regressions(known.kinds)
-    return Opened(reader, rows, known, columns)
-
-
-FORMS = (Form.TRAIT, Form.CLIPPED)
-"""Factors of these are identified up to a rotation."""
-
-
-def _separable(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
-    """Whether the Hessian of the log prior is diagonal: H z = (H 1) z for a random z."""
-    with jax.enable_x64(True):
-        leaves = [stand_in(x, 1, i) for i, x in enumerate(rows.leaves)]
-        one = anatomy.with_rows(1)
-
-        @once
-        def error(leaves: list[Array]) -> Array:
-            arguments = rows.join(leaves)
-            params = anywhere(model, one, random.key(0, impl="rbg"), arguments)
-            slope = jax.grad(lambda p: log_prior(model, one, p, arguments))
-            along = lambda z: jax.jvp(slope, (params,), (z,))[1]  # noqa: E731
-            z = jax.tree.map(lambda x: jnp.sin(1.0 + jnp.arange(x.size)).reshape(x.shape), params)
-            bent, each = along(z), along(jax.tree.map(jnp.ones_like, params))
-            gaps = [jnp.abs(bent[name] - each[name] * z[name]).max() for name in params]
-            return jnp.stack(gaps).max()
-
-        return bool(np.asarray(error.lower(leaves).compile()(leaves)) <= 1e-9)

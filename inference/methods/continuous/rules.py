@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp, ndtri
+from numpyro.distributions.distribution import validation_enabled
 
 from ...numerics.gaussian import invert, log_normal, root
 from ...reading.anatomy import ProgramError
-from ...reading.local import hessians, linear_part, row_function
 from ...rows.chunks import Rows, map_over_chunks
 from ...types import Arguments, Params
 from .factors import FactorPosterior, FactorReader, chunk_of, width
@@ -26,8 +25,8 @@ MOST_BYTES = 1 << 27
 class Rule(NamedTuple):
     """Points z (S, Q), and log weights (S,) that turn a sum over them into ∫ dz."""
 
-    points: Array
-    log_weights: Array
+    points: Array | np.ndarray
+    log_weights: Array | np.ndarray
 
 
 def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
@@ -49,7 +48,8 @@ def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
     log_mass = np.log(weights / math.sqrt(2.0 * math.pi))
     mass = np.array([sum(row) for row in itertools.product(log_mass, repeat=num_factors)])
     density = -0.5 * (grid**2).sum(-1) - 0.5 * num_factors * math.log(2.0 * math.pi)
-    return Rule(jnp.asarray(grid, float), jnp.asarray(mass - density, float))
+    kind = jnp.result_type(float)  # of NumPy's: JAX would compile the conversion
+    return Rule(np.asarray(grid, kind), np.asarray(mass - density, kind))
 
 
 def prior_points(key: Array, num_draws: int, num_factors: int, quasi: bool) -> Rule:
@@ -83,34 +83,38 @@ def halton(num_points: int, num_factors: int) -> np.ndarray:
     return out
 
 
+SHARES = np.array([0.0, 0.2, 1.0], np.float32)
+"""Of a Newton step that are tried, and the best is taken: the first one stays where it is."""
+
+
 def climb(
     reader: FactorReader, params: Params, arguments: Arguments, start: Array, num_steps: int
 ) -> Array:
     """Newton steps towards each datum's mode, (n, Q); a step that would lead down is shortened."""
-    function = row_function(reader.model, reader.anatomy, params, arguments)
 
     def step(place: Array, _: None) -> tuple[Array, None]:
-        value, slope = linear_part(function, place)
-        covariance = invert(_precision(function, place))[0]
-        move = jnp.einsum("nqr,nr->nq", covariance, slope)
-        best, top = place, value
-        for share in (0.2, 1.0):
-            there = function(place + share * move)
-            better = there > top
-            best = jnp.where(better[:, None], place + share * move, best)
-            top = jnp.where(better, there, top)
-        return best, None
+        slope, precision = _bend(reader, params, arguments, place)
+        move = jnp.einsum("nqr,nr->nq", invert(precision)[0], slope)
+        tried = place + SHARES[:, None, None] * move
+        with validation_enabled(False):
+            values = reader.log_joint(params, tried, arguments)
+        best = jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values), 0)
+        return jnp.take_along_axis(tried, best[None, :, None], 0)[0], None
 
     return lax.scan(step, start, None, length=num_steps)[0]
 
 
-def _precision(function: Callable[[Array], Array], place: Array) -> Array:
-    """Minus the Hessian; where that is no precision (the program is not concave there), I."""
-    found = -hessians(function, place)
+def _bend(
+    reader: FactorReader, params: Params, arguments: Arguments, place: Array
+) -> tuple[Array, Array]:
+    """Slope and precision, minus the Hessian; where that is none (it is not concave there), I."""
+    slope, found = reader.bend(params, place, arguments)
+    if reader.closed is not None:  # concave everywhere
+        return slope, found
     found = 0.5 * (found + jnp.swapaxes(found, -1, -2))
     _, log_det = invert(found)
     sound = jnp.isfinite(log_det) & (jnp.diagonal(found, axis1=-2, axis2=-1) > 0).all(-1)
-    return jnp.where(sound[:, None, None], found, jnp.eye(place.shape[-1]))
+    return slope, jnp.where(sound[:, None, None], found, jnp.eye(place.shape[-1]))
 
 
 def about_modes(
@@ -120,8 +124,7 @@ def about_modes(
 
     All data share the points of the rule, (S, Q), or each has its own, (S, n, Q).
     """
-    function = row_function(reader.model, reader.anatomy, params, arguments)
-    covariance, log_det = invert(_precision(function, modes))
+    covariance, log_det = invert(_bend(reader, params, arguments, modes)[1])
     shared = rule.points.ndim == 2
     points = jnp.einsum("nqr,sr->snq" if shared else "nqr,snr->snq", root(covariance), rule.points)
     weights = rule.log_weights[:, None] if shared else rule.log_weights

@@ -9,51 +9,35 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ...numerics.compiling import least_effort
 from ...reading.local import prior_draw
-from ...rows.chunks import Rows, compiled, sum_over_chunks
+from ...rows.chunks import Rows, sum_over_chunks
 from ...types import Arguments, Params
-from .regressions import Opened, Regressions, Responses
+from .opening import Opened
+from .regressions import Regressions, Responses
 
 
-def start_params(
-    opened: Opened,
-    start: Callable[..., Params] | None,
-    given: Params | None,
-    key: Array,
-    args: tuple,
-    kwargs: dict,
-) -> Params:
-    """Starting values: given, else those of `start`, else principal components, else a draw."""
-    reader, rows = opened.reader, opened.rows
-    reader.anatomy.check_rows_are_all()
-    names = set(reader.anatomy.parameters)
-    params: Params = {}
-    if start is not None:
-        params = start(key, *args, **kwargs)
-    elif opened.columns is not None and not names <= set(given or {}):
-        count, columns, known = reader.num_factors, opened.columns, opened.known
-        assert known is not None
-        responses = opened.hollow.responses
-
-        def find(rows: Rows, key: Array) -> Params:
-            return known.write(principal_start(columns, responses, rows, key, count))
-
-        params = compiled(find, rows)(rows.leaves, key)
-    if not names <= set(params) | set(given or {}):
-
-        def draw(rows: Rows, key: Array) -> Params:
-            return prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
-
-        drawn = compiled(draw, rows, compiler_options=least_effort())(rows.leaves, key)
-        params = {**drawn, **params}
-    params = {**params, **(given or {})}
-    unknown = set(params) - names
+def check_start(opened: Opened, given: Params) -> None:
+    """Refuse starting values that are not of the program."""
+    anatomy = opened.reader.anatomy
+    anatomy.check_rows_are_all()
+    unknown = set(given) - set(anatomy.parameters)
     if unknown:
         raise ValueError(
-            f"no parameter {sorted(unknown)} in the program: it has "
-            f"{list(reader.anatomy.parameters)}"
+            f"no parameter {sorted(unknown)} in the program: it has {list(anatomy.parameters)}"
         )
+
+
+def start_params(opened: Opened, given: Params, key: Array) -> Params:
+    """Starting values: those given, else principal components, else a draw."""
+    reader, rows, known, columns = opened
+    names = set(reader.anatomy.parameters)
+    params = dict(given)
+    if columns is not None and known is not None and not names <= set(params):
+        found = principal_start(columns, opened.responses, rows, key, reader.num_factors)
+        params = {**known.write(found), **params}
+    if not names <= set(params):
+        drawn = prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
+        params = {**drawn, **params}
     return {name: jnp.asarray(value, float) for name, value in params.items()}
 
 

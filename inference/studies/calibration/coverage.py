@@ -21,8 +21,8 @@ from jax import Array, lax, random
 from ...evaluation.standard_errors import many_standard_errors
 from ...evaluation.symmetry import form_of
 from ...methods.continuous.factor_em import canonical
+from ...methods.continuous.opening import FORMS
 from ...methods.continuous.quadrature import QuadratureEM
-from ...methods.continuous.regressions import FORMS
 from ...reading.anatomy import inspect
 from ...reading.recognise import Known
 from ...types import Params

@@ -31,7 +31,7 @@ class Trials(NamedTuple):
 
 def setting_of(name: str, given: dict[str, Any]) -> Setting:
     """The setting of a program; `given` has sizes that a person wants otherwise."""
-    found = CARDS[name].calibrate if name in CARDS else Setting(60, None, {}, {})
+    found = CARDS[name].calibrate() if name in CARDS else Setting(60, None, {}, {})
     given = dict(given)
     num_data = given.pop("num_data", found.num_data)
     num_features = given.pop("num_features", found.num_features)

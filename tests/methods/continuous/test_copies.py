@@ -11,7 +11,7 @@ from tools import close, fast_jit, in_double
 from inference import BoundEM, MonteCarloEM, QuadratureEM, standard_errors
 from inference.evaluation.symmetry import align, form_of
 from inference.methods.continuous.factor_em import canonical
-from inference.methods.continuous.regressions import open_columns
+from inference.methods.continuous.opening import open_columns
 from inference.reading.recognise import Form
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
 from ppl_models.distributions import ClippedNormal

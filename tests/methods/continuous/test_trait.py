@@ -29,7 +29,9 @@ from inference.methods.continuous.bounded_regressions import bound_posterior, ga
 from inference.methods.continuous.factor_em import canonical
 from inference.methods.continuous.factors import open_factors
 from inference.methods.continuous.monte_carlo import MonteCarloEM
+from inference.methods.continuous.opening import recognised
 from inference.methods.continuous.point_regressions import (
+    bit_information,
     point_log_likelihood,
     point_sums,
     shared_log_likelihood,
@@ -256,6 +258,58 @@ def test_closed_form_is_the_programs_reading(kind):
     # The likelihood at points, each row's own or shared by all, is the program's.
     np.testing.assert_allclose(*own, atol=1e-9)
     np.testing.assert_allclose(*shared, atol=1e-9)
+
+
+@in_double
+@pytest.mark.parametrize("kind", ["bits", "mixed"])
+def test_slope_and_curvature_in_the_factors_are_the_programs(kind):
+    model, _, params, arrays, wrap = example(kind)
+    program, rows = open_factors(model, *wrap(*arrays), None)
+    closed = recognised(program, rows).reader
+    place = jnp.asarray(np.random.default_rng(2).normal(size=(program.anatomy.num_data, 2)))
+
+    @fast_jit
+    def both(params, data, mask):
+        arguments = wrap(data, mask)
+        return [
+            (
+                *reader.bend(params, place, arguments),
+                reader.log_joint(params, place[None], arguments),
+            )
+            for reader in (closed, program)
+        ]
+
+    assert closed.closed is not None
+    for found, wanted in zip(*both(params, *arrays), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
+
+
+@in_double
+def test_information_is_minus_the_programs_hessian():
+    """Louis' identity, two factors, cells and a whole row missing, one row not counted."""
+    params, data, mask = bits_example()
+    program, rows = open_factors(latent_trait, (data,), {"mask": mask}, None)
+    opened = recognised(program, rows)
+    rule, count = gauss_hermite(NUM_FACTORS, 5), np.ones(NUM_DATA)
+    count[0] = 0.0
+
+    @fast_jit
+    def both(params, data, mask):
+        arguments = ((data,), {"mask": mask})
+        total = lambda p: jnp.sum(count * weigh(program, p, arguments, rule)[0])  # noqa: E731
+        weight = weigh(program, params, arguments, rule)[1] * count
+        points = jnp.broadcast_to(rule.points[:, None], (*weight.shape, NUM_FACTORS))
+        given = opened.values(params), opened.responses(arguments)
+        found = bit_information(opened.columns, *given, points, weight)
+        return found, jax.hessian(total)(params)
+
+    found, wanted = both(as_jax(params), data, mask)
+    for one, i in (("weights", slice(NUM_FACTORS)), ("bias", NUM_FACTORS)):
+        for other, j in (("weights", slice(NUM_FACTORS)), ("bias", NUM_FACTORS)):
+            there = np.moveaxis(wanted[one][other], *([0, 1] if one == "weights" else [0, 0]))
+            if other == "weights":
+                there = np.moveaxis(there, -1, -2)
+            np.testing.assert_allclose(found[:, i][..., j], -there, atol=1e-9)
 
 
 @in_double

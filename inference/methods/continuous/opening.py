@@ -1,0 +1,115 @@
+"""A program with continuous latents on its data: recognised or not, with what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from ...numerics.compiling import once
+from ...numerics.gaussian import log_normal
+from ...reading.anatomy import Anatomy
+from ...reading.local import anywhere, log_prior, stand_in
+from ...reading.reader import examined
+from ...reading.recognise import Form, Known, recognise
+from ...rows.chunks import Rows
+from ...types import Arguments, Params
+from .factors import FactorReader, open_factors
+from .point_regressions import point_log_likelihood, slope_and_bend
+from .regressions import Regressions, Responses
+
+
+class Opened(NamedTuple):
+    """A program on its data, and what is known of its form."""
+
+    reader: FactorReader
+    rows: Rows
+    known: Known | None
+    columns: Regressions | None  # where the closed forms apply
+
+    @property
+    def hollow(self) -> Opened:
+        """Without rows: what is compiled takes them as arguments and must not hold any."""
+        nothing: Any = None
+        return self._replace(rows=nothing)
+
+    def values(self, params: Params) -> Params:
+        """The parameters by the names of the closed forms."""
+        assert self.known is not None
+        return self.known.read(params)
+
+    def responses(self, arguments: Arguments) -> Responses:
+        """The data of a chunk as its predictors see them."""
+        assert self.known is not None and self.columns is not None
+        return self.columns.responses(*self.known.seen(self.reader.model, arguments))
+
+
+class ClosedColumns(NamedTuple):
+    """The log joint of a recognised program, written out."""
+
+    model: Callable
+    known: Known
+    columns: Regressions
+
+    def log_joint(self, params: Params, points: Array, arguments: Arguments) -> Array:
+        found = point_log_likelihood(self.columns, *self._read(params, arguments), points)
+        return found + log_normal(points)
+
+    def bend(self, params: Params, place: Array, arguments: Arguments) -> tuple[Array, Array]:
+        return slope_and_bend(self.columns, *self._read(params, arguments), place)
+
+    def _read(self, params: Params, arguments: Arguments) -> tuple[Params, Responses]:
+        seen = self.known.seen(self.model, arguments)
+        return self.known.read(params), self.columns.responses(*seen)
+
+
+def open_columns(
+    model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None, prior: bool = False
+) -> Opened:
+    """Inspect a program on its data, and recognise the columns that it regresses on its factors.
+
+    :param prior: the priors of the parameters are to be used: the closed forms want one for each
+        number, independent of the others.
+    """
+    return recognised(*open_factors(model, args, kwargs, plate), prior)
+
+
+def recognised(reader: FactorReader, rows: Rows, prior: bool = False) -> Opened:
+    """Recognise the columns that a program regresses on its factors; see `open_columns`."""
+    model = reader.model
+    known = recognise(model, reader.anatomy, rows, FORMS)
+    columns = None
+    if known is not None and known.form is Form.TRAIT:
+        arguments = (model, reader.anatomy, rows)
+        if not prior or examined(_separable, *arguments, *arguments):
+            columns = Regressions(known.kinds)
+            reader = reader._replace(closed=ClosedColumns(model, known, columns))
+    return Opened(reader, rows, known, columns)
+
+
+FORMS = (Form.TRAIT, Form.CLIPPED)
+"""Factors of these are identified up to a rotation."""
+
+
+def _separable(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
+    """Whether the Hessian of the log prior is diagonal: H z = (H 1) z for a random z."""
+    with jax.enable_x64(True):
+        leaves = [stand_in(x, 1, i) for i, x in enumerate(rows.leaves)]
+        one = anatomy.with_rows(1)
+
+        @once
+        def error(leaves: list[Array]) -> Array:
+            arguments = rows.join(leaves)
+            params = anywhere(model, one, random.key(0, impl="rbg"), arguments)
+            slope = jax.grad(lambda p: log_prior(model, one, p, arguments))
+            along = lambda z: jax.jvp(slope, (params,), (z,))[1]  # noqa: E731
+            z = jax.tree.map(lambda x: jnp.sin(1.0 + jnp.arange(x.size)).reshape(x.shape), params)
+            bent, each = along(z), along(jax.tree.map(jnp.ones_like, params))
+            gaps = [jnp.abs(bent[name] - each[name] * z[name]).max() for name in params]
+            return jnp.stack(gaps).max()
+
+        return bool(np.asarray(error.lower(leaves).compile()(leaves)) <= 1e-9)
