@@ -79,6 +79,7 @@ class Anatomy(NamedTuple):
     parameters: tuple[str, ...]  # unobserved sites outside the plate
     likelihoods: tuple[str, ...] = ()  # class of each observed site's distribution, unwrapped
     outside: tuple[str, ...] = ()  # observed sites and factors outside the plate
+    drawn: bool = False  # whether the plate draws its rows (subsample_size)
     weighted: bool = False  # whether rows are scaled (`handlers.scale`): they count so many times
 
     def check_unweighted(self) -> None:
@@ -224,6 +225,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
         parameters=tuple(parameters),
         likelihoods=tuple(likelihoods),
         outside=tuple(outside),
+        drawn=_draws_rows(trace.get(plate)),
         weighted=any(trace[x.name]["scale"] is not None for x in latents),
     )
 
@@ -348,6 +350,11 @@ def _plate_of_latents(trace: dict, sites: Sequence[str] | None) -> str | None:
     dims = [{f.name: f.dim for f in x["cond_indep_stack"]} for x in latents]
     common = set(dims[0]).intersection(*dims) if dims else set()
     return min(common, key=lambda name: dims[0][name]) if common else None
+
+
+def _draws_rows(plate: dict | None) -> bool:
+    size, wanted = plate["args"] if plate is not None and plate["type"] == "plate" else (0, None)
+    return wanted is not None and wanted != size
 
 
 def _innermost(fn: Any) -> str:

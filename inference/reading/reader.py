@@ -21,6 +21,7 @@ from .affine import AffineForm, Cells
 from .anatomy import Anatomy, ProgramError, inspect, run_abstractly
 from .arguments import check_data, rows_of
 from .datum import About, cells_of, find_affine, read_form
+from .every_row import every_row
 from .local import (
     Structure,
     at_zero,
@@ -146,6 +147,8 @@ def open_program(
     kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
     # Values are seen by the program once more below, where their support is checked.
     anatomy = known(partial(inspect, model, args, kwargs, plate=plate), model, kinds, tree, plate)
+    if anatomy.drawn:  # a method that deals with rows draws them itself
+        return open_program(every_row(model), args, kwargs, structure=structure, plate=plate)
     continuous = [x.name for x in anatomy.latents if x.num_values is None]
     if continuous:
         odd = next((x.odd for x in anatomy.latents if x.num_values is None), None)

@@ -213,7 +213,7 @@ class StatesEM(Algorithm):
             evidence = evidence - count * jnp.log(update.mass(params, reader.anatomy.num_bits))
         if self.prior:
             one = reader.anatomy.with_rows(1)
-            evidence = evidence + log_prior(self.model, one, params, rows.slice(0, 1))
+            evidence = evidence + log_prior(reader.model, one, params, rows.slice(0, 1))
         return EMState(new, state.step + 1, key, step.memory if sets.keep else None), -evidence
 
     def get_params(self, state: EMState) -> Params:

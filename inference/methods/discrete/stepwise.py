@@ -46,7 +46,8 @@ class StepwiseEM(EM):
     The first batch, t = 0, must not weigh everything: `delay` is at least 1, where it does, and 2
     by default. The loss is minus the log evidence of the batch times N over its size: noisy.
 
-    :param model: any program with discrete latents and a closed M-step.
+    :param model: any program with discrete latents and a closed M-step. A plate that draws its rows
+        (`subsample_size`) is read on all of them: the rows of a step are drawn here.
     :param batch_size: rows a step; as many as there are, or more: all of them, each once.
     :param states: the states to sum over.
 
