@@ -1,14 +1,15 @@
 """Distributions at the edge of their parameters, with slopes that are numbers.
 
 A state may rule a value out: `Bernoulli(z * p)` or `Poisson(z * rate)` at z = 0. NumPyro's log
-probabilities are right there, but their slopes are infinite times zero, which is no number.
+probabilities are right there, but their slopes are infinite times zero, which is no number. A level
+between two cuts may have a probability that rounds to zero, of which the logarithm is still small.
 """
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import Array, lax
+from jax import Array, lax, nn
 from numpyro.distributions.util import clamp_probs, validate_sample
 
 from .bounds import map_base
@@ -53,4 +54,21 @@ def _settled(base: dist.Distribution) -> dist.Distribution:
         return SettledBernoulli(jnp.where(jnp.isnan(base.probs), jnp.nan, logits))
     if type(base) is dist.Poisson:
         return SettledPoisson(base.rate)
+    if isinstance(base, dist.OrderedLogistic):
+        return dist.CategoricalLogits(_ordered_logits(base))
     return base
+
+
+def _ordered_logits(base: dist.OrderedLogistic) -> Array:
+    """Log probabilities of the levels of an ordered logistic, (..., levels).
+
+    Between two cuts, σ(b) − σ(a) = σ(b) σ(−a) (1 − exp(a − b)). NumPyro takes the difference, which
+    rounds to zero once both cuts are far from the predictor on one side.
+    """
+    cuts = jnp.asarray(base.cutpoints)
+    away = cuts - jnp.asarray(base.predictor)[..., None]
+    gap = jnp.maximum(cuts[..., 1:] - cuts[..., :-1], jnp.finfo(cuts.dtype).tiny)
+    between = nn.log_sigmoid(away[..., 1:]) + nn.log_sigmoid(-away[..., :-1])
+    between = between + jnp.log(-jnp.expm1(-gap))
+    ends = nn.log_sigmoid(away[..., :1]), nn.log_sigmoid(-away[..., -1:])
+    return jnp.concatenate([ends[0], between, ends[1]], -1)

@@ -1,0 +1,46 @@
+"""Distributions at the edge of their parameters, against exact fractions of exponentials."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from tools import fast_jit, near
+
+from inference.reading.settled import settled
+
+CUTS = np.array([[-2.0, 0.5, 0.9], [30.0, 31.0, 95.0]])
+
+
+def log_levels(predictor, cuts):
+    """By logarithms of sums alone: log(σ(b) − σ(a)) = a + log(e^(b−a) − 1) − log(1+e^a)(1+e^b)."""
+    log_one_plus = lambda x: np.logaddexp(0.0, x)  # noqa: E731
+    away = cuts - predictor
+    first, last = -log_one_plus(-away[0]), -log_one_plus(away[-1])
+    middle = [
+        a + np.log(np.expm1(b - a)) - log_one_plus(a) - log_one_plus(b)
+        for a, b in itertools.pairwise(away)
+    ]
+    return np.array([first, *middle, last])
+
+
+def test_levels_far_from_the_predictor():
+    """NumPyro's log probability of a level forty units off is minus infinity in all but name."""
+    predictor = jnp.array([[0.3, 0.0], [40.0, -60.0]])
+    fn = dist.OrderedLogistic(predictor, jnp.asarray(CUTS)).to_event(1)
+    levels = np.array([[[0, 0]], [[1, 1]], [[2, 2]], [[3, 3]]])
+    assert not np.isfinite(np.asarray(fn.log_prob(levels))[:, 1].sum())
+    wanted = [
+        [sum(log_levels(float(row[d]), CUTS[d])[k] for d in range(2)) for row in predictor]
+        for k in range(4)
+    ]
+
+    def total(predictor, cuts):
+        fn = settled(dist.OrderedLogistic(predictor, cuts).mask(True).to_event(1))
+        return fn.log_prob(levels)
+
+    near(fast_jit(total)(predictor, jnp.asarray(CUTS)), wanted)
+    slopes = fast_jit(jax.grad(lambda *x: total(*x).sum(), argnums=(0, 1)))
+    for slope in slopes(predictor, jnp.asarray(CUTS)):
+        assert np.isfinite(slope).all() and (np.abs(slope) > 1e-3).any()
