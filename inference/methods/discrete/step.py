@@ -37,6 +37,13 @@ class EMState(NamedTuple):
     rng_key: Array
     memory: Any  # what is remembered of each datum, None if nothing
 
+    def keys(self) -> Array:
+        """Two keys of this step alone, for the states and for the parameters.
+
+        Made from the number of the step, so that a deterministic method does not compute them.
+        """
+        return random.split(random.fold_in(self.rng_key, self.step))
+
 
 class Sets(Protocol):
     """Which states of a datum are summed over: `Candidates`, `Persistent`, `Table`."""
@@ -196,13 +203,13 @@ class StatesEM(Algorithm):
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         reader, rows = self.open(args, kwargs)
         sets, params = self.sets(reader, rows), state.params
-        key, key_sets, _ = random.split(state.rng_key, 3)
+        key, _ = state.keys()
         update = self.update_of(reader, rows, params)
         num_states = sets.num_states(reader.anatomy)
         num_runs = gradient_runs(reader, num_states) if update is None else 0
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
 
-        step = Pass(reader, rows, sets, params, size, key_sets, state.memory).searched()
+        step = Pass(reader, rows, sets, params, size, key, state.memory).searched()
         step = step._replace(least=self.least(state, step))
         if update is None:
             update = GradientUpdate(step, self.prior, self.gradient_steps)
@@ -214,7 +221,8 @@ class StatesEM(Algorithm):
         if self.prior:
             one = reader.anatomy.with_rows(1)
             evidence = evidence + log_prior(reader.model, one, params, rows.slice(0, 1))
-        return EMState(new, state.step + 1, key, step.memory if sets.keep else None), -evidence
+        memory = step.memory if sets.keep else None
+        return EMState(new, state.step + 1, state.rng_key, memory), -evidence
 
     def get_params(self, state: EMState) -> Params:
         return state.params

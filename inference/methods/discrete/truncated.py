@@ -110,7 +110,7 @@ class TruncatedEM(StatesEM):
 
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         new, loss = super().update(state, *args, **kwargs)
-        params, key = dict(new.params), random.split(state.rng_key, 3)[2]
+        params, (_, key) = dict(new.params), state.keys()
         for name, deviation in self.parameter_noise.items():
             key, key_site = random.split(key)
             params[name] += deviation * random.normal(key_site, params[name].shape)
