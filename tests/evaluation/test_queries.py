@@ -11,7 +11,6 @@ from jax import random
 from tools import fast_jit
 
 from inference import (
-    SplittingEM,
     complete,
     log_conditional,
     measure,
@@ -195,37 +194,3 @@ def test_any_distribution_has_a_machine():
         universal_machine(np.ones(3) / 3)
     with pytest.raises(ValueError, match="sum to 1"):
         universal_machine(np.ones((2, 2)))
-
-
-# --- splitting
-
-
-def test_components_double_until_there_are_enough():
-    """1 → 2 → 4 → 6: of the four the first two split; EM goes down in between."""
-    data = copied(1, copies=30, num_features=8, flip=0.15)
-    method = SplittingEM(bernoulli_mixture, steps_per_size=4)
-    assert method.num_steps(6) == 16 and SplittingEM(bernoulli_mixture).num_steps(45) == 140
-
-    @fast_jit
-    def run(key):
-        def step(state, _):
-            state, loss = method.update(state, data, num_components=6)
-            params = method.get_params(state)
-            return state, (loss, params["mixing"], params["probs"])
-
-        return jax.lax.scan(step, method.init(key, data, num_components=6), None, length=16)[1]
-
-    losses, mixing, probs = jax.device_get(run(random.key(2)))
-    different = [len(np.unique(p.round(6), axis=0)) for p in probs]
-    assert different == [1] * 4 + [2] * 4 + [4] * 4 + [6] * 4
-    np.testing.assert_allclose(mixing.sum(1), 1.0, rtol=1e-5)
-    for begin in (0, 4, 8, 12):
-        assert (np.diff(losses[begin : begin + 4]) <= 1e-3).all()
-    assert losses[-1] < losses[0]
-    # At four components the first two have two places each: together they weigh what one does.
-    early = {tuple(p.round(6)): 0.0 for p in probs[9]}
-    for weight, p in zip(mixing[9], probs[9], strict=True):
-        early[tuple(p.round(6))] += weight
-    assert len(early) == 4
-    with pytest.raises(ValueError, match="starts from one component"):
-        method.init(random.key(0), data, init_params={}, num_components=6)

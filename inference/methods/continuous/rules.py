@@ -60,27 +60,15 @@ def prior_points(key: Array, num_draws: int, num_factors: int, quasi: bool) -> R
     True
     """
     if quasi:
-        uniform = jnp.asarray(halton(num_draws, num_factors), float)
+        from scipy.stats.qmc import Halton
+
+        sequence = Halton(num_factors, scramble=False).fast_forward(1)  # the origin is left out
+        uniform = jnp.asarray(sequence.random(num_draws), float)
         shifted = (uniform + random.uniform(key, (num_factors,))) % 1.0
         points = ndtri(jnp.clip(shifted, 1e-6, 1.0 - 1e-6))
     else:
         points = random.normal(key, (num_draws, num_factors))
     return Rule(points, -log_normal(points) - math.log(num_draws))
-
-
-def halton(num_points: int, num_factors: int) -> np.ndarray:
-    """The first points of Halton's sequence, the origin left out, (num_points, num_factors)."""
-    primes = [p for p in range(2, 200) if all(p % d for d in range(2, p))]
-    if num_factors > len(primes):
-        raise ValueError(f"quasi-random draws go up to {len(primes)} factors, found {num_factors}")
-    out = np.zeros((num_points, num_factors))
-    for q, base in enumerate(primes[:num_factors]):
-        index, digit = np.arange(1, num_points + 1), 1.0
-        while index.any():
-            digit /= base
-            out[:, q] += digit * (index % base)
-            index = index // base
-    return out
 
 
 SHARES = np.array([0.0, 0.2, 1.0], np.float32)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
-from ...reading.arguments import check_data, rows_of
 from ...reading.local import Structure
 from ...rows.chunks import Rows, compiled
 from ...types import Params
@@ -24,6 +23,7 @@ class SplittingState(NamedTuple):
 
     params: Params
     level: Array  # there are min(2^level, num_components) different components
+    last: Array  # the level at which there are all of them
     step: Array
     rng_key: Array
 
@@ -38,7 +38,7 @@ class SplittingEM(EM):
     A mixture of fewer components is held as one of all, some of them equal: EM leaves equal
     components equal, so that a step costs the same and compiles once whatever the size.
 
-    :param model: `bernoulli_mixture`, or a program with its sites.
+    :param model: `bernoulli_mixture`, or a program of its form.
     :param steps_per_size: EM iterations before the next split.
     :param jitter: standard deviation of what is added to the log odds of either half of a split.
     :param pseudo_count: see `MixtureUpdate`; more than the default keeps a mixture of many
@@ -78,10 +78,10 @@ class SplittingEM(EM):
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
-        if set(anatomy.parameters) != {"mixing", "probs"}:
-            return "splitting is for a mixture with the parameters mixing and probs"
-        if len(anatomy.latents) != 1 or anatomy.num_bits != 1:
+        if len(anatomy.latents) != 1 or anatomy.num_bits != 1 or not anatomy.latents[0].num_values:
             return "splitting is for one categorical latent a datum"
+        if not all(name.startswith("Bernoulli") for name in anatomy.likelihoods):
+            return "splitting is for a mixture of Bernoulli products"
         return None
 
     def num_steps(self, num_components: int) -> int:
@@ -97,21 +97,15 @@ class SplittingEM(EM):
     ) -> SplittingState:
         if init_params is not None:
             raise ValueError("splitting starts from one component: it takes no init_params")
-        check_data(args, kwargs)
-        anatomy = inspect(self.model, args, kwargs, plate=self.plate)
-        problem = self.admits(anatomy)
+        problem = self.admits(inspect(self.model, args, kwargs, plate=self.plate))
         if problem is not None:
             raise ProgramError(f"splitting does not apply: {problem}")
-        count = anatomy.latents[0].num_values or 0
+        mixture, rows = self._mixture(args, kwargs)
         key_start, key = random.split(rng_key)
         # One EM step from equal components is the product of the means.
-        data = args[0] if args else kwargs["data"]
-        equal = {
-            "mixing": jnp.full(count, 1.0 / count),
-            "probs": jnp.full((count, data.shape[1]), 0.5),
-        }
-        start = super().init(key_start, *args, init_params=equal, **kwargs)
-        rows = rows_of(anatomy, args, kwargs)
+        shape = mixture.known.places["probs"].positions.shape
+        equal = {"mixing": jnp.full(shape[0], 1.0 / shape[0]), "probs": jnp.full(shape, 0.5)}
+        start = super().init(key_start, *args, init_params=mixture.write(equal), **kwargs)
 
         def step(rows: Rows, start: EMState) -> EMState:
             args, kwargs = rows.join(rows.leaves)
@@ -119,30 +113,36 @@ class SplittingEM(EM):
 
         state = compiled(step, rows)(rows.leaves, start)
         zero = jnp.zeros((), int)
-        return SplittingState(state.params, zero, zero, key)
+        return SplittingState(state.params, zero, zero + _last_level(shape[0]), zero, key)
 
     def update(
         self, state: SplittingState, *args: Any, **kwargs: Any
     ) -> tuple[SplittingState, Array]:
-        count = len(state.params["mixing"])
+        mixture, _ = self._mixture(args, kwargs)
         key, key_split = random.split(state.rng_key)
         due = (state.step > 0) & (state.step % self.steps_per_size == 0)
-        due = due & (state.level < _last_level(count))
+        due = due & (state.level < state.last)
         level = state.level + due
-        params = lax.cond(
+        values = mixture.read(state.params)
+        values = lax.cond(
             due,
-            lambda: _split(key_split, state.params, state.level, self.jitter),
-            lambda: state.params,
+            lambda: _split(key_split, values, state.level, self.jitter),
+            lambda: values,
         )
-        before = EMState(params, state.step, key, None)
+        before = EMState(mixture.write(values), state.step, key, None)
         after, loss = super().update(before, *args, **kwargs)
-        params = _tie(after.params, level)
-        return SplittingState(params, level, state.step + 1, key), loss
+        params = mixture.write(_tie(mixture.read(after.params), level))
+        return SplittingState(params, level, state.last, state.step + 1, key), loss
 
     def may_stop(self, state: SplittingState) -> Array:
         """Not before the last split, nor in the step after it."""
-        last = _last_level(len(state.params["mixing"]))
-        return (state.level >= last) & (state.step > last * self.steps_per_size + 1)
+        return (state.level >= state.last) & (state.step > state.last * self.steps_per_size + 1)
+
+    def _mixture(self, args: tuple, kwargs: dict) -> tuple[MixtureUpdate, Rows]:
+        """The closed form, with where the program at hand has the parameters of a mixture."""
+        reader, rows = self.open(args, kwargs)
+        assert isinstance(self.m_step, MixtureUpdate)
+        return self.m_step.of(reader, rows), rows
 
 
 def _last_level(num_components: int) -> int:
