@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 from jax import Array, random
 from jax.scipy.special import logsumexp
 from numpyro import handlers
+from numpyro.distributions import constraints
 from numpyro.distributions.util import validate_sample
 
 from ..rows.chunks import Rows
@@ -20,6 +21,14 @@ from .bits import BitsForm
 from .local import log_joint
 from .settled import settled
 from .sums import Part, in_chunks, log_sum
+
+
+def support_of(fn: dist.Distribution) -> Any:
+    """Where the values of a distribution lie, as whole events: NumPyro says of the value of a
+    `factor` that each of its (no) numbers is real."""
+    support = fn.support
+    lacking = len(fn.event_shape) - support.event_dim
+    return constraints.independent(support, lacking) if lacking else support
 
 
 class StateMixture(dist.Distribution):
@@ -65,7 +74,7 @@ class StateMixture(dist.Distribution):
 
     @property
     def support(self) -> Any:
-        return self.component.support
+        return support_of(self.component)
 
     def part(self, value: Array) -> Part:
         """What this site adds to the log weights of the states once its value is known."""
@@ -132,7 +141,7 @@ class ProgramMixture(dist.Distribution):
         component = component.to_event(inner) if inner else component
         self.model, self.anatomy, self.site = model, anatomy, site
         self.params, self.rows, self.table, self.before = params, rows, table, before
-        self.own_support, self.bits = component.support, bits
+        self.own_support, self.bits = support_of(component), bits
         super().__init__(component.batch_shape[-1:], component.event_shape)
 
     @property

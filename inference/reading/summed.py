@@ -13,6 +13,7 @@ from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from ..types import Arguments, Params
+from .affine import unwrapped
 from .anatomy import Anatomy, Latent, ProgramError, inspect, run_abstractly
 from .chain import Chain
 from .chain_sums import sum_chain
@@ -222,6 +223,9 @@ class _Run:
                 f"site {msg['name']!r} comes before the latents {sorted(self.waiting)} of its "
                 "datum: sample every latent of a datum before its observations"
             )
+        if isinstance(unwrapped(msg["fn"])[0], dist.Unit):
+            # The value of a `numpyro.factor` is empty, but has the axis of the states.
+            msg["value"] = jnp.zeros((self.anatomy.num_data, 0))
         msg["fn"] = self.pending[msg["name"]] = self.mixture(msg)
         msg["scale"] = self.scale
         msg["cond_indep_stack"] = [

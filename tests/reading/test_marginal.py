@@ -22,15 +22,51 @@ from small_programs import CASES, NUM_DATA, NUM_FEATURES, mixture_case
 from tools import density, fast_jit, in_double, near, oracle_evidence
 
 from inference import (
+    EM,
     AllStates,
     AtMost,
     Given,
+    TruncatedEM,
     marginal,
 )
 from inference.reading.anatomy import trace_shapes
 from inference.reading.sums import Part, log_sum
 from ppl_models import bernoulli_mixture, binary_sparse_coding
 from ppl_models.distributions import NoisyOr
+
+
+@in_double
+@pytest.mark.parametrize("way", ["marginal", EM, TruncatedEM])
+def test_a_factor_inside_the_plate_counts(way):
+    """One that all rows share and one of their own: value and gradient by the sum over states."""
+    data = np.array([0.3, -1.2, 2.0, 0.7])
+
+    def tilted(data):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+        with numpyro.plate("data", len(data)):
+            on = numpyro.sample("on", dist.Bernoulli(0.3 * jnp.ones(2)).to_event(1))
+            numpyro.factor("shared", -mean * on[..., 0] * on[..., 1])
+            numpyro.sample("observed", dist.Normal(mean * on.sum(-1), 1.0), obs=data)
+            numpyro.factor("own", 0.4 * on[..., 1] * data)
+
+    def evidence(params):
+        total = np.zeros(4)
+        for a, b in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            prior = 0.3 ** (a + b) * 0.7 ** (2 - a - b)
+            tilt = np.exp(-params["mean"] * a * b + 0.4 * b * data)
+            total += prior * tilt * norm.pdf(data, params["mean"] * (a + b), 1.0)
+        return np.log(total).sum()
+
+    def found(params):
+        if way == "marginal":
+            total = log_density(marginal(tilted), (data,), {}, params)[0]
+            return total - dist.Normal(0.0, 3.0).log_prob(params["mean"])
+        return way(tilted).posterior(params, jnp.asarray(data)).evidence.sum()
+
+    params = {"mean": np.array(0.8)}
+    value, slope = fast_jit(jax.value_and_grad(found))({"mean": jnp.array(0.8)})
+    near(value, evidence(params), 1e-9)
+    near(slope["mean"], oracle.finite_difference(evidence, params)["mean"], 1e-8)
 
 
 @in_double
