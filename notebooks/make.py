@@ -9,7 +9,6 @@ file is a change in what is said. Needs ``pip install -e '.[notebooks]'``.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from pathlib import Path
@@ -29,23 +28,21 @@ def scripts() -> list[Path]:
 
 def cells(script: str) -> list[tuple[str, str]]:
     """Kind and source of each cell of a percent script."""
-    parts = re.split(r"^# %%( \[markdown\])?\n", script, flags=re.MULTILINE)[1:]
-    found = []
-    for mark, text in zip(parts[::2], parts[1::2], strict=True):
-        source = re.sub(r"^# ?", "", text, flags=re.MULTILINE) if mark else text
-        found.append(("markdown" if mark else "code", source.strip("\n")))
-    return found
+    import jupytext
+
+    return [(x.cell_type, x.source) for x in jupytext.reads(script, fmt="py:percent").cells]
 
 
 def make(path: Path) -> Path:
     """Run a script as a notebook; nothing is written unless every cell runs."""
+    import jupytext
     import nbformat
     from nbclient import NotebookClient
 
-    new = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
-    made = nbformat.v4.new_notebook(metadata=METADATA)
-    for number, (kind, source) in enumerate(cells(path.read_text())):
-        made.cells.append(new[kind](source, id=f"cell-{number}"))
+    made = jupytext.read(path, fmt="py:percent")
+    for number, cell in enumerate(made.cells):
+        cell.id, cell.metadata = f"cell-{number}", {}
+    made.metadata = nbformat.from_dict(METADATA)
     place = {"metadata": {"path": str(FOLDER)}}
     NotebookClient(made, timeout=3600, record_timing=False, resources=place).execute()
     made.metadata = nbformat.from_dict(METADATA)
