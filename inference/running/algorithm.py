@@ -24,9 +24,6 @@ from .contract import RunResult, Starts
 from .loop import Drive, drive
 from .search import Lineages, Search, Spent
 
-LEAST_STEPS = 30
-"""With fewer steps there is no room for a search."""
-
 MOST_STEPS = 10**8
 """Of a run: it keeps the loss of each."""
 
@@ -149,7 +146,7 @@ class Algorithm(abc.ABC):
         """Repeat `update` up to `num_steps` times; Ctrl-C ends it with what there is.
 
         A method with a `search` looks for the best of several starts first, unless it is given a
-        start or a mesh, rows that stay on disk, or less than `LEAST_STEPS` steps.
+        start or a mesh, rows that stay on disk, or less steps than `Search.least_steps`.
 
         A scale of the noise that ran to zero is a `FloorWarning`: that likelihood has no maximum.
 
@@ -182,7 +179,7 @@ class Algorithm(abc.ABC):
         method: Any = self
         given = init_state is not None or init_params is not None or mesh is not None
         held = not any(stored(x) for x in jax.tree.leaves((args, kwargs)))
-        if self.search is not None and num_steps >= LEAST_STEPS and held and not given:
+        if self.search is not None and num_steps >= self.search.least_steps and held and not given:
             method = Lineages(self, self.search)
         spent = Spent()
 

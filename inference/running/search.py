@@ -26,7 +26,7 @@ from jax import Array, lax, random
 
 from ..numerics import clock
 from ..numerics.compiling import little_effort
-from ..reading.anatomy import inspect
+from ..reading.anatomy import Anatomy, inspect
 from ..reading.arguments import rows_of
 from ..rows.chunks import Rows, compiled
 from ..types import Params
@@ -38,11 +38,13 @@ class Search:
     """How many starts a run has, and how they are thinned out.
 
     :param num_lineages: K, the runs that go on to the end; twice as many starts are screened.
-    :param screening: steps of each start before the first are given up.
+    :param screening: steps of each start before the first are given up; with 0, and no rounds, as
+        many starts as lineages go straight on.
     :param rounds: how often each lineage is set against a variant of itself.
     :param steps: steps of a round. These three go by the length of the run where they are not
         given, so that all starts together take about as long as five plain runs.
     :param num_rows: rows that the search looks at, drawn at random; the runs to the end see all.
+    :param least_steps: with fewer steps of a run there is no room for a search.
 
     >>> from latentbits import EM
     >>> from latentbits.models import bernoulli_mixture
@@ -58,14 +60,19 @@ class Search:
     rounds: int | None = None
     steps: int | None = None
     num_rows: int = 4096
+    least_steps: int = 30
 
     def __post_init__(self) -> None:
-        for name in ("num_lineages", "screening", "steps", "num_rows"):
+        least = {"num_lineages": 1, "screening": 0, "rounds": 0, "steps": 1, "num_rows": 1}
+        for name, limit in {**least, "least_steps": 1}.items():
             found = getattr(self, name)
-            if found is not None and found < 1:
-                raise ValueError(f"{name} must be at least 1, found {found}")
-        if self.rounds is not None and self.rounds < 0:
-            raise ValueError(f"rounds must be at least 0, found {self.rounds}")
+            if found is not None and found < limit:
+                raise ValueError(f"{name} must be at least {limit}, found {found}")
+
+    @property
+    def straight(self) -> bool:
+        """Whether starts are neither screened nor varied."""
+        return self.screening == 0 and self.rounds == 0
 
     def plan(self, num_steps: int) -> tuple[int, int, int]:
         """Screening, rounds and steps of a round before a run of `num_steps`.
@@ -109,15 +116,20 @@ class Lineages:
         self, rng_key: Array, num_steps: int, args: tuple, kwargs: dict
     ) -> tuple[LineageState, Spent]:
         """The states that the search before a run of `num_steps` ends with, and what it took."""
-        method, count = self.method, self.search.num_lineages
+        method = self.method
         key_rows, key_search, key_init = random.split(rng_key, 3)
         anatomy = inspect(self.model, args, kwargs, plate=method.plate)
         rows = rows_of(anatomy, args, kwargs)
         method.init(key_init, *args, **kwargs)  # refuses what it cannot do, in its own words
-        some = rows
-        if rows.num_data > self.search.num_rows:
-            chosen = random.choice(key_rows, rows.num_data, (self.search.num_rows,), replace=False)
-            some = rows_of(anatomy.with_rows(self.search.num_rows), *rows.take(chosen))
+        begin = lambda rows, params: self._begin(key_init, params, *rows.whole())  # noqa: E731
+        if self.search.straight:
+
+            def start(rows: Rows, key: Array) -> LineageState:
+                args, kwargs = rows.whole()
+                return self._begin(key_init, self._propose(key, args, kwargs), args, kwargs)
+
+            return compiled(start, rows)(rows.leaves, key_search), Spent()
+        some = self._some(key_rows, anatomy, rows)
         find = compiled(self._find, some, compiler_options=little_effort())
         began = time.perf_counter()
         nothing = np.array([0, -1, 0], np.int32)
@@ -127,13 +139,43 @@ class Lineages:
         params = jax.block_until_ready(find(some.leaves, key_search, plan))
         spent = Spent(clock.seconds() - began, compiling)
 
-        def begin(rows: Rows, keys: Array, params: Params) -> Any:
-            args, kwargs = rows.whole()
-            start = lambda key, p: method.init(key, *args, init_params=p, **kwargs)  # noqa: E731
-            return jax.vmap(start)(keys, params)
+        return compiled(begin, rows)(rows.leaves, params), spent
 
-        states = compiled(begin, rows)(rows.leaves, random.split(key_init, count), params)
-        return LineageState(states, jnp.zeros((3, count))), spent
+    def whole(
+        self, rng_key: Array, num_steps: int, args: tuple, kwargs: dict
+    ) -> tuple[LineageState, Array]:
+        """A run of `num_steps` from a key, search and all, as one pure function: where the lineages
+        stand at last, and the loss that the best had at each step."""
+        key_rows, key_search, key_init = random.split(rng_key, 3)
+        anatomy = inspect(self.model, args, kwargs, plate=self.method.plate)
+        if self.search.straight:
+            params = self._propose(key_search, args, kwargs)
+        else:
+            some = self._some(key_rows, anatomy, rows_of(anatomy, args, kwargs))
+            plan = jnp.asarray(self.search.plan(num_steps), jnp.int32)
+            params = self._find(some, key_search, plan)
+        state = self._begin(key_init, params, args, kwargs)
+        step = lambda state, _: self.update(state, *args, **kwargs)  # noqa: E731
+        return lax.scan(step, state, None, length=num_steps)
+
+    def _some(self, key: Array, anatomy: Anatomy, rows: Rows) -> Rows:
+        """The rows that the search looks at."""
+        size = self.search.num_rows
+        if rows.num_data <= size:
+            return rows
+        chosen = random.choice(key, rows.num_data, (size,), replace=False)
+        return rows_of(anatomy.with_rows(size), *rows.take(chosen))
+
+    def _propose(self, key: Array, args: tuple, kwargs: dict) -> Params:
+        """As many starts as lineages."""
+        propose = lambda key: self.method.propose(key, *args, **kwargs)  # noqa: E731
+        return jax.vmap(propose)(random.split(key, self.search.num_lineages))
+
+    def _begin(self, key: Array, params: Params, args: tuple, kwargs: dict) -> LineageState:
+        count = self.search.num_lineages
+        start = lambda key, p: self.method.init(key, *args, init_params=p, **kwargs)  # noqa: E731
+        states = jax.vmap(start)(random.split(key, count), params)
+        return LineageState(states, jnp.zeros((3, count)))
 
     def update(self, state: LineageState, *args: Any, **kwargs: Any) -> tuple[LineageState, Array]:
         step = jax.vmap(lambda one: self.method.update(one, *args, **kwargs))
@@ -154,14 +196,7 @@ class Lineages:
 
     def optima(self, state: LineageState) -> Optima:
         """Where the lineages stand, the best first."""
-        losses = np.asarray(state.losses, np.float64)
-        left = remaining(losses)
-        order = np.argsort(losses[-1])
-        last, left = losses[-1][order], left[order]
-        # A ten-thousandth, and what either would still gain.
-        slack = 0.02 + 1e-4 * np.abs(last[0]) + left[:, None] + left
-        same = np.abs(last[:, None] - last) <= slack
-        return Optima(last, int(same[0].sum()), int((same.sum(0) == 1).sum()))
+        return optima_of(np.asarray(state.losses, np.float64))
 
     def _find(self, rows: Rows, key: Array, plan: Array) -> Params:
         """Parameters for each lineage to begin with, (num_lineages, ...).
@@ -202,6 +237,20 @@ class Lineages:
         params = jax.vmap(propose)(random.split(key_start, 2 * count))
         params = lax.fori_loop(0, 1 + rounds, one_round, params)
         return jax.tree.map(lambda x: x[:count], params)
+
+
+def optima_of(losses: np.ndarray) -> Optima:
+    """Where lineages ended, from the last three losses of each, (3, num_lineages).
+
+    >>> print(optima_of(np.array([[10.2, 9.0], [10.0, 9.0], [9.9, 9.0]])))
+    1 of 2 starts agree on the best optimum (losses 9, 9.9)
+    """
+    left, order = remaining(losses), np.argsort(losses[-1])
+    last, left = losses[-1][order], left[order]
+    # A ten-thousandth, and what either would still gain.
+    slack = 0.02 + 1e-4 * np.abs(last[0]) + left[:, None] + left
+    same = np.abs(last[:, None] - last) <= slack
+    return Optima(last, int(same[0].sum()), int((same.sum(0) == 1).sum()))
 
 
 def remaining(losses: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ from ...reading.recognise import Known
 from ...rows.chunks import Rows, compiled, sum_over_chunks
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
+from ...running.search import Search
 from ...types import Arguments, Params
 from ..m_step import gradient_step, transforms
 from ..shared import Expectation
@@ -33,7 +34,12 @@ from .opening import FORMS, Opened, open_columns
 from .regressions import Responses
 from .starts import check_start, start_params
 
+APART = 1.0
+"""Standard deviation of what is added to principal components, so that starts differ."""
 HISTORY = 8  # past steps that the acceleration looks at
+
+SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0)
+"""Starts that differ end at one optimum as a rule; two show that they did."""
 
 Prior = Callable[[Params], Array]
 
@@ -65,6 +71,8 @@ class FactorEM(Algorithm, abc.ABC):
     :param accelerate: Anderson steps with a safeguard: see `inference.numerics.acceleration`.
     :param prior: maximise the posterior of the parameters instead of the likelihood.
     :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.
+    :param search: how several starts are run side by side; None: one. With `start` given there is
+        one. The first is by principal components, the others are turned from them at random.
     :param gradient_steps: L-BFGS steps of an M-step that has no closed form.
     :param chunk_size: rows read at a time; by default as many as fit into a cache.
     """
@@ -76,9 +84,14 @@ class FactorEM(Algorithm, abc.ABC):
     accelerate: bool = True
     prior: bool = False
     start: Callable[..., Params] | None = None
+    search: Search | None = SIDE_BY_SIDE
     gradient_steps: int = 5
     chunk_size: int | None = None
     plate: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.start is not None:
+            object.__setattr__(self, "search", None)
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -167,6 +180,10 @@ class FactorEM(Algorithm, abc.ABC):
                 visit, space, state.trail, state.params, state.memory
             )
         return state._replace(params=params, step=state.step + 1, memory=memory, trail=trail), loss
+
+    def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
+        """A start far from principal components, so that agreement says something."""
+        return start_params(self._open(args, kwargs), {}, rng_key, APART)
 
     def get_params(self, state: FactorState) -> Params:
         return turned(state.known, state.params)

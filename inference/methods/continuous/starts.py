@@ -27,13 +27,16 @@ def check_start(opened: Opened, given: Params) -> None:
         )
 
 
-def start_params(opened: Opened, given: Params, key: Array) -> Params:
-    """Starting values: those given, else principal components, else a draw."""
+def start_params(opened: Opened, given: Params, key: Array, jitter: float = 0.1) -> Params:
+    """Starting values: those given, else principal components, else a draw.
+
+    :param jitter: the standard deviation of what is added to principal components.
+    """
     reader, rows, known, columns = opened
     names = set(reader.anatomy.parameters)
     params = dict(given)
     if columns is not None and known is not None and not names <= set(params):
-        found = principal_start(columns, opened.responses, rows, key, reader.num_factors)
+        found = principal_start(columns, opened.responses, rows, key, reader.num_factors, jitter)
         params = {**known.write(found), **params}
     if not names <= set(params):
         drawn = prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))

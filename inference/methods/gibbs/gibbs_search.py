@@ -14,11 +14,15 @@ from ...reading.arguments import rows_of
 from ...rows.chunks import compiled
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
+from ...running.search import Search
 from ...types import Params
 from .exact import sum_states
 from .gibbs_em import GibbsEM
 from .layers import Block, Blocks, Layered, Phase, forgotten, run_epoch, settle_block
 from .noisy_or import Network
+
+SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0, least_steps=2)
+"""The members of a population have one ancestor: what it finds, a second one must find too."""
 
 
 class SearchState(NamedTuple):
@@ -57,6 +61,7 @@ class GibbsSearch(Algorithm):
     :param epochs: of learning in a round.
     :param replaced: the mean share of units replaced in a copy; copies get from none to twice that.
     :param exchanged: how many of the replaced units come from other members.
+    :param search: how many populations there are side by side, and whether they agree; None: one.
 
     >>> from latentbits.models import noisy_or_network
     >>> from latentbits.models.data import lines
@@ -79,6 +84,7 @@ class GibbsSearch(Algorithm):
         epochs: int = 5,
         replaced: float = 0.2,
         exchanged: float = 0.5,
+        search: Search | None = SIDE_BY_SIDE,
     ):
         if population < 2 or rounds < 1 or epochs < 1:
             raise ValueError(
@@ -88,6 +94,7 @@ class GibbsSearch(Algorithm):
         self.em, self.model = em, em.model
         self.population, self.rounds, self.epochs = population, rounds, epochs
         self.replaced, self.exchanged = replaced, exchanged
+        self.search = search
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
