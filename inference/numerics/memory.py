@@ -28,6 +28,18 @@ def default_limit() -> int:
         return 1 << 34
 
 
+def available() -> int:
+    """Bytes that a method may take: of the device, where that says, else of the machine.
+
+    >>> available() > 0
+    True
+    """
+    import jax
+
+    said = jax.local_devices()[0].memory_stats() or {}
+    return int(SHARE * said["bytes_limit"]) if "bytes_limit" in said else default_limit()
+
+
 def check_fits(compiled: Any, limit: float | None, what: str) -> None:
     """Refuse a compiled program that would take more than `limit` bytes.
 

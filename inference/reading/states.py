@@ -30,8 +30,12 @@ class AllStates(NamedTuple):
     [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
     """
 
+    def count(self, num_values: Sequence[int]) -> int:
+        """How many states there are."""
+        return math.prod(num_values)
+
     def table(self, num_values: Sequence[int]) -> np.ndarray:
-        _refuse_if_too_many(math.prod(num_values), "use AtMost(k), or TruncatedEM")
+        _refuse_if_too_many(self.count(num_values), "use AtMost(k), or TruncatedEM")
         grid = np.indices(tuple(num_values), dtype=np.int8 if max(num_values) < 128 else np.int32)
         return grid.reshape(len(num_values), -1).T
 
@@ -45,6 +49,11 @@ class AtMost(NamedTuple):
 
     max_active: int
 
+    def count(self, num_values: Sequence[int]) -> int:
+        """How many states there are."""
+        most = min(self.max_active, len(num_values))
+        return sum(math.comb(len(num_values), k) for k in range(most + 1))
+
     def table(self, num_values: Sequence[int]) -> np.ndarray:
         num_bits = len(num_values)
         if any(n != 2 for n in num_values):
@@ -53,7 +62,7 @@ class AtMost(NamedTuple):
             )
         if self.max_active < 0:
             raise ValueError(f"max_active must be at least 0, found {self.max_active}")
-        count = sum(math.comb(num_bits, k) for k in range(min(self.max_active, num_bits) + 1))
+        count = self.count(num_values)
         _refuse_if_too_many(count, "lower max_active")
         table = np.zeros((count, num_bits), np.int8)
         row = 1
@@ -78,6 +87,11 @@ class Given:
                 "states must be (num_states, num_bits) or (num_states, num_data, num_bits), "
                 f"found shape {self.states.shape}"
             )
+
+    def count(self, num_values: Sequence[int]) -> int:
+        """How many states there are."""
+        del num_values
+        return len(self.states)
 
     def table(self, num_values: Sequence[int]) -> np.ndarray:
         if self.states.shape[-1] != len(num_values):

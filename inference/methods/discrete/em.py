@@ -20,6 +20,7 @@ from ...types import Params
 from ..m_step import AffineUpdate
 from ..shared import CHUNK_FLOATS, Expectation, Posterior, chunk_rows
 from .candidates import Candidates
+from .room import check_room
 from .step import StatesEM
 from .tables import Table
 from .updates import ClosedForm, closed_form
@@ -124,14 +125,12 @@ class EM(StatesEM):
 
     def sets(self, reader: Reader, rows: Rows) -> Candidates | Table:
         """All states as candidates, where their log joint is known by bits, else as a table."""
-        del rows
+        check_room(reader, rows, self.states, self.chunk_size)
         num_bits = reader.anatomy.num_bits
         by_bits = reader.structure.shared or not reader.affine
         if by_bits and reader.anatomy.binary and isinstance(self.states, AllStates | AtMost):
             limit = num_bits if isinstance(self.states, AllStates) else self.states.max_active
-            sets = Candidates(num_bits, min(limit, num_bits))
-            AllStates().table((2,) * num_bits) if limit >= num_bits else sets.table()
-            return sets
+            return Candidates(num_bits, min(limit, num_bits))
         return Table(self.states)
 
 

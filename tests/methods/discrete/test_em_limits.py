@@ -86,13 +86,16 @@ def test_categories_need_a_table():
         TruncatedEM(bernoulli_mixture).init(random.key(0), DATA, num_components=3)
 
 
-def test_too_many_states():
-    with pytest.raises(ProgramError, match="too many to hold"):
-        EM(binary_sparse_coding, structure=Structure.SHARED).init(
-            random.key(0), DATA, num_causes=40
-        )
-    with pytest.raises(ProgramError, match="lower max_active"):
-        EM(binary_sparse_coding, AtMost(20), structure=Structure.SHARED).init(
+@pytest.mark.parametrize("form", [Structure.SHARED, Structure.GENERAL])
+def test_states_without_room_are_refused_before_they_are_listed(form, monkeypatch):
+    """2^24 states of a few rows took 21 GB: what counts is bytes, and they are named."""
+    monkeypatch.setattr("latentbits.inference.methods.discrete.room.available", lambda: 2 * 10**9)
+    monkeypatch.setattr("itertools.combinations", None)  # by which a table would be listed
+    wanted = r"'causes' has 16777216 states .* take about \d+.\d GB where 2.0 GB .* TruncatedEM"
+    with pytest.raises(ProgramError, match=wanted):
+        EM(binary_sparse_coding, structure=form).init(random.key(0), DATA, num_causes=24)
+    with pytest.raises(ProgramError, match=r"1221246132 states .* lower max_active"):
+        EM(binary_sparse_coding, AtMost(10), structure=form).init(
             random.key(0), DATA, num_causes=40
         )
 
