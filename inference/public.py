@@ -33,6 +33,7 @@ from .methods.shared import Posterior
 from .numerics.annealed import anneal, log_mean
 from .numerics.cache import cache_compilations
 from .reading.anatomy import Anatomy, ProgramError, inspect
+from .reading.counts import left_out, up_to
 from .reading.handlers import quadratic_bound, states
 from .reading.local import Structure, log_joint
 from .reading.recover import LatentPosterior, latent_posterior, recover
@@ -94,6 +95,7 @@ __all__ = [
     "inspect",
     "keep_best",
     "latent_posterior",
+    "left_out",
     "likelihood",
     "log_conditional",
     "log_joint",
@@ -110,4 +112,5 @@ __all__ = [
     "states",
     "truncated",
     "universal_machine",
+    "up_to",
 ]

@@ -368,7 +368,8 @@ def _odd(fn: Any) -> str | None:
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     if support.is_discrete:
-        return "it counts without bound" if num_values(fn) is None else None
+        words = "it counts without bound: up_to(model, most) lists it"
+        return words if num_values(fn) is None else None
     if support is constraints.real or support is constraints.real_vector:
         return None
     return f"it does not range over the whole real line but is {_words(support)}"

@@ -24,9 +24,17 @@ from .sums import Part, in_chunks, log_sum
 
 
 def support_of(fn: dist.Distribution) -> Any:
-    """Where the values of a distribution lie, as whole events: NumPyro says of the value of a
-    `factor` that each of its (no) numbers is real."""
-    support = fn.support
+    """Where the values of a distribution over states lie, as whole events.
+
+    NumPyro says of the value of a `factor` that each of its (no) numbers is real. Bounds that
+    differ between states bound none of the values.
+    """
+    support = base = fn.support
+    while isinstance(base, constraints.independent):
+        base = base.base_constraint
+    bounds = [getattr(base, name, 0) for name in ("lower_bound", "upper_bound")]
+    if support.is_discrete and any(jnp.ndim(x) for x in bounds):
+        support = constraints.nonnegative_integer
     lacking = len(fn.event_shape) - support.event_dim
     return constraints.independent(support, lacking) if lacking else support
 

@@ -7,6 +7,7 @@ probabilities of single values, and the most probable state.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +23,7 @@ from .affine import unwrapped
 from .anatomy import Anatomy, ProgramError, inspect
 from .chain import Chain
 from .chain_sums import chain_posterior
+from .counts import up_to, with_counts
 from .graph import Graph
 from .graph_sums import graph_posterior
 from .handlers import table_of
@@ -34,6 +36,8 @@ from .sums import Part, over_states
 from .ways import find_way
 
 Sites = dict[str, Array]
+LAST = 1e-4
+"""Posterior probability of the last count of a list from which on it is said to be too short."""
 
 
 class Latents(Protocol):
@@ -89,6 +93,9 @@ class recover(Messenger):  # noqa: N801
                 "recover draws latents and needs a key: seed(recover(model), rng_key); or say "
                 "best=True"
             )
+        listed = self.listing(args, kwargs)
+        if listed is not self:
+            return listed(*args, **kwargs)
         anatomy = self.anatomy(args, kwargs)
 
         def hidden(site: dict[str, Any]) -> bool:
@@ -104,6 +111,17 @@ class recover(Messenger):  # noqa: N801
                 return handlers.substitute(self.fn, data=latents)(*args, **kwargs)
         finally:
             self._given = {}  # tracers of a trace that is over
+
+    def _of(self, model: Callable) -> recover:
+        """The same of another program."""
+        return recover(
+            model, self.states, sites=self.sites, plate=self.plate, best=self.most_probable
+        )
+
+    def listing(self, args: tuple, kwargs: dict) -> recover:
+        """The same with all latent counts listed."""
+        listed = with_counts(self.fn, args, kwargs)
+        return self if listed is self.fn else self._of(listed)
 
     def anatomy(self, args: tuple, kwargs: dict) -> Anatomy | Chain | Graph:
         """What the program consists of, with the latents that are given back."""
@@ -187,7 +205,7 @@ def latent_posterior(
     ...     found.probabilities["component"][0]]
     ([0], [0.9, 0.1])
     """
-    program = model if isinstance(model, recover) else recover(model)
+    program = (model if isinstance(model, recover) else recover(model)).listing(args, kwargs)
     anatomy = program.anatomy(args, kwargs)
     wanted = program.needs(anatomy, args, kwargs)
     missing = [name for name in wanted if name not in samples]
@@ -214,7 +232,23 @@ def latent_posterior(
 
     count = len(next(iter(flat.values()))) if flat else 1
     found = each(random.split(rng_key, count), flat, known)
+    if isinstance(program.fn, up_to):
+        _warn_of_last(found.probabilities, program.fn.most)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)
+
+
+def _warn_of_last(probabilities: Sites, most: int) -> None:
+    """Say so where the posterior of a count reaches the end of its list."""
+    for name, each in probabilities.items():
+        if each.shape[-1] != most + 1 or isinstance(each, jax.core.Tracer):
+            continue
+        last = float(each[..., -1].max())
+        if last > LAST:
+            warnings.warn(
+                f"the posterior of {name!r} reaches its last count, {most}, with probability "
+                f"{last:.2g}: pass up_to(model, most) with a larger one",
+                stacklevel=3,
+            )
 
 
 class TablePosterior(NamedTuple):

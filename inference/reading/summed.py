@@ -17,6 +17,7 @@ from .affine import unwrapped
 from .anatomy import Anatomy, Latent, ProgramError, inspect, run_abstractly
 from .chain import Chain
 from .chain_sums import sum_chain
+from .counts import with_counts
 from .graph import Graph
 from .graph_sums import sum_graph
 from .handlers import states as candidates
@@ -44,7 +45,9 @@ class marginal(Messenger):  # noqa: N801
     :param plate: sum out those of this plate only.
     :param structure: the form of the log joint in the bits, if it is not to be found by itself.
 
-    How the states are summed is chosen by its cost: see `inference.reading.plan`.
+    How the states are summed is chosen by its cost: see `inference.reading.plan`. A latent count
+    without a largest value is listed up to 100 beyond the largest number in the data, or as far as
+    `up_to` says; `left_out` states what is missed.
 
     >>> from jax import random
     >>> from numpyro.infer.util import log_density
@@ -70,6 +73,10 @@ class marginal(Messenger):  # noqa: N801
         super().__init__(fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        listed = with_counts(self.fn, args, kwargs)
+        if listed is not self.fn:
+            again = marginal(listed, self.states, sites=self.sites, plate=self.plate)
+            return again(*args, **kwargs)
         way = find_way(self.fn, args, kwargs, self.states, self.sites, self.plate)
         if isinstance(way, Chain):
             return sum_chain(self.fn, way, args, kwargs)

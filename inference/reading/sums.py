@@ -34,7 +34,8 @@ class Part(NamedTuple):
 
     def log_prob(self, num_data: int) -> Array:
         """(S, rows), as the distribution itself computes it."""
-        return self.power * self.component.log_prob(self.value).reshape(-1, num_data)
+        value = jnp.asarray(self.value)  # NumPyro checks NumPy's numbers by NumPy
+        return self.power * self.component.log_prob(value).reshape(-1, num_data)
 
     @property
     def layout(self) -> Layout:
@@ -48,7 +49,11 @@ class Part(NamedTuple):
         row = -1 - len(self.component.event_shape)
         shape = (1,) * (self.layout.ndim - len(base.batch_shape)) + tuple(base.batch_shape)
         single = not base.event_shape and shape[row] == 1 and set(shape[1:row]) <= {1}
-        one_value = jnp.ndim(self.value) <= 1 + len(self.component.event_shape)
+        event = tuple(self.component.event_shape)
+        one_value = jnp.ndim(self.value) <= 1 + len(event)
+        # Cells that share one distribution by broadcasting have no place of their own.
+        cells = jnp.shape(self.value)[-len(event) :] if event else ()
+        one_value = one_value and all(n in (1, k) for n, k in zip(cells, event, strict=False))
         return single and one_value and jnp.ndim(self.power) == 0 and (mask is None or self.alike)
 
     def form(self) -> SiteForm | None:

@@ -1,0 +1,184 @@
+"""Latent counts: sites without a largest value, listed up to a count that the data suggest.
+
+An N-mixture has ``n ~ Poisson(rate)`` animals at a site and ``y ~ Binomial(n, p)`` of them seen.
+Summed over n = 0, ..., most the evidence is a lower bound; what is left out has at most the prior
+probability P(n > most), and of the posterior at most that over the evidence, since no probability
+of what is observed is larger than one (`left_out`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.primitives import Messenger
+
+from ..types import Params
+from .anatomy import ProgramError, num_values, run_abstractly
+from .bounds import map_base
+
+BEYOND = 100
+"""Counts that are listed beyond the largest in the data (as in pcount of R's unmarked)."""
+MOST_COUNTS = 1 << 14
+"""That are listed without being asked for."""
+
+
+class BoundedCounts(dist.Distribution):
+    """A distribution of counts, of which the values 0, ..., most are listed.
+
+    Its log probabilities are those of the counts themselves: over the list they sum to less than
+    one. It draws without a bound.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    pytree_data_fields = ("base",)
+    pytree_aux_fields = ("most",)
+
+    def __init__(self, base: dist.Distribution, most: int):
+        self.base, self.most = base, most
+        super().__init__(base.batch_shape, base.event_shape)
+
+    @property
+    def support(self) -> Any:
+        return constraints.integer_interval(0, self.most)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        return self.base.sample(key, sample_shape)
+
+    def log_prob(self, value: Array) -> Array:
+        inside = self.base.support(value)
+        safe = jnp.where(inside, value, 0)
+        return jnp.where(inside, self.base.log_prob(safe), -jnp.inf)
+
+
+class up_to(Messenger):  # noqa: N801
+    """List latent counts from 0 up to a largest one, so that they can be summed out.
+
+    Sites that have a fixed number of values are left as they are.
+
+    :param fn: the program.
+    :param most: the largest count.
+
+    >>> import numpyro
+    >>> from latentbits import inspect
+    >>> def animals(seen):
+    ...     with numpyro.plate("sites", len(seen)):
+    ...         number = numpyro.sample("number", dist.Poisson(3.0))
+    ...         numpyro.sample("seen", dist.Binomial(number, 0.5), obs=seen)
+    >>> inspect(up_to(animals, 30), (jnp.array([1, 0, 4]),)).latents[0].num_values
+    31
+    """
+
+    def __init__(self, fn: Callable, most: int):
+        if not 1 <= most < MOST_COUNTS:
+            raise ValueError(f"most must be from 1 to {MOST_COUNTS - 1}, found {most}")
+        self.most = most
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if unbounded(msg):
+            msg["fn"] = map_base(msg["fn"], lambda base: BoundedCounts(base, self.most))
+
+
+def unbounded(site: dict[str, Any]) -> bool:
+    """Whether a site is a latent count without a fixed largest value."""
+    return (
+        site["type"] == "sample"
+        and not site["is_observed"]
+        and site["fn"].support.is_discrete
+        and num_values(site["fn"]) is None
+    )
+
+
+def with_counts(model: Callable, args: tuple, kwargs: dict) -> Callable:
+    """The program, its latent counts listed as far as the data suggest; itself if it has none."""
+
+    def read(trace: dict[str, dict]) -> list[str]:
+        seen = any(x["type"] == "sample" and x["is_observed"] for x in trace.values())
+        return [x["name"] for x in trace.values() if seen and unbounded(x)]
+
+    names = run_abstractly(model, args, kwargs, read)
+    return up_to(model, _largest(names[0], args, kwargs) + BEYOND) if names else model
+
+
+def _largest(name: str, args: tuple, kwargs: dict) -> int:
+    """The largest whole number among the arguments."""
+    largest = 0
+    for leaf in jax.tree.leaves((args, kwargs)):
+        if isinstance(leaf, jax.core.Tracer):
+            raise ProgramError(
+                f"site {name!r} counts without bound, and the data are not known yet where its "
+                "values are to be listed: pass up_to(model, most)"
+            )
+        if not hasattr(leaf, "dtype") or leaf.dtype == bool or not leaf.size:
+            continue
+        values = np.asarray(leaf)
+        if values.dtype.kind in "iu" or (values.dtype.kind == "f" and (values % 1 == 0).all()):
+            largest = max(largest, int(values.max()))
+    if largest + BEYOND >= MOST_COUNTS:
+        raise ProgramError(
+            f"site {name!r} counts without bound, and the largest number in the data is {largest}: "
+            "pass up_to(model, most) with the largest count that is to be listed"
+        )
+    return largest
+
+
+def left_out(model: Callable, params: Params, *args: Any, **kwargs: Any) -> dict[str, Array]:
+    """The prior probability of the counts that are not listed, by site: P(count > most).
+
+    :param model: the program, or ``up_to(program, most)``; by default counts are listed as far as
+        the data suggest.
+    :param params: values of the other unobserved sites.
+
+    For a site whose distribution depends on other counts it is the larger of the two with all of
+    these at 0 and at `most`.
+
+    >>> import numpyro
+    >>> def animals(seen):
+    ...     rate = numpyro.sample("rate", dist.Gamma(1.0, 1.0))
+    ...     with numpyro.plate("sites", len(seen)):
+    ...         number = numpyro.sample("number", dist.Poisson(rate))
+    ...         numpyro.sample("seen", dist.Binomial(number, 0.5), obs=seen)
+    >>> missed = left_out(up_to(animals, 3), {"rate": 1.0}, jnp.array([1, 0]))["number"]
+    >>> [round(float(x), 4) for x in missed]  # 1 − (1 + 1 + 1/2 + 1/6) / e
+    [0.019, 0.019]
+    """
+    program = with_counts(model, args, kwargs)
+
+    def find(params: Params, last: bool) -> dict[str, Array]:
+        given = {name: jnp.asarray(value) for name, value in params.items()}
+        ends = _Ends(program, last)
+        with handlers.block(), handlers.seed(rng_seed=0):
+            handlers.substitute(ends, data=given)(*args, **kwargs)
+        return ends.missed
+
+    both = jax.jit(lambda params: (find(params, False), find(params, True)))(params)
+    return {name: jnp.maximum(*(found[name] for found in both)) for name in both[0]}
+
+
+class _Ends(Messenger):
+    """All counts at one end of their lists; what lies beyond each is noted."""
+
+    def __init__(self, fn: Callable, last: bool):
+        self.last = last
+        self.missed: dict[str, Array] = {}
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        fn = msg["fn"] if msg["type"] == "sample" else None
+        while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
+            fn = fn.base_dist
+        if not isinstance(fn, BoundedCounts):
+            return
+        grid = jnp.arange(fn.most + 1).reshape(-1, *(1,) * len(fn.batch_shape + fn.event_shape))
+        mass = jnp.exp(fn.log_prob(grid)).sum(0)
+        shape = msg["fn"].batch_shape + msg["fn"].event_shape
+        self.missed[msg["name"]] = jnp.broadcast_to(jnp.clip(1.0 - mass, 0.0), shape)
+        msg["value"] = jnp.full(shape, fn.most if self.last else 0)
