@@ -50,6 +50,7 @@ class Family(NamedTuple):
     constant: Array  # b, (S or 1, cells)
     carrier: Callable[[Array], Array] | None = None  # h
     about: Array | None = None  # c, (1, cells)
+    finite: bool = False  # whether no η is ever minus infinity
 
 
 class Layout(NamedTuple):
@@ -164,7 +165,7 @@ def _family(base: dist.Distribution, layout: Layout, about: Array | None) -> Fam
         if zero is None or one is None:
             return None
         if isinstance(base, dist.BernoulliLogits):  # neither is ever minus infinity
-            return Family(lambda y: (y,), (one - zero,), zero)
+            return Family(lambda y: (y,), (one - zero,), zero, finite=True)
         nothing = jnp.zeros((1, zero.shape[1]), zero.dtype)
         return Family(lambda y: (1.0 - y, y), (zero, one), nothing)
     lower, upper = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
@@ -190,7 +191,7 @@ def _normal(base: dist.Normal, layout: Layout, about: Array | None) -> Family | 
     constant = -0.5 * away**2 * precision - jnp.log(scale) - 0.5 * jnp.log(2 * jnp.pi)
     return Family(
         lambda y: (y - center, (y - center) ** 2),
-        (away * precision, -0.5 * precision), constant, about=center,
+        (away * precision, -0.5 * precision), constant, about=center, finite=True,
     )  # fmt: skip
 
 
@@ -235,6 +236,11 @@ class AffineForm(NamedTuple):
 
     def log_joint(self, cells: Cells) -> Array:
         """(S, n), in one matrix product."""
+        scores, row = self.scores(cells)
+        return scores + row
+
+    def scores(self, cells: Cells) -> tuple[Array, Array]:
+        """Log joints (S, n or 1) but for what a row adds to all its states, (n,) or a number."""
         left, right, row = [], [], jnp.zeros((), self.constant.dtype)
         total = self.constant if self.constant.ndim == 2 else self.constant[:, None]
         for site, power, own in zip(self.sites, self.powers, cells, strict=True):
@@ -247,13 +253,15 @@ class AffineForm(NamedTuple):
                     left.append(power * natural)
                     right.append(statistic)
         if not left:
-            return total + row
-        table = jnp.concatenate(left, 1)
+            return total, row
+        table, right_all = jnp.concatenate(left, 1), jnp.concatenate(right, 1)
+        if all(site.family.finite for site in self.sites):
+            return jnp.matmul(table, right_all.T, precision="highest") + total, row
         lowest = jnp.finfo(table.dtype).min  # zero times minus infinity would be no number
         # Not by a maximum: XLA may take the other one where a parameter is no number.
         table = jnp.where(table == -jnp.inf, lowest, table)
-        product = jnp.matmul(table, jnp.concatenate(right, 1).T, precision="highest")
-        return jnp.where(product <= lowest, -jnp.inf, product + total + row)
+        product = jnp.matmul(table, right_all.T, precision="highest")
+        return jnp.where(product <= lowest, -jnp.inf, product + total), row
 
     def moments(self, cells: Cells, heavy: Array) -> tuple[Array, list[list[Array]]]:
         """Σ_n r_ns, (S,), and Σ_n r_ns T(y_n), (S, cells) for each statistic of each site.

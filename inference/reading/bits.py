@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.special import logsumexp
 
+from ..numerics.log_sums import log_total
 from .states import AtMost
 
 
@@ -79,16 +79,18 @@ class BitsForm:
         rest = log_joint[1 + self.num_bits :]
         return rest - one[first] - one[second] + log_joint[0]
 
-    def total(self, form: Quadratic, states: Array | None) -> Array:
+    def total(self, form: Quadratic, states: Array | None, keep: bool = False) -> Array:
         """The log of the sum over the states, (n,).
 
         :param states: those of each row, (n, S, bits), if rows differ in them.
+        :param keep: as for `log_total`.
         """
         constant, linear, pairs = form
         if self.states is None:
             return constant + sum_softplus(linear.T)
         if states is not None:
-            return constant + self._by_row(linear, pairs, states.astype(linear.dtype))
+            logits = self._by_row(linear, pairs, states.astype(linear.dtype))
+            return constant + log_total(logits, 1, keep)
         table = jnp.asarray(self.states, linear.dtype)
         logits = jnp.matmul(table, linear, precision="highest")
         if pairs is not None and pairs.shape[1] == 1:
@@ -97,13 +99,13 @@ class BitsForm:
             first, second = np.triu_indices(self.num_bits, 1)
             both = table[:, first] * table[:, second]
             logits = logits + jnp.matmul(both, pairs, precision="highest")
-        return constant + logsumexp(logits, axis=0)
+        return constant + log_total(logits, 0, keep)
 
     def _by_row(self, linear: Array, pairs: Array | None, states: Array) -> Array:
         logits = jnp.einsum("nsh,hn->ns", states, linear, precision="highest")
         if pairs is not None:
             logits = logits + self._bent(states, self._matrix(pairs.T))
-        return logsumexp(logits, axis=1)
+        return logits
 
     def _matrix(self, pairs: Array) -> Array:
         """(n, pairs) as matrices with nothing on and below their diagonals."""

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
-from jax.scipy.special import logsumexp
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.util import validate_sample
 
+from ..numerics.log_sums import log_total
 from ..rows.chunks import Rows
 from ..types import Params
 from .affine import product_floats
@@ -184,7 +184,7 @@ class ProgramMixture(dist.Distribution):
                 self.rows.join(chunk["leaves"]), set(values),
             )  # fmt: skip
             if self.bits is None:
-                return logsumexp(logits, axis=0)
+                return log_total(logits, 0, False)
             return self.bits.total(self.bits.split(logits), chunk["states"])
 
         width = sum(leaf[0].size for leaf in self.rows.leaves) + self.anatomy.num_bits

@@ -35,7 +35,7 @@ from .reader import examined
 from .states import AllStates, Given, StateSet
 from .sums import Part, scale_ratio
 
-WORTH_A_TEST = 1 << 23
+WORTH_A_TEST = 1 << 22
 """Multiplications that a form must save in one evaluation: its test takes a second or so."""
 MOST_PAIRS = 1 << 26
 """States of a layer times those of the next: a second."""

@@ -18,10 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, lax
-from jax.scipy.special import logsumexp
 
+from ..numerics.log_sums import kept, log_total
 from .affine import AffineForm, Layout, SiteForm, product_floats, site_form, unwrapped
 from .bits import BitsForm, Quadratic
+
+KEPT_FLOATS = 1 << 21
+"""Posterior probabilities of states that are kept for the gradient: 8 MiB, and none of more."""
 
 
 class Part(NamedTuple):
@@ -77,12 +80,13 @@ def log_sum(
     """
     states = bits.states if bits is not None and bits.by_row else None
     by_row = None if states is None else jnp.swapaxes(jnp.asarray(states), 0, 1)
-    read = _log_total if bits is None else bits.total
-    return over_states(read, log_weights, parts, num_data, by_row, bits)
+    count = len(log_weights) if bits is None or bits.states is None else len(bits.states)
+    keep = num_data * count <= KEPT_FLOATS
 
+    def read(found: Any, states: Array | None) -> Array:
+        return log_total(found, 0, keep) if bits is None else bits.total(found, states, keep)
 
-def _log_total(logits: Array, _: None) -> Array:
-    return logsumexp(logits, axis=0)
+    return over_states(read, log_weights, parts, num_data, by_row, bits, whole=True)
 
 
 def over_states(
@@ -92,6 +96,7 @@ def over_states(
     num_data: int,
     extra: Any = None,
     bits: BitsForm | None = None,
+    whole: bool = False,
 ) -> Any:
     """What `read` makes of the log joints of the states, for all rows.
 
@@ -99,13 +104,14 @@ def over_states(
     :param log_weights: (S, num_data or 1).
     :param extra: arrays (num_data, ...).
     :param bits: which states these few stand for; `read` then gets a `Quadratic`.
+    :param whole: add what a row adds to all its states, which the log joints lack.
     """
     forms = [part.form() for part in parts]
     affine = [(f, p) for f, p in zip(forms, parts, strict=True) if f is not None]
     slow = [p for f, p in zip(forms, parts, strict=True) if f is None and p.by_cells]
-    whole = [p for p in parts if not p.by_cells]
+    apart = [p for p in parts if not p.by_cells]
     dense = log_weights if log_weights.shape[1] > 1 else None
-    for part in whole:
+    for part in apart:
         each = part.log_prob(num_data)
         dense = each if dense is None else dense + each
     constant = jnp.zeros(len(log_weights)) if log_weights.shape[1] > 1 else log_weights[:, 0]
@@ -131,12 +137,15 @@ def over_states(
             constant = form.first(1).log_joint(rows["affine"])[0]
             linear = form.beyond_first().log_joint(rows["affine"])
             return read(Quadratic(constant, linear, pairs), rows["extra"])
-        logits = form.log_joint(rows["affine"])
+        logits, row = form.scores(rows["affine"])
         for part, cells in zip(slow, rows["slow"], strict=True):
             logits = logits + part.power * _by_cells(part, cells)
         if rows["dense"] is not None:
             logits = logits + rows["dense"].T
-        return read(logits if bits is None else bits.split(logits), rows["extra"])
+        if bits is not None:
+            return read(bits.split(logits + row), rows["extra"])
+        found = read(logits, rows["extra"])
+        return found + row if whole else found
 
     width = sum(int(cells.values.shape[1]) for cells in rows["slow"])
     each = len(log_weights) * max(1, width) + (0 if bits is None else bits.floats)
@@ -188,9 +197,9 @@ def _by_cells(part: Part, cells: _Cells) -> Array:
 def in_chunks(function: Callable[[Any], Any], rows: Any, num_data: int, most: int) -> Any:
     """`function` of all rows, (num_data, ...), at most so many of them at a time.
 
-    What it makes of a chunk is made again for the gradient, and not kept.
+    What it makes of a chunk is made again for the gradient, and not kept, but for its sums.
     """
-    function, count = jax.checkpoint(function), -(-num_data // most)
+    function, count = jax.checkpoint(function, policy=kept), -(-num_data // most)
     if count == 1:
         return function(rows)
     size = -(-num_data // count)

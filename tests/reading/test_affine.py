@@ -10,7 +10,7 @@ from small_programs import CASES, mixture_case
 from tools import close, contribution, fast_jit, in_double
 
 from inference import EM, AllStates, Structure, marginal
-from inference.methods.discrete.em import EMState
+from inference.methods.discrete.step import EMState
 from inference.reading import sums
 from inference.reading.datum import about_of
 from inference.reading.handlers import table_of
