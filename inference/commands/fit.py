@@ -93,6 +93,7 @@ def main(namespace: argparse.Namespace) -> int:
         "columns": json.dumps(given.table.columns), "data": Path(namespace.data).name,
         "settings": json.dumps(told), "levels": json.dumps(levels),
         "missing": json.dumps(namespace.missing),
+        "optima": json.dumps(_optima(facts.get("optima"))),
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
     }  # fmt: skip
 
@@ -111,7 +112,7 @@ def _report(
     given: Given, name: str, contender: Any, params: dict, facts: dict, settings: dict
 ) -> list[str]:
     """What was estimated, how well it explains the rows, and how far it can be trusted."""
-    from ..studies.estimates import agreement, errors_of, measure_fit, parameter_lines
+    from ..studies.estimates import errors_of, measure_fit, parameter_lines, starts_lines
 
     values, columns = given.table.values, given.table.columns
     codings = {x: given.table.coding.count(x) for x in dict.fromkeys(given.table.coding)}
@@ -126,14 +127,12 @@ def _report(
         lines.append(f"valid     {facts['score']:.4f} nats per row after {facts['step']} steps")
     if stop is Stop.INTERRUPTED:
         lines.append("kept      the parameters of the last step, which are no maximum")
-    if len(facts.get("starts", ())) > 1:
-        lines.append(f"starts    {agreement(facts['starts'])}")
     if contender.kind != "point":
         flat = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}
         mean, deviation = ({x: f(v, axis=0) for x, v in flat.items()} for f in (np.mean, np.std))
         return [*lines, "", "posterior mean, and standard deviation as se",
                 *parameter_lines(mean, deviation, columns), ""]  # fmt: skip
-    lines.append(f"converged {_converged(stop, facts)}")
+    lines += [*starts_lines(facts.get("optima")), f"converged {_converged(stop, facts)}"]
     point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
     floor = at_floor(given.program, point, (values,), given.kwargs, settings.get("plate"))
     lines += [f"warning   {floor}"] if floor else []
@@ -200,6 +199,7 @@ def _fit(
     from ..evaluation.validation import keep_best
     from ..running.algorithm import Algorithm
     from ..running.restarts import Restarts
+    from ..running.search import optima_of
     from ..studies.catalogue import methods
     from ..studies.comparison.contenders import Limits
 
@@ -224,7 +224,7 @@ def _fit(
     except TypeError as error:
         raise InputError(f"--option: {contender.name} does not take it ({error})") from None
     if namespace.starts > 1:
-        engine = Restarts(engine, namespace.starts)
+        engine = _several(engine, namespace)
     if valid is not None:
         if not valid.mask.all() or not given.table.mask.all():
             raise InputError("--valid wants tables without missing cells")
@@ -246,11 +246,26 @@ def _fit(
             key, namespace.steps, data, tolerance=1e-7, budget=namespace.budget,
             checkpoint=namespace.checkpoint, **given.kwargs,
         )  # fmt: skip
-    names = ("seconds", "compile_seconds", "reason", "losses", "stop")
+    names = ("seconds", "compile_seconds", "reason", "losses", "stop", "optima")
     facts = {x: getattr(result, x) for x in names}
     if isinstance(engine, Restarts):
-        facts["starts"] = np.asarray(result.state.losses)
+        facts["optima"] = optima_of(np.tile(np.asarray(result.state.losses), (3, 1)))
     return {x: np.asarray(v)[None, None] for x, v in result.params.items()}, facts
+
+
+def _several(engine: Any, namespace: argparse.Namespace) -> Any:
+    """The method from several starts: its own search with as many lineages, or plain restarts."""
+    from copy import copy
+    from dataclasses import replace
+
+    from ..running.restarts import Restarts
+
+    search = engine.search
+    if search is None or namespace.steps < search.least_steps or namespace.valid is not None:
+        return Restarts(engine, namespace.starts)
+    engine = copy(engine)
+    object.__setattr__(engine, "search", replace(search, num_lineages=namespace.starts))
+    return engine
 
 
 def _groups(kind: str, params: dict, facts: dict, given: Given) -> Any:
@@ -266,6 +281,16 @@ def _groups(kind: str, params: dict, facts: dict, given: Given) -> Any:
         given.program, params, stats, columns=columns,
         arguments=((given.table.values,), given.kwargs),
     )  # fmt: skip
+
+
+def _optima(optima: Any) -> dict[str, Any]:
+    """Where the starts ended, as a file keeps it; one start says nothing of others."""
+    if optima is None:
+        return {"starts": 1}
+    return {
+        "starts": len(optima.values), "losses": np.asarray(optima.values, float).tolist(),
+        "agree": optima.agree, "alone": optima.alone, "probability_of_another": optima.better,
+    }  # fmt: skip
 
 
 def _sizes(kwargs: dict[str, Any]) -> dict[str, str]:

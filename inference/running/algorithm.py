@@ -212,5 +212,6 @@ class Algorithm(abc.ABC):
             state=method.best(result.state),
             optima=method.optima(result.state),
             seconds=result.seconds + spent.seconds,
+            search_seconds=spent.seconds,
             compile_seconds=result.compile_seconds + spent.compile_seconds,
         )

@@ -80,6 +80,10 @@ class Starts(enum.Enum):
     ONE = "always at the same place, or it chooses among several by itself"
 
 
+MOST_SHOWN = 6
+"""Losses of optima in a sentence."""
+
+
 class Optima(NamedTuple):
     """Where the lineages of a run ended.
 
@@ -102,7 +106,8 @@ class Optima(NamedTuple):
         return (self.alone + 1) / (len(self.values) + 2)
 
     def __str__(self) -> str:
-        losses = ", ".join(f"{x:.6g}" for x in self.values)
+        losses = ", ".join(f"{x:.6g}" for x in self.values[:MOST_SHOWN])
+        losses += ", …" if len(self.values) > MOST_SHOWN else ""
         return (
             f"{self.agree} of {len(self.values)} starts agree on the best optimum (losses {losses})"
         )
@@ -130,6 +135,7 @@ class RunResult(NamedTuple):
     history: Any = None  # what `record` saw of the parameters after each step
     stop: Stop = Stop.STEPS  # why it stopped
     optima: Optima | None = None  # where several starts ended, if there were several
+    search_seconds: float = 0.0  # of `seconds`, those before the first step
 
     @property
     def interrupted(self) -> bool:

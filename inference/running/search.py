@@ -187,7 +187,15 @@ class Lineages:
         return self.method.get_params(self.best(state))
 
     def may_stop(self, state: LineageState) -> Array:
-        return jnp.all(jax.vmap(lambda one: jnp.asarray(self.method.may_stop(one)))(state.states))
+        """Whether each lineage has arrived, or is so far behind that it cannot catch up.
+
+        The loop looks at the loss of the best; where others still fall, they are not at an optimum,
+        and whether they agree with the best cannot be said.
+        """
+        mine = jax.vmap(lambda one: jnp.asarray(self.method.may_stop(one)))(state.states)
+        last, left = state.losses[-1], remaining(state.losses, jnp)
+        arrived = (left <= 1e-6 * jnp.abs(last)) | (last - last.min() > 3.0 * left)
+        return jnp.all(mine & arrived)
 
     def best(self, state: LineageState) -> Any:
         """The state of the lineage of least loss."""
@@ -253,7 +261,7 @@ def optima_of(losses: np.ndarray) -> Optima:
     return Optima(last, int(same[0].sum()), int((same.sum(0) == 1).sum()))
 
 
-def remaining(losses: np.ndarray) -> np.ndarray:
+def remaining(losses: Any, xp: Any = np) -> Any:
     """What a sequence would still lose by Aitken's estimate, from its last three values, (3, ...).
 
     >>> remaining(np.array([4.0, 2.0, 1.0])).item()  # halves in every step, towards zero
@@ -261,9 +269,9 @@ def remaining(losses: np.ndarray) -> np.ndarray:
     """
     with np.errstate(all="ignore"):
         first, last = losses[0] - losses[1], losses[1] - losses[2]
-        rate = np.clip(last / first, 0.0, 0.99)
-        left = np.abs(last) * rate / (1.0 - rate)
-    return np.where(np.isfinite(left), left, np.abs(last))
+        rate = xp.clip(last / first, 0.0, 0.99)
+        left = xp.abs(last) * rate / (1.0 - rate)
+    return xp.where(xp.isfinite(left), left, xp.abs(last))
 
 
 def _finite(losses: Array) -> Array:

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..running.contract import Optima
 from .output import align
 
 MOST_LINES = 30
 """Of a table of parameters: the file holds the rest."""
 MOST_WORK = 300_000_000
 """Cells × free parameters up to which standard errors are computed without being asked for."""
-ALIKE = 0.01
-"""Nats by which the ends of two starts may differ and be called the same."""
 
 
 class Measures(NamedTuple):
@@ -138,19 +137,20 @@ def parameter_lines(
     return align(rows)
 
 
-def agreement(losses: Any) -> str:
-    """How the ends of several starts compare.
+def starts_lines(optima: Optima | None) -> list[str]:
+    """Where the starts ended, and what that says of those that were not made.
 
-    >>> agreement([10.0, 10.001, 12.5, np.inf])
-    '2 of 4 within 0.01 nats of the best; the others 2.5 worse or more; 1 failed'
+    >>> print("\\n".join(starts_lines(Optima(np.array([10.0, 10.0, 12.5]), 2, 1))))
+    starts    2 of 3 agree on the best optimum (losses 10, 10, 12.5)
+    another   would end at an optimum not met yet with probability 0.40 or so
+    >>> print("\\n".join(starts_lines(None)))
+    starts    1: nothing shows that another would not end at a better optimum
     """
-    ends = np.asarray(losses, np.float64)
-    good = np.sort(ends[np.isfinite(ends)]) - np.min(ends)
-    close = int((good <= ALIKE).sum())
-    words = f"{close} of {len(ends)} within {ALIKE:g} nats of the best"
-    if close < len(good):
-        words += f"; the others {good[close]:.3g} worse or more"
-    return words + (f"; {len(ends) - len(good)} failed" if len(good) < len(ends) else "")
+    if optima is None:
+        return ["starts    1: nothing shows that another would not end at a better optimum"]
+    words = str(optima).replace(" starts agree", " agree", 1)
+    better = f"would end at an optimum not met yet with probability {optima.better:.2f} or so"
+    return [f"starts    {words}", f"another   {better}"]
 
 
 def _shown(error: float) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -92,6 +93,9 @@ def test_fit_prints_what_it_estimated(fitted):
     np.testing.assert_allclose(found["AIC"], 2 * free - 2 * wanted, atol=0.02)
     np.testing.assert_allclose(found["BIC"], free * np.log(40) - 2 * wanted, atol=0.02)
     assert "columns (12 1/2)" in "\n".join(lines) and said["starts"][1:3] == ["of", "2"]
+    kept = json.loads(load(fitted[1])[1]["optima"])
+    assert kept["starts"] == len(kept["losses"]) == 2 and said["starts"][0] == str(kept["agree"])
+    assert f"{kept['probability_of_another']:.2f}" in said["another"]
     ended = " ".join(said["stopped"]).startswith("the loss changed by less")
     assert said["converged"][0] == ("yes" if ended else "no:")
     assert said["fit"] == [str(fitted[1])]

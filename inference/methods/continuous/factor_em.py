@@ -34,8 +34,9 @@ from .opening import FORMS, Opened, open_columns
 from .regressions import Responses
 from .starts import check_start, start_params
 
-APART = 1.0
-"""Standard deviation of what is added to principal components, so that starts differ."""
+LEAST_APART = 0.1
+"""Of the standard deviation of what is added to principal components, so that starts differ; the
+largest is 1, and all sizes between are as likely."""
 HISTORY = 8  # past steps that the acceleration looks at
 
 SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0)
@@ -71,8 +72,8 @@ class FactorEM(Algorithm, abc.ABC):
     :param accelerate: Anderson steps with a safeguard: see `inference.numerics.acceleration`.
     :param prior: maximise the posterior of the parameters instead of the likelihood.
     :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.
-    :param search: how several starts are run side by side; None: one. With `start` given there is
-        one. The first is by principal components, the others are turned from them at random.
+    :param search: how several starts are run side by side; None: one, close to principal
+        components, as with few steps. With `start` given there is one.
     :param gradient_steps: L-BFGS steps of an M-step that has no closed form.
     :param chunk_size: rows read at a time; by default as many as fit into a cache.
     """
@@ -183,7 +184,9 @@ class FactorEM(Algorithm, abc.ABC):
 
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
         """A start far from principal components, so that agreement says something."""
-        return start_params(self._open(args, kwargs), {}, rng_key, APART)
+        key_size, key = jax.random.split(rng_key)
+        apart = LEAST_APART ** jax.random.uniform(key_size)
+        return start_params(self._open(args, kwargs), {}, key, apart)
 
     def get_params(self, state: FactorState) -> Params:
         return turned(state.known, state.params)

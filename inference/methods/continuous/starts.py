@@ -27,7 +27,7 @@ def check_start(opened: Opened, given: Params) -> None:
         )
 
 
-def start_params(opened: Opened, given: Params, key: Array, jitter: float = 0.1) -> Params:
+def start_params(opened: Opened, given: Params, key: Array, jitter: Array | float = 0.1) -> Params:
     """Starting values: those given, else principal components, else a draw.
 
     :param jitter: the standard deviation of what is added to principal components.
@@ -50,7 +50,7 @@ def principal_start(
     rows: Rows,
     key: Array,
     num_factors: int,
-    jitter: float = 0.1,
+    jitter: Array | float = 0.1,
 ) -> Params:
     """Means give the biases, the leading principal components of the data the weights.
 

@@ -94,9 +94,13 @@ def _bespoke(method: type[Algorithm], anatomy: Anatomy) -> Callable:
         args, kwargs = arguments
         began = time.perf_counter()
         engine = method.of(model, anatomy)
-        runner = engine if engine.starts is Starts.ONE else Restarts(engine, NUM_STARTS)
-        steps = engine.default_steps(anatomy)
-        state, start_seconds = _begin(runner, key, args, kwargs, steps == 1)
+        steps, search = engine.default_steps(anatomy), engine.search
+        searches = search is not None and steps >= search.least_steps
+        alone = searches or engine.starts is Starts.ONE
+        runner = engine if alone else Restarts(engine, NUM_STARTS)
+        state, start_seconds = None, 0.0
+        if not searches:  # a search finds its starts by itself
+            state, start_seconds = _begin(runner, key, args, kwargs, steps == 1)
         ready_seconds = time.perf_counter() - began - start_seconds  # to read the program, compile
         budget = None if limits.seconds is None else max(0.0, limits.seconds - start_seconds)
         with warnings.catch_warnings():
@@ -110,8 +114,11 @@ def _bespoke(method: type[Algorithm], anatomy: Anatomy) -> Callable:
         point = {site: np.asarray(value)[None, None] for site, value in result.params.items()}
         way = {site: np.asarray(value)[:, None] for site, value in result.history.items()}
         count = len(result.losses)
-        times = start_seconds + result.seconds * np.arange(1, count + 1) / count
+        before = start_seconds + result.search_seconds
+        stepping = result.seconds - result.search_seconds
+        times = before + stepping * np.arange(1, count + 1) / count
         starts = np.asarray(result.state.losses) if runner is not engine else np.empty(0)
+        starts = starts if result.optima is None else result.optima.values
         found = Draws(
             point, {}, np.asarray(result.losses), way, times, start_seconds + result.seconds,
             ready_seconds + result.compile_seconds, result.reason, result.stop, starts,

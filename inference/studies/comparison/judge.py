@@ -20,6 +20,7 @@ from ...evaluation.symmetry import align
 from ...numerics.compiling import once
 from ...reading.floors import at_floor
 from ...running.algorithm import Algorithm
+from ...running.search import optima_of
 from .checks import CLOSE, Status
 from .contenders import Contender
 from .scoring import Judges, Scores, path_of_draws, score, thin
@@ -144,6 +145,7 @@ def progress(draws: Draws, num_rows: int) -> dict[str, Any]:
         behind = np.sort(draws.starts - draws.starts.min()) / num_rows
         row["starts_near"] = int((behind <= CLOSE).sum())
         row["starts_behind"] = float(behind[1])
+        row["starts_another"] = optima_of(np.tile(draws.starts, (3, 1))).better
     return row
 
 

@@ -57,6 +57,12 @@ COLUMNS = {
     ),
     "missed_mass": ("missed ≥", "{:.1%}", "posterior mass outside the truncated set, at least"),
     "pareto_k": ("k̂", "{:.2f}", "Pareto's k̂ of log p − log q"),
+    "starts_near": (
+        "starts",
+        "{:.0f}",
+        "starts that ended within 0.01 nats per row of the best of them, of how many; in brackets "
+        "the estimated probability that another would end at an optimum not met yet",
+    ),
     "recovery": ("recov.", "{:.3f}", "correlation with the true parameters"),
     "calibration_error": (
         "calibr.",
@@ -183,6 +189,8 @@ def _cell(row: dict[str, Any], column: str) -> dict[str, Any] | None:
         beside.append(f"± {form.format(error)}")
     if column == "calibration_error" and "calibration_expected" in row:
         beside.append(f"({form.format(row['calibration_expected'])})")
+    if column == "starts_near":
+        beside.append(f"of {row['starts']} ({row['starts_another']:.2f})")
     return {"exact": f"{value:.6g}", "text": text, "beside": beside}
 
 
