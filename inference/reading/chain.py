@@ -148,8 +148,8 @@ class Chain(NamedTuple):
                 start = begin.T if self.start else None
         if self.start and start is None:
             every = jnp.arange(count)
-            path = jnp.broadcast_to(every[:, None], (count, length))
-            start = jax.vmap(partial(self._run, model, given, arguments, set()))(path, every)[1].T
+            same = jnp.broadcast_to(every[:, None], (count, length))
+            start = jax.vmap(partial(self._run, model, given, arguments, set()))(same, every)[1].T
         shape = (length, self.num_sequences, count, count**order)
         return jnp.broadcast_to(total, (*shape[:2], *(count,) * (order + 1))).reshape(shape), start
 

@@ -129,8 +129,8 @@ class _Survey(Messenger):
             )
         latent = [name for name in on.sites if on.sites[name]]
         starters = tuple(name for name in latent if trace[name]["type"] == "sample")
-        for name in chain.orders:
-            _check_plates(sites[name[0]], chain.plates)
+        for name, _ in chain.orders:
+            _check_plates(sites[name], chain.plates)
         for name in starters:
             _check_plates(trace[name], chain.plates)
         more = tuple(name for name in latent if trace[name]["type"] == "deterministic")

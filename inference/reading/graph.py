@@ -352,6 +352,6 @@ def _component(
         members,
         Problem(sizes, plates, tuple(size for *_, size in graph.plates), order),
         factors,
-        (shown or others or [None])[0],
+        next(iter((*shown, *others)), None),
         tuple(plate for i, plate in enumerate(graph.plates) if i in kept),
     )

@@ -81,7 +81,8 @@ class recover(Messenger):  # noqa: N801
         best: bool = False,
     ):
         if isinstance(fn, marginal):
-            fn, states, sites, plate = fn.fn, fn.states, fn.sites, fn.plate
+            states, sites, plate = fn.states, fn.sites, fn.plate
+            fn = fn.fn
         self.states, self.sites, self.plate, self.most_probable = states, sites, plate, best
         self._given: Params = {}
         super().__init__(fn)

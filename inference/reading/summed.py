@@ -96,8 +96,8 @@ class marginal(Messenger):  # noqa: N801
             self.fn, anatomy, whole.latents == anatomy.latents,
             self.states, self.structure, args, kwargs,
         )  # fmt: skip
-        way = _Run if plan.by_chunk is None else _RunByChunk
-        self._run = way(self.fn, anatomy, plan, outline)
+        kind = _Run if plan.by_chunk is None else _RunByChunk
+        self._run = kind(self.fn, anatomy, plan, outline)
         try:
             return super().__call__(*args, **kwargs)
         finally:
