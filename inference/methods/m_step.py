@@ -27,7 +27,7 @@ from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 
-from ..reading.datum import about_of
+from ..reading.datum import About, about_of
 from ..reading.local import log_prior
 from ..reading.reader import Reader, shared_hessian
 from ..rows.chunks import Rows, map_over_chunks, sum_over_chunks
@@ -36,6 +36,8 @@ from .shared import Expectation
 
 Expect = Callable[[Reader, Params, Arguments, Any], Any]
 Objective = Callable[[Params], Array]
+FIRST_ROWS = 64
+"""Whose mean is near enough to all others for sums of squares about it to lose no digits."""
 
 
 def transforms(reader: Reader, params: Params, arguments: Arguments) -> dict[str, Any]:
@@ -120,11 +122,27 @@ class AffineUpdate:
     params: Params  # those of the posterior
     prior: bool
     num_steps: int
+    about: About | None = None  # what the statistics are taken about; by default near the means
+
+    def remembering(self, rows: Rows) -> AffineUpdate:
+        """The same with statistics that can be added to those of other parameters.
+
+        They are taken about the mean of the first rows, whatever the parameters are.
+        """
+        count = min(rows.num_data, FIRST_ROWS)
+        local, few = self.reader.at(count), rows.slice(0, count)
+        form = local.affine_form(self.params, self.table, few)
+        values = [values for values, _ in local.cells(self.params, form, few)]
+        about = tuple(
+            None if about is None else own.mean(0, keepdims=True)
+            for about, own in zip(about_of(form), values, strict=True)
+        )
+        return dataclasses.replace(self, about=about)
 
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         """Sums over a chunk, row n counted `weights[n]` times."""
         reader = self.reader.at(len(weights))
-        form = reader.affine_form(self.params, self.table, arguments)
+        form = reader.affine_form(self.params, self.table, arguments, self.about)
         cells = reader.cells(self.params, form, arguments)
         _, probability = posterior.weighted()
         return form.moments(cells, probability * weights)
@@ -133,7 +151,9 @@ class AffineUpdate:
         """Parameters after `num_steps` of L-BFGS on what the statistics say of Q."""
         one = self.reader.at(1)
         maps = transforms(one, params, self.row)
-        about = about_of(one.affine_form(self.params, self.table, self.row))
+        about = self.about
+        if about is None:
+            about = about_of(one.affine_form(self.params, self.table, self.row))
 
         def constrain(free: Params) -> Params:
             return {name: maps[name](value) for name, value in free.items()}

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
+from small_programs import CASES as PROGRAMS
 
 from inference import (
     EM,
@@ -240,8 +241,10 @@ def test_stepwise_em_comes_to_rest_where_full_em_does():
 
 
 def test_stepwise_em_says_what_it_cannot_do():
-    with pytest.raises(ValueError, match="closed M-step"):
-        StepwiseEM(combination_machine).run(random.key(0), 1, BITS, num_causes=2)
+    case = PROGRAMS["two_sites"]
+    (data,), kwargs = case.arguments
+    with pytest.raises(ValueError, match="not affine in the datum"):
+        StepwiseEM(case.model).run(random.key(0), 1, data, init_params=case.typed(), **kwargs)
     with pytest.raises(ValueError, match=r"power must be above 0\.5"):
         StepwiseEM(bernoulli_mixture, power=0.3)
 

@@ -14,10 +14,11 @@ from ...reading.reader import Reader
 from ...reading.states import AllStates, StateSet
 from ...rows.chunks import Rows, compiled
 from ...types import Params
+from ..m_step import AffineUpdate
 from ..shared import chunk_rows, start_params
 from .em import EM
 from .step import Pass
-from .updates import ClosedForm, closed_form
+from .updates import ClosedForm
 
 
 class StepwiseState(NamedTuple):
@@ -38,16 +39,18 @@ class StepwiseEM(EM):
     .. math:: s \leftarrow (1 - \eta_t)\, s + \eta_t\, \bar s(\text{batch}), \qquad
               \eta_t = (t + \text{delay})^{-\text{power}}, \quad t = 0, 1, \dots
 
-    then maximises at N s, by the closed M-step of the program. With ½ < power ≤ 1 the steps sum to
-    infinity and their squares do not, so that s comes to rest where full EM does. The larger the
-    power, the less noise in the end and the slower the start (Liang & Klein 2009 find 0.6 to 0.7
-    good). With power 0 nothing is remembered; with all rows in each step that is full EM.
+    then maximises at N s, by the closed M-step of the program or, where it has none but is affine
+    in the datum, by gradient steps on what s says. With ½ < power ≤ 1 the steps sum to infinity and
+    their squares do not, so that s comes to rest where full EM does. The larger the power, the less
+    noise in the end and the slower the start (Liang & Klein 2009 find 0.6 to 0.7 good). With power
+    0 nothing is remembered; with all rows in each step that is full EM.
 
     The first batch, t = 0, must not weigh everything: `delay` is at least 1, where it does, and 2
     by default. The loss is minus the log evidence of the batch times N over its size: noisy.
 
-    :param model: any program with discrete latents and a closed M-step. A plate that draws its rows
-        (`subsample_size`) is read on all of them: the rows of a step are drawn here.
+    :param model: any program with discrete latents that has a closed M-step or is affine in the
+        datum. A plate that draws its rows (`subsample_size`) is read on all of them: the rows of a
+        step are drawn here.
     :param batch_size: rows a step; as many as there are, or more: all of them, each once.
     :param states: the states to sum over.
 
@@ -126,10 +129,10 @@ class StepwiseEM(EM):
         return jax.tree.map(lambda x: x / size, (evidence, sums))
 
     def update_of(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm:
-        found = closed_form(reader, rows, self.m_step, params=params)
+        found = super().update_of(reader, rows, params)
         if found is None:
             raise ProgramError(
-                "stepwise EM averages the statistics of a closed M-step, which this program does "
-                "not have: pass m_step=, or use EM"
+                "stepwise EM averages statistics of the rows, and this program has none: no closed "
+                "M-step is known, and its log joint is not affine in the datum; use EM"
             )
-        return found
+        return found.remembering(rows) if isinstance(found, AffineUpdate) else found
