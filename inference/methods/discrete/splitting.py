@@ -103,6 +103,7 @@ class SplittingEM(EM):
         mixture, rows = self._mixture(args, kwargs)
         key_start, key = random.split(rng_key)
         # One EM step from equal components is the product of the means.
+        assert mixture.known is not None
         shape = mixture.known.places["probs"].positions.shape
         equal = {"mixing": jnp.full(shape[0], 1.0 / shape[0]), "probs": jnp.full(shape, 0.5)}
         start = super().init(key_start, *args, init_params=mixture.write(equal), **kwargs)

@@ -192,7 +192,7 @@ class StatesEM(Algorithm):
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
-    ) -> EMState:
+    ) -> Any:
         reader, rows = self.open(args, kwargs)
         sets = self.sets(reader, rows)  # refuses what is too large, before any work
         key_start, key_memory, key = random.split(rng_key, 3)
@@ -200,7 +200,7 @@ class StatesEM(Algorithm):
         memory = sets.start(reader.anatomy, key_memory) if sets.keep else None
         return EMState(params, jnp.zeros((), int), key, memory)
 
-    def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
+    def update(self, state: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]:
         reader, rows = self.open(args, kwargs)
         sets, params = self.sets(reader, rows), state.params
         key, _ = state.keys()
@@ -224,7 +224,7 @@ class StatesEM(Algorithm):
         memory = step.memory if sets.keep else None
         return EMState(new, state.step + 1, state.rng_key, memory), -evidence
 
-    def get_params(self, state: EMState) -> Params:
+    def get_params(self, state: Any) -> Params:
         return state.params
 
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:

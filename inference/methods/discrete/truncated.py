@@ -124,11 +124,10 @@ class TruncatedEM(StatesEM):
         held = step.evidence
         if held is None and not rows.on_disk:
             held = map_over_chunks(step.evidence_of, rows, step.size, step.extra)
-        if held is None:
-            size, extra, evidence = step.size, step.extra, step.evidence_of
-        else:
-            size, extra, evidence = rows.num_data, held, lambda _, held: held
-        return self.cut.least(state.step, mass, rows, size, extra, evidence)
+        if held is not None:
+            known = rows.num_data, held, lambda _, held: held
+            return self.cut.least(state.step, mass, rows, *known)
+        return self.cut.least(state.step, mass, rows, step.size, step.extra, step.evidence_of)
 
     def posterior(
         self,

@@ -73,7 +73,7 @@ class Climb(NamedTuple):
 
         return sum_over_chunks(part, self.rows, self.chunk_size, extra)
 
-    def count(self, params: Params) -> Array | int:
+    def total_weight(self, params: Params) -> Array | int:
         """The number of rows, those that count more than once by their weights."""
         if not self.reader.anatomy.weighted:
             return self.rows.total

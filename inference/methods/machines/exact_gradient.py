@@ -129,7 +129,7 @@ class ExactGradient(Algorithm):
     ) -> tuple[GradientState, Array]:
         climb = self._open(args, kwargs)
         machine = self._scaled(climb)
-        optimizer, count = self._optimizer(machine), climb.count(state.params)
+        optimizer, count = self._optimizer(machine), climb.total_weight(state.params)
         free = optimizer.get_params(state.optim_state)
 
         def along(gradient: Params) -> Params:
