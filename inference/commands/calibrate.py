@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from latentbits.models.data import InputError
@@ -17,6 +16,7 @@ from ..studies.output import (
     write_whole,
 )
 from .options import add_program_options
+from .progress import say, stage
 
 if TYPE_CHECKING:
     from ..studies.calibration.calibrate import Judged
@@ -60,7 +60,8 @@ def main(namespace: argparse.Namespace) -> int:
     key_trials, key_methods = random.split(random.key(namespace.seed))
     setting = setting_of(namespace.model, dict(namespace.set))
     trials = simulate(namespace.model, setting, namespace.trials, key_trials)
-    found = calibrate(trials, key_methods, wanted, _progress)
+    with stage(f"compiling and running methods on {namespace.trials} data sets each"):
+        found = calibrate(trials, key_methods, wanted, _progress)
     numbers = summary(found)
     numbers["made_by"] = {"seed": namespace.seed, **versions()}
     if json_file is not None:
@@ -74,4 +75,4 @@ def main(namespace: argparse.Namespace) -> int:
 
 def _progress(name: str, found: Judged) -> None:
     """One line on stderr as a method ends."""
-    print(f"  {name:<16} {found.seconds:.0f} s", file=sys.stderr, flush=True)
+    say(f"  {name:<16} {found.seconds:.0f} s")

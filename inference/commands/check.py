@@ -25,6 +25,7 @@ from ..reading.summed import marginal
 from ..rows.chunks import Rows
 from ..studies.catalogue import blame, generics, methods
 from .options import Given, add_options, open_given
+from .progress import stage
 
 NUM_DRAWS = 3
 MAX_FLOATS = 1 << 22
@@ -55,11 +56,13 @@ def main(namespace: argparse.Namespace) -> int:
     print(f"plate    {anatomy.plate}, {anatomy.num_data} rows\n")
     _print_aligned([("site", "kind", "shape", "distribution"), *_site_rows(anatomy, sites)])
     print()
-    draws = _draw(given)
-    _check_support(given, draws[0], sites)
-    print(f"density  {_density(given, anatomy, draws)}")
-    print(f"rows     {_rows(given, anatomy, rows, draws[0])}")
-    print(f"form     {_form(given, anatomy, rows)}\n")
+    with stage("compiling and running the program on its prior"):
+        draws = _draw(given)
+        _check_support(given, draws[0], sites)
+        found = [f"density  {_density(given, anatomy, draws)}"]
+        found.append(f"rows     {_rows(given, anatomy, rows, draws[0])}")
+        found.append(f"form     {_form(given, anatomy, rows)}")
+    print("\n".join(found), end="\n\n")
     _print_aligned([("method", "applies"), *_method_rows(anatomy)])
     return 0
 

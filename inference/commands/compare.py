@@ -18,6 +18,7 @@ from ..studies.comparison.columns import lines, summary
 from ..studies.comparison.side_by_side import close
 from ..studies.output import as_json, check_folder, versions, write_whole
 from .options import Given, add_options, open_given
+from .progress import Methods, say, stage
 
 BUDGET = 20.0
 """As `inference.studies.comparison.compare` has it, which takes seconds to import."""
@@ -116,7 +117,9 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
 
     from jax import random
 
+    from ..reading.anatomy import inspect
     from ..studies.comparison.compare import compare
+    from ..studies.comparison.contenders import chosen
     from ..studies.comparison.files import save_comparison, save_method
     from ..studies.report.page import render
 
@@ -124,12 +127,24 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     kwargs = dict(given.kwargs)
     memory = None if namespace.memory is None else 1e9 * namespace.memory
     wanted = None if namespace.methods is None else namespace.methods.split(",")
-    found = compare(
-        given.program, given.table.values, wanted, mask=kwargs.pop("mask", None), truth=truth,
-        fresh=fresh,
-        budget=namespace.budget, limit=memory, reference=namespace.reference, name=given.name,
-        rng_key=random.key(namespace.seed), on_result=_progress, keep=kept, pool=pool, **kwargs,
-    )  # fmt: skip
+    anatomy = inspect(given.program, (given.table.values,), kwargs)
+    names = [x.name for x in chosen(anatomy, wanted)[0]]
+    count = Methods(names, getattr(pool, "_max_workers", 1))
+
+    def on_result(name: str, row: dict[str, Any]) -> None:
+        count.done(name)
+        words = row["reason"]
+        if "held_out" in row:
+            words = f"{row['held_out']:.4f} nats per row, {row['seconds']:.2f} s"
+        say(f"  {name:<22} {words}")
+
+    with stage(count):
+        found = compare(
+            given.program, given.table.values, wanted, mask=kwargs.pop("mask", None), truth=truth,
+            fresh=fresh,
+            budget=namespace.budget, limit=memory, reference=namespace.reference, name=given.name,
+            rng_key=random.key(namespace.seed), on_result=on_result, keep=kept, pool=pool, **kwargs,
+        )  # fmt: skip
     found.about.update(told, seed=namespace.seed, versions=versions())
     found.table["columns"] = np.array(given.table.columns, dtype=str)
     folder.mkdir(exist_ok=True)
@@ -183,13 +198,3 @@ def _open(namespace: argparse.Namespace) -> Opened:
     fresh = partial(fresh_rows, namespace.model, paper=namespace.paper)
     truth = made.truth if sizes == made.sizes else None  # other sizes, other parameters
     return Opened(Given(namespace.model, program, table, sizes), told, truth, fresh)
-
-
-def _progress(name: str, row: dict[str, Any]) -> None:
-    """One line on stderr as a method ends."""
-    import sys
-
-    words = row["reason"]
-    if "held_out" in row:
-        words = f"{row['held_out']:.4f} nats per row, {row['seconds']:.2f} s"
-    print(f"  {name:<22} {words}", file=sys.stderr, flush=True)

@@ -18,7 +18,8 @@ from ..running.contract import Stop
 from ..studies.catalogue import blame
 from ..studies.fits import KIND, read_rows
 from ..studies.output import check_output, versions
-from .options import Given, add_options, open_given, said, setting, stage, tell
+from .options import Given, add_options, open_given, said, setting, tell
+from .progress import stage
 
 
 def add_parser(subparsers: Any) -> None:

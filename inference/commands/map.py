@@ -13,7 +13,8 @@ from latentbits.models.data import InputError
 
 from ..studies.map.fit import Map, draw, fit_map
 from ..studies.output import FIGURES, as_picture, check_output, write_whole
-from .options import add_table_options, said, stage, tell
+from .options import add_table_options, said, tell
+from .progress import stage
 
 if TYPE_CHECKING:
     from latentbits.models.data.mixed import MixedTable
@@ -80,7 +81,7 @@ def main(namespace: argparse.Namespace) -> int:
             height, width = namespace.image
             raise InputError(f"--image {height}x{width}: the table has {bits} binary columns")
     if onto is None:
-        with stage("compiling the fit of two factors"):
+        with stage("compiling and fitting two factors"):
             found, posterior, nats = fit_map(
                 table, seed=namespace.seed, num_steps=namespace.steps, method=namespace.method
             )

@@ -13,8 +13,7 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -95,19 +94,6 @@ def _kind(text: str) -> tuple[str, str]:
             f"{text!r} must be COLUMN=KIND with {', '.join(KINDS[:-1])} or {KINDS[-1]}"
         )
     return column, kind
-
-
-@contextmanager
-def stage(words: str) -> Iterator[None]:
-    """Say on a terminal what is under way; a progress bar that comes up takes the line."""
-    shown = sys.stderr.isatty() and "CI" not in os.environ
-    if shown:
-        print(f"\r\033[K{words} …", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def add_program_options(parser: argparse.ArgumentParser) -> None:

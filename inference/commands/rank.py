@@ -10,6 +10,7 @@ import numpy as np
 from latentbits.models.data import InputError
 
 from ..studies.output import read_json
+from .progress import stage
 
 
 def add_parser(subparsers: Any) -> None:
@@ -42,7 +43,7 @@ def main(namespace: argparse.Namespace) -> int:
             raise InputError(f"{file}: learned from other rows than {namespace.files[0]}")
         name = f"{attrs.get('model', file)}, {attrs.get('method', '')}"
         results[name if name not in results else file] = groups
-    with opened(", ".join(namespace.files), "result of a sampler"):
+    with stage("leave-one-out"), opened(", ".join(namespace.files), "result of a sampler"):
         rows = rank(results)
     width = max(len(row["name"]) for row in rows)
     print(f"{'':{width}}  elpd / row      ±   behind      ±  bad k̂")

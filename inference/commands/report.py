@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..studies.output import check_output, write_whole
+from .progress import stage
 
 
 def add_parser(subparsers: Any) -> None:
@@ -29,7 +30,7 @@ def main(namespace: argparse.Namespace) -> int:
     found = load_comparison(namespace.result)
     wanted = namespace.out or Path(namespace.result).with_name("report.html")
     out = check_output("--out", wanted, (".html", ".htm"))
-    with opened(namespace.result, "comparison"):
+    with stage("drawing"), opened(namespace.result, "comparison"):
         page = render(found)
     write_whole(out, page)
     print(f"report    {wanted}")

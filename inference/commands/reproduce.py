@@ -18,6 +18,7 @@ from ..studies.output import (
     write_whole,
 )
 from ..studies.papers.experiment import Experiment, Outcome, add_options, experiments
+from .progress import stage
 
 COMMON = ("json", "figure", "command", "experiment")
 """What a namespace holds beside the settings of an experiment."""
@@ -54,7 +55,8 @@ def main(namespace: argparse.Namespace) -> int:
     if json_file is not None and json_file == figure_file:
         raise InputError(f"--json and --figure are both {namespace.json}")
 
-    outcome = experiment.run(namespace)
+    with stage(f"compiling and running {experiment.name}"):
+        outcome = experiment.run(namespace)
     for line in table_lines(outcome.numbers):
         print(line)
     # All contents first, then all files: either everything is written or nothing.

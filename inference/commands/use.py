@@ -13,7 +13,8 @@ from ..reading.arguments import check_params
 from ..studies.catalogue import blame
 from ..studies.fits import complete, load_fit, read_rows, score, transform
 from ..studies.output import check_output, write_whole
-from .options import add_table_options, said, stage
+from .options import add_table_options, said
+from .progress import stage
 
 VERBS = {
     "transform": "where rows lie: the posterior mean of their latents",

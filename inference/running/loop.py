@@ -91,7 +91,7 @@ def drive(
     began, done, size = clock.seconds(), int(progress.step), 1
     last_saved = time.perf_counter()
     over = stop = False
-    with _bar(how, done) as bar, _interrupts() as heard:
+    with _bar(method, how, done) as bar, _interrupts() as heard:
         while done < how.num_steps and np.asarray(progress.change) > limit and not (over or stop):
             block_began = time.perf_counter()
             end = np.int32(min(done + size, how.num_steps))
@@ -218,11 +218,12 @@ def _not_finite(progress: Progress, params: Params, done: int) -> str | None:
     return f"{bad[0]!r} is not finite after step {done}" if bad else None
 
 
-def _bar(how: Drive, done: int) -> Any:
+def _bar(method: Any, how: Drive, done: int) -> Any:
     from tqdm import tqdm
 
     visible = how.progress_bar and sys.stderr.isatty() and "CI" not in os.environ
-    return tqdm(total=how.num_steps, initial=done, disable=not visible)
+    name = type(getattr(method, "method", method)).__name__  # of what is started several times
+    return tqdm(desc=name, total=how.num_steps, initial=done, disable=not visible)
 
 
 @contextmanager

@@ -92,6 +92,17 @@ def test_the_checks_of_a_point_estimate_can_fail(found, words):
     assert standing({**sound, **found}) is Standing.FAILS
 
 
+def test_an_interrupted_comparison_claims_nothing_of_what_did_not_end():
+    """Only one side ended: that the other does not come close would be a claim about nothing."""
+    rows = settled({"ours": [-2.0, -3.0], "ours too": [-2.5, -3.5]})
+    assert headline(rows).startswith("Only bespoke inference comes within")
+    rows["NUTS"] = {"status": "interrupted", "bespoke": False, "reason": "interrupted: …"}
+    assert headline(rows) == (
+        "Of the 2 methods that ended, ours is best; of the others nothing is known. "
+        "Interrupted before the end: NUTS."
+    )
+
+
 def test_one_start_is_never_trusted():
     assert standing(row(-2.0, starts=1, starts_near=None)) is Standing.ONE_START
     rows = settled({"ours": [-2.0, -3.0]}, ours={"starts": 1, "starts_near": None})

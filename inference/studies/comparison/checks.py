@@ -37,6 +37,7 @@ class Status(enum.Enum):
     DIVERGED = "diverged"
     DOES_NOT_APPLY = "does not apply"
     DOES_NOT_FIT = "does not fit"
+    INTERRUPTED = "interrupted"
 
     @classmethod
     def of(cls, stop: Stop) -> Status:

@@ -152,7 +152,10 @@ def compare(
                 on_result(method, row)
     except KeyboardInterrupt:
         interrupted = True
-    rows = {x.name: rows[x.name] for x in picked if x.name in rows}
+    for x in picked:  # nothing is said of what did not run to its end
+        unfinished = _no_row(Status.INTERRUPTED, "it did not run to its end")
+        rows.setdefault(x.name, {**unfinished, "bespoke": x.bespoke})
+    rows = {x.name: rows[x.name] for x in picked}
     for method, reason in refused.items() if methods is not None else ():
         rows[method] = _no_row(Status.DOES_NOT_APPLY, reason)
 

@@ -10,12 +10,13 @@ trusted     its checks pass (below)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from . import checks
-from .checks import CLOSE, Standing, doubts, in_words, standing
+from .checks import CLOSE, Standing, Status, doubts, in_words, standing
 
 RULES = __doc__.split("\n\n", 1)[1] + "\n" + checks.RULES
 MOST_NAMED = 8
@@ -117,8 +118,12 @@ def _sentence(name: str, row: dict[str, Any]) -> str:
 def headline(rows: dict[str, dict[str, Any]]) -> str:
     """Does the paper's own inference beat the generic one here? Of those whose checks pass."""
     done = {x: r for x, r in rows.items() if "behind" in r}
+    unfinished = {x: r for x, r in rows.items() if r.get("status") == Status.INTERRUPTED.value}
     if not done:
         return "No method finished."
+    if unfinished:
+        ended = _of_some(done) + _not_passing(done)
+        return ended + _named(unfinished, "Interrupted before the end")
     passing = {x: r for x, r in done.items() if Standing[r["standing"]] is Standing.PASSES}
     if not passing:
         return f"No method passes its checks here, so none is recommended.{_not_passing(done)}"
@@ -147,6 +152,17 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
     else:
         raise AssertionError("the best is within any distance of itself")
     return words + _not_passing(done)
+
+
+def _of_some(done: dict[str, dict[str, Any]]) -> str:
+    """What can be said where others might have been better: who is best of those that ended."""
+    best = next(x for x, r in done.items() if r["best"])
+    words = f"Of the {len(done)} methods that ended, {best} is best"
+    if len(done) == 1:
+        words = f"Only {best} ended"
+    elif Standing[done[best]["standing"]] is Standing.FAILS:
+        words = f"None of the {len(done)} methods that ended passes its checks"
+    return f"{words}; of the others nothing is known."
 
 
 def _fastest(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
@@ -184,11 +200,15 @@ def _not_passing(done: dict[str, dict[str, Any]]) -> str:
     aside = {Standing.FAILS: "Failing their checks", Standing.ONE_START: "One start only"}
     for stands, said in aside.items():
         names = [x for x, r in done.items() if Standing[r["standing"]] is stands]
-        if names:
-            rest = len(names) - MOST_NAMED
-            named = ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-            words += f" {said}: {named}."
+        words += _named(names, said)
     return words
+
+
+def _named(some: Iterable[str], said: str) -> str:
+    names = list(some)
+    rest = len(names) - MOST_NAMED
+    named = ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    return f" {said}: {named}." if names else ""
 
 
 def _seconds(value: float) -> str:
