@@ -37,3 +37,19 @@ def double():
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", before)
+
+
+@pytest.fixture
+def compilations():
+    """The compilations since it was cleared, as a list of seconds."""
+    import jax
+
+    seen = []
+
+    def hear(name, seconds, **_):
+        if name == "/jax/core/compile/backend_compile_duration":
+            seen.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(hear)

@@ -21,13 +21,14 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from ..methods.gibbs.kernel import BinaryGibbs
 from ..numerics import clock
-from ..numerics.compiling import once
+from ..numerics.compiling import executable, once
 from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
+from ..rows.devices import OneDevice, one_device
 from ..running.contract import Stop
 from ..types import Params
-from .starts import NUM_CLIMBS, NUM_STEPS, Climbs, differentiable, good_start
+from .starts import NUM_CLIMBS, NUM_STEPS, climbs_of, differentiable
 
 SNAPSHOTS = 50
 """How often a run is looked at."""
@@ -100,7 +101,7 @@ def nuts(
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
-        start=good_start(model, anatomy, args, kwargs),
+        start=climbs_of(model, anatomy),
     )  # fmt: skip
 
 
@@ -128,7 +129,7 @@ def discrete_gibbs(
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
-        start=good_start(model, anatomy, args, kwargs),
+        start=climbs_of(model, anatomy),
     )  # fmt: skip
 
 
@@ -164,51 +165,70 @@ def sample(
     num_chains: int,
     budget: float | None,
     memory: float | None = None,
-    start: Climbs | None = None,
+    start: Callable[[tuple, dict[str, Any]], Any] | None = None,
 ) -> Draws:
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
 
     :param make_kernel: from the largest depth of a trajectory of NUTS to the kernel.
-    :param start: where a chain begins, unconstrained; by default the kernel says.
+    :param start: from the arguments to the climbs at whose end a chain begins (`starts.climbs_of`);
+        by default the kernel says where.
     """
     began = time.perf_counter()
     ran = 0.0  # seconds of what was compiled already, which the budget counts
     keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
     places, depth = None, MOST_DEPTH
+    given = one_device(args, kwargs)
+    arrays, hollow = given.arrays, given._replace(arrays=[])
     if start is not None:
-        places, gradient, ran = _climb(start, keys_start, budget, memory)
+        places, gradient, ran = _climb(start, given, keys_start, budget, memory)
         depth = _depth(gradient, budget)
-    kernel = make_kernel(depth)
-
-    def begin(key: Array, place: Params | None) -> Any:
-        return kernel.init(key, num_warmup, place, model_args=args, model_kwargs=kwargs)
-
-    # One chain, many times: every kernel knows one key, and only some a batch of them. In one
-    # piece: run operation by operation, NumPyro's start compiles hundreds of little programs.
-    starter = once(jax.vmap(begin)).lower(keys, places).compile()
-    before = clock.seconds()
-    state = jax.block_until_ready(starter(keys, places))
-    ran += clock.seconds() - before
     most = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
-    finish = kernel.postprocess_fn(args, kwargs)
 
-    def step(state: Any) -> tuple[Any, Any]:
-        state = kernel.sample(state, args, kwargs)
-        sites = finish(getattr(state, kernel.sample_field))
-        return state, ({x: sites[x] for x in anatomy.parameters}, _stats(state))
+    def make() -> tuple[Any, Any]:
+        kernel = make_kernel(depth)
 
-    def advance(state: Any, count: Array) -> tuple[Any, Any]:
-        """So many steps, of which a block has at most `most`."""
-        shapes = jax.eval_shape(jax.vmap(step), state)[1]
-        kept = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), shapes)
+        def begin(keys: Array, places: Params | None, arrays: list[Array]) -> Any:
+            args, kwargs = hollow.arguments(arrays)
 
-        def one(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-            state, found = jax.vmap(step)(carry[0])
-            return state, jax.tree.map(lambda all_, x: all_.at[i].set(x), carry[1], found)
+            def one(key: Array, place: Params | None) -> Any:
+                return kernel.init(key, num_warmup, place, model_args=args, model_kwargs=kwargs)
 
-        return lax.fori_loop(0, count, one, (state, kept))
+            return jax.vmap(one)(keys, places)
 
-    compiled = jax.jit(advance).lower(state, np.int32(1)).compile()
+        # One chain, many times: every kernel knows one key, and only some a batch of them. In one
+        # piece: run operation by operation, NumPyro's start compiles hundreds of little programs.
+        lowered = once(begin).lower(keys, places, arrays)
+        starter, state = lowered.compile(), _shapes(lowered)
+        compiled = jax.jit(advance_by(kernel)).lower(state, np.int32(1), arrays).compile()
+        return starter, compiled
+
+    def advance_by(kernel: MCMCKernel) -> Callable:
+        def advance(state: Any, count: Array, arrays: list[Array]) -> tuple[Any, Any]:
+            """So many steps, of which a block has at most `most`."""
+            args, kwargs = hollow.arguments(arrays)
+            finish = kernel.postprocess_fn(args, kwargs)
+
+            def step(state: Any) -> tuple[Any, Any]:
+                state = kernel.sample(state, args, kwargs)
+                sites = finish(getattr(state, kernel.sample_field))
+                return state, ({x: sites[x] for x in anatomy.parameters}, _stats(state))
+
+            shapes = jax.eval_shape(jax.vmap(step), state)[1]
+            kept = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), shapes)
+
+            def one(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+                state, found = jax.vmap(step)(carry[0])
+                return state, jax.tree.map(lambda all_, x: all_.at[i].set(x), carry[1], found)
+
+            return lax.fori_loop(0, count, one, (state, kept))
+
+        return advance
+
+    settings = (make_kernel, depth, anatomy, num_warmup, most, hollow.static, hollow.tree)
+    starter, compiled = executable(make, (keys, places, arrays), *settings)
+    before = clock.seconds()
+    state = jax.block_until_ready(starter(keys, places, arrays))
+    ran += clock.seconds() - before
     check_fits(compiled, memory, "a step of its chains")
     compile_seconds = time.perf_counter() - began - ran
 
@@ -218,13 +238,13 @@ def sample(
     warm = 0
     while warm < num_warmup and not timer.spent:
         count = pace.next(num_warmup - warm)
-        state, _ = jax.block_until_ready(compiled(state, np.int32(count)))
+        state, _ = jax.block_until_ready(compiled(state, np.int32(count), arrays))
         warm += count
     counts: list[int] = []
     ended, kept = [], []
     while sum(counts) < num_samples and not timer.spent:
         count = pace.next(num_samples - sum(counts))
-        state, found = jax.block_until_ready(compiled(state, np.int32(count)))
+        state, found = jax.block_until_ready(compiled(state, np.int32(count), arrays))
         kept.append(jax.tree.map(lambda x: np.asarray(x)[:count], found))  # noqa: B023
         counts.append(count)
         ended.append(timer.seconds)
@@ -252,26 +272,52 @@ CLIMBING = 0.25
 
 
 def _climb(
-    start: Climbs, keys: Array, budget: float | None, memory: float | None
+    start: Callable[[tuple, dict[str, Any]], Any],
+    given: OneDevice,
+    keys: Array,
+    budget: float | None,
+    memory: float | None,
 ) -> tuple[Params, float, float]:
     """Where chains begin, the seconds of a gradient for all of them, and those of the climbs."""
-    opened = once(jax.vmap(start.begin)).lower(keys).compile()
+    arrays, hollow = given.arrays, given._replace(arrays=[])
+
+    def make() -> tuple[Any, Any, Any]:
+        def begin(keys: Array, arrays: list[Array]) -> Any:
+            return jax.vmap(start(*hollow.arguments(arrays)).begin)(keys)
+
+        def advance(climbs: Any, count: Array, arrays: list[Array]) -> Any:
+            climb = start(*hollow.arguments(arrays)).advance
+            return jax.vmap(climb, in_axes=(0, None))(climbs, count)
+
+        def best(climbs: Any, arrays: list[Array]) -> Params:
+            return jax.vmap(start(*hollow.arguments(arrays)).best)(climbs)
+
+        lowered = once(begin).lower(keys, arrays)
+        opened, climbs = lowered.compile(), _shapes(lowered)
+        # A climb is worth the compiler's effort, the rest is not.
+        compiled = jax.jit(advance).lower(climbs, np.int32(1), arrays).compile()
+        return opened, compiled, once(best).lower(climbs, arrays).compile()
+
+    settings = (start, hollow.static, hollow.tree)
+    opened, compiled, best = executable(make, (keys, arrays), *settings)
     before = clock.seconds()
-    climbs = jax.block_until_ready(opened(keys))
+    climbs = jax.block_until_ready(opened(keys, arrays))
     ran = clock.seconds() - before
-    # A climb is worth the compiler's effort, the rest is not.
-    advance = jax.jit(jax.vmap(start.advance, in_axes=(0, None)))
-    compiled = advance.lower(climbs, np.int32(1)).compile()
     check_fits(compiled, memory, "a step of its climbs")
     timer = Budget(None if budget is None else max(CLIMBING * budget - ran, 0.0))
     pace, done = Pace(timer, NUM_STEPS), 0
     while done < NUM_STEPS and (not done or not timer.spent):
         count = pace.next(NUM_STEPS - done)
-        climbs = jax.block_until_ready(compiled(climbs, np.int32(count)))
+        climbs = jax.block_until_ready(compiled(climbs, np.int32(count), arrays))
         done += count
     seconds = timer.seconds
-    places = once(jax.vmap(start.best))(climbs)
+    places = best(climbs, arrays)
     return places, seconds / done / NUM_CLIMBS, ran + seconds
+
+
+def _shapes(lowered: Any) -> Any:
+    """Of what a function gives that was lowered, but not run."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), lowered.out_info)
 
 
 def _depth(gradient: float, budget: float | None) -> int:

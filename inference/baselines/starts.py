@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -50,6 +51,15 @@ class Climbs:
 
     def __call__(self, key: Array) -> Params:
         return self.best(self.advance(self.begin(key), NUM_STEPS))
+
+
+def climbs_of(
+    model: Callable, anatomy: Anatomy
+) -> Callable[[tuple, dict[str, Any]], Climbs | None] | None:
+    """`good_start` as a function of the arguments, or None where it would give none."""
+    if differentiable(model, anatomy) is model:
+        return None
+    return partial(good_start, model, anatomy)
 
 
 def good_start(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ..numerics.compiling import remembered
 from ..running.algorithm import Algorithm
 from ..running.contract import DivergedError
 from ..types import Params
@@ -59,16 +59,24 @@ def keep_best(
     """
     if num_steps < 1 or every < 1 or patience < 1:
         raise ValueError("num_steps, every and patience must be at least 1")
-    if score is None:
-        score = _mean_evidence(method, valid, kwargs)
+    held = (
+        _mean_evidence(method, valid, kwargs) if score is None else Held(lambda p, _: score(p), ())
+    )
     state = method.init(rng_key, data, init_params=init_params, **kwargs)
+    judge, given, parts = held.score, *_parted(kwargs)
 
-    @jax.jit
-    def advance(state: Any, data: Array) -> tuple[Any, Params, Array]:
-        step = lambda state, _: method.update(state, data, **kwargs)  # noqa: E731
+    def steps(
+        state: Any, data: Array, given: dict[str, Any], leaves: tuple
+    ) -> tuple[Any, Params, Array]:
+        step = lambda state, _: method.update(state, data, **given, **parts)  # noqa: E731
         state, _ = lax.scan(step, state, None, length=every)
         params = method.get_params(state)
-        return state, params, score(params)
+        return state, params, judge(params, leaves)
+
+    run = remembered(steps)
+
+    def advance(state: Any, data: Array) -> tuple[Any, Params, Array]:
+        return run(state, data, given, held.leaves)
 
     best, best_step, best_params = -np.inf, 0, None
     scores: list[float] = []
@@ -88,8 +96,27 @@ def keep_best(
     return Validated(best_params, best, every * best_step, when, np.array(scores), reason)
 
 
-def _mean_evidence(method: Any, valid: Array, kwargs: dict) -> Callable[[Params], Array]:
+class Held(NamedTuple):
+    """How rows that are held out are scored, and those rows: they are an argument of it."""
+
+    score: Callable[[Params, tuple], Array]
+    leaves: tuple
+
+
+def _mean_evidence(method: Any, valid: Array, kwargs: dict[str, Any]) -> Held:
     if hasattr(method, "log_likelihood"):  # its own, which is exact and need not be looked for
-        return lambda params: method.log_likelihood(params, valid, **kwargs).mean()
+        own = lambda p, leaves: method.log_likelihood(p, *leaves, **kwargs).mean()  # noqa: E731
+        return Held(own, (jnp.asarray(valid),))
     found = likelihood(method.model, jnp.asarray(valid), **kwargs)
-    return lambda params: found.function(params, found.rows).value.mean()
+    function, hollow = found.function, found.rows._replace(leaves=())
+
+    def mean(params: Params, leaves: tuple) -> Array:
+        return function(params, hollow._replace(leaves=leaves)).value.mean()
+
+    return Held(mean, found.rows.leaves)
+
+
+def _parted(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments that are arrays, which a compiled function is passed, and the others."""
+    given = {x: v for x, v in kwargs.items() if isinstance(v, np.ndarray | Array)}
+    return given, {x: v for x, v in kwargs.items() if x not in given}

@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE as under_jit
 from numpyro.distributions import Distribution
 from numpyro.primitives import _PYRO_STACK
@@ -33,6 +34,8 @@ SPLIT = "xla_cpu_parallel_codegen_split_count"
 """Pieces of a program that are compiled at once: on one core they cost, and gain nothing."""
 LAST_WITH_BOTH = 0, 10
 """The last JAX that is known to have both switches: one without would end the process."""
+FEW_CELLS = 1 << 14
+"""Of the arguments of a method: its steps then take less than it would take to optimise them."""
 MOST_KEPT = 512
 """Functions and facts that are kept, the latest used. A function holds what was compiled of it, and
 no rows."""
@@ -67,6 +70,26 @@ def remembered(function: Callable, *more: Any, **how: Any) -> Any:
     return _keep(key, lambda: jax.jit(function, **how))
 
 
+def executable(make: Callable[[], Any], inputs: Any, *key: Any) -> Any:
+    """`make()`, what is compiled for inputs of these shapes, or what it gave for an equal key.
+
+    For what must be compiled before the clock runs. The key says all that `make` closes over, which
+    holds no rows.
+
+    >>> import numpy as np
+    >>> double = lambda n: jax.jit(lambda x: 2 * x).lower(np.zeros(n)).compile()
+    >>> made = [executable(lambda n=n: double(n), np.zeros(n), "double") for n in (3, 3, 4)]
+    >>> made[0] is made[1], made[1] is made[2]
+    (True, False)
+    """
+    if _PYRO_STACK or under_jit():
+        return make()
+    leaves, tree = jax.tree.flatten(inputs)
+    shapes = [(np.shape(x), str(x.dtype)) for x in leaves]
+    context = jax.config.values["jax_enable_x64"], Distribution._validate_args
+    return known(make, "executable", key, shapes, tree, context)
+
+
 def known(find: Callable[[], Any], *key: Any) -> Any:
     """`find()`, or what it gave for an equal key before: a property of a program, say.
 
@@ -95,18 +118,33 @@ def _keep(key: Hashable, make: Callable[[], Any]) -> Any:
 @cache
 def least_effort() -> dict[str, Any]:
     """Options of the compiler for what runs once."""
-    options = {LEVEL: 0, EMITTERS: False}
+    options = {LEVEL: 0, EMITTERS: False, SPLIT: 1}
     try:
         jax.jit(lambda: 0, compiler_options=options).lower().compile()
-    except Exception:  # this XLA knows no such switch
-        del options[EMITTERS]
+    except Exception:  # this XLA knows no such switches
+        return {LEVEL: 0}
     return options
 
 
-@cache
 def little_effort() -> dict[str, Any]:
-    """Options of the compiler for what runs a few hundred steps: half the time, a tenth slower."""
-    return {**least_effort(), LEVEL: 1}
+    """Options of the compiler for what runs a few hundred steps on few rows; none, where the user
+    has told XLA how hard to try.
+
+    A third to a half of the time to compile. A step takes a tenth longer, where it is all
+    exponentials and logarithms twice as long.
+    """
+    return {} if LEVEL in os.environ.get("XLA_FLAGS", "") else {**least_effort(), LEVEL: 1}
+
+
+def enough_effort(arrays: Any) -> dict[str, Any]:
+    """Options of the compiler for a method that goes through these arrays in every step.
+
+    >>> import numpy as np
+    >>> enough_effort([np.zeros((1000, 1000))])
+    {}
+    """
+    cells = sum(x.size for x in jax.tree.leaves(arrays))
+    return little_effort() if cells <= FEW_CELLS and jax.default_backend() == "cpu" else {}
 
 
 def once(function: Callable, **how: Any) -> Any:

@@ -222,8 +222,9 @@ def check_support(model: Callable, anatomy: Anatomy, rows: Rows) -> None:
             while isinstance(support, constraints.independent):
                 support = support.base_constraint
             try:
+                # By NumPy where it can: JAX would compile each comparison.
                 with jax.ensure_compile_time_eval():
-                    inside = np.asarray(support(value))
+                    inside = np.asarray(support(np.asarray(value)))
             except Exception:  # data or bounds that are not known yet
                 continue
             if not inside.all():

@@ -273,4 +273,10 @@ def _slice(tree: Any, start: Array | int, size: int) -> Any:
 def _slice_leaf(leaf: Any, start: Array | int, size: int) -> Array:
     if isinstance(leaf, OnDisk | Numbers):
         return leaf.rows(start, size)
-    return leaf if size == leaf.shape[0] else lax.dynamic_slice_in_dim(leaf, start, size)
+    if size == leaf.shape[0]:
+        return leaf
+    known = not isinstance(start, jax.core.Tracer) and not isinstance(leaf, jax.core.Tracer)
+    if known and jax.default_backend() == "cpu":  # a view: JAX would compile the slice
+        begin = min(int(start), leaf.shape[0] - size)
+        return jnp.asarray(np.asarray(leaf)[begin : begin + size])
+    return lax.dynamic_slice_in_dim(leaf, start, size)

@@ -192,6 +192,14 @@ def summed(function: Callable[..., Any], num_data: int, *args: Any) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(np.asarray(x.addressable_data(0))), total)
 
 
+def one_device(args: tuple, kwargs: dict[str, Any]) -> OneDevice:
+    """The arguments of a program, taken apart into what is passed to a compiled function, and the
+    rest, which it may close over."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    arrays, static = _parted(leaves)
+    return OneDevice([jax.device_put(x) for x in arrays], static, tree)
+
+
 def devices_of(
     args: tuple,
     kwargs: dict[str, Any],
@@ -207,12 +215,11 @@ def devices_of(
     :param num_rows: how many rows these arguments have.
     :param why: the sentence for a run that takes no mesh.
     """
-    leaves, tree = jax.tree.flatten((args, kwargs))
     if mesh is None:
-        arrays, static = _parted(leaves)
-        return OneDevice([jax.device_put(x) for x in arrays], static, tree)
+        return one_device(args, kwargs)
     if by_row is None:
         raise ValueError(why)
+    leaves, tree = jax.tree.flatten((args, kwargs))
     return _deal(leaves, tree, mesh, num_rows(args, kwargs), by_row)
 
 

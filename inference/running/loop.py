@@ -20,7 +20,7 @@ from jax import Array, lax
 from jax.sharding import Mesh
 
 from ..numerics import clock
-from ..numerics.compiling import least_effort, remembered
+from ..numerics.compiling import enough_effort, least_effort, remembered
 from ..reading.arguments import check_kinds
 from ..rows.devices import Devices, OneDevice, devices_of, using
 from ..types import Params
@@ -203,7 +203,10 @@ def _block(
         return lax.while_loop(unfinished, partial(advance, arrays), progress)
 
     shapes = [(x.shape, str(x.dtype)) for x in jax.tree.leaves((progress, devices.arrays))]
-    return remembered(hollow.spread(block, progress), shapes, donate_argnums=0)
+    return remembered(
+        hollow.spread(block, progress), shapes, donate_argnums=0,
+        compiler_options=enough_effort(devices.arrays),
+    )  # fmt: skip
 
 
 def _not_finite(progress: Progress, params: Params, done: int) -> str | None:

@@ -4,7 +4,6 @@ from collections import OrderedDict
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -24,6 +23,9 @@ from inference import (
     SplittingEM,
     StepwiseEM,
     TruncatedEM,
+    keep_best,
+    log_likelihood,
+    standard_errors,
 )
 from inference.numerics import compiling
 from inference.numerics.compiling import remembered
@@ -37,22 +39,6 @@ from ppl_models import (
     latent_trait,
     noisy_or_network,
 )
-
-EVENT = "/jax/core/compile/backend_compile_duration"
-
-
-@pytest.fixture
-def compilations():
-    """The compilations since it was cleared, as a list."""
-    seen: list[float] = []
-
-    def hear(name: str, seconds: float, **_: Any) -> None:
-        if name == EVENT:
-            seen.append(seconds)
-
-    jax.monitoring.register_event_duration_secs_listener(hear)
-    yield seen
-    jax.monitoring.unregister_event_duration_listener(hear)
 
 
 class Case(NamedTuple):
@@ -109,6 +95,42 @@ def test_a_second_run_and_posterior_on_other_data_compile_nothing(name, compilat
     second = everything(1, 5, 1e-9)
     assert not compilations
     assert np.isfinite(second.losses).all() and second.losses[-1] != first.losses[-1]
+
+
+TRAIT = {"weights": np.full((1, 6), 1.5, np.float32), "bias": np.zeros(6, np.float32)}
+MIXTURE = {"num_components": 2}
+
+
+def traits(seed):
+    """Rows of the program itself, at whose parameters the information is positive."""
+    generator = np.random.default_rng(seed)
+    chance = 1 / (1 + np.exp(-1.5 * generator.normal(size=(300, 1))))
+    return jnp.asarray(generator.random((300, 6)) < chance, float)
+
+
+CALLS = {
+    "log_likelihood": lambda data: log_likelihood(latent_trait, TRAIT, data, num_factors=1).value,
+    "standard_errors": lambda data: standard_errors(
+        latent_trait, TRAIT, data, num_factors=1, num_nodes=7
+    )["bias"],
+    "keep_best": lambda data: (
+        keep_best(
+            EM(bernoulli_mixture), random.key(0), 4, data, valid=data[::2], every=2, **MIXTURE
+        ).scores
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_second_call_on_other_data_compiles_nothing(name, compilations):
+    first, second = (traits(seed) for seed in range(2))
+    second[::2]  # the slice of the caller
+    before = CALLS[name](first)
+    assert compilations
+    compilations.clear()
+    after = CALLS[name](second)
+    assert not compilations
+    assert np.isfinite(after).all() and not np.array_equal(before, after)
 
 
 RATE = 1.0

@@ -22,7 +22,7 @@ from ...baselines.samplers import (
     nuts,
     sample,
 )
-from ...baselines.starts import good_start
+from ...baselines.starts import climbs_of
 from ...baselines.variational import svi
 from ...numerics import clock
 from ...numerics.compiling import once
@@ -166,7 +166,7 @@ def _with_nuts(model: Callable, key: Any, arguments: Arguments, limits: Limits) 
 
     found = sample(
         kernel, anatomy, key, args, kwargs, limits.num_warmup, limits.num_draws, 4, limits.seconds,
-        limits.memory, start=good_start(model, anatomy, args, kwargs),
+        limits.memory, start=climbs_of(model, anatomy),
     )  # fmt: skip
     return found, None
 
