@@ -145,7 +145,7 @@ def _one(
         # It runs for less time than it would take to be optimised.
         found = compiled(compute, rows, compiler_options=little_effort())(rows.leaves, wide)
         found = jax.tree.map(lambda x: np.asarray(x)[None], found)
-        many, lost = _errors(*found, _least(params))
+        many, lost = _errors(found[0], found[1], _least(params))
     return {name: value[0] for name, value in many.items()}, int(lost[0]), found[0].shape[1]
 
 
@@ -175,7 +175,7 @@ def many_standard_errors(
             return _information(here, rule, size, params), _slopes(here, params)
 
         found = jax.device_get(remembered(jax.vmap(one))(_wide(params), data))
-        many, _ = _errors(*found, _least(params))
+        many, _ = _errors(found[0], found[1], _least(params))
     return {name: jnp.asarray(value.astype(jnp.result_type(float))) for name, value in many.items()}
 
 

@@ -171,8 +171,9 @@ class _Flips:
             best = jnp.take_along_axis(found[0], value.argmax(0)[None, :, None], axis=0)[0]
             return best, found
 
-        found = lax.scan(again, jnp.zeros_like(others[0]), (others, jnp.arange(len(others))))
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found[1])
+        each: Any = (others, jnp.arange(len(others)))
+        _, (ends, gains) = lax.scan(again, jnp.zeros_like(others[0]), each)
+        return ends.reshape(-1, *ends.shape[2:]), gains.reshape(-1, *gains.shape[2:])
 
     def climb(self, bits: Array, turn: Array) -> tuple[Array, Array]:
         """Where the best flips lead from states (n, bits), and the gains of single bits there.

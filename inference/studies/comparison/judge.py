@@ -231,7 +231,7 @@ def _quality(field: Field, engine: Algorithm, params: dict[str, np.ndarray]) -> 
     return row
 
 
-def information(field: Field, params: dict[str, np.ndarray]) -> dict[str, Any]:
+def information(field: Field, params: Any) -> dict[str, Any]:
     """Whether the likelihood of the training rows falls in every direction; or why it is not known.
 
     Where it does not, the parameters are no maximum, or one of many.
