@@ -229,7 +229,7 @@ def find_layers(
             if len(batch) > anatomy.nesting and batch[0] == 2:
                 parents.setdefault(site["name"], []).append(latent.name)
                 if site["name"] in anatomy.names:
-                    own = bare(within_rows(fn, anatomy))
+                    own = unmasked(within_rows(fn, anatomy))
                     simple[site["name"]] = Part(own, site["value"][0], 1.0, True).by_cells
 
     for latent in anatomy.latents:
@@ -257,13 +257,13 @@ def within_rows(fn: dist.Distribution, anatomy: Anatomy) -> dist.Distribution:
     return fn.to_event(inner) if inner else fn
 
 
-def bare(fn: dist.Distribution) -> dist.Distribution:
-    """Without what a plate expanded it to, and without masks of rows."""
+def unmasked(fn: dist.Distribution) -> dist.Distribution:
+    """Without masks: those of a latent are of whole rows, which then count for nothing."""
     if isinstance(fn, dist.Independent):
-        return bare(fn.base_dist).to_event(fn.reinterpreted_batch_ndims)
-    if isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution):
-        return bare(fn.base_dist)
-    return fn
+        return unmasked(fn.base_dist).to_event(fn.reinterpreted_batch_ndims)
+    if isinstance(fn, dist.ExpandedDistribution):
+        return unmasked(fn.base_dist).expand(fn.batch_shape)
+    return unmasked(fn.base_dist) if isinstance(fn, dist.MaskedDistribution) else fn
 
 
 def _sites(anatomy: Anatomy, trace: dict[str, dict]) -> list[dict]:
@@ -273,11 +273,9 @@ def _sites(anatomy: Anatomy, trace: dict[str, dict]) -> list[dict]:
 
 def _one_row(fn: dist.Distribution, anatomy: Anatomy) -> bool:
     """Whether the parameters of a distribution have one entry on the data axis."""
-    base, event_dim = bare(fn), fn.event_dim
-    while isinstance(base, dist.Independent):
-        base = base.base_dist
+    base, _ = unwrapped(fn)
     batch = tuple(base.batch_shape)
-    place = -anatomy.plate_dim + event_dim - base.event_dim
+    place = -anatomy.plate_dim + fn.event_dim - base.event_dim
     return len(batch) < place or batch[-place] == 1
 
 

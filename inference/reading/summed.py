@@ -23,7 +23,7 @@ from .graph_sums import sum_graph
 from .handlers import states as candidates
 from .local import Structure
 from .mixture import ProgramMixture, StateMixture
-from .plan import Outline, Plan, bare, make_plan, within_rows
+from .plan import Outline, Plan, make_plan, unmasked, within_rows
 from .states import AllStates, StateSet
 from .sums import Part, log_prior_of, log_sum, scale_ratio
 from .ways import find_way
@@ -193,7 +193,7 @@ class _Run:
         if self.layer:
             datum = value.reshape(len(value), *self._latent(msg["name"]).datum_shape)
             self.hanging.append(
-                Part(bare(within_rows(msg["fn"], self.anatomy)), datum, power, True)
+                Part(unmasked(within_rows(msg["fn"], self.anatomy)), datum, power, True)
             )
             return
         each = power * self.anatomy.per_datum(log_prior_of(msg["fn"], value))
