@@ -76,6 +76,7 @@ class Graph(NamedTuple):
     silent: tuple[str, ...]  # continuous unobserved ones
     hidden: tuple[str, ...]  # deterministic ones
     parameters: tuple[str, ...]  # all unobserved sites but the discrete latents
+    scopes: tuple[tuple[str, frozenset[int]], ...] = ()  # site -> the variables it depends on
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,20 +142,29 @@ class Graph(NamedTuple):
             for name, _ in component.factors:
                 site = trace[name]
                 power = scale_ratio(site["scale"], trace[first]["scale"])
-                found[name] = self.on_grid(site, power * _log_prob(site, name in values))
+                found[name] = self.on_grid(site, power * log_prob_of(site, name in values))
         return found
 
 
-def _log_prob(site: dict[str, Any], latent: bool) -> Array:
+def log_prob_of(site: dict[str, Any], latent: bool) -> Array:
+    """The log probability of a site; of a latent without masks of rows."""
     if latent:
         return jnp.asarray(log_prior_of(site["fn"], site["value"]))
     return settled(site["fn"]).log_prob(site["value"])
 
 
 def find_graph(
-    model: Callable, args: tuple, kwargs: dict, sites: Sequence[str] | None = None
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    sites: Sequence[str] | None = None,
+    *,
+    summed: bool = True,
 ) -> Graph | None:
     """The graph of the discrete latents, or of those named; None if there are none.
+
+    :param summed: False where they are to be sampled: it has no components then, and none of the
+        limits of a sum.
 
     >>> import numpyro, numpyro.distributions as dist
     >>> def family(height):
@@ -170,15 +180,20 @@ def find_graph(
     def read(trace: dict[str, dict]) -> Graph | None:
         latents = [x for x in trace.values() if is_latent(x) and not x.get("_control_flow_done")]
         latents = [x for x in latents if sites is None or x["name"] in sites]
-        return _graph(model, args, kwargs, trace, latents) if latents else None
+        return _graph(model, args, kwargs, trace, latents, summed) if latents else None
 
     return run_abstractly(model, args, kwargs, read)
 
 
 def _graph(
-    model: Callable, args: tuple, kwargs: dict, trace: dict[str, dict], latents: list[dict]
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    trace: dict[str, dict],
+    latents: list[dict],
+    summed: bool,
 ) -> Graph:
-    variables = tuple(_variable(site) for site in latents)
+    variables = tuple(_variable(site, summed) for site in latents)
     names = [variable.link.name for variable in variables]
     plates = sorted({p for v in variables for p in v.plates}, key=lambda p: (p[1], p[0]))
     depends = _provenance(model, args, kwargs, trace, variables)
@@ -204,8 +219,11 @@ def _graph(
             or (x["type"] == "sample" and not x["is_observed"] and x["name"] not in names)
         ),
     )  # fmt: skip
+    graph = graph._replace(scopes=tuple(scopes.items()))
     for name in scopes:
         _check_plates(trace, name, scopes[name], graph)
+    if not summed:
+        return graph
     runs = math.prod(graph.counts)
     if runs > MOST_RUNS:
         raise ProgramError(
@@ -215,7 +233,7 @@ def _graph(
     return graph._replace(components=_components(graph, scopes, trace))
 
 
-def _variable(site: dict[str, Any]) -> Variable:
+def _variable(site: dict[str, Any], summed: bool) -> Variable:
     fn, name = site["fn"], site["name"]
     count = num_values(fn)
     if count is None:
@@ -227,7 +245,7 @@ def _variable(site: dict[str, Any]) -> Variable:
     plates = tuple((f.name, f.dim, f.size) for f in frames)
     axes = tuple(len(batch) + dim for _, dim, _ in plates)
     link = Link(name, batch + tuple(fn.event_shape), axes, count, jnp.result_type(site["value"]))
-    if count ** min(link.size, 64) > MOST_ENTRIES:
+    if summed and count ** min(link.size, 64) > MOST_ENTRIES:
         raise ProgramError(
             f"site {name!r} has {link.size} values that may meet in any combination, "
             f"{count}^{link.size} states: at most {MOST_ENTRIES} are listed"

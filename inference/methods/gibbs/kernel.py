@@ -17,6 +17,7 @@ from ...reading.arguments import rows_of
 from ...rows.chunks import Rows, compiled
 from ...types import Arguments, Params
 from .flips import BitProgram, Rules, Settled, open_bits, settle
+from .latents import LatentProgram, open_latents
 
 
 class BinaryGibbsState(NamedTuple):
@@ -29,7 +30,7 @@ class BinaryGibbsState(NamedTuple):
 
 
 class BinaryGibbs(MCMCKernel):
-    """Gibbs sampling of all binary latents of a program; all rows and chains go at once.
+    """Gibbs sampling of all discrete latents of a program; all rows and chains go at once.
 
     By itself it samples the latents given fixed parameters; with another kernel for the parameters
     it is a block of ``numpyro.infer.Gibbs`` (NumPyro 0.22), or the ``gibbs_fn`` of ``HMCGibbs``.
@@ -37,7 +38,10 @@ class BinaryGibbs(MCMCKernel):
     its sites are called, and takes equations (6) and (7) of Lewicki & Sejnowski (1996), where a
     flip costs its children only; every other program takes two readings per bit.
 
-    :param model: any program with binary latents inside its data plate. Parameters must be fixed
+    Categories, latents that all rows share (the indicators of a spike and slab) and those of
+    several plates take one reading per value: see `inference.methods.gibbs.latents`.
+
+    :param model: any program with discrete latents. Parameters must be fixed
         (``numpyro.handlers.condition``) or left to another block.
     :param sweeps: through all bits, between two draws.
     :param annealing: sweeps before the chain starts, over which the likelihood's power rises from
@@ -119,17 +123,25 @@ class BinaryGibbs(MCMCKernel):
             each = lambda key, z: self._begin(program, arguments, key, z)  # noqa: E731
             return jax.vmap(each)(keys, places)
 
+        if isinstance(program, LatentProgram):
+            each = lambda key, z: self._begin(program, arguments, key, z)  # noqa: E731
+            return jax.jit(jax.vmap(each))(rng_key, init_params)
         rows = rows_of(program.anatomy, *arguments)
         return compiled(begin, rows)(rows.leaves, rng_key, init_params)
 
     def _begin(
-        self, program: BitProgram, arguments: Arguments, rng_key: Array, init_params: Params | None
+        self,
+        program: BitProgram | LatentProgram,
+        arguments: Arguments,
+        rng_key: Array,
+        init_params: Params | None,
     ) -> BinaryGibbsState:
         key, key_prior, key_start = random.split(rng_key, 3)
         bits = program.prior_draw(key_prior, {}, arguments)
         bits = program.pack({**program.unpack(bits), **(init_params or {})})
         draw, score = program.read({}, arguments)
         if self.rules.annealing or self.rules.restarts > 1:
+            program.check_rows("annealing and restarts compare rows")
             bits = settle(draw, score, key_start, bits, self.rules).bits
         one = jnp.ones(())
         return BinaryGibbsState(program.unpack(bits), one, score(bits, 1.0).sum(), key)
@@ -169,6 +181,8 @@ class BinaryGibbs(MCMCKernel):
         :param init_params: where the latents start, by site; all off by default.
         """
         program = self._open(args, kwargs)
+        program.check_rows("settle stops row by row")
+        assert isinstance(program, BitProgram)
         bits = jnp.zeros((program.anatomy.num_data, program.anatomy.num_bits), jnp.int32)
         bits = program.pack({**program.unpack(bits), **(init_params or {})})
         draw, score = program.read(params, (args, kwargs))
@@ -217,7 +231,10 @@ class BinaryGibbs(MCMCKernel):
     def get_diagnostics_str(self, state: BinaryGibbsState) -> str:
         return f"largest flip probability {float(jnp.max(state.largest_flip)):.2f}"
 
-    def _open(self, args: tuple, kwargs: dict[str, Any] | None) -> BitProgram:
+    def _open(self, args: tuple, kwargs: dict[str, Any] | None) -> BitProgram | LatentProgram:
+        other = open_latents(self._model, args, kwargs or {}, self.plate)
+        if other is not None:
+            return other
         return open_bits(
             self._model, args, kwargs or {}, plate=self.plate, by_network=self.by_network
         )

@@ -1,0 +1,165 @@
+"""Gibbs sampling of latents that are no bits of a row: categories, shared bits, several plates.
+
+One element of a site is drawn given all else, in all cells of its plates at once, which are
+independent given the others. That takes one run of the program for each of its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+from numpyro import handlers
+
+from ...reading.anatomy import ProgramError, num_values, run_abstractly
+from ...reading.chain import is_latent
+from ...reading.graph import Graph, find_graph, log_prob_of
+from ...types import Arguments, Params
+
+
+class LatentProgram(NamedTuple):
+    """A program with discrete latents, opened. Static: it holds no arrays.
+
+    All latents are kept as one vector: of each site its cells, of each cell its elements.
+    """
+
+    model: Callable
+    graph: Graph
+
+    @property
+    def anatomy(self) -> Graph:
+        """Names of the latents and of all other unobserved sites."""
+        return self.graph
+
+    def check_rows(self, why: str) -> None:
+        raise ProgramError(
+            f"{why}, but the latents {list(self.graph.names)} are not the bits of rows"
+        )
+
+    def read(self, params: Params, arguments: Arguments) -> tuple[Callable, Callable]:
+        """How to sweep through the latents, and what states are worth."""
+        args, kwargs = arguments
+        graph = self.graph
+        scopes = dict(graph.scopes)
+
+        def factors(parts: list[Array], names: list[str], power: Array | float) -> list[Array]:
+            program = handlers.substitute(self.model, data={**params, **self._values(parts)})
+            with handlers.block(), handlers.seed(rng_seed=0):
+                trace = handlers.trace(program).get_trace(*args, **kwargs)
+            found = []
+            for name in names:
+                site = trace[name]
+                scale = 1.0 if site["scale"] is None else site["scale"]
+                heat = power if site["is_observed"] else 1.0
+                log_prob = heat * scale * log_prob_of(site, name in graph.names)
+                found.append(graph.on_grid(site, log_prob))
+            return found
+
+        def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
+            parts, largest = self._parts(bits), jnp.zeros(())
+            for v, variable in enumerate(graph.variables):
+                names = [name for name, scope in scopes.items() if v in scope]
+                own = {graph.plates.index(plate) for plate in variable.plates}
+                away = tuple(i for i in range(len(graph.plates)) if i not in own)
+                count = variable.link.num_values
+
+                def visit(
+                    i: Array, carry: tuple[list[Array], Array], v: int = v, names: Any = names,
+                    away: tuple[int, ...] = away, count: int = count,
+                ) -> tuple[list[Array], Array]:  # fmt: skip
+                    parts, largest = carry
+
+                    def value(k: Array) -> Array:
+                        tried = [*parts[:v], parts[v].at[:, i].set(k), *parts[v + 1 :]]
+                        each = [x.sum(away).reshape(-1) for x in factors(tried, names, power)]
+                        return sum(jnp.broadcast_to(x, parts[v].shape[:1]) for x in each)
+
+                    logits = jax.vmap(value)(jnp.arange(count))  # (values, cells)
+                    # Where all are impossible none is preferred.
+                    logits = jnp.where(jnp.isneginf(logits.max(0)), 0.0, logits)
+                    chosen = random.categorical(
+                        random.fold_in(random.fold_in(key, v), i), logits, axis=0
+                    )
+                    chance = jax.nn.softmax(logits, axis=0)
+                    stay = jnp.take_along_axis(chance, parts[v][None, :, i], axis=0)
+                    new = parts[v].at[:, i].set(chosen.astype(parts[v].dtype))
+                    largest = jnp.maximum(largest, 1.0 - stay.min())
+                    return [*parts[:v], new, *parts[v + 1 :]], largest
+
+                parts, largest = lax.fori_loop(0, variable.link.size, visit, (parts, largest))
+            return self._joined(parts), largest
+
+        def score(bits: Array, power: Array | float) -> Array:
+            every = factors(self._parts(bits), list(scopes), power)
+            return sum((x.sum() for x in every), jnp.zeros(()))
+
+        return draw, score
+
+    def pack(self, values: dict[str, Array]) -> Array:
+        """Values of the sites as one vector."""
+        parts = []
+        for variable in self.graph.variables:
+            link = variable.link
+            value = jnp.broadcast_to(values[link.name], link.shape).astype(jnp.int32)
+            parts.append(jnp.moveaxis(value, link.axes, range(len(link.axes))))
+        return self._joined(parts)
+
+    def unpack(self, bits: Array) -> dict[str, Array]:
+        """The vector as values of the sites, in the sites' own shapes."""
+        return self._values(self._parts(bits))
+
+    def prior_draw(self, key: Array, params: Params, arguments: Arguments) -> Array:
+        """Latents drawn from the program itself, without a look at the data."""
+        args, kwargs = arguments
+        program = handlers.substitute(handlers.seed(self.model, key), data=params)
+        with handlers.block():
+            trace = handlers.trace(program).get_trace(*args, **kwargs)
+        return self.pack({name: trace[name]["value"] for name in self.graph.names})
+
+    def _joined(self, parts: list[Array]) -> Array:
+        return jnp.concatenate([part.reshape(-1) for part in parts])
+
+    def _parts(self, bits: Array) -> list[Array]:
+        """Of each site (cells, elements)."""
+        parts, start = [], 0
+        for variable in self.graph.variables:
+            cells = 1
+            for *_, size in variable.plates:
+                cells *= size
+            stop = start + cells * variable.link.size
+            parts.append(bits[start:stop].reshape(cells, variable.link.size))
+            start = stop
+        return parts
+
+    def _values(self, parts: list[Array]) -> dict[str, Array]:
+        found = {}
+        for variable, part in zip(self.graph.variables, parts, strict=True):
+            sizes = tuple(size for *_, size in variable.plates)
+            link = variable.link
+            found[link.name] = link.place(part, sizes).astype(link.dtype)
+        return found
+
+
+def open_latents(
+    model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None
+) -> LatentProgram | None:
+    """The program, opened, if its discrete latents are not simply the bits of one data plate."""
+
+    def read(trace: dict[str, dict]) -> tuple[list[str], bool]:
+        latents = [x for x in trace.values() if is_latent(x) and num_values(x["fn"]) is not None]
+        latents = [x for x in latents if not x.get("_control_flow_done")]
+        frames = [{f.name for f in x["cond_indep_stack"]} for x in latents]
+        common = set.intersection(*frames) if frames else set()
+        binary = all(num_values(x["fn"]) == 2 for x in latents)
+        seen = any(x["type"] == "sample" and x["is_observed"] for x in trace.values())
+        simple = binary and (bool(common) if plate is None else plate in common)
+        return [x["name"] for x in latents], simple or not seen
+
+    names, simple = run_abstractly(model, args, kwargs, read)
+    if not names or simple:
+        return None
+    graph = find_graph(model, args, kwargs, names, summed=False)
+    return None if graph is None else LatentProgram(model, graph)
