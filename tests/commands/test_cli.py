@@ -246,12 +246,11 @@ def model(data):
 """
 
 
-def test_check_is_told_which_plate_holds_the_rows(folder, capsys):
+def test_check_finds_the_plate_that_holds_the_latents(folder, capsys):
     (folder / "mine.py").write_text(CROSSED)
     command = ("check", "mine:model", "--data", "bits.csv")
-    assert refused(run(capsys, *command), "['items', 'people']", "say which one holds the data")
     assert refused(run(capsys, *command, "--plate", "rows"), "no plate 'rows'")
-    result = run(capsys, *command, "--plate", "people")
+    result = run(capsys, *command)
     assert (result.status, result.err) == (0, "")
     assert "plate    people, 12 rows" in result.out and "all 2 states summed" in result.out
 
