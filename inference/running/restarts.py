@@ -13,6 +13,7 @@ from ..reading.local import prior_draw
 from ..types import Params
 from .algorithm import Algorithm
 from .contract import Starts
+from .search import best_of
 
 
 class RestartState(NamedTuple):
@@ -71,5 +72,4 @@ class Restarts(Algorithm):
         return RestartState(states, losses.astype(state.losses.dtype)), losses.min()
 
     def get_params(self, state: RestartState) -> Params:
-        best = jnp.argmin(state.losses)
-        return self.method.get_params(jax.tree.map(lambda x: x[best], state.states))
+        return self.method.get_params(best_of(state.states, state.losses))

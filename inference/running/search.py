@@ -25,7 +25,7 @@ import numpy as np
 from jax import Array, lax, random
 
 from ..numerics import clock
-from ..numerics.compiling import little_effort
+from ..numerics.compiling import least_effort, little_effort, remembered
 from ..reading.anatomy import Anatomy, inspect
 from ..reading.arguments import rows_of
 from ..rows.chunks import Rows, compiled
@@ -121,14 +121,15 @@ class Lineages:
         anatomy = inspect(self.model, args, kwargs, plate=method.plate)
         rows = rows_of(anatomy, args, kwargs)
         method.init(key_init, *args, **kwargs)  # refuses what it cannot do, in its own words
-        begin = lambda rows, params: self._begin(key_init, params, *rows.whole())  # noqa: E731
         if self.search.straight:
 
-            def start(rows: Rows, key: Array) -> LineageState:
+            def start(rows: Rows, keys: tuple[Array, Array]) -> LineageState:
                 args, kwargs = rows.whole()
+                key_init, key = keys
                 return self._begin(key_init, self._propose(key, args, kwargs), args, kwargs)
 
-            return compiled(start, rows)(rows.leaves, key_search), Spent()
+            first = compiled(start, rows, compiler_options=least_effort())
+            return first(rows.leaves, (key_init, key_search)), Spent()
         some = self._some(key_rows, anatomy, rows)
         find = compiled(self._find, some, compiler_options=little_effort())
         began = time.perf_counter()
@@ -139,7 +140,12 @@ class Lineages:
         params = jax.block_until_ready(find(some.leaves, key_search, plan))
         spent = Spent(clock.seconds() - began, compiling)
 
-        return compiled(begin, rows)(rows.leaves, params), spent
+        def begin(rows: Rows, key: Array, params: Params) -> LineageState:
+            return self._begin(key, params, *rows.whole())
+
+        # A key that a function closed over would make it another one in every run.
+        first = compiled(begin, rows, compiler_options=least_effort())
+        return first(rows.leaves, key_init, params), spent
 
     def whole(
         self, rng_key: Array, num_steps: int, args: tuple, kwargs: dict
@@ -199,8 +205,7 @@ class Lineages:
 
     def best(self, state: LineageState) -> Any:
         """The state of the lineage of least loss."""
-        best = jnp.argmin(state.losses[-1])
-        return jax.tree.map(lambda x: x[best], state.states)
+        return best_of(state.states, state.losses)
 
     def optima(self, state: LineageState) -> Optima:
         """Where the lineages stand, the best first."""
@@ -272,6 +277,20 @@ def remaining(losses: Any, xp: Any = np) -> Any:
         rate = xp.clip(last / first, 0.0, 0.99)
         left = xp.abs(last) * rate / (1.0 - rate)
     return xp.where(xp.isfinite(left), left, xp.abs(last))
+
+
+def best_of(states: Any, losses: Array) -> Any:
+    """The one of several states, on a leading axis, whose loss is least.
+
+    :param losses: (num_states,), or of several steps, of which the last counts.
+    """
+    # In one piece: to index its arrays one by one is to compile as many programs.
+    return remembered(_best_of, compiler_options=least_effort())(states, losses)
+
+
+def _best_of(states: Any, losses: Array) -> Any:
+    best = jnp.argmin(losses[-1] if losses.ndim > 1 else losses)
+    return jax.tree.map(lambda x: x[best], states)
 
 
 def _finite(losses: Array) -> Array:
