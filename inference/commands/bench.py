@@ -22,6 +22,7 @@ from typing import Any
 from latentbits.models.data import InputError
 
 from ..studies.output import align, as_json, check_output, versions, write_whole
+from .progress import stage
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "benchmarks"
 
@@ -59,7 +60,8 @@ def main(namespace: argparse.Namespace) -> int:
     with one_core(), nothing_remembered():
         for name, run in chosen.items():
             began = time.process_time()
-            found[name] = run(namespace.full)
+            with stage(f"running {name}"):
+                found[name] = run(namespace.full)
             found[name]["cpu_in_all"] = time.process_time() - began
             print(found[name]["title"], *table(found[name]["rows"]), "", sep="\n", flush=True)
     print(f"{sum(x['cpu_in_all'] for x in found.values()):.0f} CPU-seconds in all, to compile too")
