@@ -111,6 +111,9 @@ COLUMNS = {
     "rate": ("GFLOP/s", 3),
     "share": ("share", 2),
     "exponent": ("exponent", 2),
+    "gradients": ("gradients/s", 3),
+    "megabytes": ("MB", 3),
+    "resident": ("resident MB", 3),
 }
 """Key of a row -> (head of its column, digits)."""
 

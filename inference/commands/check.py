@@ -17,10 +17,13 @@ from numpyro.distributions import constraints
 from numpyro.infer.util import log_density
 
 from ..numerics.compiling import once
+from ..numerics.memory import in_words
 from ..reading.anatomy import Anatomy, ProgramError, inspect, trace_shapes
 from ..reading.arguments import rows_of
 from ..reading.datum import find_affine
 from ..reading.local import find_structure, log_joint
+from ..reading.plan import costs, make_plan
+from ..reading.states import AllStates
 from ..reading.summed import marginal
 from ..rows.chunks import Rows
 from ..studies.catalogue import blame, generics, methods
@@ -265,8 +268,21 @@ def _form(given: Given, anatomy: Anatomy, rows: Rows) -> str:
         cost = "not affine in the datum: a state costs a product of its bits"
     else:
         cost = "not affine in the datum: a step runs the program on every state"
-    in_bits = f"log joint {known.value}\n" if anatomy.binary else ""
-    return f"{in_bits}{' ' * 9 if in_bits else ''}log joint {cost}"
+    lines = [f"log joint {known.value}"] if anatomy.binary else []
+    arguments = (given.table.values,), given.kwargs
+    try:
+        plan, outline = make_plan(given.program, anatomy, True, AllStates(), known, *arguments)
+    except ProgramError as error:
+        return f"\n{' ' * 9}".join([*lines, f"log joint {cost}", f"marginal: {error}"])
+    ours, plain = costs(plan, outline, known)
+    lines += [
+        f"log joint {cost}",
+        f"marginal  {ours.how}: {ours.multiplications:.2g} multiplications, "
+        f"{in_words(ours.num_bytes)} at once",
+        f"          (every state of every row: {plain.multiplications:.2g}, "
+        f"{in_words(plain.num_bytes)})",
+    ]
+    return f"\n{' ' * 9}".join(lines)
 
 
 def _method_rows(anatomy: Anatomy) -> list[tuple[str, str]]:

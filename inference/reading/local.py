@@ -151,7 +151,7 @@ class Structure(Enum):
     ('quadratic, one Hessian for all data', False)
     """
 
-    LINEAR = "linear: no latent minds the others"
+    LINEAR = "linear: latents are independent given the data"
     SHARED = "quadratic, one Hessian for all data"
     PER_DATUM = "quadratic, a Hessian for each datum"
     GENERAL = "not quadratic"

@@ -184,6 +184,41 @@ def cost(
     return few * columns + each * num_states
 
 
+class Cost(NamedTuple):
+    """What one sum over the states of all rows takes."""
+
+    how: str
+    multiplications: float
+    num_bytes: float  # held at once
+
+
+def costs(plan: Plan, outline: Outline, structure: Structure) -> tuple[Cost, Cost]:
+    """Of a plan, and of every state of every row with all its columns at once."""
+    anatomy, columns, num_data = plan.layers[-1], outline.columns, plan.layers[-1].num_data
+    sizes = [len(table) for table in plan.tables]
+    listed = math.prod((x.num_values or 1.0) ** x.size for y in plan.layers for x in y.latents)
+    once, each, floats = 0.0, float(sizes[-1] * columns), float(sizes[-1])
+    if plan.bits is not None:
+        each = cost(structure, anatomy.num_bits, listed, columns)
+        how = f"{listed:.0f} states from {sizes[-1]} of them"
+        floats += plan.bits.floats
+        if plan.bits.states is None:
+            how = f"a product over {anatomy.num_bits} bits, no state listed"
+    elif len(sizes) > 1:
+        how = f"{' and '.join(map(str, reversed(sizes)))} states, layer by layer"
+        below = zip(pairwise(sizes), plan.layers[1:], strict=True)
+        once = sum(a * b * layer.num_bits for (a, b), layer in below)
+    elif outline.alike:
+        how = f"{sizes[-1]} states of all rows in one product"
+    else:
+        how, floats = f"the program on {sizes[-1]} states of each row", each
+    chunk = floats * num_data
+    if plan.by_chunk is not None or outline.alike:
+        chunk = min(chunk, product_floats())
+    plain = listed * columns * num_data
+    return Cost(how, each * num_data + once, 4.0 * chunk), Cost("plain", plain, 4.0 * plain)
+
+
 # --- what shapes say
 
 

@@ -104,6 +104,9 @@ def test_check_says_what_it_found(capsys):
     assert "all 8 states summed" in result.out
     assert "quadratic, one Hessian for all data" in result.out
     assert "log joint affine in the datum: rows × states are one product" in result.out
+    # 12 rows, 8 states, 4 columns: the form in the bits, 4 × (4 + 8), would cost more than 8 × 4.
+    assert "marginal  8 states of all rows in one product: 3.8e+02 multiplications" in result.out
+    assert "(every state of every row: 3.8e+02, 0.0 MB)" in result.out
     assert max(map(len, result.out.splitlines())) <= 100
 
 
