@@ -91,7 +91,7 @@ class StateMixture(dist.Distribution):
     @validate_sample
     def log_prob(self, value: Array) -> Array:
         def total(parts: tuple[Part, ...]) -> Array:
-            return log_sum(self.log_weights, parts, *self.batch_shape, self.bits)
+            return log_sum(self.log_weights, parts, self.batch_shape[0], self.bits)
 
         both = total((*self.before, self.part(value)))
         # Unless the set of states is truncated, their prior sums to one.

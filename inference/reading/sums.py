@@ -148,8 +148,8 @@ def over_states(
         return found + row if whole else found
 
     width = sum(int(cells.values.shape[1]) for cells in rows["slow"])
-    each = len(log_weights) * max(1, width) + (0 if bits is None else bits.floats)
-    return in_chunks(chunk, rows, num_data, max(1, product_floats() // each))
+    floats = len(log_weights) * max(1, width) + (0 if bits is None else bits.floats)
+    return in_chunks(chunk, rows, num_data, max(1, product_floats() // floats))
 
 
 def log_prior_of(fn: dist.Distribution, value: Array) -> Array:
