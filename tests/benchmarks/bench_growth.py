@@ -23,7 +23,7 @@ from numpyro.handlers import condition
 
 from inference import EM, BinaryGibbs, BoundEM, TruncatedEM
 from inference.baselines.samplers import once
-from inference.methods.discrete.em import EMState
+from inference.methods.discrete.step import EMState
 from inference.methods.moments.pairs import count_pairs, invert_pairs
 from inference.reading.local import Structure
 from ppl_models import binary_sparse_coding, latent_trait, noisy_or_network

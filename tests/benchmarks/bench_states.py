@@ -34,7 +34,7 @@ from inference.methods.discrete.candidates import (
     best_bits,
     logsumexp_pair,
 )
-from inference.methods.discrete.em import EMState
+from inference.methods.discrete.step import EMState
 from inference.reading.local import Structure
 from inference.reading.reader import open_program
 from ppl_models import binary_sparse_coding
