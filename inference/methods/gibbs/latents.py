@@ -75,7 +75,7 @@ class LatentProgram(NamedTuple):
                     def value(k: Array) -> Array:
                         tried = [*parts[:v], parts[v].at[:, i].set(k), *parts[v + 1 :]]
                         each = [x.sum(away).reshape(-1) for x in factors(tried, names, power)]
-                        return sum(jnp.broadcast_to(x, parts[v].shape[:1]) for x in each)
+                        return sum(each, jnp.zeros(parts[v].shape[:1]))
 
                     logits = jax.vmap(value)(jnp.arange(count))  # (values, cells)
                     # Where all are impossible none is preferred.
