@@ -232,7 +232,8 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
     fine = gauss_hermite(reader.num_factors, num_nodes)
     coarse = gauss_hermite(reader.num_factors, max(3, 2 * num_nodes // 3))
     # One run of the program on the points of both.
-    both = Rule(*map(np.concatenate, zip(fine, coarse, strict=True)))
+    join: Callable[..., Any] = np.concatenate
+    both = Rule(*map(join, zip(fine, coarse, strict=True)))
     size = chunk_of(None, len(both.points) * width(rows), rows)
 
     def function(params: Params, rows: Rows) -> Evidence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,8 +25,8 @@ MOST_BYTES = 1 << 27
 class Rule(NamedTuple):
     """Points z (S, Q), and log weights (S,) that turn a sum over them into ∫ dz."""
 
-    points: Array | np.ndarray
-    log_weights: Array | np.ndarray
+    points: Array
+    log_weights: Array
 
 
 def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
@@ -48,8 +48,9 @@ def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
     log_mass = np.log(weights / math.sqrt(2.0 * math.pi))
     mass = np.array([sum(row) for row in itertools.product(log_mass, repeat=num_factors)])
     density = -0.5 * (grid**2).sum(-1) - 0.5 * num_factors * math.log(2.0 * math.pi)
-    kind = jnp.result_type(float)  # of NumPy's: JAX would compile the conversion
-    return Rule(np.asarray(grid, kind), np.asarray(mass - density, kind))
+    # Arrays of NumPy's: JAX would compile the conversion.
+    points, weights = (np.asarray(x, jnp.result_type(float)) for x in (grid, mass - density))
+    return Rule(cast(Array, points), cast(Array, weights))
 
 
 def prior_points(key: Array, num_draws: int, num_factors: int, quasi: bool) -> Rule:
