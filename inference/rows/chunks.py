@@ -153,7 +153,7 @@ def compiled(function: Callable[..., Any], rows: Rows, **how: Any) -> Callable[.
     return call
 
 
-def over_rows(left: Array, right: Array, precision: Any = None) -> Array:
+def over_rows(left: Array, right: Array, precision: Any = "highest") -> Array:
     """leftᵀ right, (A, B), of what two arrays (n, A) and (n, B) say of each row.
 
     On a CPU XLA adds up the terms of a product one after the other. Where many rows are equal, as

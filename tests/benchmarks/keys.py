@@ -106,7 +106,7 @@ def ten_lines() -> Case:
     truth = {"weights_1": 6.0 * stroke_masks(5), "leak_0": np.full(25, 0.005)}
     truth["leak_1"] = np.full(10, 0.4)
     methods = ("EM", "TruncatedEM", "GibbsSearch")
-    return Case(noisy_or_network, data, {"layers": (10,)}, methods, 200, truth)
+    return Case(noisy_or_network, data, {"layers": (10,)}, methods, 500, truth)
 
 
 def carcinoma(classes: int, path: str = CARCINOMA) -> Case:

@@ -1,15 +1,16 @@
 """The search over starts: what a run with default arguments ends at, and what it says of it."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
 
-from inference import EM, Optima, Search, TruncatedEM
+from inference import EM, BoundEM, Optima, Search, TruncatedEM
 from inference.methods.discrete import moves
 from inference.methods.discrete.updates import closed_form
 from inference.running.search import remaining
-from ppl_models import bernoulli_mixture, binary_sparse_coding
+from ppl_models import bernoulli_mixture, binary_sparse_coding, latent_trait
 from ppl_models.data import bars
 
 
@@ -72,3 +73,35 @@ def test_what_remains_is_estimated_and_agreement_counts_it():
     np.testing.assert_allclose(remaining(losses), [1.0, 0.05])
     assert Optima(np.array([1.0, 2.0, 3.0]), 1, 3).better == 0.8
     assert "1 of 3" in str(Optima(np.array([1.0, 2.0, 3.0]), 1, 3))
+
+
+def products(jaxpr):
+    """All matrix products of a computation, those of its inner ones too."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
+        ):
+            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                yield from products(getattr(inner, "jaxpr", inner))
+
+
+@pytest.mark.parametrize(
+    ("method", "sizes"),
+    [
+        (TruncatedEM(binary_sparse_coding), {"num_causes": 4}),
+        (BoundEM(latent_trait), {"num_factors": 2}),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_products_of_a_step_are_in_full_precision(method, sizes):
+    """A GPU rounds factors to ten bits unless told otherwise: keys then end nats apart."""
+    data = bars(random.key(3), 30, size=3).data
+    data = data if "num_causes" in sizes else (data > 0).astype(float)
+    state = jax.eval_shape(lambda: method.init(random.key(0), data, **sizes))
+    traced = jax.make_jaxpr(lambda s, d: method.update(s, d, **sizes))(state, data)
+    large = [x for x in products(traced.jaxpr) if max(v.aval.size for v in x.invars) > 64]
+    assert large
+    exact = {jax.lax.Precision.HIGHEST}
+    assert all(set(x.params["precision"] or ()) == exact for x in large)

@@ -81,9 +81,9 @@ class SparseCodingUpdate(Update):
             weights = jnp.linalg.solve(second_ridge, cross.T[..., None])[..., 0].T
         at = weights if self.noise_at == "new" else params["weights"]
         if second.ndim == 2:
-            spread = jnp.sum((at @ at.T) * second)
+            spread = jnp.sum(jnp.matmul(at, at.T, precision="highest") * second)
         else:
-            spread = jnp.einsum("hd,dhk,kd->", at, second, at)
+            spread = jnp.einsum("hd,dhk,kd->", at, second, at, precision="highest")
         residual = statistics["power"] - 2 * jnp.sum(at * cross) + spread
         noise = jnp.sqrt(jnp.maximum(residual / statistics["cells"], 1e-12))
         mean_active = statistics["active"] / statistics["count"]
