@@ -15,6 +15,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from numpyro.infer.mcmc import MCMCKernel
 
 import latentbits
 from latentbits import models
@@ -38,13 +39,14 @@ autodoc_default_options = {"members": True, "undoc-members": False}
 # Notebooks show their own headings; those of the report in an output are not ours.
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
-METHODS = "EM TruncatedEM StepwiseEM SplittingEM BoundEM QuadratureEM MonteCarloEM MomentInversion "
-METHODS += "ExactGradient ContrastiveDivergence ProjectionPursuit GibbsEM GibbsSearch BinaryGibbs"
+
+def is_method(thing: object) -> bool:
+    return inspect.isclass(thing) and issubclass(thing, latentbits.Algorithm | MCMCKernel)
 
 
 def write_api() -> None:
     """The page that lists every public name, in three groups."""
-    methods = METHODS.split()
+    methods = [name for name in latentbits.__all__ if is_method(getattr(latentbits, name))]
     rest = [name for name in latentbits.__all__ if name not in methods]
     groups = {
         "Programs": [f"latentbits.models.{name}" for name in models.__all__],
