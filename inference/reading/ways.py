@@ -14,10 +14,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .anatomy import ProgramError, num_values, run_abstractly
+from .anatomy import ProgramError, inspect, num_values, run_abstractly
 from .chain import Chain, is_latent
 from .chain_survey import find_chain
 from .graph import Graph, find_graph
+from .plan import find_layers
 from .states import AllStates, StateSet
 
 FEW_STATES = 1 << 12
@@ -72,6 +73,10 @@ def find_way(
         if graph is not None and graph.silent:
             return graph
     if len(facts.names) > 1 and facts.num_states > FEW_STATES:
+        whole = inspect(model, args, kwargs, plate=plate, sites=sites)
+        latents = tuple(x for x in whole.latents if x.num_values is not None)
+        if find_layers(model, whole._replace(latents=latents), args, kwargs) is not None:
+            return None  # each layer is summed given the one above it, in chunks of rows
         try:
             return find_graph(model, args, kwargs, facts.names)
         except ProgramError:  # it may have a form, and a table says what it lacks

@@ -55,11 +55,11 @@ class ExactGradient(Algorithm):
     less the sleep phase, both exact; for the real one (3.8) and (3.9). It is found by autodiff of
     the program, and so for any program of discrete latents.
 
-    :param model: any program with discrete latents inside its data plate.
     A run with default arguments looks for the best of several starts (`search`). Those of a machine
     of at most 14 units are by projection pursuit, and variants have one unit planted anew in what
     the others leave over. Its steps are scaled by what each unit knows (`machines.units`).
 
+    :param model: any program with discrete latents inside its data plate.
     :param optimizer: of NumPyro or optax; by default gradient ascent with momentum: each step is
         `learning_rate` times the gradient of the mean log likelihood, of which no element counts as
         larger than `LARGEST`, plus `momentum` times the last step.
