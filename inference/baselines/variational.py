@@ -72,8 +72,8 @@ def svi(
         size = _num_continuous(program, args, kwargs)
         if size > MOST_FLOW:
             raise ProgramError(
-                f"a flow bends all {size} unknowns at once, those of every row among them, and its "
-                f"matrices grow with their square: it is tried up to {MOST_FLOW}"
+                f"AutoIAFNormal is limited to {MOST_FLOW} latent dimensions; this model has "
+                f"{size}, those of every row among them"
             )
     chosen = GUIDES[guide](program)
     step_size = STEP_SIZES.get(guide, 0.03) if step_size is None else step_size

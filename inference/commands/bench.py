@@ -106,7 +106,7 @@ def choose(known: dict[str, Benchmark], only: str | None) -> dict[str, Benchmark
 COLUMNS = {
     "cpu": ("CPU s", 3),
     "compile": ("compile s", 2),
-    "log_likelihood": ("nats a row", 4),
+    "log_likelihood": ("nats per row", 4),
     "error": ("error", 3),
     "rate": ("GFLOP/s", 3),
     "share": ("share", 2),

@@ -48,7 +48,7 @@ def _mean(each: Array) -> Measure:
 
 
 def log_loss(log_likelihood: PerRow, data: Array) -> Measure:
-    """Minus log₂ P(t), in bits a bit: the uniform distribution scores 1.
+    """Minus log₂ P(t), in bits per bit: the uniform distribution scores 1.
 
     >>> uniform = lambda rows: jnp.full(len(rows), -rows.shape[1] * jnp.log(2.0))
     >>> round(float(log_loss(uniform, jnp.ones((5, 8))).value), 4)
@@ -99,7 +99,7 @@ def chosen_bits(key: Array, num_data: int, num_features: int, count: int = 5) ->
 
 
 def reconstruction(log_decoded: PerRow, data: Array) -> Measure:
-    """What it takes to rebuild a row from its most probable hidden state, in bits a bit.
+    """What it takes to rebuild a row from its most probable hidden state, in bits per bit.
 
     :param log_decoded: log P(t | the most probable hidden state of t).
     """

@@ -6,7 +6,7 @@ The data: 4000 + 4000 rows of 64 bits from ten simple shapes, `combination_targe
 1000 exact gradient steps of 10 units in under 2 processor seconds, warm, with a lower test log-loss
 than `BernoulliRBM` after 200 epochs (its learning rate the best of three on the test rows
 themselves); 20 units in seconds a step on 2 cores; 23 in under 0.2 s on an H200 (``--units 23``).
-Measured on one core of a Neoverse N1: 1.62 processor seconds and 0.641 bits a bit, `BernoulliRBM`
+Measured on one core of a Neoverse N1: 1.62 processor seconds and 0.641 bits per bit, `BernoulliRBM`
 2.39 and 0.682; 20 units 0.58 s a step; 23 units on an H200 0.0054 s.
 
 The log-loss of either machine is exact: all 1024 hidden states are summed. On one core by default:

@@ -4,7 +4,7 @@
 
 CPU seconds are those of the process, all threads, after a first call that compiles. The figures to
 compare with were measured on other machines: a public implementation of the paper's equations takes
-1.41 CPU-seconds for a fit of 32 iterations of 600×16 and ends at 4.89 nats a row on average over 20
+1.41 CPU-seconds for a fit of 32 iterations of 600×16 and ends at 4.89 nats per row, mean over 20
 such sets; the package girth takes 50 s for two factors on 2000×20.
 """
 

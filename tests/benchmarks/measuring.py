@@ -1,7 +1,7 @@
 """What the benchmarks share: one clock, one kind of row for every contender, one fit of exponents.
 
 A row is a dictionary: ``method``, ``cpu`` and ``compile`` (processor seconds), ``log_likelihood``
-(held-out nats a row) and ``error`` where there are such, or a ``note`` that says why there are not.
+(held-out nats per row) and ``error`` where there are such, or a ``note`` that says why not.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def by_quadrature(
 
 
 def default_nodes(num_factors: int) -> int:
-    """Nodes a dimension, for an error of about 1e-4 nats a row also where weights are large.
+    """Nodes a dimension, for an error of about 1e-4 nats per row also where weights are large.
 
     On copies of three patterns, whose weights grow to 7, 9, 15 and 21 nodes in each of two
     dimensions are off by 0.008, 0.002 and 0.0001; where weights are below 3, 9 are enough.

@@ -172,7 +172,8 @@ class _Flips:
             return best, found
 
         each: Any = (others, jnp.arange(len(others)))
-        _, (ends, gains) = lax.scan(again, jnp.zeros_like(others[0]), each)
+        found: tuple[Array, Array] = lax.scan(again, jnp.zeros_like(others[0]), each)[1]
+        ends, gains = found
         return ends.reshape(-1, *ends.shape[2:]), gains.reshape(-1, *gains.shape[2:])
 
     def climb(self, bits: Array, turn: Array) -> tuple[Array, Array]:

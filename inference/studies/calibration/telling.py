@@ -41,7 +41,7 @@ def verdict(name: str, found: Judged) -> str:
             "it sticks where it should not be"
         )
     elif one.effective < 0.5 * NUM_DRAWS and not found.lost:
-        notes.append(f"but its draws hang together, {one.effective:.0f} of them are worth counting")
+        notes.append(f"strongly autocorrelated: effective sample size {one.effective:.0f}")
     if found.p_value > DOUBT and not found.lost:
         return (
             f"{name}: in doubt ({chance}), {foremost}; so far off are right draws in one run of "

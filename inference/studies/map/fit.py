@@ -107,7 +107,7 @@ def scaled(table: MixedTable, centre: np.ndarray, scale: np.ndarray) -> np.ndarr
 def fit_map(
     table: MixedTable, *, seed: int = 0, num_steps: int = 150, method: str | None = None
 ) -> tuple[Map, FactorPosterior, float]:
-    """Fit two factors to a table: the map, the posterior of its rows, nats a row.
+    """Fit two factors to a table: the map, the posterior of its rows, nats per row.
 
     Real columns are standardised first; their density is reported in those units. The parameters
     maximise their posterior under the weak priors of `mixed_trait`, so that a column which the

@@ -1,8 +1,8 @@
 """Combination machine on synthetic images: the first two tables and figures 4.1, 4.2.
 
-``latentbits reproduce combination-synthetic --full`` on one H200, test log-loss in bits a bit, mean
-of 10 seeds: true model 0.619, gradient 0.640, pursuit 0.756, followed by 100 steps 0.675, by 1000
-0.622; on no seed farther than 0.006 from the true model, and the paper's orderings on each.
+``latentbits reproduce combination-synthetic --full`` on one H200, test log-loss (bits per bit),
+mean of 10 seeds: true model 0.619, gradient 0.640, pursuit 0.756, followed by 100 steps 0.675, by
+1000 0.622; on no seed farther than 0.006 from the true model, and the paper's orderings on each.
 ``combination-synthetic-small --full``: 0.866, 0.877, 0.892, 0.875, 0.869 after 400 steps.
 """
 
@@ -43,9 +43,9 @@ ROWS = {
     "pursuit_gradient": "pursuit, then gradient",
 }
 MEASURES = {
-    "log_loss": "log-loss, bits a bit",
+    "log_loss": "log-loss, bits per bit",
     "single_bit": "single-bit error",
-    "reconstruction": "reconstruction, bits a bit",
+    "reconstruction": "reconstruction, bits per bit",
 }
 
 

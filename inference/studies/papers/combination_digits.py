@@ -2,7 +2,7 @@
 
 ``latentbits reproduce combination-digits --full --data FILE --packed 256 --rows 1000 --shuffle``
 with NIST digits on one H200, mean of 5 runs on test rows, single-bit error and reconstruction in
-bits a bit: product 0.302, 0.784 (the paper has 0.30, 0.80); mixture 0.216, 0.689 (0.26, 0.70);
+bits per bit: product 0.302, 0.784 (the paper has 0.30, 0.80); mixture 0.216, 0.689 (0.26, 0.70);
 pursuit 0.176, 0.539 (0.20, 0.64); followed by the persistent gradient 0.149, 0.450. The truncated
 sleep phase of three active units makes things worse here: far more than three are active.
 """
@@ -49,9 +49,9 @@ ROWS = {
     "combination_improved": "combination, improved",
 }
 MEASURES = {
-    "log_loss": "log-loss, bits a bit",
+    "log_loss": "log-loss, bits per bit",
     "single_bit": "single-bit error",
-    "reconstruction": "reconstruction, bits a bit",
+    "reconstruction": "reconstruction, bits per bit",
 }
 
 

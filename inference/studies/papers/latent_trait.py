@@ -318,7 +318,7 @@ def accuracy_figure(kept: dict[str, Any]) -> Figure:
                 when, error, marker=mark, markersize=4, label=words[method], color=f"C{number}"
             )
         rows, bits = one["data"].shape
-        top.set(xlabel="processor seconds", ylabel="nats a row", xscale="log")
+        top.set(xlabel="processor seconds", ylabel="nats per row", xscale="log")
         top.set_title(f"{name}: {rows} rows of {bits} bits")
         top.legend(loc="upper right", fontsize=10)
         _posteriors(low, one)

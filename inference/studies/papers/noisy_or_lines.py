@@ -122,7 +122,7 @@ def true_network() -> Params:
 
 
 def mean_log_likelihood(params: Params, data: Array) -> Array:
-    """Exact, nats a pattern."""
+    """Exact, nats per pattern."""
     arguments = (data,), {"layers": (len(params["leak_1"]), len(params["leak_2"]))}
     anatomy = inspect(noisy_or_network, *arguments)
     return row_evidence(noisy_or_network, anatomy, params, arguments, Structure.GENERAL).mean()

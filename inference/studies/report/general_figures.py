@@ -32,7 +32,7 @@ def general_pictures(found: Comparison) -> Iterator[Picture]:
     order = "Best first: " + ", ".join(done) + "."
     yield Picture(
         "Accuracy against time",
-        "How far each method was behind the best score of all, in nats a held-out row, by the "
+        "How far each method was behind the best score of all, in nats per held-out row, by the "
         "seconds it had run. Solid: bespoke; dashed: generic. Below the dotted line a method is "
         "within 0.01 nats.",
         f"Nats a row behind the best against seconds, one line a method. {order}",
@@ -89,7 +89,7 @@ def draw_paths(found: Comparison) -> Figure:
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, LEAST / 1.5), max(high, 0.03))
     axes.set_xlabel("seconds, compilation left out")
-    axes.set_ylabel("nats a row behind the best")
+    axes.set_ylabel("nats per row behind the best")
     legend_below(figure, done)
     return figure
 
@@ -117,7 +117,7 @@ def draw_differences(found: Comparison) -> Figure:
     axes.set_ylim(len(done) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("nats a row behind the best")
+    axes.set_xlabel("nats per row behind the best")
     return figure
 
 

@@ -291,7 +291,7 @@ def test_contrastive_divergence_climbs():
     params = quick_run(method, 1, 150, data, **SIZES).params
     weights, bias = (np.asarray(params[site], float) for site in ("weights", "bias"))
     after = oracle.combination_log_evidence(weights, bias, np.asarray(data))
-    # From nearly uniform, 8 log 2 = 5.5 nats a row, part of the way to three prototypes.
+    # From nearly uniform, 8 log 2 = 5.5 nats per row, part of the way to three prototypes.
     assert after.mean() > -8 * np.log(2) + 1.0
 
 
