@@ -141,7 +141,7 @@ def _noisy_or_start(key: Array, seen: Seen, num_causes: int) -> Params:
 
 
 def _noisy_or_variant(key: Array, params: Params, posterior: Expectation, seen: Seen) -> Params:
-    """The cause that explains least, or doubles another, becomes what a bad row leaves over."""
+    """The cause that explains least, or doubles another, becomes what bad rows leave over."""
     key_cause, key_row = random.split(key)
     weights, mean = params["weights_1"], posterior.mean
     works = -jnp.expm1(-weights)
@@ -151,12 +151,17 @@ def _noisy_or_variant(key: Array, params: Params, posterior: Expectation, seen: 
     missed_least = 2.0 * alike - jnp.log(use / (use.mean() + 1e-30) + 1e-3)
     cause = random.categorical(key_cause, missed_least)
     row = _badly_explained(key_row, posterior.evidence)
-    left = seen.value[row] * jnp.exp(-(mean[row] @ weights + params["leak_0"]))
+    left = seen.value * jnp.exp(-(mean @ weights + params["leak_0"]))
     if seen.mask is not None:
-        left = left * seen.mask[row]
+        left = left * seen.mask
+    # A row shows several causes at once; what is common to rows like it, badly explained ones
+    # first, is one of them.
+    alike_rows = left @ left[row]
+    score = alike_rows / (alike_rows.std() + 1e-9) - 0.5 * _standard(posterior.evidence)
+    common = jax.nn.softmax(2.0 * score) @ left
     return {
         **params,
-        "weights_1": weights.at[cause].set(0.05 + left),
+        "weights_1": weights.at[cause].set(0.05 + common),
         "leak_0": jnp.maximum(params["leak_0"], 0.02),
         "leak_1": params["leak_1"].at[cause].set(params["leak_1"].mean()),
     }
@@ -164,8 +169,12 @@ def _noisy_or_variant(key: Array, params: Params, posterior: Expectation, seen: 
 
 def _badly_explained(key: Array, evidence: Array) -> Array:
     """A row, drawn the sooner the less its evidence is."""
-    spread = jnp.where(evidence.std() > 0, evidence.std(), 1.0)
-    return random.categorical(key, -2.0 * (evidence - evidence.mean()) / spread)
+    return random.categorical(key, -2.0 * _standard(evidence))
+
+
+def _standard(values: Array) -> Array:
+    """With mean zero and variance one, unless all are alike."""
+    return (values - values.mean()) / jnp.where(values.std() > 0, values.std(), 1.0)
 
 
 def _means(data: Array, mask: Array) -> Array:
