@@ -23,7 +23,7 @@ import os
 import jax
 import jax.numpy as jnp
 from jax import random
-from latentbits.inference.methods.gibbs.noisy_or import Network, Seen
+from latentbits.inference.methods.gibbs.noisy_or import Network, Seen, Wiring
 from latentbits.inference.methods.gibbs.noisy_or_steps import flip_probabilities
 from latentbits.inference.numerics.compiling import hurry
 from latentbits.inference.studies.arviz import import_arviz
@@ -103,7 +103,8 @@ def closed_form():
         {"layer_2": now[:, :5], "layer_1": now[:, 5:]},
         {"observed": Seen(data[:50], None)},
     )
-    flip = flip_probabilities(study.WIRING, Network(leak, weights), state, seen)
+    wiring = Wiring(("layer_2", "layer_1"), ("observed",), tuple(weights))
+    flip = flip_probabilities(wiring, Network(leak, weights), state, seen)
     return jnp.concatenate([flip["layer_2"], flip["layer_1"]], axis=1)
 
 

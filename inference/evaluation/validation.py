@@ -51,8 +51,9 @@ def keep_best(
     >>> from latentbits.models import bernoulli_mixture
     >>> from latentbits.models.data import prototypes
     >>> from latentbits.inference.methods.discrete.em import EM
-    >>> rows = prototypes(jax.random.key(0), copies=50).data
-    >>> found = keep_best(EM(bernoulli_mixture), jax.random.key(1), 40, rows[::2],
+    >>> from jax import random
+    >>> rows = prototypes(random.key(0), copies=50).data
+    >>> found = keep_best(EM(bernoulli_mixture), random.key(1), 40, rows[::2],
     ...     valid=rows[1::2], every=5, num_components=3)
     >>> bool(found.score == found.scores.max())
     True

@@ -60,12 +60,14 @@ def noisy_or(p, y):
 
 
 def trait(p, y):
-    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    """By the trapezoidal rule: 80 fixed Gauss–Hermite nodes are 0.3 nats off on prototypes."""
+    nodes, step = np.linspace(-6, 6, 201, retstep=True)
     grid = np.stack(np.meshgrid(nodes, nodes), -1).reshape(-1, 2)
-    log_weight = np.log(np.outer(weights, weights).ravel() / (2 * np.pi))
+    log_weight = -0.5 * (grid**2).sum(1) - np.log(2 * np.pi) + 2 * np.log(step)
     field = grid @ p["weights"] + p["bias"]
-    each = y @ field.T - np.logaddexp(0, field).sum(1)
-    return logsumexp(each + log_weight, axis=1)
+    base = log_weight - np.logaddexp(0, field).sum(1)
+    chunks = np.array_split(y, -(-len(y) // 100))
+    return np.concatenate([logsumexp(rows @ field.T + base, axis=1) for rows in chunks])
 
 
 EVIDENCE = {
