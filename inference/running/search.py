@@ -10,7 +10,8 @@ good basins are rare. What helps is to leave an optimum by the one unit that is 
    is kept with it (`Optima`).
 
 `python tests/benchmarks/keys.py` counts from how many keys the best known optimum is reached: on
-bars (1000 × 25, ten causes) and on mixtures of ten components from 100 of 100 (H200).
+bars (1000 × 25, ten causes), mixtures of ten components, lines, prototypes and two-factor items
+from 100 of 100 (H200).
 """
 
 from __future__ import annotations
