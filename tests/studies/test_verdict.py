@@ -193,6 +193,14 @@ def test_one_side_alone_comes_near_and_the_nearest_of_the_other_is_named():
     )
 
 
+def test_who_is_behind_for_certain_but_by_little_has_come_near_too():
+    """0.008 nats behind in every row: worse without a doubt, and within 0.01 nats all the same."""
+    best = np.array([-1.0, -2.0, -3.0, -4.0])
+    rows = settled({"ours": best, "NUTS": best - 0.008}, NUTS=row(-2.508, bespoke=False))
+    assert not rows["NUTS"]["as_good"]
+    assert "NUTS, the first generic method to do so" in headline(rows)
+
+
 def test_every_method_has_its_sentence_also_one_that_failed():
     rows = settled({"ours": [-2.0, -3.0]}, late={"reason": "out of budget", "status": "failed"})
     told = dict(verdict(rows))

@@ -166,11 +166,9 @@ def _of_some(done: dict[str, dict[str, Any]]) -> str:
 
 
 def _fastest(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
-    """Who of a side came within a hundredth of the best first; what is worse did not."""
+    """Who of a side came within a hundredth of the best first, and stayed there."""
     near = [
-        x
-        for x, r in passing.items()
-        if r["bespoke"] == side and r["as_good"] and r["seconds_to_best"] is not None
+        x for x, r in passing.items() if r["bespoke"] == side and r["seconds_to_best"] is not None
     ]
     return min(near, key=lambda x: passing[x]["seconds_to_best"], default=None)
 
