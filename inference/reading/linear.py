@@ -57,7 +57,7 @@ def linear_form(reader: Reader, params: Params, arguments: Arguments) -> LinearF
     def read(form: Quadratic, _: None) -> LinearForm:
         return LinearForm(form.constant, form.linear.T)
 
-    # A GPU multiplies single precision with ten bits unless told otherwise.
+    # By default a GPU multiplies single precision with ten bits.
     with jax.default_matmul_precision("highest"):
         few = table_posterior(reader.model, anatomy, params, table, arguments)
         return over_states(read, few.log_weights, few.parts, anatomy.num_data, bits=bits)

@@ -130,7 +130,7 @@ class marginal(Messenger):  # noqa: N801
         if all(frame.name != run.anatomy.plate for frame in msg["cond_indep_stack"]):
             return
         if msg["type"] == "deterministic":
-            # It would be recorded with a candidate axis that nobody outside expects.
+            # It would be recorded with a candidate axis that no handler outside expects.
             msg["stop"] = True
         elif msg["name"] in run.values:
             run.enter(msg)
@@ -296,7 +296,7 @@ def row_evidence(
     args, kwargs = arguments
     params = {name: jnp.asarray(value) for name, value in params.items()}
     program = marginal(model, sites=anatomy.names, plate=anatomy.plate, structure=structure)
-    # A GPU multiplies single precision with ten bits unless told otherwise.
+    # By default a GPU multiplies single precision with ten bits.
     precise = jax.default_matmul_precision("highest")
     with handlers.block(), handlers.seed(rng_seed=0), precise:
         trace = handlers.trace(handlers.substitute(program, data=params)).get_trace(*args, **kwargs)

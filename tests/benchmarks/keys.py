@@ -14,6 +14,7 @@ if that is better; `--golden` writes it down, with its parameters and what found
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -40,7 +41,6 @@ from latentbits.models.data.strokes import stroke_masks
 import latentbits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "optima.json"
-CARCINOMA = "shared/data/latent_classes/carcinoma.csv"
 
 
 class Case(NamedTuple):
@@ -109,8 +109,10 @@ def ten_lines() -> Case:
     return Case(noisy_or_network, data, {"layers": (10,)}, methods, 500, truth)
 
 
-def carcinoma(classes: int, path: str = CARCINOMA) -> Case:
+def carcinoma(classes: int, path: str | None = None) -> Case:
     """Landis & Koch (1977): 118 slides, seven pathologists; the table is not part of this."""
+    if path is None:
+        raise SystemExit("the carcinoma sets want --table FILE: 118 rows, seven columns of 0 and 1")
     data = load_table(path).values
     return Case(bernoulli_mixture, data, {"num_components": classes}, ("EM",), 2000)
 
@@ -184,13 +186,18 @@ def main() -> None:
     parser.add_argument("method", nargs="?", help="by default that of the set")
     parser.add_argument("keys", nargs="?", type=int, default=100)
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--table", help=f"of the carcinoma sets; by default {CARCINOMA}")
+    parser.add_argument("--rounds", type=int, help="of the search; see `Search`")
+    parser.add_argument("--round-steps", type=int, help="steps of each of them")
+    parser.add_argument("--table", help="of the carcinoma sets")
     parser.add_argument("--batch", type=int, help="keys side by side; 25 on a GPU, 1 on a CPU")
     parser.add_argument("--golden", action="store_true", help="write the best down")
     options = parser.parse_args()
     case = CASES[options.set](*([options.table] if options.table else []))
     name = options.method or case.methods[0]
     method, data = method_of(name, case), jnp.asarray(case.data, float)
+    given = {"rounds": options.rounds, "steps": options.round_steps}
+    asked = {name: value for name, value in given.items() if value is not None}
+    method.search = dataclasses.replace(method.search, **asked)
     steps = options.steps or case.steps
     if name == "GibbsSearch":
         steps = options.steps or method.rounds

@@ -6,7 +6,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 
-from inference import AtMost, Given, ProgramError, marginal, states
+from inference import AtMost, Given, ProgramError, inspect, marginal, states
 from inference.reading.anatomy import trace_shapes
 from ppl_models import binary_sparse_coding
 
@@ -24,6 +24,22 @@ def hanging(data):
         on = numpyro.sample("on", dist.Bernoulli(0.3))
         level = numpyro.sample("level", dist.Normal(on, 1.0))
         numpyro.sample("y", dist.Normal(level, 1.0), obs=data[:, 0])
+
+
+def two_plates_of_factors(data):
+    with numpyro.plate("items", data.shape[1]):
+        ease = numpyro.sample("ease", dist.Normal(0.0, 1.0))
+    with numpyro.plate("people", len(data)):
+        level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+        logits = level[..., None] + ease
+        numpyro.sample("y", dist.Bernoulli(logits=logits).to_event(1), obs=data)
+
+
+def test_the_plate_of_the_data_is_asked_for_where_nothing_discrete_shows_it():
+    with pytest.raises(ProgramError, match=r"\['items', 'people'\]: say which one holds the data"):
+        inspect(two_plates_of_factors, (jnp.zeros((4, 2)),))
+    found = inspect(two_plates_of_factors, (jnp.zeros((4, 2)),), plate="people")
+    assert found.names == ("level",) and found.parameters == ("ease",)
 
 
 def nothing_discrete(data):

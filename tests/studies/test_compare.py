@@ -59,7 +59,8 @@ def test_methods_that_apply_are_judged_and_the_others_say_why(compared):
     assert sum(found.rows[x]["best"] for x in found.held_out) == 1
     assert "rhat" in found.rows["NUTS"] and "pareto_k" in found.rows["SVI mean_field"]
     assert "rhat" not in found.rows["EM"] and "rhat" not in found.rows["SVI mean_field"]
-    assert found.rows["EM"]["starts"] == 3 and 1 <= found.rows["EM"]["starts_near"] <= 3
+    # What is left to gain is known only of a run that was long enough to estimate it.
+    assert found.rows["EM"]["starts"] == 3 and found.rows["EM"].get("remaining", 0.0) < 0.01
 
 
 def test_held_out_score_of_a_point_is_its_marginal_likelihood(compared):

@@ -166,7 +166,7 @@ class FactorEM(Algorithm, abc.ABC):
     def check(self, opened: Opened) -> None:
         """Refuse a program that the rule is not for, before any work."""
 
-    # A GPU multiplies single precision with ten bits unless told otherwise: a loss of thousands of
+    # By default a GPU multiplies single precision with ten bits: a loss of thousands of
     # nats is then off by one, and a run ends wherever that noise lets it.
     @jax.default_matmul_precision("highest")
     def update(self, state: FactorState, *args: Any, **kwargs: Any) -> tuple[FactorState, Array]:

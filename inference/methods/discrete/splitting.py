@@ -150,7 +150,7 @@ def _last_level(num_components: int) -> int:
     return max(num_components - 1, 0).bit_length()
 
 
-# A GPU multiplies with ten bits unless told otherwise: a probability could exceed 1.
+# By default a GPU multiplies with ten bits: a probability could exceed 1.
 @jax.default_matmul_precision("highest")
 def _tie(params: Params, level: Array) -> Params:
     """Components that are the same one at this level, made equal to the last digit."""

@@ -201,7 +201,7 @@ class StatesEM(Algorithm):
         memory = sets.start(reader.anatomy, key_memory) if sets.keep else None
         return EMState(params, jnp.zeros((), int), key, memory)
 
-    # A GPU multiplies single precision with ten bits unless told otherwise: runs that reach one
+    # By default a GPU multiplies single precision with ten bits: runs that reach one
     # optimum would end nats apart.
     @jax.default_matmul_precision("highest")
     def update(self, state: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]:

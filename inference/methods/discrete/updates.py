@@ -142,7 +142,7 @@ class MixtureUpdate(Update):
             heavy = jnp.matmul(member[:, 0].T, probability * weights, precision="highest")
         else:
             heavy = ((probability * weights)[..., None] * member).sum(0).T
-        # A GPU multiplies with ten bits unless told otherwise: a probability could exceed 1.
+        # By default a GPU multiplies with ten bits: a probability could exceed 1.
         sums = partial(over_rows, heavy.T, precision="highest")
         count = heavy.sum(1)
         if mask is None:

@@ -224,7 +224,7 @@ def annealed(
         chance = jax.nn.sigmoid(beta * (observed @ weights.T + bias))
         return random.bernoulli(key_hidden, chance).astype(weights.dtype)
 
-    # A GPU multiplies single precision with ten bits unless told otherwise.
+    # By default a GPU multiplies single precision with ten bits.
     @jax.jit
     @jax.default_matmul_precision("highest")
     def run(key: Array) -> LogMean:
