@@ -10,7 +10,6 @@ from .methods.continuous.factor_em import canonical
 from .methods.continuous.factors import FactorPosterior
 from .methods.continuous.monte_carlo import MonteCarloEM
 from .methods.continuous.quadrature import QuadratureEM
-from .methods.discrete.chain_em import ChainEM
 from .methods.discrete.cut import Cut
 from .methods.discrete.em import EM
 from .methods.discrete.persistent import Persistent
@@ -52,7 +51,6 @@ __all__ = [
     "AtMost",
     "BinaryGibbs",
     "BoundEM",
-    "ChainEM",
     "CheckpointError",
     "ContrastiveDivergence",
     "Cut",

@@ -42,6 +42,10 @@ class ProgramError(ValueError):
     """
 
 
+class ChainError(ProgramError):
+    """The latents of a program are those of a scan: they belong to steps, not to rows."""
+
+
 class Latent(NamedTuple):
     """An unobserved site of the data plate, for `num_data` rows."""
 
@@ -170,9 +174,10 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
     for name, site in trace.items():
         scanned = site["type"] == "sample" and site.get("_control_flow_done")
         if scanned and not site["is_observed"] and site["fn"].support.is_discrete:
-            raise ProgramError(
+            raise ChainError(
                 f"site {name!r} is a latent of a scan, so of a chain: marginal(model) sums it out, "
-                "recover(model) gives it back, and ChainEM learns the parameters"
+                "recover(model) gives it back, and EM learns the parameters; this is for latents "
+                "of a data plate"
             )
     frames: dict[str, Any] = {}
     for site in trace.values():

@@ -27,7 +27,7 @@ from jax import Array, lax, random
 
 from ..numerics import clock
 from ..numerics.compiling import least_effort, little_effort, remembered
-from ..reading.anatomy import Anatomy, inspect
+from ..reading.anatomy import ChainError, inspect
 from ..reading.arguments import rows_of
 from ..rows.chunks import Rows, compiled
 from ..types import Params
@@ -123,8 +123,7 @@ class Lineages:
         """The states that the search before a run of `num_steps` ends with, and what it took."""
         method = self.method
         key_rows, key_search, key_init = random.split(rng_key, 3)
-        anatomy = inspect(self.model, args, kwargs, plate=method.plate)
-        rows = rows_of(anatomy, args, kwargs)
+        rows, some = self._rows(key_rows, args, kwargs)
         method.init(key_init, *args, **kwargs)  # refuses what it cannot do, in its own words
         if self.search.straight:
 
@@ -135,7 +134,6 @@ class Lineages:
 
             first = compiled(start, rows, compiler_options=least_effort())
             return first(rows.leaves, (key_init, key_search)), Spent()
-        some = self._some(key_rows, anatomy, rows)
         find = compiled(self._find, some, compiler_options=little_effort())
         began = time.perf_counter()
         nothing = np.array([0, -1, 0], np.int32)
@@ -158,24 +156,29 @@ class Lineages:
         """A run of `num_steps` from a key, search and all, as one pure function: where the lineages
         stand at last, and the loss that the best had at each step."""
         key_rows, key_search, key_init = random.split(rng_key, 3)
-        anatomy = inspect(self.model, args, kwargs, plate=self.method.plate)
         if self.search.straight:
             params = self._propose(key_search, args, kwargs)
         else:
-            some = self._some(key_rows, anatomy, rows_of(anatomy, args, kwargs))
+            some = self._rows(key_rows, args, kwargs)[1]
             plan = jnp.asarray(self.search.plan(num_steps), jnp.int32)
             params = self._find(some, key_search, plan)
         state = self._begin(key_init, params, args, kwargs)
         step = lambda state, _: self.update(state, *args, **kwargs)  # noqa: E731
         return lax.scan(step, state, None, length=num_steps)
 
-    def _some(self, key: Array, anatomy: Anatomy, rows: Rows) -> Rows:
-        """The rows that the search looks at."""
-        size = self.search.num_rows
+    def _rows(self, key: Array, args: tuple, kwargs: dict) -> tuple[Rows, Rows]:
+        """All rows, and those that the search looks at."""
+        try:
+            anatomy = inspect(self.model, args, kwargs, plate=self.method.plate)
+        except ChainError:  # it has steps, and all of them are looked at
+            leaves, tree = jax.tree.flatten((args, kwargs))
+            whole = Rows((), tuple(leaves), tree, 0)
+            return whole, whole
+        rows, size = rows_of(anatomy, args, kwargs), self.search.num_rows
         if rows.num_data <= size:
-            return rows
+            return rows, rows
         chosen = random.choice(key, rows.num_data, (size,), replace=False)
-        return rows_of(anatomy.with_rows(size), *rows.take(chosen))
+        return rows, rows_of(anatomy.with_rows(size), *rows.take(chosen))
 
     def _propose(self, key: Array, args: tuple, kwargs: dict) -> Params:
         """As many starts as lineages."""

@@ -1,4 +1,4 @@
-"""EM for hidden Markov chains: Baum and Welch's algorithm, whatever a step consists of."""
+"""The steps of EM on hidden Markov chains: Baum and Welch's, whatever a step consists of."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from jax import Array, lax
 from numpyro import handlers
 
 from ...numerics import chain as sums
-from ...numerics.compiling import once
-from ...reading.anatomy import Anatomy, ProgramError
+from ...numerics.compiling import once, under_jit
+from ...reading.anatomy import ProgramError
 from ...reading.arguments import check_data
 from ...reading.chain import Chain
 from ...reading.chain_sums import chain_posterior
 from ...reading.chain_survey import find_chain
-from ...running.algorithm import Algorithm
 from ...types import Params
 from ..m_step import inverse, minimise, transforms_of
 
 
-class ChainEMState(NamedTuple):
+class PathState(NamedTuple):
     """What the next step needs."""
 
     params: Params
@@ -37,8 +36,8 @@ class PathPosterior(NamedTuple):
     evidence: Array  # (num_sequences,)
 
 
-class ChainEM(Algorithm):
-    r"""Expectation–maximisation for a program whose discrete latents form a chain (a `scan`).
+class Paths(NamedTuple):
+    r"""What `EM` does where the latents of a program form a chain.
 
     With the factors :math:`\phi_t(z_{t-1}, z_t; \theta)` of the chain, the E-step is the posterior
     of every pair of neighbours, which is the gradient of the log evidence with respect to the log
@@ -47,57 +46,16 @@ class ChainEM(Algorithm):
     .. math:: Q(\theta) = \sum_t \sum_{ij} p(z_{t-1} = i, z_t = j \mid y) \log \phi_t(i, j; \theta)
 
     by L-BFGS. The log evidence cannot fall.
-
-    :param model: any program with one scan over discrete latents.
-    :param prior: maximise the posterior of the parameters instead of the likelihood.
-    :param start: ``start(key, *args, **kwargs) -> params``; by default a draw from the priors.
-    :param gradient_steps: L-BFGS steps of an M-step.
-
-    >>> import numpyro, numpyro.distributions as dist
-    >>> from numpyro.contrib.control_flow import scan
-    >>> def weather(seen):
-    ...     stay = numpyro.sample("stay", dist.Beta(2, 2).expand([2]).to_event(1))
-    ...     right = numpyro.sample("right", dist.Beta(4, 2))
-    ...     def step(rainy, umbrella):
-    ...         wet = jnp.where(rainy == 1, stay[1], 1 - stay[0])
-    ...         rainy = numpyro.sample("rainy", dist.Bernoulli(wet))
-    ...         carried = jnp.where(rainy == 1, right, 1 - right)
-    ...         numpyro.sample("umbrella", dist.Bernoulli(carried), obs=umbrella)
-    ...         return rainy, None
-    ...     scan(step, jnp.array(0), seen)
-    >>> params = {"stay": jnp.array([0.9, 0.8]), "right": jnp.array(0.9)}
-    >>> em = ChainEM(weather, prior=True)  # em.run(random.key(0), 100, seen) learns params
-    >>> seen = jnp.array([0, 0, 1, 1, 0, 1, 1])
-    >>> em.posterior(params, seen).best["rainy"].tolist()
-    [0, 0, 1, 1, 1, 1, 1]
     """
 
-    why_not_compared = "it is EM for a program whose latents form a chain"
-    why_no_mesh = "a sequence is read as a whole"
-
-    def __init__(
-        self,
-        model: Callable,
-        *,
-        prior: bool = False,
-        start: Callable[..., Params] | None = None,
-        gradient_steps: int = 10,
-    ):
-        self.model, self.prior, self.start = model, prior, start
-        self.gradient_steps = gradient_steps
-
-    @classmethod
-    def admits(cls, anatomy: Anatomy) -> str | None:
-        del anatomy
-        return "no chain: the latents of its data plate are not those of a scan"
-
-    def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
-        """How many sequences there are."""
-        return self._open(args, kwargs).num_sequences
+    model: Callable
+    prior: bool
+    start: Callable[..., Params] | None
+    gradient_steps: int
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
-    ) -> ChainEMState:
+    ) -> PathState:
         chain = self._open(args, kwargs)
 
         def draw(key: Array) -> Params:
@@ -109,7 +67,7 @@ class ChainEM(Algorithm):
         params = self.start(rng_key, *args, **kwargs) if self.start is not None else {}
         params = {**params, **(init_params or {})}
         if set(params) < set(drawn):  # operation by operation it would take seconds
-            params = {**once(draw)(rng_key), **params}
+            params = {**(draw if under_jit() else once(draw))(rng_key), **params}
         for name, value in params.items():
             if name not in drawn:
                 raise ValueError(
@@ -121,9 +79,9 @@ class ChainEM(Algorithm):
                     f"{drawn[name].shape}"
                 )
         params = {name: jnp.asarray(value, float) for name, value in params.items()}
-        return ChainEMState(params, jnp.zeros((), int))
+        return PathState(params, jnp.zeros((), int))
 
-    def update(self, state: ChainEMState, *args: Any, **kwargs: Any) -> tuple[ChainEMState, Array]:
+    def update(self, state: PathState, *args: Any, **kwargs: Any) -> tuple[PathState, Array]:
         chain = self._open(args, kwargs)
         arguments = args, kwargs
         evidence, joined = sums.statistics(*chain.factors(self.model, state.params, arguments))
@@ -145,10 +103,14 @@ class ChainEM(Algorithm):
         total = -evidence.sum() - self._log_prior(chain, state.params, arguments)
         free = {name: inverse(maps[name], value) for name, value in state.params.items()}
         best = minimise(lambda derive, free: derive(loss)(free), free, self.gradient_steps)
-        return ChainEMState(constrain(best), state.step + 1), total
+        return PathState(constrain(best), state.step + 1), total
 
-    def get_params(self, state: ChainEMState) -> Params:
-        return state.params
+    def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
+        return self.init(rng_key, *args, **kwargs).params
+
+    def vary(self, rng_key: Array, params: Params, *args: Any, **kwargs: Any) -> Params:
+        del params
+        return self.propose(rng_key, *args, **kwargs)
 
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> PathPosterior:
         """Probabilities of the states at each step, and the most probable path: Viterbi's."""
@@ -177,11 +139,7 @@ class ChainEM(Algorithm):
     def _open(self, args: tuple, kwargs: dict) -> Chain:
         check_data(args, kwargs)
         chain = find_chain(self.model, args, kwargs)
-        if chain is None:
-            raise ProgramError(
-                "the program has no scan (numpyro.contrib.control_flow) over discrete latents: EM "
-                "is for latents of a data plate"
-            )
+        assert chain is not None
         if not chain.observed:
             raise ProgramError("nothing is observed in the scan: pass the data (obs=...)")
         if chain.other:

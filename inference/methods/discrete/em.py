@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ...reading.anatomy import Anatomy
+from ...reading.anatomy import Anatomy, ChainError, ProgramError
 from ...reading.handlers import table_of
 from ...reading.local import Structure
 from ...reading.reader import Reader, affine_too, open_program
@@ -20,16 +21,34 @@ from ...types import Params
 from ..m_step import AffineUpdate
 from ..shared import CHUNK_FLOATS, Expectation, Posterior, chunk_rows
 from .candidates import Candidates
+from .chain_em import Paths
 from .room import check_room
 from .step import StatesEM
 from .tables import Table
 from .updates import ClosedForm, closed_form
 
 
+def or_paths(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The same of a chain, where the latents turn out to be those of a scan."""
+
+    @functools.wraps(method)
+    def either(self: EM, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except ChainError:
+            return getattr(self.paths(), method.__name__)(*args, **kwargs)
+
+    return either
+
+
 class EM(StatesEM):
     """Expectation–maximisation over a table of states, all of them by default.
 
-    :param model: any program with discrete latents inside its data plate.
+    Where the latents are those of a `numpyro.contrib.control_flow.scan` this is Baum and Welch's
+    algorithm: see `inference.methods.discrete.chain_em`.
+
+    :param model: any program with discrete latents inside its data plate, or with one scan over
+        discrete latents.
     :param states: the states to sum over; a truncated set gives a lower bound.
     :param m_step: a `ClosedForm`; by default the paper's for its program, else gradient steps.
     :param prior: maximise the posterior of the parameters instead of the likelihood.
@@ -47,6 +66,25 @@ class EM(StatesEM):
     >>> result = em.run(random.key(0), 5, bars(random.key(1), 50, size=2).data, num_causes=4)
     >>> result.params["weights"].shape, bool((jnp.diff(result.losses) <= 1e-2).all())
     ((4, 4), True)
+
+    Of a chain, `posterior` gives the probabilities of each step and the most probable path:
+
+    >>> import numpyro, numpyro.distributions as dist
+    >>> from numpyro.contrib.control_flow import scan
+    >>> def weather(seen):
+    ...     stay = numpyro.sample("stay", dist.Beta(2, 2).expand([2]).to_event(1))
+    ...     right = numpyro.sample("right", dist.Beta(4, 2))
+    ...     def step(rainy, umbrella):
+    ...         wet = jnp.where(rainy == 1, stay[1], 1 - stay[0])
+    ...         rainy = numpyro.sample("rainy", dist.Bernoulli(wet))
+    ...         carried = jnp.where(rainy == 1, right, 1 - right)
+    ...         numpyro.sample("umbrella", dist.Bernoulli(carried), obs=umbrella)
+    ...         return rainy, None
+    ...     scan(step, jnp.array(0), seen)
+    >>> em = EM(weather, prior=True)  # em.run(random.key(0), 100, seen) learns stay and right
+    >>> params = {"stay": jnp.array([0.9, 0.8]), "right": jnp.array(0.9)}
+    >>> em.posterior(params, jnp.array([0, 0, 1, 1, 0, 1, 1])).best["rainy"].tolist()
+    [0, 0, 1, 1, 1, 1, 1]
     """
 
     by_row: tuple[str, ...] | None = ()
@@ -77,6 +115,21 @@ class EM(StatesEM):
         continuous = [x.name for x in anatomy.latents if x.num_values is None]
         return f"{continuous[0]} is continuous: it has no table of states" if continuous else None
 
+    init = or_paths(StatesEM.init)
+    update = or_paths(StatesEM.update)
+    propose = or_paths(StatesEM.propose)
+    vary = or_paths(StatesEM.vary)
+
+    def paths(self) -> Paths:
+        """The steps for a chain, with the settings of this method."""
+        if type(self) is not EM or not isinstance(self.states, AllStates) or self.m_step:
+            raise ProgramError(
+                "the latents are those of a scan: EM(model) sums over all their paths, and takes "
+                "neither a table of states nor an M-step; no other method here learns a chain"
+            )
+        return Paths(self.model, self.prior, self.start, self.gradient_steps)
+
+    @or_paths
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row given parameters. Over all states it misses nothing."""
         reader, rows = self.open(args, kwargs)

@@ -11,8 +11,7 @@ from jax import random
 from numpyro.contrib.control_flow import scan
 from tools import fast_jit, near
 
-from inference import EM, ChainEM, ProgramError
-from ppl_models import bernoulli_mixture
+from inference import EM, AtMost, ProgramError, Search, StepwiseEM
 
 SEEN = np.array([[0, 0, 1, 2, 2, 1], [2, 2, 2, 0, 1, 0]]).T  # six steps of two sequences
 START = np.array([0.3, 0.7])
@@ -63,7 +62,7 @@ def test_an_m_step_is_baum_and_welchs():
     """
     evidence, counts = expected_counts()
     seen = jnp.asarray(SEEN)
-    em = ChainEM(program, gradient_steps=40, prior=True)
+    em = EM(program, gradient_steps=40, prior=True)
     state = em.init(random.key(0), seen, init_params=PARAMS)
     step = fast_jit(lambda state: em.update(state, seen))
     state, loss = step(state)
@@ -80,12 +79,19 @@ def test_an_m_step_is_baum_and_welchs():
     assert losses[-1] < losses[0] - 0.5
 
 
-def test_each_kind_of_program_is_sent_to_its_method():
-    with pytest.raises(ProgramError, match="no scan"):
-        ChainEM(bernoulli_mixture).init(random.key(0), jnp.ones((4, 2)), num_components=2)
-    with pytest.raises(ProgramError, match="ChainEM"):
-        EM(program).init(random.key(0), jnp.asarray(SEEN))
+def test_a_run_searches_over_starts():
+    """Two starts in one batch: less to compile than screening and rounds, and the same steps."""
+    seen = jnp.asarray(SEEN)
+    em = EM(program, search=Search(num_lineages=2, screening=0, rounds=0))
+    result = em.run(random.key(0), 30, seen)
+    assert result.optima.values.shape == (2,)
+    assert (np.diff(result.losses) <= 1e-4).all()
+
+
+def test_what_a_chain_does_not_take_is_refused():
+    seen = jnp.asarray(SEEN)
+    for method in (EM(program, AtMost(1)), StepwiseEM(program)):
+        with pytest.raises(ProgramError, match="scan"):
+            method.init(random.key(0), seen)
     with pytest.raises(ValueError, match="'move' has shape"):
-        ChainEM(program).init(
-            random.key(0), jnp.asarray(SEEN), init_params={**PARAMS, "move": jnp.ones(2)}
-        )
+        EM(program).init(random.key(0), seen, init_params={**PARAMS, "move": jnp.ones(2)})
