@@ -126,6 +126,11 @@ class Anatomy(NamedTuple):
     def binary(self) -> bool:
         return bool(self.latents) and all(latent.num_values == 2 for latent in self.latents)
 
+    @property
+    def mixed(self) -> bool:
+        """Whether a datum has discrete and continuous latents."""
+        return len({latent.num_values is None for latent in self.latents}) > 1
+
     def unpack(self, states: Array) -> dict[str, Array]:
         """States (S, num_data or 1, num_bits) as one value per latent site.
 
@@ -135,6 +140,8 @@ class Anatomy(NamedTuple):
         values, start = {}, 0
         for latent in self.latents:
             part = states[..., start : start + latent.size]
+            if self.mixed and latent.num_values is not None:
+                part = jnp.round(part).astype(jnp.int32)  # it may be an index
             part = part.reshape(states.shape[:2] + latent.datum_shape)
             part = jnp.moveaxis(part, 1, latent.axis + 1)
             gap = (1,) * (self.nesting - latent.batch_ndim)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -79,6 +79,8 @@ class FactorEM(Algorithm, abc.ABC):
     """
 
     starts = Starts.DATA
+    mixed: ClassVar[bool] = False
+    """Whether a datum may have discrete latents too."""
 
     model: Callable
     _: dataclasses.KW_ONLY
@@ -195,7 +197,7 @@ class FactorEM(Algorithm, abc.ABC):
         return turned(state.known, state.params)
 
     def _open(self, args: tuple, kwargs: dict[str, Any]) -> Opened:
-        return open_columns(self.model, args, kwargs, self.plate, self.prior)
+        return open_columns(self.model, args, kwargs, self.plate, self.prior, self.mixed)
 
     def _visit(self, opened: Opened, params: Params, memory: Any) -> Visit:
         reader, rows, known, columns = opened

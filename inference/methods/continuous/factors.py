@@ -6,21 +6,26 @@ weights turns it into a sum, and the program is run on the points as on states:
     log p(y_n) ≈ logsumexp_s [ log p(y_n, x_s) + log weight_s ]
 
 Gauss–Hermite points about each datum's mode make the rule exact for smooth programs in a few
-dimensions; prior draws make it the Monte-Carlo estimate, in any.
+dimensions; prior draws make it the Monte-Carlo estimate, in any. Where a datum has discrete latents
+too, it has a mode in each of their states, and the points about all modes are one rule.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
 from ...reading.local import Structure, hessians, linear_part, log_joint, row_function
 from ...reading.reader import check_data
+from ...reading.states import AllStates
 from ...rows.chunks import Rows, chunk_limit
 from ...types import Arguments, Params
 
@@ -63,11 +68,56 @@ class FactorReader(NamedTuple):
         if self.closed is not None:
             return self.closed.bend(params, place, arguments)
         function = row_function(self.model, self.anatomy, params, arguments)
-        return linear_part(function, place)[1], -hessians(function, place)
+        slope, found = linear_part(function, place)[1], -hessians(function, place)
+        if self.anatomy.mixed:  # no step moves a discrete latent
+            found = found + jnp.diag(jnp.asarray(~self.continuous, found.dtype))
+        return slope, found
 
     @property
     def num_factors(self) -> int:
-        return self.anatomy.num_bits
+        """How many continuous latents a datum has."""
+        return int(self.continuous.sum())
+
+    @property
+    def continuous(self) -> np.ndarray:
+        """Which latents of a datum are, (Q,)."""
+        return np.concatenate([np.full(x.size, x.num_values is None) for x in self.anatomy.latents])
+
+    @property
+    def origin(self) -> np.ndarray:
+        """Where climbs begin: zero, (Q,), or zero in each state of the discrete latents, (K, Q)."""
+        if not self.anatomy.mixed:
+            return np.zeros(self.num_factors)
+        sizes = [x.num_values or 1 for x in self.anatomy.latents for _ in range(x.size)]
+        return AllStates().table(sizes).astype(float)
+
+    @property
+    def num_states(self) -> int:
+        """Of the discrete latents of a datum."""
+        return math.prod((x.num_values or 1) ** x.size for x in self.anatomy.latents)
+
+    def start(self) -> Array:
+        """Where the climb of each row begins, (num_data, Q) or (num_data, K, Q)."""
+        return jnp.broadcast_to(self.origin, (self.anatomy.num_data, *self.origin.shape))
+
+    def per_value(self, probability: Array) -> dict[str, Array]:
+        """Discrete site -> the probability of its values, (num_data, ..., num_values).
+
+        :param probability: of the points of a rule, (K · S, num_data): state by state.
+        """
+        if not self.anatomy.mixed:
+            return {}
+        each = probability.reshape(self.num_states, -1, probability.shape[-1]).sum(1)
+        found, place = {}, 0
+        for latent in self.anatomy.latents:
+            here = slice(place, place + latent.size)
+            place += latent.size
+            if latent.num_values is None:
+                continue
+            hot = self.origin[:, here, None] == np.arange(latent.num_values)
+            table = jnp.einsum("kn,kiv->niv", each, jnp.asarray(hot, each.dtype))
+            found[latent.name] = table.reshape(-1, *latent.datum_shape, latent.num_values)
+        return found
 
     @property
     def structure(self) -> Structure:
@@ -93,26 +143,33 @@ class FactorPosterior(NamedTuple):
     evidence: Array  # (num_data,) log evidence as the method has it: a bound, a sum over points
     gap: Array  # (num_data,) the evidence by fine quadrature less that one
     effective: Array  # (num_data,) how many points carry the posterior; NaN for a Gaussian
+    probabilities: dict[str, Array] = {}  # noqa: RUF012
+    """discrete site -> (num_data, ..., num_values): where a datum has discrete latents too"""
 
 
-def not_continuous(anatomy: Anatomy) -> str | None:
-    """Why a program is no case for these methods, or None."""
+def not_continuous(anatomy: Anatomy, *, mixed: bool = False) -> str | None:
+    """Why a program is no case for these methods, or None.
+
+    :param mixed: a datum may have discrete latents too.
+    """
     if not anatomy.latents:
         return "no latent in the data plate"
     for latent in anatomy.latents:
         if latent.odd:
             return f"{latent.name}: {latent.odd}"
+    if mixed and anatomy.mixed:
+        return None
     discrete = [x.name for x in anatomy.latents if x.num_values is not None]
     return f"{discrete[0]} is discrete: sum over its states instead" if discrete else None
 
 
 def open_factors(
-    model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None
+    model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None, mixed: bool = False
 ) -> tuple[FactorReader, Rows]:
     """Inspect a program on its data; refuse it, by name, before any work."""
     check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs, plate=plate)
-    problem = not_continuous(anatomy)
+    problem = not_continuous(anatomy, mixed=mixed)
     if problem:
         raise ProgramError(f"this method is for continuous latents: {problem}")
     if not anatomy.observed:

@@ -68,20 +68,28 @@ class ClosedColumns(NamedTuple):
 
 
 def open_columns(
-    model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None, prior: bool = False
+    model: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    plate: str | None,
+    prior: bool = False,
+    mixed: bool = False,
 ) -> Opened:
     """Inspect a program on its data, and recognise the columns that it regresses on its factors.
 
     :param prior: the priors of the parameters are to be used: the closed forms want one for each
         number, independent of the others.
+    :param mixed: a datum may have discrete latents too.
     """
-    return recognised(*open_factors(model, args, kwargs, plate), prior)
+    return recognised(*open_factors(model, args, kwargs, plate, mixed), prior)
 
 
 def recognised(reader: FactorReader, rows: Rows, prior: bool = False) -> Opened:
     """Recognise the columns that a program regresses on its factors; see `open_columns`."""
     model = reader.model
-    known = recognise(model, reader.anatomy, rows, FORMS)
+    known = None
+    if not reader.anatomy.mixed:
+        known = recognise(model, reader.anatomy, rows, FORMS)
     columns = None
     if known is not None and known.form is Form.TRAIT:
         arguments = (model, reader.anatomy, rows)

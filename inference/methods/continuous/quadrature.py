@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
 from jax import Array
 
 from ...reading.anatomy import Anatomy
 from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...types import Arguments, Params
 from .factor_em import FactorEM, Look, Prior
-from .factors import FactorPosterior, FactorReader, chunk_of, width
+from .factors import FactorPosterior, FactorReader, chunk_of, not_continuous, width
 from .opening import Opened
 from .point_regressions import point_sums
 from .regressions import Responses
-from .rules import about_modes, by_quadrature, climb, default_nodes, gauss_hermite, weigh
+from .rules import about_modes, by_quadrature, climb, default_nodes, nodes_of, weigh
 
 STEPS_FROM_ZERO = 15
 """Newton steps to a mode that nothing is known of."""
@@ -33,6 +32,9 @@ class QuadratureEM(FactorEM):
     the M-step is a weighted regression (the bound's curvature keeps it safe, the true one makes it
     fast). For any other program it is L-BFGS on the expected log joint.
 
+    Discrete latents of a datum (the component of a mixture of factor analysers, the class of a
+    trait) are summed over: the grid lies about the mode in each of their states.
+
     :param model: any program with continuous latents inside its data plate, at most 3 a datum.
     :param num_nodes: nodes a dimension; by default 41, 21, 11 in 1, 2, 3 dimensions.
     :param accelerate: Anderson steps with a safeguard: see `inference.numerics.acceleration`.
@@ -43,7 +45,7 @@ class QuadratureEM(FactorEM):
         Without, memory does not grow with the rows, and each update climbs there from zero.
     :param chunk_size: rows read at a time; by default as many as fit into a cache.
 
-    >>> import jax
+    >>> import jax, jax.numpy as jnp
     >>> from latentbits.models import latent_trait
     >>> from latentbits.models.data import prototypes
     >>> data = prototypes(jax.random.key(0), copies=20, num_features=6, flip=0.2).data
@@ -54,6 +56,7 @@ class QuadratureEM(FactorEM):
     """
 
     by_row = ("memory",)
+    mixed = True
 
     num_nodes: int | None = None
     mode_steps: int = 2
@@ -61,31 +64,33 @@ class QuadratureEM(FactorEM):
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
-        problem = super().admits(anatomy)
-        if problem is None and anatomy.num_bits > 3:
-            problem = f"{anatomy.num_bits} dimensions: quadrature is for up to 3"
+        problem = not_continuous(anatomy, mixed=True)
+        size = sum(x.size for x in anatomy.latents if x.num_values is None)
+        if problem is None and size > 3:
+            problem = f"{size} dimensions: quadrature is for up to 3"
         return problem
 
     def check(self, opened: Opened) -> None:
         # Refuses more than memory holds.
-        gauss_hermite(opened.reader.num_factors, self._nodes(opened.reader))
+        nodes_of(opened.reader, self._nodes(opened.reader))
 
     def first_memory(self, opened: Opened, key: Array) -> Any:
         del key
         if not self._remembers(opened.rows):
             return ()
-        return jnp.zeros((opened.rows.num_data, opened.reader.num_factors))
+        return opened.reader.start()
 
     def size(self, opened: Opened) -> int:
-        points = self._nodes(opened.reader) ** opened.reader.num_factors
+        reader = opened.reader
+        points = reader.num_states * self._nodes(reader) ** reader.num_factors
         return chunk_of(self.chunk_size, points * width(opened.rows), opened.rows)
 
     def look(self, opened: Opened, params: Params, memory: Any) -> Look:
         reader, rows = opened.reader, opened.rows
-        rule = gauss_hermite(reader.num_factors, self._nodes(reader))
+        rule = nodes_of(reader, self._nodes(reader))
         keeps = self._remembers(rows)
         if keeps:
-            size = chunk_of(self.chunk_size, width(rows), rows)
+            size = chunk_of(self.chunk_size, reader.num_states * width(rows), rows)
 
             def up(arguments: Arguments, modes: Array, start: Array) -> Array:
                 del start
@@ -95,8 +100,7 @@ class QuadratureEM(FactorEM):
 
         def expect(local: FactorReader, params: Params, arguments: Arguments, modes: Any) -> Any:
             if not keeps:
-                zero = jnp.zeros((local.anatomy.num_data, reader.num_factors))
-                modes = climb(local, params, arguments, zero, STEPS_FROM_ZERO)
+                modes = climb(local, params, arguments, local.start(), STEPS_FROM_ZERO)
             moved = about_modes(local, params, arguments, modes, rule)
             evidence, probability = weigh(local, params, arguments, moved)
             return evidence, (moved.points, probability)

@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import NamedTuple, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
@@ -20,6 +21,10 @@ from .factors import FactorPosterior, FactorReader, chunk_of, width
 
 MOST_BYTES = 1 << 27
 """Of a rule: NumPy finds n nodes by the eigenvalues of a matrix (n, n)."""
+
+
+MOST_POINTS = 1 << 18
+"""Of a rule for one datum: nodes times states of its discrete latents."""
 
 
 class Rule(NamedTuple):
@@ -53,6 +58,25 @@ def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
     return Rule(cast(Array, points), cast(Array, weights))
 
 
+def nodes_of(reader: FactorReader, num_nodes: int) -> Rule:
+    """The product rule over the continuous latents of a datum; discrete ones stay where they are.
+
+    A program whose discrete latents have too many states for it is refused.
+    """
+    rule = gauss_hermite(reader.num_factors, num_nodes)
+    if not reader.anatomy.mixed:
+        return rule
+    if reader.num_states * len(rule.points) > MOST_POINTS:
+        raise ProgramError(
+            f"the discrete latents of a datum have {reader.num_states} states, and quadrature puts "
+            f"{len(rule.points)} nodes into each: at most {MOST_POINTS} points are summed; take "
+            "fewer nodes (num_nodes=...), or NUTS(marginal(model))"
+        )
+    points = np.zeros((len(rule.points), len(reader.continuous)), rule.points.dtype)
+    points[:, reader.continuous] = rule.points
+    return rule._replace(points=cast(Array, points))
+
+
 def prior_points(key: Array, num_draws: int, num_factors: int, quasi: bool) -> Rule:
     """Draws from N(0, I); `quasi`: a Halton sequence, shifted at random (Cranley & Patterson 1976).
 
@@ -79,7 +103,13 @@ SHARES = np.array([0.0, 0.2, 1.0], np.float32)
 def climb(
     reader: FactorReader, params: Params, arguments: Arguments, start: Array, num_steps: int
 ) -> Array:
-    """Newton steps towards each datum's mode, (n, Q); a step that would lead down is shortened."""
+    """Newton steps towards each datum's mode, (n, Q); a step that would lead down is shortened.
+
+    Where it has one in each state of its discrete latents, (n, K, Q), towards all of them.
+    """
+    if start.ndim == 3:
+        each = lambda start: climb(reader, params, arguments, start, num_steps)  # noqa: E731
+        return jax.vmap(each, 1, 1)(start)
 
     def step(place: Array, _: None) -> tuple[Array, None]:
         slope, precision = _bend(reader, params, arguments, place)
@@ -111,8 +141,13 @@ def about_modes(
 ) -> Rule:
     """The rule moved to each datum's mode and scaled by the curvature there: points (S, n, Q).
 
-    All data share the points of the rule, (S, Q), or each has its own, (S, n, Q).
+    All data share the points of the rule, (S, Q), or each has its own, (S, n, Q). About modes in K
+    states, (n, K, Q), there are as many in each, and the rule has them all, (K · S, n, Q).
     """
+    if modes.ndim == 3:
+        each = lambda modes: about_modes(reader, params, arguments, modes, rule)  # noqa: E731
+        points, weights = jax.vmap(each, 1)(modes)
+        return Rule(*(x.reshape(-1, *x.shape[2:]) for x in (points, weights)))
     covariance, log_det = invert(_bend(reader, params, arguments, modes)[1])
     shared = rule.points.ndim == 2
     points = jnp.einsum("nqr,sr->snq" if shared else "nqr,snr->snq", root(covariance), rule.points)
@@ -149,19 +184,20 @@ def by_quadrature(
     chunk_size: int | None = None,
     num_steps: int = 15,
 ) -> FactorPosterior:
-    """The posterior of every row by quadrature about its mode, found from nought."""
-    rule = gauss_hermite(reader.num_factors, num_nodes)
-    size = chunk_of(chunk_size, len(rule.points) * width(rows), rows)
+    """The posterior of every row by quadrature about its mode, found from zero."""
+    rule = nodes_of(reader, num_nodes)
+    size = chunk_of(chunk_size, len(rule.points) * reader.num_states * width(rows), rows)
 
     def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
         del extra, start
         local = reader.at(size)
-        modes = climb(local, params, arguments, jnp.zeros((size, reader.num_factors)), num_steps)
+        modes = climb(local, params, arguments, local.start(), num_steps)
         moved = about_modes(local, params, arguments, modes, rule)
         evidence, probability = weigh(local, params, arguments, moved)
         mean, covariance = moments(moved.points, probability)
         effective = 1.0 / jnp.sum(probability**2, 0)
-        return FactorPosterior(mean, covariance, evidence, jnp.zeros_like(evidence), effective)
+        gap, each = jnp.zeros_like(evidence), local.per_value(probability)
+        return FactorPosterior(mean, covariance, evidence, gap, effective, each)
 
     return map_over_chunks(summarise, rows, size, None)
 
