@@ -24,6 +24,10 @@ BUDGET = 20.0
 """As `inference.studies.comparison.compare` has it, which takes seconds to import."""
 
 
+MOST_REPLICATES = 1000
+"""Of one seed: those of another have other data."""
+
+
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "compare",
@@ -34,7 +38,17 @@ def add_parser(subparsers: Any) -> None:
     )
     add_options(parser, optional=True)
     parser.add_argument(
-        "--paper", action="store_true", help="the example at the size of the program's paper"
+        "--example",
+        metavar="NAME",
+        help="which data of ours: those of the program's paper at its size (paper, the default), a "
+        "small table (small), or of noisy_or_network lines in patterns (patterns)",
+    )
+    parser.add_argument(
+        "--replicates",
+        type=int,
+        metavar="N",
+        help="data sets, or of a table of your own other rows held out (default: 5, fewer where "
+        "that takes long)",
     )
     parser.add_argument("--methods", metavar="A,B,…", help="by default all that apply")
     parser.add_argument(
@@ -77,8 +91,10 @@ def main(namespace: argparse.Namespace) -> int:
         raise InputError(f"--reference {namespace.reference:g}: must be more than 0 seconds")
     if namespace.memory is not None and not namespace.memory > 0:
         raise InputError(f"--memory {namespace.memory:g}: must be more than 0 GB")
-    if namespace.paper and namespace.data is not None:
-        raise InputError("--paper is an example of ours, --data a table of yours: choose one")
+    if namespace.example is not None and namespace.data is not None:
+        raise InputError("--example is a table of ours, --data one of yours: choose one")
+    if namespace.replicates is not None and namespace.replicates < 1:
+        raise InputError(f"--replicates {namespace.replicates}: must be at least 1")
     folder = check_folder("--out", namespace.out or f"compare_{namespace.model.replace(':', '_')}")
     if namespace.jobs is not None and namespace.jobs < 1:
         raise InputError(f"--jobs {namespace.jobs}: must be at least 1")
@@ -113,7 +129,8 @@ def _processes(namespace: argparse.Namespace) -> Any:
 
 
 def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
-    given, told, truth, fresh = _open(namespace)
+    opened = _open(namespace)
+    given, told = opened.given, opened.told
 
     from jax import random
 
@@ -121,6 +138,7 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     from ..studies.comparison.compare import compare
     from ..studies.comparison.contenders import chosen
     from ..studies.comparison.files import save_comparison, save_method
+    from ..studies.comparison.replicates import repeat
     from ..studies.report.page import render
 
     kept: dict[str, Any] = {}
@@ -130,6 +148,7 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     anatomy = inspect(given.program, (given.table.values,), kwargs)
     names = [x.name for x in chosen(anatomy, wanted)[0]]
     count = Methods(names, getattr(pool, "_max_workers", 1))
+    mask = kwargs.pop("mask", None)
 
     def on_result(name: str, row: dict[str, Any]) -> None:
         count.done(name)
@@ -138,13 +157,20 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
             words = f"{row['held_out']:.4f} nats per row, {row['seconds']:.2f} s"
         say(f"  {name:<22} {words}")
 
-    with stage(count):
-        found = compare(
-            given.program, given.table.values, wanted, mask=kwargs.pop("mask", None), truth=truth,
-            fresh=fresh,
-            budget=namespace.budget, limit=memory, reference=namespace.reference, name=given.name,
-            rng_key=random.key(namespace.seed), on_result=on_result, keep=kept, pool=pool, **kwargs,
+    def one(number: int, passing: list[str] | None) -> Any:
+        if passing is not None:
+            say(f"data set {number + 1}: {', '.join(passing)}")
+            count.again(passing)
+        return compare(
+            given.program, opened.values(number), passing or wanted, mask=mask, name=given.name,
+            **opened.known(number), budget=namespace.budget, limit=memory, replicate=number,
+            reference=namespace.reference if number == 0 else None, pool=pool,
+            rng_key=random.key(namespace.seed), on_result=on_result,
+            keep=kept if number == 0 else None, **kwargs,
         )  # fmt: skip
+
+    with stage(count):
+        found = repeat(one, namespace.replicates, namespace.budget)
     found.about.update(told, seed=namespace.seed, versions=versions())
     found.table["columns"] = np.array(given.table.columns, dtype=str)
     folder.mkdir(exist_ok=True)
@@ -167,34 +193,48 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     else:
         print("\n".join(lines(found)))
         print(f"\nreport    {folder / 'report.html'}")
-    return 130 if found.about["interrupted"] else 0
+    return 130 if found.about["stopped"] else 0
 
 
 class Opened(NamedTuple):
-    """The program and its table, and what is known of where that comes from."""
+    """The program and its table, and where that comes from."""
 
     given: Given
     told: dict[str, Any]  # for the report
-    truth: dict[str, np.ndarray] | None = None
-    fresh: Callable[[int], np.ndarray] | None = None  # so many more rows of what made the table
+    values: Callable[[int], np.ndarray]  # the table of each replicate
+    known: Callable[[int], dict[str, Any]] = lambda _: {}  # and what is known of what made it
 
 
 def _open(namespace: argparse.Namespace) -> Opened:
     if namespace.data is not None:
-        words = Path(namespace.data).name
-        return Opened(open_given(namespace), {"words": words, "image_shape": None})
+        given = open_given(namespace)
+        told = {"words": Path(namespace.data).name, "image_shape": None}
+        return Opened(given, told, lambda _: given.table.values)
     from ..studies.cards import CARDS
-    from ..studies.examples import example, fresh_rows
+    from ..studies.examples import example, fresh_rows, true_density
 
-    program = find_program(namespace.model)
-    if namespace.model not in CARDS:
-        raise InputError(f"{namespace.model} is your own: say which table with --data FILE")
-    made = example(namespace.model, paper=namespace.paper)
+    name, program = namespace.model, find_program(namespace.model)
+    if name not in CARDS:
+        raise InputError(f"{name} is your own: say which table with --data FILE")
+    which, has = namespace.example or "paper", CARDS[name].examples
+    if which not in has:
+        raise InputError(f"--example {which}: {name} has {', '.join(has)}")
+    first = MOST_REPLICATES * namespace.seed
+    made = example(name, which=which, number=first)
     sizes = {**made.sizes, **dict(namespace.set)}
     columns = tuple(f"x{i + 1}" for i in range(made.values.shape[1]))
     full = np.ones(made.values.shape, bool)
     table = Table(made.values, full, columns, ("",) * len(columns), "example")
-    told = {"words": made.words, "image_shape": made.image_shape}
-    fresh = partial(fresh_rows, namespace.model, paper=namespace.paper)
     truth = made.truth if sizes == made.sizes else None  # other sizes, other parameters
-    return Opened(Given(namespace.model, program, table, sizes), told, truth, fresh)
+    density = None if has[which]().density is None else partial(true_density, name, which)
+
+    def known(number: int) -> dict[str, Any]:
+        fresh = partial(fresh_rows, name, which, first + number)
+        return {"truth": truth, "fresh": fresh, "density": density}
+
+    return Opened(
+        Given(name, program, table, sizes),
+        {"words": made.words, "image_shape": made.image_shape},
+        lambda number: example(name, which=which, number=first + number).values,
+        known,
+    )

@@ -68,6 +68,11 @@ class Methods:
         self.left, self.total, self.at_once = list(names), len(names), at_once
         self.began = self.last = time.monotonic()
 
+    def again(self, names: list[str]) -> None:
+        """Begin anew, on the next data set."""
+        self.left, self.total = list(names), len(names)
+        self.began = self.last = time.monotonic()
+
     def done(self, name: str) -> None:
         self.last = time.monotonic()
         if name in self.left:

@@ -36,11 +36,17 @@ class Card(NamedTuple):
     """What the studies know of one program."""
 
     method: str  # that of its own paper
-    example: Callable[[], Truth]  # a small table, for a demonstration
-    paper: Callable[[], Truth]  # the paper's, at its size
+    small: Callable[[], Truth]  # a table for tests and notebooks
+    paper: Callable[[], Truth]  # the paper's, at its size: what a comparison runs on
     calibrate: Callable[[], Setting]  # a prior computes when it is made
     dims: dict[str, tuple[str, ...]]  # of its sites, in ArviZ's files
     figures: tuple[Figure, ...] = ()
+    more: Mapping[str, Callable[[], Truth]] = MappingProxyType({})  # other data of the paper's
+
+    @property
+    def examples(self) -> dict[str, Callable[[], Truth]]:
+        """All of its data, by name, the default first."""
+        return {"paper": self.paper, "small": self.small, **self.more}
 
 
 UNIT = dist.Normal(0.0, 1.0)
@@ -148,6 +154,7 @@ CARDS: dict[str, Card] = {
         lambda: Setting(60, 6, {"layers": (2,)}, {}),
         {},
         (Figure("layers"),),
+        {"patterns": truths.patterned_lines},
     ),
 }  # fmt: skip
 

@@ -1,7 +1,8 @@
-"""A data set for every public program, with its truth: what a comparison runs on by default.
+"""Data sets of every public program, with their truth: what a comparison runs on by default.
 
 Each is drawn from the program itself at the parameters on its card (`studies.cards`), so that the
-truth is the program's own; where a paper's data come from elsewhere, the card says how.
+truth is the program's own; where a paper's data come from elsewhere, the card says how, and what
+their density is.
 """
 
 from __future__ import annotations
@@ -19,38 +20,48 @@ class Example(NamedTuple):
 
     values: np.ndarray  # (num_data, num_features)
     sizes: dict[str, Any]  # keyword arguments of the program
-    truth: dict[str, np.ndarray]  # parameters by site
+    truth: dict[str, np.ndarray]  # parameters by site; empty where the program did not make it
     words: str
     image_shape: tuple[int, int] | None = None
 
 
-def example(name: str, num_data: int | None = None, *, paper: bool = False) -> Example:
-    """The default data of a public program; the same at every call.
+def example(
+    name: str, num_data: int | None = None, *, which: str = "paper", number: int = 0
+) -> Example:
+    """A data set of a public program; the same at every call.
 
-    :param paper: at the size of the program's paper.
+    :param which: of the examples on its card.
+    :param number: of the data set: others are drawn independently from the same truth.
 
-    >>> found = example("latent_trait")
+    >>> found = example("latent_trait", which="small")
     >>> found.values.shape, sorted(found.truth)
     ((160, 12), ['bias', 'weights'])
-    >>> example("latent_trait", paper=True).values.shape
+    >>> example("latent_trait").values.shape
     (600, 16)
     """
-    made = CARDS[name].paper() if paper else CARDS[name].example()
-    values = draw(name, made, 1, made.num_data if num_data is None else num_data)
+    made = CARDS[name].examples[which]()
+    count = made.num_data if num_data is None else num_data
+    values = _draw(name, made, 2 * number + 1, count)
     return Example(values, made.sizes, made.params, made.words, made.image_shape)
 
 
-def fresh_rows(name: str, num_data: int, *, paper: bool = False) -> np.ndarray:
-    """Rows that an example does not have, from what made it.
+def fresh_rows(name: str, which: str, number: int, num_data: int) -> np.ndarray:
+    """Rows that a data set does not have, from what made it.
 
-    >>> fresh_rows("bernoulli_product", 3).shape
+    >>> fresh_rows("bernoulli_product", "small", 0, 3).shape
     (3, 8)
     """
-    made = CARDS[name].paper() if paper else CARDS[name].example()
-    return draw(name, made, 2, num_data)
+    return _draw(name, CARDS[name].examples[which](), 2 * number + 2, num_data)
 
 
-def draw(name: str, made: Truth, seed: int, num_data: int) -> np.ndarray:
+def true_density(name: str, which: str, rows: np.ndarray) -> np.ndarray:
+    """Log density of rows under what made an example, where that is not the program itself."""
+    density = CARDS[name].examples[which]().density
+    assert density is not None
+    return density(rows)
+
+
+def _draw(name: str, made: Truth, seed: int, num_data: int) -> np.ndarray:
     """Rows of what made an example: those of another seed are fresh."""
     if made.draw is not None:
         return np.asarray(made.draw(seed, num_data), np.float32)
@@ -63,9 +74,9 @@ def draw(name: str, made: Truth, seed: int, num_data: int) -> np.ndarray:
 
     width = {} if made.num_features is None else {"num_features": made.num_features}
 
-    def simulate(params: dict) -> Any:
-        program = handlers.seed(getattr(models, name), random.key(seed))
+    def simulate(params: dict, key: Any) -> Any:
+        program = handlers.seed(getattr(models, name), key)
         program = handlers.substitute(program, data=params)
         return program(num_data=num_data, **width, **made.sizes)
 
-    return np.asarray(once(simulate)(made.params), np.float32)
+    return np.asarray(once(simulate)(made.params, random.key(seed)), np.float32)

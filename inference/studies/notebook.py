@@ -134,7 +134,7 @@ def _contest(
     from .comparison.side_by_side import close, processes
     from .examples import example
 
-    given = example(name) if num_data is None else example(name, num_data)
+    given = example(name, num_data, which="small")
     kept: dict[str, Any] = {}
     several = len(methods) > 1 and (os.cpu_count() or 1) > 1 and jax.default_backend() == "cpu"
     pool = processes(2, [compare.__module__, container.__module__]) if several else None

@@ -1,8 +1,7 @@
 """What makes the data of an example: sizes of its program, true parameters, how many rows.
 
-The small ones are for a demonstration: all methods, NUTS among them, are done in about a minute on
-two cores, most of which is compiling. Where the program's own prior is too wide for that, there is
-a narrower one, which the report shows. Those of the papers have their sizes.
+Those of the papers have their sizes. The small ones are for tests and notebooks; where the
+program's own prior is too wide for NUTS in seconds, they have a narrower one.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ class Truth(NamedTuple):
     words: str
     image_shape: tuple[int, int] | None = None
     draw: Callable[[int, int], np.ndarray] | None = None  # (seed, num_data) -> rows, if not it
+    density: Callable[[np.ndarray], np.ndarray] | None = None  # their log density, if not its
 
 
 def items(num_data: int, count: int, **priors: Any) -> Truth:
@@ -44,8 +44,13 @@ def three_prototypes() -> Truth:
         label = rng.permutation(np.arange(num_data) % 3)
         return centres[label] ^ (rng.random((num_data, 16)) < 0.05)
 
+    def density(rows: np.ndarray) -> np.ndarray:
+        wrong = (rows[:, None] != centres).sum(-1)
+        each = wrong * np.log(0.05) + (16 - wrong) * np.log(0.95)
+        return np.logaddexp.reduce(each, axis=1) - np.log(3)
+
     words = "noisy copies of three 16-bit prototypes (Tipping 1998)"
-    return Truth(600, 16, {"num_factors": 2}, {}, words, (4, 4), draw)
+    return Truth(600, 16, {"num_factors": 2}, {}, words, (4, 4), draw, density)
 
 
 def outer_lines(side: int) -> np.ndarray:
@@ -135,6 +140,23 @@ def ten_lines() -> Truth:
     }
     words = "ten lines on a 5×5 grid (Lewicki & Sejnowski 1996)"
     return Truth(1000, 25, {"layers": (10,)}, params, words, (5, 5))
+
+
+def patterned_lines() -> Truth:
+    """Lewicki & Sejnowski (1996), section 5: half of the images one of four patterns of lines."""
+    from jax import random
+    from latentbits.models.data.strokes import lines
+
+    from .papers.noisy_or_lines import generator_log_likelihood
+
+    def draw(seed: int, num_data: int) -> np.ndarray:
+        return np.asarray(lines(random.key(seed), num_data).data)
+
+    def density(rows: np.ndarray) -> np.ndarray:
+        return np.asarray(generator_log_likelihood(rows), np.float64)
+
+    words = "ten lines and four patterns of them on a 5×5 grid (Lewicki & Sejnowski 1996)"
+    return Truth(1000, 25, {"layers": (10, 5)}, {}, words, (5, 5), draw, density)
 
 
 def mixed(num_data: int) -> Truth:

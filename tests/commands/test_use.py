@@ -20,7 +20,7 @@ from inference.studies.examples import example
 from ppl_models import latent_trait
 from ppl_models.data import InputError, Table
 
-MADE = example("bernoulli_mixture", num_data=60)
+MADE = example("bernoulli_mixture", 60, which="small")
 NAMES = [f"q{i}" for i in range(12)]
 
 

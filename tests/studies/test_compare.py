@@ -31,11 +31,11 @@ from inference.studies.comparison.contenders import Contender, contenders
 from inference.studies.comparison.files import load_comparison, method_groups, save_comparison
 from inference.studies.comparison.reference import Reference, of_the_run, refer
 from inference.studies.comparison.side_by_side import Task, as_done, close, processes
-from inference.studies.examples import example
+from inference.studies.examples import example, fresh_rows, true_density
 from inference.studies.output import as_json
 from ppl_models import bernoulli_mixture, bernoulli_product, latent_trait
 
-DATA = example("bernoulli_mixture", num_data=80)
+DATA = example("bernoulli_mixture", 80, which="small")
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,12 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(inference.studies.comparison.contenders, "contenders", some)
     out = tmp_path / "out"
-    assert main(["compare", "bernoulli_product", "--jobs", "1", "--out", str(out)]) == 130
+    assert (
+        main(
+            ["compare", "bernoulli_product", "--example", "small", "--jobs", "1", "--out", str(out)]
+        )
+        == 130
+    )
     assert "MAP: best with" in capsys.readouterr().out
     assert load_comparison(out / "result.nc").model == "bernoulli_product"
     assert "was interrupted" in (out / "report.html").read_text()
@@ -256,7 +261,7 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
 
 def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
     """In another process, from the same key: the same numbers. Then it is at work for an hour."""
-    data = example("bernoulli_product", num_data=40).values
+    data = example("bernoulli_product", 40, which="small").values
     alone, beside, kept = compare(bernoulli_product, data, ["MAP"]), None, {}
     pool = processes(1)
     try:
@@ -339,6 +344,8 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys):
         (["latent_trait", "--budget", "0"], "--budget 0"),
         (["latent_trait", "--reference", "0"], "--reference 0"),
         (["latent_trait", "--jobs", "0"], "--jobs 0"),
+        (["latent_trait", "--replicates", "0"], "--replicates 0"),
+        (["latent_trait", "--example", "large"], "--example large: latent_trait has paper, small"),
         (["latent_trait", "--memory", "-1"], "--memory -1"),
         (["no_such_model"], "no program 'no_such_model'"),
         (["latent_trait", "--methods", "NUTZ"], "no method 'NUTZ'"),
@@ -351,7 +358,8 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys):
 
 def test_the_command_writes_report_manifest_and_results(tmp_path, capsys):
     out = tmp_path / "out"
-    assert main(["compare", "bernoulli_product", "--methods", "MAP", "--out", str(out)]) == 0
+    small = ["compare", "bernoulli_product", "--example", "small"]
+    assert main([*small, "--methods", "MAP", "--out", str(out)]) == 0
     assert sorted(x.name for x in out.iterdir()) == [
         "MAP.nc", "manifest.json", "report.html", "result.nc",
     ]  # fmt: skip
@@ -363,10 +371,44 @@ def test_the_command_writes_report_manifest_and_results(tmp_path, capsys):
     assert attrs["method"] == "MAP"
 
 
+SIZES = {"latent_trait": (600, 16), "binary_sparse_coding": (1000, 25),
+         "combination_machine": (4000, 64), "noisy_or_network": (1000, 25),
+         "clipped_gaussian": (1000, 64), "bernoulli_mixture": (4000, 64)}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", CARDS)
-def test_every_program_has_an_example_of_its_own(name):
-    made = example(name, num_data=6)
+def test_every_program_has_examples_of_its_own_at_the_size_of_its_paper(name):
+    made = example(name, 6, which="small")
     assert made.values.shape[0] == 6 and np.isfinite(made.values).all() and made.truth
+    paper = CARDS[name].paper()
+    assert (paper.num_data, paper.num_features) == SIZES.get(
+        name, (paper.num_data, paper.num_features)
+    )
+    for truth in (CARDS[name].paper(), *(make() for make in CARDS[name].more.values())):
+        assert truth.params or (truth.draw is not None and truth.density is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "which"), [("latent_trait", "paper"), ("noisy_or_network", "patterns")]
+)
+def test_the_density_of_data_that_no_program_made_is_that_of_its_draws(name, which):
+    """Frequencies of whole rows against exp(density): both are drawn from few of them."""
+    rows, seen = np.unique(fresh_rows(name, which, 0, 20_000), axis=0, return_counts=True)
+    often = seen >= 50
+    said = np.exp(true_density(name, which, rows[often]))
+    deviation = (seen[often] - 20_000 * said) / np.sqrt(20_000 * said)
+    assert often.sum() > 20 and 0.5 < np.mean(deviation**2) < 1.6
+
+
+def test_data_sets_and_held_out_rows_differ_and_folds_part_the_table():
+    first, second = (example("latent_trait", which="paper", number=i).values for i in (0, 1))
+    assert (first != second).any()
+    rows = {}
+    for number in (0, 1, 2, 3, 4):
+        found = compare(bernoulli_product, np.eye(8)[:, :2], ["EM"], replicate=number)
+        rows[number] = found.table["values"][found.table["held_out"]].sum()
+        assert found.about["num_test"] == 2
+    assert sum(rows[i] for i in range(4)) == 2  # each row was held out once
 
 
 def test_alignment_undoes_what_the_likelihood_cannot_see():

@@ -13,6 +13,7 @@ def summary(found: Comparison) -> dict[str, Any]:
     return {
         "model": found.model,
         "headline": found.headline,
+        "certainty": found.certainty,
         "verdict": dict(found.verdict),
         "methods": found.rows,
         "about": found.about,
@@ -26,6 +27,7 @@ COLUMNS = {
     "excess": ("excess", "{:.4f}"),
     "compile_seconds": ("compile s", "{:.1f}"),
     "seconds": ("run s", "{:.2f}"),
+    "peak_memory": ("GB", "{:.2f}"),
     "seconds_to_best": ("s to 0.01 nats", "{:.2f}"),
     "rhat": ("R̂", "{:.3f}"),
     "ess_per_second": ("ESS/s", "{:.0f}"),
@@ -46,7 +48,9 @@ def lines(found: Comparison) -> list[str]:
     for name in sorted(done, key=lambda x: -found.rows[x]["held_out"]):
         values = [found.rows[name].get(c) for c in shown]
         texts = [
-            "" if v is None else COLUMNS[c][1].format(v) for c, v in zip(shown, values, strict=True)
+            "" if v is None else COLUMNS[c][1].format(v / 1e9 if c == "peak_memory" else v)
+            for c, v in zip(shown, values, strict=True)
         ]
         cells.append([name, *texts])
-    return [*align(cells), "", found.headline, *(f"  {words}" for _, words in found.verdict)]
+    said = (f"  {words}" for _, words in found.verdict)
+    return [*align(cells), "", found.headline, found.certainty, *said]

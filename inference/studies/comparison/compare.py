@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax import random
 from numpyro.distributions import Distribution
 
-from ...evaluation.evidence import likelihood
-from ...evaluation.prediction import ask
 from ...evaluation.symmetry import align
-from ...numerics import memory
-from ...numerics.memory import DoesNotFitError, default_limit
-from ...reading.anatomy import ProgramError, inspect
+from ...numerics.memory import default_limit
+from ...reading.anatomy import inspect
 from ...types import Arguments
 from ..output import words
 from .checks import Status
-from .contenders import Contender, Limits, chosen, contenders
-from .judge import Field, Judged, judge
+from .contenders import Limits, chosen
+from .field import Setup, arguments_of, field_of
+from .judge import Judged
 from .reference import Reference, long_chain, of_the_run, refer
-from .scoring import FRESH_EXACT, FRESH_INEXACT, Judges
-from .side_by_side import Task, as_done, portable, shared
-from .verdict import headline, settle, verdict
+from .side_by_side import portable
+from .turns import beside, in_turn, no_row
+from .verdict import certainty, headline, settle, verdict
 
-BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
-"""Distributions of a bit."""
-MOST_CELLS = 500
-"""Held-out cells that are predicted from the rest of their rows, for calibration."""
-NUM_NODES = 9
-"""Of the quadrature that scores, in each dimension; its error is in every row of the table."""
-LARGEST = 1e6
-"""Parameters beyond: sums of such terms keep no tenth of a nat in float32."""
 HELD_OUT = 0.25
 BUDGET = 20.0
 """Seconds of running that each method has by default; compiling is not counted."""
@@ -62,6 +49,10 @@ class Comparison(NamedTuple):
         return headline(self.rows)
 
     @property
+    def certainty(self) -> str:
+        return certainty(self.about)
+
+    @property
     def verdict(self) -> list[tuple[str, str]]:
         return verdict(self.rows)
 
@@ -80,6 +71,8 @@ def compare(
     reference: float | None = None,
     truth: dict[str, Any] | None = None,
     fresh: Callable[[int], np.ndarray] | None = None,
+    density: Callable[[np.ndarray], np.ndarray] | None = None,
+    replicate: int = 0,
     name: str | None = None,
     on_result: Callable[[str, dict[str, Any]], None] | None = None,
     keep: dict[str, Judged] | None = None,
@@ -101,6 +94,9 @@ def compare(
         an excess over theirs, row by row.
     :param fresh: from a count to so many rows of what made the data. Then all rows are learned
         from, and methods are judged by fresh ones: 20 000, or 1000 where a row needs quadrature.
+    :param density: log density of fresh rows under what made them, where that is no program.
+    :param replicate: number of this comparison among several: methods have other random numbers,
+        and of a table without fresh rows other rows are held out, in turn, as in cross-validation.
     :param on_result: called with a method's name and row as soon as it is done.
     :param keep: filled with all draws, by method, for whoever wants to save them.
     :param pool: processes that run methods side by side (`side_by_side`).
@@ -118,8 +114,15 @@ def compare(
     if not 0.0 < held_out < 1.0:
         raise ValueError(f"held_out is a share of the rows, between 0 and 1: found {held_out}")
     key_split, key_run = random.split(rng_key)
+    again, fold = divmod(replicate, max(1, round(1 / held_out)))
+    if again:
+        key_split = random.fold_in(key_split, again)
+    if replicate:
+        key_run = random.fold_in(key_run, replicate)
     order = np.asarray(random.permutation(key_split, len(values)))
-    cut = len(values) - max(1, round(held_out * len(values)))
+    num_test = max(1, round(held_out * len(values)))
+    order = np.roll(order, fold * num_test)
+    cut = len(values) - num_test
     if cut < 2 or cut > len(values) - 2:
         raise ValueError(f"{len(values)} rows are too few to hold some of them out")
     if fresh is not None:
@@ -127,10 +130,10 @@ def compare(
             raise ValueError("fresh rows have no missing cells: leave out mask")
         cut = len(values)  # all of them are learned from
     train, test = np.sort(order[:cut]), np.sort(order[cut:])
-    setup = Setup(model, values, mask, train, test, sizes, truth or None, fresh)
-    beside = pool is not None and portable(*setup)
-    field = None if beside else _field(setup)  # which others make for themselves
-    args, kwargs = _arguments(values, mask, train, sizes)
+    setup = Setup(model, values, mask, train, test, sizes, truth or None, fresh, density)
+    apart = pool is not None and portable(*setup)
+    field = None if apart else field_of(setup)  # which others make for themselves
+    args, kwargs = arguments_of(values, mask, train, sizes)
     picked, refused = chosen(inspect(model, args, kwargs), None if methods is None else [*methods])
 
     keys = [random.fold_in(key_run, number) for number in range(len(picked))]
@@ -139,10 +142,10 @@ def compare(
     rows: dict[str, dict[str, Any]] = {}
     interrupted = False
     if field is not None:
-        ending = _in_turn(field, picked, keys, limits)
+        ending = in_turn(field, picked, keys, limits)
     else:
         assert pool is not None
-        ending = _side_by_side(pool, setup, picked, keys, limits)
+        ending = beside(pool, setup, picked, keys, limits)
     try:
         for method, (row, one) in ending:
             rows[method] = row
@@ -153,17 +156,17 @@ def compare(
     except KeyboardInterrupt:
         interrupted = True
     for x in picked:  # nothing is said of what did not run to its end
-        unfinished = _no_row(Status.INTERRUPTED, "it did not run to its end")
+        unfinished = no_row(Status.INTERRUPTED, "it did not run to its end")
         rows.setdefault(x.name, {**unfinished, "bespoke": x.bespoke})
     rows = {x.name: rows[x.name] for x in picked}
     for method, reason in refused.items() if methods is not None else ():
-        rows[method] = _no_row(Status.DOES_NOT_APPLY, reason)
+        rows[method] = no_row(Status.DOES_NOT_APPLY, reason)
 
     found: Reference | None = None
     if reference is not None and not interrupted:
         try:
             found = long_chain(
-                field or _field(setup), random.fold_in(key_run, len(picked)), reference
+                field or field_of(setup), random.fold_in(key_run, len(picked)), reference
             )
         except KeyboardInterrupt:
             interrupted = True
@@ -206,132 +209,6 @@ def _some_rows(values: np.ndarray, mask: Any, order: np.ndarray, cut: int) -> di
     return {"values": values[rows], "mask": seen[rows], "held_out": held_out[chosen]}
 
 
-def _arguments(values: np.ndarray, mask: Any, rows: np.ndarray, sizes: dict[str, Any]) -> Arguments:
-    """What the program is called with, to see these rows."""
-    holes = {} if mask is None else {"mask": jnp.asarray(np.asarray(mask, bool)[rows])}
-    return (jnp.asarray(values[rows]),), {**holes, **sizes}
-
-
-class Setup(NamedTuple):
-    """What a field is made from, in this process or another."""
-
-    model: Callable
-    values: np.ndarray
-    mask: Any
-    train: np.ndarray  # rows to learn from
-    test: np.ndarray  # rows held out
-    sizes: dict[str, Any]
-    truth: dict[str, Any] | None
-    fresh: Callable[[int], np.ndarray] | None  # so many rows of what made the data
-
-
-def _field(setup: Setup) -> Field:
-    model, values, mask, train, test, sizes, truth, fresh = setup
-    known = _arguments(values, mask, train, sizes)
-    args, kwargs = _arguments(values, mask, np.concatenate([train, test]), sizes)
-    rows = likelihood(model, *args, num_nodes=NUM_NODES, **kwargs)
-    seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
-    table, there = values[test], seen[test]
-    judges = Judges(rows, len(train))
-    if fresh is not None:
-        count = len(train)
-        parts = -(-(FRESH_EXACT if rows.exact else FRESH_INEXACT) // count)
-        new = np.asarray(fresh(parts * count), np.float32)
-        judges = judges._replace(fresh=tuple(
-            rows.rows._replace(leaves=(jnp.asarray(new[i * count : (i + 1) * count]),))
-            for i in range(parts)
-        ))  # fmt: skip
-        table, there = new[:count], np.ones((count, new.shape[1]), bool)
-    asked, bits = None, np.empty(0)
-    if set(inspect(model, *known).likelihoods) <= BITS:
-        cells = np.argwhere(there)
-        cells = cells[np.random.default_rng(0).permutation(len(cells))[:MOST_CELLS]]
-        asked = ask(model, table, cells, mask=there, like=rows, num_nodes=NUM_NODES, **sizes)
-        bits = table[cells[:, 0], cells[:, 1]]
-    true, scores = None, None
-    if truth:
-        true = {x: np.asarray(v) for x, v in truth.items()}
-        scores = np.asarray(judges.test({x: v[None] for x, v in true.items()})[0][0], np.float64)
-    return Field(model, judges, known, true, asked, bits, scores)
-
-
-Ended = tuple[dict[str, Any], Judged | None]  # a row, and what is behind it
-
-
-def _in_turn(
-    field: Field, picked: list[Contender], keys: list[Any], limits: Limits
-) -> Iterator[tuple[str, Ended]]:
-    for contender, key in zip(picked, keys, strict=True):
-        yield contender.name, _run(field, contender, key, limits)
-
-
-def _side_by_side(
-    pool: ProcessPoolExecutor,
-    setup: Setup,
-    picked: list[Contender],
-    keys: list[Any],
-    limits: Limits,
-) -> Iterator[tuple[str, Ended]]:
-    """The same in other processes. What takes longest must not begin last."""
-    name = secrets.token_hex()
-    kinds = ("sampler", "variational", "point")
-    longest = sorted(zip(picked, keys, strict=True), key=lambda x: kinds.index(x[0].kind))
-    tasks = {
-        one.name: Task(
-            _elsewhere, (name, setup, one.name, np.asarray(random.key_data(key)), limits)
-        )
-        for one, key in longest
-    }
-    for method, found in as_done(pool, tasks):
-        if isinstance(found, Exception):
-            found = _no_row(Status.FAILED, "its process ended, of memory say"), None
-        yield method, found
-
-
-def _elsewhere(name: str, setup: Setup, method: str, key: np.ndarray, limits: Limits) -> Ended:
-    """One method, in a worker."""
-
-    def make() -> tuple[Field, dict[str, Contender]]:
-        field = _field(setup)
-        return field, contenders(inspect(field.model, *field.train_arguments))[0]
-
-    field, known = shared(name, make)
-    return _run(field, known[method], random.wrap_key_data(jnp.asarray(key)), limits)
-
-
-def _run(field: Field, contender: Contender, key: Any, limits: Limits) -> Ended:
-    """One method from start to row. Whatever goes wrong is a row that says so."""
-    began = time.perf_counter()
-    memory.start_peak()
-    try:
-        draws, engine = contender.run(field.model, key, field.train_arguments, limits)
-        peak = memory.peak()
-        found = judge(field, contender, draws, engine)
-    except ProgramError as error:
-        return _no_row(Status.DOES_NOT_APPLY, str(error)), None
-    except DoesNotFitError as error:
-        return _no_row(Status.DOES_NOT_FIT, str(error)), None
-    except Exception as error:
-        words = " ".join(f"{type(error).__name__}: {error}".split())
-        seconds = time.perf_counter() - began
-        return _no_row(Status.FAILED, words[:300], f" after {seconds:.0f} s"), None
-    found.row["peak_memory"] = peak
-    largest = max(float(np.abs(x).max()) for x in draws.params.values())
-    if largest > LARGEST:
-        words = f"parameters as large as {largest:.0e}, at which float32 loses the likelihood"
-        return _no_row(Status.DIVERGED, words), None
-    if not np.isfinite(found.held_out).all():
-        bad = int((~np.isfinite(found.held_out)).sum())
-        found.row["status"] = Status.DIVERGED.value
-        found.row["reason"] = f"{bad} held-out rows have no finite likelihood"
-    return found.row, found
-
-
-def _no_row(status: Status, why: str, when: str = "") -> dict[str, Any]:
-    """The row of a method without results."""
-    return {"status": status.value, "reason": f"{status.value}{when}: {why}"}
-
-
 def _means(
     model: Callable,
     arguments: Arguments,
@@ -341,7 +218,7 @@ def _means(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Mean parameters of each, after its draws, and then the methods, were brought together."""
     found: dict[str, dict[str, np.ndarray]] = {}
-    goal = truth
+    goal = truth or None
     order = sorted(judged, key=lambda x: -rows[x]["held_out"])
     for name in order:
         params = judged[name].draws.params

@@ -1,9 +1,10 @@
 """A comparison in words, by stated rules.
 
-best        the highest mean held-out log likelihood among those whose checks pass; if none does,
-            among those with one start; else of all
+best        the highest mean held-out log likelihood among those whose checks pass on every data
+            set; if none does, among those with one start; else of all
 as good     not failing its checks, and its paired difference from the best, row by row, is within
-            two standard errors, the Monte-Carlo errors of both scores included
+            a 95 % interval: over data sets by Student's t; of a single one two standard errors of
+            its rows, the Monte-Carlo errors of both scores included
 reached     the time from which on the held-out score was within 0.01 nats per row of the best
 trusted     its checks pass (below)
 """
@@ -29,14 +30,22 @@ def paired(best: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))
 
 
-def settle(rows: dict[str, dict[str, Any]], held_out: dict[str, np.ndarray], paths: dict) -> None:
-    """Put into the rows what needs all of them: standing, difference from the best, time to it."""
+def settle(
+    rows: dict[str, dict[str, Any]],
+    held_out: dict[str, np.ndarray],
+    paths: dict,
+    best: str | None = None,
+) -> None:
+    """Put into the rows what needs all of them: standing, difference from the best, time to it.
+
+    :param best: where it is known already, from several data sets.
+    """
     done = [name for name in rows if name in held_out and np.isfinite(rows[name]["held_out"])]
     if not done:
         return
     _behind_on_training(rows, done)
     stands = {name: standing(rows[name]) for name in done}
-    best = _best(rows, stands)
+    best = best or _best(rows, stands)
     top = rows[best]["held_out"]
     for name in done:
         row = rows[name]
@@ -56,6 +65,17 @@ def settle(rows: dict[str, dict[str, Any]], held_out: dict[str, np.ndarray], pat
             and bool(difference <= max(2 * error, 1e-9)),
             "seconds_to_best": float(clock[since]) if since < len(path) else None,
         }
+
+
+def factor(count: int) -> float:
+    """Standard errors to either side of a mean over so many data sets that make a 95 % interval.
+
+    >>> round(factor(5), 2), factor(1)
+    (2.78, 2.0)
+    """
+    from scipy.stats import t
+
+    return 2.0 if count < 2 else float(t.ppf(0.975, count - 1))
 
 
 def _behind_on_training(rows: dict[str, dict[str, Any]], done: list[str]) -> None:
@@ -124,34 +144,83 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
     if unfinished:
         ended = _of_some(done) + _not_passing(done)
         return ended + _named(unfinished, "Interrupted before the end")
-    passing = {x: r for x, r in done.items() if Standing[r["standing"]] is Standing.PASSES}
+    passing = _passing(rows)
     if not passing:
         return f"No method passes its checks here, so none is recommended.{_not_passing(done)}"
-    first = {side: _fastest(passing, side) for side in (True, False)}
-    ours, theirs = first[True], first[False]
-    if ours is not None and theirs is not None:
-        seconds = {x: passing[x]["seconds_to_best"] for x in (ours, theirs)}
-        quick, slow = sorted((ours, theirs), key=lambda x: seconds[x])
-        kind, other = ("Bespoke", "generic") if quick == ours else ("Generic", "bespoke")
-        ratio = seconds[slow] / max(seconds[quick], 1e-9)
-        words = (
-            f"{kind} inference wins here: {quick} comes within {CLOSE} nats per row of the best in "
-            f"{_seconds(seconds[quick])}{_excess(passing[quick])}, {slow}, the first {other} "
-            f"method to do so, in {_seconds(seconds[slow])} ({_times(ratio)} times as long)"
-            f"{_excess(passing[slow])}."
-        )
-    elif ours is not None or theirs is not None:
-        name = ours or theirs
-        assert name is not None
-        kind = "bespoke" if ours is not None else "generic"
-        words = (
-            f"Only {kind} inference comes within {CLOSE} nats per row of the best: {name} in "
-            f"{_seconds(passing[name]['seconds_to_best'])}{_excess(passing[name])}."
-            f"{_other_side(passing, ours is None)}"
-        )
-    else:
-        raise AssertionError("the best is within any distance of itself")
-    return words + _not_passing(done)
+    side = winner(rows)
+    assert side is not None, "the best is within any distance of itself"
+    name, other = _first(passing, side), _first(passing, not side)
+    assert name is not None
+    alone = other is None or passing[other]["seconds_to_best"] is None
+    kinds = ("generic", "bespoke")
+    words = f"{kinds[side].capitalize()} inference wins here: "
+    if alone:
+        words = f"Only {kinds[side]} inference comes within {CLOSE} nats per row of the best: "
+    words += _reaches(name, passing[name])
+    if other is None:
+        return f"{words}. No {kinds[not side]} method passes its checks.{_not_passing(done)}"
+    called = f"{other}, the nearest {kinds[not side]} method," if alone else other
+    return f"{words}; {called} {_needs(passing[other], passing[name])}.{_not_passing(done)}"
+
+
+def _passing(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    done = {x: r for x, r in rows.items() if "behind" in r}
+    return {x: r for x, r in done.items() if Standing[r["standing"]] is Standing.PASSES}
+
+
+def winner(rows: dict[str, dict[str, Any]]) -> bool | None:
+    """Whether bespoke inference was first within 0.01 nats of the best, of those that pass."""
+    near = [r for r in _passing(rows).values() if r["seconds_to_best"] is not None]
+    first = min(near, key=lambda r: r["seconds_to_best"], default=None)
+    return None if first is None else bool(first["bespoke"])
+
+
+def _first(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
+    """Of a side the first to come near the best and stay; else the nearest to it."""
+    mine = {x: r for x, r in passing.items() if r["bespoke"] == side}
+    near = {x: r for x, r in mine.items() if r["seconds_to_best"] is not None}
+    if near:
+        return min(near, key=lambda x: near[x]["seconds_to_best"])
+    return min(mine, key=lambda x: mine[x]["behind"], default=None)
+
+
+def _reaches(name: str, row: dict[str, Any]) -> str:
+    seconds = _seconds(row["seconds_to_best"])
+    if row.get("excess") is None:
+        return f"{name} comes within {CLOSE} nats per row of the best in {seconds}"
+    return f"{name} reaches {_excess(row)} nats per row of the truth in {seconds}"
+
+
+def _needs(row: dict[str, Any], first: dict[str, Any]) -> str:
+    near = row["seconds_to_best"] is not None
+    seconds = row["seconds_to_best"] if near else row["seconds"]
+    ratio = seconds / max(first["seconds_to_best"], 1e-9)
+    words = f"needs {_seconds(seconds)}"
+    words += f" ({_times(ratio)} times as long)" if ratio >= 1 else ""
+    if row.get("excess") is not None:
+        return f"{words} and reaches {_excess(row)}"
+    behind = f"{row['behind']:.3f} ± {row['behind_error']:.3f}"
+    return words if near else f"{words} and ends {behind} behind"
+
+
+def _excess(row: dict[str, Any]) -> str:
+    return f"{row['excess']:.3f} ± {row['excess_error']:.3f}"
+
+
+def certainty(about: dict[str, Any]) -> str:
+    """How sure the headline is.
+
+    >>> certainty({"replicates": 5, "agree": 4, "fresh": True})
+    'The same side comes first on 4 of 5 data sets; ± is the standard error over them.'
+    """
+    count = about.get("replicates", 1)
+    if count < 2:
+        return "From one data set: ± is the standard error over the rows that judge."
+    sets = "data sets" if about["fresh"] else "choices of the rows held out"
+    return (
+        f"The same side comes first on {about['agree']} of {count} {sets}; ± is the standard error "
+        "over them."
+    )
 
 
 def _of_some(done: dict[str, dict[str, Any]]) -> str:
@@ -163,33 +232,6 @@ def _of_some(done: dict[str, dict[str, Any]]) -> str:
     elif Standing[done[best]["standing"]] is Standing.FAILS:
         words = f"None of the {len(done)} methods that ended passes its checks"
     return f"{words}; of the others nothing is known."
-
-
-def _fastest(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
-    """Who of a side came within a hundredth of the best first, and stayed there."""
-    near = [
-        x for x, r in passing.items() if r["bespoke"] == side and r["seconds_to_best"] is not None
-    ]
-    return min(near, key=lambda x: passing[x]["seconds_to_best"], default=None)
-
-
-def _excess(row: dict[str, Any]) -> str:
-    """How far from the true program a method ends, where that is known."""
-    if row.get("excess") is None:
-        return ""
-    return f" and ends {row['excess']:.3f} ± {row['excess_error']:.3f} from the truth"
-
-
-def _other_side(passing: dict[str, dict[str, Any]], side: bool) -> str:
-    """The nearest of the side that did not come close, among those whose checks pass."""
-    kind = "bespoke" if side else "generic"
-    names = [x for x, r in passing.items() if r["bespoke"] == side]
-    if not names:
-        return f" No {kind} method passes its checks."
-    name = min(names, key=lambda x: passing[x]["behind"])
-    row = passing[name]
-    behind = f"{row['behind']:.3f} ± {row['behind_error']:.3f}"
-    return f" Of the {kind} methods {name} is nearest, {behind} nats per row behind."
 
 
 def _not_passing(done: dict[str, dict[str, Any]]) -> str:

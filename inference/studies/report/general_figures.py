@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..comparison.compare import Comparison
+from ..comparison.verdict import factor
 from .ink import INK, MARKS, WIDTH, Picture, legend_below, ranked, styles
 
 MOST_PANELS = 6
@@ -32,17 +33,17 @@ def general_pictures(found: Comparison) -> Iterator[Picture]:
     order = "Best first: " + ", ".join(done) + "."
     yield Picture(
         "Accuracy against time",
-        "How far each method was behind the best score of all, in nats per held-out row, by the "
-        "seconds it had run. Solid: bespoke; dashed: generic. Below the dotted line a method is "
-        "within 0.01 nats.",
+        "How far each method was behind the best of those whose checks pass, in nats per held-out "
+        f"row, by the seconds it had run{_of_first(found)}. Solid: bespoke; dashed: generic. Below "
+        "the dotted line a method is within 0.01 nats.",
         f"Nats a row behind the best against seconds, one line a method. {order}",
         draw_paths(found),
     )
     if len(done) > 1:
         yield Picture(
             "Behind the best",
-            "Mean difference from the best, row by row, with two standard errors either way: a bar "
-            "that meets the dotted line is as good. Filled: bespoke; open: generic.",
+            "Mean difference from the best, row by row, with a 95 % interval: a bar that meets the "
+            "dotted line is as good. Filled: bespoke; open: generic.",
             f"Difference from the best with error bars, one row a method. {order}",
             draw_differences(found),
         )
@@ -68,6 +69,10 @@ def general_pictures(found: Comparison) -> Iterator[Picture]:
         )
 
 
+def _of_first(found: Comparison) -> str:
+    return ", on the first data set" if found.about.get("replicates", 1) > 1 else ""
+
+
 def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
@@ -76,7 +81,9 @@ def draw_paths(found: Comparison) -> Figure:
     from matplotlib.figure import Figure
 
     done, style = ranked(found), styles(found)
-    best = max(found.rows[name]["held_out"] for name in done)
+    # From the best of those whose checks pass, as the headline has it.
+    best = next((found.paths[x][0][-1] for x in done if found.rows[x]["best"]), None)
+    best = max(found.paths[x][0][-1] for x in done) if best is None else best
     figure = Figure(figsize=(WIDTH, 4.2))
     axes = figure.subplots()
     axes.axhline(0.01, color=INK, linewidth=0.8, linestyle=":")
@@ -104,7 +111,8 @@ def draw_differences(found: Comparison) -> Figure:
     for place, name in enumerate(done):
         row = found.rows[name]
         axes.errorbar(
-            row["behind"], place, xerr=2 * row["behind_error"], color=style[name]["color"],
+            row["behind"], place, xerr=factor(row.get("data_sets", 1)) * row["behind_error"],
+            color=style[name]["color"],
             fmt=style[name]["marker"], markersize=7, linewidth=1.6,
             markerfacecolor=style[name]["color"] if row["bespoke"] else "none",
         )  # fmt: skip

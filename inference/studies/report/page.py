@@ -31,6 +31,7 @@ COLUMNS = {
         "{:.4f}",
         "log likelihood of a row under the true program less that under this one, ± its error",
     ),
+    "data_sets": ("sets", "{:.0f}", "data sets it ran on: after a failed check, on no further one"),
     "distance": (
         "distance",
         "{:.4f}",
@@ -72,6 +73,11 @@ COLUMNS = {
 }
 """Key -> heading, format, what it means. Its error, if there is one, stands beside it."""
 
+QUESTION = (
+    "Does inference made for this kind of program (bespoke) beat NUTS, SVI and NumPyro's Gibbs "
+    "(generic) here, and can its results be trusted?"
+)
+
 MARKS = {
     Standing.PASSES: "yes",
     Standing.FAILS: "no",
@@ -93,6 +99,8 @@ def render(found: Comparison) -> bytes:
     words = page.get_template("page.html.jinja").render(
         title=f"{found.model}: bespoke against generic inference",
         headline=linked(found.headline, list(found.rows)),
+        question=QUESTION,
+        certainty=found.certainty,
         about=_about(found),
         columns=[{"head": COLUMNS[c][0], "meaning": COLUMNS[c][2]} for c in shown],
         rows=rows,

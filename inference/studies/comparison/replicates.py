@@ -1,0 +1,129 @@
+"""One comparison on several data sets, or on other held-out rows of one table each time.
+
+A method whose checks fail on one data set is not run on the next: one failure decides. Means are
+over the data sets; what stands beside them after ± is the standard error over these, in
+cross-validation with the correction for training rows that overlap (Nadeau & Bengio 2003), and
+never less than what the rows of one data set leave open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .checks import Standing
+from .compare import Comparison
+from .verdict import factor, settle, winner
+
+MOST = 5
+"""Data sets by default: with so many a t interval is not much wider than a normal one."""
+EXTRA = 2.0
+"""Budgets that all runs on further data sets may take together, by default."""
+MEANS = ("held_out", "behind", "excess", "train", "seconds", "seconds_to_best", "recovery",
+         "calibration_error", "distance", "distance_error", "score_error")  # fmt: skip
+"""Numbers of a row of which the mean over data sets is shown; of the others, those of the first."""
+KEPT = ("held_out", "excess", "behind", "seconds", "seconds_to_best", "standing")
+"""What is written down of each data set."""
+
+
+def repeat(
+    one: Callable[[int, list[str] | None], Comparison],
+    count: int | None = None,
+    budget: float | None = None,
+) -> Comparison:
+    """Run a comparison several times and put the results together.
+
+    :param one: from the number of a replicate and the methods to run, None for all that apply.
+    :param count: how many; by default at most five, fewer where their runs take long.
+    """
+    parts = [one(0, None)]
+    most = MOST if count is None else count
+    spent, stopped = 0.0, parts[0].about["interrupted"]
+    room = np.inf if count is not None or budget is None else EXTRA * budget
+    while len(parts) < most and spent < room and not stopped:
+        names = [x for x in parts[-1].held_out if _stands(parts[-1], x) is Standing.PASSES]
+        if not names:
+            break
+        part = one(len(parts), names)
+        stopped = part.about["interrupted"]
+        if not stopped:
+            parts.append(part)
+            spent += sum(row.get("seconds", 0.0) for row in part.rows.values())
+    found = combine(parts)
+    found.about["stopped"] = stopped
+    return found
+
+
+def _stands(part: Comparison, name: str) -> Standing:
+    return Standing[part.rows[name].get("standing", Standing.FAILS.name)]
+
+
+def combine(parts: list[Comparison]) -> Comparison:
+    """Means over data sets; figures, parameters and the table are those of the first."""
+    first = parts[0]
+    passing = [
+        x for x in first.held_out
+        if all(x in p.held_out and _stands(p, x) is Standing.PASSES for p in parts)
+    ]  # fmt: skip
+    used = parts if passing else parts[:1]
+    best = max(passing, key=lambda x: np.mean([p.rows[x]["held_out"] for p in used]), default=None)
+    for part in used:
+        settle(part.rows, part.held_out, part.paths, best)
+    overlap = 0.0
+    if not first.about["fresh"]:
+        overlap = first.about["num_test"] / first.about["num_train"]
+    rows = {name: _row(name, parts, used, overlap) for name in first.rows}
+    side = winner(rows)
+    about = {
+        **first.about,
+        "replicates": len(used),
+        "agree": sum(winner(part.rows) == side for part in used),
+        "parts": [
+            {x: {k: row.get(k) for k in KEPT} for x, row in part.rows.items() if "behind" in row}
+            for part in parts
+        ],
+    }
+    return first._replace(rows=rows, about=about)
+
+
+def _row(
+    name: str, parts: list[Comparison], used: list[Comparison], overlap: float
+) -> dict[str, Any]:
+    """One method: checks where they failed, else on the first data set; means over all."""
+    all_rows = [p.rows[name] for p in parts if "behind" in p.rows.get(name, {})]
+    if not all_rows:
+        return dict(parts[0].rows[name])
+    failed = [r for r in all_rows if Standing[r["standing"]] is not Standing.PASSES]
+    row = {**all_rows[0], **(failed[0] if failed else {})}
+    some = [p.rows[name] for p in used if "behind" in p.rows.get(name, {})]
+    count = len(some)
+    row |= {x: all_rows[0][x] for x in ("best", "behind", "behind_error", "as_good")}
+    row["data_sets"] = len(all_rows)
+    peaks = [r["peak_memory"] for r in all_rows if r.get("peak_memory") is not None]
+    row |= {"peak_memory": max(peaks)} if peaks else {}
+    if count < 2:
+        return row
+    for key in MEANS:
+        values = [r.get(key) for r in some]
+        row |= {key: None if None in values else float(np.mean(values))} if key in row else {}
+    for key in ("held_out", "behind", "excess"):
+        if row.get(key) is not None:
+            row[f"{key}_error"] = spread([r[key] for r in some], overlap, [
+                r[f"{key}_error"] for r in some
+            ])  # fmt: skip
+    near = row["behind"] <= max(factor(count) * row["behind_error"], 1e-9)
+    row["as_good"] = bool(near and not failed)
+    return row
+
+
+def spread(values: list[float], overlap: float, within: list[float]) -> float:
+    """Standard error of a mean over data sets, at least that which the rows of each leave open.
+
+    >>> round(spread([1.0, 2.0, 3.0], 0.0, [0.1] * 3), 3), round(spread([1.0, 1.0], 0.0, [0.2] * 2), 3)
+    (0.577, 0.141)
+    """  # noqa: E501
+    count = len(values)
+    over = np.var(values, ddof=1) * (1 / count + overlap)
+    return float(np.sqrt(max(over, np.mean(np.square(within)) / count)))
