@@ -18,7 +18,7 @@ from .methods.discrete.stepwise import StepwiseEM
 from .methods.discrete.truncated import TruncatedEM
 from .methods.gibbs.gibbs_em import GibbsEM, GibbsPosterior
 from .methods.gibbs.gibbs_search import GibbsSearch
-from .methods.gibbs.kernel import BinaryGibbs
+from .methods.gibbs.kernel import LatentGibbs
 from .methods.machines.contrastive import ContrastiveDivergence
 from .methods.machines.exact_gradient import ExactGradient, from_base_rates
 from .methods.machines.partition import annealed, normalizer, truncated
@@ -43,13 +43,15 @@ from .running.checkpoint import CheckpointError
 from .running.contract import DivergedError, Optima, RunResult
 from .running.search import Search
 
+BinaryGibbs = LatentGibbs
+"""Its name when it took bits alone."""
+
 __all__ = [
     "EM",
     "Algorithm",
     "AllStates",
     "Anatomy",
     "AtMost",
-    "BinaryGibbs",
     "BoundEM",
     "CheckpointError",
     "ContrastiveDivergence",
@@ -62,6 +64,7 @@ __all__ = [
     "GibbsPosterior",
     "GibbsSearch",
     "Given",
+    "LatentGibbs",
     "LatentPosterior",
     "Likelihood",
     "Measure",

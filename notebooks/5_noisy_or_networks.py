@@ -36,7 +36,7 @@ from latentbits.models.data import lines, shifter
 from numpyro.handlers import condition
 from numpyro.infer import MCMC
 
-from latentbits import BinaryGibbs, GibbsEM, GibbsSearch, inspect, log_joint
+from latentbits import GibbsEM, GibbsSearch, LatentGibbs, inspect, log_joint
 
 small = "LATENTBITS_SMALL" in os.environ  # for a test: everything runs, nothing is learned
 hurry()  # tables are small here: to compile well would take longer than it saves
@@ -75,7 +75,7 @@ show(study.network_figure, by_hand, data)
 # $$\Delta x_i = \log \frac{h(u_i; 1 - S_i)}{h(u_i; S_i)} + \sum_{j \in \mathrm{ch}[S_i]} \log
 # \frac{h(u_j + \delta_{ij}; S_j)}{h(u_j; S_j)} \quad (7),$$
 #
-# where the first term is the feedback from above and the sum what the children say. `BinaryGibbs`
+# where the first term is the feedback from above and the sum what the children say. `LatentGibbs`
 # recognises a noisy-OR network by its form and takes (7); any other program gets the table.
 
 # %%
@@ -254,11 +254,11 @@ print(f"direction told with feedback {told(after):.3f}, without {told(above):.3f
 # ## Bespoke against NUTS and SVI
 #
 # Neither NUTS nor SVI can touch bits; `marginal` sums them out first, which a small network allows
-# (lines on a grid of 4 × 4, one layer of four units). `BinaryGibbs` needs no sum: it samples
+# (lines on a grid of 4 × 4, one layer of four units). `LatentGibbs` needs no sum: it samples
 # the bits by (7) and leaves the weights to a block of NUTS, within NumPyro's own `Gibbs`.
 
 # %%
-methods = ["GibbsEM", "BinaryGibbs", "NUTS", "SVI mean_field"]
+methods = ["GibbsEM", "LatentGibbs", "NUTS", "SVI mean_field"]
 race, draws = contest("noisy_or_network", methods, small=small)
 scores(race)
 
@@ -287,7 +287,7 @@ import_arviz().summary(draws["NUTS"], group="sample_stats", var_names=["lp"])
 # %%
 program = condition(noisy_or_network, data=network)
 for annealing in () if small else (0, 25):
-    kernel = BinaryGibbs(program, annealing=annealing)
+    kernel = LatentGibbs(program, annealing=annealing)
     chains = MCMC(
         kernel, num_warmup=24, num_samples=1, num_chains=4, chain_method="vectorized",
         progress_bar=False,

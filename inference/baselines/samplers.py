@@ -19,7 +19,7 @@ from jax import Array, lax, random
 from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
-from ..methods.gibbs.kernel import BinaryGibbs
+from ..methods.gibbs.kernel import LatentGibbs
 from ..numerics import clock
 from ..numerics.compiling import executable, once
 from ..numerics.memory import check_fits
@@ -390,15 +390,15 @@ the warm-up changed nothing. So it is 6, as with NUTS."""
 
 
 def binary_gibbs_kernel(model: Callable, anatomy: Anatomy, others: MCMCKernel) -> MCMCKernel:
-    """`BinaryGibbs` for the bits, which begin where the parameters put them, `others` in turn."""
-    bits = BinaryGibbs(model, sweeps=SWEEPS, restarts=RESTARTS)
+    """`LatentGibbs` for the bits, which begin where the parameters put them, `others` in turn."""
+    bits = LatentGibbs(model, sweeps=SWEEPS, restarts=RESTARTS)
     return numpyro.infer.Gibbs([(bits, list(anatomy.names)), (others, None)])
 
 
 def no_binary_gibbs(anatomy: Anatomy) -> str | None:
     """Why `many_binary_gibbs` does not apply, or None."""
     if not anatomy.binary:
-        return "it samples binary latents"
+        return "it is run here on binary latents alone"
     if not hasattr(numpyro.infer, "Gibbs"):
         return "NumPyro has Gibbs from 0.22 on: this one is older"
     return None

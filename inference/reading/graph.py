@@ -347,7 +347,7 @@ def _component(
         raise ProgramError(
             f"the latents {first!r} and {second!r} are in plates of which neither holds the other, "
             "and every one of the one meets every one of the other: their sum has no short form; "
-            "BinaryGibbs or DiscreteHMCGibbs sample them"
+            "LatentGibbs or DiscreteHMCGibbs sample them"
         ) from error
     if largest > MOST_ENTRIES:
         raise ProgramError(

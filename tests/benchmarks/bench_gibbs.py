@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_gibbs.py [--json FILE] [--only NAME ...]
 
-`updates` draws the bits of a 25-10-5 network for 1000 patterns of lines, by `BinaryGibbs` and by
+`updates` draws the bits of a 25-10-5 network for 1000 patterns of lines, by `LatentGibbs` and by
 NumPyro 0.22's `DiscreteGibbs`, on the same parameters and data. The latter refuses sites whose bits
 are one event (``Independent`` cannot list its support), so that it gets the same program with
 plates in place of events; `same` checks that both have one log density, and compares the means of
@@ -29,7 +29,7 @@ from numpyro.diagnostics import effective_sample_size
 from numpyro.handlers import condition
 from numpyro.infer.util import log_density
 
-from inference import EM, BinaryGibbs, GibbsEM, likelihood
+from inference import EM, GibbsEM, LatentGibbs, likelihood
 from inference.baselines.samplers import once
 from inference.reading.local import Structure
 from inference.running.restarts import Restarts
@@ -82,7 +82,7 @@ def updates(num_data=1000, sweeps=20):
     bits = num_data * sum(LAYERS)
     out = {}
     for name, by_network in (("equations (6), (7)", True), ("two readings a bit", False)):
-        run, state = sweeps_of(BinaryGibbs(model, by_network=by_network), sweeps, data)
+        run, state = sweeps_of(LatentGibbs(model, by_network=by_network), sweeps, data)
         out[name] = timed(run, state)[1]._asdict()
         out[name]["updates a cpu second"] = bits * sweeps / out[name]["cpu"]
     if not hasattr(numpyro.infer, "DiscreteGibbs"):
@@ -107,7 +107,7 @@ def same(num_data=6, draws=2000, chains=4):
     data = lines(random.key(3), num_data).data
     found = {}
     for name, kernel in (
-        ("BinaryGibbs", BinaryGibbs(model)),
+        ("LatentGibbs", LatentGibbs(model)),
         ("DiscreteGibbs", numpyro.infer.DiscreteGibbs(condition(by_plates, data=SOFT))),
     ):
         mcmc = numpyro.infer.MCMC(
@@ -188,8 +188,8 @@ def gibbs(full: bool) -> dict[str, Any]:
 
     rows = []
     for name, by_network in (("equations (6), (7)", True), ("two readings a bit", False)):
-        taken, found = draw(BinaryGibbs(model, by_network=by_network))
-        rows.append(row(f"BinaryGibbs, {name}", taken, **found))
+        taken, found = draw(LatentGibbs(model, by_network=by_network))
+        rows.append(row(f"LatentGibbs, {name}", taken, **found))
     rows.append(rival("numpyro", "DiscreteGibbs", theirs))
     return {
         "title": f"gibbs: {sweeps} sweeps over the 15 bits of {num_data} rows of a 25-10-5 network;"

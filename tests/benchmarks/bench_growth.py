@@ -21,7 +21,7 @@ from jax import Array, lax, random
 from measuring import exponent, timed
 from numpyro.handlers import condition
 
-from inference import EM, BinaryGibbs, BoundEM, TruncatedEM
+from inference import EM, BoundEM, LatentGibbs, TruncatedEM
 from inference.baselines.samplers import once
 from inference.methods.discrete.step import EMState
 from inference.methods.moments.pairs import count_pairs, invert_pairs
@@ -79,7 +79,7 @@ def binary_gibbs(rows: int, columns: int, units: int) -> Ready:
         "leak_1": jnp.full(units, 0.3),
         "weights_1": jnp.asarray(generator.gamma(0.3, 1.0, (units, columns)), float),
     }
-    kernel = BinaryGibbs(condition(noisy_or_network, data=params))
+    kernel = LatentGibbs(condition(noisy_or_network, data=params))
     kwargs = {"layers": (units,)}
     state = once(lambda x: kernel.init(random.key(0), 0, None, (x,), kwargs))(data)
 
@@ -103,7 +103,7 @@ METHODS: dict[str, tuple[Callable[..., Ready], dict[str, int], tuple[str, ...]]]
         bound_em, {"rows": 4000, "columns": 50, "factors": 2}, ("rows", "columns", "factors"),
     ),
     "MomentInversion": (moment_inversion, {"rows": 8000, "columns": 64}, ("rows", "columns")),
-    "BinaryGibbs": (
+    "LatentGibbs": (
         binary_gibbs, {"rows": 2000, "columns": 50, "units": 10}, ("rows", "columns", "units"),
     ),
 }  # fmt: skip

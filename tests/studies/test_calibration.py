@@ -196,9 +196,9 @@ def test_bits_begin_where_the_parameters_put_them():
 @pytest.mark.parametrize(
     ("model", "sizes", "left_out"),
     [
-        (bernoulli_product, {}, {"BinaryGibbs", "DiscreteGibbs"}),
-        (bernoulli_mixture, {"num_components": 3}, {"BinaryGibbs"}),
-        (latent_trait, {"num_factors": 1}, {"BinaryGibbs", "DiscreteGibbs", "SVI flow"}),
+        (bernoulli_product, {}, {"LatentGibbs", "DiscreteGibbs"}),
+        (bernoulli_mixture, {"num_components": 3}, {"LatentGibbs"}),
+        (latent_trait, {"num_factors": 1}, {"LatentGibbs", "DiscreteGibbs", "SVI flow"}),
         (binary_sparse_coding, {"num_causes": 2}, {"DiscreteGibbs"}),
     ],
 )
@@ -301,7 +301,7 @@ def test_a_method_that_fails_or_diverges_says_so_and_the_others_go_on(monkeypatc
     [
         (["--trials", "3"], "at least 10"),
         (["--methods", "EM"], "choose from NUTS"),
-        (["--methods", "BinaryGibbs"], "it samples binary latents"),
+        (["--methods", "LatentGibbs"], "it is run here on binary latents alone"),
         (["--set", "num_nothing=3"], "takes data"),
         (["--figure", "ranks.txt"], ".png or .svg"),
     ],

@@ -1,4 +1,4 @@
-"""Gibbs sampling of binary latents, as a kernel for NumPyro's MCMC."""
+"""Gibbs sampling of discrete latents, as a kernel for NumPyro's MCMC."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .flips import BitProgram, Rules, Settled, open_bits, settle
 from .latents import LatentProgram, open_latents
 
 
-class BinaryGibbsState(NamedTuple):
+class LatentGibbsState(NamedTuple):
     """What the next sweep needs, and what a diagnosis does."""
 
     z: dict[str, Array]  # the latents by site
@@ -29,7 +29,7 @@ class BinaryGibbsState(NamedTuple):
     rng_key: Array
 
 
-class BinaryGibbs(MCMCKernel):
+class LatentGibbs(MCMCKernel):
     """Gibbs sampling of all discrete latents of a program; all rows and chains go at once.
 
     By itself it samples the latents given fixed parameters; with another kernel for the parameters
@@ -38,8 +38,9 @@ class BinaryGibbs(MCMCKernel):
     its sites are called, and takes equations (6) and (7) of Lewicki & Sejnowski (1996), where a
     flip costs its children only; every other program takes two readings per bit.
 
-    Categories, latents that all rows share (the indicators of a spike and slab) and those of
-    several plates take one reading per value: see `inference.methods.gibbs.latents`.
+    Categories, latents that all rows share (the indicators of a spike and slab), those of several
+    plates and those beside continuous ones take one reading per value: see
+    `inference.methods.gibbs.latents`. `BinaryGibbs` is its former name.
 
     :param model: any program with discrete latents. Parameters must be fixed
         (``numpyro.handlers.condition``) or left to another block.
@@ -54,7 +55,7 @@ class BinaryGibbs(MCMCKernel):
     >>> from latentbits.models import noisy_or_network
     >>> params = {"leak_0": jnp.full(3, 0.1), "leak_1": jnp.full(2, 0.5),
     ...           "weights_1": jnp.array([[2.0, 2.0, 0.0], [0.0, 2.0, 2.0]])}
-    >>> kernel = BinaryGibbs(condition(noisy_or_network, data=params))
+    >>> kernel = LatentGibbs(condition(noisy_or_network, data=params))
     >>> mcmc = MCMC(kernel, num_warmup=10, num_samples=20, progress_bar=False)
     >>> mcmc.run(random.key(0), jnp.array([[1, 1, 0], [0, 0, 0]]), layers=(2,))
     >>> mcmc.get_samples()["layer_1"].shape
@@ -83,10 +84,13 @@ class BinaryGibbs(MCMCKernel):
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
         """None if it applies to a program of this anatomy, else the reason why not."""
-        other = [x.name for x in anatomy.latents if x.num_values != 2]
-        if other:
-            return f"{other[0]} is not binary"
-        return None if anatomy.latents else "no latent in the data plate"
+        if not anatomy.latents:
+            return "no latent in the data plate"
+        if any(x.num_values is not None for x in anatomy.latents):
+            return None  # continuous ones are left to another block
+        first = anatomy.latents[0]
+        counts = first.odd is not None and "counts" in first.odd
+        return f"{first.name}: {first.odd}" if counts else f"{first.name} is continuous"
 
     @property
     def model(self) -> Callable:
@@ -99,12 +103,12 @@ class BinaryGibbs(MCMCKernel):
         init_params: Params | None,
         model_args: tuple,
         model_kwargs: dict[str, Any] | None,
-    ) -> BinaryGibbsState:
+    ) -> LatentGibbsState:
         del num_warmup
         program = self._open(model_args, model_kwargs)
         if program.anatomy.parameters:
             raise ProgramError(
-                f"BinaryGibbs samples the latents {list(program.anatomy.names)} and leaves the "
+                f"LatentGibbs samples the latents {list(program.anatomy.names)} and leaves the "
                 f"parameters {list(program.anatomy.parameters)} alone: fix them with "
                 "numpyro.handlers.condition, or give them a block of numpyro.infer.Gibbs"
             )
@@ -118,7 +122,7 @@ class BinaryGibbs(MCMCKernel):
             return self._begin(program, arguments, rng_key, init_params)
 
         # Vectorized chains, in one piece: one by one their operations compile for many seconds.
-        def begin(rows: Rows, keys: Array, places: Params | None) -> BinaryGibbsState:
+        def begin(rows: Rows, keys: Array, places: Params | None) -> LatentGibbsState:
             arguments = rows.join(rows.leaves)
             each = lambda key, z: self._begin(program, arguments, key, z)  # noqa: E731
             return jax.vmap(each)(keys, places)
@@ -135,7 +139,7 @@ class BinaryGibbs(MCMCKernel):
         arguments: Arguments,
         rng_key: Array,
         init_params: Params | None,
-    ) -> BinaryGibbsState:
+    ) -> LatentGibbsState:
         key, key_prior, key_start = random.split(rng_key, 3)
         bits = program.prior_draw(key_prior, {}, arguments)
         bits = program.pack({**program.unpack(bits), **(init_params or {})})
@@ -144,11 +148,11 @@ class BinaryGibbs(MCMCKernel):
             program.check_rows("annealing and restarts compare rows")
             bits = settle(draw, score, key_start, bits, self.rules).bits
         one = jnp.ones(())
-        return BinaryGibbsState(program.unpack(bits), one, score(bits, 1.0).sum(), key)
+        return LatentGibbsState(program.unpack(bits), one, score(bits, 1.0).sum(), key)
 
     def sample(
-        self, state: BinaryGibbsState, model_args: tuple, model_kwargs: dict[str, Any] | None
-    ) -> BinaryGibbsState:
+        self, state: LatentGibbsState, model_args: tuple, model_kwargs: dict[str, Any] | None
+    ) -> LatentGibbsState:
         if not is_prng_key(state.rng_key):
             return jax.vmap(lambda s: self.sample(s, model_args, model_kwargs))(state)
         program = self._open(model_args, model_kwargs)
@@ -161,7 +165,7 @@ class BinaryGibbs(MCMCKernel):
 
         start = (program.pack(state.z), jnp.zeros_like(state.largest_flip))
         bits, flip = jax.lax.fori_loop(0, self.sweeps, again, start)
-        return BinaryGibbsState(program.unpack(bits), flip, score(bits, 1.0).sum(), key)
+        return LatentGibbsState(program.unpack(bits), flip, score(bits, 1.0).sum(), key)
 
     def settle(
         self,
@@ -209,7 +213,7 @@ class BinaryGibbs(MCMCKernel):
 
         return update
 
-    def refresh(self, state: BinaryGibbsState, model_args: tuple, model_kwargs: Any) -> Any:
+    def refresh(self, state: LatentGibbsState, model_args: tuple, model_kwargs: Any) -> Any:
         """The log joint under what the other blocks have changed."""
         if not is_prng_key(state.rng_key):
             return jax.vmap(lambda s: self.refresh(s, model_args, model_kwargs))(state)
@@ -217,7 +221,7 @@ class BinaryGibbs(MCMCKernel):
         _, score = program.read({}, (model_args, model_kwargs or {}))
         return state._replace(log_joint=score(program.pack(state.z), 1.0).sum())
 
-    def wrap_model(self, wrapper: Callable) -> BinaryGibbs:
+    def wrap_model(self, wrapper: Callable) -> LatentGibbs:
         """A copy for the wrapped model, as ``numpyro.infer.Gibbs`` wants it."""
         kernel = copy.copy(self)
         kernel._model = wrapper(self._model)
@@ -228,7 +232,7 @@ class BinaryGibbs(MCMCKernel):
         del model_args, model_kwargs
         return identity
 
-    def get_diagnostics_str(self, state: BinaryGibbsState) -> str:
+    def get_diagnostics_str(self, state: LatentGibbsState) -> str:
         return f"largest flip probability {float(jnp.max(state.largest_flip)):.2f}"
 
     def _open(self, args: tuple, kwargs: dict[str, Any] | None) -> BitProgram | LatentProgram:

@@ -1,4 +1,5 @@
-"""Gibbs sampling of latents that are no bits of a row: categories, shared bits, several plates.
+"""Gibbs sampling of latents that are not bits of a row alone: categories, shared bits, several
+plates, bits beside continuous latents.
 
 One element of a site is drawn given all else, in all cells of its plates at once, which are
 independent given the others. That takes one run of the program for each of its values.
@@ -146,7 +147,7 @@ class LatentProgram(NamedTuple):
 def open_latents(
     model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None
 ) -> LatentProgram | None:
-    """The program, opened, if its discrete latents are not simply the bits of one data plate."""
+    """The program, opened, if its latents are not simply the bits of one data plate."""
 
     def read(trace: dict[str, dict]) -> tuple[list[str], bool]:
         latents = [x for x in trace.values() if is_latent(x) and num_values(x["fn"]) is not None]
@@ -154,8 +155,13 @@ def open_latents(
         frames = [{f.name for f in x["cond_indep_stack"]} for x in latents]
         common = set.intersection(*frames) if frames else set()
         binary = all(num_values(x["fn"]) == 2 for x in latents)
+        alone = not any(
+            x["type"] == "sample" and not x["is_observed"] and not x["fn"].support.is_discrete
+            and any(f.name in common for f in x["cond_indep_stack"])
+            for x in trace.values()
+        )  # fmt: skip
         seen = any(x["type"] == "sample" and x["is_observed"] for x in trace.values())
-        simple = binary and (bool(common) if plate is None else plate in common)
+        simple = binary and alone and (bool(common) if plate is None else plate in common)
         return [x["name"] for x in latents], simple or not seen
 
     names, simple = run_abstractly(model, args, kwargs, read)

@@ -65,7 +65,7 @@ def _rows_unknown(anatomy: Anatomy) -> str | None:
 
 METHODS: dict[str, Bayesian] = {
     "NUTS": Bayesian(many_nuts, THIN, _never),
-    "BinaryGibbs": Bayesian(many_binary_gibbs, THIN_GIBBS, no_binary_gibbs),
+    "LatentGibbs": Bayesian(many_binary_gibbs, THIN_GIBBS, no_binary_gibbs),
     "DiscreteGibbs": Bayesian(many_discrete_gibbs, THIN_GIBBS, no_discrete_gibbs),
     "SVI mean_field": Bayesian(many_svi, 1, _never),
     "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1, _never),

@@ -64,7 +64,7 @@ def many_binary_gibbs(
     model: Callable, rng_key: Array, data: Array, *, num_warmup: int = 200, num_samples: int = 300,
     **kwargs: Any,
 ) -> ManyDraws:  # fmt: skip
-    """`BinaryGibbs` for the bits and NUTS for the parameters in turn, for each of ``data[i]``."""
+    """`LatentGibbs` for the bits and NUTS for the parameters in turn, for each of ``data[i]``."""
 
     def kernel(others: MCMCKernel, anatomy: Anatomy) -> MCMCKernel:
         return binary_gibbs_kernel(model, anatomy, others)

@@ -78,7 +78,7 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
         elif anatomy.binary:
             found[name] = Contender(name, True, "sampler", _with_nuts)
         else:
-            refused[name] = "it samples binary latents"
+            refused[name] = "it is compared on programs with binary latents alone"
     found["NUTS"] = Contender("NUTS", False, "sampler", _generic(nuts))
     for guide in ("mean_field", "low_rank", "flow"):
         found[f"SVI {guide}"] = Contender(
@@ -148,7 +148,7 @@ def _begin(
 
 
 def _with_nuts(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
-    """`BinaryGibbs` for the bits, NUTS for the parameters, as blocks of NumPyro's Gibbs."""
+    """`LatentGibbs` for the bits, NUTS for the parameters, as blocks of NumPyro's Gibbs."""
     args, kwargs = arguments
     from numpyro.infer import NUTS
     from numpyro.infer.mcmc import MCMCKernel

@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -10,7 +11,7 @@ import pytest
 from jax import random
 from tools import fast_jit, near
 
-from inference import BoundEM, ProgramError, QuadratureEM
+from inference import BoundEM, LatentGibbs, ProgramError, QuadratureEM
 
 RNG = np.random.default_rng(5)
 
@@ -114,6 +115,21 @@ def test_a_trait_with_latent_classes():
             wanted[n] += (0.3 if kind else 0.7) * np.sum(density * chance) * (grid[1] - grid[0])
     em = QuadratureEM(trait)
     near(em.evidence({"gap": jnp.array(gap)}, jnp.asarray(answers)), np.log(wanted), 1e-4)
+
+    # `LatentGibbs` draws the class given the trait.
+    ability = RNG.normal(1.0, 1.0, 6)
+    both = []
+    for kind in (0, 1):
+        logits = 2 * ability[:, None] + np.array([0.5, -0.5, 0.0]) * (1 + kind)
+        chance = np.prod(1 / (1 + np.exp(np.where(answers, -logits, logits))), 1)
+        density = np.exp(-0.5 * (ability - gap * kind) ** 2)
+        both.append((0.3 if kind else 0.7) * density * chance)
+    update = LatentGibbs(trait).gibbs_fn(jnp.asarray(answers))
+    others = {"gap": jnp.array(gap), "ability": jnp.asarray(ability)}
+    start = {"kind": jnp.zeros(6, jnp.int32)}
+    keys = random.split(random.key(0), 4000)
+    draws = fast_jit(jax.vmap(lambda key: update(key, start, others)["kind"]))(keys)
+    assert np.abs(draws.mean(0) - both[1] / (both[0] + both[1])).max() < 5 * 0.5 / np.sqrt(4000)
 
     with pytest.raises(ProgramError, match="kind is discrete"):
         BoundEM(trait).init(random.key(0), jnp.asarray(answers))

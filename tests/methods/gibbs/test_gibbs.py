@@ -19,7 +19,7 @@ from oracle.examples import network
 from small_programs import CASES
 from tools import fast_jit, sample
 
-from inference import BinaryGibbs, ProgramError, inspect
+from inference import LatentGibbs, ProgramError, inspect
 from inference.methods.gibbs.flips import open_bits
 from inference.methods.gibbs.noisy_or import find_wiring, read_network, read_seen
 from inference.methods.gibbs.noisy_or_steps import flip_probabilities
@@ -149,7 +149,7 @@ def assert_draws_agree(draws, mean, second):
 
 @pytest.mark.parametrize("by_network", [True, False])
 def test_draws_are_from_the_enumerated_posterior(by_network):
-    kernel = BinaryGibbs(condition(noisy_or_network, data=typed(PARAMS)), by_network=by_network)
+    kernel = LatentGibbs(condition(noisy_or_network, data=typed(PARAMS)), by_network=by_network)
     assert open_bits(kernel.model, (jnp.asarray(DATA),), KWARGS).wiring is not None
     samples, fields = sample(
         kernel, 50, 1000, jnp.asarray(DATA), num_chains=4, extra_fields=("log_joint",), **KWARGS
@@ -166,7 +166,7 @@ def test_draws_are_from_the_enumerated_posterior(by_network):
 def test_two_readings_per_bit_serve_any_program():
     case = CASES["two_sites"]
     (data,), kwargs = case.arguments
-    kernel = BinaryGibbs(condition(case.model, data=case.typed()))
+    kernel = LatentGibbs(condition(case.model, data=case.typed()))
     samples, _ = sample(kernel, 50, 800, data, **kwargs)
     draws = np.concatenate([samples[site] for site in case.latents], axis=-1)
     params, mask = case.params, case.mask
@@ -181,11 +181,11 @@ def test_parallel_chains():
         from jax import random
         from numpyro.handlers import condition
         from numpyro.infer import MCMC
-        from inference import BinaryGibbs
+        from inference import LatentGibbs
         from ppl_models import noisy_or_network
         params = {"leak_0": jnp.full(3, 0.1), "leak_1": jnp.full(2, 0.5),
                   "weights_1": jnp.array([[2.0, 2.0, 0.0], [0.0, 2.0, 2.0]])}
-        mcmc = MCMC(BinaryGibbs(condition(noisy_or_network, data=params)), num_warmup=5,
+        mcmc = MCMC(LatentGibbs(condition(noisy_or_network, data=params)), num_warmup=5,
                     num_samples=10, num_chains=2, chain_method="parallel", progress_bar=False)
         mcmc.run(random.key(0), jnp.array([[1, 1, 0], [0, 0, 0]]), layers=(2,))
         chains = mcmc.get_samples(group_by_chain=True)["layer_1"]
@@ -236,7 +236,7 @@ def mean_and_error(draws):
 
 
 def test_composes_with_nuts_in_hmc_gibbs():
-    kernel = HMCGibbs(NUTS(rates), BinaryGibbs(rates).gibbs_fn(RATES_DATA), gibbs_sites=["on"])
+    kernel = HMCGibbs(NUTS(rates), LatentGibbs(rates).gibbs_fn(RATES_DATA), gibbs_sites=["on"])
     samples, _ = sample(kernel, 300, 2000, RATES_DATA, key=2)
     mean, error = mean_and_error(samples["rate"])
     assert abs(mean - exact_rate()) < STANDARD_ERRORS * error
@@ -244,7 +244,7 @@ def test_composes_with_nuts_in_hmc_gibbs():
 
 @pytest.mark.skipif(not hasattr(numpyro.infer, "Gibbs"), reason="NumPyro 0.22 brought Gibbs")
 def test_is_a_block_of_numpyros_gibbs():
-    kernel = numpyro.infer.Gibbs([(BinaryGibbs(rates), ["on"]), (NUTS(rates), None)])
+    kernel = numpyro.infer.Gibbs([(LatentGibbs(rates), ["on"]), (NUTS(rates), None)])
     samples, _ = sample(kernel, 300, 2000, RATES_DATA, key=2)
     assert samples["on"].shape == (1, 2000, 20, 3)
     mean, error = mean_and_error(samples["rate"])
@@ -259,7 +259,7 @@ LINES = {
 
 
 def test_each_row_stops_by_the_papers_rule():
-    kernel = BinaryGibbs(noisy_or_network)
+    kernel = LatentGibbs(noisy_or_network)
     data = jnp.array([[1.0, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]])
 
     def settle(**rule):
@@ -282,7 +282,7 @@ def test_annealing_and_restarts_free_what_sticks():
     stuck = {"layer_1": jnp.tile(jnp.array([1, 1, 0]), (64, 1))}
 
     def share(**options):
-        kernel = BinaryGibbs(noisy_or_network, **options)
+        kernel = LatentGibbs(noisy_or_network, **options)
         run = lambda key: kernel.settle(  # noqa: E731
             key, params, data, init_params=stuck, layers=(3,), max_sweeps=3
         )
@@ -297,10 +297,10 @@ def test_annealing_and_restarts_free_what_sticks():
 def test_refuses_what_it_cannot_sample():
     data = jnp.asarray(DATA)
     with pytest.raises(ProgramError, match=r"weights_1.*condition"):
-        BinaryGibbs(noisy_or_network).init(random.key(0), 0, None, (data,), {"layers": (2,)})
+        LatentGibbs(noisy_or_network).init(random.key(0), 0, None, (data,), {"layers": (2,)})
     with pytest.raises(ProgramError, match=r"factors.*not binary"):
         open_bits(latent_trait, (data,), {})
     with pytest.raises(ProgramError, match=r"component.*not binary"):
         open_bits(bernoulli_mixture, (data,), {"num_components": 3})
     with pytest.raises(ValueError, match="restarts"):
-        BinaryGibbs(noisy_or_network, restarts=0)
+        LatentGibbs(noisy_or_network, restarts=0)

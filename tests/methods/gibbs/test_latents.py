@@ -13,7 +13,7 @@ from numpyro.handlers import condition
 from numpyro.infer.util import log_density
 from tools import fast_jit, sample
 
-from inference import BinaryGibbs, ProgramError
+from inference import LatentGibbs, ProgramError
 from inference.studies.arviz import mcse
 
 PARAMS = {"level": jnp.array(0.9)}
@@ -44,7 +44,7 @@ def test_every_latent_follows_its_posterior():
     logs = np.asarray(fast_jit(jax.vmap(one))(values), float)
     weight = np.exp(logs - logs.max())
     weight /= weight.sum()
-    kernel = BinaryGibbs(condition(crossed, data=PARAMS))
+    kernel = LatentGibbs(condition(crossed, data=PARAMS))
     draws, _ = sample(kernel, 50, 800, data, num_chains=4)
     for name, count in (("shared", 2), ("row", 3), ("column", 2)):
         for value in range(1, count):
@@ -66,7 +66,7 @@ def test_indicators_of_a_spike_and_slab():
 
     design, response = jnp.ones((4, 2)), jnp.zeros(4)
     effect = jnp.array([0.4, 0.1])
-    update = BinaryGibbs(program).gibbs_fn(design, response)
+    update = LatentGibbs(program).gibbs_fn(design, response)
     start = {"on": jnp.array([1, 0])}
     keys = random.split(random.key(0), 4000)
     draws = fast_jit(jax.vmap(lambda key: update(key, start, {"effect": effect})["on"]))(keys)
@@ -75,4 +75,4 @@ def test_indicators_of_a_spike_and_slab():
     wanted = prior * wide / (prior * wide + (1 - prior) * narrow)
     assert np.abs(draws.mean(0) - wanted).max() < 5 * 0.5 / np.sqrt(4000)
     with pytest.raises(ProgramError, match="are not the bits of rows"):
-        BinaryGibbs(program).settle(random.key(0), {"effect": effect}, design, response)
+        LatentGibbs(program).settle(random.key(0), {"effect": effect}, design, response)
