@@ -7,7 +7,7 @@ import inspect as inspect_call
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 from jax import Array
@@ -62,7 +62,11 @@ class Algorithm(abc.ABC):
         check_settings(cls, given.arguments)
         return super().__new__(cls)
 
-    by_row: tuple[str, ...] | None = None
+    def __post_init__(self) -> None:
+        if self.start is not None:
+            object.__setattr__(self, "search", None)
+
+    by_row: ClassVar[tuple[str, ...] | None] = None
     """Fields of the state with an entry for each datum; None: all rows must be on one device."""
     why_no_mesh: str = "it does not say what its state holds of each row (`by_row`)"
     """Why all rows must be on one device, where they must."""
@@ -72,6 +76,8 @@ class Algorithm(abc.ABC):
     """Whether it goes by stages: within one the loss may stand still, and that is not the end."""
     search: Search | None = None
     """How it looks for the best optimum before it runs to the end; None: it has one start."""
+    start: Any = None
+    """Where it starts, if that was given: it then has one start."""
     plate: str | None = None
     """The data plate, where it cannot be found by itself."""
     why_not_compared: str | None = None

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from jax import Array
@@ -30,7 +30,7 @@ class Method(Protocol):
     """What the loop, the checkpoints and the devices need of a method."""
 
     model: Callable
-    by_row: tuple[str, ...] | None
+    by_row: ClassVar[tuple[str, ...] | None]
     why_no_mesh: str
 
     def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int: ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +25,7 @@ class RestartState(NamedTuple):
     losses: Array  # (num_starts,)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Restarts(Algorithm):
     """A method from several starts at once, by `vmap`; its parameters are those of least loss.
 
@@ -41,11 +44,12 @@ class Restarts(Algorithm):
     ((2, 4), (4,))
     """
 
-    def __init__(self, method: Algorithm, num_starts: int):
-        if num_starts < 1:
-            raise ValueError(f"num_starts must be at least 1, found {num_starts}")
-        self.method, self.num_starts = method, num_starts
-        self.model = method.model
+    method: Algorithm
+    num_starts: int
+
+    @property
+    def model(self) -> Callable:  # type: ignore[override]
+        return self.method.model
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any

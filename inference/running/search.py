@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +108,7 @@ class Spent(NamedTuple):
 class Lineages:
     """The lineages of a method as one method: its state is a batch of theirs."""
 
-    by_row: tuple[str, ...] | None = None
+    by_row: ClassVar[tuple[str, ...] | None] = None
     why_no_mesh = "its lineages run side by side on one device"
 
     def __init__(self, method: Searchable, search: Search):

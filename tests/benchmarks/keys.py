@@ -197,7 +197,7 @@ def main() -> None:
     method, data = method_of(name, case), jnp.asarray(case.data, float)
     given = {"rounds": options.rounds, "steps": options.round_steps}
     asked = {name: value for name, value in given.items() if value is not None}
-    method.search = dataclasses.replace(method.search, **asked)
+    method = dataclasses.replace(method, search=dataclasses.replace(method.search, **asked))
     steps = options.steps or case.steps
     if name == "GibbsSearch":
         steps = options.steps or method.rounds

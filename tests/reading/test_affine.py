@@ -1,5 +1,8 @@
 """The form in the datum against the program run on every state of every row."""
 
+import dataclasses
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,9 +105,10 @@ def test_memory_of_a_gradient_step_is_that_of_a_chunk(name):
     """
     case = CASES["counts"]
     method = StepwiseEM(case.model, batch_size=5000) if name == "stepwise" else EM(case.model)
-    method.structure, method.chunk_size = case.structure, 50
+    method = dataclasses.replace(method, structure=case.structure, chunk_size=50)
     if name == "general":
-        method.open = lambda *given: open_program(case.model, *given, structure=case.structure)
+        given = partial(open_program, case.model, structure=case.structure)
+        object.__setattr__(method, "open", given)
     data = jnp.asarray(np.tile(case.data, (715, 1))[:5000])
     state = jax.eval_shape(
         lambda: method.init(random.key(0), data, init_params=case.typed(), **case.kwargs)
@@ -118,7 +122,7 @@ def test_stepwise_em_without_a_closed_step_comes_to_rest_where_em_does():
     args, kwargs = case.arguments
 
     def last_loss(method, steps):
-        method.structure = case.structure
+        method = dataclasses.replace(method, structure=case.structure)
         run = quick_run(method, 0, steps, *args, init_params=case.typed(), **kwargs)
         return run.losses[0], run.losses[-1]
 

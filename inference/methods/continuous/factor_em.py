@@ -92,10 +92,6 @@ class FactorEM(Algorithm, abc.ABC):
     chunk_size: int | None = None
     plate: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.start is not None:
-            object.__setattr__(self, "search", None)
-
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
         return not_continuous(anatomy)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,9 @@ from jax import Array
 
 from ...reading.anatomy import Anatomy, ChainError, ProgramError
 from ...reading.handlers import table_of
-from ...reading.local import Structure
 from ...reading.reader import Reader, affine_too, open_program
 from ...reading.states import AllStates, AtMost, Given, StateSet
 from ...rows.chunks import Rows, compiled, map_over_chunks
-from ...running.search import Search
 from ...types import Params
 from ..m_step import AffineUpdate
 from ..shared import CHUNK_FLOATS, Expectation, Posterior, chunk_rows
@@ -41,6 +40,7 @@ def or_paths(method: Callable[..., Any]) -> Callable[..., Any]:
     return either
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class EM(StatesEM):
     """Expectation–maximisation over a table of states, all of them by default.
 
@@ -87,26 +87,9 @@ class EM(StatesEM):
     [0, 0, 1, 1, 1, 1, 1]
     """
 
-    by_row: tuple[str, ...] | None = ()
+    by_row: ClassVar[tuple[str, ...] | None] = ()
 
-    def __init__(
-        self,
-        model: Callable,
-        states: StateSet = AllStates(),
-        *,
-        m_step: ClosedForm | None = None,
-        prior: bool = False,
-        start: Callable[..., Params] | None = None,
-        search: Search | None = Search(),
-        gradient_steps: int = 5,
-        chunk_size: int | None = None,
-        structure: Structure | None = None,
-        plate: str | None = None,
-    ):
-        self.model, self.states, self.m_step, self.prior = model, states, m_step, prior
-        self.start, self.gradient_steps, self.chunk_size = start, gradient_steps, chunk_size
-        self.structure, self.plate = structure, plate
-        self.search = search if start is None else None
+    states: StateSet = AllStates()
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:

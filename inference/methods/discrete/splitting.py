@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,11 @@ from jax import Array, lax, random
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.local import Structure
+from ...reading.settings import Range
+from ...reading.states import AllStates, StateSet
 from ...rows.chunks import Rows, compiled
 from ...types import Params
+from .closed import ClosedForm
 from .em import EM
 from .step import EMState
 from .updates import MixtureUpdate
@@ -28,6 +31,7 @@ class SplittingState(NamedTuple):
     rng_key: Array
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class SplittingEM(EM):
     """EM for a mixture of Bernoulli products that starts from one component and splits them.
 
@@ -54,27 +58,20 @@ class SplittingEM(EM):
 
     staged = True
 
-    def __init__(
-        self,
-        model: Callable,
-        *,
-        steps_per_size: int = 20,
-        jitter: float = 0.1,
-        pseudo_count: float = 1e-6,
-        chunk_size: int | None = None,
-        plate: str | None = None,
-    ):
-        if steps_per_size < 1:
-            raise ValueError(f"steps_per_size must be at least 1, found {steps_per_size}")
-        super().__init__(
-            model,
-            m_step=MixtureUpdate(pseudo_count),
-            search=None,
-            chunk_size=chunk_size,
-            structure=Structure.GENERAL,
-            plate=plate,
-        )
-        self.steps_per_size, self.jitter, self.pseudo_count = steps_per_size, jitter, pseudo_count
+    steps_per_size: int = 20
+    jitter: Annotated[float, Range(0)] = 0.1
+    pseudo_count: Annotated[float, Range(0)] = 1e-6
+    # It has one start, one component, and one closed step.
+    states: StateSet = dataclasses.field(default=AllStates(), init=False)
+    prior: bool = dataclasses.field(default=False, init=False)
+    start: None = dataclasses.field(default=None, init=False)
+    search: None = dataclasses.field(default=None, init=False)
+    gradient_steps: int = dataclasses.field(default=1, init=False)
+    structure: Structure | None = dataclasses.field(default=Structure.GENERAL, init=False)
+    m_step: ClosedForm | None = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "m_step", MixtureUpdate(self.pseudo_count))
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:

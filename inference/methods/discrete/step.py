@@ -16,11 +16,12 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from ...reading.anatomy import Anatomy
-from ...reading.local import log_prior
+from ...reading.local import Structure, log_prior
 from ...reading.reader import Reader
 from ...rows.chunks import Numbers, Rows, map_over_chunks, sum_over_chunks
 from ...rows.draws import row_keys
 from ...running.algorithm import Algorithm
+from ...running.search import Search
 from ...types import Arguments, Params
 from ..m_step import gradient_runs, gradient_step
 from ..shared import Expectation, chunk_rows, start_params
@@ -165,14 +166,20 @@ class GradientUpdate:
         )  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class StatesEM(Algorithm):
     """EM over sets of states per datum: what `EM` and `TruncatedEM` share."""
 
-    m_step: ClosedForm | None
-    prior: bool
-    start: Callable[..., Params] | None
-    gradient_steps: int
-    chunk_size: int | None
+    model: Callable
+    _: dataclasses.KW_ONLY
+    m_step: ClosedForm | None = None
+    prior: bool = False
+    start: Callable[..., Params] | None = None
+    search: Search | None = Search()
+    gradient_steps: int = 5
+    chunk_size: int | None = None
+    structure: Structure | None = None
+    plate: str | None = None
 
     @abc.abstractmethod
     def open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jax import Array, random
 
 from ...reading.anatomy import ProgramError
 from ...reading.reader import Reader
-from ...reading.states import AllStates, StateSet
+from ...reading.settings import Range
 from ...rows.chunks import Rows, compiled
 from ...types import Params
 from ..m_step import AffineUpdate
@@ -30,6 +30,7 @@ class StepwiseState(NamedTuple):
     rng_key: Array
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class StepwiseEM(EM):
     r"""EM on a few rows a step, which remembers the statistics of the others as they were.
 
@@ -67,26 +68,16 @@ class StepwiseEM(EM):
     why_not_compared = "it is EM for tables of which one pass takes long"
     why_no_mesh = "a step reads a few rows only: there is nothing to deal out"
 
-    def __init__(
-        self,
-        model: Callable,
-        states: StateSet = AllStates(),
-        *,
-        batch_size: int = 1000,
-        power: float = 0.6,
-        delay: float = 2.0,
-        m_step: ClosedForm | None = None,
-        start: Callable[..., Params] | None = None,
-        plate: str | None = None,
-    ):
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, found {batch_size}")
-        if not (power == 0 or 0.5 < power <= 1):
-            raise ValueError(f"power must be above 0.5 and at most 1, or 0; found {power}")
-        if delay < 1:
-            raise ValueError(f"delay must be at least 1, found {delay}")
-        super().__init__(model, states, m_step=m_step, start=start, search=None, plate=plate)
-        self.batch_size, self.power, self.delay = batch_size, power, delay
+    batch_size: int = 1000
+    power: float = 0.6
+    delay: Annotated[float, Range(1)] = 2.0
+    # Its loss is noisy: starts cannot be told apart by it, and it leaves out the prior.
+    prior: bool = dataclasses.field(default=False, init=False)
+    search: None = dataclasses.field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if not (self.power == 0 or 0.5 < self.power <= 1):
+            raise ValueError(f"power must be above 0.5 and at most 1, or 0; found {self.power}")
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, random
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
-from ...reading.local import Structure
 from ...reading.reader import Reader, open_program
 from ...rows.chunks import Numbers, Rows, compiled, map_over_chunks
 from ...rows.draws import row_keys
-from ...running.search import Search
 from ...types import Params
 from ..shared import Posterior, chunk_rows
 from .candidates import Candidates, Select
@@ -29,6 +27,7 @@ SOME_BITS = 8, 4
 """H' and γ above: 163 states and the single bits."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TruncatedEM(StatesEM):
     """EM over a set of states per datum, in place of all 2^H (Henniges et al. 2010).
 
@@ -62,35 +61,15 @@ class TruncatedEM(StatesEM):
     ((50, 6), (50,))
     """
 
-    by_row: tuple[str, ...] | None = ("memory",)
+    by_row = ("memory",)
 
-    def __init__(
-        self,
-        model: Callable,
-        *,
-        max_active: int | None = None,
-        num_candidates: int | None = None,
-        select: Select | None = None,
-        keep: bool | None = None,
-        persistent: Persistent | None = None,
-        m_step: ClosedForm | None = None,
-        prior: bool = False,
-        start: Callable[..., Params] | None = None,
-        search: Search | None = Search(),
-        cut: Cut | None = None,
-        parameter_noise: dict[str, float] | None = None,
-        gradient_steps: int = 5,
-        chunk_size: int | None = None,
-        structure: Structure | None = None,
-        plate: str | None = None,
-    ):
-        self.model, self.max_active, self.num_candidates = model, max_active, num_candidates
-        self.select, self.keep, self.persistent = select, keep, persistent
-        self.search = search if start is None else None
-        self.m_step, self.prior, self.start, self.cut = m_step, prior, start, cut
-        self.parameter_noise = parameter_noise or {}
-        self.gradient_steps, self.chunk_size = gradient_steps, chunk_size
-        self.structure, self.plate = structure, plate
+    max_active: int | None = None
+    num_candidates: int | None = None
+    select: Select | None = None
+    keep: bool | None = None
+    persistent: Persistent | None = None
+    cut: Cut | None = None
+    parameter_noise: dict[str, float] | None = None
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -103,7 +82,7 @@ class TruncatedEM(StatesEM):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> EMState:
         parameters = inspect(self.model, args, kwargs, plate=self.plate).parameters
-        for name in [*self.parameter_noise, *([self.cut.sparsity] if self.cut else [])]:
+        for name in [*(self.parameter_noise or {}), *([self.cut.sparsity] if self.cut else [])]:
             if name not in parameters:
                 raise ProgramError(f"no parameter {name!r} in the program: it has {[*parameters]}")
         return super().init(rng_key, *args, init_params=init_params, **kwargs)
@@ -111,7 +90,7 @@ class TruncatedEM(StatesEM):
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         new, loss = super().update(state, *args, **kwargs)
         params, (_, key) = dict(new.params), state.keys()
-        for name, deviation in self.parameter_noise.items():
+        for name, deviation in (self.parameter_noise or {}).items():
             key, key_site = random.split(key)
             params[name] += deviation * random.normal(key_site, params[name].shape)
         return new._replace(params=params), loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple
@@ -71,6 +72,7 @@ class GibbsPosterior(NamedTuple):
     log_joint: Array  # (num_data,) log p(y, best)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class GibbsEM(Algorithm):
     """EM of a noisy-OR network by Gibbs sampling, layer by layer (Lewicki & Sejnowski 1996).
 
@@ -117,44 +119,30 @@ class GibbsEM(Algorithm):
     staged = True
     why_no_mesh = "its weights change after every block of rows, one block after the other"
 
-    def __init__(
-        self,
-        model: Callable,
-        *,
-        prior: dist.Distribution | Literal["program"] | None = "program",
-        schedule: Schedule = "layers",
-        epochs_per_layer: int = 10,
-        stable_below: float = 0.05,
-        block_size: int = 200,
-        max_sweeps: int = 15,
-        stop_below: float = 0.05,
-        annealing: int = 0,
-        restarts: int = 1,
-        max_states: int = 1 << 10,
-        learn_from: Literal["all", "block"] = "all",
-        keep_states: bool | None = None,
-        start: Callable[..., Params] | None = None,
-        plate: str | None = None,
-    ):
-        if schedule not in ("layers", "stability", "joint"):
-            raise ValueError(
-                f"schedule is {schedule!r}: it must be 'layers', 'stability' or 'joint'"
-            )
-        if learn_from not in ("all", "block"):
-            raise ValueError(f"learn_from is {learn_from!r}: it must be 'all' or 'block'")
-        if block_size < 1 or epochs_per_layer < 1:
-            raise ValueError(
-                "block_size and epochs_per_layer must be at least 1, found "
-                f"{block_size} and {epochs_per_layer}"
-            )
-        self.model, self.prior, self.schedule = model, prior, schedule
-        self.epochs_per_layer, self.stable_below = epochs_per_layer, stable_below
-        self.block_size, self.keep_states, self.start, self.plate = (
-            block_size, keep_states, start, plate,
-        )  # fmt: skip
-        self.max_states, self.learn_from = max_states, learn_from
-        self.rules = Rules(max_sweeps, stop_below, annealing, restarts)
+    model: Callable
+    _: dataclasses.KW_ONLY
+    prior: dist.Distribution | Literal["program"] | None = "program"
+    schedule: Schedule = "layers"
+    epochs_per_layer: int = 10
+    stable_below: float = 0.05
+    block_size: int = 200
+    max_sweeps: int = 15
+    stop_below: float = 0.05
+    annealing: int = 0
+    restarts: int = 1
+    max_states: int = 1 << 10
+    learn_from: Literal["all", "block"] = "all"
+    keep_states: bool | None = None
+    start: Callable[..., Params] | None = None
+    plate: str | None = None
+
+    def __post_init__(self) -> None:
         self.rules.check()
+
+    @property
+    def rules(self) -> Rules:
+        """Of the sweeps through a block of rows."""
+        return Rules(self.max_sweeps, self.stop_below, self.annealing, self.restarts)
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax import Array, lax, random
 
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
+from ...reading.settings import Range
 from ...rows.chunks import compiled
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
@@ -36,6 +38,7 @@ class SearchState(NamedTuple):
     rng_key: Array
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class GibbsSearch(Algorithm):
     """Gibbs EM from many starts, where a stuck unit is freed by seeding it anew.
 
@@ -75,26 +78,18 @@ class GibbsSearch(Algorithm):
     starts = Starts.ONE
     staged = True
 
-    def __init__(
-        self,
-        em: GibbsEM,
-        *,
-        population: int = 20,
-        rounds: int = 6,
-        epochs: int = 5,
-        replaced: float = 0.2,
-        exchanged: float = 0.5,
-        search: Search | None = SIDE_BY_SIDE,
-    ):
-        if population < 2 or rounds < 1 or epochs < 1:
-            raise ValueError(
-                "a search needs a population of at least 2, and one round of one epoch, found "
-                f"{population}, {rounds} and {epochs}"
-            )
-        self.em, self.model = em, em.model
-        self.population, self.rounds, self.epochs = population, rounds, epochs
-        self.replaced, self.exchanged = replaced, exchanged
-        self.search = search
+    em: GibbsEM
+    _: dataclasses.KW_ONLY
+    population: Annotated[int, Range(2)] = 20
+    rounds: int = 6
+    epochs: int = 5
+    replaced: float = 0.2
+    exchanged: float = 0.5
+    search: Search | None = SIDE_BY_SIDE
+
+    @property
+    def model(self) -> Callable:  # type: ignore[override]
+        return self.em.model
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -39,6 +41,7 @@ class ContrastiveState(NamedTuple):
     hidden: Array | None  # (num_chains, num_bits): where the chains are, if they persist
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class ContrastiveDivergence(Algorithm):
     r"""Contrastive divergence, plain or persistent: gradient ascent with a sampled sleep phase.
 
@@ -70,30 +73,24 @@ class ContrastiveDivergence(Algorithm):
 
     by_row = ()
 
-    def __init__(
-        self,
-        model: Callable,
-        *,
-        persistent: bool = False,
-        num_sweeps: int = 1,
-        num_chains: int = 500,
-        optimizer: Any = None,
-        learning_rate: float = 0.1,
-        momentum: float = 0.9,
-        prior: bool = False,
-        start: Callable[..., Params] | None = None,
-        spread: float = 0.1,
-        chunk_size: int | None = None,
-        plate: str | None = None,
-    ):
-        if num_sweeps < 1 or num_chains < 1:
-            raise ValueError("num_sweeps and num_chains must be at least 1")
-        self.model, self.persistent, self.num_sweeps = model, persistent, num_sweeps
-        self.num_chains, self.optimizer, self.prior = num_chains, optimizer, prior
-        self.learning_rate, self.momentum = learning_rate, momentum
-        self.start, self.spread, self.plate = start, spread, plate
-        self.chunk_size = chunk_size
-        self._opened = without_normalizer(model)
+    model: Callable
+    _: dataclasses.KW_ONLY
+    persistent: bool = False
+    num_sweeps: int = 1
+    num_chains: int = 500
+    optimizer: Any = None
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    prior: bool = False
+    start: Callable[..., Params] | None = None
+    spread: float = 0.1
+    chunk_size: int | None = None
+    plate: str | None = None
+
+    @cached_property
+    def _opened(self) -> Callable:
+        """The program without its sleep phase."""
+        return without_normalizer(self.model)
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:

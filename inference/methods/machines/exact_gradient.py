@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -26,7 +28,7 @@ from .ascent import (
     optimizer_of,
     without_normalizer,
 )
-from .partition import Causes, normalizer, truncated
+from .partition import normalizer, truncated
 from .seeding import pursued, replanted
 from .units import Machine, find_machine
 
@@ -48,6 +50,7 @@ class GradientState(NamedTuple):
     rng_key: Array
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class ExactGradient(Algorithm):
     """Gradient ascent on the log likelihood with the latents summed out exactly.
 
@@ -84,32 +87,33 @@ class ExactGradient(Algorithm):
     ((2, 6), (2,))
     """
 
-    by_row: tuple[str, ...] | None = ()
+    by_row = ()
 
-    def __init__(
-        self,
-        model: Callable,
-        *,
-        optimizer: Any = None,
-        learning_rate: float | None = None,
-        momentum: float | None = None,
-        max_active: int | None = None,
-        prior: bool = False,
-        start: Callable[..., Params] | Literal["base_rates"] | None = None,
-        search: Search | None = Search(),
-        spread: float = 0.1,
-        chunk_size: int | None = None,
-        plate: str | None = None,
-    ):
-        if max_active is not None and max_active < 1:
-            raise ValueError(f"max_active must be at least 1, found {max_active}")
-        self.model = model if max_active is None else normalizer(model, self._truncated)
-        self._opened = without_normalizer(model)
-        self.optimizer, self.learning_rate, self.momentum = optimizer, learning_rate, momentum
-        self.max_active, self.prior = max_active, prior
-        self.start = from_base_rates if start == "base_rates" else start
-        self.search = search if start is None else None
-        self.spread, self.chunk_size, self.plate = spread, chunk_size, plate
+    model: Callable
+    _: dataclasses.KW_ONLY
+    optimizer: Any = None
+    learning_rate: float | None = None
+    momentum: float | None = None
+    max_active: int | None = None
+    prior: bool = False
+    start: Callable[..., Params] | Literal["base_rates"] | None = None
+    search: Search | None = Search()
+    spread: float = 0.1
+    chunk_size: int | None = None
+    plate: str | None = None
+
+    @cached_property
+    def _opened(self) -> Callable:
+        """The program without its sleep phase."""
+        return without_normalizer(self.model)
+
+    @cached_property
+    def _asleep(self) -> Callable:
+        """The program with the sleep phase that is asked for."""
+        if self.max_active is None:
+            return self.model
+        most = self.max_active
+        return normalizer(self.model, lambda causes: truncated(causes, most).value)
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
@@ -120,7 +124,8 @@ class ExactGradient(Algorithm):
     ) -> GradientState:
         climb = self._open(args, kwargs)
         key_start, key = random.split(rng_key)
-        params = near_origin(climb, key_start, self.spread, init_params, self.start, (args, kwargs))
+        start = from_base_rates if self.start == "base_rates" else self.start
+        params = near_origin(climb, key_start, self.spread, init_params, start, (args, kwargs))
         optimizer = self._optimizer(self._scaled(climb))
         return GradientState(params, first_state(climb, optimizer, params), key)
 
@@ -147,7 +152,7 @@ class ExactGradient(Algorithm):
         if machine is not None:
             total, gradient, moments = machine.look(state.params)
         else:
-            total, gradient = climb.value_and_grad(state.params, self.model)
+            total, gradient = climb.value_and_grad(state.params, self._asleep)
         if self.prior:
             extra, slope = jax.value_and_grad(climb.prior)(state.params)
             total, gradient = total + extra, jax.tree.map(jnp.add, gradient, slope)
@@ -176,13 +181,13 @@ class ExactGradient(Algorithm):
         """The posterior of each row given parameters, exact."""
         climb = self._open(args, kwargs)
         if climb.reader.structure is Structure.LINEAR:
-            return linear_posterior(climb, params, self.model)
-        em = EM(self.model, structure=climb.reader.structure, plate=self.plate)
+            return linear_posterior(climb, params, self._asleep)
+        em = EM(self._asleep, structure=climb.reader.structure, plate=self.plate)
         return em.posterior(params, *args, **kwargs)
 
     def log_likelihood(self, params: Params, *args: Any, **kwargs: Any) -> Array:
         """The log likelihood of each row, (num_data,); pure."""
-        return self._open(args, kwargs).log_likelihood(params, self.model)
+        return self._open(args, kwargs).log_likelihood(params, self._asleep)
 
     def _open(self, args: tuple, kwargs: dict) -> Climb:
         climb = open_climb(self._opened, args, kwargs, self.plate, self.chunk_size)
@@ -192,10 +197,6 @@ class ExactGradient(Algorithm):
                 f"data; the log joint of this program is {climb.reader.structure.value}"
             )
         return climb
-
-    def _truncated(self, causes: Causes) -> Array:
-        assert self.max_active is not None
-        return truncated(causes, self.max_active).value
 
     def _machine(self, climb: Climb) -> Machine | None:
         """The program as a combination machine, if it is one whose states are all summed."""

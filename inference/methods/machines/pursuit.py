@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -96,6 +98,7 @@ def toss(key: Array, numbers: Array, left: Array, weights: Array, bias: Array) -
     return row_uniforms(key, numbers) < jax.nn.sigmoid(left @ weights + bias)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class ProjectionPursuit(Algorithm):
     r"""Projection pursuit: each step finds one more hidden unit, until none is significant.
 
@@ -139,21 +142,18 @@ class ProjectionPursuit(Algorithm):
 
     by_row = ("residual",)
 
-    def __init__(
-        self,
-        model: Callable,
-        *,
-        em_steps: int = 20,
-        num_starts: int = 10,
-        significant: bool = True,
-        chunk_size: int | None = None,
-        plate: str | None = None,
-    ):
-        if em_steps < 1 or num_starts < 1:
-            raise ValueError("em_steps and num_starts must be at least 1")
-        self.model, self.em_steps, self.num_starts = model, em_steps, num_starts
-        self.significant, self.chunk_size, self.plate = significant, chunk_size, plate
-        self._opened = without_normalizer(model)
+    model: Callable
+    _: dataclasses.KW_ONLY
+    em_steps: int = 20
+    num_starts: int = 10
+    significant: bool = True
+    chunk_size: int | None = None
+    plate: str | None = None
+
+    @cached_property
+    def _opened(self) -> Callable:
+        """The program without its sleep phase."""
+        return without_normalizer(self.model)
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect as signatures
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jax import Array
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.reader import check_data
+from ...reading.settings import Range
 from ...rows.disk import pieces
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
@@ -87,6 +89,7 @@ class MomentState(NamedTuple):
         return "\n".join(lines)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class MomentInversion(Algorithm):
     r"""Inverts the correlations of bits to those of the Gaussian behind them, and takes factors.
 
@@ -124,24 +127,13 @@ class MomentInversion(Algorithm):
     by_row = ()
     starts = Starts.ONE
 
-    def __init__(
-        self,
-        model: Callable,
-        *,
-        rank: int | Literal["spectrum"] | None = None,
-        smoothing: float = 0.0,
-        nearest: bool = False,
-        errors: bool = False,
-        chunk_size: int | None = None,
-    ):
-        if isinstance(rank, str) and rank != "spectrum":
-            raise ValueError(f"`rank` must be a number, 'spectrum' or None, found {rank!r}")
-        if isinstance(rank, int) and rank < 1:
-            raise ValueError(f"`rank` must be at least 1, found {rank}")
-        if not smoothing >= 0:
-            raise ValueError(f"`smoothing` must not be negative, found {smoothing}")
-        self.model, self.rank, self.smoothing = model, rank, smoothing
-        self.nearest, self.errors, self.chunk_size = nearest, errors, chunk_size
+    model: Callable
+    _: dataclasses.KW_ONLY
+    rank: int | Literal["spectrum"] | None = None
+    smoothing: Annotated[float, Range(0)] = 0.0
+    nearest: bool = False
+    errors: bool = False
+    chunk_size: int | None = None
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
