@@ -12,6 +12,7 @@ from .bernoulli_mixture import bernoulli_mixture, bernoulli_product
 from .binary_sparse_coding import binary_sparse_coding
 from .clipped_gaussian import clipped_gaussian
 from .combination_machine import combination_machine, real_combination_machine
+from .graded_trait import graded_trait
 from .latent_trait import latent_trait
 from .mixed_trait import mixed_trait
 from .noisy_or_network import noisy_or_network
@@ -22,6 +23,7 @@ __all__ = [
     "binary_sparse_coding",
     "clipped_gaussian",
     "combination_machine",
+    "graded_trait",
     "latent_trait",
     "mixed_trait",
     "noisy_or_network",

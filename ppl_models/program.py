@@ -4,12 +4,15 @@ A program is a plain NumPyro function
 
     def model(data=None, *, mask=None, num_data=None, <sizes>, <priors>)
 
-that simulates when ``data`` is None. Two things recur in all of them and are written once.
+that simulates when ``data`` is None. What recurs in them is written once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
@@ -66,3 +69,59 @@ def observe(fn: dist.Distribution, data: Array | None, mask: Array | None) -> Ar
             )
         fn = fn.mask(mask)
     return numpyro.sample("observed", fn.to_event(1), obs=data)
+
+
+def check_levels(
+    data: Array | None,
+    mask: Array | None,
+    levels: int | Sequence[int],
+    num_features: int | None,
+) -> tuple[int, ...]:
+    """The number of levels of each column, as ``levels`` says it of all or of each."""
+    if isinstance(levels, int | np.integer):
+        if data is None and num_features is None:
+            raise ValueError("give `data`, `num_features`, or `levels` with a number a column")
+        columns = num_columns(data, num_features)
+        levels = (int(levels),) * columns
+    numbers = tuple(int(k) for k in levels)
+    for place, k in enumerate(numbers):
+        if k < 2:
+            raise ValueError(f"`levels` has {k} for column {place}: wanted at least 2")
+    if num_columns(data, len(numbers) if data is None else num_features) != len(numbers):
+        raise ValueError(
+            f"`levels` names {len(numbers)} columns, but `data` has {jnp.shape(data)[1]}"
+        )
+    if data is not None and mask is not None and jnp.shape(mask) != jnp.shape(data):
+        raise ValueError(
+            f"`mask` has shape {jnp.shape(mask)}, but `data` has shape {jnp.shape(data)}"
+        )
+    return numbers
+
+
+def by_levels(levels: Sequence[int]) -> dict[int, np.ndarray]:
+    """K -> the columns of K levels, small K first.
+
+    >>> {k: columns.tolist() for k, columns in by_levels((5, 2, 5)).items()}
+    {2: [1], 5: [0, 2]}
+    """
+    numbers = np.asarray(levels)
+    return {int(k): np.flatnonzero(numbers == k) for k in np.unique(numbers)}
+
+
+def observe_levels(
+    fns: dict[int, dist.Distribution],
+    levels: Sequence[int],
+    data: Array | None,
+    mask: Array | None,
+) -> Array:
+    """The sites ``"observed_K"``, one for the columns of each number of levels, as one table.
+
+    :param fns: K -> a distribution whose last batch axis is the columns of K levels.
+    """
+    parts, order = [], []
+    for k, columns in by_levels(levels).items():
+        fn = fns[k] if mask is None else fns[k].mask(mask[:, columns])
+        value = None if data is None else jnp.asarray(data)[:, columns].astype(jnp.int32)
+        parts.append(numpyro.sample(f"observed_{k}", fn.to_event(1), obs=value))
+        order.append(columns)
+    return jnp.concatenate(parts, axis=-1)[..., np.argsort(np.concatenate(order))]

@@ -55,6 +55,7 @@ def symmetries(known: Known | None) -> tuple[Exchange | Rotation, ...]:
         return tuple(_layer(k, k == layers) for k in range(1, layers + 1))
     by_form: dict[Form, tuple[Exchange | Rotation, ...]] = {
         Form.TRAIT: (Rotation("weights"),),
+        Form.GRADED: (Rotation("weights"),),
         Form.CLIPPED: (Rotation("weights"),),
         Form.SPARSE_CODING: (Exchange((("weights", 0),)),),
         Form.MACHINE: (Exchange((("weights", 0), ("bias", 0))),),

@@ -32,6 +32,7 @@ class Form(Enum):
     """
 
     TRAIT = "mixed_trait"
+    GRADED = "graded_trait"
     CLIPPED = "clipped_gaussian"
     SPARSE_CODING = "binary_sparse_coding"
     MIXTURE = "bernoulli_mixture"
@@ -53,6 +54,7 @@ KINDS: dict[str, str] = {
     "BernoulliProbs": "binary",
     "CategoricalLogits": "levels",
     "CategoricalProbs": "levels",
+    "OrderedLogistic": "ordered",
     "ClippedNormal": "clipped",
     "NoisyOr": "noisy-or",
 }
@@ -68,7 +70,7 @@ class Site(NamedTuple):
     name: str
     kind: str
     size: int  # columns
-    levels: int  # of a categorical column
+    levels: int  # of a categorical or ordered column
     event_dim: int
 
     @property
@@ -77,7 +79,7 @@ class Site(NamedTuple):
 
     @property
     def kinds(self) -> tuple[Any, ...]:
-        return (self.levels if self.kind == "levels" else self.kind,) * self.size
+        return (self.levels or self.kind,) * self.size
 
 
 def observed_sites(anatomy: Anatomy, trace: dict[str, dict]) -> tuple[Site, ...]:
@@ -89,7 +91,7 @@ def observed_sites(anatomy: Anatomy, trace: dict[str, dict]) -> tuple[Site, ...]
             raise NotThisError
         size = fn.event_shape[-1] if fn.event_dim else 1
         kind = KINDS[type(base).__name__]
-        levels = jnp.shape(base.logits)[-1] if kind == "levels" else 0
+        levels = jnp.shape(base.logits)[-1] if kind in ("levels", "ordered") else 0
         found.append(Site(name, kind, size, levels, fn.event_dim))
     return tuple(sorted(found, key=lambda site: site.order))
 
@@ -184,6 +186,9 @@ def _naturals(
             logits = part(base.logits, last=True)
             found[name] = {"at": logits[..., 1:] - logits[..., :1]}
             found[name]["probs"] = part(base.probs, last=True)
+        elif kind == "ordered":
+            found[name] = {"at": part(base.predictor)}
+            found[name]["cutpoints"] = part(base.cutpoints, last=True)
         elif kind == "noisy-or":
             found[name] = {"at": part(base.causal_input)}
     return found
@@ -219,6 +224,18 @@ def _read_trait(
         values["noise"] = _joined([at[s.name]["scale"] for s in sites if s.kind == "real"])
     kinds = tuple(kind for site in sites for kind in site.kinds)
     return values, {"num_factors": anatomy.num_bits, "kinds": kinds}
+
+
+def _read_graded(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
+) -> tuple[Params, dict[str, Any]]:
+    at, slope = _affine(model, anatomy, params, arguments)
+    values = {"weights": _joined([slope[site.name] for site in sites])}
+    for k in dict.fromkeys(site.levels for site in sites):
+        same = [at[site.name]["cutpoints"] for site in sites if site.levels == k]
+        values[f"cutpoints_{k}"] = jnp.concatenate(same)
+    kinds = tuple(kind for site in sites for kind in site.kinds)
+    return values, {"num_factors": anatomy.num_bits, "levels": kinds}
 
 
 def _read_clipped(
@@ -294,6 +311,7 @@ def _read_noisy_or(
 
 READERS: dict[Form, Callable[..., tuple[Params, dict[str, Any]]]] = {
     Form.TRAIT: _read_trait,
+    Form.GRADED: _read_graded,
     Form.CLIPPED: _read_clipped,
     Form.SPARSE_CODING: _read_sparse_coding,
     Form.MIXTURE: _read_mixture,

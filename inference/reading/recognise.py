@@ -181,6 +181,8 @@ def _candidates(anatomy: Anatomy) -> list[Form]:
     if values == {None} and not any(latent.odd for latent in anatomy.latents):
         if kinds <= {"real", "binary", "levels"}:
             found.append(Form.TRAIT)
+        if kinds == {"ordered"}:
+            found.append(Form.GRADED)
         if kinds == {"clipped"}:
             found.append(Form.CLIPPED)
     if anatomy.num_bits == 1 and None not in values and kinds == {"binary"}:
@@ -339,7 +341,7 @@ def _draw(
         shape = (anatomy.num_data, site.size)
         if site.kind == "real":
             drawn.append(rng.normal(size=shape))
-        elif site.kind == "levels":
+        elif site.levels:
             drawn.append(rng.integers(0, site.levels, shape))
         else:
             drawn.append(rng.integers(0, 2, shape).astype(float))
@@ -354,7 +356,10 @@ def _inside(site: dict) -> Array:
         support = site["fn"].support
     else:
         support = site["kwargs"].get("constraint", constraints.real)
-    return jnp.stack([support(jnp.full(jnp.shape(site["value"]), x)).all() for x in PROBES])
+    shape = jnp.shape(site["value"])
+    # They rise a little, for what must be in order.
+    ramp = jnp.linspace(0.0, 1e-7, shape[-1]) if shape else 0.0
+    return jnp.stack([support(jnp.full(shape, x) + ramp).all() for x in PROBES])
 
 
 # --- columns of the arguments

@@ -76,6 +76,16 @@ CARDS: dict[str, Card] = {
         FACTORS,
         (Figure("maps", {"rows": "mixed"}),),
     ),
+    "graded_trait": Card(
+        "QuadratureEM",
+        lambda: truths.scales(160),
+        lambda: truths.scales(1000),
+        lambda: Setting(
+            150, None, {"num_factors": 1, "levels": (2, 3, 3, 4, 4)},
+            {"prior_weights": UNIT, "prior_cutpoints": UNIT},
+        ),
+        {"weights": ("latent", "column")},
+    ),
     "clipped_gaussian": Card(
         "MomentInversion",
         lambda: truths.items(120, 8, prior_weights=dist.Normal(0.0, 1.5)),

@@ -69,7 +69,7 @@ def num_free(program: Callable, args: tuple, kwargs: dict[str, Any]) -> int:
         if sites[name]["type"] == "sample":
             shape = biject_to(sites[name]["fn"].support).inverse_shape(shape)
         count += int(np.prod(shape))
-    turning = (Form.TRAIT, Form.CLIPPED)
+    turning = (Form.TRAIT, Form.GRADED, Form.CLIPPED)
     if recognise(program, anatomy, rows_of(anatomy, args, kwargs), turning) is not None:
         count -= anatomy.num_bits * (anatomy.num_bits - 1) // 2
     return count

@@ -180,3 +180,15 @@ def mixed(num_data: int) -> Truth:
 def clipped(num_data: int) -> Truth:
     """Lee & Sompolinsky (1998): a Gaussian of 64 columns on two factors, clipped."""
     return items(num_data, 64)._replace(words="64 bits, a Gaussian on two factors clipped")
+
+
+def scales(num_data: int) -> Truth:
+    """A questionnaire: six answers from 1 to 5, two in three words, two yes or no."""
+    rng = np.random.default_rng(0)
+    levels = (5, 5, 5, 3, 2, 5, 5, 5, 3, 2)
+    params = {"weights": rng.lognormal(0.2, 0.4, (1, len(levels)))}
+    for k in (2, 3, 5):
+        middle = np.linspace(-1.0, 1.0, k + 1)[1:-1] * 2.0
+        params[f"cutpoints_{k}"] = middle + rng.normal(0.0, 0.7, (levels.count(k), 1))
+    sizes = {"levels": levels, "num_factors": 1, "prior_weights": dist.Normal(0.0, 1.5)}
+    return Truth(num_data, None, sizes, params, "ten answers on scales of two to five levels")

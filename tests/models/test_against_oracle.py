@@ -200,6 +200,27 @@ def mixed_trait(kinds, num_factors, observed):
     )
 
 
+def graded_trait(levels, num_factors):
+    numbers = sorted(set(levels))
+    return Case(
+        "graded_trait",
+        oracle.log_joint_graded_trait,
+        lambda rng: {
+            "weights": rng.normal(0.2, 1.2, (num_factors, len(levels))),
+            **{
+                f"cutpoints_{k}": np.sort(rng.normal(0.3, 1.5, (levels.count(k), k - 1)))
+                for k in numbers
+            },
+        },
+        lambda rng, shape: {"factors": rng.normal(0.0, 1.0, (*shape, num_factors))},
+        lambda rng, shape: rng.integers(0, levels, (*shape, len(levels))).astype(float),
+        {"levels": levels, "num_factors": num_factors},
+        {"levels": levels},
+        continuous=("factors",),
+        observed=tuple(f"observed_{k}" for k in numbers),
+    )
+
+
 CASES = {
     "sparse_coding": sparse_coding(3, 2.0),
     "sparse_coding_one_cause": sparse_coding(1, 2.0),
@@ -211,6 +232,7 @@ CASES = {
         2,
         ("observed_real", "observed_binary", "observed_3", "observed_4"),
     ),
+    "graded_trait": graded_trait((4, 2, 3, 4), 2),
     "clipped_gaussian": clipped_gaussian(2, 1.2),
     # The small deviations reach far into the tails, where Φ itself is zero in float32.
     "clipped_gaussian_noise_by_column": clipped_gaussian(

@@ -116,8 +116,8 @@ def log_probs(name, data, values, mask=None):
 
 
 def test_every_program_is_in_the_table():
-    # The mixed trait takes columns of several kinds, and has tests of its own.
-    assert {*CASES, "mixed_trait"} == set(ppl_models.__all__)
+    # These take columns of several kinds, and have tests of their own.
+    assert {*CASES, "mixed_trait", "graded_trait"} == set(ppl_models.__all__)
 
 
 @EACH

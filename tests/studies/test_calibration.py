@@ -121,7 +121,8 @@ def test_scalars_do_not_know_the_names_of_hidden_units(name):
     form = form_of(model, ((found.values,), found.sizes))
     for symmetry in symmetries(form):
         if isinstance(symmetry, Rotation):
-            turn = np.linalg.qr(np.random.default_rng(1).normal(size=(2, 2)))[0]
+            shape = (len(moved["weights"]),) * 2
+            turn = np.linalg.qr(np.random.default_rng(1).normal(size=shape))[0]
             moved["weights"] = turn @ moved["weights"]
         else:
             for site, axis in symmetry.sites:

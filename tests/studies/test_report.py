@@ -39,6 +39,11 @@ PROGRAMS = {
         {"kinds": KINDS_OF_COLUMNS},
         None,
     ),
+    "graded_trait": (
+        {"weights": rng.normal(size=(1, 6)), "cutpoints_3": np.sort(rng.normal(size=(6, 2)))},
+        {"levels": 3},
+        None,
+    ),
     "binary_sparse_coding": (
         {"weights": rng.normal(size=(4, 6)), "noise": np.array(1.0), "sparsity": np.array(0.2)},
         {"num_causes": 4},
@@ -280,6 +285,7 @@ OWN = {
     "latent_trait": ["Map by QuadratureEM", "Map by NUTS"],
     "clipped_gaussian": ["Map by QuadratureEM", "Map by NUTS", "Spectrum of the correlations",
                          "Morph by QuadratureEM"],
+    "graded_trait": [],
     "mixed_trait": ["Map by QuadratureEM", "Map by NUTS"],
     "binary_sparse_coding": ["Basis functions"],
     "bernoulli_mixture": ["Patterns"],

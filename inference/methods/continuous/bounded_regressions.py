@@ -27,7 +27,7 @@ def bound_at_bias(
     xi = jnp.sqrt(mean**2 + spread)
     values = (target - 0.5) * bias + jax.nn.log_sigmoid(xi) - 0.5 * xi
     values = values + curvature(xi) * (bias**2 - xi**2)
-    if not columns.plain:
+    if not columns.logistic:
         split = layout.split
         (real, _, levels), (at, _, psi), (own, _, hot) = split(bias), split(mean), split(target)
         del at
@@ -41,7 +41,8 @@ def bound_at_bias(
             part = jnp.sum(hot[k] * levels[k], -1) - log_sum(point)
             parts[k] = first(part - jnp.sum(away * softmax(point), -1) - bent, k)
         values = layout.join(own, split(values)[1], parts)
-    return jnp.sum(values if responses.seen is None else values * responses.seen, -1)
+    total = jnp.sum(values if responses.seen is None else values * responses.seen, -1)
+    return total + columns.base(params, target)
 
 
 def bound_posterior(
@@ -102,4 +103,5 @@ def gaussian_sums(
     at = slice(len(columns.layout.real))
     power = (responses.target - centre)[:, at] ** 2 + spread[:, at]
     seen = jnp.broadcast_to(seen, omega.shape)[:, at]
-    return Sums(slope, bend, jnp.sum(power * seen, 0), jnp.sum(seen, 0))
+    power, count = jnp.sum(power * seen, 0), jnp.sum(seen, 0)
+    return Sums(slope, bend, power, count, heavy @ responses.target)

@@ -1,8 +1,8 @@
 """One EM for continuous latents: a method is a rule of integration, and all else is here.
 
 A step finds the posteriors of the rows by the rule, sums what the M-step wants over chunks, and
-goes to new parameters: by weighted regressions where the program is of the form of `latent_trait`
-or `mixed_trait`, whatever its names, else by L-BFGS on the expected log joint.
+goes to new parameters: by weighted regressions where the program is of the form of `latent_trait`,
+`mixed_trait` or `graded_trait`, whatever its names, else by L-BFGS on the expected log joint.
 """
 
 from __future__ import annotations
@@ -214,9 +214,9 @@ class FactorEM(Algorithm, abc.ABC):
         if columns is None or known is None:
             safe = fast = self._climb(opened, params, found, size)
         else:
-            named = None if prior is None else lambda values: prior(known.write(values))
+            named = None if prior is None else lambda values: prior(opened.write(values))
             steps = self.regress(opened, values, sums, found.memory, named)
-            safe, fast = map(known.write, steps)
+            safe, fast = map(opened.write, steps)
         return Visit(loss, safe, fast, found.memory)
 
     def _climb(self, opened: Opened, params: Params, found: Look, size: int) -> Params:

@@ -110,7 +110,7 @@ class MonteCarloEM(FactorEM):
                 at, noise = slice(len(columns.layout.real)), params["noise"]
                 own = -0.5 * square / noise**2 - weight[:, at].sum(0) * jnp.log(noise)
                 value = value.at[0, at].add(own)
-            total = jnp.sum(value)
+            total = jnp.sum(value) + columns.base(params, found.sum(0))
             return total if prior is None else total + prior(params)
 
         def step(params: Params, _: None) -> tuple[Params, None]:

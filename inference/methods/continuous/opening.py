@@ -19,6 +19,7 @@ from ...reading.recognise import Form, Known, recognise
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from .factors import FactorReader, open_factors
+from .graded import Graded
 from .point_regressions import point_log_likelihood, slope_and_bend
 from .regressions import Regressions, Responses
 
@@ -39,8 +40,13 @@ class Opened(NamedTuple):
 
     def values(self, params: Params) -> Params:
         """The parameters by the names of the closed forms."""
-        assert self.known is not None
-        return self.known.read(params)
+        assert self.known is not None and self.columns is not None
+        return self.columns.read(self.known.read(params))
+
+    def write(self, values: Params) -> Params:
+        """The program's parameters, from those by the names of the closed forms."""
+        assert self.known is not None and self.columns is not None
+        return self.known.write(self.columns.written(values))
 
     def responses(self, arguments: Arguments) -> Responses:
         """The data of a chunk as its predictors see them."""
@@ -64,7 +70,7 @@ class ClosedColumns(NamedTuple):
 
     def _read(self, params: Params, arguments: Arguments) -> tuple[Params, Responses]:
         seen = self.known.seen(self.model, arguments)
-        return self.known.read(params), self.columns.responses(*seen)
+        return self.columns.read(self.known.read(params)), self.columns.responses(*seen)
 
 
 def open_columns(
@@ -90,16 +96,19 @@ def recognised(reader: FactorReader, rows: Rows, prior: bool = False) -> Opened:
     known = None
     if not reader.anatomy.mixed:
         known = recognise(model, reader.anatomy, rows, FORMS)
-    columns = None
+    columns: Regressions | None = None
     if known is not None and known.form is Form.TRAIT:
         arguments = (model, reader.anatomy, rows)
         if not prior or examined(_separable, *arguments, *arguments):
             columns = Regressions(known.kinds)
-            reader = reader._replace(closed=ClosedColumns(model, known, columns))
+    if known is not None and known.form is Form.GRADED and not prior:
+        columns = Graded.of(known.kinds)
+    if known is not None and columns is not None:
+        reader = reader._replace(closed=ClosedColumns(model, known, columns))
     return Opened(reader, rows, known, columns)
 
 
-FORMS = (Form.TRAIT, Form.CLIPPED)
+FORMS = (Form.TRAIT, Form.CLIPPED, Form.GRADED)
 """Factors of these are identified up to a rotation."""
 
 

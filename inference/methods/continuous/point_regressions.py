@@ -40,7 +40,9 @@ def point_sums(
     seen = jnp.broadcast_to(weight, centre.shape)[..., at]
     power = jnp.sum((responses.target - centre)[..., at] ** 2 * seen, (0, 1))
     count = jnp.sum(seen, (0, 1))
-    return Sums(total, bends[0], power, count), Sums(total, bends[1], power, count)
+    ones = probability.sum(0) @ responses.target
+    safe_sums = Sums(total, bends[0], power, count, ones)
+    return safe_sums, safe_sums._replace(bend=bends[1])
 
 
 def at_points(columns: Regressions, centre: Array) -> tuple[Array, Array, Array]:
@@ -51,7 +53,7 @@ def at_points(columns: Regressions, centre: Array) -> tuple[Array, Array, Array]
     wide = 0.5 * bent / jnp.where(small, 1.0, centre)
     safe = jnp.where(small, 0.25 - centre**2 / 48.0, wide)
     fast, slope = 0.25 - 0.25 * bent**2, -0.5 - 0.5 * bent
-    if columns.plain:
+    if columns.logistic:
         return slope, safe, fast
     real, _, levels = columns.layout.split(centre)
     safe, fast = (columns.others(None, bend, levels) for bend in (safe, fast))
@@ -64,8 +66,8 @@ def point_log_likelihood(
     """log p(t_n | x) at points (S, n, Q): (S, n)."""
     target, seen = responses
     centre = points @ params["weights"] + params["bias"]
-    if columns.plain:
-        return _bits(target, seen, centre)
+    if columns.logistic:
+        return _bits(target, seen, centre) + columns.base(params, target)
     layout = columns.layout
     (real, bits, levels), (own, ones, hot) = layout.split(centre), layout.split(target)
     know = (None, None, {}) if seen is None else layout.split(seen)
@@ -140,7 +142,7 @@ def bit_information(
 
 def natural_form(columns: Regressions, params: Params, predictors: Array) -> tuple[Array, Array]:
     """Natural parameters and log partition (S, P) at predictors (S, P)."""
-    if columns.plain:
+    if columns.logistic:
         return predictors, jax.nn.softplus(predictors)
     layout = columns.layout
     real, bits, levels = layout.split(predictors)
@@ -167,7 +169,7 @@ def shared_log_likelihood(
         away = responses.target[:, at] / params["noise"]
         own = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
         table = table + (own if responses.seen is None else own * responses.seen[:, at]).sum(-1)
-    return table
+    return table + columns.base(params, responses.target)
 
 
 def shared_sums(
@@ -187,8 +189,8 @@ def shared_sums(
     at = slice(len(columns.layout.real))
     # Σ r (y − A)² without its Σ r y², which `monte_carlo` adds.
     power = weight[:, at] * centre[:, at] ** 2 - 2.0 * found[:, at] * centre[:, at]
-    power, count = power.sum(0), weight[:, at].sum(0)
-    return Sums(total, bends[0], power, count), Sums(total, bends[1], power, count)
+    first = Sums(total, bends[0], power.sum(0), weight[:, at].sum(0), found.sum(0))
+    return first, first._replace(bend=bends[1])
 
 
 def _bits(target: Array, seen: Array | None, centre: Array) -> Array:

@@ -49,6 +49,7 @@ class Sums(NamedTuple):
     bend: Array  # (P, Q + 1, Q + 1): Σ ω ⟨x̂ x̂ᵀ⟩
     power: Array  # (R,): Σ ⟨(y − A)²⟩ of the real columns
     number: Array  # (R,): how many were seen
+    ones: Array  # (P,): Σ target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +62,24 @@ class Regressions:
     def layout(self) -> Layout:
         return Layout.of(self.kinds)
 
+    def read(self, values: Params) -> Params:
+        """The parameters of the predictors, from those of the form: the same."""
+        return values
+
+    written = read
+    """The other way round."""
+
+    def base(self, params: Params, ones: Array) -> Array | float:
+        """What the log likelihood has beside its predictors, where targets (..., P) were seen."""
+        del params, ones
+        return 0.0
+
     def responses(self, value: Array, mask: Array | None = None) -> Responses:
         """What was observed of each column, (n, columns), as its predictors see it."""
         data = jnp.asarray(value).astype(jnp.result_type(float))
         seen = None if mask is None else jnp.asarray(mask).astype(data.dtype)
         layout = self.layout
-        if not self.plain:
+        if not self.logistic:
             levels = {
                 k: (data[:, columns, None] == jnp.arange(1, k)).astype(data.dtype)
                 for k, columns in layout.categorical.items()
@@ -86,7 +99,7 @@ class Regressions:
         del params
         omega = -2.0 * curvature(jnp.sqrt(mean**2 + spread))
         slope = -0.5 - omega * mean
-        if self.plain:
+        if self.logistic:
             return slope, omega
         real, _, levels = self.layout.split(mean)
         return self.others(real, slope, levels), self.others(None, omega, levels)
@@ -109,7 +122,7 @@ class Regressions:
 
     def metric(self, params: Params, values: Array) -> Array:
         """Predictors (..., P) times the metric of their kind."""
-        if self.plain:
+        if self.logistic:
             return values
         real, bits, levels = self.layout.split(values)
         if len(self.layout.real):
@@ -163,8 +176,14 @@ class Regressions:
         return slope, bend
 
     @property
-    def plain(self) -> bool:
+    def logistic(self) -> bool:
+        """Whether every predictor is that of a bit."""
         return all(kind == "binary" for kind in self.kinds)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the columns are bits, each with a predictor of its own."""
+        return self.logistic
 
 
 def _noise(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jax import Array
 from ...reading.local import prior_draw
 from ...rows.chunks import Rows, sum_over_chunks
 from ...types import Arguments, Params
+from .graded import Graded, graded_start
 from .opening import Opened
 from .regressions import Regressions, Responses
 
@@ -36,7 +38,13 @@ def start_params(opened: Opened, given: Params, key: Array, jitter: Array | floa
     names = set(reader.anatomy.parameters)
     params = dict(given)
     if columns is not None and known is not None and not names <= set(params):
-        found = principal_start(columns, opened.responses, rows, key, reader.num_factors, jitter)
+        start = partial(
+            principal_start, rows=rows, key=key, num_factors=reader.num_factors, jitter=jitter
+        )
+        if isinstance(columns, Graded):
+            found = graded_start(columns, start, partial(known.seen, reader.model), rows)
+        else:
+            found = start(columns, opened.responses)
         params = {**known.write(found), **params}
     if not names <= set(params):
         drawn = prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))

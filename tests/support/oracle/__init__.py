@@ -39,6 +39,7 @@ from oracle.latent_trait import (
     bound_update_variational,
     log_joint_latent_trait,
 )
+from oracle.levels import graded_evidence, log_joint_graded_trait
 from oracle.mixed_trait import log_joint_mixed_trait
 from oracle.noisy_or_network import (
     gibbs_flip_probability,
@@ -100,6 +101,7 @@ __all__ = [
     "finite_difference",
     "gauss_hermite",
     "gibbs_flip_probability",
+    "graded_evidence",
     "hard_clip_log_evidence",
     "joint_states",
     "latent_covariance",
@@ -110,6 +112,7 @@ __all__ = [
     "log_joint_candidates",
     "log_joint_clipped_gaussian",
     "log_joint_combination_machine",
+    "log_joint_graded_trait",
     "log_joint_latent_trait",
     "log_joint_mixed_trait",
     "log_joint_noisy_or_network",

@@ -1,0 +1,214 @@
+r"""Columns on an ordered scale as bits: the closed forms of `graded_trait`.
+
+Of a column with cutpoints :math:`c_1 < … < c_{K-1}` and :math:`A_k = w^T x - c_k`,
+
+.. math:: P(t = k \mid x) = \sigma(A_k) - \sigma(A_{k+1})
+          = \sigma(A_k)\, \sigma(-A_{k+1})\, \left(1 - e^{-(c_{k+1} - c_k)}\right)
+
+for levels between the lowest and the highest; the lowest lacks the first factor, the highest the
+second, and both lack the third. So a cell of level k is two bits: that of cutpoint k, which is 1,
+and that of k + 1, which is 0; bits of the other cutpoints are missing. All that `regressions` has
+for bits holds, with weights that the cutpoints of a column share. What is left is the logarithm of
+the third factor: it does not depend on x, is concave in the cutpoints, and keeps them in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from latentbits.models.program import by_levels
+
+from ...reading.naturals import Seen
+from ...rows.chunks import Rows, sum_over_chunks
+from ...types import Arguments, Params
+from .regressions import Regressions, Responses, Sums
+
+ROUNDS = 6
+"""Newton steps of an M-step; near the optimum the first is enough."""
+SHARES = np.array([0.0, 0.3, 1.0], np.float32)
+"""Of a Newton step that are tried, and the best is taken."""
+
+LOGISTIC = 1.7
+"""A logistic curve is about a normal one of this deviation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Graded(Regressions):
+    """Columns of ordered levels, few levels first; a predictor for each cutpoint."""
+
+    levels: tuple[int, ...]
+
+    @classmethod
+    def of(cls, levels: tuple[int, ...]) -> Graded:
+        """
+        >>> Graded.of((2, 4)).column_of.tolist()
+        [0, 1, 1, 1]
+        """
+        return cls(("binary",) * sum(k - 1 for k in levels), tuple(levels))
+
+    @property
+    def column_of(self) -> np.ndarray:
+        """The column of each predictor, (P,)."""
+        return np.repeat(np.arange(len(self.levels)), np.asarray(self.levels) - 1)
+
+    @property
+    def inner(self) -> np.ndarray:
+        """Predictors after which there is another one of the same column, (P,)."""
+        column = self.column_of
+        return np.append(column[1:] == column[:-1], False)
+
+    @property
+    def plain(self) -> bool:
+        return False
+
+    def by_levels(self, flat: Array) -> dict[int, Array]:
+        """Numbers of the predictors (..., P) as K: (..., columns of K levels, K − 1)."""
+        found, start = {}, 0
+        for k, columns in by_levels(self.levels).items():
+            stop = start + len(columns) * (k - 1)
+            found[k] = flat[..., start:stop].reshape(*flat.shape[:-1], len(columns), k - 1)
+            start = stop
+        return found
+
+    def read(self, values: Params) -> Params:
+        """Weights (Q, P) and biases (P,) of the bits, from those of the form."""
+        cuts = [jnp.ravel(values[f"cutpoints_{k}"]) for k in by_levels(self.levels)]
+        return {"weights": values["weights"][:, self.column_of], "bias": -jnp.concatenate(cuts)}
+
+    def written(self, values: Params) -> Params:
+        """The other way round."""
+        first = np.flatnonzero(np.diff(self.column_of, prepend=-1))
+        cuts = self.by_levels(-values["bias"])
+        return {"weights": values["weights"][:, first]} | {
+            f"cutpoints_{k}": part for k, part in cuts.items()
+        }
+
+    def responses(self, value: Array, mask: Array | None = None) -> Responses:
+        kind = jnp.result_type(float)
+        below = np.concatenate([np.arange(k - 1) for k in self.levels])
+        cell = jnp.asarray(value)[:, self.column_of].astype(jnp.int32) - below
+        target, seen = (cell == 1).astype(kind), ((cell == 0) | (cell == 1)).astype(kind)
+        if mask is not None:
+            shown = jnp.asarray(mask)[:, self.column_of].astype(kind)
+            target, seen = target * shown, seen * shown
+        return Responses(target, seen)
+
+    def base(self, params: Params, ones: Array) -> Array:
+        return ones @ self._log_gaps(params["bias"])
+
+    def _log_gaps(self, bias: Array) -> Array:
+        """log(1 − e^{−gap}) from each cutpoint to the next of its column, else 0: (P,)."""
+        gap = jnp.where(self.inner, bias - jnp.roll(bias, -1), 1.0)
+        return jnp.where(self.inner, jnp.log(-jnp.expm1(-gap)), 0.0)
+
+    def advance(
+        self, params: Params, sums: Sums, prior: Callable[[Params], Array] | None = None
+    ) -> Params:
+        """The quadratic of the bits plus the logarithms of the gaps, at its maximum."""
+        assert prior is None
+        size = len(params["weights"])
+        parts = jax.tree.map(
+            lambda x: self.by_levels(jnp.moveaxis(x, 0, -1)),
+            {"slope": sums.slope, "bend": sums.bend, "ones": sums.ones, "bias": params["bias"]},
+        )
+        weights, biases = [], []
+        for k in by_levels(self.levels):
+            slope, bend = (jnp.moveaxis(parts[x][k], (-2, -1), (0, 1)) for x in ("slope", "bend"))
+            found = _climb(slope, bend, parts["ones"][k], parts["bias"][k])
+            weights.append(jnp.repeat(found[:, :size], k - 1, axis=0))
+            biases.append(found[:, size:].ravel())
+        return {
+            **params,
+            "weights": params["weights"] + jnp.concatenate(weights).T,
+            "bias": params["bias"] + jnp.concatenate(biases),
+        }
+
+
+def _climb(slope: Array, bend: Array, ones: Array, bias: Array) -> Array:
+    """Columns of one number of levels: the step of weights and biases, (C, Q + K − 1).
+
+    :param slope: (C, K − 1, Q + 1) and `bend` (C, K − 1, Q + 1, Q + 1), of the bits.
+    :param ones: (C, K − 1), how many cells are of the level above each cutpoint.
+    """
+    size, cuts = slope.shape[-1] - 1, slope.shape[1]
+    linear = jnp.concatenate([slope[..., :size].sum(1), slope[..., size]], -1)
+    cross = bend[..., :size, size]  # (C, K − 1, Q)
+    own = jnp.eye(cuts) * bend[..., size, size][:, :, None]
+    top = jnp.concatenate([bend[..., :size, :size].sum(1), jnp.swapaxes(cross, 1, 2)], -1)
+    square = jnp.concatenate([top, jnp.concatenate([cross, own], -1)], -2)
+    width = square.shape[-1]
+    ridge = 10 * jnp.finfo(square.dtype).eps * jnp.trace(square, axis1=1, axis2=2) / width + 1e-30
+    square = square + ridge[:, None, None] * jnp.eye(width)
+    apart = np.eye(cuts)[:-1] - np.eye(cuts)[1:]  # from biases to the gaps between them
+    apart = jnp.concatenate([jnp.zeros((cuts - 1, size)), jnp.asarray(apart)], -1)
+    count, gap = ones[:, :-1], bias[:, :-1] - bias[:, 1:]
+
+    def value(step: Array) -> Array:
+        """What is to be raised at steps (..., C, width); −inf where cutpoints change places."""
+        new = gap + step @ apart.T
+        logs = jnp.log(-jnp.expm1(-jnp.maximum(new, 1e-30)))
+        found = jnp.sum(step * linear, -1) - 0.5 * jnp.einsum(
+            "...ci,cij,...cj->...c", step, square, step
+        )
+        return jnp.where((new > 0).all(-1), found + jnp.sum(count * logs, -1), -jnp.inf)
+
+    def once(_: Any, step: Array) -> Array:
+        new = gap + step @ apart.T
+        first = count / jnp.expm1(new)
+        second = first * (1.0 + 1.0 / jnp.expm1(new))
+        upward = linear - jnp.einsum("cij,cj->ci", square, step) + first @ apart
+        whole = square + jnp.einsum("gi,cg,gj->cij", apart, second, apart)
+        move = jnp.linalg.solve(whole, upward[..., None])[..., 0]
+        closing = -(move @ apart.T) / new  # by which share each gap shrinks
+        most = 0.9 / jnp.maximum(closing.max(-1, initial=0.0), 0.9)
+        tried = step + SHARES[:, None, None] * (most[:, None] * move)
+        best = jnp.argmax(value(tried), 0)
+        return jnp.take_along_axis(tried, best[None, :, None], 0)[0]
+
+    return jax.lax.fori_loop(0, ROUNDS if cuts > 1 else 1, once, jnp.zeros_like(linear))
+
+
+def graded_start(
+    columns: Graded,
+    principal: Callable[[Regressions, Callable[[Arguments], Responses]], Params],
+    seen: Callable[[Arguments], Seen],
+    rows: Rows,
+) -> Params:
+    """Weights from the principal components of the levels as numbers, cutpoints from their shares.
+
+    :param principal: the start of columns of numbers.
+    :param seen: the cells of a chunk as they are observed.
+    """
+    numbers = Regressions(("real",) * len(columns.levels))
+    found = principal(numbers, lambda arguments: numbers.responses(*seen(arguments)))
+    loading = 0.7 * found["weights"] / found["noise"]  # the noise of that start is 0.7 deviations
+    share = jnp.sum(loading**2, 0)
+    loading = loading / jnp.sqrt(1.0 + jnp.maximum(share - 0.8, 0.0))
+    size = min(rows.num_data, max(1, (1 << 20) // len(columns.kinds)))
+
+    def count(arguments: Arguments, extra: None, fresh: Array) -> Any:
+        del extra
+        target, shown = columns.responses(*seen(arguments))
+        assert shown is not None
+        return fresh @ target, fresh @ (shown - target)
+
+    ones, zeros = sum_over_chunks(count, rows, size, None)
+    # A factor of deviation w flattens the logistic curve: the marginal logits are smaller.
+    flat = jnp.sqrt(1.0 - jnp.minimum(share, 0.8))
+    bias, low = [], columns.by_levels(zeros)
+    for k, part in columns.by_levels(ones).items():
+        number = jnp.concatenate([low[k][:, :1], part], 1) + 0.5
+        above = jnp.cumsum(number[:, :0:-1], 1)[:, ::-1]
+        bias.append(jnp.log(above / (number.sum(1, keepdims=True) - above)).ravel())
+    return columns.written(
+        {
+            "weights": (LOGISTIC * loading / flat)[:, columns.column_of],
+            "bias": jnp.concatenate(bias) / flat[columns.column_of],
+        }
+    )

@@ -1,0 +1,73 @@
+"""Graded trait: continuous factors behind answers on an ordered scale, such as 1 to 5."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from numpyro.distributions.transforms import OrderedTransform
+
+from .program import by_levels, check_levels, data_plate, observe_levels
+
+
+def graded_trait(
+    data: Array | None = None,
+    *,
+    mask: Array | None = None,
+    num_data: int | None = None,
+    levels: int | Sequence[int],
+    num_features: int | None = None,
+    num_factors: int = 1,
+    prior_weights: dist.Distribution = dist.Normal(0.0, 3.0),
+    prior_cutpoints: dist.Distribution = dist.Normal(0.0, 2.0),
+) -> Array:
+    r"""The graded response model of Samejima (1969), of which the 2PL is the case of two levels.
+
+    Factors :math:`x \sim \mathcal N(0, I)` as in `latent_trait`; a column of K levels 0, …, K − 1
+    has one weight vector and K − 1 increasing cutpoints:
+
+    .. math:: P(t_i \ge k \mid x) = \sigma(w_i^T x - c_{ik}), \qquad k = 1, …, K - 1
+
+    Columns may have different numbers of levels: their cutpoints stand in one site for each number.
+    In the 2PL's words the discrimination is :math:`w_i`, the difficulty of level k
+    :math:`c_{ik} / w_i`. The factors are identified up to a rotation.
+
+    ================  ===============  ====================================
+    site              symbol           shape
+    ================  ===============  ====================================
+    ``weights``       :math:`w_i`      (num_factors, num_features)
+    ``cutpoints_K``   :math:`c_{ik}`   (columns of K levels, K - 1)
+    ``factors``       :math:`x`        (num_data, num_factors)
+    ``observed_K``    :math:`t`        (num_data, columns of K levels)
+    ================  ===============  ====================================
+
+    :param levels: the number of levels of each column, or one number for all.
+    :param prior_cutpoints: of the first cutpoint, and of the logarithm of the gaps between
+        neighbours (NumPyro's ``OrderedTransform``).
+
+    >>> from jax import random
+    >>> from numpyro.handlers import seed
+    >>> seed(graded_trait, random.key(0))(num_data=7, levels=(2, 5, 5)).shape
+    (7, 3)
+    """
+    numbers = check_levels(data, mask, levels, num_features)
+    weights = prior_weights.expand((num_factors, len(numbers))).to_event(2)
+    weights = jnp.asarray(numpyro.sample("weights", weights))
+    cutpoints = {}
+    for k, columns in by_levels(numbers).items():
+        base = prior_cutpoints.expand((len(columns), k - 1)).to_event(1)
+        ordered = dist.TransformedDistribution(base, OrderedTransform()).to_event(1)
+        cutpoints[k] = numpyro.sample(f"cutpoints_{k}", ordered)
+    with data_plate(data, num_data):
+        independent = dist.Normal(0.0, 1.0).expand((num_factors,))
+        factors = numpyro.sample("factors", independent.to_event(1))
+        return observe_levels(
+            {
+                k: dist.OrderedLogistic(factors @ weights[:, columns], cutpoints[k])
+                for k, columns in by_levels(numbers).items()
+            },
+            numbers, data, mask,
+        )  # fmt: skip

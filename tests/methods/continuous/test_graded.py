@@ -1,0 +1,122 @@
+"""Answers on a scale: the closed forms against the program and the oracle, under other names."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import oracle
+import pytest
+from numpyro.distributions.transforms import OrderedTransform
+from tools import close, fast_jit, in_double, quick_run
+
+from inference import QuadratureEM
+from inference.methods.continuous.bounded_regressions import bound_posterior
+from inference.methods.continuous.opening import open_columns
+from inference.methods.continuous.point_regressions import (
+    point_log_likelihood,
+    shared_log_likelihood,
+)
+from inference.reading.local import log_joint
+from ppl_models import graded_trait
+
+RNG = np.random.default_rng(0)
+NUM_DATA = 150
+LEVELS = (4, 2, 3, 4)
+TRUTH = {
+    "weights": np.array([[1.2, 0.8, -1.5, 1.0]]),
+    "cutpoints_2": np.array([[0.4]]),
+    "cutpoints_3": np.array([[-0.8, 0.7]]),
+    "cutpoints_4": np.array([[-1.2, 0.1, 1.5], [-0.5, 0.6, 1.4]]),
+}
+
+
+def simulated():
+    trait, columns = RNG.normal(size=NUM_DATA), []
+    for place, cuts in enumerate(oracle.levels.cutpoints_of(TRUTH, LEVELS)):
+        noisy = trait * TRUTH["weights"][0, place] + RNG.logistic(size=NUM_DATA)
+        columns.append((noisy[:, None] > np.array(cuts)).sum(1))
+    return np.stack(columns, 1)
+
+
+TABLE = simulated()
+SEEN = RNG.random(TABLE.shape) < 0.9
+
+
+def questionnaire(pair, others, seen_pair, seen_others):
+    """The same program under other names: columns of 4 levels apart, one site for each of them."""
+    slope = numpyro.sample("slope", dist.Normal(0.0, 2.0).expand((4,)).to_event(1))
+    ordered = lambda k: dist.TransformedDistribution(  # noqa: E731
+        dist.Normal(0.0, 1.0).expand((k - 1,)).to_event(1), OrderedTransform()
+    )
+    cuts = {k: numpyro.sample(f"steps {k}", ordered(k)) for k in (2, 3)}
+    fours = numpyro.sample("steps 4", ordered(4).expand((2,)).to_event(1))
+    with numpyro.plate("people", len(pair)):
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))[..., None]
+        answers = dist.OrderedLogistic(x * slope[:2], fours).mask(seen_pair)
+        numpyro.sample("fours", answers.to_event(1), obs=pair)
+        for i, k in enumerate((2, 3)):
+            one = dist.OrderedLogistic(x[..., 0] * slope[2 + i], cuts[k]).mask(seen_others[:, i])
+            numpyro.sample(f"answer {k}", one, obs=others[:, i])
+
+
+@in_double
+def test_the_closed_form_is_the_program_and_its_bound_lies_below():
+    opened = open_columns(graded_trait, (TABLE,), {"mask": SEEN, "levels": LEVELS}, None)
+    points = np.random.default_rng(1).normal(0.0, 2.0, (3, NUM_DATA, 1))
+
+    @fast_jit
+    def compare(params):
+        arguments = opened.rows.whole()
+        values, responses = opened.values(params), opened.responses(arguments)
+        own = opened.reader._replace(closed=None)
+        return {
+            "joint": opened.reader.log_joint(params, points, arguments),
+            "program": log_joint(own.model, own.anatomy, params, points, arguments),
+            "bends": opened.reader.bend(params, points[0], arguments),
+            "program bends": own.bend(params, points[0], arguments),
+            "at": point_log_likelihood(opened.columns, values, responses, points[:, :1]),
+            "shared": shared_log_likelihood(opened.columns, values, responses, points[:, 0]),
+            "bound": bound_posterior(
+                opened.columns, values, responses, jnp.zeros((NUM_DATA, 1)),
+                jnp.ones((NUM_DATA, 1, 1)),
+            )[2],
+        }  # fmt: skip
+
+    found = compare(TRUTH)
+    close(found["joint"], found["program"])
+    for one, other in zip(found["bends"], found["program bends"], strict=True):
+        close(one, other)
+    close(found["shared"], found["at"])
+    evidence = oracle.graded_evidence(TRUTH, TABLE, SEEN, levels=LEVELS)
+    gap = evidence - np.asarray(found["bound"])
+    assert gap.min() > 0 and gap.max() < 0.5
+
+
+@in_double
+def test_a_copy_under_other_names_is_fitted_to_the_maximum_of_the_oracles_likelihood():
+    own = {"data": TABLE, "mask": SEEN}
+    pair, others = ([0, 3], [1, 2])
+    args = [own[x][:, at] for x in own for at in (pair, others)]
+    assert open_columns(questionnaire, tuple(args), {}, None).columns is not None
+    found = quick_run(QuadratureEM(questionnaire, num_nodes=41), 0, 50, *args)
+    losses = np.asarray(found.losses)
+    assert np.diff(losses).max() < 1e-8
+    slope = np.asarray(found.params["slope"])
+    params = {
+        "weights": slope[None, [0, 2, 3, 1]],
+        **{f"cutpoints_{k}": np.asarray(found.params[f"steps {k}"])[None] for k in (2, 3)},
+        "cutpoints_4": np.asarray(found.params["steps 4"]),
+    }
+
+    def total(params):
+        return oracle.graded_evidence(params, TABLE, SEEN, levels=LEVELS).sum()
+
+    assert -losses[-1] == pytest.approx(total(params), abs=1e-7)
+    assert total(params) > total(TRUTH)
+    for _ in range(3):  # a maximum: the oracle's differences are zero in any direction
+        way = {name: RNG.normal(size=value.shape) for name, value in params.items()}
+        up, down = (
+            total({name: value + step * way[name] for name, value in params.items()})
+            for step in (1e-4, -1e-4)
+        )
+        assert abs(up - down) / 2e-4 < 1e-4
