@@ -13,6 +13,7 @@ from latentbits.models.data import InputError, Table
 
 from ..numerics.compiling import hurry
 from ..reading.anatomy import ProgramError
+from ..reading.arguments import put
 from ..reading.floors import FloorWarning, at_floor
 from ..running.contract import Stop
 from ..studies.catalogue import blame
@@ -193,7 +194,6 @@ def _fit(
     given: Given, contender: Any, namespace: argparse.Namespace, settings: dict, valid: Table | None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Parameters (chains, draws, ...), and what is to be said of the run."""
-    import jax.numpy as jnp
     from jax import random
 
     from ..baselines.samplers import BudgetError
@@ -204,7 +204,7 @@ def _fit(
     from ..studies.catalogue import methods
     from ..studies.comparison.contenders import Limits
 
-    key, data = random.key(namespace.seed), jnp.asarray(given.table.values)
+    key, data = random.key(namespace.seed), put(given.table.values)
     cls: Any = methods().get(contender.name)
     if cls is None or not issubclass(cls, Algorithm):
         if valid is not None or settings:
@@ -234,7 +234,7 @@ def _fit(
         began = time.perf_counter()
         with stage(f"compiling and running {contender.name}"):
             best = keep_best(
-                engine, key, namespace.steps, data, valid=jnp.asarray(valid.values),
+                engine, key, namespace.steps, data, valid=put(valid.values),
                 patience=namespace.patience, **given.kwargs,
             )  # fmt: skip
         facts = {"seconds": time.perf_counter() - began, "compile_seconds": float("nan"),

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -29,8 +29,9 @@ import numpy as np
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
 
+from ..methods.continuous.at_once import applies, posterior
 from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous, width
-from ..methods.continuous.opening import recognised
+from ..methods.continuous.opening import Opened, recognised
 from ..methods.continuous.rules import (
     Rule,
     about_modes,
@@ -87,9 +88,14 @@ class Likelihood:
     function: Callable[[Params, Rows], Evidence]
     sampled: bool = False
     """by draws of each row's latents: expensive, and with an error that more parameters average"""
+    at_once: Callable[[Params], Evidence | None] | None = None
+    """without compilation, where it applies"""
 
     def __call__(self, params: Params) -> Evidence:
         """The evidence of each row, (num_data,)."""
+        quick = None if self.at_once is None else self.at_once(params)
+        if quick is not None:
+            return quick
         return self._run(self.rows.leaves, params)
 
     def of_draws(self, draws: Any, rows: Rows | None = None) -> Evidence:
@@ -162,10 +168,14 @@ def likelihood(
         raise ProgramError(f"nothing here integrates the latents of a datum out: {problem}")
     rows = rows_of(anatomy, args, kwargs)
     reader = FactorReader(model, anatomy)
-    if not discrete:
-        reader = recognised(reader, rows).reader
+    opened = None if discrete else recognised(reader, rows)
+    if opened is not None:
+        reader = opened.reader
     if reader.num_factors <= 3:
-        return _quadrature(reader, rows, num_nodes or default_nodes(reader.num_factors))
+        found = _quadrature(reader, rows, num_nodes or default_nodes(reader.num_factors))
+        if opened is None or num_nodes is not None or not applies(opened):
+            return found
+        return replace(found, at_once=partial(_on_grid, opened))
     return _sampled(reader, rows, num_draws)
 
 
@@ -226,6 +236,11 @@ def _annealed(model: Callable, rows: Rows) -> Likelihood:
 
     how = "annealed importance sampling, 32 chains per row"
     return Likelihood(how, False, rows, function, sampled=True)
+
+
+def _on_grid(opened: Opened, params: Params) -> Evidence | None:
+    found = posterior(opened, params)
+    return None if found is None else Evidence(found.evidence, jnp.abs(found.gap))
 
 
 def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:

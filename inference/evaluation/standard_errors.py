@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..methods.continuous.at_once import table_of
 from ..methods.continuous.factor_em import maps_of
 from ..methods.continuous.factors import chunk_of, width
+from ..methods.continuous.grid import TooManyNodesError, information
 from ..methods.continuous.opening import FORMS, Opened, open_columns
 from ..methods.continuous.point_regressions import bit_information
 from ..methods.continuous.rules import (
@@ -25,6 +27,7 @@ from ..methods.continuous.rules import (
 )
 from ..numerics.acceleration import chart
 from ..numerics.compiling import little_effort, remembered
+from ..reading.arguments import put
 from ..rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ..types import Arguments, Params
 
@@ -89,7 +92,7 @@ def standard_errors(
             stacklevel=2,
         )
     kind = jnp.result_type(float)  # converted by NumPy: JAX would compile that
-    return {name: jnp.asarray(np.asarray(value, kind)) for name, value in errors.items()}
+    return {name: put(np.asarray(value, kind)) for name, value in errors.items()}
 
 
 def undetermined(
@@ -133,8 +136,12 @@ def _one(
     with jax.enable_x64(True):
         opened = open_columns(model, args, kwargs, None)
         reader, rows = opened.reader, opened.rows
-        rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
         wide = _wide(params)
+        quick = _by_grid(opened, wide) if num_nodes is None and chunk_size is None else None
+        if quick is not None:
+            many, lost = _errors(*quick, _least(params))
+            return {x: v[0] for x, v in many.items()}, int(lost[0]), quick[0].shape[1]
+        rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
         size = chunk_of(chunk_size, _width(opened, rule), rows)
         hollow = opened.hollow
 
@@ -147,6 +154,40 @@ def _one(
         found = jax.tree.map(lambda x: np.asarray(x)[None], found)
         many, lost = _errors(found[0], found[1], _least(params))
     return {name: value[0] for name, value in many.items()}, int(lost[0]), found[0].shape[1]
+
+
+def _by_grid(
+    opened: Opened, params: dict[str, np.ndarray]
+) -> tuple[np.ndarray, tuple[dict[str, np.ndarray], np.ndarray | None]] | None:
+    """What `_errors` takes, of a whole table of bits on few factors, by NumPy alone."""
+    table, known = table_of(opened), opened.known
+    if table is None or table.seen is not None or known is None:
+        return None
+    values = known.read(params)
+    try:
+        found = information(table, values)
+    except TooManyNodesError:
+        return None
+    weights, bias = (known.places[role].positions for role in ("weights", "bias"))
+    order = np.concatenate([weights.T, bias[:, None]], 1).ravel()
+    size = len(order)
+    matrix = np.zeros((1, size, size))
+    matrix[0, order[:, None], order] = found.reshape(size, size)
+    # Such parameters have no constraints: they are their own chart, laid end to end.
+    ends = np.cumsum([params[name].size for name in known.shapes])
+    parts = np.split(np.eye(size), ends[:-1])
+    carry = {
+        name: part.reshape(1, *shape, size)
+        for (name, shape), part in zip(known.shapes.items(), parts, strict=True)
+    }
+    first, second = np.triu_indices(len(weights), 1)
+    if not len(first):
+        return matrix, (carry, None)
+    normal = np.zeros((1, len(first), size))
+    pair = np.arange(len(first))[:, None]
+    normal[0, pair, weights[first]] = values["weights"][second]
+    normal[0, pair, weights[second]] = values["weights"][first]
+    return matrix, (carry, normal)
 
 
 def many_standard_errors(

@@ -144,6 +144,11 @@ def check_params(model: Callable, params: Any, args: tuple, kwargs: dict[str, An
             raise InputError(f"parameter {name!r} does not hold finite numbers")
 
 
+def put(value: Any) -> Array:
+    """An argument on the device; for arrays of NumPy's `jnp.asarray` would compile a copy."""
+    return jax.device_put(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
+
+
 def rows_of(
     anatomy: Anatomy, args: tuple, kwargs: dict, by_row: tuple[bool, ...] | None = None
 ) -> Rows:
@@ -158,7 +163,7 @@ def rows_of(
         )
     mine = [is_row and x is not None for x, is_row in zip(leaves, mine, strict=True)]
     rows = tuple(
-        as_stored(x) if stored(x) else jnp.asarray(x)
+        as_stored(x) if stored(x) else put(x)
         for x, is_row in zip(leaves, mine, strict=True)
         if is_row
     )

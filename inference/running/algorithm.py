@@ -133,6 +133,13 @@ class Algorithm(abc.ABC):
     def get_params(self, state: Any) -> Params:
         """The parameters of the program, by site."""
 
+    def at_once(
+        self, rng_key: Array, how: Drive, args: tuple, kwargs: dict[str, Any]
+    ) -> RunResult | None:
+        """A whole run without the compiled loop, where the method has a quicker way to its end."""
+        del rng_key, how, args, kwargs
+        return None
+
     def run(
         self,
         rng_key: Array,
@@ -200,6 +207,12 @@ class Algorithm(abc.ABC):
             return self.init(rng_key, *args, init_params=init_params, **kwargs)
 
         how = Drive(num_steps, progress_bar, tolerance, record, budget, checkpoint_every, mesh)
+        loose = checkpoint is None and record is None and tolerance is not None
+        if loose and held and not given:
+            check_kinds(args, kwargs)
+            found = self.at_once(rng_key, how, args, kwargs)
+            if found is not None:
+                return found
         if checkpoint is None:
             result = drive(method, start, args, kwargs, how)
         else:

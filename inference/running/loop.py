@@ -91,7 +91,7 @@ def drive(
     began, done, size = clock.seconds(), int(progress.step), 1
     last_saved = time.perf_counter()
     over = stop = False
-    with _bar(method, how, done) as bar, _interrupts() as heard:
+    with _bar(method, how, done) as bar, interrupts() as heard:
         while done < how.num_steps and np.asarray(progress.change) > limit and not (over or stop):
             block_began = time.perf_counter()
             end = np.int32(min(done + size, how.num_steps))
@@ -230,7 +230,7 @@ def _bar(method: Any, how: Drive, done: int) -> Any:
 
 
 @contextmanager
-def _interrupts() -> Iterator[list]:
+def interrupts() -> Iterator[list]:
     """Collects Ctrl-C, so that no block is lost; a second one is not waited for."""
     heard: list = []
     outside = threading.current_thread() is not threading.main_thread()

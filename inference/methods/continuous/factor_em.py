@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ...numerics.acceleration import Trail, Visit, begin, chart, plain, step
@@ -37,6 +38,8 @@ from .starts import check_start, start_params
 LEAST_APART = 0.1
 """Of the standard deviation of what is added to principal components, so that starts differ; the
 largest is 1, and all sizes between are as likely."""
+JITTER = 0.1
+"""Of the first start."""
 HISTORY = 8  # past steps that the acceleration looks at
 
 SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0)
@@ -255,7 +258,10 @@ def turned(known: Known | None, params: Params) -> Params:
     """The parameters of a program whose factors rotate, in canonical form; others as they are."""
     if known is None or known.form not in FORMS:
         return params
-    return known.write(canonical(known.read(params)))
+    values = known.read(params)
+    if all(isinstance(x, np.ndarray) for x in params.values()):
+        return known.write(_canonical(values, np))
+    return known.write(canonical(values))
 
 
 def canonical(params: Params) -> Params:
@@ -271,9 +277,9 @@ def canonical(params: Params) -> Params:
     return remembered(_canonical, compiler_options=least_effort())(params)
 
 
-def _canonical(params: Params) -> Params:
+def _canonical(params: Params, xp: Any = jnp) -> Params:
     weights = params["weights"]
-    _, vectors = jnp.linalg.eigh(weights @ weights.T)
+    _, vectors = xp.linalg.eigh(weights @ weights.T)
     turned = vectors[:, ::-1].T @ weights
-    largest = jnp.take_along_axis(turned, jnp.abs(turned).argmax(1)[:, None], 1)
-    return {**params, "weights": turned * jnp.where(largest < 0, -1.0, 1.0)}
+    largest = xp.take_along_axis(turned, xp.abs(turned).argmax(1)[:, None], 1)
+    return {**params, "weights": turned * xp.where(largest < 0, -1.0, 1.0)}

@@ -5,12 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
+import numpy as np
 from jax import Array
 
 from ...reading.anatomy import Anatomy
 from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...running.contract import RunResult
+from ...running.loop import Drive
 from ...types import Arguments, Params
-from .factor_em import FactorEM, Look, Prior
+from . import at_once
+from .checks import check_columns
+from .factor_em import JITTER, LEAST_APART, FactorEM, FactorState, Look, Prior, turned
 from .factors import FactorPosterior, FactorReader, chunk_of, not_continuous, width
 from .opening import Opened
 from .point_regressions import point_sums
@@ -107,6 +113,31 @@ class QuadratureEM(FactorEM):
 
         return Look(memory, memory, expect)
 
+    def at_once(
+        self, rng_key: Array, how: Drive, args: tuple, kwargs: dict[str, Any]
+    ) -> RunResult | None:
+        """Bits on one or two factors: by NumPy, on nodes that all rows share (`grid`)."""
+        if not self.accelerate or self.prior or self.start is not None or not self._plain():
+            return None
+        opened = self._open(args, kwargs)
+        if opened.columns is None or opened.known is None:
+            return None
+        check_columns(opened.known, opened.rows, self.prior)
+        several = self.search is not None and how.num_steps >= self.search.least_steps
+        count = self.search.num_lineages if self.search is not None and several else 1
+        spread = np.random.default_rng(count).random(count - 1)
+        found = at_once.run(opened, rng_key, how, [JITTER, *LEAST_APART**spread])
+        if found is None:
+            return None
+        result, values = found
+        params = turned(opened.known, opened.known.write(values))
+        place = at_once.posterior(opened, params)
+        params = {name: at_once.array(np.asarray(x)) for name, x in params.items()}
+        memory = () if place is None else place.mean
+        step = jax.device_put(np.int32(len(result.losses)))
+        state = FactorState(params, step, rng_key, memory, None, opened.known)
+        return result._replace(params=params, state=state)
+
     def sums(
         self, opened: Opened, values: Params, responses: Responses, found: Any, fresh: Array
     ) -> Any:
@@ -126,7 +157,11 @@ class QuadratureEM(FactorEM):
         self, params: Params, *args: Any, num_nodes: int | None = None, **kwargs: Any
     ) -> FactorPosterior:
         """Mean, covariance and evidence of each row; the gap is that to twice as many nodes."""
-        reader, rows = self._open(args, kwargs)[:2]
+        opened = self._open(args, kwargs)
+        quick = at_once.posterior(opened, params) if num_nodes is None and self._plain() else None
+        if quick is not None:
+            return quick
+        reader, rows = opened[:2]
         nodes = num_nodes or self._nodes(reader)
 
         def compute(rows: Rows, params: Params) -> FactorPosterior:
@@ -145,6 +180,10 @@ class QuadratureEM(FactorEM):
             return by_quadrature(reader, rows, params, nodes, self.chunk_size).evidence
 
         return compiled(compute, rows)(rows.leaves, params)
+
+    def _plain(self) -> bool:
+        """Whether nothing is set that only the compiled steps heed."""
+        return self.num_nodes is None and self.chunk_size is None and self.remember is None
 
     def _remembers(self, rows: Rows) -> bool:
         return not rows.on_disk if self.remember is None else self.remember

@@ -1,0 +1,132 @@
+"""A program on bits with one or two factors, fitted and read by NumPy, without compilation.
+
+What `grid` does, for any program of the form of `latent_trait`, whatever its names. Whether it
+applies is seen from what is known of the program and its arguments: `table_of`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ...numerics import clock
+from ...reading.arguments import put
+from ...reading.recognise import Form
+from ...running.contract import RunResult, Stop
+from ...running.loop import Drive, interrupts
+from ...running.search import optima_of
+from ...types import Params
+from .factors import FactorPosterior
+from .grid import REACH, BitTable, Fitted, TooManyNodesError, climb, distinct, score, start
+from .opening import Opened
+
+TOLERANCE = 1e-8
+"""The most of the loss that may be left to gain: a step costs little here."""
+
+
+def applies(opened: Opened) -> bool:
+    """Whether the program observes bits alone, on one or two factors, in rows that are at hand."""
+    known, columns, rows = opened.known, opened.columns, opened.rows
+    if known is None or columns is None or known.columns is None:
+        return False
+    if known.form is not Form.TRAIT or not columns.plain:
+        return False
+    if known.masked and any(place.mask is None for place in known.columns):
+        return False
+    concrete = not any(isinstance(x, jax.core.Tracer) for x in rows.leaves)
+    small = opened.reader.num_factors in REACH
+    return concrete and small and not rows.on_disk and jax.default_backend() == "cpu"
+
+
+def table_of(opened: Opened) -> BitTable | None:
+    """The distinct rows of a program's bits; None where the grid is not for it."""
+    if not applies(opened):
+        return None
+    known: Any = opened.known
+    leaves = [np.asarray(x).reshape(opened.rows.num_data, -1) for x in opened.rows.leaves]
+    data = np.stack([leaves[place.leaf][:, place.column] for place in known.columns], 1)
+    mask = None
+    if known.masked:
+        masks = [leaves[place.mask][:, place.column] for place in known.columns]
+        mask = np.stack(masks, 1)
+    return distinct(data, mask)
+
+
+def values_of(opened: Opened, params: Params) -> dict[str, np.ndarray]:
+    """The parameters by the names of the form, in float64."""
+    assert opened.known is not None
+    return opened.known.read({x: np.asarray(v, np.float64) for x, v in params.items()})
+
+
+def posterior(opened: Opened, params: Params) -> FactorPosterior | None:
+    """The posterior of every row, and its evidence; the gap is that to twice as many nodes."""
+    if any(isinstance(x, jax.core.Tracer) for x in params.values()):
+        return None
+    table = table_of(opened)
+    if table is None:
+        return None
+    values = values_of(opened, params)
+    try:
+        found, finer = score(table, values), score(table, values, 2.0)
+    except TooManyNodesError:
+        return None
+    gap = finer.evidence - found.evidence
+    parts = (found.mean, found.covariance, found.evidence, gap, found.effective)
+    return FactorPosterior(*(array(x) for x in parts))
+
+
+def run(
+    opened: Opened, rng_key: Array, how: Drive, jitters: list[float]
+) -> tuple[RunResult, dict[str, np.ndarray]] | None:
+    """Several starts of EM, one after the other, of which the best counts.
+
+    :param jitters: what is added to principal components, for each start.
+    :return: the result without a state, and the best parameters by the names of the form.
+    """
+    table = table_of(opened)
+    if table is None or how.tolerance is None:
+        return None
+    began = clock.seconds()
+    seed = np.asarray(jax.random.key_data(rng_key)).tolist()
+    limit = min(how.tolerance, TOLERANCE)
+    fitted: list[Fitted] = []
+    with interrupts() as heard:
+
+        def stop() -> bool:
+            late = how.budget is not None and clock.seconds() - began > how.budget
+            return late or bool(heard)
+
+        try:
+            for number, jitter in enumerate(jitters):
+                first = start(table, opened.reader.num_factors, jitter, [*seed, number])
+                fitted.append(climb(table, first, how.num_steps, limit, stop))
+        except TooManyNodesError:
+            return None
+        interrupted = bool(heard)
+    if not all(one.losses and np.isfinite(one.losses).all() for one in fitted):
+        return None
+    best = min(fitted, key=lambda one: one.losses[-1])
+    done = len(best.losses)
+    why, reason = Stop.STEPS, Stop.STEPS.value
+    if best.converged:
+        why, reason = Stop.TOLERANCE, f"{Stop.TOLERANCE.value} {how.tolerance} of itself"
+    elif done < how.num_steps:
+        why = Stop.INTERRUPTED if interrupted else Stop.BUDGET
+        reason = f"{why.value} {done} of {how.num_steps} steps"
+    ends = np.array(
+        [(one.losses * 3)[-3:] if len(one.losses) < 3 else one.losses[-3:] for one in fitted]
+    )
+    result = RunResult(
+        {}, None, array(np.array(best.losses)), reason, clock.seconds() - began, 0.0, None, why,
+        optima_of(ends.T) if len(fitted) > 1 else None,
+    )  # fmt: skip
+    return result, best.values
+
+
+def array(value: np.ndarray) -> Array:
+    """Numbers of NumPy's as JAX has them; JAX would compile the conversion."""
+    return put(np.asarray(value, jnp.result_type(float)))
