@@ -48,16 +48,15 @@ class CrossedError(ValueError):
 
 def find_order(
     scopes: list[frozenset[int]], sizes: tuple[int, ...], plates: tuple[frozenset[int], ...]
-) -> tuple[tuple[int, ...], int, int]:
-    """An order of elimination, the largest table it makes per cell, and how many variables it has.
+) -> tuple[tuple[int, ...], ...]:
+    """In the order of elimination each variable, and those that it is in one table with then.
 
     Inner plates first; among those, whichever variable makes the smallest table.
 
     >>> find_order([frozenset({0, 1}), frozenset({1, 2})], (2, 2, 2), (frozenset(),) * 3)
-    ((0, 1, 2), 4, 2)
+    ((0, 1), (1, 2), (2,))
     """
-    scopes, left, order = list(scopes), set(range(len(sizes))), []
-    largest, widest = 1, 0
+    left, order = set(range(len(sizes))), []
     neighbours: dict[int, set[int]] = {v: set() for v in left}
     for scope in scopes:
         for v in scope:
@@ -73,13 +72,12 @@ def find_order(
         for other in neighbours[chosen]:
             if not plates[other] <= plates[chosen]:
                 raise CrossedError(chosen, other)
-        largest, widest = max(largest, cost(chosen)[0]), max(widest, len(neighbours[chosen]) + 1)
         for v in neighbours[chosen]:
             neighbours[v] |= neighbours[chosen] - {v}
             neighbours[v].discard(chosen)
         left.discard(chosen)
-        order.append(chosen)
-    return tuple(order), largest, widest
+        order.append((chosen, *sorted(neighbours[chosen])))
+    return tuple(order)
 
 
 def eliminate(

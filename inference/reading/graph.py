@@ -341,7 +341,7 @@ def _component(
     )
     names = [graph.variables[v].link.name for v in members]
     try:
-        order, largest, widest = find_order([frozenset(s) for _, s in factors], sizes, plates)
+        order = find_order([frozenset(s) for _, s in factors], sizes, plates)
     except CrossedError as error:
         first, second = names[error.variable], names[error.other]
         raise ProgramError(
@@ -349,7 +349,9 @@ def _component(
             "and every one of the one meets every one of the other: their sum has no short form; "
             "LatentGibbs or DiscreteHMCGibbs sample them"
         ) from error
+    largest = max(math.prod(sizes[v] for v in scope) for scope in order)
     if largest > MOST_ENTRIES:
+        widest = max(map(len, order))
         raise ProgramError(
             f"the latents {names[:8]}{' ...' if len(names) > 8 else ''} interact too widely to be "
             f"summed: elimination joins {widest} of them (treewidth {widest - 1}) in a table of "
@@ -368,7 +370,7 @@ def _component(
     kept = frozenset.intersection(*plates)
     return Component(
         members,
-        Problem(sizes, plates, tuple(size for *_, size in graph.plates), order),
+        Problem(sizes, plates, tuple(n for *_, n in graph.plates), tuple(x[0] for x in order)),
         factors,
         next(iter((*shown, *others)), None),
         tuple(plate for i, plate in enumerate(graph.plates) if i in kept),

@@ -24,6 +24,7 @@ from .anatomy import Anatomy, ProgramError, inspect
 from .chain import Chain
 from .chain_sums import chain_posterior
 from .counts import up_to, with_counts
+from .elements import Elements, ElementsPosterior
 from .graph import Graph
 from .graph_sums import graph_posterior
 from .handlers import table_of
@@ -36,6 +37,7 @@ from .sums import Part, over_states
 from .ways import find_way
 
 Sites = dict[str, Array]
+Opened = Anatomy | Chain | Graph | Elements
 LAST = 1e-4
 """Posterior probability of the last count of a list from which on it is said to be too short."""
 
@@ -124,7 +126,7 @@ class recover(Messenger):  # noqa: N801
         listed = with_counts(self.fn, args, kwargs)
         return self if listed is self.fn else self._of(listed)
 
-    def anatomy(self, args: tuple, kwargs: dict) -> Anatomy | Chain | Graph:
+    def anatomy(self, args: tuple, kwargs: dict) -> Opened:
         """What the program consists of, with the latents that are given back."""
         way = find_way(self.fn, args, kwargs, self.states, self.sites, self.plate)
         if way is not None:
@@ -147,21 +149,21 @@ class recover(Messenger):  # noqa: N801
             )
         return found
 
-    def needs(self, anatomy: Anatomy | Chain | Graph, args: tuple, kwargs: dict) -> tuple[str, ...]:
+    def needs(self, anatomy: Opened, args: tuple, kwargs: dict) -> tuple[str, ...]:
         """The unobserved sites that are not given back."""
         if not isinstance(anatomy, Anatomy):
             return anatomy.parameters
         found = inspect(self.fn, args, kwargs, plate=self.plate)
         return (*found.parameters, *(x for x in found.names if x not in anatomy.names))
 
-    def posterior(
-        self, anatomy: Anatomy | Chain | Graph, given: Params, arguments: Arguments
-    ) -> Latents:
+    def posterior(self, anatomy: Opened, given: Params, arguments: Arguments) -> Latents:
         """The posterior of the latents, all other unobserved sites being given."""
         if isinstance(anatomy, Chain):
             return chain_posterior(self.fn, anatomy, given, arguments)
         if isinstance(anatomy, Graph):
             return graph_posterior(self.fn, anatomy, given, arguments)
+        if isinstance(anatomy, Elements):
+            return ElementsPosterior(self.fn, anatomy, given, arguments)
         return table_posterior(self.fn, anatomy, given, table_of(anatomy, self.states), arguments)
 
     def process_message(self, msg: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from .anatomy import Anatomy, Latent, ProgramError, inspect, run_abstractly
 from .chain import Chain
 from .chain_sums import sum_chain
 from .counts import with_counts
+from .elements import Elements, sum_elements
 from .graph import Graph
 from .graph_sums import sum_graph
 from .handlers import states as candidates
@@ -82,6 +83,8 @@ class marginal(Messenger):  # noqa: N801
             return sum_chain(self.fn, way, args, kwargs)
         if isinstance(way, Graph):
             return sum_graph(self.fn, way, args, kwargs)
+        if isinstance(way, Elements):
+            return sum_elements(self.fn, way, args, kwargs)
         anatomy = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
         whole = anatomy
         if self.sites is not None:

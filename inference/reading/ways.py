@@ -1,9 +1,10 @@
 """Which way the discrete latents of a program are summed: as a table, along a graph, as a chain.
 
-    table   the joint states of the latents of one data plate, each datum for itself
-    graph   latents that are shared by all rows or lie in several plates, continuous sites or
-            observations of outer plates that depend on them, many latents that meet in few sites
-    chain   latents of a scan
+    table      the joint states of the latents of one data plate, each datum for itself
+    elements   those of vectors, where few elements interact
+    graph      latents that are shared by all rows or lie in several plates, continuous sites or
+               observations of outer plates that depend on them, many latents that meet in few sites
+    chain      latents of a scan
 
 A table is the rule: the forms of a log joint are read off it. The others are for what it cannot do.
 """
@@ -17,12 +18,15 @@ from typing import NamedTuple
 from .anatomy import ProgramError, inspect, num_values, run_abstractly
 from .chain import Chain, is_latent
 from .chain_survey import find_chain
+from .elements import Elements, find_elements
 from .graph import Graph, find_graph
 from .plan import find_layers
 from .states import AllStates, StateSet
 
 FEW_STATES = 1 << 12
 """Up to so many joint states a table is made without asking whether a graph has a smaller one."""
+MANY_STATES = 1 << 16
+"""From here on it is worth the seconds to ask which elements of vectors interact."""
 
 
 class _Facts(NamedTuple):
@@ -34,6 +38,7 @@ class _Facts(NamedTuple):
     around: bool  # whether something observed is in a plate around the latents'
     continuous: bool  # whether something continuous is unobserved where latents are, or after them
     num_states: float  # joint states of one cell of the common plates
+    deterministic: tuple[str, ...] = ()  # sites in those plates
 
 
 def find_way(
@@ -43,8 +48,8 @@ def find_way(
     states: StateSet = AllStates(),
     sites: Sequence[str] | None = None,
     plate: str | None = None,
-) -> Chain | Graph | None:
-    """The chain or the graph along which the latents are summed; None: by a table.
+) -> Chain | Graph | Elements | None:
+    """The chain, graph or elements along which the latents are summed; None: by a table.
 
     >>> from latentbits.models import bernoulli_mixture
     >>> import jax.numpy as jnp
@@ -80,7 +85,13 @@ def find_way(
         try:
             return find_graph(model, args, kwargs, facts.names)
         except ProgramError:  # it may have a form, and a table says what it lacks
-            return None
+            pass
+    if facts.num_states > MANY_STATES and not facts.continuous:
+        whole = inspect(model, args, kwargs, plate=plate, sites=sites)
+        latents = tuple(x for x in whole.latents if x.num_values is not None)
+        return find_elements(
+            model, whole._replace(latents=latents), args, kwargs, facts.deterministic
+        )
     return None
 
 
@@ -117,4 +128,8 @@ def _facts(trace: dict[str, dict], sites: Sequence[str] | None, plate: str | Non
     return _Facts(
         scanned, tuple(x["name"] for x in latents), tuple(common), around, continuous,
         2.0 ** min(logs, 1000.0),
+        tuple(
+            x["name"] for x in trace.values() if x["type"] == "deterministic"
+            and any(f.name in common for f in x["cond_indep_stack"])
+        ),
     )  # fmt: skip

@@ -67,7 +67,7 @@ def plate_around(data):
         (hanging, {"states": AtMost(1)}, "'level' hangs on sites that are summed out"),
         (nothing_discrete, {}, "no discrete latent site"),
         (nothing_discrete, {"sites": ["level"]}, "'level' is not discrete"),
-        (many_bits, {}, "too many to hold"),
+        (many_bits, {}, "treewidth 39"),
         (many_bits, {"sites": ["off"]}, "no site 'off' in the program"),
         (many_bits, {"sites": ["y"]}, "'y' is not an unobserved sample site"),
         (many_bits, {"plate": "rows"}, "no plate 'rows' in the program"),

@@ -1,0 +1,305 @@
+"""Latents of a datum that are written as vectors, and interact sparsely: summed element by element.
+
+Which elements interact is read off the log joint f of a datum: two of them do if
+
+    f(both changed) − f(one changed) − f(the other changed) + f(neither) ≠ 0
+
+at some of a few random states, parameters and rows. Along an order of elimination every element v
+then meets few others, C_v, and f is known from its values on states that are 0 outside of those:
+
+    f(s) = f(0) + Σ_v [ f(s on C_v) − f(s on C_v without v) ]
+
+(Hammersley and Clifford's expansion about 0, each of whose terms belongs to the element of it that
+is eliminated first). That is tested on random states before it is used. The sum then takes a run of
+the program for each state of each C_v instead of one for each state of all: 118 for a chain of 30
+bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import Array, lax, random
+from numpyro import handlers
+from numpyro.distributions.distribution import validation_enabled
+
+from ..numerics import elimination
+from ..numerics.compiling import once
+from ..numerics.elimination import Factor, Problem, find_order
+from ..rows.chunks import Rows, map_over_chunks
+from ..types import Arguments, Params
+from .anatomy import Anatomy, ProgramError, inspect, unseen
+from .arguments import rows_of
+from .local import anywhere, log_joint, stand_in
+from .outside import given_by, outside
+from .reader import examined
+from .states import MAX_STATES
+
+NUM_POINTS = 6
+"""Random states at which pairs are tested; an interaction that shows at half of them is missed once
+in 64 times, and then the expansion fails its own test."""
+NUM_TESTS = 64
+MOST_ELEMENTS = 2048
+MOST_RUNS = 1 << 16
+"""Of the program, on the states of all C_v."""
+CHUNK_FLOATS = 1 << 22
+
+
+class Elements(NamedTuple):
+    """The latents of a datum, element by element, and which meet. Static: it holds no arrays."""
+
+    anatomy: Anatomy
+    scopes: tuple[tuple[int, ...], ...]  # C_v, v first, in the order of elimination
+    hidden: tuple[str, ...] = ()  # deterministic sites of the plate
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.anatomy.names
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        return self.anatomy.observed
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return self.anatomy.parameters
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of values of each element."""
+        return tuple(x.num_values or 1 for x in self.anatomy.latents for _ in range(x.size))
+
+    @property
+    def treewidth(self) -> int:
+        return max(map(len, self.scopes)) - 1
+
+    @property
+    def num_runs(self) -> int:
+        return sum(math.prod(self.sizes[v] for v in scope) for scope in self.scopes)
+
+    def problem(self, num_data: int) -> Problem:
+        plates = (frozenset({0}),) * len(self.sizes)
+        return Problem(self.sizes, plates, (num_data,), tuple(scope[0] for scope in self.scopes))
+
+    def states(self) -> np.ndarray:
+        """The states of each C_v, one after the other, 0 elsewhere: (runs, elements)."""
+        parts = []
+        for scope in self.scopes:
+            own = [self.sizes[v] for v in scope]
+            part = np.zeros((math.prod(own), len(self.sizes)), np.int32)
+            part[:, list(scope)] = np.indices(own).reshape(len(own), -1).T
+            parts.append(part)
+        return np.concatenate(parts)
+
+    def factors(self, found: Array) -> tuple[Array, list[Factor]]:
+        """f(0) of each row, (n,), and a factor for each element, from f at `states`, (runs, n)."""
+        factors, begin = [], 0
+        for scope in self.scopes:
+            own = [self.sizes[v] for v in scope]
+            table = found[begin : begin + math.prod(own)].reshape(*own, -1)
+            begin += math.prod(own)
+            # Axes of a factor are in the order of its scope, which elimination wants sorted.
+            place = tuple(np.argsort(scope))
+            table = jnp.transpose(table - table[:1], (*place, len(own)))
+            factors.append(Factor(tuple(sorted(scope)), table))
+        return found[0], factors
+
+    def by_chunk(
+        self,
+        read: Callable[[Problem, Array, list[Factor], Array], Any],
+        model: Callable,
+        given: Params,
+        arguments: Arguments,
+    ) -> Any:
+        """What `read` makes of f(0) and the factors of a chunk of rows, for all rows."""
+        rows = rows_of(self.anatomy, *arguments)
+        given = {name: x for name, x in given.items() if name != self.anatomy.plate}
+        width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves) + len(self.sizes)
+        size = max(1, min(rows.num_data, CHUNK_FLOATS // (self.num_runs * width)))
+        states = jnp.asarray(self.states())[:, None]
+
+        # What is held of a chunk for the gradient would add up over all of them.
+        @jax.checkpoint
+        def one(arguments: Arguments, start: Array) -> Any:
+            local = self.anatomy.with_rows(size)
+            found = log_joint(model, local, given, states, arguments)
+            found = jnp.broadcast_to(found, (len(states), size))
+            return read(self.problem(size), *self.factors(found), start)
+
+        return map_over_chunks(lambda arguments, _, start: one(arguments, start), rows, size, None)
+
+
+def sum_elements(model: Callable, elements: Elements, args: tuple, kwargs: dict) -> Any:
+    """Run the program with its latents summed out: one factor per row is left of its rows.
+
+    It has the name of the first observed site of a row.
+    """
+    within = {*elements.names, *elements.observed, *elements.hidden}
+
+    def hidden(site: dict[str, Any]) -> bool:
+        return site.get("name") in within
+
+    trace, returned = outside(model, hidden, args, kwargs)
+    given = given_by(trace, hidden)
+
+    def evidence(problem: Problem, base: Array, factors: list[Factor], start: Array) -> Array:
+        del start
+        return base + elimination.evidence(problem, factors)
+
+    each = elements.by_chunk(evidence, model, given, (args, kwargs))
+    unit = dist.Unit(each.reshape(-1, *(1,) * (-elements.anatomy.plate_dim - 1)))
+    scale = trace[elements.names[0]]["scale"]
+    with handlers.scale(scale=1.0 if scale is None else scale):
+        numpyro.sample(elements.observed[0], unit, obs=unit.sample(None))
+    return returned
+
+
+class ElementsPosterior(NamedTuple):
+    """The posterior of the latents of each row, given the parameters."""
+
+    model: Callable
+    elements: Elements
+    given: Params
+    arguments: Arguments
+
+    def draw(self, rng_key: Array) -> dict[str, Array]:
+        return self._chosen(rng_key)
+
+    def best(self) -> dict[str, Array]:
+        return self._chosen(None)
+
+    def probabilities(self) -> dict[str, Array]:
+        """Of each value of each latent, on one more axis at the end."""
+
+        def read(problem: Problem, base: Array, factors: list[Factor], start: Array) -> list[Array]:
+            del base, start
+            return [table.T for table in elimination.probabilities(problem, factors)]
+
+        tables = self.elements.by_chunk(read, self.model, self.given, self.arguments)
+        found, place = {}, 0
+        for latent in self.elements.anatomy.latents:
+            each = jnp.stack(tables[place : place + latent.size], 1)  # (rows, size, values)
+            each = each.reshape(len(each), *latent.datum_shape, -1)
+            found[latent.name] = jnp.moveaxis(each, 0, latent.axis)
+            place += latent.size
+        return found
+
+    def _chosen(self, rng_key: Array | None) -> dict[str, Array]:
+        def read(problem: Problem, base: Array, factors: list[Factor], start: Array) -> Array:
+            del base
+            key = None if rng_key is None else random.fold_in(rng_key, start)
+            return jnp.stack(elimination.choose(problem, factors, key), -1)
+
+        states = self.elements.by_chunk(read, self.model, self.given, self.arguments)
+        anatomy = self.elements.anatomy
+        values = anatomy.unpack(states[None])
+        return {x.name: values[x.name].reshape(x.shape) for x in anatomy.latents}
+
+
+def find_elements(
+    model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict, hidden: tuple[str, ...] = ()
+) -> Elements | None:
+    """The elements of the latents of a datum, if they interact, sparsely; None: a table is as good.
+
+    A program whose states are too many for a table is refused, with the treewidth named.
+    """
+    num_elements = sum(x.size for x in anatomy.latents)
+    if anatomy.drawn or not anatomy.observed or num_elements > MOST_ELEMENTS:
+        return None
+    try:
+        rows = rows_of(anatomy, args, kwargs)
+    except ProgramError:
+        return None
+    if any(isinstance(x, jax.core.Tracer) for x in rows.rest):
+        return None
+    elements = examined(_examine, model, anatomy, rows, model, anatomy, rows)
+    if elements is None:
+        return None
+    elements = elements._replace(anatomy=anatomy, hidden=hidden)
+    if elements.num_runs <= MOST_RUNS:
+        return elements
+    if math.prod(elements.sizes) > MAX_STATES:
+        raise ProgramError(
+            f"the {num_elements} latents of a datum, {list(anatomy.names)}, interact too widely to "
+            f"be summed: elimination joins {elements.treewidth + 1} of them (treewidth "
+            f"{elements.treewidth}); TruncatedEM, marginal(model, AtMost(k)) and LatentGibbs do "
+            "without the sum over all"
+        )
+    return None
+
+
+def _examine(model: Callable, anatomy: Anatomy, rows: Rows) -> Elements | None:
+    num_rows = min(rows.num_data, 2)
+    with jax.enable_x64(True), validation_enabled(False):  # the rows are stand-ins
+        leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
+        kind = partial(inspect, model, sites=anatomy.names, plate=anatomy.plate)
+        few = unseen(lambda leaves: kind(*rows.join(leaves)), leaves)
+        if few.num_data != num_rows:
+            return None  # its plate does not follow its data
+        elements = Elements(few, ())
+        sizes = np.array(elements.sizes)
+        run = once(partial(_differences, model, few, rows, sizes)).lower(np.int32(0), leaves)
+        run = run.compile()
+        found = np.max([np.asarray(run(np.int32(i), leaves)) for i in range(NUM_POINTS)], 0)
+        meets = ~(found <= 1e-9)  # also where it is NaN
+        pairs = [frozenset({i, j}) for i, j in np.argwhere(np.triu(meets, 1)).tolist()]
+        if not pairs:
+            return None
+        alone = (frozenset(),) * len(sizes)
+        scopes = find_order(pairs, tuple(sizes.tolist()), alone)
+        elements = elements._replace(scopes=scopes)
+        if elements.num_runs > MOST_RUNS:
+            return elements
+        test = once(partial(_error, model, elements, rows)).lower(np.int32(0), leaves).compile()
+        errors = [float(test(np.int32(i), leaves)) for i in range(2)]
+        return elements if all(error <= 1e-9 for error in errors) else None
+
+
+def _differences(
+    model: Callable, anatomy: Anatomy, rows: Rows, sizes: np.ndarray, seed: Array, leaves: Any
+) -> Array:
+    """How much each pair of elements interacts at one random state, beside the log joint itself."""
+    arguments = rows.join(leaves)
+    key_params, key_state, key_other = random.split(random.key(seed), 3)
+    params = anywhere(model, anatomy, key_params, arguments)
+    state = random.randint(key_state, sizes.shape, 0, sizes)
+    other = (state + random.randint(key_other, sizes.shape, 1, jnp.maximum(sizes, 2))) % sizes
+    joint = partial(log_joint, model, anatomy, params, arguments=arguments)
+    count = len(sizes)
+    changed = jnp.where(jnp.eye(count, dtype=bool), other, state)  # (i, elements)
+    one, neither = joint(changed[:, None]), joint(state[None, None])
+
+    def both(i: Array) -> Array:
+        twice = jnp.where(jnp.arange(count) == i, other, changed)
+        found = joint(twice[:, None]) - one[i] - one + neither
+        return jnp.abs(found).max(1)
+
+    spread = 1.0 + jnp.abs(one - neither).max()
+    return lax.map(both, jnp.arange(count)) / spread
+
+
+def _error(model: Callable, elements: Elements, rows: Rows, seed: Array, leaves: Any) -> Array:
+    """How far the expansion is off on random states, beside the log joint itself."""
+    arguments, sizes = rows.join(leaves), np.array(elements.sizes)
+    key_params, key_state, key_rate = random.split(random.key(100 + seed), 3)
+    params = anywhere(model, elements.anatomy, key_params, arguments)
+    states = random.randint(key_state, (NUM_TESTS, len(sizes)), 0, sizes)
+    rate = random.uniform(key_rate, (NUM_TESTS, 1))
+    kept = random.uniform(random.fold_in(key_rate, 1), states.shape) < rate
+    states = jnp.where(kept, states, sizes - 1).at[0].set(sizes - 1)
+    joint = partial(log_joint, model, elements.anatomy, params, arguments=arguments)
+    table = joint(jnp.asarray(elements.states())[:, None])
+    base, factors = elements.factors(table)
+    read = jnp.broadcast_to(base, (NUM_TESTS, len(base)))
+    for factor in factors:
+        read = read + factor.table[tuple(states[:, v] for v in factor.scope)]
+    wanted = joint(states[:, None])
+    return jnp.abs(read - wanted).max() / (1.0 + jnp.abs(wanted - base).max())
