@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,18 +10,6 @@ from jax import random
 
 from inference import (
     EM,
-    BoundEM,
-    ContrastiveDivergence,
-    ExactGradient,
-    GibbsEM,
-    GibbsSearch,
-    MomentInversion,
-    MonteCarloEM,
-    ProjectionPursuit,
-    QuadratureEM,
-    SplittingEM,
-    StepwiseEM,
-    TruncatedEM,
     keep_best,
     log_likelihood,
     standard_errors,
@@ -30,72 +17,10 @@ from inference import (
 from inference.numerics import compiling
 from inference.numerics.compiling import remembered
 from inference.numerics.identity import NoIdentityError, identity
-from inference.running.restarts import Restarts
 from ppl_models import (
     bernoulli_mixture,
-    binary_sparse_coding,
-    clipped_gaussian,
-    combination_machine,
     latent_trait,
-    noisy_or_network,
 )
-
-
-class Case(NamedTuple):
-    method: Any  # made anew for each run
-    sizes: dict
-    real: bool = False
-
-    def data(self, seed):
-        generator = np.random.default_rng(seed)
-        if self.real:
-            return generator.normal(size=(30, 6)).astype(np.float32)
-        return (generator.random((30, 6)) < generator.uniform(0.3, 0.7, 6)).astype(np.float32)
-
-
-CASES = {
-    "EM": Case(lambda: EM(bernoulli_mixture), {"num_components": 2}),
-    "EM by gradients": Case(lambda: EM(bernoulli_mixture, prior=True), {"num_components": 2}),
-    "TruncatedEM": Case(
-        lambda: TruncatedEM(binary_sparse_coding, num_candidates=3), {"num_causes": 4}, real=True
-    ),
-    "StepwiseEM": Case(lambda: StepwiseEM(bernoulli_mixture, batch_size=10), {"num_components": 2}),
-    "SplittingEM": Case(lambda: SplittingEM(bernoulli_mixture), {"num_components": 2}),
-    "QuadratureEM": Case(lambda: QuadratureEM(latent_trait, num_nodes=5), {"num_factors": 1}),
-    "BoundEM": Case(lambda: BoundEM(latent_trait), {"num_factors": 2}),
-    "MonteCarloEM": Case(lambda: MonteCarloEM(latent_trait, num_draws=9), {"num_factors": 1}),
-    "GibbsEM": Case(lambda: GibbsEM(noisy_or_network), {"layers": (3,)}),
-    "GibbsSearch": Case(lambda: GibbsSearch(GibbsEM(noisy_or_network)), {"layers": (3,)}),
-    "ExactGradient": Case(lambda: ExactGradient(combination_machine), {"num_causes": 2}),
-    "ContrastiveDivergence": Case(
-        lambda: ContrastiveDivergence(combination_machine), {"num_causes": 2}
-    ),
-    "ProjectionPursuit": Case(
-        lambda: ProjectionPursuit(combination_machine, significant=False), {"num_causes": 2}
-    ),
-    "MomentInversion": Case(lambda: MomentInversion(clipped_gaussian), {"num_factors": 1}),
-    "Restarts": Case(lambda: Restarts(EM(bernoulli_mixture), 2), {"num_components": 2}),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_second_run_and_posterior_on_other_data_compile_nothing(name, compilations):
-    case = CASES[name]
-
-    def everything(seed, num_steps, tolerance):
-        method, data = case.method(), jnp.asarray(case.data(seed))
-        result = method.run(random.key(seed), num_steps, data, tolerance=tolerance, **case.sizes)
-        if hasattr(method, "posterior"):
-            method.posterior(result.params, data, **case.sizes)
-        return result
-
-    first = everything(0, 3, None)
-    assert compilations
-    compilations.clear()
-    second = everything(1, 5, 1e-9)
-    assert not compilations
-    assert np.isfinite(second.losses).all() and second.losses[-1] != first.losses[-1]
-
 
 TRAIT = {"weights": np.full((1, 6), 1.5, np.float32), "bias": np.zeros(6, np.float32)}
 MIXTURE = {"num_components": 2}

@@ -64,7 +64,7 @@ def knowing(method, case):
 def update_once(method, case, params=None):
     """Parameters and loss after one step from the case's own parameters."""
     args, kwargs = case.arguments
-    knowing(method, case)
+    method = knowing(method, case)
     state = method.init(random.key(0), *args, init_params=params or case.typed(), **kwargs)
     state, loss = fast_jit(lambda state, args: method.update(state, *args, **kwargs))(state, args)
     return method.get_params(state), loss
@@ -73,7 +73,7 @@ def update_once(method, case, params=None):
 def fit(method, num_steps, case, init_params=None, key=1):
     """Parameters and losses of a run; `run` itself compiles longer, and has tests of its own."""
     args, kwargs = case.arguments
-    knowing(method, case)
+    method = knowing(method, case)
     state = method.init(random.key(key), *args, init_params=init_params, **kwargs)
     step = fast_jit(lambda state, args: method.update(state, *args, **kwargs))
     losses = []

@@ -1,0 +1,135 @@
+"""What every method keeps to: it compiles once, and rows may stay on disk."""
+
+from copy import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+from inference import (
+    EM,
+    BoundEM,
+    ContrastiveDivergence,
+    Cut,
+    ExactGradient,
+    GibbsEM,
+    GibbsSearch,
+    MomentInversion,
+    MonteCarloEM,
+    Persistent,
+    ProjectionPursuit,
+    QuadratureEM,
+    SplittingEM,
+    StepwiseEM,
+    TruncatedEM,
+)
+from inference.rows import disk
+from inference.running.restarts import Restarts
+from ppl_models import (
+    bernoulli_mixture,
+    binary_sparse_coding,
+    clipped_gaussian,
+    combination_machine,
+    latent_trait,
+    noisy_or_network,
+)
+from ppl_models.data import bars, prototypes
+
+# Two tables of one size each.
+PIXELS = [np.asarray(bars(random.key(seed), 53, size=2).data) for seed in (1, 2)]
+BITS = [
+    np.asarray(prototypes(random.key(seed), copies=18, num_features=6, flip=0.2).data, np.uint8)
+    for seed in (0, 1)
+]
+GIBBS = GibbsEM(noisy_or_network, block_size=20, keep_states=False)
+
+
+def my_trait(data, *, num_factors=1):
+    """A program that no method was told of."""
+    return latent_trait(data, num_factors=num_factors)
+
+
+CASES = {
+    "EM": (EM(binary_sparse_coding, chunk_size=16), PIXELS, {"num_causes": 3}),
+    "gradient EM": (EM(noisy_or_network, chunk_size=20, gradient_steps=1), BITS, {"layers": (2,)}),
+    "TruncatedEM": (TruncatedEM(binary_sparse_coding, chunk_size=16, num_candidates=3, keep=False),
+                    PIXELS, {"num_causes": 3}),
+    "TruncatedEM, cut": (
+        TruncatedEM(binary_sparse_coding, chunk_size=16, max_active=1, num_candidates=2, keep=False,
+                    cut=Cut(-1, 0)), PIXELS, {"num_causes": 3}),
+    "TruncatedEM, persistent": (
+        TruncatedEM(binary_sparse_coding, chunk_size=16, persistent=Persistent(4, 2, rounds=3),
+                    keep=False), PIXELS, {"num_causes": 3}),
+    "BoundEM": (BoundEM(latent_trait, chunk_size=20, remember=False), BITS, {}),
+    "BoundEM, any program": (
+        BoundEM(my_trait, chunk_size=20, remember=False, gradient_steps=1, accelerate=False), BITS,
+        {}),
+    "QuadratureEM": (QuadratureEM(latent_trait, chunk_size=20, num_nodes=5, remember=False), BITS,
+                     {"num_factors": 1}),
+    "MonteCarloEM": (MonteCarloEM(latent_trait, chunk_size=20, num_draws=30), BITS, {}),
+    "MomentInversion": (MomentInversion(clipped_gaussian, rank=2, chunk_size=20), BITS, {}),
+    "ExactGradient": (ExactGradient(combination_machine, chunk_size=20), BITS, {"num_causes": 2}),
+    "SplittingEM": (SplittingEM(bernoulli_mixture, chunk_size=20, steps_per_size=2), BITS,
+                    {"num_components": 2}),
+    "StepwiseEM": (StepwiseEM(bernoulli_mixture, batch_size=20), BITS, {"num_components": 2}),
+    "ContrastiveDivergence": (ContrastiveDivergence(combination_machine, chunk_size=20), BITS,
+                              {"num_causes": 2}),
+    "ProjectionPursuit": (
+        ProjectionPursuit(
+            combination_machine, em_steps=2, num_starts=2, significant=False, chunk_size=20),
+        BITS, {"num_causes": 2}),
+    "GibbsEM": (GIBBS, BITS, {"layers": (2,)}),
+    # Rows on disk have one start: so have those in memory here.
+    "GibbsSearch": (
+        GibbsSearch(GIBBS, population=2, rounds=1, epochs=1, search=None), BITS, {"layers": (2,)},
+    ),
+    "Restarts": (Restarts(EM(bernoulli_mixture), 2), BITS, {"num_components": 2}),
+}  # fmt: skip
+
+
+def widths(jaxpr):
+    """The lengths of all axes of all arrays that a traced function makes, inner ones too."""
+    for equation in jaxpr.eqns:
+        yield from (length for x in equation.outvars for length in getattr(x.aval, "shape", ()))
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
+        ):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from widths(inner)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_compiles_once_and_rows_may_stay_on_disk(tmp_path, name, compilations):
+    """On disk nothing in a step, nor what it leaves, is as long as the file."""
+    method, (data, other), settings = CASES[name]
+
+    def whole(data, num_steps, tolerance):
+        fresh = copy(method)
+        result = fresh.run(random.key(2), num_steps, data, tolerance=tolerance, **settings)
+        if hasattr(method, "posterior"):
+            fresh.posterior(result.params, data, **settings)
+        return result
+
+    data, other = jnp.asarray(data), jnp.asarray(other)
+    held = whole(data, 3, None)
+    assert compilations
+    compilations.clear()
+    second = whole(other, 5, 1e-9)
+    assert not compilations
+    assert np.isfinite(second.losses).all() and second.losses[-1] != held.losses[-1]
+
+    if isinstance(method, Restarts):
+        return  # its starts are side by side in memory
+    path = tmp_path / "rows.npy"
+    np.save(path, data)
+    file = np.load(path, mmap_mode="r")
+    stored = method.run(random.key(2), 3, file, **settings)
+    np.testing.assert_allclose(stored.losses, held.losses, rtol=1e-6)
+    for site, value in held.params.items():
+        np.testing.assert_allclose(stored.params[site], value, rtol=1e-4, atol=1e-5)
+    rows = disk.as_stored(file)
+    step = jax.make_jaxpr(lambda state: method.update(state, rows, **settings))(stored.state)
+    assert len(data) not in widths(step.jaxpr)
