@@ -10,6 +10,7 @@ if __name__ == "ppl_models":
 
 from .bernoulli_mixture import bernoulli_mixture, bernoulli_product
 from .binary_sparse_coding import binary_sparse_coding
+from .categorical_mixture import categorical_mixture
 from .clipped_gaussian import clipped_gaussian
 from .combination_machine import combination_machine, real_combination_machine
 from .graded_trait import graded_trait
@@ -21,6 +22,7 @@ __all__ = [
     "bernoulli_mixture",
     "bernoulli_product",
     "binary_sparse_coding",
+    "categorical_mixture",
     "clipped_gaussian",
     "combination_machine",
     "graded_trait",

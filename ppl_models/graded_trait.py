@@ -53,21 +53,19 @@ def graded_trait(
     >>> seed(graded_trait, random.key(0))(num_data=7, levels=(2, 5, 5)).shape
     (7, 3)
     """
-    numbers = check_levels(data, mask, levels, num_features)
+    groups = by_levels(numbers := check_levels(data, mask, levels, num_features))
     weights = prior_weights.expand((num_factors, len(numbers))).to_event(2)
     weights = jnp.asarray(numpyro.sample("weights", weights))
     cutpoints = {}
-    for k, columns in by_levels(numbers).items():
+    for k, columns in groups.items():
         base = prior_cutpoints.expand((len(columns), k - 1)).to_event(1)
         ordered = dist.TransformedDistribution(base, OrderedTransform()).to_event(1)
         cutpoints[k] = numpyro.sample(f"cutpoints_{k}", ordered)
     with data_plate(data, num_data):
         independent = dist.Normal(0.0, 1.0).expand((num_factors,))
         factors = numpyro.sample("factors", independent.to_event(1))
-        return observe_levels(
-            {
-                k: dist.OrderedLogistic(factors @ weights[:, columns], cutpoints[k])
-                for k, columns in by_levels(numbers).items()
-            },
-            numbers, data, mask,
-        )  # fmt: skip
+        fns = {
+            k: dist.OrderedLogistic(factors @ weights[:, columns], cutpoints[k])
+            for k, columns in groups.items()
+        }
+        return observe_levels(fns, numbers, data, mask)

@@ -53,6 +53,8 @@ def symmetries(known: Known | None) -> tuple[Exchange | Rotation, ...]:
     if known.form is Form.NOISY_OR:
         layers = sum(role.startswith("weights_") for role in known.places)
         return tuple(_layer(k, k == layers) for k in range(1, layers + 1))
+    if known.form is Form.CLASSES:
+        return (Exchange(tuple((role, 0) for role in known.places)),)
     by_form: dict[Form, tuple[Exchange | Rotation, ...]] = {
         Form.TRAIT: (Rotation("weights"),),
         Form.GRADED: (Rotation("weights"),),

@@ -36,6 +36,7 @@ class Form(Enum):
     CLIPPED = "clipped_gaussian"
     SPARSE_CODING = "binary_sparse_coding"
     MIXTURE = "bernoulli_mixture"
+    CLASSES = "categorical_mixture"
     MACHINE = "combination_machine"
     REAL_MACHINE = "real_combination_machine"
     NOISY_OR = "noisy_or_network"
@@ -231,9 +232,8 @@ def _read_graded(
 ) -> tuple[Params, dict[str, Any]]:
     at, slope = _affine(model, anatomy, params, arguments)
     values = {"weights": _joined([slope[site.name] for site in sites])}
-    for k in dict.fromkeys(site.levels for site in sites):
-        same = [at[site.name]["cutpoints"] for site in sites if site.levels == k]
-        values[f"cutpoints_{k}"] = jnp.concatenate(same)
+    cutpoints = {site.name: at[site.name]["cutpoints"] for site in sites}
+    values |= _by_levels("cutpoints", cutpoints, sites, 0)
     kinds = tuple(kind for site in sites for kind in site.kinds)
     return values, {"num_factors": anatomy.num_bits, "levels": kinds}
 
@@ -282,14 +282,29 @@ def _read_mixture(
     assert count is not None
     table = jnp.arange(count)[:, None, None]
     found = _naturals(model, anatomy, params, arguments, table)
-    by_state = lambda x: jnp.broadcast_to(  # noqa: E731
-        x.reshape(count if len(x) > 1 else 1, -1, x.shape[-1])[:, 0], (count, x.shape[-1])
-    )
-    probs = _joined([by_state(found[site.name]["probs"]) for site in sites])
+
+    def by_state(x: Array) -> Array:
+        """The first row of each state, or what all of them share: (states, columns, ...)."""
+        first = x.reshape(count if len(x) > 1 else 1, -1, *x.shape[1:])[:, 0]
+        return jnp.broadcast_to(first, (count, *x.shape[1:]))
+
+    probs = {site.name: by_state(found[site.name]["probs"]) for site in sites}
     mixing = found[anatomy.names[0]]["probs"].reshape(-1, count)
     if len(mixing) != 1:  # a bit: it has one probability, and no simplex
         raise NotThisError
-    return {"mixing": mixing[0], "probs": probs}, {"num_components": count}
+    values, settings = {"mixing": mixing[0]}, {"num_components": count}
+    if not sites[0].levels:
+        return {**values, "probs": _joined(list(probs.values()))}, settings
+    kinds = tuple(kind for site in sites for kind in site.kinds)
+    return values | _by_levels("probs", probs, sites, 1), settings | {"levels": kinds}
+
+
+def _by_levels(name: str, parts: dict[str, Array], sites: Any, axis: int) -> Params:
+    """The numbers of columns that have as many levels, in one."""
+    return {
+        f"{name}_{k}": jnp.concatenate([parts[x.name] for x in sites if x.levels == k], axis)
+        for k in dict.fromkeys(site.levels for site in sites)
+    }
 
 
 def _read_noisy_or(
@@ -315,6 +330,7 @@ READERS: dict[Form, Callable[..., tuple[Params, dict[str, Any]]]] = {
     Form.CLIPPED: _read_clipped,
     Form.SPARSE_CODING: _read_sparse_coding,
     Form.MIXTURE: _read_mixture,
+    Form.CLASSES: _read_mixture,
     Form.MACHINE: _read_machine,
     Form.REAL_MACHINE: _read_machine,
     Form.NOISY_OR: _read_noisy_or,

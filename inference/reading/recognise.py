@@ -187,6 +187,8 @@ def _candidates(anatomy: Anatomy) -> list[Form]:
             found.append(Form.CLIPPED)
     if anatomy.num_bits == 1 and None not in values and kinds == {"binary"}:
         found.append(Form.MIXTURE)
+    if anatomy.num_bits == 1 and None not in values and kinds == {"levels"}:
+        found.append(Form.CLASSES)
     if values == {2}:
         if kinds == {"real"}:
             found += [Form.SPARSE_CODING, Form.REAL_MACHINE]
@@ -316,6 +318,7 @@ def _places(
     for role, index in found.items():
         places[role] = Place(index, None, False)
         reach = (1, 2) if form is Form.NOISY_OR else REACH.get(role, (0, 1))
+        reach = () if form is Form.CLASSES else reach  # shares of a whole, as `mixing`
         for name, end in ends.items():
             start = end - int(np.prod(shapes[name]))
             mine = np.arange(start, end)

@@ -126,6 +126,13 @@ CARDS: dict[str, Card] = {
             }),
         ),
     ),
+    "categorical_mixture": Card(
+        "EM",
+        lambda: truths.classes(120),
+        lambda: truths.classes(1000),
+        lambda: Setting(40, None, {"num_components": 2, "levels": (2, 3, 3, 4)}, {}),
+        {"mixing": ("component",)},
+    ),
     "bernoulli_product": Card(
         "MAP",
         lambda: truths.coins(160, 8),

@@ -192,3 +192,15 @@ def scales(num_data: int) -> Truth:
         params[f"cutpoints_{k}"] = middle + rng.normal(0.0, 0.7, (levels.count(k), 1))
     sizes = {"levels": levels, "num_factors": 1, "prior_weights": dist.Normal(0.0, 1.5)}
     return Truth(num_data, None, sizes, params, "ten answers on scales of two to five levels")
+
+
+def classes(num_data: int) -> Truth:
+    """Three kinds of people, who answer differently."""
+    rng = np.random.default_rng(0)
+    levels = (4, 4, 3, 2, 4, 3, 2, 4)
+    params = {"mixing": np.array([0.5, 0.3, 0.2])}
+    for k in (2, 3, 4):
+        params[f"probs_{k}"] = rng.dirichlet(np.full(k, 0.4), (3, levels.count(k))).clip(0.02)
+        params[f"probs_{k}"] /= params[f"probs_{k}"].sum(-1, keepdims=True)
+    sizes = {"levels": levels, "num_components": 3}
+    return Truth(num_data, None, sizes, params, "eight answers in two to four words, three classes")

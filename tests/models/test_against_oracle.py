@@ -221,6 +221,25 @@ def graded_trait(levels, num_factors):
     )
 
 
+def categorical_mixture(levels, num_components):
+    numbers = sorted(set(levels))
+    probs = {f"probs_{k}": (num_components, levels.count(k)) for k in numbers}
+    return Case(
+        "categorical_mixture",
+        oracle.log_joint_categorical_mixture,
+        lambda rng: {
+            "mixing": rng.dirichlet(np.full(num_components, 3.0)),
+            **{name: rng.dirichlet(np.ones(int(name[6:])), shape) for name, shape in probs.items()},
+        },
+        lambda rng, shape: {"component": rng.integers(0, num_components, shape)},
+        lambda rng, shape: rng.integers(0, levels, (*shape, len(levels))).astype(float),
+        {"levels": levels, "num_components": num_components},
+        {"levels": levels},
+        simplex=("mixing", *probs),
+        observed=tuple(f"observed_{k}" for k in numbers),
+    )
+
+
 CASES = {
     "sparse_coding": sparse_coding(3, 2.0),
     "sparse_coding_one_cause": sparse_coding(1, 2.0),
@@ -233,6 +252,7 @@ CASES = {
         ("observed_real", "observed_binary", "observed_3", "observed_4"),
     ),
     "graded_trait": graded_trait((4, 2, 3, 4), 2),
+    "categorical_mixture": categorical_mixture((4, 2, 3, 4), 3),
     "clipped_gaussian": clipped_gaussian(2, 1.2),
     # The small deviations reach far into the tails, where Φ itself is zero in float32.
     "clipped_gaussian_noise_by_column": clipped_gaussian(

@@ -117,7 +117,7 @@ def log_probs(name, data, values, mask=None):
 
 def test_every_program_is_in_the_table():
     # These take columns of several kinds, and have tests of their own.
-    assert {*CASES, "mixed_trait", "graded_trait"} == set(ppl_models.__all__)
+    assert {*CASES, "mixed_trait", "graded_trait", "categorical_mixture"} == set(ppl_models.__all__)
 
 
 @EACH

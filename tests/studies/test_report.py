@@ -54,6 +54,11 @@ PROGRAMS = {
         {"num_components": 2},
         None,
     ),
+    "categorical_mixture": (
+        {"mixing": np.array([0.7, 0.3]), "probs_3": rng.dirichlet(np.ones(3), (2, 6))},
+        {"num_components": 2, "levels": 3},
+        None,
+    ),
     "bernoulli_product": ({"probs": rng.uniform(size=6)}, {}, None),
     "combination_machine": (
         {"weights": rng.normal(size=(3, 6)), "bias": rng.normal(size=3)},
@@ -286,6 +291,7 @@ OWN = {
     "clipped_gaussian": ["Map by QuadratureEM", "Map by NUTS", "Spectrum of the correlations",
                          "Morph by QuadratureEM"],
     "graded_trait": [],
+    "categorical_mixture": [],
     "mixed_trait": ["Map by QuadratureEM", "Map by NUTS"],
     "binary_sparse_coding": ["Basis functions"],
     "bernoulli_mixture": ["Patterns"],

@@ -22,6 +22,8 @@ from ...types import Arguments, Params
 from ..shared import Expectation
 from .updates import ClosedForm, Update
 
+Shapes = dict[str, tuple[int, ...]]
+"""Of the parameters, by the names of the form."""
 NUM_ROWS = 1024
 """Rows that a variant is made from."""
 SHARPNESS = 3.0
@@ -33,8 +35,8 @@ def start(update: ClosedForm | None, key: Array, arguments: Arguments) -> Params
     if not isinstance(update, Update) or not varies(update):
         return None
     assert update.known is not None
-    count = len(update.known.places[COUNTED[update.form]].positions)
-    return update.write(STARTS[update.form](key, update.seen(arguments), count))
+    shapes = {role: place.positions.shape for role, place in update.known.places.items()}
+    return update.write(STARTS[update.form](key, update.seen(arguments), shapes))
 
 
 def varies(update: ClosedForm | None) -> bool:
@@ -65,9 +67,9 @@ def variant(
     return update.write(values)
 
 
-def _sparse_coding_start(key: Array, seen: Seen, num_causes: int) -> Params:
+def _sparse_coding_start(key: Array, seen: Seen, shapes: Shapes) -> Params:
     """Half of some rows as basis functions, and noise as large as the data."""
-    data, mask = seen
+    (data, mask), num_causes = seen, shapes["weights"][0]
     if mask is not None:
         data = jnp.where(mask > 0, data, _means(data, mask))
     # With replacement: XLA takes seconds to compile the sort behind a draw without.
@@ -98,17 +100,39 @@ def _sparse_coding_variant(
     return {**params, "weights": weights.at[cause].set(left)}
 
 
-def _mixture_start(key: Array, seen: Seen, size: int) -> Params:
+def _mixture_start(key: Array, seen: Seen, shapes: Shapes) -> Params:
     """Equal weights, and probabilities that are uniform, whatever the prior."""
-    shape = size, seen.value.shape[1]
-    return {"mixing": jnp.full(size, 1.0 / size), "probs": random.uniform(key, shape)}
+    del seen
+    (size,) = shapes["mixing"]
+    return {"mixing": jnp.full(size, 1.0 / size), "probs": random.uniform(key, shapes["probs"])}
+
+
+def _classes_start(key: Array, seen: Seen, shapes: Shapes) -> Params:
+    """The same for columns of any number of levels."""
+    del seen
+    found = {}
+    for role, shape in shapes.items():
+        drawn = jnp.ones(shape) if role == "mixing" else random.exponential(key, shape)
+        found[role] = drawn / drawn.sum(-1, keepdims=True)
+    return found
 
 
 def _mixture_variant(key: Array, params: Params, posterior: Expectation, seen: Seen) -> Params:
     """One of two components for the same rows becomes half of a component that fits its badly."""
     del seen
-    key_given_up, key_split, key_apart = random.split(key, 3)
-    mixing, probs = params["mixing"], params["probs"]
+    *keys, key_apart = random.split(key, 3)
+    probs = params["probs"]
+    mixing, given_up, split = _exchange(keys, params["mixing"], posterior)
+    middle = logit(jnp.clip(probs[split], 1e-3, 1.0 - 1e-3))
+    apart = 0.5 * random.normal(key_apart, middle.shape)
+    probs = probs.at[given_up].set(jax.nn.sigmoid(middle + apart))
+    probs = probs.at[split].set(jax.nn.sigmoid(middle - apart))
+    return {"mixing": mixing, "probs": probs}
+
+
+def _exchange(keys: list, mixing: Array, posterior: Expectation) -> tuple[Array, Array, Array]:
+    """New weights, which component is given up, and which one is split in two."""
+    key_given_up, key_split = keys
     count = len(mixing)
     states, probability = posterior.weighted()
     member = jax.nn.one_hot(states[..., 0], count)  # (S, n or 1, K)
@@ -121,18 +145,30 @@ def _mixture_variant(key: Array, params: Params, posterior: Expectation, seen: S
     bad = -2.0 * (fit - fit.mean()) / (fit.std() + 1e-9) + 0.5 * jnp.log(mixing + 1e-9)
     others = jnp.arange(count) != given_up
     split = random.categorical(key_split, jnp.where(others, bad, -jnp.inf))
-    middle = logit(jnp.clip(probs[split], 1e-3, 1.0 - 1e-3))
-    apart = 0.5 * random.normal(key_apart, middle.shape)
-    probs = probs.at[given_up].set(jax.nn.sigmoid(middle + apart))
-    probs = probs.at[split].set(jax.nn.sigmoid(middle - apart))
     half = 0.5 * mixing[split]
     mixing = mixing.at[given_up].set(half).at[split].set(half)
-    return {"mixing": mixing / mixing.sum(), "probs": probs}
+    return mixing / mixing.sum(), given_up, split
 
 
-def _noisy_or_start(key: Array, seen: Seen, num_causes: int) -> Params:
+def _classes_variant(key: Array, params: Params, posterior: Expectation, seen: Seen) -> Params:
+    """The same for columns of any number of levels."""
+    del seen
+    *keys, key_apart = random.split(key, 3)
+    found = dict(params)
+    found["mixing"], given_up, split = _exchange(keys, params["mixing"], posterior)
+    for role, probs in params.items():
+        if role != "mixing":
+            middle = jnp.log(jnp.maximum(probs[split], 1e-3))
+            apart = 0.5 * random.normal(key_apart, middle.shape)
+            found[role] = probs.at[given_up].set(jax.nn.softmax(middle + apart))
+            found[role] = found[role].at[split].set(jax.nn.softmax(middle - apart))
+    return found
+
+
+def _noisy_or_start(key: Array, seen: Seen, shapes: Shapes) -> Params:
     """Weak causes of everything, each a little different."""
-    columns = seen.value.shape[1]
+    del seen
+    num_causes, columns = shapes["weights_1"]
     return {
         "weights_1": -jnp.log1p(-0.4 * random.uniform(key, (num_causes, columns))),
         "leak_0": jnp.full(columns, 0.05),
@@ -181,15 +217,15 @@ def _means(data: Array, mask: Array) -> Array:
     return jnp.sum(data * mask, 0) / jnp.maximum(mask.sum(0), 1.0)
 
 
-COUNTED = {Form.SPARSE_CODING: "weights", Form.MIXTURE: "mixing", Form.NOISY_OR: "weights_1"}
-"""Form -> the parameter by whose size its units are counted."""
-STARTS: dict[Form, Callable[[Array, Seen, int], Params]] = {
+STARTS: dict[Form, Callable[[Array, Seen, Shapes], Params]] = {
     Form.SPARSE_CODING: _sparse_coding_start,
     Form.MIXTURE: _mixture_start,
+    Form.CLASSES: _classes_start,
     Form.NOISY_OR: _noisy_or_start,
 }
 VARIANTS: dict[Form, Callable[[Array, Params, Expectation, Seen], Params]] = {
     Form.SPARSE_CODING: _sparse_coding_variant,
     Form.MIXTURE: _mixture_variant,
+    Form.CLASSES: _classes_variant,
     Form.NOISY_OR: _noisy_or_variant,
 }

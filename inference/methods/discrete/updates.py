@@ -134,14 +134,9 @@ class MixtureUpdate(Update):
 
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         data, mask = self.seen(arguments)
-        states, probability = posterior.weighted()
         assert self.known is not None
         num_components = len(self.known.places["mixing"].positions)
-        member = jax.nn.one_hot(states[..., 0], num_components)  # (S, n or 1, K)
-        if member.shape[1] == 1:
-            heavy = jnp.matmul(member[:, 0].T, probability * weights, precision="highest")
-        else:
-            heavy = ((probability * weights)[..., None] * member).sum(0).T
+        heavy = members(posterior, weights, num_components)
         # By default a GPU multiplies with ten bits: a probability could exceed 1.
         sums = partial(over_rows, heavy.T, precision="highest")
         count = heavy.sum(1)
@@ -157,6 +152,50 @@ class MixtureUpdate(Update):
         probs = jnp.minimum(probs, 1.0)  # the sums are rounded, each its own way
         count = statistics["count"] + 1e-12
         return self.write({"mixing": count / count.sum(), "probs": probs})
+
+
+def members(posterior: Expectation, weights: Array, num_components: int) -> Array:
+    """By how much each row counts for each component, (components, n)."""
+    states, probability = posterior.weighted()
+    member = jax.nn.one_hot(states[..., 0], num_components)  # (S, n or 1, components)
+    if member.shape[1] == 1:
+        return jnp.matmul(member[:, 0].T, probability * weights, precision="highest")
+    return ((probability * weights)[..., None] * member).sum(0).T
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassesUpdate(Update):
+    """Latent classes of polytomous items: each class's shares of the levels, by its rows.
+
+    :param pseudo_count: cells of each level that every class is taken to have seen already; see
+        `MixtureUpdate`.
+    """
+
+    pseudo_count: float = 1e-6
+    form: ClassVar[Form] = Form.CLASSES
+
+    def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
+        data, mask = self.seen(arguments)
+        assert self.known is not None
+        heavy = members(posterior, weights, len(self.known.places["mixing"].positions))
+        start, found = 0, {"mixing": heavy.sum(1)}
+        for role, place in self.known.places.items():
+            if role == "mixing":
+                continue
+            _, columns, levels = place.positions.shape
+            at = slice(start, start := start + columns)
+            cells = jax.nn.one_hot(data[:, at].astype(jnp.int32), levels)
+            cells = cells if mask is None else cells * mask[:, at, None]
+            sums = over_rows(heavy.T, cells.reshape(len(data), -1), precision="highest")
+            found[role] = sums.reshape(-1, columns, levels)
+        return found
+
+    def maximise(self, params: Params, statistics: Any) -> Params:
+        del params
+        # By the same rule for the classes and the levels: shares of what was counted.
+        extra = {role: 1e-12 if role == "mixing" else self.pseudo_count for role in statistics}
+        more = {role: value + extra[role] for role, value in statistics.items()}
+        return self.write({role: x / x.sum(-1, keepdims=True) for role, x in more.items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +226,9 @@ class OneUnitUpdate(Update):
         return self.write({"weights": weights[None], "bias": bias[None]})
 
 
+CLOSED = (Form.SPARSE_CODING, Form.MIXTURE, Form.CLASSES, Form.NOISY_OR)
+
+
 def closed_form(
     reader: Reader,
     rows: Rows,
@@ -204,7 +246,7 @@ def closed_form(
     if given is not None:
         return given.of(reader, rows) if isinstance(given, Update) else given
     anatomy = reader.anatomy
-    among = [Form.NOISY_OR] if prior else [Form.SPARSE_CODING, Form.MIXTURE, Form.NOISY_OR]
+    among = [Form.NOISY_OR] if prior else list(CLOSED)
     if anatomy.num_bits == 1 and not prior:
         among.append(Form.REAL_MACHINE)
     known = recognise(reader.model, anatomy, rows, among)
@@ -221,4 +263,6 @@ def closed_form(
         return SparseCodingUpdate(max_active, known=known, model=reader.model) if small else None
     if known.form is Form.MIXTURE:
         return MixtureUpdate(known=known, model=reader.model)
+    if known.form is Form.CLASSES:
+        return ClassesUpdate(known=known, model=reader.model)
     return None if known.masked else OneUnitUpdate(known=known, model=reader.model)

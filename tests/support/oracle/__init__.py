@@ -39,7 +39,12 @@ from oracle.latent_trait import (
     bound_update_variational,
     log_joint_latent_trait,
 )
-from oracle.levels import graded_evidence, log_joint_graded_trait
+from oracle.levels import (
+    graded_evidence,
+    log_joint_categorical_mixture,
+    log_joint_graded_trait,
+    polytomous_em_step,
+)
 from oracle.mixed_trait import log_joint_mixed_trait
 from oracle.noisy_or_network import (
     gibbs_flip_probability,
@@ -110,6 +115,7 @@ __all__ = [
     "log_joint_bernoulli_product",
     "log_joint_binary_sparse_coding",
     "log_joint_candidates",
+    "log_joint_categorical_mixture",
     "log_joint_clipped_gaussian",
     "log_joint_combination_machine",
     "log_joint_graded_trait",
@@ -124,6 +130,7 @@ __all__ = [
     "noisy_or_weight_update",
     "noisy_or_weight_update_beta",
     "num_data_cut",
+    "polytomous_em_step",
     "posterior_mean",
     "posterior_second_moments",
     "posterior_table",

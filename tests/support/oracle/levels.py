@@ -1,4 +1,4 @@
-"""Columns of ordered levels on shared factors: Samejima's graded response model, by loops."""
+"""Columns of levels by loops: Samejima's graded response model, and latent classes."""
 
 import math
 
@@ -55,3 +55,51 @@ def graded_evidence(params, data, mask=None, *, levels, num_nodes=61):
         for node in nodes
     ]
     return np.logaddexp.reduce(np.stack(table)) + math.log(nodes[1] - nodes[0])
+
+
+def probs_of(sites, levels):
+    """The probabilities of each class for each column, as a list of lists for each class."""
+    met, found = dict.fromkeys(levels, 0), []
+    for k in levels:
+        found.append([[float(p) for p in one[met[k]]] for one in sites[f"probs_{k}"]])
+        met[k] += 1
+    return [[column[c] for column in found] for c in range(len(sites["mixing"]))]
+
+
+def log_joint_categorical_mixture(sites, data, mask=None, *, levels):
+    """log π_c + Σ_i log p_{c i t_i} over the observed columns."""
+    probs, result = probs_of(sites, levels), np.zeros(len(data))
+    for n in range(len(data)):
+        c = int(sites["component"][n])
+        result[n] = math.log(float(sites["mixing"][c]))
+        for i in range(len(levels)):
+            if is_observed(mask, n, i):
+                result[n] += math.log(probs[c][i][int(data[n][i])])
+    return result
+
+
+def polytomous_em_step(params, data, mask=None, *, levels):
+    """Shares of the classes, and in each the shares of the levels, weighted by responsibility.
+
+    :return: the new parameters, and the log likelihood of the old ones.
+    """
+    classes = range(len(params["mixing"]))
+    table = [
+        log_joint_categorical_mixture(
+            {**params, "component": np.full(len(data), c)}, data, mask, levels=levels
+        )
+        for c in classes
+    ]
+    evidence = np.logaddexp.reduce(table)
+    share = np.exp(np.array(table) - evidence)
+    new = {"mixing": share.mean(1)}
+    for k in sorted(set(levels)):
+        columns = [i for i in range(len(levels)) if levels[i] == k]
+        found = np.zeros((len(share), len(columns), k))
+        for n in range(len(data)):
+            for place, i in enumerate(columns):
+                if is_observed(mask, n, i):
+                    for c in classes:
+                        found[c, place, int(data[n][i])] += share[c, n]
+        new[f"probs_{k}"] = found / found.sum(-1, keepdims=True)
+    return new, evidence.sum()

@@ -1,0 +1,62 @@
+"""Latent classes of polytomous items: a mixture of products of categories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+
+from .program import by_levels, check_levels, data_plate, observe_levels
+
+
+def categorical_mixture(
+    data: Array | None = None,
+    *,
+    mask: Array | None = None,
+    num_data: int | None = None,
+    levels: int | Sequence[int],
+    num_features: int | None = None,
+    num_components: int,
+    prior_mixing: dist.Distribution | None = None,
+    prior_probs: float = 1.0,
+) -> Array:
+    r"""The latent class model of Lazarsfeld & Henry (1968), for columns of any number of levels.
+
+    .. math:: P(t) = \sum_c \pi_c \prod_i p_{c i t_i}
+
+    Of two levels each it is `bernoulli_mixture`.
+
+    ==============  ===================  ===========================================
+    site            symbol               shape
+    ==============  ===================  ===========================================
+    ``mixing``      :math:`\pi`          (num_components,)
+    ``probs_K``     :math:`p_{c i k}`    (num_components, columns of K levels, K)
+    ``component``   :math:`c`            (num_data,)
+    ``observed_K``  :math:`t`            (num_data, columns of K levels)
+    ==============  ===================  ===========================================
+
+    :param levels: the number of levels of each column, or one number for all.
+    :param prior_mixing: a distribution on the simplex; by default the uniform one.
+    :param prior_probs: the concentration of a symmetric Dirichlet prior; 1 is uniform.
+
+    >>> from jax import random
+    >>> from numpyro.handlers import seed
+    >>> program = seed(categorical_mixture, random.key(0))
+    >>> program(num_data=7, levels=(2, 5, 3), num_components=2).shape
+    (7, 3)
+    """
+    groups = by_levels(numbers := check_levels(data, mask, levels, num_features))
+    if prior_mixing is None:
+        prior_mixing = dist.Dirichlet(jnp.ones(num_components))
+    mixing = numpyro.sample("mixing", prior_mixing)
+    probs = {}
+    for k, columns in groups.items():
+        prior = dist.Dirichlet(jnp.full(k, prior_probs)).expand((num_components, len(columns)))
+        probs[k] = jnp.asarray(numpyro.sample(f"probs_{k}", prior.to_event(2)))
+    with data_plate(data, num_data):
+        component = numpyro.sample("component", dist.Categorical(probs=mixing))
+        fns = {k: dist.Categorical(probs=probs[k][component]) for k in groups}
+        return observe_levels(fns, numbers, data, mask)
