@@ -20,12 +20,15 @@ from ...running.contract import RunResult, Stop
 from ...running.loop import Drive, interrupts
 from ...running.search import optima_of
 from ...types import Params
+from .factor_em import turned
 from .factors import FactorPosterior
-from .grid import REACH, BitTable, Fitted, TooManyNodesError, climb, distinct, score, start
+from .grid import REACH, BitTable, Fitted, TooManyNodesError, climb, distinct, principal, score
 from .opening import Opened
 
 TOLERANCE = 1e-8
 """The most of the loss that may be left to gain: a step costs little here."""
+NEAR = 1e-6
+"""The same of further starts, which are to show whether they end at the same optimum."""
 
 
 def applies(opened: Opened) -> bool:
@@ -81,17 +84,17 @@ def posterior(opened: Opened, params: Params) -> FactorPosterior | None:
 
 def run(
     opened: Opened, rng_key: Array, how: Drive, jitters: list[float]
-) -> tuple[RunResult, dict[str, np.ndarray]] | None:
+) -> tuple[RunResult, dict[str, np.ndarray], np.ndarray] | None:
     """Several starts of EM, one after the other, of which the best counts.
 
     :param jitters: what is added to principal components, for each start.
-    :return: the result without a state, and the best parameters by the names of the form.
+    :return: the result without a state, the best parameters, and the mean factors of each row.
     """
     table = table_of(opened)
     if table is None or how.tolerance is None:
         return None
     began = clock.seconds()
-    seed = np.asarray(jax.random.key_data(rng_key)).tolist()
+    draws = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).tolist())
     limit = min(how.tolerance, TOLERANCE)
     fitted: list[Fitted] = []
     with interrupts() as heard:
@@ -101,15 +104,20 @@ def run(
             return late or bool(heard)
 
         try:
-            for number, jitter in enumerate(jitters):
-                first = start(table, opened.reader.num_factors, jitter, [*seed, number])
-                fitted.append(climb(table, first, how.num_steps, limit, stop))
+            first = principal(table, opened.reader.num_factors)
+            for jitter in jitters:
+                noise = jitter * draws.normal(size=first["weights"].shape)
+                begin = {**first, "weights": first["weights"] + noise}
+                enough = max(limit, NEAR) if fitted else limit
+                fitted.append(climb(table, begin, how.num_steps, enough, stop))
+            best = min(fitted, key=_last)
+            if best is not fitted[0] and best.converged:
+                best = climb(table, best.values, how.num_steps, limit, stop)
         except TooManyNodesError:
             return None
         interrupted = bool(heard)
-    if not all(one.losses and np.isfinite(one.losses).all() for one in fitted):
+    if not all(np.isfinite(_last(one)) for one in [best, *fitted]):
         return None
-    best = min(fitted, key=lambda one: one.losses[-1])
     done = len(best.losses)
     why, reason = Stop.STEPS, Stop.STEPS.value
     if best.converged:
@@ -117,14 +125,18 @@ def run(
     elif done < how.num_steps:
         why = Stop.INTERRUPTED if interrupted else Stop.BUDGET
         reason = f"{why.value} {done} of {how.num_steps} steps"
-    ends = np.array(
-        [(one.losses * 3)[-3:] if len(one.losses) < 3 else one.losses[-3:] for one in fitted]
-    )
+    ends = np.array([([one.losses[0]] * 2 + one.losses)[-3:] for one in fitted])
     result = RunResult(
         {}, None, array(np.array(best.losses)), reason, clock.seconds() - began, 0.0, None, why,
         optima_of(ends.T) if len(fitted) > 1 else None,
     )  # fmt: skip
-    return result, best.values
+    known: Any = opened.known
+    params = turned(known, known.write(best.values))
+    return result, params, score(table, known.read(params)).mean
+
+
+def _last(fitted: Fitted) -> float:
+    return fitted.losses[-1] if fitted.losses else np.inf
 
 
 def array(value: np.ndarray) -> Array:

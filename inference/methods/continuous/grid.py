@@ -36,8 +36,13 @@ STEP = {1: 0.6, 2: 0.9}
 MOST_NODES = 8_000
 FLOATS = 1 << 20
 """Of what is held of a block of rows on all nodes: 8 MiB."""
+FEW_CELLS = 1 << 16
+"""Of a table up to which it is held in float64; beyond, a row keeps seven digits, and so their sum:
+the noise of rounding grows as the root of the number of rows."""
 HISTORY = 8
 """Past steps that the acceleration looks at."""
+SLACK = 1e-9
+"""Of the loss, by which a step may lead up."""
 MOST_MOVE = 3.0
 """Of a weight or bias in a Newton step."""
 
@@ -65,8 +70,9 @@ def distinct(data: np.ndarray, mask: np.ndarray | None) -> BitTable:
     _, first, index, count = np.unique(
         codes, return_index=True, return_inverse=True, return_counts=True
     )
-    some = None if seen.all() else seen[first].astype(float)
-    return BitTable(bits[first].astype(float), some, count.astype(float), index)
+    kind = np.float64 if data.size <= FEW_CELLS else np.float32
+    some = None if seen.all() else seen[first].astype(kind)
+    return BitTable(bits[first].astype(kind), some, count.astype(float), index)
 
 
 class Nodes(NamedTuple):
@@ -142,6 +148,8 @@ def posteriors(table: BitTable, values: Values, nodes: Nodes) -> Any:
     predictors = nodes.points @ values["weights"] + values["bias"]
     partition = np.logaddexp(0.0, predictors)
     fixed = nodes.log_weights - (partition.sum(1) if table.seen is None else 0.0)
+    kind = table.bits.dtype
+    predictors, partition, fixed = (x.astype(kind) for x in (predictors, partition, fixed))
     size = max(1, FLOATS // len(nodes.points))
     for start in range(0, len(table.bits), size):
         rows = slice(start, start + size)
@@ -154,7 +162,7 @@ def posteriors(table: BitTable, values: Values, nodes: Nodes) -> Any:
         np.exp(chance, out=chance)
         total = chance.sum(1, keepdims=True)
         chance *= 1.0 / total
-        yield rows, (top + np.log(total))[:, 0], chance
+        yield rows, (top + np.log(total))[:, 0].astype(float), chance
 
 
 def expect(table: BitTable, values: Values, nodes: Nodes) -> Sums:
@@ -163,7 +171,7 @@ def expect(table: BitTable, values: Values, nodes: Nodes) -> Sums:
     for rows, evidence, chance in posteriors(table, values, nodes):
         count = table.count[rows]
         loss -= evidence @ count
-        chance *= count[:, None]
+        chance *= count[:, None].astype(chance.dtype)
         right = right + chance.T @ table.bits[rows]
         seen = table.seen
         number = number + (
@@ -188,23 +196,26 @@ def maximise(values: Values, nodes: Nodes, sums: Sums, num_steps: int = 3) -> Va
     return {"weights": found[:-1], "bias": found[-1]}
 
 
-def start(table: BitTable, num_factors: int, jitter: float, seed: Any) -> Values:
-    """Principal components, and noise so that starts differ; see `starts.principal_start`."""
-    weight = table.count[:, None]
-    seen = np.ones_like(table.bits) if table.seen is None else table.seen
-    both = seen.T @ (seen * weight)
-    mean = (table.bits * weight).sum(0) / np.maximum((seen * weight).sum(0), 1.0)
-    away = (table.bits - mean) * seen
-    cover = away.T @ (away * weight) / np.maximum(both, 1.0)
-    edge = 0.5 / table.count.sum()
-    chance = np.clip(mean, edge, 1.0 - edge)
+def principal(table: BitTable, num_factors: int) -> Values:
+    """Where EM starts: principal components; see `starts.principal_start`."""
+    weight = table.count[:, None].astype(table.bits.dtype)
+    total, both = table.count.sum(), table.count.sum()
+    mean = (table.bits * weight).sum(0) / total
+    if table.seen is not None:
+        both = np.maximum(table.seen.T @ (table.seen * weight), 1.0)
+        mean = (table.bits * weight).sum(0) / np.diagonal(both)
+    away = table.bits - mean
+    if table.seen is not None:
+        away = away * table.seen
+    cover = (away.T @ (away * weight)).astype(float) / both
+    chance = np.clip(mean.astype(float), 0.5 / total, 1.0 - 0.5 / total)
     spread = np.sqrt(np.maximum(np.diagonal(cover), 1e-6))
     size, vectors = np.linalg.eigh(cover / np.outer(spread, spread))
     count = min(num_factors, len(size))
     size, vectors = size[::-1][:count], vectors[:, ::-1][:, :count]
     found = (vectors * np.sqrt(np.maximum(size - 1.0, 0.1))).T * spread / (chance * (1.0 - chance))
-    weights = jitter * np.random.default_rng(seed).normal(size=(num_factors, len(mean)))
-    weights[:count] += np.clip(found, -4.0, 4.0)
+    weights = np.zeros((num_factors, len(mean)))
+    weights[:count] = np.clip(found, -4.0, 4.0)
     return {"weights": weights, "bias": np.log(chance) - np.log1p(-chance)}
 
 
@@ -304,7 +315,7 @@ def climb(
     while len(losses) < num_steps and not stop():
         nodes = nodes_for(split(point))
         sums = expect(table, split(point), nodes)
-        if not sums.loss <= best + 1e-9 * abs(best) and before is not None and point is not safe:
+        if not sums.loss <= best + SLACK * abs(best) and before is not None and point is not safe:
             point, before = safe, None
             changes, images = [], []
             continue

@@ -16,7 +16,7 @@ from ...running.loop import Drive
 from ...types import Arguments, Params
 from . import at_once
 from .checks import check_columns
-from .factor_em import JITTER, LEAST_APART, FactorEM, FactorState, Look, Prior, turned
+from .factor_em import JITTER, LEAST_APART, FactorEM, FactorState, Look, Prior
 from .factors import FactorPosterior, FactorReader, chunk_of, not_continuous, width
 from .opening import Opened
 from .point_regressions import point_sums
@@ -129,13 +129,10 @@ class QuadratureEM(FactorEM):
         found = at_once.run(opened, rng_key, how, [JITTER, *LEAST_APART**spread])
         if found is None:
             return None
-        result, values = found
-        params = turned(opened.known, opened.known.write(values))
-        place = at_once.posterior(opened, params)
-        params = {name: at_once.array(np.asarray(x)) for name, x in params.items()}
-        memory = () if place is None else place.mean
+        result, values, means = found
+        params = {name: at_once.array(x) for name, x in values.items()}
         step = jax.device_put(np.int32(len(result.losses)))
-        state = FactorState(params, step, rng_key, memory, None, opened.known)
+        state = FactorState(params, step, rng_key, at_once.array(means), None, opened.known)
         return result._replace(params=params, state=state)
 
     def sums(

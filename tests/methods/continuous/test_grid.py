@@ -79,12 +79,18 @@ def test_a_run_without_compilation_ends_where_the_compiled_one_does():
         np.testing.assert_allclose(quick.params[name], value, atol=5e-3)
 
 
+def begin(table, seed):
+    first = grid.principal(table, 2)
+    noise = np.random.default_rng(seed).normal(0.0, 0.3, first["weights"].shape)
+    return {**first, "weights": first["weights"] + noise}
+
+
 def test_two_factors_climb_further_or_as_far_and_sharp_ones_are_left_to_the_compiled_steps():
     weights = np.array(
         [[1.5, 1.0, 1.2, 0.2, -0.5, 0.1, 0.8], [0.1, -0.4, 0.5, 1.8, 1.1, 1.4, -0.6]]
     )
     table = grid.distinct(bits(4, 400, weights, np.zeros(7)), None)
-    ends = [grid.climb(table, grid.start(table, 2, 0.3, key), 400, 1e-9) for key in range(2)]
+    ends = [grid.climb(table, begin(table, key), 400, 1e-9) for key in range(2)]
     assert all(end.converged and (np.diff(end.losses) < 1e-6 * end.losses[0]).all() for end in ends)
     assert abs(ends[0].losses[-1] - ends[1].losses[-1]) < 1e-3
     truth = grid.expect(
