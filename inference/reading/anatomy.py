@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro import handlers
 from numpyro.distributions import constraints
+from numpyro.infer.initialization import init_to_uniform
 
 from latentbits import models
 
@@ -282,6 +283,14 @@ def explained(doing: str = "") -> Iterator[None]:
         ) from error
 
 
+def improper(site: dict[str, Any]) -> Array | None:
+    """A value of a site that nothing can be drawn from, near 0 on the line it is mapped to."""
+    unknown = site["type"] == "sample" and site["value"] is None
+    if unknown and _innermost(site["fn"]) == "ImproperUniform":
+        return init_to_uniform(site, radius=1)
+    return None
+
+
 def run_abstractly(
     model: Callable, args: tuple, kwargs: dict, read: Callable[[dict[str, dict]], Any]
 ) -> Any:
@@ -297,7 +306,8 @@ def run_abstractly(
     def run(shapes: list) -> None:
         given = [x if shape is None else shape for x, shape in zip(leaves, shapes, strict=True)]
         args, kwargs = jax.tree.unflatten(tree, given)
-        with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0), explained():
+        filled, at_zero = handlers.substitute(substitute_fn=improper), handlers.seed(rng_seed=0)
+        with handlers.block(), handlers.trace() as trace, filled, at_zero, explained():
             model(*args, **kwargs)
         found.append(read(trace))
 

@@ -30,7 +30,7 @@ from numpyro.infer import init_to_uniform
 from ..numerics.compiling import once
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .anatomy import Anatomy, ProgramError, explained, inspect, unseen
+from .anatomy import Anatomy, ProgramError, explained, improper, inspect, unseen
 from .handlers import states
 from .settled import settled
 from .sums import log_prior_of, scale_ratio
@@ -303,7 +303,8 @@ def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Argumen
     """One draw of the parameters from their priors."""
     args, kwargs = arguments
     with handlers.block():
-        trace = handlers.trace(handlers.seed(model, key)).get_trace(*args, **kwargs)
+        filled = handlers.substitute(handlers.seed(model, key), substitute_fn=improper)
+        trace = handlers.trace(filled).get_trace(*args, **kwargs)
     return {name: trace[name]["value"] for name in anatomy.parameters}
 
 

@@ -5,9 +5,13 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
+from jax import random
+from numpyro.distributions import constraints
 from tools import fast_jit, near
 
+from inference import QuadratureEM
 from inference.reading.settled import settled
 
 CUTS = np.array([[-2.0, 0.5, 0.9], [30.0, 31.0, 95.0]])
@@ -44,3 +48,21 @@ def test_levels_far_from_the_predictor():
     slopes = fast_jit(jax.grad(lambda *x: total(*x).sum(), argnums=(0, 1)))
     for slope in slopes(predictor, jnp.asarray(CUTS)):
         assert np.isfinite(slope).all() and (np.abs(slope) > 1e-3).any()
+
+
+def test_cuts_without_a_prior_are_started():
+    """Nothing can be drawn from `ImproperUniform`: NumPyro starts it near 0, and so do methods."""
+
+    def graded(answers):
+        flat = dist.ImproperUniform(constraints.ordered_vector, (2,), (3,)).to_event(1)
+        cuts = numpyro.sample("cuts", flat)
+        with numpyro.plate("data", len(answers)):
+            trait = numpyro.sample("trait", dist.Normal(0.0, 1.0))
+            levels = dist.OrderedLogistic(jnp.stack([trait, trait], -1), cuts)
+            numpyro.sample("answers", levels.to_event(1), obs=answers)
+
+    answers = jnp.array([[0, 3], [1, 2], [2, 0]])
+    em = QuadratureEM(graded, num_nodes=5)
+    params = em.init(random.key(0), answers).params
+    assert params["cuts"].shape == (2, 3) and (jnp.diff(params["cuts"]) > 0).all()
+    assert jnp.isfinite(em.evidence(params, answers)).all()

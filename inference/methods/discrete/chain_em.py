@@ -12,7 +12,7 @@ from numpyro import handlers
 
 from ...numerics import chain as sums
 from ...numerics.compiling import once, under_jit
-from ...reading.anatomy import ProgramError
+from ...reading.anatomy import ProgramError, improper
 from ...reading.arguments import check_data
 from ...reading.chain import Chain
 from ...reading.chain_sums import chain_posterior
@@ -59,8 +59,9 @@ class Paths(NamedTuple):
         chain = self._open(args, kwargs)
 
         def draw(key: Array) -> Params:
-            with handlers.block(), handlers.seed(rng_seed=key):
-                trace = handlers.trace(self.model).get_trace(*args, **kwargs)
+            filled = handlers.substitute(handlers.seed(self.model, key), substitute_fn=improper)
+            with handlers.block():
+                trace = handlers.trace(filled).get_trace(*args, **kwargs)
             return {name: trace[name]["value"] for name in chain.parameters}
 
         drawn = jax.eval_shape(draw, rng_key)
