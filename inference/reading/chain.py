@@ -27,6 +27,9 @@ from .settled import settled
 from .states import AllStates
 from .sums import log_prior_of, scale_ratio
 
+MOST_AT_ONCE = 1 << 24
+"""Numbers that the steps of all runs may take side by side; beyond that they go one by one."""
+
 
 class Link(NamedTuple):
     """A discrete latent of one step, or of the start."""
@@ -71,6 +74,8 @@ class Chain(NamedTuple):
     length: int
     reverse: bool
     other: tuple[str, ...] = ()  # observed sites outside the scan that depend on none of it
+    reached: tuple[int, ...] = ()  # leaves of what a step carries that latents get into
+    steady: tuple[str, ...] = ()  # sites of a step that depend on its latents and on nothing else
 
     @property
     def order(self) -> int:
@@ -128,23 +133,31 @@ class Chain(NamedTuple):
         count, length, order = self.num_states, self.length, self.order
         total: Array = jnp.zeros(())
         start = None
-        for own in sorted({order for _, order in self.orders}):
-            names = {name for name, order in self.orders if order == own}
+        kinds = {(order, name in self.steady) for name, order in self.orders}
+        for own, steady in sorted(kinds):
+            names = {
+                name for name, order in self.orders
+                if order == own and (name in self.steady) == steady
+            }  # fmt: skip
             period = own + 1
+            steps_read = min(period, length) if steady else length
             codes = np.indices((count,) * period).reshape(period, -1)  # (colours, runs)
             # The start stands one step before the first.
-            path = codes[np.arange(-1, length) % period].T  # (runs, 1 + T)
+            path = codes[np.arange(-1, steps_read) % period].T  # (runs, 1 + T)
             run = partial(self._run, model, given, arguments, names)
             steps, begin = jax.vmap(run)(jnp.asarray(path[:, 1:]), jnp.asarray(path[:, 0]))
-            steps = steps.reshape(*(count,) * period, length, self.num_sequences)
-            whole = jnp.zeros((length, self.num_sequences, *(count,) * period), steps.dtype)
+            steps = steps.reshape(*(count,) * period, steps_read, self.num_sequences)
+            whole = jnp.zeros((steps_read, self.num_sequences, *(count,) * period), steps.dtype)
             for phase in range(period):
                 axes = [(phase + 1 + i) % period for i in range(period)]
                 part = steps[..., phase::period, :].transpose(period, period + 1, *axes)
                 whole = whole.at[phase::period].set(part)
+            # All later steps are like the first that has as many before it as it looks back.
+            more = jnp.broadcast_to(whole[-1:], (length - steps_read, *whole.shape[1:]))
+            whole = jnp.concatenate([whole, more])
             whole = whole.reshape(*whole.shape[:2], *(1,) * (order - own), *(count,) * period)
             total = total + whole
-            if own == 0:
+            if own == 0 and not steady:
                 start = begin.T if self.start else None
         if self.start and start is None:
             every = jnp.arange(count)
@@ -189,20 +202,54 @@ class _Steps(Messenger):
             msg["value"], msg["stop"] = self._scan(*msg["args"]), True
 
     def _scan(self, f: Callable, init: Any, xs: Any, length: int | None, reverse: bool) -> Any:
-        chain = self.chain
-        xs = jax.tree.map(lambda x: x[::-1], xs) if reverse else xs
+        chain, read = self.chain, len(self.codes)
+        xs = jax.tree.map(lambda x: (x[::-1] if reverse else x)[:read], xs)
+        items = xs, chain.values(chain.links, self.codes[:, None])
 
-        def body(carry: Any, item: tuple[Any, Array]) -> tuple[Any, tuple[Array, Any]]:
-            x, code = item
-            values = chain.values(chain.links, code[None])
+        def body(carry: Any, item: tuple[Any, dict[str, Array]]) -> tuple[Any, tuple[Array, Any]]:
+            x, values = item
             trace, (carry, y) = traced(handlers.substitute(f, data=values), carry, x)
             reference = trace[chain.links[0].name]["scale"]
             parts = (chain.site(trace[name], reference) for name in sorted(self.names))
             return carry, (sum(parts, jnp.zeros(chain.num_sequences)), y)
 
-        last, (self.found, ys) = lax.scan(body, init, (xs, self.codes))
-        ys = jax.tree.map(lambda x: x[::-1], ys) if reverse else ys
+        own = max([order for name, order in chain.orders if name in self.names], default=0)
+        cells = max(chain.num_sequences, sum(x[0].size for x in jax.tree.leaves(xs)))
+        if chain.num_states ** (own + 1) * read * cells <= MOST_AT_ONCE:
+            last, (self.found, ys) = self._at_once(body, init, items, own)
+        else:
+            last, (self.found, ys) = lax.scan(body, init, items)
+        # What the scan returns matters by its shape alone.
+        ys = jax.tree.map(lambda x: jnp.resize(x, (chain.length, *x.shape[1:])), ys)
         return (length, None, last), (NoSites(), ys)
+
+    def _at_once(self, body: Callable, init: Any, items: Any, own: int) -> Any:
+        """All steps side by side, for sites that look `own` steps back.
+
+        What a step carries on depends on the latents of as many steps; all else that is carried (a
+        count of the steps, say) depends on none, and is found step by step.
+        """
+        first, tree = jax.tree.flatten(init)
+        free = [i for i in range(len(first)) if i not in self.chain.reached]
+
+        def count(held: list[Array], item: Any) -> tuple[list[Array], list[Array]]:
+            whole = [held[free.index(i)] if i in free else x for i, x in enumerate(first)]
+            new = jax.tree.leaves(body(jax.tree.unflatten(tree, whole), item)[0])
+            return [new[i] for i in free], held
+
+        # Operations of the body that these do not need are removed by the compiler.
+        some = jax.tree.map(lambda x: jnp.zeros_like(x), items[1])
+        entered = lax.scan(count, [first[i] for i in free], (items[0], some))[1] if free else []
+        before = [jnp.broadcast_to(x, (len(self.codes), *jnp.shape(x))) for x in first]
+        for i, known in zip(free, entered, strict=True):
+            before[i] = known
+        for _ in range(own):
+            after = jax.tree.leaves(jax.vmap(body)(jax.tree.unflatten(tree, before), items)[0])
+            for i, x in enumerate(after):
+                if i not in free:
+                    before[i] = jnp.concatenate([jnp.asarray(first[i], x.dtype)[None], x[:-1]])
+        carry, found = jax.vmap(body)(jax.tree.unflatten(tree, before), items)
+        return jax.tree.map(lambda x: x[-1], carry), found
 
 
 class NoSites:

@@ -97,7 +97,11 @@ class _Survey(Messenger):
             start=tuple(_link(site, plates) for site in start),
         )
         depends, carried = _dependence(chain, f, init, x)
-        chain = chain._replace(orders=tuple(_orders(depends, carried).items()))
+        chain = chain._replace(
+            orders=tuple(_orders(depends, carried).items()),
+            reached=_reached(carried),
+            steady=_steady(depends, carried),
+        )
         _check_size(chain)
         _check_scales(chain, sites, trace)
         return self._outer(chain, sites, trace, depends, carried, args, kwargs)
@@ -197,12 +201,12 @@ def _dependence(chain: Chain, f: Callable, init: Any, x: Any) -> tuple[Depends, 
     """What each site of a step and each leaf of what it carries depends on."""
     leaves, tree = jax.tree.flatten(init)
 
-    def step(own: dict[str, Array], **carried: Array) -> tuple[dict[str, Array], list]:
+    def step(own: dict[str, Array], x: Any, **carried: Array) -> tuple[dict[str, Array], list]:
         carry = jax.tree.unflatten(tree, [carried[f"carry {i}"] for i in range(len(leaves))])
         return _step(chain, f, carry, x, own)
 
     carried = {f"carry {i}": jnp.asarray(leaf) for i, leaf in enumerate(leaves)}
-    return eval_provenance(step, own=chain.values(chain.links, jnp.zeros(1, int)), **carried)
+    return eval_provenance(step, own=chain.values(chain.links, jnp.zeros(1, int)), x=x, **carried)
 
 
 def _step(
@@ -215,6 +219,22 @@ def _step(
         if site["type"] == "sample"
     }
     return found, jax.tree.leaves(carry)
+
+
+def _reached(carried: list[frozenset]) -> tuple[int, ...]:
+    """The leaves of what is carried that a latent gets into, after however many steps."""
+    found = {f"carry {i}" for i, on in enumerate(carried) if "own" in on}
+    for _ in carried:
+        found |= {f"carry {i}" for i, on in enumerate(carried) if on & found}
+    return tuple(i for i in range(len(carried)) if f"carry {i}" in found)
+
+
+def _steady(depends: Depends, carried: list[frozenset]) -> tuple[str, ...]:
+    """The sites that are the same function of the latents of neighbouring steps at every step."""
+    clean = {f"carry {i}" for i in _reached(carried)}
+    for _ in carried:
+        clean = {x for x in clean if carried[int(x.split()[1])] <= clean | {"own"}}
+    return tuple(name for name, on in depends.items() if on <= clean | {"own"})
 
 
 def _orders(depends: Depends, carried: list[frozenset]) -> dict[str, int]:

@@ -119,7 +119,9 @@ def by_likelihood(program, *args):
     return fast_jit(compute)(PARAMS)["seen"]
 
 
-def test_sequences_with_a_start_and_masks():
+@pytest.mark.parametrize("most", [1 << 24, 0], ids=["side by side", "step by step"])
+def test_sequences_with_a_start_and_masks(most, monkeypatch):
+    monkeypatch.setattr("inference.reading.chain.MOST_AT_ONCE", most)
     found = by_likelihood(batched, jnp.asarray(SEEN), LENGTHS)
     assert found.shape == (N,)
     near(found, [log_sum(by_path(n, 2)[1]) for n in range(N)])
