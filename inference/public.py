@@ -1,4 +1,9 @@
-"""Every public name, and the file that it lives in."""
+"""Every public name, and the file that it lives in.
+
+The estimators load when they are first used: they want scikit-learn.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from .evaluation.evidence import Evidence, Likelihood, likelihood, log_likelihood
 from .evaluation.measures import Measure, measure
@@ -46,6 +51,16 @@ from .running.search import Search
 BinaryGibbs = LatentGibbs
 """Its name when it took bits alone."""
 
+if TYPE_CHECKING:
+    from .studies.estimators import (
+        ClippedGaussian,
+        CombinationMachine,
+        LatentClasses,
+        LatentTrait,
+        NoisyOr,
+        SparseCoding,
+    )
+
 __all__ = [
     "EM",
     "Algorithm",
@@ -54,6 +69,8 @@ __all__ = [
     "AtMost",
     "BoundEM",
     "CheckpointError",
+    "ClippedGaussian",
+    "CombinationMachine",
     "ContrastiveDivergence",
     "Cut",
     "DivergedError",
@@ -64,12 +81,15 @@ __all__ = [
     "GibbsPosterior",
     "GibbsSearch",
     "Given",
+    "LatentClasses",
     "LatentGibbs",
     "LatentPosterior",
+    "LatentTrait",
     "Likelihood",
     "Measure",
     "MomentInversion",
     "MonteCarloEM",
+    "NoisyOr",
     "Optima",
     "Persistent",
     "Posterior",
@@ -78,6 +98,7 @@ __all__ = [
     "QuadratureEM",
     "RunResult",
     "Search",
+    "SparseCoding",
     "SplittingEM",
     "StepwiseEM",
     "Structure",
@@ -115,3 +136,11 @@ __all__ = [
     "universal_machine",
     "up_to",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from .studies import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
