@@ -214,5 +214,6 @@ def _parse(path: Path, body: bytes, delimiter: str, width: int):
     except pd.errors.ParserWarning:
         problem = "some row has cells beyond the last column: look for quotation marks in cells"
         raise complain(path, problem) from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+    # Whole numbers of more than 308 digits overflow in some releases.
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, OverflowError) as error:
         raise complain(path, f"cannot be read as a table ({error})") from None
