@@ -118,7 +118,7 @@ def _report(
 
     values, columns = given.table.values, given.table.columns
     codings = {x: given.table.coding.count(x) for x in dict.fromkeys(given.table.coding)}
-    coded = ", ".join(f"{count} {coding}" for coding, count in codings.items())
+    coded = "; ".join(f"{count} {coding}" for coding, count in codings.items())
     lines = [
         f"model     {given.name}, {name}",
         f"rows      {len(values)}, {len(columns)} columns ({coded})",
@@ -133,7 +133,7 @@ def _report(
         flat = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}
         mean, deviation = ({x: f(v, axis=0) for x, v in flat.items()} for f in (np.mean, np.std))
         return [*lines, "", "posterior mean, and standard deviation as se",
-                *parameter_lines(mean, deviation, columns), ""]  # fmt: skip
+                *parameter_lines(mean, deviation, columns, given.table.levels), ""]  # fmt: skip
     lines += [*starts_lines(facts.get("optima")), f"converged {_converged(stop, facts)}"]
     point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
     floor = at_floor(given.program, point, (values,), given.kwargs, settings.get("plate"))
@@ -157,7 +157,7 @@ def _report(
                         )
     lines += [f"errors    {words}"] if words else []
     lines.append("holds     a point estimate, no draws: arviz.summary and arviz.loo want NUTS")
-    return [*lines, "", *parameter_lines(point, errors, columns), ""]
+    return [*lines, "", *parameter_lines(point, errors, columns, given.table.levels), ""]
 
 
 def _measured(found: Any) -> list[str]:
@@ -301,4 +301,6 @@ def _sizes(kwargs: dict[str, Any]) -> dict[str, str]:
 
 
 def _kind(given: Given) -> str:
-    return "real" if "real" in given.table.coding else "binary"
+    """What a cell is, as `read_rows` wants to know it."""
+    words = {coding.partition(",")[0] for coding in given.table.coding}
+    return next((x for x in ("real", "ordinal", "categorical") if x in words), "binary")

@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from latentbits.models.data import InputError, Said, Table, load_table
+import numpyro.distributions as dist
+from latentbits.models.data import InputError, Said, Table, load_levels, load_table
 from latentbits.models.data.columns import KINDS
 
 from ..reading.anatomy import ProgramError, trace_shapes
+from ..reading.naturals import unwrap
 from ..reading.settings import check_settings
 from ..studies.catalogue import _nearest, blame, find_program
 
@@ -69,7 +71,12 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         type=_kind,
-        help="real, binary, categorical or skip, where the guess is wrong",
+        help="real, binary, categorical, ordinal, count or skip, where the guess is wrong; "
+        "ordinal:low<middle<high says the order too",
+    )
+    parser.add_argument("--group", metavar="COLUMN", help="it says which group a row belongs to")
+    parser.add_argument(
+        "--long", metavar="PERSON,ITEM,RESPONSE", type=_three, help="each row holds one answer"
     )
 
 
@@ -77,7 +84,7 @@ def said(namespace: argparse.Namespace, guess: bool = True) -> Said:
     """What the options of `add_table_options` say."""
     return Said(
         tuple(namespace.drop), namespace.id, namespace.weights, tuple(namespace.missing),
-        dict(namespace.kind), guess,
+        dict(namespace.kind), guess, namespace.group, namespace.long,
     )  # fmt: skip
 
 
@@ -89,11 +96,19 @@ def tell(notes: Iterable[str]) -> None:
 
 def _kind(text: str) -> tuple[str, str]:
     column, equals, kind = text.rpartition("=")
-    if not equals or kind not in KINDS:
+    name, colon, words = kind.partition(":")
+    if not equals or name not in KINDS or (colon and (name != "ordinal" or "<" not in words)):
         raise argparse.ArgumentTypeError(
             f"{text!r} must be COLUMN=KIND with {', '.join(KINDS[:-1])} or {KINDS[-1]}"
         )
     return column, kind
+
+
+def _three(text: str) -> tuple[str, str, str]:
+    names = text.split(",")
+    if len(names) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} must be PERSON,ITEM,RESPONSE: three columns")
+    return names[0], names[1], names[2]
 
 
 def add_program_options(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +132,8 @@ def open_given(namespace: argparse.Namespace) -> Given:
     table = _load(name, program, settings, namespace)
     tell(table.notes)
     kwargs = {**settings, **_mask(name, program, table)}
+    if _wants_levels(program, settings):
+        kwargs["levels"] = table.num_levels
     with blame(name, "fails on this table"):
         _check_memory(name, program, table, kwargs)
     return Given(name, program, table, kwargs)
@@ -177,7 +194,7 @@ def _check_call(name: str, program: Callable, settings: dict[str, Any]) -> None:
                 f"it takes {', '.join(names) or 'none'}"
             )
     for x in named:
-        if x.default is x.empty and x.name not in settings:
+        if x.default is x.empty and x.name not in (*settings, "levels"):
             raise InputError(f"{name} needs {x.name}: add --set {x.name}=VALUE")
     check_settings(program, settings, "--set ")
 
@@ -197,7 +214,11 @@ def _check_memory(name: str, program: Callable, table: Table, kwargs: dict[str, 
 def _load(
     name: str, program: Callable, settings: dict[str, Any], namespace: argparse.Namespace
 ) -> Table:
-    """The table as the program wants it: bits where it observes bits, else real numbers."""
+    """The table as the program wants it: levels, bits where it observes bits, else real numbers."""
+    if _wants_levels(program, settings):
+        with blame(name, "fails on any table"):
+            ordered = _observes_order(program, settings)
+        return load_levels(namespace.data, ordered=ordered, key=namespace.key, said=said(namespace))
     binary, real = _try_to_load(namespace, "binary"), _try_to_load(namespace, "real")
     readable = [x for x in (binary, real) if isinstance(x, Table)]
     if readable:
@@ -213,6 +234,19 @@ def _load(
     if isinstance(table, InputError):
         raise table
     return table
+
+
+def _wants_levels(program: Callable, settings: dict[str, Any]) -> bool:
+    """Whether the program wants to know how many levels each column has, which the table says."""
+    found = inspect.signature(program).parameters.get("levels")
+    return found is not None and found.default is found.empty and "levels" not in settings
+
+
+def _observes_order(program: Callable, settings: dict[str, Any]) -> bool:
+    kwargs = {**settings, "levels": (3, 3)}
+    sites = trace_shapes(program, (np.zeros((5, 2), np.int8),), kwargs).values()
+    seen = [unwrap(x["fn"])[0] for x in sites if x["type"] == "sample" and x["is_observed"]]
+    return any(isinstance(x, dist.OrderedLogistic) for x in seen)
 
 
 def _try_to_load(

@@ -98,7 +98,7 @@ class Known:
                 found[role] = value.T if place.turned else value.reshape(place.positions.shape)
             else:
                 flat = xp.concatenate([xp.ravel(params[name]) for name in self.shapes])
-                found[role] = flat[place.positions]
+                found[role] = _taken(flat, place.positions)
         return found
 
     def write(self, values: dict[str, Numbers]) -> dict[str, Numbers]:
@@ -112,7 +112,7 @@ class Known:
         xp = _library(values)
         index = np.concatenate([np.ravel(place.positions) for place in self.places.values()])
         flat = xp.concatenate([xp.ravel(values[role]) for role in self.places])
-        flat = flat[np.argsort(index)]
+        flat = _taken(flat, np.argsort(index))
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
         parts = xp.split(flat, ends[:-1])
         return {
@@ -137,6 +137,13 @@ def recall(model: Callable, params: Mapping[str, Array | np.ndarray]) -> Known |
 def _library(params: Mapping[str, Array | np.ndarray]) -> Any:
     """NumPy where all are its own: JAX would round them."""
     return np if all(isinstance(x, np.ndarray | np.generic) for x in params.values()) else jnp
+
+
+def _taken(flat: Any, positions: np.ndarray) -> Any:
+    """Some numbers by their places, which are all from 0 up: JAX need not look for others."""
+    if isinstance(flat, np.ndarray):
+        return flat[positions]
+    return flat.at[positions].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def recognise(

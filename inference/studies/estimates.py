@@ -98,9 +98,14 @@ def errors_of(
 
 
 def parameter_lines(
-    params: dict[str, np.ndarray], errors: dict[str, np.ndarray], columns: Sequence[str]
+    params: dict[str, np.ndarray],
+    errors: dict[str, np.ndarray],
+    columns: Sequence[str],
+    levels: Sequence[Sequence[str]] = (),
 ) -> list[str]:
     """Parameters as a table: a line for each column of the data, then those that have none.
+
+    :param levels: of each column, in a table of levels: parameters of levels have a line for each.
 
     >>> print("\\n".join(parameter_lines(
     ...     {"bias": np.array([0.5, 2.0]), "noise": np.array(0.3)},
@@ -110,6 +115,8 @@ def parameter_lines(
     size       2   0.2
     noise    0.3
     """
+    below = _level_lines(params, errors, columns, levels)
+    params = {x: v for x, v in params.items() if x not in below}
     wide = {x: v for x, v in params.items() if np.shape(v)[-1:] == (len(columns),)}
     heads, cells = [""], [[column] for column in columns[:MOST_LINES]]
     for name, value in wide.items():
@@ -134,7 +141,43 @@ def parameter_lines(
             rows.append([label, f"{flat[k]:.3g}", *extra])
         if len(flat) > MOST_LINES:
             rows.append([f"{name}: … {len(flat) - MOST_LINES} more"])
-    return align(rows)
+    return align([*rows, *(line for lines in below.values() for line in lines)])
+
+
+def _level_lines(
+    params: dict[str, np.ndarray],
+    errors: dict[str, np.ndarray],
+    columns: Sequence[str],
+    levels: Sequence[Sequence[str]],
+) -> dict[str, list[list[str]]]:
+    """Parameters of the columns of K levels, a line for each level or for each step between two.
+
+    >>> cuts = {"cutpoints_3": np.array([[-1.0, 0.5]])}
+    >>> _level_lines(cuts, {}, ["calm"], [("never", "often", "always")])["cutpoints_3"]
+    [['calm ≥ often', '-1'], ['calm ≥ always', '0.5']]
+    """
+    found = {}
+    for name, value in params.items():
+        _, _, number = name.rpartition("_")
+        places = [i for i, x in enumerate(levels) if number == str(len(x))]
+        shape = np.shape(value)
+        steps = int(number) - shape[-1] if places and len(shape) > 1 else -1
+        if steps not in (0, 1) or shape[-2] != len(places):
+            continue
+        sign = "≥" if steps else "="
+        table = np.reshape(value, (-1, *shape[-2:]))
+        spread = np.reshape(errors[name], table.shape) if name in errors else None
+        lines = []
+        for c, place in enumerate(places):
+            for k in range(shape[-1]):
+                line = [f"{columns[place]} {sign} {levels[place][k + steps]}"]
+                for one in range(len(table)):
+                    line.append(f"{table[one, c, k]:.3g}")
+                    line += [] if spread is None else [_shown(spread[one, c, k])]
+                lines.append(line)
+        more = [[f"{name}: … {len(lines) - MOST_LINES} more"]] if len(lines) > MOST_LINES else []
+        found[name] = [*lines[:MOST_LINES], *more]
+    return found
 
 
 def starts_lines(optima: Optima | None) -> list[str]:

@@ -13,6 +13,7 @@ from latentbits.models.data import InputError, Said, Table
 from .catalogue import find_program
 
 KIND = "latentbits fit"
+CELLS = ("binary", "real", "ordinal", "categorical")
 
 
 class Fit(NamedTuple):
@@ -24,8 +25,8 @@ class Fit(NamedTuple):
     params: dict[str, np.ndarray]  # (num_draws, ...), one draw for a point estimate
     sizes: dict[str, Any]  # keyword arguments of the program
     columns: tuple[str, ...]
-    kind: str  # what a cell is: 'binary' or 'real'
-    levels: dict[str, tuple[str, str]]  # column -> what 0 and 1 stand for, if not for themselves
+    kind: str  # what a cell is, one of `CELLS`
+    levels: dict[str, tuple[str, ...]]  # column -> what 0, 1, … stand for, if not for themselves
     missing: tuple[str, ...]  # codes of missing cells
 
     @property
@@ -49,8 +50,13 @@ def read_rows(
     levels: Any = None,
 ) -> Table:
     """New rows of a table with known columns; a column may be constant, a row unseen."""
-    from latentbits.models.data import load_table
+    from latentbits.models.data import load_levels, load_table
 
+    if kind in ("ordinal", "categorical"):
+        return load_levels(
+            path, ordered=kind == "ordinal", key=key, columns=columns, allow_empty=True, said=said,
+            levels=levels,
+        )  # fmt: skip
     return load_table(
         path, kind=kind, key=key, columns=columns, allow_constant=True, allow_empty=True,
         said=said, levels=levels,
@@ -87,12 +93,12 @@ def _read_fit(groups: Any, attrs: dict[str, Any], program: Callable) -> Fit:
         step = max(1, -(-len(next(iter(params.values()))) // 100))
         params = {x: v[step - 1 :: step] for x, v in params.items()}
     sizes = {x: ast.literal_eval(v) for x, v in json.loads(attrs["sizes"]).items()}
-    if attrs["cells"] not in ("binary", "real"):
+    if attrs["cells"] not in CELLS:
         raise ValueError(attrs["cells"])
     return Fit(
         attrs["model"], program, str(attrs["method"]), params, sizes,
         tuple(str(x) for x in json.loads(attrs["columns"])), attrs["cells"],
-        {str(x): (str(a), str(b)) for x, (a, b) in json.loads(attrs["levels"]).items()},
+        {str(x): tuple(map(str, v)) for x, v in json.loads(attrs["levels"]).items()},
         tuple(str(x) for x in json.loads(attrs["missing"])),
     )  # fmt: skip
 
@@ -121,7 +127,7 @@ def complete(fit: Fit, table: Table) -> Answer:
 
     if fit.kind != "binary":
         raise InputError(
-            f"{fit.name} observes real numbers: only bits have a probability of being 1"
+            f"{fit.name} observes {fit.kind} cells: only bits have a probability of being 1"
         )
     holes = np.argwhere(~table.mask)
     values = table.values.astype(np.float64)

@@ -5,6 +5,7 @@ from .clusters import Prototypes, prototypes
 from .columns import Said
 from .combination import CombinationTarget, combination_target
 from .images import Digits, Patches, digits, patches, small_digits
+from .levels import load_levels
 from .mixed import MixedTable, load_mixed
 from .registry import DATASETS, Dataset
 from .spins import (
@@ -51,6 +52,7 @@ __all__ = [
     "combination_target",
     "digits",
     "lines",
+    "load_levels",
     "load_mixed",
     "load_table",
     "on_disk",

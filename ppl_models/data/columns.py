@@ -16,7 +16,7 @@ import numpy as np
 from .cells import Cells, complain, show, understand
 from .decoding import cell_error
 
-KINDS = ("real", "binary", "categorical", "skip")
+KINDS = ("real", "binary", "categorical", "ordinal", "count", "skip")
 """What a column can be called."""
 FEWEST_ROWS = 8
 """Of a column that is an id because it is in order: fewer are in order by accident."""
@@ -42,9 +42,18 @@ class Said(NamedTuple):
     missing: tuple[str, ...] = ()
     """cells that mean a missing value, beside the usual ones: -99"""
     kinds: Mapping[str, str] = {}
-    """column -> 'real', 'binary', 'categorical' or 'skip'"""
+    """column -> one of `KINDS`; 'ordinal:low<middle<high' says the order of its levels too"""
     guess: bool = False
     """leave out columns that look like row numbers, names or weights"""
+    group: str | None = None
+    """a column that says which group a row belongs to"""
+    long: tuple[str, str, str] | None = None
+    """the columns of person, item and response, in a file with one answer a row"""
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """The columns that are no measurements but say something of the rows."""
+        return tuple(x for x in (self.id, self.weights, self.group) if x is not None)
 
 
 class Arranged(NamedTuple):
@@ -56,6 +65,7 @@ class Arranged(NamedTuple):
     """(num_rows,): how many times each row counts"""
     notes: tuple[str, ...]
     """a line for each guess"""
+    groups: tuple[str, ...] | None = None
 
 
 def arrange(path: Path, cells: Cells, said: Said, keep: Sequence[str] = ()) -> Arranged:
@@ -64,20 +74,22 @@ def arrange(path: Path, cells: Cells, said: Said, keep: Sequence[str] = ()) -> A
     :param keep: columns of which nothing is guessed.
     :raises InputError: one line.
     """
-    named = [*said.drop, *said.kinds, *(x for x in (said.id, said.weights) if x is not None)]
+    named = [*said.drop, *said.kinds, *said.apart]
     for name in named:
         if name not in cells.columns:
             raise complain(path, f"has no column {show(name)}: it has {listed(cells.columns)}")
     for name, kind in said.kinds.items():
-        if kind not in KINDS:
+        if kind.partition(":")[0] not in KINDS:
             raise complain(path, f"kind {show(kind)} is none of {', '.join(KINDS)}", column=name)
     cells = _without_codes(cells, said.missing)
-    ids = counts = None
-    if said.id is not None:
-        ids = tuple(str(x) for x in column_of(cells, cells.columns.index(said.id)))
+    counts = None
+    ids, groups = (
+        None if x is None else tuple(level(x) for x in column_of(cells, cells.columns.index(x)))
+        for x in (said.id, said.group)
+    )
     if said.weights is not None:
         counts = _counts(path, cells, cells.columns.index(said.weights))
-    out = {*said.drop, *(x for x in (said.id, said.weights) if x is not None)}
+    out = {*said.drop, *said.apart}
     out |= {name for name, kind in said.kinds.items() if kind == "skip"}
     notes = []
     if said.guess and not isinstance(cells.cells, np.ndarray):
@@ -93,7 +105,7 @@ def arrange(path: Path, cells: Cells, said: Said, keep: Sequence[str] = ()) -> A
         if not left:
             raise complain(path, "has no column left")
         cells = select(path, cells, left)
-    return Arranged(cells, ids, counts, tuple(notes))
+    return Arranged(cells, ids, counts, tuple(notes), groups)
 
 
 def select(path: Path, cells: Cells, names: Sequence[str]) -> Cells:
@@ -112,11 +124,15 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
 
 
+def series_of(cells: Cells, place: int) -> Any:
+    """One column as the file has it."""
+    array = isinstance(cells.cells, np.ndarray)
+    return cells.cells[:, place] if array else cells.cells.iloc[:, place]
+
+
 def column_of(cells: Cells, place: int) -> np.ndarray:
     """The cells of one column as Python objects."""
-    if isinstance(cells.cells, np.ndarray):
-        return np.asarray(cells.cells[:, place], object)
-    return cells.cells.iloc[:, place].to_numpy(object)
+    return np.asarray(series_of(cells, place), object)
 
 
 def _without_codes(cells: Cells, codes: Sequence[str]) -> Cells:
@@ -158,7 +174,7 @@ def _counts(path: Path, cells: Cells, place: int) -> np.ndarray:
 def _no_measurement(cells: Cells, place: int) -> str | None:
     """Why a column is none, or None."""
     name, series = cells.columns[place].lower(), cells.cells.iloc[:, place]
-    codes, values = _different(series)
+    codes, values = different(series)
     distinct, rows = len(values) == len(series), len(series)
     tokens = [understand(x) for x in values]
     numbers = np.array([token.number for token in tokens] + [np.nan])[codes]
@@ -207,7 +223,7 @@ def said_of(levels: Mapping[str, tuple[str, ...]]) -> list[str]:
     return lines
 
 
-def _different(series: Any) -> tuple[np.ndarray, Any]:
+def different(series: Any) -> tuple[np.ndarray, Any]:
     """The place of each cell among the different ones, −1 where it is missing; and these."""
     import pandas as pd
 
@@ -247,7 +263,7 @@ def recode(
 
     frame = pd.DataFrame(cells.cells).copy()
     for place, name in enumerate(cells.columns):
-        codes, values = _different(frame.iloc[:, place])
+        codes, values = different(frame.iloc[:, place])
         tokens = [understand(x) for x in values]
         words = [level(x) for x in values]
         present = {w for w, t in zip(words, tokens, strict=True) if t.sort != "missing"}

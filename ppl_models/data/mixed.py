@@ -67,7 +67,8 @@ def load_mixed(
     The kind of a column is seen from its cells: 0/1, −1/+1, 1/2, yes/no and any two words are
     binary, other words categorical (levels in alphabetical order), other numbers real.
 
-    :param kinds: column -> 'real', 'binary', 'categorical' or 'skip', where that guess is wrong.
+    :param kinds: column -> one of `columns.KINDS`, where that guess is wrong; counts and ordered
+        numbers are real here.
     :param label: a column that is no feature but names the rows' groups.
     :param packed: the array holds bits as :func:`numpy.packbits` packs them: so many to a row.
     :param levels: column -> its levels, where they are known from another table.
@@ -147,15 +148,23 @@ def _decode(
     numbers = np.array([token.number for token in tokens])
     seen = set(numbers[mask])
     kind = wanted
+    if kind is not None and kind.partition(":")[0] == "ordinal":
+        if sorts != {"number"}:
+            problem = "has ordered words: call it categorical here, or fit graded_trait"
+            raise complain(path, problem, column=name)
+        kind = "real"
     if kind is None:
         if sorts == {"number"}:
             kind = "binary" if seen <= {0.0, 1.0} or seen in ({-1.0, 1.0}, {1.0, 2.0}) else "real"
         else:
             kind = "binary" if sorts <= {"word", "truth"} else "categorical"
-    if kind == "real":
+    if kind in ("real", "count"):
         for row in np.flatnonzero(mask):
-            if tokens[row].sort != "number" or not abs(numbers[row]) <= LARGEST:
-                problem = f"found {show(raw[row])}, wanted a finite number (of float32)"
+            number = numbers[row]
+            bad = tokens[row].sort != "number" or not abs(number) <= LARGEST
+            if bad or (kind == "count" and (number < 0 or number != round(number))):
+                what = "a finite number (of float32)" if kind == "real" else "a count"
+                problem = f"found {show(raw[row])}, wanted {what}"
                 raise cell_error(path, cells, int(row), place, problem)
         if len(seen) < 2:
             raise complain(path, f"every cell is {show(raw[mask][0])}: skip it", column=name)

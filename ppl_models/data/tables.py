@@ -20,6 +20,7 @@ from .array_tables import (
 from .cells import Cells, complain, show, user_path
 from .columns import Said, arrange, recode, repeat, said_of, select
 from .decoding import cell_error, decode_binary, decode_real, to_numbers
+from .long import long_columns, spread
 from .text_tables import TEXT_SUFFIXES, read_text
 
 
@@ -35,7 +36,7 @@ class Table(NamedTuple):
     """
 
     values: np.ndarray
-    """(num_data, num_features), float32; 0 in missing cells"""
+    """(num_data, num_features), float32, or int8 of levels; 0 in missing cells"""
     mask: np.ndarray
     """(num_data, num_features), bool: True where the cell was observed"""
     columns: tuple[str, ...]
@@ -50,6 +51,13 @@ class Table(NamedTuple):
     """(num_data,): what names the rows, if a column does"""
     notes: tuple[str, ...] = ()
     """a line for each choice that was made in reading"""
+    groups: tuple[str, ...] | None = None
+    """(num_data,): which group each row belongs to, if a column says so"""
+
+    @property
+    def num_levels(self) -> tuple[int, ...]:
+        """How many levels each column has, of a table of levels."""
+        return tuple(len(x) for x in self.levels)
 
 
 def load_table(
@@ -71,6 +79,8 @@ def load_table(
     Files: ``.csv``, ``.tsv``, ``.txt``, ``.data`` (each also with ``.gz``; comma, semicolon, tab
     or space between cells), ``.parquet``, ``.npy``, ``.npz``, ``.nc``. Missing: an empty cell, NA,
     NaN, null, None or ?, in any case.
+
+    A row may also hold one answer of bits: ``person,item,response``, or what ``said.long`` names.
 
     Binary cells are 0/1, −1/+1, true/false or yes/no (also t/f, y/n), 1/2 or any two words, such as
     agree/disagree: `levels` then says which of them is 1. Each column is read by itself and must
@@ -106,8 +116,11 @@ def load_table(
     if packed is not None:
         cells = unpack_bits(file, cells, packed)
     said = said or Said()
+    if kind == "binary" and (names := long_columns(file, cells, said)) is not None:
+        return _long(file, cells, names, columns, levels)
+    fitting = {"skip", kind} | ({"binary", "ordinal", "count"} if kind == "real" else set())
     for name, wanted in said.kinds.items():
-        if wanted not in ("skip", kind) and not (wanted == "binary" and kind == "real"):
+        if wanted not in fitting:
             problem = f"kind {show(wanted)} does not fit a program that observes {kind} numbers"
             raise complain(file, problem, column=name)
     arranged = arrange(file, cells, said, columns or ())
@@ -124,10 +137,12 @@ def load_table(
         values, mask, coding = decode_binary(file, cells, numbers, words)
     else:
         values, mask, coding = decode_real(file, cells, numbers)
+        for name in (x for x, wanted in said.kinds.items() if wanted == "count"):
+            _refuse_no_count(file, cells, cells.columns.index(name), values, mask)
     if not allow_missing:
         _refuse_missing(file, cells, mask)
     if not allow_empty:
-        _refuse_empty(file, cells, mask)
+        refuse_empty(file, cells, mask)
     if not allow_constant:
         _refuse_constant(file, cells, values, mask, coding)
     if kind == "binary":
@@ -136,13 +151,58 @@ def load_table(
         "/".join(two[x]) if x in two else c for x, c in zip(cells.columns, coding, strict=True)
     )
     ids = arranged.ids
+    groups = arranged.groups
     if arranged.counts is not None:
-        values, mask, ids = repeat(file, arranged.counts, values, mask, ids)
+        values, mask, ids, groups = repeat(file, arranged.counts, values, mask, ids, groups)
     return Table(
         values, mask, cells.columns, coding, str(file),
         tuple(tuple(two.get(x, ())) for x in cells.columns),
         None if ids is None else tuple(ids), (*arranged.notes, *said_of(two)),
+        None if groups is None else tuple(groups),
     )  # fmt: skip
+
+
+def _long(
+    path: Path,
+    cells: Cells,
+    names: tuple[str, str, str],
+    columns: Sequence[str] | None,
+    levels: Mapping[str, tuple[str, str]] | None,
+) -> Table:
+    """One answer a row: the column of responses is read as a table of one column is."""
+    known = None if not levels else {names[2]: next(iter(levels.values()))}
+    one, two = recode(path, select(path, cells, names[2:]), (), known)
+    values, mask, coding = decode_binary(path, one, *to_numbers(path, one, "binary"))
+    codes = np.where(mask, values, -1)[:, 0].astype(np.int8)
+    found = spread(path, cells, names, codes, columns)
+    pair = tuple(two.get(names[2], ()))
+    if columns is None:
+        ones, seen = found.values.sum(0, dtype=int), found.mask.sum(0)
+        constant = np.flatnonzero((ones == 0) | (ones == seen))
+        if len(constant):
+            others = f" ({len(constant) - 1} more like it)" if len(constant) > 1 else ""
+            problem = f"every answer is the same{others}: leave the item out"
+            raise complain(path, problem, column=found.items[int(constant[0])])
+    note = (
+        f"one answer a row: {len(found.people)} of {show(names[0])} × {len(found.items)} of "
+        f"{show(names[1])}, {int(found.mask.sum())} answers in {show(names[2])}"
+    )
+    width = len(found.items)
+    return Table(
+        found.values, found.mask, found.items, coding * width, str(path), (pair,) * width,
+        found.people, (note, *said_of(two)),
+    )  # fmt: skip
+
+
+def _refuse_no_count(
+    path: Path, cells: Cells, place: int, values: np.ndarray, mask: np.ndarray
+) -> None:
+    column = values[:, place]
+    wrong = mask[:, place] & ((column < 0) | (column != np.round(column)))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        problem = f"found {show(column[row])}, wanted a count: a whole number from 0"
+        raise cell_error(path, cells, row, place, problem)
 
 
 def read_cells(path: Path, *, header: bool | None, key: str | None, kind: str) -> Cells:
@@ -191,7 +251,7 @@ def _refuse_missing(path: Path, cells: Cells, mask: np.ndarray) -> None:
         raise cell_error(path, cells, row, place, "the cell is missing, and none may be")
 
 
-def _refuse_empty(path: Path, cells: Cells, mask: np.ndarray) -> None:
+def refuse_empty(path: Path, cells: Cells, mask: np.ndarray) -> None:
     some = mask.any(axis=0)
     if not some.all():
         name = cells.columns[int(np.argmin(some))]

@@ -7,9 +7,10 @@ import numpyro.distributions as dist
 import oracle
 import pytest
 from numpyro.distributions.transforms import OrderedTransform
+from scipy.optimize import minimize
 from tools import close, fast_jit, in_double, quick_run
 
-from inference import QuadratureEM
+from inference import QuadratureEM, standard_errors
 from inference.methods.continuous.bounded_regressions import bound_posterior
 from inference.methods.continuous.opening import open_columns
 from inference.methods.continuous.point_regressions import (
@@ -30,15 +31,15 @@ TRUTH = {
 }
 
 
-def simulated():
-    trait, columns = RNG.normal(size=NUM_DATA), []
-    for place, cuts in enumerate(oracle.levels.cutpoints_of(TRUTH, LEVELS)):
-        noisy = trait * TRUTH["weights"][0, place] + RNG.logistic(size=NUM_DATA)
+def simulated(num_data, params=TRUTH, levels=LEVELS):
+    trait, columns = RNG.normal(size=num_data), []
+    for place, cuts in enumerate(oracle.levels.cutpoints_of(params, levels)):
+        noisy = trait * params["weights"][0, place] + RNG.logistic(size=num_data)
         columns.append((noisy[:, None] > np.array(cuts)).sum(1))
     return np.stack(columns, 1)
 
 
-TABLE = simulated()
+TABLE = simulated(NUM_DATA)
 SEEN = RNG.random(TABLE.shape) < 0.9
 
 
@@ -120,3 +121,36 @@ def test_a_copy_under_other_names_is_fitted_to_the_maximum_of_the_oracles_likeli
             for step in (1e-4, -1e-4)
         )
         assert abs(up - down) / 2e-4 < 1e-4
+
+
+def test_standard_errors_are_those_of_the_oracles_likelihood():
+    levels = (3, 2, 3)
+
+    def build(vector):
+        return {
+            "weights": vector[None, :3],
+            "cutpoints_2": vector[None, 3:4],
+            "cutpoints_3": vector[4:].reshape(2, 2),
+        }
+
+    start = np.array([1.5, 2.0, -1.5, 0.4, -0.8, 0.7, -1.2, 0.1])
+    table = simulated(1500, build(start), levels)
+    patterns, count = np.unique(table, axis=0, return_counts=True)
+
+    def loss(vector):
+        return -count @ oracle.graded_evidence(build(vector), patterns, levels=levels)
+
+    best = minimize(loss, start, method="BFGS", options={"gtol": 1e-4}).x
+    size, step = len(best), 1e-3
+    moves = step * np.eye(size)
+    bend = np.zeros((size, size))
+    for i in range(size):
+        for j in range(i + 1):
+            signs = [(1, 1), (1, -1), (-1, 1), (-1, -1)]
+            parts = [a * b * loss(best + a * moves[i] + b * moves[j]) for a, b in signs]
+            bend[i, j] = bend[j, i] = sum(parts) / (4 * step**2)
+    wanted = build(np.sqrt(np.diagonal(np.linalg.inv(bend))))
+    params = {name: np.asarray(value, np.float32) for name, value in build(best).items()}
+    found = standard_errors(graded_trait, params, table, levels=levels, num_nodes=15)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-3, err_msg=name)

@@ -1,0 +1,239 @@
+"""A user's table of answers: ordered levels or categories, as numbers from 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .cells import Cells, complain, show, understand, user_path
+from .columns import Said, arrange, different, level, listed, repeat, select, series_of
+from .decoding import cell_error
+from .long import long_columns, spread
+from .scales import in_order
+from .tables import Table, read_cells, refuse_empty
+
+MOST_LEVELS = 30
+"""More different cells than that are measurements or names, not levels."""
+
+
+def load_levels(
+    path: str | PathLike[str],
+    *,
+    ordered: bool = True,
+    header: bool | None = None,
+    key: str | None = None,
+    columns: Sequence[str] | None = None,
+    allow_empty: bool = False,
+    said: Said | None = None,
+    levels: Mapping[str, Sequence[str]] | None = None,
+) -> Table:
+    """A table of answers from a file, for `graded_trait` and `categorical_mixture`.
+
+    The levels of a column are the different cells that occur in it: one that nobody chose has no
+    parameter that could be estimated. Ordered ones stand as `scales` says: numbers by size, words
+    as they stand in a known scale ("never … always"), two words the one that denies first.
+    Categories stand in that order too, or else in the alphabet's.
+
+    Rows are data and columns are features, as in `load_table`; or a row holds one answer
+    (`person,item,response`, or what ``said.long`` names), and the table is made of these.
+
+    :param ordered: words whose order is not known are an error.
+    :param columns: names of the columns to keep, in this order; None: all.
+    :param levels: column -> its levels, where they are known from another table.
+    :raises InputError: one line: the file, the row, the column, what was found, what is wanted.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "mood.csv"
+    >>> _ = file.write_text("calm,score\\nnever,3\\nalways,1\\nsometimes,\\n")
+    >>> table = load_levels(file)
+    >>> table.levels, table.values.tolist()
+    ((('never', 'sometimes', 'always'), ('1', '3')), [[0, 1], [2, 0], [1, 0]])
+    >>> table.num_levels, table.mask[2].tolist()
+    ((3, 2), [True, False])
+    """
+    file = user_path(path)
+    cells = read_cells(file, header=header, key=key, kind="real")
+    said = said or Said()
+    names = long_columns(file, cells, said)
+    if names is not None:
+        return _long(file, cells, names, said, ordered, columns, levels)
+    arranged = arrange(file, cells, said, (*(columns or ()), *(levels or {})))
+    cells = arranged.cells
+    if columns is not None:
+        cells = select(file, cells, columns)
+    if 0 in cells.cells.shape:
+        raise complain(file, f"has no {'columns' if cells.cells.shape[0] else 'rows'}")
+    values = np.zeros(cells.cells.shape, np.int8)
+    mask = np.zeros(cells.cells.shape, bool)
+    found: dict[str, tuple[str, ...]] = {}
+    for place, name in enumerate(cells.columns):
+        codes, words = _words(series_of(cells, place))
+        one = _Column(file, name, said.kinds.get(name), ordered, (levels or {}).get(name))
+        try:
+            known, table = one.read(words)
+        except _BadWordError as error:
+            row = int(np.argmax(codes == error.place))
+            raise cell_error(file, cells, row, place, str(error)) from None
+        found[name] = known
+        coded = table[codes]  # the last of the table stands for a missing cell, of code −1
+        values[:, place], mask[:, place] = np.maximum(coded, 0), coded >= 0
+    if not allow_empty:
+        refuse_empty(file, cells, mask)
+    ids, groups = arranged.ids, arranged.groups
+    if arranged.counts is not None:
+        values, mask, ids, groups = repeat(file, arranged.counts, values, mask, ids, groups)
+    notes = (*arranged.notes, *_said_of(found, ordered))
+    return _table(values, mask, found, file, ids, notes, ordered, groups)
+
+
+def _table(
+    values: np.ndarray,
+    mask: np.ndarray,
+    levels: Mapping[str, tuple[str, ...]],
+    path: Path,
+    ids: Any,
+    notes: Sequence[str],
+    ordered: bool,
+    groups: Any = None,
+) -> Table:
+    word = "ordinal" if ordered else "categorical"
+    coding = tuple(f"{word}, {len(x)} levels" for x in levels.values())
+    return Table(
+        values, mask, tuple(levels), coding, str(path), tuple(levels.values()),
+        None if ids is None else tuple(ids), tuple(notes),
+        None if groups is None else tuple(groups),
+    )  # fmt: skip
+
+
+class _BadWordError(Exception):
+    """A word that is no level; `place` says which of the different ones."""
+
+    def __init__(self, place: int, problem: str):
+        super().__init__(problem)
+        self.place = place
+
+
+class _Column(NamedTuple):
+    """What is known of a column before its cells are read."""
+
+    path: Path
+    name: str
+    kind: str | None  # as a person says it
+    ordered: bool
+    known: Sequence[str] | None
+
+    def read(self, words: Sequence[str | None]) -> tuple[tuple[str, ...], np.ndarray]:
+        """Its levels, and the level of each different word, −1 for a missing one and at the end."""
+        present = dict.fromkeys(word for word in words if word is not None)
+        levels = self._levels(list(present))
+        index = {word: number for number, word in enumerate(levels)}
+        for place, word in enumerate(words):
+            if word is not None and word not in index:
+                raise _BadWordError(place, f"found {show(word)}, wanted one of {listed(levels)}")
+        table = [-1 if word is None else index[word] for word in words]
+        return levels, np.array([*table, -1], np.int16)
+
+    def _levels(self, present: list[str]) -> tuple[str, ...]:
+        if self.known is not None:
+            return tuple(self.known)
+        kind, _, words = (self.kind or "").partition(":")
+        if kind not in ("", "ordinal", "categorical", "binary"):
+            problem = f"kind {show(kind)} does not fit a program that observes levels"
+            raise complain(self.path, problem, column=self.name)
+        if not present:
+            raise complain(self.path, "every cell is missing: drop the column", column=self.name)
+        if len(present) > MOST_LEVELS:
+            problem = (
+                f"has {len(present)} different cells, and {MOST_LEVELS} levels are the most: "
+                f"--drop {self.name} leaves it out"
+            )
+            raise complain(self.path, problem, column=self.name)
+        if kind == "binary" and len(present) > 2:
+            problem = f"has {len(present)} levels: it is not binary"
+            raise complain(self.path, problem, column=self.name)
+        said = tuple(word.strip() for word in words.split("<")) if words else None
+        unmet = [word for word in said or () if word not in present]
+        if unmet:
+            problem = f"no cell is {show(unmet[0])}: leave it out of --kind"
+            raise complain(self.path, problem, column=self.name)
+        levels = said or in_order(present)
+        if levels is None and (kind == "categorical" or not self.ordered):
+            levels = tuple(sorted(present))
+        if levels is None:
+            problem = (
+                f"the order of {listed(sorted(present))} is not known: say "
+                f"--kind '{self.name}=ordinal:LOWEST<...<HIGHEST', or --drop {self.name}"
+            )
+            raise complain(self.path, problem, column=self.name)
+        if len(levels) < 2:
+            problem = f"every cell is {show(levels[0])}: --drop {self.name} leaves it out"
+            raise complain(self.path, problem, column=self.name)
+        return levels
+
+
+def _words(series: Any) -> tuple[np.ndarray, list[str | None]]:
+    """The place of each cell among the different ones, −1 where there is none; and these."""
+    codes, values = different(series)
+    words = [None if understand(x).sort == "missing" else level(x) for x in values]
+    return np.asarray(codes), words
+
+
+def _said_of(found: Mapping[str, tuple[str, ...]], ordered: bool) -> list[str]:
+    """A line for each set of levels, with the columns that have it."""
+    lines = []
+    between = " < " if ordered else ", "
+    for levels in dict.fromkeys(found.values()):
+        names = [show(name) for name, other in found.items() if other == levels]
+        which = f"column{'s' if len(names) > 1 else ''} {listed(names)}"
+        shown = between.join(levels[:12]) + (" ..." if len(levels) > 12 else "")
+        lines.append(f"{which}: {len(levels)} levels, {shown}")
+    return lines
+
+
+def _long(
+    path: Path,
+    cells: Cells,
+    names: tuple[str, str, str],
+    said: Said,
+    ordered: bool,
+    columns: Sequence[str] | None,
+    levels: Mapping[str, Sequence[str]] | None,
+) -> Table:
+    """One answer a row: all items have the levels of the column of responses."""
+    place = cells.columns.index(names[2])
+    known = levels and tuple(dict.fromkeys(word for one in levels.values() for word in one))
+    codes, words = _words(series_of(cells, place))
+    one = _Column(path, names[2], said.kinds.get(names[2]), ordered, known or None)
+    try:
+        found, table = one.read(words)
+    except _BadWordError as error:
+        row = int(np.argmax(codes == error.place))
+        raise cell_error(path, cells, row, place, str(error)) from None
+    answers = spread(path, cells, names, table[codes], columns)
+    values, mask = answers.values, answers.mask
+    by_item: dict[str, tuple[str, ...]] = {}
+    for item, name in enumerate(answers.items):
+        cell = mask[:, item]
+        present = np.unique(values[cell, item])  # an item keeps the levels that it has answers of
+        own = tuple(found[int(x)] for x in present)
+        if levels:
+            own = tuple(levels[name])
+            if unmet := {found[int(x)] for x in present} - set(own):
+                problem = f"found {show(min(unmet))}, wanted one of {listed(own)}"
+                raise complain(path, problem, column=name)
+        if len(own) < 2:
+            problem = f"every answer is {show(own[0])}: leave the item out" if own else "no answer"
+            raise complain(path, problem, column=name)
+        index = np.array([own.index(word) if word in own else 0 for word in found], np.int8)
+        values[:, item] = np.where(cell, index[values[:, item]], 0)
+        by_item[name] = own
+    note = (
+        f"one answer a row: {len(values)} of {show(names[0])} × {len(by_item)} of "
+        f"{show(names[1])}, {int(mask.sum())} answers in {show(names[2])}"
+    )
+    notes = (note, *_said_of(by_item, ordered))
+    return _table(values, mask, by_item, path, answers.people, notes, ordered)
