@@ -198,7 +198,7 @@ class LatentGibbs(MCMCKernel):
         """The update that ``numpyro.infer.HMCGibbs`` asks for, for a program on these data.
 
         ``HMCGibbs(NUTS(model), kernel.gibbs_fn(data), gibbs_sites=[...])`` samples parameters and
-        latents in turn, with NumPyro 0.21 too.
+        latents in turn.
         """
         program = self._open(args, kwargs)
 
