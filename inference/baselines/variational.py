@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array, lax, random
@@ -19,13 +20,14 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_uniform
 from numpyro.infer.util import log_density
 
-from ..numerics.compiling import once
+from ..numerics.compiling import executable, once
 from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
+from ..rows.devices import OneDevice, one_device
 from ..running.contract import Stop
 from ..types import Params
-from .samplers import SNAPSHOTS, Budget, Draws
+from .samplers import SNAPSHOTS, Budget, Draws, Pace
 from .starts import differentiable
 
 GUIDES: dict[str, Callable] = {
@@ -38,6 +40,8 @@ GUIDES: dict[str, Callable] = {
 MOST_FLOW = 200
 """Unknowns that a flow is asked to bend at once. With 336, two factors of 150 rows among them, it
 took as long as the other two guides together, and diverged."""
+NUM_STARTS = 4
+"""Of a mode, the best of which is taken: of one, nothing would show that another ends there too."""
 STEP_SIZES = {"flow": 0.005}
 """Of Adam, where it is not 0.03: at that a flow diverged on three of eight programs."""
 
@@ -75,68 +79,113 @@ def svi(
                 f"AutoIAFNormal is limited to {MOST_FLOW} latent dimensions; this model has "
                 f"{size}, those of every row among them"
             )
-    chosen = GUIDES[guide](program)
+    mode = guide == "map"
     step_size = STEP_SIZES.get(guide, 0.03) if step_size is None else step_size
-    optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
-    engine = SVI(program, chosen, optimiser, Trace_ELBO(1 if guide == "map" else num_particles))
     key_init, key_draw = random.split(rng_key)
-    state = _begin(engine, chosen, key_init, args, kwargs)
+    keys = random.split(key_init, NUM_STARTS) if mode else key_init[None]
     block = max(1, num_steps // SNAPSHOTS)
+    given = one_device(args, kwargs)
+    arrays, hollow = given.arrays, given._replace(arrays=[])
 
-    def advance(state: Any) -> tuple[Any, Array]:
-        return lax.scan(lambda s, _: engine.update(s, *args, **kwargs), state, None, length=block)
+    def make() -> Steps:
+        chosen = GUIDES[guide](program)
+        optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
+        engine = SVI(program, chosen, optimiser, Trace_ELBO(1 if mode else num_particles))
+        begin, state = _begin(engine, chosen, keys, arrays, hollow)
 
-    compiled = jax.jit(advance).lower(state).compile()
-    check_fits(compiled, memory, "a block of its steps")
+        def advance(state: Any, count: Array, arrays: list[Array]) -> tuple[Any, Array]:
+            args, kwargs = hollow.arguments(arrays)
+
+            def one(i: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
+                state, loss = jax.vmap(lambda s: engine.update(s, *args, **kwargs))(carry[0])
+                return state, carry[1].at[i].set(loss)
+
+            kept = jnp.zeros((block, len(keys)))
+            return lax.fori_loop(0, count, one, (state, kept))
+
+        def draw(params: Any, arrays: list[Array]) -> tuple[Params, dict[str, Array]]:
+            args, kwargs = hollow.arguments(arrays)
+            count = 1 if mode else num_samples
+            return _weighed(program, chosen, anatomy, key_draw, params, count, args, kwargs)
+
+        few = 1 if mode else num_samples // 5
+        one = jax.eval_shape(lambda s: engine.get_params(jax.tree.map(lambda x: x[0], s)), state)
+        return Steps(
+            engine.get_params, begin,
+            jax.jit(advance).lower(state, np.int32(1), arrays).compile(),
+            once(lambda p: _parameters(chosen, anatomy, key_draw, p, few)).lower(one).compile(),
+            once(draw).lower(one, arrays).compile(),
+        )  # fmt: skip
+
+    settings = (model, anatomy, guide, step_size, num_steps, num_samples, num_particles)
+    steps = executable(make, (keys, arrays), *settings, hollow.static, hollow.tree)
+    check_fits(steps.advance, memory, "a block of its steps")
+    state, _ = steps.begin(keys, arrays)
     compile_seconds = time.perf_counter() - began
     clock: list[float] = []
     losses: list[np.ndarray] = []
     seen: list[Any] = []
-    timer = Budget(budget)
-    while len(losses) * block < num_steps and not timer.spent:
-        state, loss = jax.block_until_ready(compiled(state))
-        losses.append(np.asarray(loss))
+    timer, done = Budget(budget), 0
+    pace = Pace(timer, block)
+    while done < num_steps and not timer.spent:
+        count = pace.next(num_steps - done)
+        state, loss = jax.block_until_ready(steps.advance(state, np.int32(count), arrays))
+        losses.append(np.asarray(loss)[:count])
         clock.append(timer.seconds)
-        seen.append(engine.get_params(state))
+        seen.append(jax.tree.map(np.asarray, steps.params(state)))
+        done += count
     seconds = timer.seconds
-    done = len(losses) * block
-    if not losses or not np.isfinite(losses[-1]).all():
+    last = losses[-1][-1] if losses else np.array([np.nan])
+    if not np.isfinite(last).any():
         raise FloatingPointError(f"the ELBO is not finite after {done} steps")
+    best = int(np.nanargmin(np.where(np.isfinite(last), last, np.inf)))
 
-    few, count = (1, 1) if guide == "map" else (num_samples // 5, num_samples)
-    looks = jax.tree.map(lambda *x: np.stack(x), *seen)  # JAX would compile it
-    snapshots = once(
-        lambda looks: lax.map(lambda p: _parameters(chosen, anatomy, key_draw, p, few), looks)
-    )(looks)
-    final = engine.get_params(state)
-    draws, stats = once(
-        lambda p: _weighed(program, chosen, anatomy, key_draw, p, count, args, kwargs)
-    )(final)
+    looks = [steps.look(jax.tree.map(lambda x: x[best], params)) for params in seen]
+    draws, stats = steps.draw(jax.tree.map(lambda x: x[best], seen[-1]), arrays)
     stop = Stop.STEPS if done >= num_steps else Stop.BUDGET
     reason = stop.value if stop is Stop.STEPS else f"{stop.value} {done} steps"
     return Draws(
         jax.tree.map(lambda x: np.asarray(x)[None], draws),
-        {} if guide == "map" else jax.tree.map(lambda x: np.asarray(x)[None], stats),
-        np.concatenate(losses), jax.tree.map(np.asarray, snapshots), np.asarray(clock),
-        seconds, compile_seconds, reason, stop,
+        {} if mode else jax.tree.map(lambda x: np.asarray(x)[None], stats),
+        np.concatenate(losses)[:, best], jax.tree.map(lambda *x: np.stack(x), *looks),
+        np.asarray(clock), seconds, compile_seconds, reason, stop,
+        last if mode else np.empty(0),
     )  # fmt: skip
 
 
-def _begin(engine: SVI, guide: Any, key: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """`SVI.init` in one compiled piece: by itself it compiles every operation of the program.
+class Steps(NamedTuple):
+    """What is compiled of a guide, for any rows of the same shape."""
+
+    params: Callable[[Any], Any]  # of the state, (num_starts, ...)
+    begin: Callable[..., Any]
+    advance: Any
+    look: Callable[[Any], Params]  # some draws of the parameters
+    draw: Callable[..., tuple[Params, dict[str, Array]]]  # the last, with log p and log q
+
+
+def _begin(
+    engine: SVI, guide: Any, keys: Array, arrays: list[Array], hollow: OneDevice
+) -> tuple[Callable[..., Any], Any]:
+    """`SVI.init` in one compiled piece, which by itself compiles every operation; and a state.
 
     The guide remembers where it started; what it remembers must not be of a trace that is over.
     """
     names = ("_init_locs", "_init_latent")
 
-    def begin(key: Array) -> tuple[Any, dict[str, Any]]:
-        state = engine.init(key, *args, **kwargs)
-        return state, {x: getattr(guide, x) for x in names if hasattr(guide, x)}
+    def begin(keys: Array, arrays: list[Array]) -> tuple[Any, dict[str, Any]]:
+        args, kwargs = hollow.arguments(arrays)
 
-    state, remembered = once(begin)(key)
+        def one(key: Array) -> tuple[Any, dict[str, Any]]:
+            state = engine.init(key, *args, **kwargs)
+            return state, {x: getattr(guide, x) for x in names if hasattr(guide, x)}
+
+        return jax.vmap(one)(keys)
+
+    compiled = once(begin).lower(keys, arrays).compile()
+    state, remembered = compiled(keys, arrays)
     for name, value in remembered.items():
-        setattr(guide, name, value)
-    return state
+        setattr(guide, name, jax.tree.map(lambda x: x[0], value))
+    return compiled, state
 
 
 def _parameters(guide: Any, anatomy: Anatomy, key: Array, params: Any, count: int) -> Params:

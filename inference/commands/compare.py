@@ -137,9 +137,7 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     from ..reading.anatomy import inspect
     from ..studies.comparison.compare import compare
     from ..studies.comparison.contenders import chosen
-    from ..studies.comparison.files import save_comparison, save_method
     from ..studies.comparison.replicates import repeat
-    from ..studies.report.page import render
 
     kept: dict[str, Any] = {}
     kwargs = dict(given.kwargs)
@@ -149,6 +147,7 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     names = [x.name for x in chosen(anatomy, wanted)[0]]
     count = Methods(names, getattr(pool, "_max_workers", 1))
     mask = kwargs.pop("mask", None)
+    reference = opened.kept if namespace.reference is None else namespace.reference
 
     def on_result(name: str, row: dict[str, Any]) -> None:
         count.done(name)
@@ -164,7 +163,7 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
         return compare(
             given.program, opened.values(number), passing or wanted, mask=mask, name=given.name,
             **opened.known(number), budget=namespace.budget, limit=memory, replicate=number,
-            reference=namespace.reference if number == 0 else None, pool=pool,
+            reference=reference if number == 0 else None, pool=pool,
             rng_key=random.key(namespace.seed), on_result=on_result,
             keep=kept if number == 0 else None, **kwargs,
         )  # fmt: skip
@@ -174,26 +173,41 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     found.about.update(told, seed=namespace.seed, versions=versions())
     found.table["columns"] = np.array(given.table.columns, dtype=str)
     folder.mkdir(exist_ok=True)
-    for name, one in kept.items():
-        save_method(
-            given.program,
-            kwargs,
-            one,
-            given.table,
-            found,
-            name,
-            folder / f"{name.replace(' ', '_')}.nc",
-        )
-    save_comparison(found, folder / "result.nc")
+    missing = _write(found, kept, given, kwargs, folder)
     numbers = summary(found)
     write_whole(folder / "manifest.json", as_json(numbers))
-    write_whole(folder / "report.html", render(found))
     if namespace.json:
         print(as_json(numbers).decode(), end="")
     else:
         print("\n".join(lines(found)))
-        print(f"\nreport    {folder / 'report.html'}")
+        last = missing or folder / "report.html"
+        print(f"\nreport    {last}")
     return 130 if found.about["stopped"] else 0
+
+
+def _write(
+    found: Any, kept: dict[str, Any], given: Given, sizes: dict[str, Any], folder: Path
+) -> str | None:
+    """The files of the methods and the report; or why there are none: deciding needs neither."""
+    try:
+        from ..studies.arviz import prior_sensitivity
+        from ..studies.comparison.files import save_comparison, save_method
+        from ..studies.predictive import check_totals
+        from ..studies.report.page import render
+    except ImportError as error:
+        return f"none, nor netCDF files: {error.name} is not installed"
+    checked = {}
+    for name, one in kept.items():
+        file = folder / f"{name.replace(' ', '_')}.nc"
+        groups = save_method(given.program, sizes, one, given.table, found, name, file)
+        if "log_prior" in groups:
+            found.rows[name]["prior_sensitivity"] = max(prior_sensitivity(groups).values())
+        if "posterior_predictive" in groups:
+            checked[name] = check_totals(groups)
+    found.about["predictive"] = checked
+    save_comparison(found, folder / "result.nc")
+    write_whole(folder / "report.html", render(found))
+    return None
 
 
 class Opened(NamedTuple):
@@ -203,6 +217,7 @@ class Opened(NamedTuple):
     told: dict[str, Any]  # for the report
     values: Callable[[int], np.ndarray]  # the table of each replicate
     known: Callable[[int], dict[str, Any]] = lambda _: {}  # and what is known of what made it
+    kept: Any = None  # the reference posterior of the first, where there is one
 
 
 def _open(namespace: argparse.Namespace) -> Opened:
@@ -211,6 +226,7 @@ def _open(namespace: argparse.Namespace) -> Opened:
         told = {"words": Path(namespace.data).name, "image_shape": None}
         return Opened(given, told, lambda _: given.table.values)
     from ..studies.cards import CARDS
+    from ..studies.comparison.golden import load
     from ..studies.examples import example, fresh_rows, true_density
 
     name, program = namespace.model, find_program(namespace.model)
@@ -237,4 +253,5 @@ def _open(namespace: argparse.Namespace) -> Opened:
         {"words": made.words, "image_shape": made.image_shape},
         lambda number: example(name, which=which, number=first + number).values,
         known,
+        load(name, which) if namespace.seed == 0 and sizes == made.sizes else None,
     )

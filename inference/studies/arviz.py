@@ -12,7 +12,6 @@ them, so that they can be checked. `log_likelihood` is always the marginal one o
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -327,7 +326,7 @@ def mcse(draws: np.ndarray) -> np.ndarray:
 
 
 def pareto_k(log_ratios: Any) -> float:
-    """Pareto's k̂ of importance ratios: below `good_k` they can be trusted (Vehtari et al. 2024).
+    """Pareto's k̂ of importance ratios: below 0.7 they can be trusted (Vehtari et al. 2024).
 
     >>> rng = np.random.default_rng(0)
     >>> bool(pareto_k(rng.normal(size=2000)) < 0.7 < pareto_k(9 * rng.normal(size=2000)))
@@ -344,13 +343,26 @@ def pareto_k(log_ratios: Any) -> float:
         return float(array_stats.psislw(ratios)[1])
 
 
-def good_k(num_draws: int) -> float:
-    """The largest Pareto k̂ at which so many draws can be trusted, as ArviZ has it.
+def prior_sensitivity(groups: Groups) -> dict[str, float]:
+    """By site, how far its posterior moves if the prior is raised to a power near one.
 
-    >>> round(good_k(500), 3), good_k(4000)
-    (0.629, 0.7)
+    The largest of a site's scalars, by `arviz.psens` (Kallioinen et al. 2023): above 0.05 it
+    depends on the prior.
     """
-    return min(1.0 - 1.0 / math.log10(max(num_draws, 11)), 0.7)
+    arviz = import_arviz()
+    names = ("posterior", "log_prior", "log_likelihood")
+    data = container({x: groups[x] for x in names})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of power scaling whose weights are too uneven
+        if _has_own_container(arviz):
+            found = arviz.psens(data, component="prior")
+            return {str(x): float(np.nanmax(found[x].values)) for x in found.data_vars}
+        table = arviz.psense_summary(data)
+    found = {}
+    for label, value in table["prior"].items():
+        site = str(label).partition("[")[0]
+        found[site] = max(found.get(site, 0.0), float(value))
+    return found
 
 
 def rank(results: Mapping[str, Groups]) -> list[dict[str, Any]]:
@@ -358,6 +370,8 @@ def rank(results: Mapping[str, Groups]) -> list[dict[str, Any]]:
 
     On the marginal likelihood of each datum: with latents in the condition it would say nothing.
     """
+    from .comparison.diagnostics import good_k
+
     arviz = import_arviz()
     held = {name: container(groups) for name, groups in results.items()}
     with warnings.catch_warnings():

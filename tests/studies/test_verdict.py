@@ -1,12 +1,19 @@
 """The verdict follows from its stated rules: rows made by hand, no inference."""
 
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from inference.baselines.samplers import Draws
+from inference.studies.cards import CARDS
 from inference.studies.comparison.checks import Standing, doubts, standing
 from inference.studies.comparison.compare import Comparison
+from inference.studies.comparison.diagnostics import diagnose, without_arviz
+from inference.studies.comparison.golden import HERE, NUM_KEPT, load
 from inference.studies.comparison.judge import progress, remaining
+from inference.studies.comparison.reference import refer, strict_doubts
 from inference.studies.comparison.replicates import repeat, spread
 from inference.studies.comparison.verdict import headline, settle, verdict
 
@@ -257,7 +264,7 @@ def test_a_method_that_fails_on_a_later_data_set_fails():
         rows = {"ours": bad, "theirs": {"bespoke": False}}
         return data_set(scores, {"ours": 1.0, "theirs": 8.0}, **{x: rows[x] for x in scores})
 
-    found = repeat(one, None, budget=10.0)  # further ones while less than 20 s are spent
+    found = repeat(one, None, budget=20.0)  # further ones while less than that is spent
     assert found.about["replicates"] == 3 and found.rows["theirs"]["data_sets"] == 3
     assert found.rows["ours"]["standing"] == "FAILS" and not found.rows["ours"]["as_good"]
     assert found.headline.endswith("Failing their checks: ours.") and found.rows["theirs"]["best"]
@@ -270,3 +277,44 @@ def test_rows_held_out_in_turn_count_for_less_than_other_data():
     assert spread(values, 1 / 3, rows) == pytest.approx(
         np.std(values, ddof=1) * np.sqrt(1 / 4 + 1 / 3)
     )
+
+
+def test_a_method_without_a_result_is_named():
+    late = {"status": "out of budget", "reason": "out of budget: no draw was made"}
+    rows = settled({"ours": [-2.0, -3.0]}, NUTS=late, other={"status": "does not apply"})
+    assert headline(rows).endswith("No generic method passes its checks. Without a result: NUTS.")
+
+
+def test_diagnostics_without_arviz_are_as_with_it():
+    """Four chains of an autoregression, one of them apart; ranks are taken the same way."""
+    rng = np.random.default_rng(0)
+    chains = rng.normal(size=(4, 400, 2))
+    for i in range(1, 400):
+        chains[:, i] += 0.7 * chains[:, i - 1]
+    chains[0, :, 1] += 1.0
+    there, here = diagnose({"x": chains})["x"], without_arviz(chains)
+    assert here["rhat"] == pytest.approx(there["rhat"], abs=2e-3) and there["rhat"] > 1.02
+    for part in ("ess_bulk", "ess_tail"):
+        assert here[part] == pytest.approx(there[part], rel=0.1)
+
+
+def test_a_reference_that_is_kept_is_measured_from_on_its_rows(tmp_path):
+    kept = {
+        "gates": {"rhat": 1.001, "rhat_parameters": 1.002, "ess_bulk": 4000.0},
+        "settings": {"chains": 4, "draws": 9000, "seconds": 800.0},
+        "error": 0.001, "log_density": [-1.0, -2.0],
+    }  # fmt: skip
+    (tmp_path / "latent_trait-paper.json").write_text(json.dumps(kept))
+    found = load("latent_trait", folder=tmp_path)
+    assert load("latent_trait", "small", tmp_path) is None
+    rows = {"ours": {}}
+    refer(rows, {"ours": SimpleNamespace(held_out=np.array([-1.1, -2.3, -9.0]))}, found)
+    assert rows["ours"]["distance"] == pytest.approx(0.2) and "4 × 9000 draws" in found.words
+
+
+@pytest.mark.parametrize("file", sorted(HERE.glob("*.json")), ids=lambda x: x.stem)
+def test_references_that_are_kept_passed_their_gates(file):
+    kept = json.loads(file.read_text())
+    assert not strict_doubts(kept["gates"]) and len(kept["log_density"]) == NUM_KEPT
+    name, _, which = file.stem.partition("-")
+    assert which in CARDS[name].examples and kept["settings"]["program"] == name

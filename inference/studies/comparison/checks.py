@@ -20,7 +20,7 @@ from typing import Any
 
 from ...evaluation.standard_errors import undetermined_words
 from ...running.contract import Stop
-from ..arviz import good_k
+from .diagnostics import good_k
 
 CLOSE = 0.01
 """Nats per row."""

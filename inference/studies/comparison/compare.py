@@ -68,7 +68,7 @@ def compare(
     limit: float | None = None,
     num_draws: int = 1000,
     held_out: float = HELD_OUT,
-    reference: float | None = None,
+    reference: float | Reference | None = None,
     truth: dict[str, Any] | None = None,
     fresh: Callable[[int], np.ndarray] | None = None,
     density: Callable[[np.ndarray], np.ndarray] | None = None,
@@ -89,7 +89,7 @@ def compare(
     :param num_draws: of each of a sampler's four chains, after three tenths as many of warm-up.
     :param held_out: share of the rows that no method sees, drawn at random.
     :param reference: seconds for a long chain to measure distances from
-        (`reference`); by default they are from the best sampler of the run.
+        (`reference`), or one that was kept; by default they are from the best sampler of the run.
     :param truth: true parameters by site, where they are known: then every score is also told as
         an excess over theirs, row by row.
     :param fresh: from a count to so many rows of what made the data. Then all rows are learned
@@ -162,8 +162,8 @@ def compare(
     for method, reason in refused.items() if methods is not None else ():
         rows[method] = no_row(Status.DOES_NOT_APPLY, reason)
 
-    found: Reference | None = None
-    if reference is not None and not interrupted:
+    found = reference if isinstance(reference, Reference) else None
+    if reference is not None and found is None and not interrupted:
         try:
             found = long_chain(
                 field or field_of(setup), random.fold_in(key_run, len(picked)), reference

@@ -6,6 +6,7 @@ parameters: one of them if it estimates a point, many if it samples.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable
@@ -58,7 +59,17 @@ class Contender(NamedTuple):
     run: Callable[..., tuple[Draws, Algorithm | None]]
     posterior_mode: bool = False  # a point that maximises the posterior, not the likelihood
 
+    @property
+    def objective(self) -> str:
+        """What it finds."""
+        if self.kind != "point":
+            return "posterior"
+        return "posterior mode" if self.posterior_mode else "likelihood"
 
+
+WITH_PRIOR = ("EM", "QuadratureEM")
+"""Methods that also run with the program's priors, as NUTS, SVI and MAP do, in a row of its own:
+for each kind of latent the one whose E-step is exact."""
 NUM_STARTS = 4
 TOLERANCE = 1e-6
 """A point method stops when its loss changes by less than this share of itself."""
@@ -75,6 +86,9 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
             refused[name] = reason
         elif issubclass(method, Algorithm):
             found[name] = Contender(name, True, "point", _bespoke(method, anatomy))
+            if name in WITH_PRIOR:
+                run = _bespoke(method, anatomy, prior=True)
+                found[f"{name} MAP"] = Contender(f"{name} MAP", True, "point", run, True)
         elif anatomy.binary:
             found[name] = Contender(name, True, "sampler", _with_nuts)
         else:
@@ -89,11 +103,12 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
     return found, refused
 
 
-def _bespoke(method: type[Algorithm], anatomy: Anatomy) -> Callable:
+def _bespoke(method: type[Algorithm], anatomy: Anatomy, prior: bool = False) -> Callable:
     def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
         args, kwargs = arguments
         began = time.perf_counter()
-        engine = method.of(model, anatomy)
+        engine: Any = method.of(model, anatomy)
+        engine = dataclasses.replace(engine, prior=True) if prior else engine
         steps, search = engine.default_steps(anatomy), engine.search
         searches = search is not None and steps >= search.least_steps
         alone = searches or engine.starts is Starts.ONE

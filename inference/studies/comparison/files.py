@@ -16,6 +16,8 @@ import xarray as xr
 from latentbits.models.data import InputError, Table
 
 from ..arviz import Groups, dataset, load, opened, point_groups, posterior_groups, save
+from ..cards import dims_of
+from ..predictive import STATISTICS, predictive_groups, statistics
 from .compare import Comparison
 from .judge import Judged
 from .scoring import every
@@ -106,8 +108,8 @@ def save_method(
     about: Comparison,
     name: str,
     path: Path,
-) -> None:
-    """One method's results as a file that ArviZ opens."""
+) -> Groups:
+    """One method's results as a file that ArviZ opens, and what is in it."""
     made_by = {
         "method": name,
         "model": about.model,
@@ -117,6 +119,7 @@ def save_method(
     }
     groups = method_groups(model, found, table.columns, made_by, sizes)
     save(groups, path, made_by)
+    return groups
 
 
 def method_groups(
@@ -131,7 +134,9 @@ def method_groups(
     :param sizes: keyword arguments of the program.
     """
     draws = found.draws
-    groups: Groups = {"observed_data": dataset({"observed": found.observed}, columns=columns)}
+    seen = {"observed": found.observed, **statistics(found.observed, found.mask)}
+    seen |= {} if found.mask is None else {"mask": found.mask.astype(np.int8)}
+    groups: Groups = {"observed_data": dataset(seen, columns=columns, dims=STATISTICS)}
     if found.row["kind"] == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in draws.params.items()}
         return groups | point_groups(model, point, draws.losses, columns=columns, attrs=attrs)
@@ -142,4 +147,7 @@ def method_groups(
     groups["log_likelihood"] = dataset(
         {"observed": found.scores.train}, ("chain", "draw"), dims={"observed": ("row",)}
     )
-    return groups
+    return groups | predictive_groups(
+        model, params, ((found.observed,), sizes), columns=columns, mask=found.mask,
+        dims=dims_of(getattr(model, "__name__", "")),
+    )  # fmt: skip

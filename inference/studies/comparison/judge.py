@@ -23,6 +23,7 @@ from ...running.algorithm import Algorithm
 from ...running.search import optima_of
 from .checks import CLOSE, Status
 from .contenders import Contender
+from .diagnostics import diagnose, pareto_k
 from .scoring import Judges, Scores, path_of_draws, score, thin
 
 MOST_ALIGNED = 400
@@ -65,6 +66,7 @@ class Judged(NamedTuple):
     clock: np.ndarray
     reliability: dict[str, Any] | None
     scored_by: tuple[str, bool] = ("", False)  # the likelihood of a row: how, and whether exactly
+    mask: np.ndarray | None = None  # cells of `observed` that are there; None: all
 
 
 def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | None) -> Judged:
@@ -76,6 +78,8 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         "status": Status.of(draws.stop).value,
         "bespoke": contender.bespoke,
         "kind": contender.kind,
+        "objective": contender.objective,
+        "prediction": "plug-in" if contender.kind == "point" else "averaged",
         "reason": draws.reason,
         "compile_seconds": draws.compile_seconds,
         "seconds": draws.seconds,
@@ -92,8 +96,6 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
     else:
         path, clock = _path(field, draws, held_out)
     if contender.kind == "variational":
-        from ..arviz import pareto_k
-
         row["pareto_k"] = pareto_k(draws.stats["log_p"] - draws.stats["log_q"])
     if contender.kind == "point":
         row |= {
@@ -115,16 +117,18 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         spread = float(beyond.std(ddof=1) / np.sqrt(len(beyond)))
         row["excess_error"] = float(np.hypot(spread, row["score_error"]))
     cells = None
-    if field.cells is not None:
+    if field.cells is not None and contender.kind != "point":  # which claims no uncertainty
         some = thin(draws.params, MOST_ASKED)
         flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in some.items()}
         cells = reliability(answer(field.cells, flat), field.bits)
         row["calibration_error"] = cells["error"]
         row["calibration_expected"] = cells["expected"]
     observed = np.asarray(field.train_arguments[0][0])
+    holes = field.train_arguments[1].get("mask")
     return Judged(
         row, draws, observed, scores, held_out, path, clock, cells,
         (field.judges.likelihood.how, field.judges.likelihood.exact),
+        None if holes is None else np.asarray(holes),
     )  # fmt: skip
 
 
@@ -191,12 +195,10 @@ def _path(field: Field, draws: Draws, held_out: np.ndarray) -> tuple[np.ndarray,
 
 def _chains(field: Field, draws: Draws) -> dict[str, Any]:
     """R̂, effective draws and divergences of a sampler."""
-    from ..arviz import dataset, diagnose
-
-    invariant = diagnose(dataset({"scalar": draws.stats["lp"]}, ("chain", "draw")))["scalar"]
+    invariant = diagnose({"scalar": draws.stats["lp"]})["scalar"]
     last = {x: v[-1, -1] for x, v in draws.params.items()}
     aligned = align(field.model, thin(draws.params, MOST_ALIGNED), last, field.train_arguments)
-    each = diagnose(dataset(aligned, ("chain", "draw")))
+    each = diagnose(aligned)
     count = int(draws.stats["diverging"].sum()) if "diverging" in draws.stats else None
     return {
         "rhat": invariant["rhat"],

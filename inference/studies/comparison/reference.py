@@ -35,19 +35,24 @@ class Reference(NamedTuple):
     error: float | None = None  # mean Monte-Carlo standard error of a row
 
 
-def long_chain(field: Field, rng_key: Array, seconds: float) -> Reference:
-    """NUTS for longer; without `held_out`, and with the reason, if it cannot be trusted."""
+def long_judged(field: Field, rng_key: Array, seconds: float) -> Judged:
+    """NUTS for longer, judged as all are."""
     args, kwargs = field.train_arguments
     entry = contenders(inspect(field.model, args, kwargs))[0]["NUTS"]
+    draws = nuts(
+        field.model, rng_key, *args, num_warmup=NUM_WARMUP, num_samples=NUM_DRAWS, budget=seconds,
+        **kwargs,
+    )  # fmt: skip
+    return judge(field, entry, draws, None)
+
+
+def long_chain(field: Field, rng_key: Array, seconds: float) -> Reference:
+    """The same as a reference; without `held_out`, and with the reason, if it is not trusted."""
     try:
-        draws = nuts(
-            field.model, rng_key, *args, num_warmup=NUM_WARMUP, num_samples=NUM_DRAWS,
-            budget=seconds, **kwargs,
-        )  # fmt: skip
-        found = judge(field, entry, draws, None)
+        found = long_judged(field, rng_key, seconds)
     except Exception as error:
         return Reference(f"The long chain failed: {' '.join(str(error).split())[:200]}.")
-    problems = strict_doubts(found.row)
+    problems, draws = strict_doubts(found.row), found.draws
     chains, count = next(iter(draws.params.values())).shape[:2]
     told = f"NUTS of {chains} × {count} draws in {draws.seconds:.0f} s"
     if problems:
@@ -105,5 +110,6 @@ def refer(rows: dict[str, dict[str, Any]], judged: dict[str, Judged], found: Ref
     if found.held_out is None:
         return
     for name, one in judged.items():
-        gap = float(np.abs(one.held_out - found.held_out).mean())
+        some = one.held_out[: len(found.held_out)]  # of a long chain the first rows may be kept
+        gap = float(np.abs(some - found.held_out).mean())
         rows[name] |= {"distance": gap, "distance_error": found.error}

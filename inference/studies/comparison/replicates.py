@@ -19,7 +19,7 @@ from .verdict import factor, settle, winner
 
 MOST = 5
 """Data sets by default: with so many a t interval is not much wider than a normal one."""
-EXTRA = 2.0
+EXTRA = 1.0
 """Budgets that all runs on further data sets may take together, by default."""
 MEANS = ("held_out", "behind", "excess", "train", "seconds", "seconds_to_best", "recovery",
          "calibration_error", "distance", "distance_error", "score_error")  # fmt: skip

@@ -17,6 +17,7 @@ from scipy.special import logsumexp
 from ...baselines.samplers import Draws
 from ...evaluation.evidence import Likelihood
 from ...rows.chunks import Rows
+from .diagnostics import mcse
 
 MOST_CELLS = 1 << 25
 """Likelihoods that are held, of draws × rows: 128 MiB."""
@@ -24,7 +25,7 @@ MOST_SAMPLED = 100
 """Draws that are scored where the likelihood of a row is itself sampled: seconds for each."""
 BLOCK = 256
 """Draws scored before their likelihoods are put away."""
-MOST_EXACT, MOST_INEXACT = 8_000_000, 400_000
+MOST_EXACT, MOST_INEXACT = 8_000_000, 150_000
 """Likelihoods of fresh rows, of draws × rows, that are computed where a sum is exact, and where a
 row needs quadrature, which takes tens of times as long."""
 FRESH_EXACT, FRESH_INEXACT = 20_000, 1000
@@ -72,15 +73,11 @@ class Scores(NamedTuple):
         """Monte-Carlo standard error of the mean of `held_out`; zero of a single draw."""
         if self.test.shape[0] * self.test.shape[1] == 1:
             return 0.0
-        from ..arviz import mcse
-
         relative = np.exp(self.test - self.held_out).mean(-1)
         return float(mcse(relative[..., None])[0])
 
     def row_errors(self) -> np.ndarray:
         """The same of single rows, some of them: that of a log is the relative one of its mean."""
-        from ..arviz import mcse
-
         chosen = np.linspace(0, self.test.shape[-1] - 1, MOST_ROWS).astype(int)
         some = self.test[..., np.unique(chosen)]
         return mcse(np.exp(some - log_mean(some.reshape(-1, some.shape[-1]))))

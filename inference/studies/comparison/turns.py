@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
+from ...baselines.samplers import BudgetError
 from ...numerics import memory
 from ...numerics.memory import DoesNotFitError
 from ...reading.anatomy import ProgramError, inspect
@@ -78,6 +79,8 @@ def _run(field: Field, contender: Contender, key: Any, limits: Limits) -> Ended:
         found = judge(field, contender, draws, engine)
     except ProgramError as error:
         return no_row(Status.DOES_NOT_APPLY, str(error)), None
+    except BudgetError as error:
+        return no_row(Status.OUT_OF_BUDGET, str(error)), None
     except DoesNotFitError as error:
         return no_row(Status.DOES_NOT_FIT, str(error)), None
     except Exception as error:

@@ -142,11 +142,11 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
     if not done:
         return "No method finished."
     if unfinished:
-        ended = _of_some(done) + _not_passing(done)
+        ended = _of_some(done) + _not_passing(rows)
         return ended + _named(unfinished, "Interrupted before the end")
     passing = _passing(rows)
     if not passing:
-        return f"No method passes its checks here, so none is recommended.{_not_passing(done)}"
+        return f"No method passes its checks here, so none is recommended.{_not_passing(rows)}"
     side = winner(rows)
     assert side is not None, "the best is within any distance of itself"
     name, other = _first(passing, side), _first(passing, not side)
@@ -158,9 +158,9 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
         words = f"Only {kinds[side]} inference comes within {CLOSE} nats per row of the best: "
     words += _reaches(name, passing[name])
     if other is None:
-        return f"{words}. No {kinds[not side]} method passes its checks.{_not_passing(done)}"
+        return f"{words}. No {kinds[not side]} method passes its checks.{_not_passing(rows)}"
     called = f"{other}, the nearest {kinds[not side]} method," if alone else other
-    return f"{words}; {called} {_needs(passing[other], passing[name])}.{_not_passing(done)}"
+    return f"{words}; {called} {_needs(passing[other], passing[name])}.{_not_passing(rows)}"
 
 
 def _passing(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -234,14 +234,18 @@ def _of_some(done: dict[str, dict[str, Any]]) -> str:
     return f"{words}; of the others nothing is known."
 
 
-def _not_passing(done: dict[str, dict[str, Any]]) -> str:
-    """Who fails, and who cannot be judged by one start, by name."""
+def _not_passing(rows: dict[str, dict[str, Any]]) -> str:
+    """Who fails, who cannot be judged by one start, and who has no result, by name."""
+    done = {x: r for x, r in rows.items() if "behind" in r}
     words = ""
     aside = {Standing.FAILS: "Failing their checks", Standing.ONE_START: "One start only"}
     for stands, said in aside.items():
         names = [x for x, r in done.items() if Standing[r["standing"]] is stands]
         words += _named(names, said)
-    return words
+    ended = {x.value for x in (Status.OUT_OF_BUDGET, Status.FAILED, Status.DIVERGED,
+                               Status.DOES_NOT_FIT)}  # fmt: skip
+    none = [x for x, r in rows.items() if "behind" not in r and r.get("status") in ended]
+    return words + _named(none, "Without a result")
 
 
 def _named(some: Iterable[str], said: str) -> str:

@@ -57,6 +57,19 @@ def general_pictures(found: Comparison) -> Iterator[Picture]:
             f"Share of ones against the chance that was said. Mean errors: {errors}.",
             draw_reliability(found, told),
         )
+    checked = found.about.get("predictive", {})
+    shown = next((x for x in done if x in checked), None)
+    if shown is not None:
+        one = checked[shown]
+        yield Picture(
+            "Posterior predictive check",
+            f"Rows by their total, observed (dots) and in tables replicated from {shown}, the best "
+            "of those that have draws: mean and 90 % interval. Of "
+            f"{len(one['observed'])} totals {one['outside']} lie outside.",
+            f"Counts of totals of rows, observed and replicated from {shown}; {one['outside']} of "
+            f"{len(one['observed'])} lie outside the interval.",
+            draw_totals(one),
+        )
     sized = [site for site, value in found.truth.items() if np.size(value) > 1]
     if sized:
         far = " Triangles lie further off than there is room." if _any_far(found, sized) else ""
@@ -126,6 +139,19 @@ def draw_differences(found: Comparison) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("nats per row behind the best")
+    return figure
+
+
+def draw_totals(one: dict[str, Any]) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 3.6))
+    axes = figure.subplots()
+    axes.fill_between(one["middle"], one["low"], one["high"], color=PALETTE[0], alpha=0.3, lw=0)
+    axes.plot(one["middle"], one["mean"], color=PALETTE[0], linewidth=1.6)
+    axes.plot(one["middle"], one["observed"], "o", color=INK, markersize=5)
+    axes.set_xlabel("total of a row")
+    axes.set_ylabel("rows")
     return figure
 
 

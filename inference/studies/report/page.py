@@ -64,11 +64,18 @@ COLUMNS = {
         "starts that ended within 0.01 nats per row of the best of them, of how many; in brackets "
         "the estimated probability that another would end at an optimum not met yet",
     ),
+    "prior_sensitivity": (
+        "prior",
+        "{:.2f}",
+        "largest change of a parameter's posterior with the strength of the prior, by power "
+        "scaling (psens); above 0.05 the prior matters",
+    ),
     "recovery": ("recov.", "{:.3f}", "correlation with the true parameters"),
     "calibration_error": (
         "calibr.",
         "{:.3f}",
-        "mean error of the probability of a single cell (what it would be if all were calibrated)",
+        "mean error of the probability of a single cell (what it would be if all were calibrated); "
+        "of methods that average over draws: a point estimate says nothing of its uncertainty",
     ),
 }
 """Key -> heading, format, what it means. Its error, if there is one, stands beside it."""
@@ -174,13 +181,23 @@ def _rows(found: Comparison) -> tuple[list[str], list[dict[str, Any]]]:
                 "name": name,
                 "anchor": _anchor(name),
                 "best": row["best"],
-                "kind": "bespoke" if row["bespoke"] else "generic",
+                "kind": _kind(row),
                 "mark": MARKS[stands],
                 "why": "; ".join(doubts(row)) or in_words(row, stands),
                 "cells": [_cell(row, c) for c in shown],
             }
         )
     return shown, lines
+
+
+def _kind(row: dict[str, Any]) -> str:
+    """Whose method it is, what it finds, and whether its predictions average over that."""
+    words = [
+        "bespoke" if row["bespoke"] else "generic",
+        row.get("objective"),
+        row.get("prediction"),
+    ]
+    return ", ".join(x for x in words if x)
 
 
 def _cell(row: dict[str, Any], column: str) -> dict[str, Any] | None:

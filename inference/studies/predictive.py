@@ -1,0 +1,182 @@
+"""What draws of the parameters say beyond the likelihood: prior, log prior, replicated rows.
+
+ArviZ wants these beside the posterior for its checks: power-scaling sensitivity to the prior
+(`log_prior`), posterior predictive checks and LOO-PIT (`posterior_predictive`). Rows are replicated
+with new latents, as the marginal likelihood has them, and kept as two statistics, the total of a
+row and the mean of a column; the rows themselves too where they are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax, random
+from numpyro import handlers
+
+from ..numerics.compiling import remembered
+from ..reading.anatomy import inspect
+from ..reading.local import prior_draw
+from ..types import Arguments
+from .arviz import Groups, dataset
+
+BLOCK = 50
+"""Draws that are replicated at a time: one compiled piece serves all methods."""
+MOST_CELLS, MOST_KEPT = 50_000_000, 4_000_000
+"""Cells of all replicates that are made, and that are kept whole."""
+NUM_PRIOR = 500
+MOST_TABLES, MOST_BINS = 400, 100
+"""Of a posterior predictive check."""
+
+
+def predictive_groups(
+    model: Callable,
+    params: Mapping[str, np.ndarray],
+    arguments: Arguments,
+    *,
+    columns: Any = None,
+    dims: Mapping[str, tuple[str, ...]] | None = None,
+    mask: np.ndarray | None = None,
+    rng_key: Any = None,
+) -> Groups:
+    """The groups `log_prior`, `prior` and, of a table of one site, `posterior_predictive`.
+
+    :param params: draws (num_chains, num_draws, ...) by site.
+    :param arguments: (args, kwargs) of the program, of which the first is the table.
+    :param mask: cells of the table that are there: totals and means are of these.
+
+    >>> from latentbits.models import bernoulli_product
+    >>> draws = {"probs": np.full((2, 30, 3), 0.25)}
+    >>> found = predictive_groups(bernoulli_product, draws, ((np.ones((9, 3), np.float32),), {}))
+    >>> sorted(found), found["posterior_predictive"]["total"].shape
+    (['log_prior', 'posterior_predictive', 'prior'], (2, 30, 9))
+    """
+    rng_key = random.key(0) if rng_key is None else rng_key
+    anatomy = inspect(model, *arguments)
+    table = np.asarray(arguments[0][0])
+    values = {x: np.asarray(params[x]) for x in anatomy.parameters if x in params}
+    site = anatomy.observed[0] if len(anatomy.observed) == 1 else None
+    leaves, tree = jax.tree.flatten(arguments)
+    fixed = [None if hasattr(x, "shape") else x for x in leaves]
+
+    def opened(arrays: list[Any]) -> Arguments:
+        given = iter(arrays)
+        return jax.tree.unflatten(tree, [next(given) if x is None else x for x in fixed])
+
+    def traced(point: Any, key: Any, arrays: list[Any]) -> Any:
+        args, kwargs = opened(arrays)
+        program = handlers.substitute(handlers.uncondition(model), data=point)
+        with handlers.block():
+            return handlers.trace(handlers.seed(program, key)).get_trace(*args, **kwargs)
+
+    def log_priors(points: Any, arrays: list[Any]) -> dict[str, Any]:
+        def one(point: Any) -> dict[str, Any]:
+            trace = traced(point, random.key(0), arrays)
+            sites = {x: trace[x] for x in values if trace[x]["type"] == "sample"}
+            return {x: site["fn"].log_prob(site["value"]).sum() for x, site in sites.items()}
+
+        return lax.map(one, points)
+
+    def replicated(points: Any, keys: Any, arrays: list[Any]) -> Any:
+        return lax.map(lambda x: traced(*x, arrays)[site]["value"], (points, keys))
+
+    def priors(keys: Any, arrays: list[Any]) -> Any:
+        return jax.vmap(lambda key: prior_draw(model, anatomy, key, opened(arrays)))(keys)
+
+    arrays = [x for x in leaves if hasattr(x, "shape")]
+    key_prior, key_rows = random.split(rng_key)
+    drawn = remembered(priors, fixed)(random.split(key_prior, NUM_PRIOR), arrays)
+    drawn = {x: np.asarray(v)[None] for x, v in drawn.items()}
+    leading = ("chain", "draw")
+    each = _in_blocks(remembered(log_priors, fixed), values, arrays)
+    groups = {
+        "prior": dataset(drawn, leading, columns=columns, dims=dims),
+        "log_prior": dataset(each, leading),
+    }
+    if site is None or not _like(table, replicated, values, arrays):
+        return groups
+    step = -(-num_draws(values) * table.size // MOST_CELLS)
+    some = {x: v[:, step - 1 :: step] for x, v in values.items()}
+    keys = random.split(key_rows, num_draws(some))
+    whole = num_draws(some) * table.size <= MOST_KEPT
+
+    def kept(points: Any, keys: Any, arrays: list[Any]) -> dict[str, np.ndarray]:
+        rows = np.asarray(remembered(replicated, fixed)(points, keys, arrays))
+        found = statistics(rows, mask)
+        return {**found, "observed": rows} if whole else found
+
+    group = dataset(_in_blocks(kept, some, arrays, keys), leading, columns=columns, dims=STATISTICS)
+    groups["posterior_predictive"] = group.assign_coords(
+        draw=np.arange(next(iter(values.values())).shape[1])[step - 1 :: step]
+    )
+    return groups
+
+
+def num_draws(values: Mapping[str, np.ndarray]) -> int:
+    """Draws of all chains."""
+    shape = next(iter(values.values())).shape
+    return shape[0] * shape[1]
+
+
+def _in_blocks(
+    function: Callable, values: dict[str, np.ndarray], arrays: list[Any], keys: Any = None
+) -> dict[str, np.ndarray]:
+    """A function of blocks of draws, on all of them: (num_chains, num_draws, ...) by name."""
+    shape, total = next(iter(values.values())).shape[:2], num_draws(values)
+    flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in values.items()}
+    parts = []
+    for start in range(0, total, BLOCK):
+        place = np.minimum(np.arange(start, start + BLOCK), total - 1)  # the last block is filled
+        more = () if keys is None else (keys[place],)
+        found = function({x: v[place] for x, v in flat.items()}, *more, arrays)
+        parts.append({x: np.asarray(v)[: total - start] for x, v in found.items()})
+    joined = {x: np.concatenate([part[x] for part in parts]) for x in parts[0]}
+    return {x: v.reshape((*shape, *v.shape[1:])) for x, v in joined.items()}
+
+
+STATISTICS = {"total": ("row",), "column_mean": ("column",), "observed": ("row", "column")}
+
+
+def statistics(rows: np.ndarray, mask: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """Totals of rows and means of columns, of tables (..., num_data, num_features).
+
+    >>> found = statistics(np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([[1, 1], [0, 1]]))
+    >>> found["total"].tolist(), found["column_mean"].tolist()
+    ([1.0, 1.0], [1.0, 0.5])
+    """
+    there = np.ones(rows.shape[-2:]) if mask is None else np.asarray(mask, float)
+    seen = rows * there
+    return {"total": seen.sum(-1), "column_mean": seen.sum(-2) / np.maximum(there.sum(0), 1.0)}
+
+
+def check_totals(groups: Groups) -> dict[str, Any]:
+    """How many rows have each total, observed and in replicated tables: mean and 90 % interval.
+
+    >>> seen = dataset({"total": np.array([0.0, 1.0, 1.0])}, dims=STATISTICS)
+    >>> made = dataset({"total": np.ones((1, 5, 3))}, ("chain", "draw"), dims=STATISTICS)
+    >>> found = check_totals({"observed_data": seen, "posterior_predictive": made})
+    >>> found["observed"], found["mean"], found["outside"]
+    ([1, 2], [0.0, 3.0], 2)
+    """
+    seen = groups["observed_data"]["total"].values
+    made = groups["posterior_predictive"]["total"].values.reshape((-1, len(seen)))[-MOST_TABLES:]
+    whole = bool((seen == np.round(seen)).all() and np.ptp(seen) <= MOST_BINS)
+    low, high = min(seen.min(), made.min()), max(seen.max(), made.max())
+    edges = np.arange(low - 0.5, high + 1.0) if whole else np.linspace(low, high, MOST_BINS // 2)
+    counts = np.stack([np.histogram(one, edges)[0] for one in made])
+    observed = np.histogram(seen, edges)[0]
+    band = np.quantile(counts, [0.05, 0.95], axis=0)
+    return {
+        "middle": (0.5 * (edges[1:] + edges[:-1])).tolist(), "observed": observed.tolist(),
+        "mean": counts.mean(0).tolist(), "low": band[0].tolist(), "high": band[1].tolist(),
+        "outside": int(((observed < band[0]) | (observed > band[1])).sum()),
+    }  # fmt: skip
+
+
+def _like(table: np.ndarray, function: Callable, values: dict[str, Any], arrays: Any) -> bool:
+    """Whether replicated rows are a table like the observed one."""
+    some = {x: v[0, :1] for x, v in values.items()}
+    found = jax.eval_shape(function, some, random.split(random.key(0), 1), arrays)
+    return tuple(found.shape[1:]) == table.shape
