@@ -25,10 +25,11 @@ from ..numerics.compiling import executable, once
 from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
-from ..rows.devices import OneDevice, one_device
+from ..rows.devices import one_device
 from ..running.contract import Stop
 from ..types import Params
-from .starts import NUM_CLIMBS, NUM_STEPS, climbs_of, differentiable
+from .pacing import MOST_DEPTH, Budget, BudgetError, Pace, depth_within
+from .starts import climb, climbs_of, differentiable, seconds_of_gradient, shapes_of
 
 SNAPSHOTS = 50
 """How often a run is looked at."""
@@ -47,25 +48,6 @@ class Draws(NamedTuple):
     reason: str  # why it ended, in words
     stop: Stop = Stop.STEPS
     starts: np.ndarray = np.empty(0)  # (num_starts,) the last loss of each, where several were made
-
-
-class Budget:
-    """Seconds that a run may take, counted from its first step by `numerics.clock`.
-
-    >>> Budget(None).spent, Budget(0.0).spent
-    (False, True)
-    """
-
-    def __init__(self, seconds: float | None):
-        self.limit, self.began = seconds, clock.seconds()
-
-    @property
-    def seconds(self) -> float:
-        return clock.seconds() - self.began
-
-    @property
-    def spent(self) -> bool:
-        return self.limit is not None and self.seconds >= self.limit
 
 
 def nuts(
@@ -101,7 +83,7 @@ def nuts(
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
-        start=climbs_of(model, anatomy),
+        start=climbs_of(model, anatomy), slope=program,
     )  # fmt: skip
 
 
@@ -166,12 +148,15 @@ def sample(
     budget: float | None,
     memory: float | None = None,
     start: Callable[[tuple, dict[str, Any]], Any] | None = None,
+    slope: Callable | None = None,
 ) -> Draws:
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
 
     :param make_kernel: from the largest depth of a trajectory of NUTS to the kernel.
     :param start: from the arguments to the climbs at whose end a chain begins (`starts.climbs_of`);
         by default the kernel says where.
+    :param slope: without climbs, the program whose gradient NUTS takes: what that costs says how
+        long a trajectory may be.
     """
     began = time.perf_counter()
     ran = 0.0  # seconds of what was compiled already, which the budget counts
@@ -180,8 +165,11 @@ def sample(
     given = one_device(args, kwargs)
     arrays, hollow = given.arrays, given._replace(arrays=[])
     if start is not None:
-        places, gradient, ran = _climb(start, given, keys_start, budget, memory)
-        depth = _depth(gradient, budget)
+        places, gradient, ran = climb(start, given, keys_start, budget, memory)
+        depth = depth_within(gradient, budget)
+    elif slope is not None and budget is not None:
+        gradient = seconds_of_gradient(slope, given, keys_start)
+        depth, ran = depth_within(gradient, budget), gradient
     most = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
 
     def make() -> tuple[Any, Any]:
@@ -198,7 +186,7 @@ def sample(
         # One chain, many times: every kernel knows one key, and only some a batch of them. In one
         # piece: run operation by operation, NumPyro's start compiles hundreds of little programs.
         lowered = once(begin).lower(keys, places, arrays)
-        starter, state = lowered.compile(), _shapes(lowered)
+        starter, state = lowered.compile(), shapes_of(lowered)
         compiled = jax.jit(advance_by(kernel)).lower(state, np.int32(1), arrays).compile()
         return starter, compiled
 
@@ -262,101 +250,6 @@ def sample(
     return Draws(
         params, stats, np.empty(0), flat, times, timer.seconds, compile_seconds, reason, stop
     )
-
-
-MOST_DEPTH, LEAST_DEPTH = 10, 4
-"""Of a trajectory of NUTS: 2^10 − 1 steps by default; what one draw may take of a budget is a
-twentieth, or no clock could end it in time."""
-CLIMBING = 0.25
-"""Share of a budget that climbs may take."""
-
-
-def _climb(
-    start: Callable[[tuple, dict[str, Any]], Any],
-    given: OneDevice,
-    keys: Array,
-    budget: float | None,
-    memory: float | None,
-) -> tuple[Params, float, float]:
-    """Where chains begin, the seconds of a gradient for all of them, and those of the climbs."""
-    arrays, hollow = given.arrays, given._replace(arrays=[])
-
-    def make() -> tuple[Any, Any, Any]:
-        def begin(keys: Array, arrays: list[Array]) -> Any:
-            return jax.vmap(start(*hollow.arguments(arrays)).begin)(keys)
-
-        def advance(climbs: Any, count: Array, arrays: list[Array]) -> Any:
-            climb = start(*hollow.arguments(arrays)).advance
-            return jax.vmap(climb, in_axes=(0, None))(climbs, count)
-
-        def best(climbs: Any, arrays: list[Array]) -> Params:
-            return jax.vmap(start(*hollow.arguments(arrays)).best)(climbs)
-
-        lowered = once(begin).lower(keys, arrays)
-        opened, climbs = lowered.compile(), _shapes(lowered)
-        # A climb is worth the compiler's effort, the rest is not.
-        compiled = jax.jit(advance).lower(climbs, np.int32(1), arrays).compile()
-        return opened, compiled, once(best).lower(climbs, arrays).compile()
-
-    settings = (start, hollow.static, hollow.tree)
-    opened, compiled, best = executable(make, (keys, arrays), *settings)
-    before = clock.seconds()
-    climbs = jax.block_until_ready(opened(keys, arrays))
-    ran = clock.seconds() - before
-    check_fits(compiled, memory, "a step of its climbs")
-    timer = Budget(None if budget is None else max(CLIMBING * budget - ran, 0.0))
-    pace, done = Pace(timer, NUM_STEPS), 0
-    while done < NUM_STEPS and (not done or not timer.spent):
-        count = pace.next(NUM_STEPS - done)
-        climbs = jax.block_until_ready(compiled(climbs, np.int32(count), arrays))
-        done += count
-    seconds = timer.seconds
-    places = best(climbs, arrays)
-    return places, seconds / done / NUM_CLIMBS, ran + seconds
-
-
-def _shapes(lowered: Any) -> Any:
-    """Of what a function gives that was lowered, but not run."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), lowered.out_info)
-
-
-def _depth(gradient: float, budget: float | None) -> int:
-    """The depth at which one trajectory takes at most a twentieth of the budget.
-
-    >>> _depth(0.001, None), _depth(0.001, 20.0), _depth(0.01, 20.0)
-    (10, 9, 6)
-    """
-    if budget is None:
-        return MOST_DEPTH
-    steps = max(0.05 * budget / max(gradient, 1e-9), 1.0)
-    return int(np.clip(np.floor(np.log2(steps)), LEAST_DEPTH, MOST_DEPTH))
-
-
-class Pace:
-    """How many steps to take before the clock is read again: no more than the budget has room for.
-
-    Blocks grow while one takes less than a fiftieth of the budget.
-    """
-
-    def __init__(self, timer: Budget, most: int):
-        self.timer, self.most, self.size = timer, most, 1 if timer.limit is not None else most
-        self.last: tuple[float, int] | None = None
-
-    def next(self, left: int) -> int:
-        now = self.timer.seconds
-        if self.last is not None and self.timer.limit is not None:
-            each = max((now - self.last[0]) / self.last[1], 1e-9)
-            if each * 2 * self.size < self.timer.limit / 50:
-                self.size *= 2
-            room = int(max(self.timer.limit - now, 0.0) / each)
-            self.size = max(1, min(self.size, room))
-        count = max(1, min(self.size, self.most, left))
-        self.size, self.last = min(self.size, self.most), (now, count)
-        return count
-
-
-class BudgetError(RuntimeError):
-    """Nothing was finished in the time given."""
 
 
 def _stats(state: Any) -> dict[str, Array]:

@@ -16,14 +16,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array, lax, random
 from numpyro.infer import init_to_uniform
 from numpyro.infer.util import initialize_model
 
+from ..numerics import clock
+from ..numerics.compiling import executable, once
+from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy
 from ..reading.summed import marginal
+from ..rows.devices import OneDevice
 from ..types import Params
+from .pacing import Budget, Pace
 
 NUM_CLIMBS = 24
 """On a noisy-OR network most climbs end in a lesser mode, where chains would stay."""
@@ -111,3 +117,77 @@ def good_start(
         return jax.tree.map(lambda x: x[place], places)
 
     return Climbs(begin, advance, best)
+
+
+CLIMBING = 0.25
+"""Share of a budget that climbs may take."""
+
+
+def climb(
+    start: Callable[[tuple, dict[str, Any]], Any],
+    given: OneDevice,
+    keys: Array,
+    budget: float | None,
+    memory: float | None,
+) -> tuple[Params, float, float]:
+    """Where chains begin, the seconds of a gradient for all of them, and those of the climbs."""
+    arrays, hollow = given.arrays, given._replace(arrays=[])
+
+    def make() -> tuple[Any, Any, Any]:
+        def begin(keys: Array, arrays: list[Array]) -> Any:
+            return jax.vmap(start(*hollow.arguments(arrays)).begin)(keys)
+
+        def advance(climbs: Any, count: Array, arrays: list[Array]) -> Any:
+            go_on = start(*hollow.arguments(arrays)).advance
+            return jax.vmap(go_on, in_axes=(0, None))(climbs, count)
+
+        def best(climbs: Any, arrays: list[Array]) -> Params:
+            return jax.vmap(start(*hollow.arguments(arrays)).best)(climbs)
+
+        lowered = once(begin).lower(keys, arrays)
+        opened, climbs = lowered.compile(), shapes_of(lowered)
+        # A climb is worth the compiler's effort, the rest is not.
+        compiled = jax.jit(advance).lower(climbs, np.int32(1), arrays).compile()
+        return opened, compiled, once(best).lower(climbs, arrays).compile()
+
+    settings = (start, hollow.static, hollow.tree)
+    opened, compiled, best = executable(make, (keys, arrays), *settings)
+    before = clock.seconds()
+    climbs = jax.block_until_ready(opened(keys, arrays))
+    ran = clock.seconds() - before
+    check_fits(compiled, memory, "a step of its climbs")
+    timer = Budget(None if budget is None else max(CLIMBING * budget - ran, 0.0))
+    pace, done = Pace(timer, NUM_STEPS), 0
+    while done < NUM_STEPS and (not done or not timer.spent):
+        count = pace.next(NUM_STEPS - done)
+        climbs = jax.block_until_ready(compiled(climbs, np.int32(count), arrays))
+        done += count
+    seconds = timer.seconds
+    places = best(climbs, arrays)
+    return places, seconds / done / NUM_CLIMBS, ran + seconds
+
+
+def seconds_of_gradient(program: Callable, given: OneDevice, keys: Array) -> float:
+    """Seconds of a gradient for all chains."""
+    arrays, hollow = given.arrays, given._replace(arrays=[])
+
+    def make() -> Any:
+        def slope(keys: Array, arrays: list[Array]) -> Any:
+            args, kwargs = hollow.arguments(arrays)
+            opened = initialize_model(
+                keys, program, model_args=args, model_kwargs=kwargs, validate_grad=False
+            )
+            return jax.vmap(jax.value_and_grad(opened.potential_fn))(opened.param_info.z)
+
+        return once(slope).lower(keys, arrays).compile()
+
+    compiled = executable(make, (keys, arrays), "slope", program, hollow.static, hollow.tree)
+    jax.block_until_ready(compiled(keys, arrays))
+    before = clock.seconds()
+    jax.block_until_ready(compiled(keys, arrays))
+    return clock.seconds() - before
+
+
+def shapes_of(lowered: Any) -> Any:
+    """Of what a function gives that was lowered, but not run."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), lowered.out_info)

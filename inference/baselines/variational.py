@@ -27,7 +27,8 @@ from ..reading.arguments import check_data
 from ..rows.devices import OneDevice, one_device
 from ..running.contract import Stop
 from ..types import Params
-from .samplers import SNAPSHOTS, Budget, Draws, Pace
+from .pacing import Budget, Pace
+from .samplers import SNAPSHOTS, Draws
 from .starts import differentiable
 
 GUIDES: dict[str, Callable] = {

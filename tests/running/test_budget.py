@@ -10,7 +10,8 @@ from jax import random
 from tools import fast_jit, quick_runs
 
 from inference import EM, ProgramError, SplittingEM
-from inference.baselines.samplers import BudgetError, Pace, discrete_gibbs, nuts
+from inference.baselines.pacing import BudgetError, Pace
+from inference.baselines.samplers import discrete_gibbs, nuts
 from inference.baselines.variational import svi
 from inference.numerics.memory import DoesNotFitError
 from inference.running.contract import Stop

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
-from ...baselines.samplers import BudgetError
+from ...baselines.pacing import BudgetError
 from ...numerics import memory
 from ...numerics.memory import DoesNotFitError
 from ...reading.anatomy import ProgramError, inspect
