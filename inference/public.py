@@ -31,6 +31,7 @@ from .methods.machines.pursuit import ProjectionPursuit
 from .methods.machines.universality import universal_machine
 from .methods.moments.cells import count_cells, entropy, enumerate_cells
 from .methods.moments.inversion import MomentInversion
+from .methods.moments.polychoric_pairs import Polychoric, polychoric
 from .methods.moments.probit import morph
 from .methods.moments.spectrum import implied_correlation
 from .methods.shared import Posterior
@@ -92,6 +93,7 @@ __all__ = [
     "NoisyOr",
     "Optima",
     "Persistent",
+    "Polychoric",
     "Posterior",
     "ProgramError",
     "ProjectionPursuit",
@@ -128,6 +130,7 @@ __all__ = [
     "morph",
     "most_probable_state",
     "normalizer",
+    "polychoric",
     "quadratic_bound",
     "recover",
     "standard_errors",
