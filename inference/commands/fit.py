@@ -18,7 +18,8 @@ from ..reading.floors import FloorWarning, at_floor
 from ..running.contract import Stop
 from ..studies.catalogue import blame
 from ..studies.fits import KIND, read_rows
-from ..studies.output import check_output, versions
+from ..studies.items import ItemStudy
+from ..studies.output import as_csv, check_output, versions, write_whole
 from .options import Given, add_options, open_given, said, setting, tell
 from .progress import stage
 
@@ -99,12 +100,27 @@ def main(namespace: argparse.Namespace) -> int:
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
     }  # fmt: skip
 
-    from ..studies.arviz import save
+    from ..studies.arviz import save, table_group
 
+    lines, study = _report(given, name, found[name], params, facts, settings)
+    columns = given.table.columns
+    tables: dict[str, bytes] = {}
+    if study is not None:
+        groups |= {
+            "items": table_group(study.items, "column", columns),
+            "scores": table_group(study.scores, "row"),
+        }
+        tables["items"] = as_csv({"item": columns, **study.items})
+        rows = given.table.ids or [str(i + 1) for i in range(len(given.table.values))]
+        tables["scores"] = as_csv({namespace.id or "row": rows, **study.scores})
     save(groups, out, attrs)
-    for line in _report(given, name, found[name], params, facts, settings):
+    for line in lines:
         print(line)
     print(f"fit       {namespace.out}")
+    for what, content in tables.items():
+        file = out.with_name(f"{out.stem}_{what}.csv")
+        write_whole(file, content)
+        print(f"{what:9} {file}")
     if namespace.checkpoint is not None:
         print(f"state     {Path(namespace.checkpoint) / 'checkpoint.npz'}")
     return 130 if facts.get("stop") is Stop.INTERRUPTED else 0
@@ -112,9 +128,11 @@ def main(namespace: argparse.Namespace) -> int:
 
 def _report(
     given: Given, name: str, contender: Any, params: dict, facts: dict, settings: dict
-) -> list[str]:
-    """What was estimated, how well it explains the rows, and how far it can be trusted."""
+) -> tuple[list[str], ItemStudy | None]:
+    """What was estimated, how well it explains the rows, and how far it can be trusted; and the
+    items and scores, where the program has such."""
     from ..studies.estimates import errors_of, measure_fit, parameter_lines, starts_lines
+    from ..studies.items import study_items
 
     values, columns = given.table.values, given.table.columns
     codings = {x: given.table.coding.count(x) for x in dict.fromkeys(given.table.coding)}
@@ -132,8 +150,8 @@ def _report(
     if contender.kind != "point":
         flat = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}
         mean, deviation = ({x: f(v, axis=0) for x, v in flat.items()} for f in (np.mean, np.std))
-        return [*lines, "", "posterior mean, and standard deviation as se",
-                *parameter_lines(mean, deviation, columns, given.table.levels), ""]  # fmt: skip
+        said = parameter_lines(mean, deviation, columns, given.table.levels)
+        return [*lines, "", "posterior mean, and standard deviation as se", *said, ""], None
     lines += [*starts_lines(facts.get("optima")), f"converged {_converged(stop, facts)}"]
     point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
     floor = at_floor(given.program, point, (values,), given.kwargs, settings.get("plate"))
@@ -156,8 +174,24 @@ def _report(
                             given.program, point, values, given.kwargs, found.num_free
                         )
     lines += [f"errors    {words}"] if words else []
+    study = None
+    if stop is not Stop.INTERRUPTED and not settings.get("plate") and _continuous(given):
+        with stage("items"):
+            study = study_items(given.program, point, errors, ((values,), given.kwargs))
+    lines += study.lines if study is not None else []
     lines.append("holds     a point estimate, no draws: arviz.summary and arviz.loo want NUTS")
-    return [*lines, "", *parameter_lines(point, errors, columns, given.table.levels), ""]
+    said = parameter_lines(point, errors, columns, given.table.levels)
+    if study is not None:
+        said += ["", *parameter_lines(study.items, {}, columns)]
+    return [*lines, "", *said, ""], study
+
+
+def _continuous(given: Given) -> bool:
+    """Whether all latents of a row are continuous: scores are then their posterior means."""
+    from ..reading.anatomy import inspect
+
+    latents = inspect(given.program, (given.table.values,), given.kwargs).latents
+    return bool(latents) and all(x.num_values is None and not x.odd for x in latents)
 
 
 def _measured(found: Any) -> list[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import numpy as np
 from ..reading.arguments import check_params
 from ..studies.catalogue import blame
 from ..studies.fits import complete, load_fit, read_rows, score, transform
-from ..studies.output import check_output, write_whole
+from ..studies.output import as_csv, check_output, write_whole
 from .options import add_table_options, said
 from .progress import stage
 
@@ -49,12 +47,8 @@ def main(namespace: argparse.Namespace) -> int:
     with stage(f"{namespace.verb} {len(table.values)} rows"):
         names, values, words = work(fit, table)
     rows = table.ids or [str(i + 1) for i in range(len(values))]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow((namespace.id or "row", *names))
-    for name, row in zip(rows, np.asarray(values), strict=True):
-        writer.writerow((name, *(f"{x:.6g}" for x in row)))
-    write_whole(out, stream.getvalue().encode())
+    columns = dict(zip(names, np.asarray(values).T, strict=True))
+    write_whole(out, as_csv({namespace.id or "row": rows, **columns}))
     print(f"fit       {fit.name}, {fit.method}")
     print(words)
     print(f"written   {namespace.out}")

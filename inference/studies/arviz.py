@@ -128,6 +128,19 @@ def point_groups(
     }
 
 
+def table_group(
+    table: Mapping[str, Any], dim: str, names: Sequence[str] | None = None
+) -> xr.Dataset:
+    """A table as a group: a variable for each of its columns, along one dimension.
+
+    >>> group = table_group({"difficulty": [0.5, 1.0]}, "column", ["a", "b"])
+    >>> group["difficulty"].sel(column="b").item()
+    1.0
+    """
+    coords = {} if names is None else {dim: list(names)}
+    return xr.Dataset({name: (dim, np.asarray(x)) for name, x in table.items()}, coords)
+
+
 def posterior_groups(
     model: Any,
     params: Mapping[str, Any],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import inspect
 import io
@@ -10,7 +11,7 @@ import math
 import os
 import platform
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,20 @@ def as_json(content: dict[str, Any]) -> bytes:
     made = plain(content)
     made = {**made, "sha256": _digest(made)}
     return f"{json.dumps(made, indent=2, ensure_ascii=False)}\n".encode()
+
+
+def as_csv(table: Mapping[str, Any]) -> bytes:
+    """The bytes of a CSV file, from columns of one length.
+
+    >>> as_csv({"item": ["a", "b,c"], "difficulty": [0.5, 1.25]}).decode().split()
+    ['item,difficulty', 'a,0.5', '"b,c",1.25']
+    """
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(table)
+    cells = zip(*table.values(), strict=True)
+    writer.writerows([[x if isinstance(x, str) else f"{x:.6g}" for x in row] for row in cells])
+    return stream.getvalue().encode()
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -116,13 +116,16 @@ def test_errors_are_printed_beside_converged_maxima_of_the_likelihood(monkeypatc
         contender = SimpleNamespace(kind="point")
         return fit_command._report(
             given, "QuadratureEM", contender, params, {**facts, **more}, dict(settings)
-        )
+        )[0]
 
     lines = report()
     assert "converged yes" in lines and "errors    from the observed information" in lines
-    assert [line.split() for line in lines if line.startswith(("a ", "c "))] == [
+    parameters, items = lines.index(""), len(lines) - 1 - lines[-2::-1].index("")
+    assert [line.split() for line in lines[parameters:items] if line[:2] in ("a ", "c ")] == [
         ["a", "1", "0.1", "4", "0.4"], ["c", "3", "—", "6", "0.6"],
     ]  # fmt: skip
+    assert lines[items].split()[:3] == ["discrimination", "discrimination_se", "difficulty"]
+    assert lines[items + 1].split()[:4] == ["a", "1", "0.1", "-4"]  # then its error, its loading
     assert any(line.startswith("AIC") and "(6 free parameters)" in line for line in lines)
     for other in (report({"prior": True}), report(stop=Stop.STEPS)):
         assert ["a", "1", "4"] in [line.split() for line in other]

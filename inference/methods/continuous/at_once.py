@@ -25,8 +25,9 @@ from .factors import FactorPosterior
 from .grid import REACH, BitTable, Fitted, TooManyNodesError, climb, distinct, principal, score
 from .opening import Opened
 
-TOLERANCE = 1e-8
-"""The most of the loss that may be left to gain: a step costs little here."""
+TOLERANCE = {"float64": 1e-10, "float32": 1e-8}
+"""The most of the loss that may be left to gain, by how the table is held: steps cost little here,
+and a flat likelihood moves a difficulty by a hundredth of its error at a loss of 1e-8."""
 NEAR = 1e-6
 """The same of further starts, which are to show whether they end at the same optimum."""
 
@@ -95,7 +96,7 @@ def run(
         return None
     began = clock.seconds()
     draws = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).tolist())
-    limit = min(how.tolerance, TOLERANCE)
+    limit = min(how.tolerance, TOLERANCE[str(table.bits.dtype)])
     fitted: list[Fitted] = []
     with interrupts() as heard:
 

@@ -1,0 +1,290 @@
+r"""What an analyst asks of items: how they discriminate, how they fit, how precise the scores are.
+
+Of a whole table of bits under a logistic model of few factors, all of it by sums over nodes that
+rows share (`continuous.grid`), in NumPy:
+
+* item fit S-X² (Orlando & Thissen 2000): proportions right at each number of other answers right,
+  against those expected, by the recursion of Lord & Wingersky (1984);
+* model fit M₂ (Maydeu-Olivares & Joe 2005): residuals of all means and pairs, and the RMSEA of it;
+* reliability, the share of the factor's variance that the scores carry, and information.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..methods.continuous.at_once import table_of, values_of
+from ..methods.continuous.grid import (
+    BitTable,
+    Scores,
+    TooManyNodesError,
+    Values,
+    nodes_for,
+    score,
+)
+from ..methods.continuous.grid import information as observed
+from ..methods.continuous.opening import open_columns
+from ..types import Arguments
+
+LOGISTIC = 1.702
+"""By which a logistic curve is scaled to lie closest to a normal one, as loadings have it."""
+LEAST_EXPECTED = 1.0
+"""Of a cell of S-X²: those with less are joined to their neighbours."""
+MOST_ITEMS = 60
+"""For M₂, whose matrix has as many rows as there are pairs of items."""
+
+
+class Fit(NamedTuple):
+    """A statistic, its degrees of freedom and its p-value, each a number or one of each item."""
+
+    statistic: np.ndarray
+    df: np.ndarray
+    p_value: np.ndarray
+
+
+class ModelFit(NamedTuple):
+    """M₂ and the root mean square error of approximation."""
+
+    m2: float
+    df: int
+    p_value: float
+    rmsea: float
+
+
+def loadings(weights: np.ndarray) -> np.ndarray:
+    """Standardised loadings (Q, P) of logistic weights.
+
+    >>> loadings(np.array([[1.702, 0.0]])).round(4).tolist()
+    [[0.7071, 0.0]]
+    """
+    return weights / np.sqrt(LOGISTIC**2 + (weights**2).sum(0))
+
+
+def curves(values: Values) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of a 1 on nodes (S, P), and the weights of the nodes (S,)."""
+    nodes = nodes_for(values)
+    predictors = nodes.points @ values["weights"] + values["bias"]
+    return 0.5 + 0.5 * np.tanh(0.5 * predictors), np.exp(nodes.log_weights)
+
+
+def number_right(chance: np.ndarray) -> np.ndarray:
+    """The distribution of how many of P answers are right, (..., P + 1), given their chances.
+
+    >>> number_right(np.array([0.5, 0.5])).tolist()
+    [0.25, 0.5, 0.25]
+    """
+    found = np.ones((*chance.shape[:-1], 1))
+    for each in np.moveaxis(chance, -1, 0):
+        more = np.zeros((*found.shape[:-1], found.shape[-1] + 1))
+        more[..., :-1] = found * (1.0 - each[..., None])
+        more[..., 1:] += found * each[..., None]
+        found = more
+    return found
+
+
+def item_fit(table: BitTable, values: Values) -> Fit:
+    """S-X² of each item, of rows without holes."""
+    from scipy.stats import chi2
+
+    chance, weight = curves(values)
+    size = chance.shape[1]
+    total = table.bits.sum(1).astype(int)
+    rows = np.bincount(total, table.count, size + 1)
+    right = np.stack([np.bincount(total, table.count * x, size + 1) for x in table.bits.T], 1)
+    whole = weight @ number_right(chance)  # (P + 1,)
+    others = np.array([[k for k in range(size) if k != i] for i in range(size)])
+    rest = number_right(chance[:, others])  # (S, P, P): of all items but one
+    joint = np.einsum("s,si,sik->ki", weight, chance, rest)  # k others right, and this one
+    expected = np.zeros((size + 1, size))
+    expected[1:] = joint / whole[1:, None]
+    statistic, df = np.zeros(size), np.zeros(size)
+    for i in range(size):
+        cells = _joined(rows[1:size], expected[1:size, i], right[1:size, i])
+        count, mean, seen = cells.T
+        statistic[i] = np.sum((seen - count * mean) ** 2 / (count * mean * (1.0 - mean)))
+        df[i] = len(cells) - len(values["weights"]) - 1
+    p = np.where(df > 0, chi2.sf(statistic, np.maximum(df, 1)), np.nan)
+    return Fit(statistic, df, p)
+
+
+def _joined(rows: np.ndarray, chance: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Cells (rows, expected proportion, right), each with enough expected right and wrong."""
+    cells: list[list[float]] = []
+    held = np.zeros(3)
+    for count, mean, seen in zip(rows, chance, right, strict=True):
+        held += np.array([count, count * mean, seen])
+        if min(held[1], held[0] - held[1]) >= LEAST_EXPECTED:
+            cells.append(list(held))
+            held = np.zeros(3)
+    if cells:
+        cells[-1] = list(np.array(cells[-1]) + held)
+    found = np.array(cells).reshape(-1, 3)
+    return np.stack([found[:, 0], found[:, 1] / found[:, 0], found[:, 2]], 1)
+
+
+def model_fit(table: BitTable, values: Values) -> ModelFit:
+    """M₂ of rows without holes.
+
+    With margins π (means, then pairs), their residuals e, their covariance Ξ over N and their
+    slopes Δ in the parameters, it is N eᵀ C e, C = Ξ⁻¹ − Ξ⁻¹Δ (ΔᵀΞ⁻¹Δ)⁻ ΔᵀΞ⁻¹.
+    """
+    from scipy.stats import chi2
+
+    nodes = nodes_for(values)
+    chance, weight = curves(values)
+    size, factors = chance.shape[1], len(values["weights"])
+    if size > MOST_ITEMS:
+        raise ValueError(f"M2 is for up to {MOST_ITEMS} items, found {size}")
+    first, second = np.triu_indices(size, 1)
+    sets = np.zeros((size + len(first), size), bool)
+    sets[np.arange(size), np.arange(size)] = True
+    sets[size + np.arange(len(first)), first] = sets[size + np.arange(len(first)), second] = True
+    margin = np.hstack([chance, chance[:, first] * chance[:, second]])  # (S, m)
+    mean = weight @ margin
+    count = table.count.sum()
+    share = table.count / count
+    pairs = (table.bits * share[:, None]).T @ table.bits
+    residual = np.concatenate([np.diagonal(pairs), pairs[first, second]]) - mean
+    covariance = _unions(sets, margin, chance, weight) - np.outer(mean, mean)
+    bend = chance * (1.0 - chance)
+    design = np.hstack([nodes.points, np.ones((len(nodes.points), 1))])
+    slope = np.zeros((len(mean), size, factors + 1))
+    own = np.einsum("s,si,sk->ik", weight, bend, design)
+    slope[np.arange(size), np.arange(size)] = own
+    place = size + np.arange(len(first))
+    for a, b in ((first, second), (second, first)):
+        slope[place, a] = np.einsum("s,sm,sm,sk->mk", weight, bend[:, a], chance[:, b], design)
+    slope = slope.reshape(len(mean), -1)
+    inverse = np.linalg.solve(covariance, np.hstack([slope, residual[:, None]]))
+    within = slope.T @ inverse[:, :-1]
+    along = slope.T @ inverse[:, -1]
+    lost = along @ np.linalg.pinv(within, rcond=1e-10, hermitian=True) @ along
+    m2 = float(count * (residual @ inverse[:, -1] - lost))
+    free = size * (factors + 1) - factors * (factors - 1) // 2
+    df = len(mean) - free
+    if df <= 0:
+        return ModelFit(m2, df, float("nan"), float("nan"))
+    rmsea = float(np.sqrt(max(m2 - df, 0.0) / (df * count)))
+    return ModelFit(m2, df, float(chi2.sf(m2, df)), rmsea)
+
+
+def _unions(
+    sets: np.ndarray, margin: np.ndarray, chance: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
+    """The probability that all items of two margins are right, (m, m): of an item of both, once."""
+    found = margin.T @ (margin * weight[:, None])
+    shared = sets.astype(np.int8) @ sets.T.astype(np.int8)
+    rows, columns = np.nonzero(shared)
+    both = sets[rows] | sets[columns]
+    # At most three items are in the union: padded by a chance of one.
+    wide = np.hstack([chance, np.ones((len(chance), 1))])
+    order = np.argsort(~both, axis=1, kind="stable")[:, :3]
+    order = np.where(np.take_along_axis(both, order, 1), order, chance.shape[1])
+    step = max(1, (1 << 22) // len(weight))
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        found[rows[part], columns[part]] = weight @ wide[:, order[part]].prod(-1)
+    return found
+
+
+def reliability(scores: Scores) -> np.ndarray:
+    """Of each factor: the variance of the scores over that of the factor, (Q,).
+
+    >>> one = np.ones(2)
+    >>> found = Scores(one, np.array([[1.0], [-1.0]]), np.full((2, 1, 1), 0.25), one)
+    >>> reliability(found).tolist()
+    [0.8]
+    """
+    error = np.diagonal(scores.covariance, axis1=1, axis2=2).mean(0)
+    spread = scores.mean.var(0)
+    return spread / (spread + error)
+
+
+def information(values: Values, points: np.ndarray) -> np.ndarray:
+    """What the test tells of a factor at these values of it, the others zero, (Q, points).
+
+    >>> information({"weights": np.array([[2.0]]), "bias": np.zeros(1)}, np.zeros(1)).tolist()
+    [[1.0]]
+    """
+    weights, bias = values["weights"], values["bias"]
+    predictors = weights[:, None, :] * points[:, None] + bias  # (Q, points, P)
+    bend = 0.25 - 0.25 * np.tanh(0.5 * predictors) ** 2
+    return np.einsum("qtp,qp->qt", bend, weights**2)
+
+
+def difficulty_errors(table: BitTable, values: Values) -> np.ndarray:
+    """Standard errors of −b / w, one factor, by the delta method, (P,)."""
+    slope, bias = values["weights"][0], values["bias"]
+    size = len(bias)
+    covariance = np.linalg.inv(observed(table, values).reshape(2 * size, -1))
+    each = covariance.reshape(size, 2, size, 2)[np.arange(size), :, np.arange(size)]
+    along = np.stack([bias / slope**2, -1.0 / slope], 1)
+    return np.sqrt(np.einsum("pk,pkm,pm->p", along, each, along))
+
+
+class ItemStudy(NamedTuple):
+    """All of it, as tables: name of a column -> an entry for each item, or each row."""
+
+    items: dict[str, np.ndarray]
+    scores: dict[str, np.ndarray]
+    lines: list[str]
+
+
+POINTS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+"""Of a factor, where the information is printed."""
+
+
+def study_items(
+    program: Any, point: dict[str, np.ndarray], errors: dict[str, np.ndarray], arguments: Arguments
+) -> ItemStudy | None:
+    """Items and scores of a fitted program; None unless it observes bits on one or two factors.
+
+    >>> from latentbits.models import latent_trait
+    >>> point = {"weights": np.array([[1.0, 2.0, 1.0]]), "bias": np.zeros(3)}
+    >>> data = np.array([[0.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    >>> found = study_items(latent_trait, point, {}, ((data,), {"num_factors": 1}))
+    >>> list(found.items), found.scores["factor_1"].shape
+    (['discrimination', 'difficulty', 'loading'], (4,))
+    """
+    args, kwargs = arguments
+    opened = open_columns(program, args, kwargs, None)
+    table = table_of(opened)
+    if table is None or opened.known is None:
+        return None
+    values = values_of(opened, point)
+    try:
+        scores, whole = score(table, values), table.seen is None
+        fit = item_fit(table, values) if whole and table.bits.shape[1] > 3 else None
+    except TooManyNodesError:
+        return None
+    spread = opened.known.read({x: np.asarray(v) for x, v in errors.items()}) if errors else {}
+    weights, bias = values["weights"], values["bias"]
+    length = np.sqrt((weights**2).sum(0))
+    many = len(weights) > 1
+    found = {"discrimination": length if many else weights[0]}
+    if spread and not many:
+        found["discrimination_se"] = spread["weights"][0]
+    found["difficulty"] = -bias / found["discrimination"]
+    if spread and not many and whole:
+        found["difficulty_se"] = difficulty_errors(table, values)
+    for q, each in enumerate(loadings(weights), start=1):
+        found[f"loading_{q}" if many else "loading"] = each
+    lines = [f"reliability {' '.join(f'{x:.3f}' for x in reliability(scores))} (of the scores)"]
+    for q, each in enumerate(information(values, POINTS), start=1):
+        told = ", ".join(f"{x:.2f} at {at:+.0f}" for x, at in zip(each, POINTS, strict=True))
+        lines.append(f"information of factor {q}: {told}")
+    if fit is not None:
+        found |= {"s_x2": fit.statistic, "df": fit.df, "p_value": fit.p_value}
+        if len(bias) <= MOST_ITEMS:
+            of = model_fit(table, values)
+            if of.df > 0:
+                lines.append(
+                    f"M2        {of.m2:.2f}, df {of.df}, p {of.p_value:.3g}, RMSEA {of.rmsea:.4f}"
+                )
+    deviation = np.sqrt(np.diagonal(scores.covariance, axis1=1, axis2=2))
+    placed: dict[str, np.ndarray] = {}
+    for q in range(len(weights)):
+        placed |= {f"factor_{q + 1}": scores.mean[:, q], f"factor_{q + 1}_se": deviation[:, q]}
+    return ItemStudy(found, placed, lines)

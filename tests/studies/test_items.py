@@ -1,0 +1,110 @@
+"""Item and model fit against NumPy loops over all rows that there can be."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from inference import QuadratureEM, standard_errors
+from inference.methods.continuous import grid
+from inference.studies import items
+from ppl_models import latent_trait
+
+VALUES = {"weights": np.array([[1.0, 0.7, 1.6, 1.2]]), "bias": np.array([0.2, -0.5, 0.4, -0.1])}
+
+
+@pytest.fixture(scope="module")
+def every():
+    """All sixteen rows, and their probabilities on a fine line."""
+    rows = np.array(list(itertools.product((0.0, 1.0), repeat=4)))
+    line = np.linspace(-8.0, 8.0, 4001)
+    chance = 1.0 / (1.0 + np.exp(-(line[:, None] * VALUES["weights"][0] + VALUES["bias"])))
+    density = np.exp(-0.5 * line**2) / np.sqrt(2.0 * np.pi) * (line[1] - line[0])
+    each = [density @ np.prod(np.where(row == 1, chance, 1.0 - chance), 1) for row in rows]
+    return rows, np.array(each)
+
+
+def drawn(every, count):
+    rows, chance = every
+    picked = np.random.default_rng(0).choice(len(rows), count, p=chance / chance.sum())
+    return grid.distinct(rows[picked], None)
+
+
+def test_item_fit_by_counting(every):
+    rows, chance = every
+    table = drawn(every, 400)
+    found = items.item_fit(table, VALUES)
+    data = table.bits[table.index]
+    for i in range(4):
+        wanted = 0.0
+        for score in range(1, 4):
+            same = rows.sum(1) == score
+            expected = chance[same & (rows[:, i] == 1)].sum() / chance[same].sum()
+            group = data[data.sum(1) == score]
+            gap = group[:, i].mean() - expected
+            wanted += len(group) * gap**2 / (expected * (1.0 - expected))
+        assert found.statistic[i] == pytest.approx(wanted, rel=1e-6)
+    assert (found.df == 1).all()
+
+
+def test_model_fit_by_counting(every):
+    """Margins, their covariance and slopes, from the table of all rows."""
+    rows, chance = every
+    table = drawn(every, 400)
+    sets = [*itertools.combinations(range(4), 1), *itertools.combinations(range(4), 2)]
+    inside = np.array([[float(all(row[list(s)])) for row in rows] for s in sets])  # (m, rows)
+    data = table.bits[table.index]
+    seen = np.array([np.prod(data[:, list(s)], 1).mean() for s in sets])
+    residual = seen - inside @ chance
+    covariance = (inside * chance) @ inside.T - np.outer(inside @ chance, inside @ chance)
+
+    def margins(vector):
+        values = {"weights": vector[None, :4], "bias": vector[4:]}
+        probability, weight = items.curves(values)
+        return np.array([weight @ probability[:, list(s)].prod(1) for s in sets])
+
+    first = np.concatenate([VALUES["weights"][0], VALUES["bias"]])
+    step = 1e-5 * np.eye(8)
+    slope = np.stack([(margins(first + h) - margins(first - h)) / 2e-5 for h in step], 1)
+    inverse = np.linalg.inv(covariance)
+    inner = np.linalg.inv(slope.T @ inverse @ slope)
+    weight = inverse - inverse @ slope @ inner @ slope.T @ inverse
+    found = items.model_fit(table, VALUES)
+    assert found.m2 == pytest.approx(400 * residual @ weight @ residual, rel=1e-3)
+    assert found.df == 2 and 0.0 <= found.rmsea < 0.2
+
+
+LSAT = """3 6 2 11 1 1 3 4 1 8 0 16 0 3 2 15 10 29 14 81 3 28 15 80 16 56 21 173 11 61 28 298"""
+"""Section 6 of the Law School Admission Test (Bock & Lieberman 1970): rows 00000 to 11111."""
+
+
+def test_the_law_school_test_comes_out_to_the_published_digits():
+    """Log likelihood and items as R's mirt prints them, errors as ltm does (Rizopoulos 2006)."""
+    rows = np.array(list(itertools.product((0.0, 1.0), repeat=5)))
+    data = np.repeat(rows, [int(x) for x in LSAT.split()], axis=0)
+    method = QuadratureEM(latent_trait)
+    fit = method.run(jax.random.key(0), 500, data, tolerance=1e-7, num_factors=1)
+    assert float(fit.losses[-1]) == pytest.approx(2466.653, abs=1e-3)
+    np.testing.assert_allclose(fit.params["bias"], [2.773, 0.990, 0.249, 1.285, 2.053], atol=1e-3)
+    errors = standard_errors(latent_trait, fit.params, data, num_factors=1)
+    found = items.study_items(latent_trait, fit.params, errors, ((data,), {"num_factors": 1}))
+    slopes = [0.825, 0.723, 0.890, 0.688, 0.657]
+    np.testing.assert_allclose(found.items["discrimination"], slopes, atol=1e-3)
+    spread = [0.2581, 0.1867, 0.2326, 0.1852, 0.2100]
+    np.testing.assert_allclose(found.items["discrimination_se"], spread, atol=1e-3)
+    spread = [0.8669, 0.3073, 0.0997, 0.4341, 0.8700]
+    np.testing.assert_allclose(found.items["difficulty_se"], spread, rtol=5e-3)
+    assert len(found.scores["factor_1_se"]) == 1000
+
+
+def test_a_model_that_does_not_hold_is_told(every):
+    """Two pairs of items that repeat each other are no one factor."""
+    del every
+    rng = np.random.default_rng(1)
+    halves = rng.random((500, 3)) < 0.5
+    data = np.hstack([halves, halves ^ (rng.random((500, 3)) < 0.1)]) + 0.0
+    table = grid.distinct(data, None)
+    fitted = grid.climb(table, grid.principal(table, 1), 200, 1e-8)
+    found = items.model_fit(table, fitted.values)
+    assert found.p_value < 1e-6 and found.rmsea > 0.1
