@@ -35,7 +35,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--plate", metavar="NAME", help="that of the rows, if there are several")
     parser.add_argument("--method", help="by default that of the program's own paper")
     parser.add_argument("--out", metavar="FIT.nc", required=True, help="where the fit is kept")
-    parser.add_argument("--steps", type=int, default=500, help="most steps (default 500)")
+    words = "most steps (default 500, or as many as the stages of the method have)"
+    parser.add_argument("--steps", type=int, help=words)
     parser.add_argument("--starts", type=int, default=1, help="starts, of which the best counts")
     parser.add_argument(
         "--valid", metavar="FILE", help="rows not trained on: keep what explains them best"
@@ -57,6 +58,7 @@ def add_parser(subparsers: Any) -> None:
 def main(namespace: argparse.Namespace) -> int:
     from ..reading.anatomy import inspect
     from ..studies.cards import CARDS
+    from ..studies.catalogue import methods
     from ..studies.comparison.contenders import contenders
 
     out = check_output("--out", namespace.out, (".nc",))
@@ -70,7 +72,8 @@ def main(namespace: argparse.Namespace) -> int:
         settings.setdefault("plate", namespace.plate)
     found, refused = contenders(anatomy)
     own = CARDS[given.name].method if given.name in CARDS else None  # of its own paper
-    name = namespace.method or (own if own in found else _preferred(anatomy, found))
+    taken = own in found and not getattr(methods().get(own), "draws", False)
+    name = namespace.method or (own if taken else _preferred(given, anatomy, found))
     if name not in found:
         why = (
             f"does not apply to {given.name}: {refused[name]}" if name in refused else "is unknown"
@@ -211,16 +214,27 @@ def _converged(stop: Stop | None, facts: dict) -> str:
     return "no: more --steps, or a longer --budget" if stop is not Stop.INTERRUPTED else "no"
 
 
+STEPS = 500
+"""Most steps of a method without stages."""
 SMALL = 1 << 17
 """Cells of a table up to which a fit runs for less time than a thorough compiler takes."""
+MOST, MOST_BITS = 1e9, 12
+"""Multiplications of a sum over all states of all rows, as `check` prints them, and bits of a row
+up to which a fit sums them in every step: less than a second on two cores."""
 EXACT = ("QuadratureEM",)
 """Methods whose fixed points are maxima of the marginal likelihood that `standard_errors` takes."""
 
 
-def _preferred(anatomy: Any, found: dict[str, Any]) -> str:
-    """For a program that is in no paper: what asks least of it."""
-    many = anatomy.binary and anatomy.num_bits > 10  # all states of a datum would be too many
-    order = ["TruncatedEM", "EM"] if many else ["EM", "QuadratureEM", "MonteCarloEM", "BoundEM"]
+def _preferred(given: Given, anatomy: Any, found: dict[str, Any]) -> str:
+    """Where no paper's method is taken: the exact one if that is cheap, else what asks least."""
+    from ..reading.plan import every_state
+
+    many = False
+    if anatomy.latents and anatomy.binary:
+        cost = every_state(given.program, anatomy, (given.table.values,), given.kwargs)
+        many = cost > MOST or anatomy.num_bits > MOST_BITS
+    order = ["EM", "QuadratureEM", "MonteCarloEM", "BoundEM"]
+    order = ["GibbsSearch", "TruncatedEM", "EM"] if many else order
     return next((name for name in order if name in found), next(iter(found)))
 
 
@@ -232,6 +246,7 @@ def _fit(
 
     from ..baselines.samplers import BudgetError
     from ..evaluation.validation import keep_best
+    from ..reading.anatomy import inspect
     from ..running.algorithm import Algorithm
     from ..running.restarts import Restarts
     from ..running.search import optima_of
@@ -258,6 +273,11 @@ def _fit(
         engine: Algorithm = cls(given.program, **settings)
     except TypeError as error:
         raise InputError(f"--option: {contender.name} does not take it ({error})") from None
+    if namespace.steps is None:
+        namespace.steps = STEPS
+        if engine.staged:
+            anatomy = inspect(given.program, (data,), given.kwargs, plate=engine.plate)
+            namespace.steps = engine.default_steps(anatomy)
     if namespace.starts > 1:
         engine = _several(engine, namespace)
     if valid is not None:

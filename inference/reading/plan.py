@@ -192,11 +192,21 @@ class Cost(NamedTuple):
     num_bytes: float  # held at once
 
 
+def num_states(anatomy: Anatomy) -> float:
+    """States of a datum, whatever is continuous left out."""
+    return math.prod((x.num_values or 1.0) ** x.size for x in anatomy.latents)
+
+
+def every_state(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> float:
+    """Multiplications of a sum over every state of every row: nothing is listed to find them."""
+    return num_states(anatomy) * look(model, anatomy, args, kwargs).columns * anatomy.num_data
+
+
 def costs(plan: Plan, outline: Outline, structure: Structure) -> tuple[Cost, Cost]:
     """Of a plan, and of every state of every row with all its columns at once."""
     anatomy, columns, num_data = plan.layers[-1], outline.columns, plan.layers[-1].num_data
     sizes = [len(table) for table in plan.tables]
-    listed = math.prod((x.num_values or 1.0) ** x.size for y in plan.layers for x in y.latents)
+    listed = math.prod(map(num_states, plan.layers))
     once, each, floats = 0.0, float(sizes[-1] * columns), float(sizes[-1])
     if plan.bits is not None:
         each = cost(structure, anatomy.num_bits, listed, columns)

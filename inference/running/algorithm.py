@@ -74,6 +74,8 @@ class Algorithm(abc.ABC):
     """Where it starts."""
     staged: bool = False
     """Whether it goes by stages: within one the loss may stand still, and that is not the end."""
+    draws: bool = False
+    """Whether it draws states of latents that `EM` would sum over, where they are few."""
     search: Search | None = None
     """How it looks for the best optimum before it runs to the end; None: it has one start."""
     start: Any = None
@@ -118,6 +120,13 @@ class Algorithm(abc.ABC):
         """Other parameters, from which a step may lead to a better optimum: by default a start."""
         del params
         return self.propose(rng_key, *args, **kwargs)
+
+    def finish(
+        self, result: RunResult, rng_key: Array, budget: float | None, args: tuple, kwargs: dict
+    ) -> RunResult:
+        """What a run ends with, once the best of its lineages is known."""
+        del rng_key, budget, args, kwargs
+        return result
 
     @abc.abstractmethod
     def init(
@@ -226,11 +235,12 @@ class Algorithm(abc.ABC):
         if problem is not None:
             warnings.warn(problem, FloorWarning, stacklevel=2)
         if method is self:
-            return result
-        return result._replace(
+            return self.finish(result, rng_key, budget, args, kwargs)
+        result = result._replace(
             state=method.best(result.state),
             optima=method.optima(result.state),
             seconds=result.seconds + spent.seconds,
             search_seconds=spent.seconds,
             compile_seconds=result.compile_seconds + spent.compile_seconds,
         )
+        return self.finish(result, rng_key, budget, args, kwargs)

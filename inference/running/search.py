@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ import numpy as np
 from jax import Array, lax, random
 
 from ..numerics import clock
-from ..numerics.compiling import least_effort, little_effort, remembered
+from ..numerics.compiling import enough_effort, least_effort, remembered
 from ..reading.anatomy import ChainError, inspect
 from ..reading.arguments import rows_of
 from ..rows.chunks import Rows, compiled
@@ -43,7 +44,8 @@ class Search:
         many starts as lineages go straight on.
     :param rounds: how often each lineage is set against a variant of itself.
     :param steps: steps of a round. These three go by the length of the run where they are not
-        given, so that all starts together take about as long as five plain runs.
+        given, so that all starts together take no longer than five plain runs.
+    :param effort: multiplies the rounds, where they are not given.
     :param num_rows: rows that the search looks at, drawn at random; the runs to the end see all.
     :param least_steps: with fewer steps of a run there is no room for a search.
 
@@ -60,6 +62,7 @@ class Search:
     screening: int | None = None
     rounds: int | None = None
     steps: int | None = None
+    effort: float = 1.0
     num_rows: int = 4096
     least_steps: int = 30
 
@@ -87,7 +90,8 @@ class Search:
         screening = max(8, min(num_steps // 15, 35)) if self.screening is None else self.screening
         steps = max(6, min(num_steps // 57, 35)) if self.steps is None else self.steps
         total = (4 + min(num_steps // 250, 8)) * max(6, min(num_steps // 20, 35))
-        rounds = max(1, total // steps) if self.rounds is None else self.rounds
+        most = max(1, int(self.effort * total) // steps)
+        rounds = most if self.rounds is None else self.rounds
         return screening, rounds, steps
 
 
@@ -96,6 +100,14 @@ class LineageState(NamedTuple):
 
     states: Any  # a leading axis of num_lineages
     losses: Array  # (3, num_lineages), the last of them last
+    idle: Array  # (num_lineages,) steps for which each had nothing more to say
+
+
+PATIENCE = 10
+"""A lineage that agrees with the best, or cannot catch up with it, for so many steps stands still
+from then on: where all agree, the rest of a run costs as much as that of one start."""
+NEAR = 1e-5
+"""Of the loss: what two lineages that agree for certain differ by, and have left to gain."""
 
 
 class Spent(NamedTuple):
@@ -134,7 +146,7 @@ class Lineages:
 
             first = compiled(start, rows, compiler_options=least_effort())
             return first(rows.leaves, (key_init, key_search)), Spent()
-        find = compiled(self._find, some, compiler_options=little_effort())
+        find = compiled(self._find, some, compiler_options=enough_effort(some.leaves))
         began = time.perf_counter()
         nothing = np.array([0, -1, 0], np.int32)
         jax.block_until_ready(find(some.leaves, key_search, nothing))  # it is compiled
@@ -183,19 +195,27 @@ class Lineages:
     def _propose(self, key: Array, args: tuple, kwargs: dict) -> Params:
         """As many starts as lineages."""
         propose = lambda key: self.method.propose(key, *args, **kwargs)  # noqa: E731
-        return jax.vmap(propose)(random.split(key, self.search.num_lineages))
+        return _every(propose)(random.split(key, self.search.num_lineages))
 
     def _begin(self, key: Array, params: Params, args: tuple, kwargs: dict) -> LineageState:
         count = self.search.num_lineages
         start = lambda key, p: self.method.init(key, *args, init_params=p, **kwargs)  # noqa: E731
-        states = jax.vmap(start)(random.split(key, count), params)
-        return LineageState(states, jnp.zeros((3, count)))
+        states = _every(start)(random.split(key, count), params)
+        return LineageState(states, jnp.zeros((3, count)), jnp.zeros(count, int))
 
     def update(self, state: LineageState, *args: Any, **kwargs: Any) -> tuple[LineageState, Array]:
-        step = jax.vmap(lambda one: self.method.update(one, *args, **kwargs))
-        states, losses = step(state.states)
-        losses = _finite(losses).astype(state.losses.dtype)
-        return LineageState(states, jnp.concatenate([state.losses[1:], losses[None]])), losses.min()
+        def step(one: Any, losses: Array, active: Array) -> tuple[Any, Array]:
+            def go() -> tuple[Any, Array]:
+                new, loss = self.method.update(one, *args, **kwargs)
+                return new, jnp.append(losses[1:], _finite(loss).astype(losses.dtype))
+
+            return lax.cond(active, go, lambda: (one, losses))
+
+        states, losses = _every(step)(state.states, state.losses.T, state.idle < PATIENCE)
+        losses = losses.T
+        idle = jnp.where(_settled(losses, state.idle), state.idle + 1, 0)
+        idle = jnp.where(state.idle < PATIENCE, idle, state.idle)
+        return LineageState(states, losses, idle), losses[-1].min()
 
     def get_params(self, state: LineageState) -> Params:
         return self.method.get_params(self.best(state))
@@ -209,7 +229,7 @@ class Lineages:
         mine = jax.vmap(lambda one: jnp.asarray(self.method.may_stop(one)))(state.states)
         last, left = state.losses[-1], remaining(state.losses, jnp)
         arrived = (left <= 1e-6 * jnp.abs(last)) | (last - last.min() > 3.0 * left)
-        return jnp.all(mine & arrived)
+        return jnp.all((mine & arrived) | (state.idle >= PATIENCE))
 
     def best(self, state: LineageState) -> Any:
         """The state of the lineage of least loss."""
@@ -231,31 +251,30 @@ class Lineages:
         key_start, key_rounds = random.split(key)
 
         def climb(params: Params, key: Array, num_steps: Array) -> tuple[Params, Array]:
-            start = lambda p, key: method.init(key, *args, init_params=p, **kwargs)  # noqa: E731
-            states = jax.vmap(start)(params, random.split(key, 2 * count))
-
             def step(_: Array, now: tuple[Any, Array]) -> tuple[Any, Array]:
-                states, losses = jax.vmap(lambda one: method.update(one, *args, **kwargs))(now[0])
-                return states, _finite(losses).astype(now[1].dtype)
+                state, loss = method.update(now[0], *args, **kwargs)
+                return state, _finite(loss).astype(now[1].dtype)
 
-            states, losses = lax.fori_loop(0, num_steps, step, (states, jnp.zeros(2 * count)))
-            return jax.vmap(method.get_params)(states), losses
+            start = method.init(key, *args, init_params=params, **kwargs), jnp.zeros(())
+            state, loss = lax.fori_loop(0, num_steps, step, start)
+            return method.get_params(state), loss
 
         def one_round(number: Array, params: Params) -> Params:
             key_climb, key_vary = random.split(random.fold_in(key_rounds, number))
             first = number == 0
             num_steps = jnp.where(first, screening, steps)
-            params, losses = climb(params, key_climb, num_steps)
+            several = lambda p, key: climb(p, key, num_steps)  # noqa: E731
+            params, losses = _every(several)(params, random.split(key_climb, 2 * count))
             # A lineage whose variant fell behind has lost nothing.
             better = jnp.arange(count) + count * (losses[count:] < losses[:count])
             chosen = jnp.where(first, lax.top_k(-losses, count)[1], better)
             params = jax.tree.map(lambda x: x[chosen], params)
             vary = lambda key, p: method.vary(key, p, *args, **kwargs)  # noqa: E731
-            variants = jax.vmap(vary)(random.split(key_vary, count), params)
+            variants = _every(vary)(random.split(key_vary, count), params)
             return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), params, variants)
 
         propose = lambda key: method.propose(key, *args, **kwargs)  # noqa: E731
-        params = jax.vmap(propose)(random.split(key_start, 2 * count))
+        params = _every(propose)(random.split(key_start, 2 * count))
         params = lax.fori_loop(0, 1 + rounds, one_round, params)
         return jax.tree.map(lambda x: x[:count], params)
 
@@ -299,6 +318,32 @@ def best_of(states: Any, losses: Array) -> Any:
 def _best_of(states: Any, losses: Array) -> Any:
     best = jnp.argmin(losses[-1] if losses.ndim > 1 else losses)
     return jax.tree.map(lambda x: x[best], states)
+
+
+def _every(function: Callable) -> Callable:
+    """A function of each of several starts: side by side where that is sooner done.
+
+    A processor gains nothing from a batch, and one after the other some may stand still.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.vmap(function)
+    return lambda *args: lax.map(lambda one: function(*one), args)
+
+
+def _settled(losses: Array, idle: Array) -> Array:
+    """Which lineages agree with the best for certain, or are too far behind it; never the best.
+
+    :param losses: (3, num_lineages), the last three of each.
+    :param idle: (num_lineages,) for how many steps that was so: of equals, one stays the best.
+    """
+    last, left = losses[-1], remaining(losses, jnp)
+    near = NEAR * jnp.abs(last.min())
+    best = jnp.argmin(last + jnp.where(idle > 0, near, 0.0))
+    gap = last - last[best]
+    left = jnp.where(jnp.isfinite(left), left, jnp.inf)
+    same = (gap <= near) & (left <= near) & (left[best] <= near)
+    hopeless = (gap > 10.0 * left) & (gap > 10.0 * near)
+    return (same | hopeless) & (jnp.arange(len(last)) != best)
 
 
 def _finite(losses: Array) -> Array:

@@ -11,13 +11,14 @@ import pytest
 
 import inference.commands.fit as fit_command
 import inference.evaluation.standard_errors as information
-from inference import Algorithm
+from inference import Algorithm, inspect
 from inference.cli import main
 from inference.commands.options import Given
 from inference.running.contract import Stop
 from inference.studies.arviz import load
+from inference.studies.comparison.contenders import contenders
 from inference.studies.examples import example
-from ppl_models import latent_trait
+from ppl_models import latent_trait, noisy_or_network
 from ppl_models.data import InputError, Table
 
 MADE = example("bernoulli_mixture", 60, which="small")
@@ -145,6 +146,17 @@ def test_five_factors_take_a_method_that_can(fitted, capsys, monkeypatch):
     )
     assert asked == {"method": "MonteCarloEM"}
     assert "MonteCarloEM is used, since QuadratureEM does not apply: 5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("units", "rows", "name"), [(10, 1000, "EM"), (24, 1000, "GibbsSearch"),
+                                                     (10, 100_000, "GibbsSearch")])  # fmt: skip
+def test_states_are_summed_where_that_is_cheap(units, rows, name):
+    """EM ends at the optimum of ten lines from every key, the search 0.1 nats per row behind it."""
+    values = np.broadcast_to(np.float32(0), (rows, 25))  # only its shape counts
+    table = SimpleNamespace(values=values)
+    given = Given("mine:copy", noisy_or_network, table, {"layers": (units,)})
+    anatomy = inspect(noisy_or_network, (values,), given.kwargs)
+    assert fit_command._preferred(given, anatomy, contenders(anatomy)[0]) == name
 
 
 def test_an_interrupted_fit_keeps_what_there_is_and_says_so(fitted, capsys, monkeypatch):

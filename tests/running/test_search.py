@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from jax import random
 
-from inference import EM, BoundEM, Optima, Search, TruncatedEM
+from inference import EM, Algorithm, BoundEM, Optima, Search, TruncatedEM
 from inference.methods.discrete import moves
 from inference.methods.discrete.updates import closed_form
-from inference.running.search import remaining
+from inference.running.search import PATIENCE, Lineages, LineageState, optima_of, remaining
 from ppl_models import bernoulli_mixture, binary_sparse_coding, latent_trait
 from ppl_models.data import bars
 
@@ -73,6 +73,42 @@ def test_what_remains_is_estimated_and_agreement_counts_it():
     np.testing.assert_allclose(remaining(losses), [1.0, 0.05])
     assert Optima(np.array([1.0, 2.0, 3.0]), 1, 3).better == 0.8
     assert "1 of 3" in str(Optima(np.array([1.0, 2.0, 3.0]), 1, 3))
+
+
+class Towards(Algorithm):
+    """Halves the way to where a lineage goes, in every step."""
+
+    def __init__(self):
+        self.model = None
+
+    def init(self, rng_key, init_params=None):
+        del rng_key
+        return init_params
+
+    def update(self, state):
+        goal, now = state
+        return (goal, 0.5 * (goal + now)), now
+
+    def get_params(self, state):
+        return {"x": state[1]}
+
+
+def test_lineages_that_agree_or_are_far_behind_stand_still():
+    """The best goes on alone: the rest of a run costs as much as one start."""
+    goals = jnp.array([100.0, 100.0, 150.0])
+    start = LineageState(
+        (goals, goals + jnp.array([8.0, 6.0, 3.0])), jnp.zeros((3, 3)), jnp.zeros(3, int)
+    )
+    step = jax.jit(Lineages(Towards(), Search()).update)
+    state = start
+    for _ in range(40):
+        state, _ = step(state)
+    assert np.asarray(state.idle >= PATIENCE).tolist() == [True, False, True]
+    np.testing.assert_allclose(np.asarray(state.losses[-1, :2]), 100.0, atol=2e-3)
+    again, _ = step(state)
+    moved = np.asarray(again.states[1] != state.states[1]) | np.asarray(state.idle < PATIENCE)
+    assert moved.tolist() == [False, True, False]
+    assert optima_of(np.asarray(state.losses)).agree == 2
 
 
 def products(jaxpr):

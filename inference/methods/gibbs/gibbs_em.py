@@ -117,6 +117,7 @@ class GibbsEM(Algorithm):
     """
 
     staged = True
+    draws = True
     why_no_mesh = "its weights change after every block of rows, one block after the other"
 
     model: Callable

@@ -15,7 +15,7 @@ from ...reading.arguments import rows_of
 from ...reading.settings import Range
 from ...rows.chunks import compiled
 from ...running.algorithm import Algorithm
-from ...running.contract import Starts
+from ...running.contract import RunResult, Starts
 from ...running.search import Search
 from ...types import Params
 from .exact import sum_states
@@ -25,6 +25,10 @@ from .noisy_or import Network
 
 SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0, least_steps=2)
 """The members of a population have one ancestor: what it finds, a second one must find too."""
+
+
+NEGLIGIBLE = 1e-7
+"""Of the loss: what is left to gain when polishing ends."""
 
 
 class SearchState(NamedTuple):
@@ -53,17 +57,19 @@ class GibbsSearch(Algorithm):
     the best of old and new survive, by the log joint of data and states (`Layered.score`).
 
     A step is a round; after `rounds` of them the next layer opens. The loss is the negative log
-    joint of the best member *after* the step. Fine-tune what comes out with
-    ``GibbsEM(model, schedule="joint")``.
+    joint of the best member *after* the step. A run of all rounds ends with `polish` epochs in
+    which the best member learns all layers together; all its states are summed if they are few.
 
-    :param em: how members learn: a `GibbsEM`; its schedule, start and rules for layers do not
-        matter here. It says whether states are kept, a byte a unit, row and member; where they are
-        not, as with rows on disk, they are sampled again when members are compared.
+    :param em: how members learn: a `GibbsEM`, or a program for one with default arguments; its
+        schedule, start and rules for layers do not matter here. It says whether states are kept, a
+        byte a unit, row and member; where they are not, as with rows on disk, they are sampled
+        again when members are compared.
     :param population: members.
     :param rounds: for each layer.
     :param epochs: of learning in a round.
     :param replaced: the mean share of units replaced in a copy; copies get from none to twice that.
     :param exchanged: how many of the replaced units come from other members.
+    :param polish: most epochs after the last round, of the best member alone; 0: none.
     :param search: how many populations there are side by side, and whether they agree; None: one.
 
     >>> from latentbits.models import noisy_or_network
@@ -77,15 +83,21 @@ class GibbsSearch(Algorithm):
     why_no_mesh = GibbsEM.why_no_mesh
     starts = Starts.ONE
     staged = True
+    draws = True
 
-    em: GibbsEM
+    em: GibbsEM | Callable
     _: dataclasses.KW_ONLY
     population: Annotated[int, Range(2)] = 20
     rounds: int = 6
     epochs: int = 5
     replaced: float = 0.2
     exchanged: float = 0.5
+    polish: Annotated[int, Range(0)] = 100
     search: Search | None = SIDE_BY_SIDE
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.em, GibbsEM):
+            object.__setattr__(self, "em", GibbsEM(self.em))
 
     @property
     def model(self) -> Callable:  # type: ignore[override]
@@ -169,6 +181,35 @@ class GibbsSearch(Algorithm):
 
     def get_params(self, state: SearchState) -> Params:
         return state.params
+
+    def may_stop(self, state: SearchState) -> Array:
+        """Not before the last round: the best member may survive one unchanged."""
+        depth = len({parent for parent, _ in state.members.weights})
+        return state.step >= self.rounds * depth
+
+    def finish(
+        self, result: RunResult, rng_key: Array, budget: float | None, args: tuple, kwargs: dict
+    ) -> RunResult:
+        """The best member learns by itself, all layers together."""
+        state = result.state
+        if self.polish == 0 or result.interrupted or not self.may_stop(state):
+            return result
+        if budget is not None and result.seconds >= budget:
+            return result
+        em = dataclasses.replace(self.em, schedule="joint")
+        begin = em.init(rng_key, *args, init_params=result.params, **kwargs)
+        begin = begin if state.bits is None else begin._replace(bits=state.bits[0])
+        found = em.run(
+            rng_key, self.polish, *args, init_state=begin, tolerance=NEGLIGIBLE, **kwargs,
+            budget=None if budget is None else budget - result.seconds,
+        )  # fmt: skip
+        return result._replace(
+            params=found.params,
+            stop=found.stop,
+            reason=found.reason,
+            seconds=result.seconds + found.seconds,
+            compile_seconds=result.compile_seconds + found.compile_seconds,
+        )
 
     def _worth(
         self,

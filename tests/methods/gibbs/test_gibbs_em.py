@@ -19,6 +19,7 @@ from inference.methods.gibbs.network_evidence import annealed_evidence
 from inference.methods.gibbs.noisy_or import Network, Seen, Wiring
 from inference.methods.gibbs.noisy_or_steps import reestimate, sum_shares
 from inference.reading.summed import row_evidence
+from inference.running.contract import RunResult
 from ppl_models import binary_sparse_coding, noisy_or_network
 from ppl_models.data import lines
 from ppl_models.distributions import NoisyOr
@@ -356,6 +357,24 @@ def test_search_keeps_the_best_and_improves():
     np.testing.assert_array_equal(
         result.state.members.weights["layer_1", "observed"][0], result.params["weights_1"]
     )
+
+
+def test_a_search_ends_with_the_best_member_learning_by_itself():
+    """Where its rounds ended it stood 0.1 nats per row behind the optimum."""
+    data, truth = rare_cause()
+    rough = typed({name: 1.3 * value for name, value in truth.items()})
+    short = {"population": 2, "rounds": 1, "search": None}
+    search = GibbsSearch(GibbsEM(noisy_or_network, prior=None), polish=40, **short)
+    state = search.init(random.key(1), data, init_params=rough, layers=(3,))
+    ended = RunResult(rough, state._replace(step=jnp.ones((), int)), jnp.zeros(1), "", 1.0, 0.0)
+    found = search.finish(ended, random.key(2), None, (data,), {"layers": (3,)})
+    best = exact_em(data, {name: 1.3 * value for name, value in truth.items()}, 60)
+    worth = lambda result: exact_evidence(result.params, data, layers=(3,)).mean()  # noqa: E731
+    assert worth(ended) < best - 0.02 and worth(found) > best - 0.002
+    # Nor without the time for it, nor before the last round.
+    early = ended._replace(state=state)
+    assert search.finish(ended, random.key(2), 0.5, (data,), {"layers": (3,)}) is ended
+    assert search.finish(early, random.key(2), None, (data,), {"layers": (3,)}) is early
 
 
 def test_posterior_means_lie_within_their_errors():
