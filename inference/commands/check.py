@@ -20,17 +20,21 @@ from ..numerics.compiling import once
 from ..numerics.memory import in_words
 from ..reading.anatomy import Anatomy, ProgramError, inspect, trace_shapes
 from ..reading.arguments import rows_of
+from ..reading.chain import Chain
 from ..reading.datum import find_affine
 from ..reading.local import find_structure, log_joint
 from ..reading.plan import costs, make_plan
 from ..reading.states import AllStates
 from ..reading.summed import marginal
+from ..reading.ways import find_way
 from ..rows.chunks import Rows
 from ..studies.catalogue import blame, generics, methods
+from .interactions import Way, form_of, method_rows, site_rows
 from .options import Given, add_options, open_given
 from .progress import stage
 
 NUM_DRAWS = 3
+INDENT = "\n" + " " * 9
 MAX_FLOATS = 1 << 22
 """Numbers that one evaluation may hold: a check is quick. Beyond that, one state a row, not all."""
 
@@ -46,16 +50,21 @@ def main(namespace: argparse.Namespace) -> int:
     given = open_given(namespace)
     name, program, table, kwargs = given
     with blame(name, "fails on this table"):
-        anatomy = inspect(program, (table.values,), kwargs, plate=namespace.plate)
+        way = find_way(program, (table.values,), kwargs, plate=namespace.plate)
         sites = trace_shapes(program, (table.values,), kwargs)
+        try:
+            anatomy = inspect(program, (table.values,), kwargs, plate=namespace.plate)
+        except ProgramError:
+            plates = any(site["type"] == "plate" for site in sites.values())
+            if way is None or not (plates or isinstance(way, Chain)):
+                raise
+            return _check_way(given, way, sites)
         if not anatomy.observed:
             raise ProgramError(
                 f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
             )
         rows = rows_of(anatomy, (table.values,), kwargs)
-    holes = int((~table.mask).sum())
-    print(f"table    {table.path}: {len(table.values)} rows, {len(table.columns)} columns, "
-          f"{holes or 'no'} cell{'s' if holes > 1 else ''} missing")  # fmt: skip
+    _print_table(table)
     print(f"plate    {anatomy.plate}, {anatomy.num_data} rows\n")
     _print_aligned([("site", "kind", "shape", "distribution"), *_site_rows(anatomy, sites)])
     print()
@@ -64,10 +73,34 @@ def main(namespace: argparse.Namespace) -> int:
         _check_support(given, draws[0], sites)
         found = [f"density  {_density(given, anatomy, draws)}"]
         found.append(f"rows     {_rows(given, anatomy, rows, draws[0])}")
-        found.append(f"form     {_form(given, anatomy, rows)}")
+        lines = [_form(given, anatomy, rows)] if way is None else form_of(way, anatomy.num_data)
+        found.append("form     " + INDENT.join(lines))
     print("\n".join(found), end="\n\n")
     _print_aligned([("method", "applies"), *_method_rows(anatomy)])
     return 0
+
+
+def _check_way(given: Given, way: Way, sites: dict[str, dict]) -> int:
+    """A program whose latents belong to no row alone: a chain, or what rows share."""
+    _print_table(given.table)
+    print()
+    _print_aligned([("site", "kind", "shape", "distribution"), *site_rows(way, sites)])
+    print()
+    with stage("compiling and running the program on its prior"):
+        draws = _draw(given)
+        _check_support(given, draws[0], sites)
+        density = _evaluate(
+            given, marginal(given.program), set(way.names), " (latents summed)", draws
+        )
+    print(f"density  {density}\nform     {INDENT.join(form_of(way))}\n")
+    _print_aligned([("method", "applies"), *method_rows(way)])
+    return 0
+
+
+def _print_table(table: Table) -> None:
+    holes = int((~table.mask).sum())
+    print(f"table    {table.path}: {len(table.values)} rows, {len(table.columns)} columns, "
+          f"{holes or 'no'} cell{'s' if holes > 1 else ''} missing")  # fmt: skip
 
 
 def _site_rows(anatomy: Anatomy, sites: dict[str, dict]) -> list[tuple[str, ...]]:
@@ -160,7 +193,7 @@ class _Point(NamedTuple):
 
 def _density(given: Given, anatomy: Anatomy, draws: list[_Draw]) -> str:
     """Value and gradient at draws from the prior; latents summed out where that is cheap."""
-    name, program, table, kwargs = given
+    program, table = given.program, given.table
     discrete = [x for x in anatomy.latents if x.num_values is not None]
     num_states = math.prod((x.num_values or 1) ** x.size for x in discrete)
     listed = bool(discrete) and num_states * table.values.size <= MAX_FLOATS
@@ -170,6 +203,20 @@ def _density(given: Given, anatomy: Anatomy, draws: list[_Draw]) -> str:
     target = program
     if listed:
         target = marginal(program, sites=[x.name for x in discrete], plate=anatomy.plate)
+    out = {x.name for x in discrete} if listed else set()
+    return _evaluate(given, target, out, how, draws, doing)
+
+
+def _evaluate(
+    given: Given,
+    target: Callable,
+    out: set[str],
+    how: str,
+    draws: list[_Draw],
+    doing: str = "fails",
+) -> str:
+    """Value and gradient of a program at the draws, without the latents in `out`."""
+    name, _, table, kwargs = given
 
     @once
     def evaluate(free: dict[str, Array], values: Array) -> _Point:
@@ -183,7 +230,6 @@ def _density(given: Given, anatomy: Anatomy, draws: list[_Draw]) -> str:
         (value, terms), slopes = jax.value_and_grad(total, has_aux=True)(real)
         return _Point(value, {k: jnp.isfinite(x).all() for k, x in slopes.items()}, terms)
 
-    out = {x.name for x in discrete} if listed else set()
     with blame(name, doing):
         points = [
             evaluate({k: v for k, v in x.free.items() if k not in out}, jnp.asarray(table.values))
@@ -273,7 +319,7 @@ def _form(given: Given, anatomy: Anatomy, rows: Rows) -> str:
     try:
         plan, outline = make_plan(given.program, anatomy, True, AllStates(), known, *arguments)
     except ProgramError as error:
-        return f"\n{' ' * 9}".join([*lines, f"log joint {cost}", f"marginal: {error}"])
+        return INDENT.join([*lines, f"log joint {cost}", f"marginal: {error}"])
     ours, plain = costs(plan, outline, known)
     lines += [
         f"log joint {cost}",
@@ -282,7 +328,7 @@ def _form(given: Given, anatomy: Anatomy, rows: Rows) -> str:
         f"          (every state of every row: {plain.multiplications:.2g}, "
         f"{in_words(plain.num_bytes)})",
     ]
-    return f"\n{' ' * 9}".join(lines)
+    return INDENT.join(lines)
 
 
 def _method_rows(anatomy: Anatomy) -> list[tuple[str, str]]:

@@ -125,6 +125,34 @@ def test_check_takes_holes_and_categories(folder, capsys):
     assert "no: component is not binary" in result.out
 
 
+CHAIN = """
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from numpyro.contrib.control_flow import scan
+
+
+def model(data):
+    stay = numpyro.sample("stay", dist.Beta(2.0, 1.0))
+
+    def step(before, now):
+        on = numpyro.sample("on", dist.Bernoulli(jnp.where(before == 1, stay, 1.0 - stay)))
+        numpyro.sample("seen", dist.Normal(on, 1.0).expand([4]).to_event(1), obs=now)
+        return on, None
+
+    scan(step, jnp.array(0), data)
+"""
+
+
+def test_check_reads_chains(folder, capsys):
+    (folder / "mine.py").write_text(CHAIN)
+    result = run(capsys, "check", "mine:model", "--data", "real.csv")
+    assert (result.status, result.err) == (0, "")
+    assert "hidden Markov chain of order 1: 2 states a step, 12 steps, 1 sequence" in result.out
+    assert "forward sums: 48 terms" in result.out
+    assert "yes: Baum and Welch's algorithm" in result.out
+
+
 @pytest.mark.usefixtures("folder")
 def test_check_without_latents(capsys):
     result = run(capsys, "check", "bernoulli_product", "--data", "bits.csv")

@@ -1,0 +1,88 @@
+"""What `latentbits check` says of latents that belong to no row alone: chains, what rows share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..numerics.elimination import find_order
+from ..numerics.memory import in_words
+from ..reading.chain import Chain
+from ..reading.elements import Elements
+from ..reading.graph import Graph
+
+Way = Chain | Graph | Elements
+
+
+def form_of(way: Way, num_data: int = 1) -> list[str]:
+    """How `marginal` sums the latents, and what that takes."""
+    if isinstance(way, Chain):
+        count, several = way.num_sequences, "s" if way.num_sequences > 1 else ""
+        terms = way.length * count * way.num_states ** (way.order + 1)
+        first = (
+            f"hidden Markov chain of order {way.order}: {way.num_states} states a step, "
+            f"{way.length} steps, {count} sequence{several}"
+        )
+        how = "forward sums"
+    elif isinstance(way, Elements):
+        terms = num_data * way.num_runs
+        first = f"{len(way.sizes)} elements of a row's latents, treewidth {way.treewidth}"
+        how = f"elimination from {way.num_runs} runs of the program per row"
+    else:
+        tables = [entries for component in way.components for entries in _tables(component)]
+        terms = sum(size * cells for size, cells, _ in tables)
+        widest = max(width for *_, width in tables) - 1
+        first = (
+            f"{len(way.variables)} discrete latent site{'s' if len(way.variables) > 1 else ''} "
+            f"along a graph, treewidth {widest}"
+        )
+        how = f"elimination from {math.prod(way.counts)} runs of the program"
+    size = 4.0 * terms
+    return [first, f"marginal  {how}: {terms:.2g} terms, {in_words(size)} at once"]
+
+
+def _tables(component: Any) -> list[tuple[int, int, int]]:
+    """Of each table that elimination makes: entries of a cell, cells, and how many latents."""
+    problem = component.problem
+    order = find_order(
+        [frozenset(scope) for _, scope in component.factors], problem.sizes, problem.plates
+    )
+    return [
+        (
+            math.prod(problem.sizes[v] for v in scope),
+            math.prod(problem.grid[axis] for axis in problem.plates[scope[0]]),
+            len(scope),
+        )
+        for scope in order
+    ]
+
+
+def site_rows(way: Way, sites: dict[str, dict]) -> list[tuple[str, ...]]:
+    """Name, kind, shape and distribution of each site."""
+    found: list[tuple[str, ...]] = []
+    for name, site in sites.items():
+        if site["type"] not in ("sample", "param"):
+            continue
+        kind = "latent, discrete" if name in way.names else "observed"
+        kind = "parameter" if name in way.parameters else kind
+        fn: Any = site.get("fn") if site["type"] == "sample" else None
+        while hasattr(fn, "base_dist"):
+            fn = fn.base_dist
+        found.append((name, kind, str(jnp.shape(site["value"])), type(fn).__name__ if fn else "-"))
+    return found
+
+
+def method_rows(way: Way) -> list[tuple[str, str]]:
+    """What applies to a program whose latents belong to no row alone."""
+    chain = isinstance(way, Chain)
+    words = "no: its latents are shared, or lie in several plates"
+    gibbs = "no: latents of a scan are summed, not sampled one by one"
+    return [
+        ("EM", "yes: Baum and Welch's algorithm" if chain else words),
+        ("LatentGibbs", gibbs if chain else "yes: with NUTS for the rest, in HMCGibbs"),
+        ("NUTS(marginal(model))", "yes"),
+        ("SVI(marginal(model), ...)", "yes"),
+        ("all others", "no: they are for latents of a row"),
+    ]
