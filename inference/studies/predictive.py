@@ -80,7 +80,7 @@ def predictive_groups(
         return lax.map(one, points)
 
     def replicated(points: Any, keys: Any, arrays: list[Any]) -> Any:
-        return lax.map(lambda x: traced(*x, arrays)[site]["value"], (points, keys))
+        return lax.map(lambda x: traced(x[0], x[1], arrays)[site]["value"], (points, keys))
 
     def priors(keys: Any, arrays: list[Any]) -> Any:
         return jax.vmap(lambda key: prior_draw(model, anatomy, key, opened(arrays)))(keys)

@@ -144,6 +144,7 @@ def ten_lines() -> Truth:
 
 def patterned_lines() -> Truth:
     """Lewicki & Sejnowski (1996), section 5: half of the images one of four patterns of lines."""
+    import jax.numpy as jnp
     from jax import random
     from latentbits.models.data.strokes import lines
 
@@ -153,7 +154,7 @@ def patterned_lines() -> Truth:
         return np.asarray(lines(random.key(seed), num_data).data)
 
     def density(rows: np.ndarray) -> np.ndarray:
-        return np.asarray(generator_log_likelihood(rows), np.float64)
+        return np.asarray(generator_log_likelihood(jnp.asarray(rows)), np.float64)
 
     words = "ten lines and four patterns of them on a 5×5 grid (Lewicki & Sejnowski 1996)"
     return Truth(1000, 25, {"layers": (10, 5)}, {}, words, (5, 5), draw, density)
