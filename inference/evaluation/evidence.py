@@ -27,7 +27,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
-from jax.scipy.special import logsumexp
 
 from ..methods.continuous.at_once import applies, posterior
 from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous, width
@@ -41,6 +40,7 @@ from ..methods.continuous.rules import (
 )
 from ..numerics.annealed import log_mean
 from ..numerics.gaussian import log_normal
+from ..numerics.log_sums import log_total
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.local import Structure, log_joint
@@ -258,8 +258,9 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
             modes = _modes(local, params, arguments, size)
             moved = about_modes(local, params, arguments, modes, both)
             table = local.log_joint(params, moved.points, arguments) + moved.log_weights
-            value = logsumexp(table[: len(fine.points)], axis=0)
-            return Evidence(value, jnp.abs(value - logsumexp(table[len(fine.points) :], axis=0)))
+            parts = table[: len(fine.points)], table[len(fine.points) :]
+            value, rough = (log_total(part, 0, False) for part in parts)
+            return Evidence(value, jnp.abs(value - rough))
 
         return map_over_chunks(chunk, rows, size, None)
 

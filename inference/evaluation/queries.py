@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from numpyro import handlers
 
 from ..methods.discrete.em import EM
 from ..methods.shared import chunk_rows
+from ..numerics.log_sums import normalise
 from ..reading.anatomy import Anatomy
 from ..reading.handlers import states, table_of
 from ..reading.local import Structure
@@ -87,7 +87,7 @@ def complete(
     def whole(rows: Rows, params: Params) -> tuple[Array, Array]:
         def part(arguments: Arguments, extra: None, start: Array) -> tuple[Array, Array]:
             del extra, start
-            weight = jax.nn.softmax(local.log_joint(params, table, arguments), axis=0)
+            _, weight = normalise(local.log_joint(params, table, arguments), 0)
             mean = _means(model, local.anatomy, params, table, arguments)
             best = jnp.broadcast_to(table, (len(table), size, table.shape[2]))
             chosen = jnp.argmax(weight, axis=0)

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
-from jax.scipy.special import logsumexp
+
+from .log_sums import normalise
 
 LogDensity = Callable[[Any, Array], Array]
 Transition = Callable[[Array, Any, Array], Any]
@@ -91,10 +92,8 @@ def log_mean(log_weights: Array, axis: int = 0) -> LogMean:
     0.2887
     """
     count = log_weights.shape[axis]
-    total = logsumexp(log_weights, axis=axis)
+    total, share = normalise(log_weights, axis)
     lost = jnp.isneginf(total)
-    level = jnp.expand_dims(jnp.where(lost, 0.0, total), axis)
-    share = jnp.exp(log_weights - level)  # sums to one
     spread = jnp.sum((share - 1 / count) ** 2, axis=axis)
     error = jnp.sqrt(spread * count / (count - 1)) if count > 1 else jnp.full_like(total, jnp.nan)
     effective = jnp.where(lost, 0.0, 1.0 / jnp.sum(share**2, axis=axis))

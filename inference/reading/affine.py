@@ -271,7 +271,9 @@ class AffineForm(NamedTuple):
         sums = []
         for site, own in zip(self.sites, cells, strict=True):
             weights = (heavy if len(x) > 1 else heavy.sum(0, keepdims=True) for x in site.natural())
-            sums.append([_over(w, x) for w, x in zip(weights, site.statistics(own), strict=True)])
+            sums.append(
+                [states_met(w, x) for w, x in zip(weights, site.statistics(own), strict=True)]
+            )
         return heavy.sum(1), sums
 
     def expected(self, moments: tuple[Array, list[list[Array]]]) -> Array:
@@ -285,7 +287,7 @@ class AffineForm(NamedTuple):
         return total
 
 
-def _over(heavy: Array, statistic: Array) -> Array:
+def states_met(heavy: Array, statistic: Array) -> Array:
     """Σ_n r_ns T(y_n), (S, cells); of few rows by a plain product, which is faster."""
     if len(statistic) <= FEW_ROWS:
         return jnp.matmul(heavy, statistic, precision="highest")

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..numerics.log_sums import log_total
+from ..numerics.log_sums import log_product, log_total
 from .states import AtMost
 
 
@@ -31,6 +31,38 @@ class Quadratic(NamedTuple):
     constant: Array  # c, (n,)
     linear: Array  # b, (bits, n)
     pairs: Array | None  # A, (pairs, n), or (pairs, 1) where all rows share it; None if it is zero
+
+    def over(self, states: Array) -> tuple[Array, Array, Array | None]:
+        """Log joints of states (S, bits), but for c, as `numerics.log_sums.scores` wants them.
+
+        What two bits add is a number of each state where all rows share it, else it is one more
+        feature.
+        """
+        if self.pairs is None:
+            return states, self.linear, None
+        if self.pairs.shape[1] == 1:
+            return states, self.linear, _bent(states, self._matrix()[0])
+        first, second = np.triu_indices(len(self.linear), 1)
+        both = states[:, first] * states[:, second]
+        features = jnp.concatenate([self.linear, self.pairs])
+        return jnp.concatenate([states, both], 1), features, None
+
+    def own(self, states: Array) -> Array:
+        """Log joints of the states of each row, (n, S, bits), but for c: (n, S)."""
+        logits = jnp.einsum("nsh,hn->ns", states, self.linear, precision="highest")
+        return logits if self.pairs is None else logits + _bent(states, self._matrix())
+
+    def _matrix(self) -> Array:
+        """A as matrices with nothing on and below their diagonals, (n or 1, bits, bits)."""
+        assert self.pairs is not None
+        num_bits = len(self.linear)
+        first, second = np.triu_indices(num_bits, 1)
+        shape = (self.pairs.shape[1], num_bits, num_bits)
+        return jnp.zeros(shape, self.pairs.dtype).at[:, first, second].set(self.pairs.T)
+
+
+def _bent(states: Array, matrix: Array) -> Array:
+    return (jnp.matmul(states, matrix, precision="highest") * states).sum(-1)
 
 
 class BitsForm:
@@ -85,36 +117,12 @@ class BitsForm:
         :param states: those of each row, (n, S, bits), if rows differ in them.
         :param keep: as for `log_total`.
         """
-        constant, linear, pairs = form
         if self.states is None:
-            return constant + sum_softplus(linear.T)
+            return form.constant + sum_softplus(form.linear.T)
+        kind = form.linear.dtype
         if states is not None:
-            logits = self._by_row(linear, pairs, states.astype(linear.dtype))
-            return constant + log_total(logits, 1, keep)
-        table = jnp.asarray(self.states, linear.dtype)
-        logits = jnp.matmul(table, linear, precision="highest")
-        if pairs is not None and pairs.shape[1] == 1:
-            logits = logits + self._bent(table, self._matrix(pairs.T)[0])[:, None]
-        elif pairs is not None:
-            first, second = np.triu_indices(self.num_bits, 1)
-            both = table[:, first] * table[:, second]
-            logits = logits + jnp.matmul(both, pairs, precision="highest")
-        return constant + log_total(logits, 0, keep)
-
-    def _by_row(self, linear: Array, pairs: Array | None, states: Array) -> Array:
-        logits = jnp.einsum("nsh,hn->ns", states, linear, precision="highest")
-        if pairs is not None:
-            logits = logits + self._bent(states, self._matrix(pairs.T))
-        return logits
-
-    def _matrix(self, pairs: Array) -> Array:
-        """(n, pairs) as matrices with nothing on and below their diagonals."""
-        first, second = np.triu_indices(self.num_bits, 1)
-        shape = (len(pairs), self.num_bits, self.num_bits)
-        return jnp.zeros(shape, pairs.dtype).at[:, first, second].set(pairs)
-
-    def _bent(self, states: Array, matrix: Array) -> Array:
-        return (jnp.matmul(states, matrix, precision="highest") * states).sum(-1)
+            return form.constant + log_total(form.own(states.astype(kind)), 1, keep)
+        return form.constant + log_product(*form.over(jnp.asarray(self.states, kind)), keep)
 
 
 @jax.custom_jvp

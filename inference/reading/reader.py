@@ -20,6 +20,7 @@ from ..types import Arguments, Params
 from .affine import AffineForm, Cells
 from .anatomy import Anatomy, ProgramError, inspect, run_abstractly
 from .arguments import check_data, rows_of
+from .bits import Quadratic
 from .datum import About, cells_of, find_affine, read_form
 from .every_row import every_row
 from .local import (
@@ -85,6 +86,19 @@ class Reader(NamedTuple):
 
         constant, linear = jax.vmap(read)(rows.leaves)
         return Form(constant[:, 0], linear[:, 0], hessian)
+
+    def quadratic(self, params: Params, arguments: Arguments) -> Quadratic:
+        """The form in all bits of a datum, where there is one."""
+        form, num_bits = self.form(params, arguments), self.anatomy.num_bits
+        hessian = form.hessian
+        if hessian is None:
+            every = jnp.broadcast_to(jnp.arange(num_bits), (self.anatomy.num_data, num_bits))
+            hessian = self.candidate_hessian(params, arguments, every)
+        linear = form.linear + 0.5 * jnp.diagonal(hessian, axis1=-2, axis2=-1)
+        pairs = jnp.atleast_2d(hessian[..., *np.triu_indices(num_bits, 1)]).T
+        return Quadratic(
+            form.constant, linear.T, None if self.structure is Structure.LINEAR else pairs
+        )
 
     def affine_form(
         self, params: Params, table: Array, arguments: Arguments, about: About | None = None

@@ -18,6 +18,7 @@ from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
+from ..numerics.log_sums import normalise
 from ..types import Arguments, Params
 from .affine import unwrapped
 from .anatomy import Anatomy, ProgramError, inspect
@@ -266,7 +267,7 @@ class TablePosterior(NamedTuple):
         uniform = random.uniform(rng_key, (self.anatomy.num_data,))
 
         def pick(logits: Array, extra: dict[str, Array]) -> Array:
-            below = jnp.cumsum(jax.nn.softmax(logits, axis=0), axis=0)
+            below = jnp.cumsum(normalise(logits, 0)[1], axis=0)
             chosen = (below < extra["uniform"] * below[-1:]).sum(0)
             return _states_of(extra["table"], chosen)
 
@@ -283,7 +284,7 @@ class TablePosterior(NamedTuple):
         counts = [x.num_values or 0 for x in self.anatomy.latents]
 
         def sum_up(logits: Array, extra: dict[str, Array]) -> tuple[Array, ...]:
-            weight, start, found = jax.nn.softmax(logits, axis=0), 0, []
+            weight, start, found = normalise(logits, 0)[1], 0, []
             for size, count in zip(sizes, counts, strict=True):
                 labels = extra["table"][..., start : start + size]
                 is_value = labels[..., None] == jnp.arange(count)

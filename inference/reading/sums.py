@@ -86,7 +86,7 @@ def log_sum(
     def read(found: Any, states: Array | None) -> Array:
         return log_total(found, 0, keep) if bits is None else bits.total(found, states, keep)
 
-    return over_states(read, log_weights, parts, num_data, by_row, bits, whole=True)
+    return over_states(read, log_weights, parts, num_data, by_row, bits, keep, whole=True)
 
 
 def over_states(
@@ -96,6 +96,7 @@ def over_states(
     num_data: int,
     extra: Any = None,
     bits: BitsForm | None = None,
+    keep: bool = False,
     whole: bool = False,
 ) -> Any:
     """What `read` makes of the log joints of the states, for all rows.
@@ -104,6 +105,7 @@ def over_states(
     :param log_weights: (S, num_data or 1).
     :param extra: arrays (num_data, ...).
     :param bits: which states these few stand for; `read` then gets a `Quadratic`.
+    :param keep: what the gradient needs, where that is no more than a few numbers for each state.
     :param whole: add what a row adds to all its states, which the log joints lack.
     """
     forms = [part.form() for part in parts]
@@ -148,8 +150,9 @@ def over_states(
         return found + row if whole else found
 
     width = sum(int(cells.values.shape[1]) for cells in rows["slow"])
-    floats = len(log_weights) * max(1, width) + (0 if bits is None else bits.floats)
-    return in_chunks(chunk, rows, num_data, max(1, product_floats() // floats))
+    listed = 1 + bits.num_bits if bits is not None and shared else len(log_weights)
+    floats = listed * max(1, width) + (0 if bits is None else bits.floats)
+    return in_chunks(chunk, rows, num_data, max(1, product_floats() // floats), keep and not slow)
 
 
 def log_prior_of(fn: dist.Distribution, value: Array) -> Array:
@@ -194,12 +197,17 @@ def _by_cells(part: Part, cells: _Cells) -> Array:
     return each.sum(-1) if cells.mask is None else jnp.where(cells.mask, each, 0.0).sum(-1)
 
 
-def in_chunks(function: Callable[[Any], Any], rows: Any, num_data: int, most: int) -> Any:
+def in_chunks(
+    function: Callable[[Any], Any], rows: Any, num_data: int, most: int, keep: bool = False
+) -> Any:
     """`function` of all rows, (num_data, ...), at most so many of them at a time.
 
-    What it makes of a chunk is made again for the gradient, and not kept, but for its sums.
+    Unless it is to `keep` it, what it makes of a chunk is made again for the gradient, but for its
+    sums.
     """
-    function, count = jax.checkpoint(function, policy=kept), -(-num_data // most)
+    count = -(-num_data // most)
+    if not keep:
+        function = jax.checkpoint(function, policy=kept)
     if count == 1:
         return function(rows)
     size = -(-num_data // count)

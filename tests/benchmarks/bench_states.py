@@ -32,9 +32,9 @@ from inference.methods.discrete.candidates import (
     _product,
     _scene,
     best_bits,
-    logsumexp_pair,
 )
 from inference.methods.discrete.step import EMState
+from inference.numerics.log_sums import normalise
 from inference.reading.local import Structure
 from inference.reading.reader import open_program
 from ppl_models import binary_sparse_coding
@@ -64,10 +64,10 @@ def by_hand(params: dict, data: Array, sets: Candidates, chunk: int) -> dict:
         inside = _product(features, design.T)
         each = jnp.arange(chunk)[:, None]
         outside = single.at[each, chosen].set(-jnp.inf)
-        total = logsumexp_pair(inside, outside)
-        moments = _product(jnp.exp(inside - total[:, None]), design)
+        _, (share, alone) = normalise((inside, outside), 1)
+        moments = _product(share, design)
         inner, joint = moments[:, : sets.num_candidates], moments[:, sets.num_candidates :]
-        mean = jnp.exp(outside - total[:, None]).at[each, chosen].set(inner)
+        mean = alone.at[each, chosen].set(inner)
         where = chosen[:, first] * num_causes + chosen[:, second]
         upper = jnp.zeros(num_causes**2).at[where].add(joint).reshape(num_causes, num_causes)
         return {

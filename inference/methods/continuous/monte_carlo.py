@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import logsumexp
 
 from ...numerics.gaussian import log_normal
+from ...numerics.log_sums import normalise
 from ...rows.chunks import Rows, compiled, map_over_chunks, over_rows
 from ...types import Arguments, Params
 from .factor_em import FactorEM, Look, Prior
@@ -76,8 +76,7 @@ class MonteCarloEM(FactorEM):
                 return evidence, (points[:, None], probability)
             values, responses = opened.values(params), opened.responses(arguments)
             table = shared_log_likelihood(opened.columns, values, responses, points)
-            total = logsumexp(table, axis=0)
-            probability = jnp.exp(table - total)
+            total, probability = normalise(table, 0)
             return total - jnp.log(self.num_draws), (points[:, None], probability)
 
         return Look(points, None, expect)

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
-from jax.scipy.special import logsumexp, ndtri
+from jax.scipy.special import ndtri
 from numpyro.distributions.distribution import validation_enabled
 
 from ...numerics.gaussian import invert, log_normal, root
+from ...numerics.log_sums import normalise
 from ...reading.anatomy import ProgramError
 from ...rows.chunks import Rows, map_over_chunks
 from ...types import Arguments, Params
@@ -162,8 +163,7 @@ def weigh(
     points = rule.points if rule.points.ndim == 3 else rule.points[:, None]
     weights = rule.log_weights if rule.log_weights.ndim == 2 else rule.log_weights[:, None]
     table = reader.log_joint(params, points, arguments) + weights
-    evidence = logsumexp(table, axis=0)
-    return evidence, jnp.exp(table - evidence)
+    return normalise(table, 0)
 
 
 def moments(points: Array, probability: Array) -> tuple[Array, Array]:

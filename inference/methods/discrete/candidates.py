@@ -14,8 +14,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.scipy.special import logsumexp
 
+from ...numerics.log_sums import normalise
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.local import Structure
 from ...reading.reader import Form, Reader
@@ -74,10 +74,10 @@ class Candidates(NamedTuple):
         del keys
         scene = _scene(self, reader, params, arguments)
         indices = self._choose(scene, reader, params, arguments)
-        evidence = logsumexp_pair(*_logits(self, scene, reader, params, arguments, indices))
+        evidence, _ = normalise(_logits(self, scene, reader, params, arguments, indices), 1)
         if not self.keep:
             return evidence, indices
-        kept = logsumexp_pair(*_logits(self, scene, reader, params, arguments, memory))
+        kept, _ = normalise(_logits(self, scene, reader, params, arguments, memory), 1)
         better = evidence > kept
         indices = jnp.where(better[:, None], indices, memory)
         return jnp.where(better, evidence, kept), indices
@@ -192,17 +192,12 @@ def _moments(
 ) -> Expectation:
     num_bits, num_candidates = reader.anatomy.num_bits, sets.num_candidates
     table = sets.table()
-    evidence = logsumexp_pair(inside, outside)
-    probability = jnp.exp(inside - evidence[:, None])
+    evidence, (probability, alone) = normalise((inside, outside), 1)
     moments = _product(probability, _design(table))
     inner, pairs = moments[:, :num_candidates], moments[:, num_candidates:]
     each = jnp.arange(indices.shape[0])[:, None]
     first, second = np.triu_indices(num_candidates, 1)
-    if outside is None:
-        alone, mean = None, inner
-    else:
-        alone = jnp.exp(outside - evidence[:, None])
-        mean = alone.at[each, indices].set(inner)
+    mean = inner if alone is None else alone.at[each, indices].set(inner)
 
     def second_moment(weights: Array) -> Array:
         total = lambda x: over_rows(weights[:, None], x)[0]  # noqa: E731
@@ -248,12 +243,6 @@ def best_bits(scores: Array, count: int) -> Array:
         chosen.append(best)
         scores = jnp.where(each == best[:, None], -jnp.inf, scores)
     return jnp.stack(chosen, axis=1)
-
-
-def logsumexp_pair(inside: Array, outside: Array | None) -> Array:
-    """log Σ exp over the last axis of both."""
-    total = logsumexp(inside, axis=1)
-    return total if outside is None else jnp.logaddexp(total, logsumexp(outside, axis=1))
 
 
 def _product(left: Array, right: np.ndarray) -> Array:

@@ -14,12 +14,11 @@ from jax import Array
 from ...reading.anatomy import Anatomy, ChainError, ProgramError
 from ...reading.handlers import table_of
 from ...reading.reader import Reader, affine_too, open_program
-from ...reading.states import AllStates, AtMost, Given, StateSet
+from ...reading.states import AllStates, Given, StateSet
 from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...types import Params
 from ..m_step import AffineUpdate
 from ..shared import CHUNK_FLOATS, Expectation, Posterior, chunk_rows
-from .candidates import Candidates
 from .chain_em import Paths
 from .room import check_room
 from .step import StatesEM
@@ -138,11 +137,7 @@ class EM(StatesEM):
         found = super().update_of(reader, rows, params)
         if found is not None or not reader.affine:
             return found
-        sets = self.sets(reader, rows)
-        if isinstance(sets, Table):
-            table = table_of(reader.anatomy, sets.states)[:, 0]
-        else:
-            table = jnp.asarray(sets.table(), jnp.int32)
+        table = table_of(reader.anatomy, self.states)[:, 0]
         cells = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
         if reader.structure.shared and len(table) * cells > CHUNK_FLOATS:
             return None  # the moments of the bits take less
@@ -159,14 +154,8 @@ class EM(StatesEM):
             return reader, rows
         return affine_too(reader, rows), rows
 
-    def sets(self, reader: Reader, rows: Rows) -> Candidates | Table:
-        """All states as candidates, where their log joint is known by bits, else as a table."""
+    def sets(self, reader: Reader, rows: Rows) -> Table:
         check_room(reader, rows, self.states, self.chunk_size)
-        num_bits = reader.anatomy.num_bits
-        by_bits = reader.structure.shared or not reader.affine
-        if by_bits and reader.anatomy.binary and isinstance(self.states, AllStates | AtMost):
-            limit = num_bits if isinstance(self.states, AllStates) else self.states.max_active
-            return Candidates(num_bits, min(limit, num_bits))
         return Table(self.states)
 
 

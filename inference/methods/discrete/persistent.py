@@ -16,12 +16,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
-from jax.scipy.special import logsumexp
 
+from ...numerics.log_sums import log_total
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.reader import Reader
 from ...types import Arguments, Params
 from ..shared import Expectation
+from .tables import own_expectation, own_log_joint
 
 
 class Persistent(NamedTuple):
@@ -80,7 +81,7 @@ class Persistent(NamedTuple):
         scores = jnp.concatenate([values, _values(reader, params, arguments, children)], axis=1)
         scores = jnp.where(_repeated(pool), -jnp.inf, scores)
         best, chosen = lax.top_k(scores, memory.shape[1])
-        return logsumexp(best, axis=1), jnp.take_along_axis(pool, chosen[:, :, None], axis=1)
+        return log_total(best, 1, False), jnp.take_along_axis(pool, chosen[:, :, None], axis=1)
 
     def grow(self, reader: Reader, params: Params, arguments: Arguments, keys: Array) -> Array:
         """The states to keep after many rounds, from nothing."""
@@ -120,22 +121,7 @@ class Persistent(NamedTuple):
             assert keys is not None
             memory = self.grow(reader, params, arguments, keys)
         logits = jnp.where(_repeated(memory), -jnp.inf, _values(reader, params, arguments, memory))
-        evidence = logsumexp(logits, axis=1)
-        probability = jnp.exp(logits - evidence[:, None])
-        values = memory.astype(probability.dtype)
-
-        def second(weights: Array) -> Array:
-            heavy = (probability * weights[:, None])[..., None] * values
-            bits = values.shape[-1]
-            return heavy.reshape(-1, bits).T @ values.reshape(-1, bits)
-
-        def best() -> Array:
-            chosen = jnp.argmax(logits, axis=1)[:, None, None]
-            return jnp.take_along_axis(memory, chosen, axis=1)[:, 0].astype(jnp.int32)
-
-        mean = jnp.einsum("nk,nkh->nh", probability, values)
-        states = jnp.swapaxes(memory, 0, 1).astype(jnp.int32)
-        return Expectation(evidence, mean, second, lambda: (states, probability.T), best)
+        return own_expectation(jnp.swapaxes(memory, 0, 1), logits.T)
 
     def contains(self, reader: Reader, memory: Array, bits: Array) -> Array:
         """Whether states (S, n, bits) are among those kept: (S, n)."""
@@ -146,9 +132,7 @@ class Persistent(NamedTuple):
 
 def _values(reader: Reader, params: Params, arguments: Arguments, bits: Array) -> Array:
     """Log joint of states (n, K, bits): (n, K)."""
-    if reader.structure.shared:
-        return reader.form(params, arguments).value(bits)
-    return reader.log_joint(params, jnp.swapaxes(bits, 0, 1), arguments).T
+    return own_log_joint(reader, params, arguments, jnp.swapaxes(bits, 0, 1)).T
 
 
 def _codes(bits: Array) -> Array:

@@ -1,7 +1,7 @@
 """E-step over one table of states for all data, whatever its latents.
 
-Where the log joint is affine in the datum, all rows × states are one matrix product; elsewhere the
-program is run on the states.
+Where the log joint is quadratic in the bits or affine in the datum, all rows × states are one
+matrix product; elsewhere the program is run on the states.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import logsumexp
 
+from ...numerics.log_sums import normalise, scores
+from ...reading.affine import states_met
 from ...reading.anatomy import Anatomy
 from ...reading.handlers import table_of
+from ...reading.local import Structure
 from ...reading.reader import Reader
 from ...reading.states import StateSet
 from ...rows.chunks import over_rows
@@ -56,43 +58,56 @@ class Table:
     ) -> Expectation:
         del keys
         if memory is not None:
-            table = jnp.swapaxes(memory, 0, 1)
-        else:
-            table = table_of(reader.anatomy, self.states)  # (S, 1 or n, bits)
-        if reader.affine and table.shape[1] == 1:
-            form = reader.affine_form(params, table[:, 0], arguments)
-            logits = form.log_joint(reader.cells(params, form, arguments))
-            return shared_expectation(table[:, 0], logits)
-        return expectation_over(reader, params, arguments, table)
+            own = jnp.swapaxes(memory, 0, 1)
+            return own_expectation(own, own_log_joint(reader, params, arguments, own))
+        table = table_of(reader.anatomy, self.states)[:, 0]
+        return shared_expectation(table, *log_joint_of(reader, params, arguments, table))
 
 
-def shared_expectation(table: Array, logits: Array) -> Expectation:
-    """The posterior over states (S, bits) that all rows share, from log joints (S, n)."""
-    evidence = logsumexp(logits, axis=0)
-    probability = jnp.exp(logits - evidence)
+def log_joint_of(
+    reader: Reader, params: Params, arguments: Arguments, table: Array
+) -> tuple[Array, Array]:
+    """Log joints of states (S, bits) that all rows share, (S, n): but for the second, (n,)."""
+    by_bits = reader.structure.shared or not reader.affine
+    if by_bits and reader.structure is not Structure.GENERAL:
+        form = reader.quadratic(params, arguments)
+        return scores(*form.over(table.astype(form.linear.dtype))), form.constant
+    if reader.affine:
+        affine = reader.affine_form(params, table, arguments)
+        logits, row = affine.scores(reader.cells(params, affine, arguments))
+    else:
+        logits, row = reader.log_joint(params, table[:, None], arguments), jnp.zeros(())
+    num_data = reader.anatomy.num_data
+    return jnp.broadcast_to(logits, (len(table), num_data)), jnp.broadcast_to(row, num_data)
+
+
+def own_log_joint(reader: Reader, params: Params, arguments: Arguments, states: Array) -> Array:
+    """Log joints of the states of each row, (S, n, bits): (S, n)."""
+    if reader.structure.shared:
+        return reader.form(params, arguments).value(jnp.swapaxes(states, 0, 1)).T
+    return reader.log_joint(params, states, arguments)
+
+
+def shared_expectation(table: Array, logits: Array, row: Array) -> Expectation:
+    """The posterior over states (S, bits) that all rows share, from log joints (S, n) + (n,)."""
+    evidence, probability = normalise(logits, 0)
     values = table.astype(logits.dtype)
 
     def second(weights: Array) -> Array:
-        heavy = jnp.matmul(probability, weights, precision="highest")
-        return jnp.matmul(values.T * heavy, values, precision="highest")
+        heavy = states_met(probability, weights[:, None])
+        return jnp.matmul(values.T * heavy[:, 0], values, precision="highest")
 
     def best() -> Array:
         return table[jnp.argmax(logits, axis=0)].astype(jnp.int32)
 
     mean = jnp.matmul(probability.T, values, precision="highest")
-    return Expectation(evidence, mean, second, lambda: (table[:, None], probability), best)
+    return Expectation(evidence + row, mean, second, lambda: (table[:, None], probability), best)
 
 
-def expectation_over(
-    reader: Reader, params: Params, arguments: Arguments, table: Array, valid: Array | None = None
-) -> Expectation:
-    """The posterior over states (S, n or 1, bits); those not `valid`, (S, n), are left out."""
-    logits = reader.log_joint(params, table, arguments)
-    if valid is not None:
-        logits = jnp.where(valid, logits, -jnp.inf)
-    evidence = logsumexp(logits, axis=0)
-    probability = jnp.exp(logits - evidence)
-    values = jnp.broadcast_to(table, (*logits.shape, table.shape[-1])).astype(logits.dtype)
+def own_expectation(states: Array, logits: Array) -> Expectation:
+    """The posterior over the states of each row, (S, n, bits), from their log joints (S, n)."""
+    evidence, probability = normalise(logits, 0)
+    values = states.astype(logits.dtype)
 
     def second(weights: Array) -> Array:
         heavy = (probability * weights)[..., None] * values
@@ -101,7 +116,9 @@ def expectation_over(
 
     def best() -> Array:
         chosen = jnp.argmax(logits, axis=0)[None, :, None]
-        return jnp.take_along_axis(values, chosen, axis=0)[0].astype(jnp.int32)
+        return jnp.take_along_axis(states, chosen, axis=0)[0].astype(jnp.int32)
 
     mean = jnp.einsum("sn,snh->nh", probability, values)
-    return Expectation(evidence, mean, second, lambda: (table, probability), best)
+    return Expectation(
+        evidence, mean, second, lambda: (states.astype(jnp.int32), probability), best
+    )

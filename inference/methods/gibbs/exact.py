@@ -13,9 +13,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.special import logsumexp
 from latentbits.models.distributions import NoisyOr
 
+from ...numerics.log_sums import normalise
 from ...reading.states import AllStates
 from .noisy_or import Network, Seen, Wiring, causal_inputs, exact_product
 from .noisy_or_steps import Sums, share_out
@@ -63,8 +63,7 @@ def sum_states(
             counted = jnp.broadcast_to(mask, value.shape).astype(value.dtype)
             rows[site], silent = (value * counted, counted), exact_product(counted, inputs.T)
         log_joint = log_joint + exact_product(rows[site][0], (log_on + inputs).T) - silent
-    evidence = logsumexp(log_joint, axis=1)
-    posterior = jnp.exp(log_joint - evidence[:, None])
+    evidence, posterior = normalise(log_joint, 1)
     weighted = (posterior * row_weights[:, None]).T
     met = weighted.sum(1)[:, None]
     tallies = {site: (met * bits[site], jnp.broadcast_to(met, bits[site].shape)) for site in bits}

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, lax, random
-from jax.scipy.special import logsumexp
 
+from ...numerics.log_sums import log_total
 from ...reading.anatomy import ProgramError
 from ...reading.states import AllStates
 from ...rows.chunks import Rows
@@ -112,7 +112,7 @@ class Layered(NamedTuple):
             def given(state: Array, site: str = site) -> Array:
                 return log_joint({**split, site: jnp.broadcast_to(state, split[site].shape)})
 
-            total = jnp.where(is_top, logsumexp(lax.map(given, states), axis=0), total)
+            total = jnp.where(is_top, log_total(lax.map(given, states), 0, False), total)
         return total
 
 
