@@ -1,7 +1,6 @@
 """The form in the datum against the program run on every state of every row."""
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +12,10 @@ from small_programs import CASES, mixture_case
 from tools import close, contribution, fast_jit, in_double, quick_run
 
 from inference import EM, AllStates, StepwiseEM, Structure, marginal
-from inference.methods.discrete.step import EMState
 from inference.reading import sums
 from inference.reading.datum import about_of
 from inference.reading.handlers import table_of
 from inference.reading.reader import affine_too, open_program
-from ppl_models import noisy_or_network
 
 AFFINE = {*CASES, "mixture"} - {"two_sites"}  # whose noise is Laplace
 
@@ -80,40 +77,6 @@ def test_a_row_that_enters_elsewhere_is_no_affine_program():
 
     assert not affine(np.arange(6.0))
     assert affine(0.5)
-
-
-def memory_of_a_step(method, state, data, **kwargs):
-    """Bytes that a compiled step needs besides its inputs and outputs."""
-    step = fast_jit(lambda state, data: method.update(state, data, **kwargs))
-    return step.lower(state, data).compile().memory_analysis().temp_size_in_bytes
-
-
-def test_memory_of_a_step_does_not_grow_with_the_rows():
-    """A closed M-step and its E-step, on 20 000 rows of 64 states: less than rows × states."""
-    shapes = {"leak_0": (5,), "leak_1": (6,), "weights_1": (6, 5)}
-    params = {name: jnp.full(shape, 0.3) for name, shape in shapes.items()}
-    state = EMState(params, jnp.zeros((), int), random.key(0), None)
-    num_bytes = memory_of_a_step(EM(noisy_or_network), state, jnp.zeros((20_000, 5)), layers=(6,))
-    assert num_bytes < 20_000 * 2**6 * 4
-
-
-@pytest.mark.parametrize("name", ["affine", "stepwise", "general"])
-def test_memory_of_a_gradient_step_is_that_of_a_chunk(name):
-    """Counts have no closed M-step; "general" is EM that is not told that they are affine.
-
-    Run on the states of 5000 rows at once, the program would hold 16 × 5000 × 5 numbers.
-    """
-    case = CASES["counts"]
-    method = StepwiseEM(case.model, batch_size=5000) if name == "stepwise" else EM(case.model)
-    method = dataclasses.replace(method, structure=case.structure, chunk_size=50)
-    if name == "general":
-        given = partial(open_program, case.model, structure=case.structure)
-        object.__setattr__(method, "open", given)
-    data = jnp.asarray(np.tile(case.data, (715, 1))[:5000])
-    state = jax.eval_shape(
-        lambda: method.init(random.key(0), data, init_params=case.typed(), **case.kwargs)
-    )
-    assert memory_of_a_step(method, state, data, **case.kwargs) < 0.25 * 16 * 5000 * 5 * 4
 
 
 def test_stepwise_em_without_a_closed_step_comes_to_rest_where_em_does():

@@ -148,18 +148,3 @@ def test_forms_are_the_program_on_its_states(name, digits, request):
     close(value, wanted, digits)
     for site in slopes:
         close(slopes[site], by_states[site], digits)
-
-
-def test_memory_of_states_by_row_does_not_grow_with_the_columns():
-    """32 states of 5000 rows of 40 columns: together 26 MB, or 1 MB for each byte of a state."""
-    table = np.random.default_rng(0).integers(0, 2, (32, 5000, 8), np.int8)
-    params = {
-        "leak_0": jnp.ones(40), "leak_1": jnp.ones(8), "weights_1": jnp.ones((8, 40))
-    }  # fmt: skip
-
-    def total(params, data, table):
-        program = marginal(noisy_or_network, Given(table), structure=Structure.GENERAL)
-        return log_density(program, (data,), {"layers": (8,)}, params)[0]
-
-    compiled = fast_jit(jax.grad(total)).lower(params, jnp.zeros((5000, 40)), table).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < 10e6

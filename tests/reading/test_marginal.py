@@ -318,15 +318,3 @@ def test_nuts_finds_a_start_where_states_are_impossible():
         random.key(0), marginal(occupancy), model_args=(data,), validate_grad=True
     )
     assert np.isfinite(info.param_info.potential_energy)
-
-
-def test_memory_of_the_gradient_does_not_grow_with_the_rows():
-    """256 states of 20 000 rows: one table of both would take 20 MB, one with the cells 100 MB."""
-
-    def total(params, data):
-        program = marginal(binary_sparse_coding)
-        return log_density(program, (data,), {"num_causes": 8}, params)[0]
-
-    params = {"weights": jnp.ones((8, 5)), "noise": jnp.ones(()), "sparsity": jnp.array(0.3)}
-    compiled = fast_jit(jax.grad(total)).lower(params, jnp.zeros((20_000, 5))).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < 10e6

@@ -57,11 +57,14 @@ class Table:
         keys: Array | None = None,
     ) -> Expectation:
         del keys
-        if memory is not None:
-            own = jnp.swapaxes(memory, 0, 1)
-            return own_expectation(own, own_log_joint(reader, params, arguments, own))
-        table = table_of(reader.anatomy, self.states)[:, 0]
-        return shared_expectation(table, *log_joint_of(reader, params, arguments, table))
+        own = None if memory is None else jnp.swapaxes(memory, 0, 1)
+        if own is None:
+            table = table_of(reader.anatomy, self.states)  # (S, 1 or n, bits)
+            if table.shape[1] == 1:
+                shared = table[:, 0]
+                return shared_expectation(shared, *log_joint_of(reader, params, arguments, shared))
+            own = table
+        return own_expectation(own, own_log_joint(reader, params, arguments, own))
 
 
 def log_joint_of(

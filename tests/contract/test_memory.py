@@ -1,0 +1,125 @@
+"""Memory that no method takes more of, however many rows there are: that of a chunk of them.
+
+A step is compiled, not run, and asked for the bytes that it needs besides its inputs and outputs.
+"""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+from numpyro.infer.util import log_density
+from small_programs import CASES
+from tools import fast_jit
+
+from inference import (
+    EM,
+    BoundEM,
+    ContrastiveDivergence,
+    ExactGradient,
+    GibbsEM,
+    Given,
+    MonteCarloEM,
+    Persistent,
+    ProjectionPursuit,
+    QuadratureEM,
+    SplittingEM,
+    StepwiseEM,
+    Structure,
+    TruncatedEM,
+    marginal,
+)
+from inference.methods.moments.pairs import count_pairs
+from inference.reading.reader import open_program
+from ppl_models import (
+    bernoulli_mixture,
+    binary_sparse_coding,
+    combination_machine,
+    latent_trait,
+    noisy_or_network,
+)
+
+ROWS, COLUMNS, CHUNK = 20_000, 6, 50
+BITS = np.random.default_rng(0).integers(0, 2, (ROWS, COLUMNS)).astype(np.float32)
+
+
+def by_chunk(method, **settings):
+    return dataclasses.replace(method, chunk_size=CHUNK, **settings)
+
+
+def run_on_states():
+    """EM that is not told that counts are affine in the datum: 16 states a row."""
+    case = CASES["counts"]
+    method = by_chunk(EM(case.model), structure=case.structure)
+    opened = partial(open_program, case.model, structure=case.structure)
+    object.__setattr__(method, "open", opened)
+    return method, case.kwargs
+
+
+SHARED, GENERAL = Structure.SHARED, Structure.GENERAL
+SIX = {"num_causes": 6}
+# What stands beside each is what a row would take if the rows were not read in chunks.
+METHODS = {
+    "EM, 64 states by bits": lambda: (by_chunk(EM(binary_sparse_coding), structure=SHARED), SIX),
+    "EM, the program on 16 states": run_on_states,
+    "StepwiseEM, 32 components": lambda: (
+        by_chunk(StepwiseEM(bernoulli_mixture, batch_size=5000)), {"num_components": 32}),
+    "SplittingEM, 32 components": lambda: (
+        by_chunk(SplittingEM(bernoulli_mixture)), {"num_components": 32}),
+    "TruncatedEM, 35 states": lambda: (
+        by_chunk(TruncatedEM(binary_sparse_coding, num_candidates=5, max_active=5), structure=SHARED),
+        {"num_causes": 8}),
+    "TruncatedEM, 16 states kept or tried": lambda: (
+        by_chunk(TruncatedEM(binary_sparse_coding, persistent=Persistent(8, 8)), structure=SHARED),
+        {"num_causes": 8}),
+    "ExactGradient, 64 states": lambda: (by_chunk(ExactGradient(noisy_or_network)),
+                                         {"layers": (6,)}),
+    "ContrastiveDivergence, 6 units": lambda: (
+        by_chunk(ContrastiveDivergence(combination_machine)), SIX),
+    "ProjectionPursuit, 6 units": lambda: (
+        by_chunk(ProjectionPursuit(combination_machine)), SIX),
+    "QuadratureEM, 41 nodes": lambda: (
+        by_chunk(QuadratureEM(latent_trait)), {"num_factors": 1}),
+    "MonteCarloEM, 64 draws": lambda: (
+        by_chunk(MonteCarloEM(latent_trait, num_draws=64)), {"num_factors": 1}),
+    "BoundEM, 2 × 2 for each column": lambda: (
+        by_chunk(BoundEM(latent_trait)), {"num_factors": 2}),
+    "GibbsEM, 64 states": lambda: (
+        GibbsEM(noisy_or_network, block_size=CHUNK), {"layers": (6,)}),
+}  # fmt: skip
+
+
+def floats_a_row(function, *inputs):
+    compiled = fast_jit(function).lower(*inputs).compile()
+    return compiled.memory_analysis().temp_size_in_bytes / 4 / ROWS
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_needs_less_than_the_table_itself(name):
+    method, kwargs = METHODS[name]()
+    state = jax.eval_shape(lambda: method.init(random.key(0), BITS, **kwargs))
+    step = lambda state, data: method.update(state, data, **kwargs)  # noqa: E731
+    assert floats_a_row(step, state, BITS) < COLUMNS
+
+
+def test_counting_pairs_needs_less_than_the_table_itself():
+    """All that `MomentInversion` makes of the rows."""
+    assert floats_a_row(lambda data: count_pairs(data, None, CHUNK), BITS) < COLUMNS
+
+
+@pytest.mark.parametrize("name", ["256 states by bits", "32 states of each row"])
+def test_a_gradient_of_marginal_needs_less_than_its_states(name):
+    if name == "256 states by bits":
+        program, kwargs, most = marginal(binary_sparse_coding), {"num_causes": 8}, 256 / 2
+        shapes = {"weights": (8, COLUMNS), "noise": (), "sparsity": ()}
+    else:
+        table = np.random.default_rng(0).integers(0, 2, (32, ROWS, 8), np.int8)
+        program = marginal(noisy_or_network, Given(table), structure=GENERAL)
+        kwargs, most = {"layers": (8,)}, 32 * 8 / 2
+        shapes = {"leak_0": (COLUMNS,), "leak_1": (8,), "weights_1": (8, COLUMNS)}
+    params = {site: jnp.full(shape, 0.5) for site, shape in shapes.items()}
+    total = lambda params, data: log_density(program, (data,), kwargs, params)[0]  # noqa: E731
+    assert floats_a_row(jax.grad(total), params, BITS) < most
