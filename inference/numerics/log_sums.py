@@ -26,6 +26,8 @@ def normalise(logits: Any, axis: int) -> tuple[Array, Any]:
     >>> total, share = normalise(jnp.log(jnp.array([1.0, 3.0, 0.0])), 0)
     >>> round(float(jnp.exp(total)), 4), [round(float(x), 4) for x in share]
     (4.0, [0.25, 0.75, 0.0])
+    >>> normalise(jnp.array([-jnp.inf, -jnp.inf]), 0)[1].tolist()
+    [0.0, 0.0]
     """
     total, terms, count = _terms(logits, axis)
     scale = jnp.expand_dims(1.0 / count, axis)

@@ -70,8 +70,8 @@ METHODS = {
     "SplittingEM, 32 components": lambda: (
         by_chunk(SplittingEM(bernoulli_mixture)), {"num_components": 32}),
     "TruncatedEM, 35 states": lambda: (
-        by_chunk(TruncatedEM(binary_sparse_coding, num_candidates=5, max_active=5), structure=SHARED),
-        {"num_causes": 8}),
+        by_chunk(TruncatedEM(binary_sparse_coding, num_candidates=5, max_active=5),
+                 structure=SHARED), {"num_causes": 8}),
     "TruncatedEM, 16 states kept or tried": lambda: (
         by_chunk(TruncatedEM(binary_sparse_coding, persistent=Persistent(8, 8)), structure=SHARED),
         {"num_causes": 8}),
