@@ -147,7 +147,12 @@ def method_groups(
     groups["log_likelihood"] = dataset(
         {"observed": found.scores.train}, ("chain", "draw"), dims={"observed": ("row",)}
     )
-    return groups | predictive_groups(
-        model, params, ((found.observed,), sizes), columns=columns, mask=found.mask,
-        dims=dims_of(getattr(model, "__name__", "")),
-    )  # fmt: skip
+    try:
+        return groups | predictive_groups(
+            model, params, ((found.observed,), sizes), columns=columns, mask=found.mask,
+            dims=dims_of(getattr(model, "__name__", "")),
+        )  # fmt: skip
+    except Exception as error:  # a user's program may not simulate: its draws are kept all the same
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        groups["posterior"].attrs["no_predictive"] = words
+        return groups
