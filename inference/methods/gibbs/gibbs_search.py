@@ -85,7 +85,7 @@ class GibbsSearch(Algorithm):
     staged = True
     draws = True
 
-    em: GibbsEM | Callable
+    em: Any  # a `GibbsEM`, once it is built
     _: dataclasses.KW_ONLY
     population: Annotated[int, Range(2)] = 20
     rounds: int = 6
