@@ -129,7 +129,8 @@ class _Survey(Messenger):
         if "start" in on.inside or any(on_site & again for on_site in depends.values()):
             raise ProgramError(
                 f"the latents {[x.name for x in chain.start]} before the scan act on more than its "
-                "first step: only the state before the first step can be summed with a chain"
+                "first step (a mixture of chains): only the state before the first step can be "
+                "summed with a chain; make them part of the state of each step"
             )
         latent = [name for name in on.sites if on.sites[name]]
         starters = tuple(name for name in latent if trace[name]["type"] == "sample")
