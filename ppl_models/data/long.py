@@ -82,8 +82,8 @@ def spread(
             f"{names[0]} or {names[1]} out"
         )  # fmt: skip
     used = np.flatnonzero((codes >= 0) & (places[1] >= 0))
-    row, column = places[0][used], places[1][used]
-    flat = row.astype(np.int64) * len(every) + column
+    rows, across = places[0][used], places[1][used]
+    flat = rows.astype(np.int64) * len(every) + across
     first = np.full(len(flat), True)
     order = np.argsort(flat, kind="stable")
     first[order[1:]] = flat[order[1:]] != flat[order[:-1]]
@@ -96,5 +96,5 @@ def spread(
         raise cell_error(path, cells, again, cells.columns.index(names[2]), problem)
     values = np.zeros((len(people), len(every)), np.int8)
     mask = np.zeros(values.shape, bool)
-    values[row, column], mask[row, column] = codes[used], True
+    values[rows, across], mask[rows, across] = codes[used], True
     return Answers(values, mask, tuple(people), tuple(every))
