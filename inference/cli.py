@@ -21,6 +21,7 @@ COMMANDS = {
     "list": "list",
     "check": "check",
     "fit": "fit",
+    "choose": "choose",
     "transform": "use",
     "complete": "use",
     "score": "use",

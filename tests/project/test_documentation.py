@@ -11,7 +11,8 @@ from inference.cli import make_parser
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-GUIDES = "choosing tables programs trust scaling benchmarks papers notebooks glossary contributing"
+GUIDES = """choosing tables estimators programs trust scaling benchmarks papers notebooks glossary
+contributing"""
 PAGES = {
     "README.md": README,
     **{f"docs/{name}.md": (ROOT / f"docs/{name}.md").read_text() for name in GUIDES.split()},

@@ -1,0 +1,132 @@
+"""How many factors, classes or causes: held-out likelihood, BIC and the entropy of classes by size.
+
+All folds train on equally many rows, so that what was compiled for the first serves the others. A
+size is taken if no larger one explains held-out rows better by more than the error of that: of
+sizes that predict alike, the smallest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import random
+
+from ..evaluation.evidence import likelihood
+from ..reading.anatomy import Anatomy, inspect
+from ..running.algorithm import Algorithm
+from .estimates import Measures, measure_fit
+
+TOLERANCE = 1e-7
+
+
+class Choice(NamedTuple):
+    """One size."""
+
+    size: int
+    held_out: np.ndarray  # (rows that were held out,) log likelihood of each
+    whole: Measures  # of a fit to all rows
+    entropy: float | None  # of classes: 1 where every row belongs to one, 0 where none does
+
+
+def folds_of(num_rows: int, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(training rows, rows held out) of each fold, of the same sizes in all.
+
+    >>> [(len(train), len(test)) for train, test in folds_of(11, 3, 0)]
+    [(8, 3), (8, 3), (8, 3)]
+    """
+    order = np.random.default_rng(seed).permutation(num_rows)
+    size = num_rows // count
+    parts = [slice(k * size, (k + 1) * size) for k in range(count)]
+    return [(np.delete(order, np.r_[part]), order[part]) for part in parts]
+
+
+def class_entropy(probabilities: np.ndarray) -> float:
+    """How clearly rows belong to classes (Celeux & Soromenho 1996), from (num_rows, num_classes).
+
+    >>> class_entropy(np.array([[1.0, 0.0], [0.0, 1.0]])), class_entropy(np.full((3, 2), 0.5))
+    (1.0, 0.0)
+    """
+    rows, classes = probabilities.shape
+    if classes == 1:
+        return 1.0
+    inside = np.where(probabilities > 0, probabilities, 1.0)
+    lost = -(probabilities * np.log(inside)).sum()
+    return float(1.0 - lost / (rows * math.log(classes)))
+
+
+def choose(
+    program: Callable,
+    arguments: tuple[np.ndarray, dict[str, Any]],
+    over: tuple[str, Iterable[int]],
+    method: Callable[[Anatomy], Algorithm],
+    *,
+    folds: int = 5,
+    steps: int = 500,
+    seed: int = 0,
+) -> list[Choice]:
+    """Fit a program at each size, to all rows and without each fold.
+
+    :param arguments: the rows, and the other keyword arguments; a mask is dealt out with the rows.
+    :param over: the name of the argument that is the size, and its values.
+    """
+    values, kwargs = arguments
+    name, sizes = over
+    mask = kwargs.get("mask")
+    found = []
+    for size in sizes:
+        rest = {x: v for x, v in kwargs.items() if x != "mask"} | {name: size}
+
+        def some(rows: Any, rest: dict[str, Any] = rest) -> tuple[np.ndarray, dict[str, Any]]:
+            return values[rows], rest if mask is None else {**rest, "mask": mask[rows]}
+
+        table, settings = some(slice(None))
+        engine = method(inspect(program, (table,), settings))
+
+        def fit(
+            rows: Any, engine: Algorithm = engine, some: Callable[..., Any] = some
+        ) -> dict[str, Any]:
+            table, settings = some(rows)
+            tolerance = None if engine.staged else TOLERANCE
+            found = engine.run(
+                random.key(seed), steps, table, tolerance=tolerance, progress_bar=False, **settings
+            )
+            return found.params
+
+        held = []
+        for train, test in folds_of(len(values), folds, seed):
+            rows, settings = some(test)
+            held.append(np.asarray(likelihood(program, rows, **settings)(fit(train)).value, float))
+        params = fit(slice(None))
+        table, settings = some(slice(None))
+        whole = measure_fit(program, params, table, settings)
+        entropy = _entropy(engine, params, table, settings)
+        found.append(Choice(size, np.concatenate(held), whole, entropy))
+    return found
+
+
+def _entropy(engine: Any, params: Any, table: np.ndarray, kwargs: dict[str, Any]) -> float | None:
+    anatomy = inspect(engine.model, (table,), kwargs)
+    (first, *others) = anatomy.latents
+    if others or first.size != 1 or first.num_values is None or not hasattr(engine, "posterior"):
+        return None
+    found = engine.posterior(params, table, **kwargs).probabilities[first.name]
+    return class_entropy(np.asarray(found, float).reshape(len(table), -1))
+
+
+def taken(choices: list[Choice]) -> Choice:
+    """The smallest size that no larger one beats by more than the error of the difference.
+
+    >>> whole = Measures(0.0, 0.0, "", 1, 4)
+    >>> one = Choice(1, np.array([-2.0, -2.1, -2.0, -2.1]), whole, None)
+    >>> two, three = one._replace(size=2, held_out=one.held_out + 1.0), one._replace(size=3)
+    >>> taken([one, two, three]).size
+    2
+    """
+    for choice in sorted(choices, key=lambda one: one.size):
+        gains = [x.held_out - choice.held_out for x in choices if x.size > choice.size]
+        if not any(g.mean() > g.std(ddof=1) / math.sqrt(len(g)) for g in gains):
+            return choice
+    raise ValueError("there is nothing to choose from")
