@@ -253,8 +253,8 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows) -> Elements | None:
         pairs = [frozenset({i, j}) for i, j in np.argwhere(np.triu(meets, 1)).tolist()]
         if not pairs:
             return None
-        alone = (frozenset(),) * len(sizes)
-        scopes = find_order(pairs, tuple(sizes.tolist()), alone)
+        nowhere: frozenset[int] = frozenset()
+        scopes = find_order(pairs, tuple(sizes.tolist()), (nowhere,) * len(sizes))
         elements = elements._replace(scopes=scopes)
         if elements.num_runs > MOST_RUNS:
             return elements

@@ -80,7 +80,8 @@ def posterior(opened: Opened, params: Params) -> FactorPosterior | None:
         return None
     gap = finer.evidence - found.evidence
     parts = (found.mean, found.covariance, found.evidence, gap, found.effective)
-    return FactorPosterior(*(array(x) for x in parts))
+    arrays: list[Any] = [array(x) for x in parts]
+    return FactorPosterior(*arrays)
 
 
 def run(

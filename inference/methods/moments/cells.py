@@ -21,7 +21,7 @@ with Owen's T, and + where the cell lies on the same side of the line as the ori
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -214,7 +214,8 @@ def cell_posterior(params: Params, data: Array, mask: Array | None) -> FactorPos
         evidence[block] = np.where(least[:, 0] == 0, np.log(total), -np.inf)
         effective[block] = agree.sum(axis=1)
     found = (mean, covariance, evidence, np.zeros(len(bits)), effective)
-    return FactorPosterior(*(jnp.asarray(x, float) for x in found))
+    parts: list[Any] = [jnp.asarray(x, float) for x in found]
+    return FactorPosterior(*parts)
 
 
 class Entropy(NamedTuple):
