@@ -48,6 +48,7 @@ from .running.algorithm import Algorithm
 from .running.checkpoint import CheckpointError
 from .running.contract import DivergedError, Optima, RunResult
 from .running.search import Search
+from .studies.notebook import contest, reproduce
 
 BinaryGibbs = LatentGibbs
 """Its name when it took bits alone."""
@@ -111,6 +112,7 @@ __all__ = [
     "cache_compilations",
     "canonical",
     "complete",
+    "contest",
     "count_cells",
     "entropy",
     "enumerate_cells",
@@ -133,6 +135,7 @@ __all__ = [
     "polychoric",
     "quadratic_bound",
     "recover",
+    "reproduce",
     "standard_errors",
     "states",
     "truncated",

@@ -8,250 +8,212 @@
 # ---
 
 # %% [markdown]
-# # Your own data: a questionnaire with holes
+# # Your own table: a survey with holes, from file to decision
 #
-# From a file of yes and no, with answers missing, to a map, to factors with intervals, to
-# predictions for what was not answered, and to a report. Last, a program of your own on the same
-# file. Every step is also a command, named beside it.
+# In late 1990 the Slovenian Public Opinion survey asked 2074 people three questions: are you for
+# *secession* from Yugoslavia, will you *attend* the plebiscite, will you vote for *independence*?
+# Each could be answered yes, no or "don't know". The law required that a majority of **all** voters
+# say yes, so to stay at home is to vote no. **Should the plebiscite be held, and what share of the
+# electorate will say yes?** The plebiscite of 23 December 1990 gave the answer: 88.5 %.
+#
+# Source of the counts: D. B. Rubin, H. S. Stern and V. Vehovar, *Handling "don't know" survey
+# responses: the case of the Slovenian plebiscite*, Journal of the American Statistical Association
+# 90 (1995) 822–828; of the result: the Electoral Commission's final count, 1 289 369 votes for yes
+# of 1 457 020 voters.
+
+# %% tags=["parameters"]
+num_steps, num_draws, every = 100, 200, 1
 
 # %%
-import os
+import csv
 import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
-import pandas
-from jax import random
-from latentbits.inference.baselines.samplers import nuts
-from latentbits.inference.cli import main as latentbits
-from latentbits.inference.evaluation.prediction import cell_probabilities, reliability
-from latentbits.inference.evaluation.symmetry import align
-from latentbits.inference.numerics.compiling import hurry
-from latentbits.inference.studies.catalogue import find_program
-from latentbits.inference.studies.comparison.compare import compare
-from latentbits.inference.studies.comparison.side_by_side import processes
-from latentbits.inference.studies.map.figure import items_figure
-from latentbits.inference.studies.map.fit import draw, fit_map
-from latentbits.inference.studies.notebook import said, scores, show
-from latentbits.inference.studies.report.page import render
-from latentbits.models import bernoulli_product, latent_trait
-from latentbits.models.data import InputError, load_mixed, load_table
-from numpyro.infer import Predictive
-
-from latentbits import QuadratureEM, standard_errors
-
-small = "LATENTBITS_SMALL" in os.environ  # for a test: everything runs, nothing is learned
-hurry()  # tables are small here: to compile well would take longer than it saves
-os.chdir(tempfile.mkdtemp())
-
-# %% [markdown]
-# ## The file
-#
-# Not real, but made as such files are: 400 people, twelve questions, two traits behind the answers
-# (how green and how active in public life somebody is), single answers left out, and people who
-# stop half-way. Since it is made up, the answers that are missing are known, and predictions can be
-# checked below. Skip this cell for a file of yours.
-
-# %%
-green = "cycles_to_work owns_car eats_meat takes_flights buys_organic sorts_waste"
-active = "votes reads_news signs_petition gives_money in_a_club helps_others"
-questions = [*green.split(), *active.split()]
-truth = {
-    "weights": np.array([
-        [1.6, -1.8, -1.2, -1.0, 1.4, 1.1, 0.1, 0.2, 0.9, 0.5, 0.0, -0.1],
-        [0.1, 0.1, 0.0, -0.2, 0.1, 0.4, 1.5, 1.3, 1.2, 1.0, 1.6, 1.1],
-    ]),
-    "bias": np.array([-0.6, 0.5, 1.0, 0.2, -0.3, 1.2, 1.1, 0.6, -0.8, -0.2, -0.5, 0.7]),
-}  # fmt: skip
-drawn = Predictive(latent_trait, truth, num_samples=1, batch_ndims=0)(
-    random.key(0), num_data=60 if small else 400, num_features=12
-)
-answers = np.asarray(drawn["observed"]).reshape(-1, 12)
-rng = np.random.default_rng(0)
-given = rng.random(answers.shape) > 0.06
-stops = np.where(rng.random(len(answers)) < 0.12, rng.integers(4, 12, len(answers)), 12)
-given &= np.arange(12) < stops[:, None]
-text = np.where(given, np.where(answers == 1, "yes", "no"), "")
-pandas.DataFrame(text, columns=questions).to_csv("survey.csv", index=False)
-print(*Path("survey.csv").read_text().splitlines()[:4], sep="\n")
-
-# %% [markdown]
-# ## Check
-#
-# `latentbits check` reads file and program and says what is wrong, or which methods apply, before
-# any long work. The commands can be called from Python as well.
-
-# %%
-_ = latentbits(["check", "latent_trait", "--data", "survey.csv"])
-
-# %% [markdown]
-# What is wrong is said in one line, with the row as it is counted in the file.
-
-# %%
-broken = Path("survey.csv").read_text().replace("yes", "yse", 1)
-Path("broken.csv").write_text(broken)
-try:
-    load_table("broken.csv")
-except InputError as error:
-    print(error)
-
-# %% [markdown]
-# ## Map
-#
-# `latentbits map survey.csv --lines` draws this: each person's place, with an ellipse where little
-# is known of it, and for each question the line on which yes and no are equally likely. Who
-# answered few questions has a wide ellipse and lies nearer to the middle. Nothing was filled in to
-# make the map: a missing answer is left out of its row's likelihood.
-
-# %%
-mixed = load_mixed("survey.csv")
-found, places, nats = fit_map(mixed, num_steps=5 if small else 150)
-missing = 1 - mixed.mask.mean()
-print(f"{len(mixed.values)} people, {missing:.0%} of the answers missing, {nats:.3f} nats a row")
-show(draw, found, places, lines=True)
-
-# %% [markdown]
-# ## Factors and intervals
-#
-# `load_table` gives the values and the mask, and every program takes both. Maximum likelihood by
-# quadrature, exact in two dimensions, then standard errors from its curvature. The factors can be
-# turned without changing the fit; the errors are those of the form with orthogonal rows of weights,
-# the longer first. NUTS needs no such theory: here are its 95 % intervals, after every draw was
-# turned to the fit.
-
-# %%
-table = load_table("survey.csv")
-em = QuadratureEM(latent_trait, num_nodes=11)
-fit = em.run(random.key(1), 5 if small else 100, table.values, tolerance=1e-7, mask=table.mask)
-errors = standard_errors(latent_trait, fit.params, table.values, num_nodes=11, mask=table.mask)
-length = 10 if small else 300
-sizes = {"num_warmup": length, "num_samples": length}
-draws = nuts(latent_trait, random.key(2), table.values, mask=table.mask, **sizes)
-turned = align(latent_trait, draws.params, fit.params)
-estimates = {
-    "maximum likelihood ± 1.96 standard errors": {
-        site: np.stack([fit.params[site] + step * errors[site] for step in (-1.96, 0, 1.96)])
-        for site in ("weights", "bias")
-    },
-    "NUTS, median and 95 %": {
-        site: np.quantile(turned[site], (0.025, 0.5, 0.975), axis=(0, 1))
-        for site in ("weights", "bias")
-    },
-}
-show(items_figure, table.columns, estimates)
-
-# %% [markdown]
-# The first factor parts those who are green and active from those who are neither, the second the
-# active from the green. Any turn of the plane fits as well: the two traits that made the file lie
-# between. The biases have the same intervals both ways. Those of the weights are a little narrower
-# by NUTS, for to turn each draw to the fit takes away what is uncertain of the turn itself.
-# `latentbits calibrate latent_trait` shows how often such intervals hold the truth.
-#
-# ## What would they have said?
-#
-# The chance of a yes in every hole, given the other answers of the same person, averaged over the
-# draws of NUTS. `latentbits fit` keeps a fit in a file, and `latentbits complete` fills in with it.
-
-# %%
-holes = np.argwhere(~table.mask)
-some = {site: x[:, ::12].reshape(-1, *x.shape[2:]) for site, x in draws.params.items()}
-chance = cell_probabilities(latent_trait, some, table.values, holes, mask=table.mask, num_nodes=9)
-filled = pandas.DataFrame({
-    "person": holes[:, 0] + 1, "question": np.array(questions)[holes[:, 1]],
-    "chance of a yes": chance.round(2), "would have said": answers[tuple(holes.T)],
-})  # fmt: skip
-filled.head(8)
-
-# %%
-bits = answers[tuple(holes.T)]
-rate = np.where(table.mask, table.values, 0).sum(0) / table.mask.sum(0)
-ways = {"by the person's other answers": chance, "by the question alone": rate[holes[:, 1]]}
-for name, told in ways.items():
-    one, right = reliability(told, bits, num_bins=5), np.mean((told > 0.5) == bits)
-    print(f"{name:30s} right in {right:.0%}, {one['log_score']:.3f} nats a hole, "
-          f"calibration error {one['error']:.3f} ({one['expected']:.3f} by chance)")  # fmt: skip
-
-# %%
-steps = "5" if small else "100"
-for command in (
-    f"fit latent_trait --data survey.csv --steps {steps} --out fit.nc",
-    "complete fit.nc --data survey.csv --out filled.csv",
-):
-    latentbits(command.split())
-print(*Path("filled.csv").read_text().splitlines()[1:3], sep="\n")
-
-# %% [markdown]
-# ## Which method for these data?
-#
-# `latentbits compare latent_trait --data survey.csv` runs all that apply; here are four, two at a
-# time in processes of their own (`--jobs 2`). A quarter of the people is held out. The report is
-# one HTML file, complete in itself.
-
-# %%
-program, methods = latent_trait, ["QuadratureEM", "BoundEM", "NUTS", "SVI mean_field"]
-if small:
-    program, methods = bernoulli_product, ["MAP"]
-with nullcontext() if small else processes(2) as pool:
-    # No budget of seconds: what is said below must not depend on how busy the machine was.
-    race = compare(program, table.values, methods, mask=table.mask, budget=None, pool=pool)
-race.table["columns"] = np.array(table.columns)
-page = render(race)
-Path("report.html").write_bytes(page)
-print(f"report.html: {len(page) / 1000:.0f} kB")
-scores(race)
-
-# %%
-said(race)
-
-# %% [markdown]
-# ## A program of your own
-#
-# Perhaps there is only one trait, and some people say yes to everything. That is another program:
-# parameters first, then, inside a plate over the people, what belongs to one of them, in
-# whatever names you like. It takes the data as its first argument and, as this file has holes, a
-# `mask`.
-
-# %%
-Path("mine.py").write_text("""
 import numpyro
 import numpyro.distributions as dist
+from jax import random
+from latentbits.models import graded_trait, latent_trait
+from latentbits.models.data import InputError, load_table
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+from numpyro.handlers import scale
+from numpyro.infer import MCMC, NUTS
 
+from latentbits import QuadratureEM, log_likelihood, marginal, standard_errors
 
-def yes_sayers(answers, *, mask=None):
-    num_people, num_questions = answers.shape
-    load = numpyro.sample("load", dist.Normal(0, 3).expand((num_questions,)).to_event(1))
-    ease = numpyro.sample("ease", dist.Normal(0, 5).expand((num_questions,)).to_event(1))
-    habit = numpyro.sample("habit", dist.HalfNormal(2))
-    with numpyro.plate("people", num_people):
-        person = numpyro.sample("person", dist.Normal(0, 1).expand((2,)).to_event(1))
-        logits = person[..., :1] * load + habit * person[..., 1:] + ease
-        answer = dist.Bernoulli(logits=logits)
-        answer = answer if mask is None else answer.mask(mask)
-        numpyro.sample("answered", answer.to_event(1), obs=answers)
-""")
-yes_sayers = find_program("mine:yes_sayers")
-_ = latentbits(["check", "mine:yes_sayers", "--data", "survey.csv"])
+questions = ("secession", "attendance", "independence")
+answers = ("yes", "no", "")
+counts = np.array(
+    [
+        [[1191, 8, 21], [8, 0, 4], [107, 3, 9]],
+        [[158, 68, 29], [7, 14, 3], [18, 43, 31]],
+        [[90, 2, 109], [1, 2, 25], [19, 8, 96]],
+    ]
+)  # secession × attendance × independence, each yes, no, don't know
+
+people = [
+    tuple(answers[k] for k in cell) for cell in np.ndindex(3, 3, 3) for _ in range(counts[cell])
+]
+file = Path(tempfile.mkdtemp()) / "survey.csv"
+with file.open("w", newline="") as stream:
+    csv.writer(stream).writerows([questions, *people[::every]])
+print(*file.read_text().splitlines()[:2], f"… {len(people)} people", sep="\n")
 
 # %% [markdown]
-# Nothing was written for it, and still quadrature applies: the nodes go through the program, and
-# the M-step is quasi-Newton on the expected log joint. Both programs see the same rows, so their
-# likelihoods can be compared, less one for each parameter (Akaike).
+# ## Read the file, with errors that name the cell
+#
+# `load_table` reads yes and no, and an empty cell as a missing one: the values come with a mask.
+# What cannot be read is reported with row, column and what was expected.
 
 # %%
-own = QuadratureEM(yes_sayers, num_nodes=11)
-mine = own.run(random.key(3), 3 if small else 60, table.values, mask=table.mask, tolerance=1e-6)
-totals = {
-    "one trait and yes-saying": (own.evidence(mine.params, table.values, mask=table.mask), 25),
-    "two traits": (em.evidence(fit.params, table.values, mask=table.mask), 35),  # 36, less a turn
-}
-for name, (evidence, count) in totals.items():
-    total = float(evidence.sum())
-    print(f"{name:26s} log likelihood {total:.1f}, less {count} parameters {total - count:.1f}")
-print(f"habit of saying yes: {float(mine.params['habit']):.2f}")
+broken = file.with_name("broken.csv")
+broken.write_text(file.read_text().replace("yes", "yse", 1))
+try:
+    load_table(broken)
+except InputError as error:
+    print(str(error).removeprefix(f"{broken.parent}/"))
+
+table = load_table(file, allow_empty=True)  # 96 people did not know any answer
+given = {"mask": table.mask, "num_factors": 1}
+missing = 1 - table.mask.mean(0)
+print(", ".join(f"{x}: {m:.0%} don't know" for x, m in zip(questions, missing, strict=True)))
 
 # %% [markdown]
-# Two traits explain these people better than one and a habit, by far more than their ten parameters
-# cost. What a program
-# of your own must satisfy is what `check` looks at: one plate over the rows, latents of a row
-# inside it and before what is observed, and parameters outside.
+# ## "Don't know" as a hole: one trait, three items
+#
+# $$P(t_i = 1 \mid x) = \sigma(w_i x + b_i), \qquad x \sim \mathcal N(0, 1):$$
+#
+# a two-parameter item response model in which $x$ is how much a person is for independence. A hole
+# is left out of its row's likelihood, which is right if, given the other answers, who does not know
+# would answer as others do (missing at random). In one dimension quadrature is exact.
+
+# %%
+em = QuadratureEM(latent_trait, num_nodes=31)
+fit = em.run(random.key(0), num_steps, table.values, tolerance=1e-9, **given)
+error = standard_errors(latent_trait, fit.params, table.values, num_nodes=31, **given)
+for i, name in enumerate(questions):
+    w, b = fit.params["weights"][0, i], fit.params["bias"][i]
+    print(f"{name:13s} loading {w:6.2f} ± {error['weights'][0, i]:.2f}   "
+          f"intercept {b:6.2f} ± {error['bias'][i]:.2f}")  # fmt: skip
+
+# %% [markdown]
+# ## How certain? NUTS on the same model, summed over the trait
+#
+# NUTS could sample the trait of each of 2074 people. It need not: with the nodes of the quadrature
+# as the states of a categorical latent, `marginal` sums them out and six parameters are left. And
+# 2074 people gave 27 different rows, so each counts as often as it occurs (`scale`).
+
+# %%
+nodes, weight = np.polynomial.hermite_e.hermegauss(31)
+weight /= weight.sum()
+patterns, count = np.unique(np.where(table.mask, table.values, -1), axis=0, return_counts=True)
+
+
+def trait_on_nodes(answers, mask):
+    load = numpyro.sample("load", dist.Normal(0, 3).expand((3,)).to_event(1))
+    ease = numpyro.sample("ease", dist.Normal(0, 5).expand((3,)).to_event(1))
+    with numpyro.plate("patterns", len(answers)), scale(scale=jnp.asarray(count, float)):
+        node = numpyro.sample("node", dist.Categorical(jnp.asarray(weight)))
+        logits = jnp.asarray(nodes)[node][..., None] * load + ease
+        answer = dist.Bernoulli(logits=logits).mask(mask)
+        numpyro.sample("answered", answer.to_event(1), obs=answers)
+
+
+sampler = MCMC(
+    NUTS(marginal(trait_on_nodes)), num_warmup=num_draws, num_samples=num_draws, num_chains=4,
+    chain_method="vectorized", progress_bar=False,
+)  # fmt: skip
+sampler.run(random.key(2), jnp.abs(patterns), patterns >= 0)
+drawn = sampler.get_samples(group_by_chain=True)
+
+# %% [markdown]
+# ## The share that decides
+#
+# What counts is the share that attends *and* says yes,
+# $\int \sigma_{\text{att}}(x)\, \sigma_{\text{ind}}(x)\, \mathcal N(x; 0, 1)\, dx$: a number for
+# each draw, which does not depend on the sign of the trait. What a person with a hole would have
+# said follows from the other answers: the likelihood of the row with a yes in the hole, divided by
+# that of the row as it is.
+
+
+# %%
+def share(load, ease):
+    logits = np.asarray(load)[..., 1:, None] * nodes + np.asarray(ease)[..., 1:, None]
+    return (1 / (1 + np.exp(-logits))).prod(-2) @ weight
+
+
+trait = share(drawn["load"], drawn["ease"])
+low, middle, high = np.quantile(trait, (0.025, 0.5, 0.975))
+print(f"attends and says yes: {middle:.3f}, 95 % interval {low:.3f} to {high:.3f}")
+print(f"R̂ {split_gelman_rubin(trait):.3f}, effective draws {effective_sample_size(trait):.0f}")
+print(f"by maximum likelihood: {share(fit.params['weights'][0], fit.params['bias']):.3f}")
+seen = log_likelihood(
+    latent_trait, fit.params, jnp.abs(patterns), mask=patterns >= 0, num_factors=1
+).value
+whole = log_likelihood(latent_trait, fit.params, jnp.abs(patterns), num_factors=1).value
+for row in np.flatnonzero((patterns < 0).sum(1) == 1):
+    words = ["?" if x < 0 else "yes" if x else "no" for x in patterns[row]]
+    said = ", ".join(f"{q} {x}" for q, x in zip(questions, words, strict=True))
+    print(f"{said:50s} yes with probability {float(jnp.exp(whole[row] - seen[row])):.2f}")
+
+# %% [markdown]
+# ## "Don't know" as an answer between no and yes
+#
+# Perhaps "don't know" is not a hole but a position between no and yes. That is another program,
+# Samejima's graded response model, with two cutpoints for each question,
+#
+# $$P(t_i \ge k \mid x) = \sigma(w_i x - c_{ik}), \qquad k = 1, 2,$$
+#
+# and `latentbits.models.graded_trait` is it. The same quadrature reads it.
+
+# %%
+codes = np.where(table.mask, 2 * table.values, 1)  # no, don't know, yes
+graded = QuadratureEM(graded_trait, num_nodes=31)
+ordinal = graded.run(random.key(1), num_steps, codes, tolerance=1e-9, levels=3).params
+load, (first, second) = ordinal["weights"], np.asarray(ordinal["cutpoints_3"]).T
+sure, not_no = share(load[0], -second), share(load[0], -first)
+for name, one, low_cut, high_cut in zip(questions, load[0], first, second, strict=True):
+    print(f"{name:13s} loading {one:6.2f}   cutpoints {low_cut:6.2f}, {high_cut:6.2f}")
+print(f"attends and says yes: {float(sure):.3f} by firm answers, {float(not_no):.3f} at most")
+
+# %% [markdown]
+# The loading of independence is so large that the trait is nearly that answer itself: three
+# questions say little about a trait, and a forecast rests on the probabilities, not on loadings.
+#
+# ## All readings beside the result
+
+# %%
+yes, no, dont = 0, 1, 2
+firm = counts[:, yes, yes].sum()
+worst, best = firm / counts.sum(), counts[:, [yes, dont]][:, :, [yes, dont]].sum() / counts.sum()
+complete_cases = firm - counts[dont, yes, yes], counts[:2, :2, :2].sum()
+ranges = {
+    "every don't know is a no, or every one a yes": (worst, best),
+    "people who answered all three questions": (complete_cases[0] / complete_cases[1],) * 2,
+    "don't know is a hole: NUTS, 95 %": (low, high),
+    "don't know is an answer: yes, or not no": (float(sure), float(not_no)),
+}
+figure, axes = plt.subplots(figsize=(9, 2.8), layout="constrained")
+for place, (left, right) in enumerate(ranges.values()):
+    axes.plot([left, right], [place, place], color="C0", linewidth=6, solid_capstyle="butt")
+    axes.plot((left + right) / 2, place, "o" if right - left < 0.05 else "", color="C0")
+axes.axvline(0.885, color="C1", linewidth=2)
+axes.annotate("the plebiscite, 0.885", (0.888, -0.5), color="C1", ha="left")
+axes.set(xlim=(0.66, 0.96), ylim=(3.5, -0.9), xlabel="share of all voters who attend and say yes")
+axes.set_yticks(range(4), list(ranges))
+axes.spines[["top", "right", "left"]].set_visible(False)
+axes.tick_params(axis="y", length=0)
+
+# %% [markdown]
+# ## To take home
+#
+# - **The decision does not hang on the model**: even if every "don't know" is a no, more than half
+#   of all voters say yes. Hold the plebiscite.
+# - **The forecast does.** People who answered everything are not like the others: their share,
+#   0.93, is too large. With "don't know" as a hole all 2074 people count, and the forecast is near
+#   the result. As an answer of its own, "don't know" leaves a range that no likelihood can close:
+#   what the undecided will do is an assumption, and it must be stated.
+# - With a table of your own: `latentbits check`, `map`, `fit`, `complete` and `compare` take the
+#   file by name and do the same without a line of Python.

@@ -54,7 +54,7 @@ def make(path: Path) -> Path:
 if __name__ == "__main__":
     # What tqdm says of a missing widget in every notebook is no part of what the notebook says.
     os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
-    os.environ.pop("LATENTBITS_SMALL", None)
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # nor that a compilation is slow on a busy machine
     for path in [Path(name) for name in sys.argv[1:]] or scripts():
         began = time.perf_counter()
         print(make(path), f"{time.perf_counter() - began:.0f} s")

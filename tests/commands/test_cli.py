@@ -326,7 +326,7 @@ def experiment(monkeypatch):
         return Outcome(numbers, lambda: does.figure())
 
     options = lambda parser: parser.add_argument("--size", type=int, default=3)  # noqa: E731
-    entry = Experiment("quick", "done at once", work, options)
+    entry = Experiment("quick", "done at once", work, {}, options)
     monkeypatch.setattr(reproduce, "experiments", lambda: {"quick": entry})
     return does
 

@@ -38,19 +38,24 @@ COLUMNS = {
 """What the table in a terminal shows."""
 
 
-def lines(found: Comparison) -> list[str]:
-    """The table, then the verdict."""
-    from ..output import align
-
+def cells(found: Comparison) -> list[list[str]]:
+    """The table, a row of headings first, then the methods that have a score, the best first."""
     done = [x for x in found.rows if "held_out" in found.rows[x]]
     shown = [c for c in COLUMNS if any(found.rows[x].get(c) is not None for x in done)]
-    cells = [["method", *(COLUMNS[c][0] for c in shown)]]
+    table = [["method", *(COLUMNS[c][0] for c in shown)]]
     for name in sorted(done, key=lambda x: -found.rows[x]["held_out"]):
         values = [found.rows[name].get(c) for c in shown]
         texts = [
             "" if v is None else COLUMNS[c][1].format(v / 1e9 if c == "peak_memory" else v)
             for c, v in zip(shown, values, strict=True)
         ]
-        cells.append([name, *texts])
+        table.append([name, *texts])
+    return table
+
+
+def lines(found: Comparison) -> list[str]:
+    """The table, then the verdict."""
+    from ..output import align
+
     said = (f"  {words}" for _, words in found.verdict)
-    return [*align(cells), "", found.headline, found.certainty, *said]
+    return [*align(cells(found)), "", found.headline, found.certainty, *said]

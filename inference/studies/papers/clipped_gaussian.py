@@ -16,37 +16,38 @@ from latentbits.models.data import (
     load_table,
     ring,
     ring_moments,
+    small_digits,
     sum_constraint_moments,
 )
 
-from ...methods.moments.cells import count_cells, entropy, enumerate_cells
+from ...methods.moments.cells import count_cells, entropy
 from ...methods.moments.inversion import MomentInversion, MomentState
 from ...methods.moments.pairs import Pairs, count_pairs, invert_moments
 from ...methods.moments.probit import Morph, modes, morph, reconstruct
 from ...methods.moments.spectrum import nearest_correlation
 from ...methods.moments.tetrachoric import correlation_of_cells
-from ...types import Params
 from .experiment import Experiment, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-RING_SIZE = 256
-
 
 def run_ring(namespace: argparse.Namespace) -> Outcome:
     """Figure 3: what takes 128 eigenvalues of the spins takes two of the Gaussian behind them."""
-    if namespace.rows < 1:
-        raise InputError(f"--rows {namespace.rows}: must be at least 1")
+    rows, size = namespace.rows, namespace.size
+    if rows < 1:
+        raise InputError(f"--rows {rows}: must be at least 1")
+    if size < 4 or size % 2:
+        raise InputError(f"--size {size}: half of the spins are up, so even and at least 4")
     with jax.enable_x64(True):
-        moments = ring_moments(RING_SIZE)
+        moments = ring_moments(size)
         inverted = invert_moments(moments.mean, moments.correlation)
         exact = {
             "binary": _eigenvalues(moments.correlation),
             "gaussian": _eigenvalues(inverted.correlation),
         }
-    data = ring(random.key(namespace.seed), namespace.rows, RING_SIZE).data
+    data = ring(random.key(namespace.seed), rows, size).data
     method = MomentInversion(clipped_gaussian, rank="spectrum")
     state = method.init(random.key(namespace.seed), data, noise=0.0)
     assert state.edge is not None
@@ -58,14 +59,14 @@ def run_ring(namespace: argparse.Namespace) -> Outcome:
         "positive_eigenvalues_binary": _positive(exact["binary"]),
         "positive_eigenvalues_gaussian": _positive(exact["gaussian"]),
         "largest_other": _largest_other(exact["gaussian"]),
-        "sample_rows": namespace.rows,
+        "sample_rows": rows,
         "sample_positive_eigenvalues_binary": _positive(sample["binary"]),
         "sample_rank_gaussian": state.rank,
         "sample_noise_edge": float(state.edge),
         "sample_largest_other": _largest_other(sample["gaussian"]),
-        "cells": count_cells(RING_SIZE, 2),
+        "cells": count_cells(size, 2),
         "entropy_nats": entropy(state.params).nats,
-        "entropy_nats_of_the_ring": float(np.log(RING_SIZE)),
+        "entropy_nats_of_the_ring": float(np.log(size)),
     }
     return Outcome(numbers, lambda: _draw_ring(np.asarray(data[:40]), exact, sample))
 
@@ -92,7 +93,7 @@ def _draw_ring(rows: np.ndarray, exact: dict, sample: dict) -> Figure:
     left.set(title="Spins on a ring: one block, anywhere", xlabel="unit", ylabel="sample")
     styles = {"binary": ("C0", "spins"), "gaussian": ("C1", "Gaussian")}
     for name, (colour, label) in styles.items():
-        ranks = np.arange(1, RING_SIZE + 1)
+        ranks = np.arange(1, len(exact[name]) + 1)
         shown = np.where(exact[name] > 1e-6 * exact[name][0], exact[name], np.nan)
         right.plot(ranks, shown, "o", color=colour, markersize=6, label=f"{label}, exact")
         drawn = np.where(sample[name] > 1e-6 * sample[name][0], sample[name], np.nan)
@@ -112,6 +113,7 @@ def _draw_ring(rows: np.ndarray, exact: dict, sample: dict) -> Figure:
 
 def ring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=10_000, help="of the sample (default 10000)")
+    parser.add_argument("--size", type=int, default=256, help="spins on the ring (default 256)")
 
 
 def run_digits(namespace: argparse.Namespace) -> Outcome:
@@ -165,8 +167,11 @@ def run_digits(namespace: argparse.Namespace) -> Outcome:
 
 
 def _images(namespace: argparse.Namespace) -> tuple[np.ndarray, tuple[int, int]]:
-    if namespace.data is None:
+    if namespace.data is None and namespace.side == 16:
         bits = np.asarray(digits([2]).data)
+    elif namespace.data is None:
+        every = small_digits()
+        bits = np.asarray(every.data)[np.asarray(every.label) == 2]
     else:
         table = load_table(
             namespace.data,
@@ -176,6 +181,10 @@ def _images(namespace: argparse.Namespace) -> tuple[np.ndarray, tuple[int, int]]
             allow_constant=True,
         )
         bits = table.values
+    if namespace.rows is not None:
+        if not 2 <= namespace.rows <= len(bits):
+            raise InputError(f"--rows {namespace.rows}: wanted 2 to {len(bits)}")
+        bits = bits[: namespace.rows]
     side = round(bits.shape[1] ** 0.5)
     if side * side != bits.shape[1]:
         raise InputError(f"--data {namespace.data}: {bits.shape[1]} columns are no square image")
@@ -268,6 +277,10 @@ def digits_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="FILE", help="images of your own, a row each; 0/1")
     parser.add_argument("--key", help="which array of an .npz file")
     parser.add_argument("--packed", type=int, metavar="BITS", help="rows are packed bits")
+    parser.add_argument(
+        "--side", type=int, choices=(8, 16), default=16, help="pixels of our own twos (default 16)"
+    )
+    parser.add_argument("--rows", type=int, help="how many, from the first on; default all")
     parser.add_argument("--rank", type=int, default=16, help="factors (default 16)")
     parser.add_argument("--steps", type=int, default=10, help="images of the morph (default 10)")
     parser.add_argument(
@@ -276,7 +289,7 @@ def digits_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_constraint(namespace: argparse.Namespace) -> Outcome:
-    """Spins that add up to nought: the inverted matrix has a negative eigenvalue, for all N ≥ 4."""
+    """Spins that add up to zero: the inverted matrix has a negative eigenvalue, for all N ≥ 4."""
     del namespace
     sizes = np.array([2, 4, 6, 8, 12, 16, 32, 64])
     with jax.enable_x64(True):
@@ -309,7 +322,7 @@ def _draw_constraint(sizes: np.ndarray, least: np.ndarray) -> Figure:
     axes.annotate("$1 - \\pi/2$", (sizes[-1], 1 - np.pi / 2), (0, 4),
                   textcoords="offset points", ha="right")  # fmt: skip
     axes.set(
-        title="No Gaussian makes spins that add up to nought",
+        title="No Gaussian makes spins that add up to zero",
         xlabel="number of spins",
         ylabel="least eigenvalue",
         xscale="log",
@@ -320,42 +333,25 @@ def _draw_constraint(sizes: np.ndarray, least: np.ndarray) -> Figure:
     return figure
 
 
-def draw_cells(params: Params, reach: float = 2.6) -> Figure:
-    """Figure 2: the lines on which each spin turns over, and the spins of every cell between."""
-    from matplotlib import pyplot
-
-    from ..map.figure import draw_lines
-
-    cells = enumerate_cells(params)
-    figure, axes = pyplot.subplots(figsize=(5.4, 5.0))
-    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-    axes.set(xlabel="$y_1$", ylabel="$y_2$", title="One cell, one image")
-    draw_lines(axes, np.asarray(params["weights"]), np.asarray(params["bias"]))
-    # The mean of the factors in a cell lies within it, for a cell is convex; farther out is more
-    # room, and a cell without biases is a wedge.
-    for bits, share, first in zip(cells.bits, cells.probability, cells.first, strict=True):
-        spins = "".join("+" if bit else "−" for bit in bits)
-        place = np.clip(1.6 * first / share, 0.4 - reach, reach - 0.4)
-        axes.annotate(f"{spins}\n{share:.2f}", place, ha="center", va="center")
-    return figure
-
-
 EXPERIMENTS = (
     Experiment(
         "clipped-ring",
         "two eigenvalues of a Gaussian for 128 of the spins (Lee & Sompolinsky 1998, figure 3)",
         run_ring,
+        {"size": 16, "rows": 500},
         ring_options,
     ),
     Experiment(
         "clipped-digits",
         "spectra, factors and a morph of handwritten twos (Lee & Sompolinsky 1998, figure 4)",
         run_digits,
+        {"side": 8, "rows": 60, "rank": 2, "steps": 3},
         digits_options,
     ),
     Experiment(
         "clipped-constraint",
-        "spins that add up to nought, which no Gaussian makes (Lee & Sompolinsky 1998, discussion)",
+        "spins that add up to zero, which no Gaussian makes (Lee & Sompolinsky 1998, discussion)",
         run_constraint,
+        {},
     ),
 )

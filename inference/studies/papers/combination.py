@@ -258,17 +258,21 @@ def _matching(true: Any, learned: Any) -> np.ndarray:
     return linear_sum_assignment(-np.abs(unit(true) @ unit(learned).T))[1]
 
 
+SMALLEST = {"seeds": 1, "num_data": 30, "steps": 3}
+
 EXPERIMENTS = (
     Experiment(
         "combination-synthetic",
         "gradient, pursuit and both on images of ten shapes (Freund & Haussler 1994, figure 4.1)",
         partial(run, LARGE),
+        SMALLEST,
         options,
     ),
     Experiment(
         "combination-synthetic-small",
         "the same with weights a seventh as large (Freund & Haussler 1994, figure 4.2)",
         partial(run, SMALL),
+        SMALLEST,
         options,
     ),
 )

@@ -283,6 +283,7 @@ EXPERIMENTS = (
         "combination-digits",
         "machine against mixture and product on digits (Freund & Haussler 1994, figures 4.3-4.9)",
         run,
+        {"rows": 40, "units": 2, "runs": 1, "steps": 2},
         options,
     ),
 )

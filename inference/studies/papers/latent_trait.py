@@ -45,7 +45,7 @@ def clusters(namespace: argparse.Namespace) -> Outcome:
     parts, numbers = [], {}
     for flip in namespace.flips:
         truth = prototypes(key_data, flip=flip)
-        result = method.run(key_fit, NUM_STEPS, truth.data, tolerance=TOLERANCE)
+        result = method.run(key_fit, namespace.steps, truth.data, tolerance=TOLERANCE)
         posterior = method.posterior(result.params, truth.data)
         parts.append((flip, truth, result.params, posterior))
         # A cluster is seen if its rows lie nearer to its own centre than to the others'.
@@ -91,6 +91,13 @@ def cluster_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--flips", type=float, nargs="+", default=list(FLIPS), help="of bits, a map each"
     )
+    step_options(parser)
+
+
+def step_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--steps", type=int, default=NUM_STEPS, help="at most, of each fit (%(default)s)"
+    )
 
 
 # --- figure 2
@@ -130,13 +137,14 @@ def digit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
     parser.add_argument("--packed", type=int, metavar="BITS", help="bits a row, if packed in bytes")
     parser.add_argument("--rows", type=int, help="how many, from the first on; default all")
+    step_options(parser)
 
 
 def digit_map(namespace: argparse.Namespace) -> Outcome:
     """Figure 2: the twos, and what they look like at four places."""
     data, varies = twos(namespace)
     method = BoundEM(latent_trait)
-    result = method.run(jax.random.key(namespace.seed), NUM_STEPS, data, tolerance=TOLERANCE)
+    result = method.run(jax.random.key(namespace.seed), namespace.steps, data, tolerance=TOLERANCE)
     posterior = method.posterior(result.params, data)
     numbers = {
         "data": source(namespace, len(data)),
@@ -298,7 +306,7 @@ def accuracy(namespace: argparse.Namespace) -> Outcome:
     numbers: dict[str, Any] = {}
     kept = {}
     for number, (name, data) in enumerate(sets.items()):
-        numbers[name], kept[name] = compare(data, keys[1 + number], NUM_STEPS)
+        numbers[name], kept[name] = compare(data, keys[1 + number], namespace.steps)
     numbers["digits"]["data"] = source(namespace, len(sets["digits"]))
     return Outcome(numbers, lambda: accuracy_figure(kept))
 
@@ -362,18 +370,21 @@ EXPERIMENTS = (
         "trait-clusters",
         "maps of noisy copies of three prototypes, both noise levels (Tipping 1998, figure 1)",
         clusters,
+        {"flips": [0.15], "steps": 2},
         cluster_options,
     ),
     Experiment(
         "trait-digits",
         "a map of handwritten twos and what they look like on it (Tipping 1998, figure 2)",
         digit_map,
+        {"rows": 20, "steps": 2},
         digit_options,
     ),
     Experiment(
         "trait-accuracy",
         "the bound against Monte Carlo and quadrature (Tipping 1998, figures 3, 4, table 1)",
         accuracy,
+        {"rows": 20, "steps": 2},
         digit_options,
     ),
 )

@@ -38,7 +38,7 @@ from ...reading.local import Structure
 from ...reading.summed import row_evidence
 from ...types import Params
 from .experiment import Experiment, Outcome
-from .noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches
+from .noisy_or_trials import IMPROVED, Recipe, fit, in_batches, recipe_of, recipe_options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -146,7 +146,7 @@ def run_lines(options: argparse.Namespace) -> Outcome:
     """`noisyor-lines`: how often all lines and all patterns are found."""
     if options.trials < 1 or options.num_data < 200:
         raise InputError("--trials must be at least 1 and --num-data at least 200, one block")
-    recipe = PAPER if options.recipe == "paper" else IMPROVED
+    recipe = recipe_of(options, IMPROVED)
     trial = partial(lines_trial, recipe, options.num_data)
     found, seconds = in_batches(trial, options.seed, options.trials, options.batch)
     numbers = {
@@ -190,12 +190,7 @@ def failures(found: Trial) -> dict[str, dict[str, Any]]:
 def lines_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, default=100, help="sets of data (%(default)s)")
     parser.add_argument("--num-data", type=int, default=1000, help="patterns (%(default)s)")
-    parser.add_argument(
-        "--recipe",
-        choices=("improved", "paper"),
-        default="improved",
-        help="improved: a population whose stuck units are seeded anew (%(default)s)",
-    )
+    recipe_options(parser, IMPROVED)
     parser.add_argument("--batch", type=int, default=10, help="trials at once (%(default)s)")
 
 
@@ -250,6 +245,7 @@ EXPERIMENTS = (
         "noisyor-lines",
         "lines and patterns of lines: how often a 25–10–5 network finds them",
         run_lines,
+        {"trials": 1, "num_data": 200, "population": 2, "rounds": 1},
         lines_options,
     ),
 )

@@ -39,7 +39,7 @@ from ...numerics.compiling import once
 from ...reading.states import AllStates
 from ...types import Params
 from .experiment import Experiment, Outcome
-from .noisy_or_trials import IMPROVED, PAPER, Recipe, fit, in_batches
+from .noisy_or_trials import IMPROVED, Recipe, fit, in_batches, recipe_of, recipe_options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 LAYERS = (20, 2)
 WIDTH = 8
 DOWN = ("layer_2", "layer_1")
-NUM_TEST = 1000
+LONGER = IMPROVED._replace(rounds=12)
 SWEEPS: dict[str, Any] = {"num_chains": 8, "annealing": 25, "num_sweeps": 25}
 """How new patterns are looked at. Gibbs sampling alone sticks with the direction it took first."""
 
@@ -67,7 +67,7 @@ class Trial(NamedTuple):
 def shifter_trial(recipe: Recipe, num_data: int, key: Array) -> Trial:
     """Draw patterns, learn, and ask the top layer which way new ones were shifted."""
     key_data, key_test, key_fit, key_look = random.split(key, 4)
-    data, test = shifter(key_data, num_data, WIDTH), shifter(key_test, NUM_TEST, WIDTH)
+    data, test = (shifter(x, num_data, WIDTH) for x in (key_data, key_test))
     params = fit(recipe, key_fit, data.data, LAYERS)
     keys = random.split(key_look, 4)
     some = slice(0, 500)  # which unit means which way is read off patterns that were learned from
@@ -166,9 +166,9 @@ def features_found(params: Params) -> Array:
 
 def run_shifter(options: argparse.Namespace) -> Outcome:
     """`noisyor-shifter`: can the top layer tell the direction, and could the lower one alone?"""
-    if options.trials < 1 or options.num_data < 500:
-        raise InputError("--trials must be at least 1 and --num-data at least 500")
-    recipe = PAPER if options.recipe == "paper" else IMPROVED._replace(rounds=12)
+    if options.trials < 1 or options.num_data < 200:
+        raise InputError("--trials must be at least 1 and --num-data at least 200, one block")
+    recipe = recipe_of(options, LONGER)
     trial = partial(shifter_trial, recipe, options.num_data)
     found, seconds = in_batches(trial, options.seed, options.trials, options.batch)
     numbers = {
@@ -191,13 +191,13 @@ def run_shifter(options: argparse.Namespace) -> Outcome:
 
 def shifter_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, default=20, help="sets of data (%(default)s)")
-    parser.add_argument("--num-data", type=int, default=1000, help="patterns (%(default)s)")
     parser.add_argument(
-        "--recipe",
-        choices=("improved", "paper"),
-        default="improved",
-        help="improved: a population whose stuck units are seeded anew (%(default)s)",
+        "--num-data",
+        type=int,
+        default=1000,
+        help="patterns to learn from, and as many new ones (%(default)s)",
     )
+    recipe_options(parser, LONGER)
     parser.add_argument("--batch", type=int, default=5, help="trials at once (%(default)s)")
 
 
@@ -332,6 +332,7 @@ EXPERIMENTS = (
         "noisyor-shifter",
         "which way a row was shifted: the top layer tells, the lower one alone cannot",
         run_shifter,
+        {"trials": 1, "num_data": 200, "population": 2, "rounds": 1},
         shifter_options,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from latentbits.models import noisy_or_network
+from latentbits.models.data import InputError
 
 from ...methods.gibbs.gibbs_em import GibbsEM
 from ...methods.gibbs.gibbs_search import GibbsSearch
@@ -44,6 +46,31 @@ class Recipe(NamedTuple):
 
 PAPER = Recipe()
 IMPROVED = Recipe(population=20, max_sweeps=5)
+
+
+def recipe_options(parser: argparse.ArgumentParser, improved: Recipe) -> None:
+    parser.add_argument(
+        "--recipe",
+        choices=("improved", "paper"),
+        default="improved",
+        help="improved: a population whose stuck units are seeded anew (%(default)s)",
+    )
+    parser.add_argument(
+        "--population", type=int, default=improved.population,
+        help="networks of the improved recipe (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rounds", type=int, default=improved.rounds, help="for each layer (%(default)s)"
+    )
+
+
+def recipe_of(options: argparse.Namespace, improved: Recipe) -> Recipe:
+    """The recipe that was asked for."""
+    if options.recipe == "paper":
+        return PAPER
+    if options.population < 2 or options.rounds < 1:
+        raise InputError("--population must be at least 2 and --rounds at least 1")
+    return improved._replace(population=options.population, rounds=options.rounds)
 
 
 def fit(recipe: Recipe, key: Array, data: Array, layers: tuple[int, ...]) -> Params:

@@ -199,6 +199,7 @@ EXPERIMENTS: tuple[Any, ...] = (
         "noisyor-words",
         "topics of a table of words (--data FILE), and its held-out likelihood",
         run_words,
+        {"layers": [3, 2], "population": 3, "rounds": 2},  # and a file
         words_options,
     ),
 )

@@ -64,7 +64,10 @@ def patches_method(size: Size, chunk_size: int | None = None) -> TruncatedEM:
 def run_patches(options: argparse.Namespace) -> Outcome:
     """`bsc-patches`: sparseness, noise, and how many basis functions are Gabor-like or globular."""
     size = PAPER if options.full else SMALL
-    given = {"num_data": options.num_data, "num_steps": options.steps}
+    given = {
+        "num_data": options.num_data, "num_steps": options.steps,
+        "side": options.side, "num_causes": options.causes,
+    }  # fmt: skip
     size = size._replace(**{name: value for name, value in given.items() if value is not None})
     if size.num_data < 1 or size.num_steps < 2:
         raise InputError("--num-data must be at least 1 and --steps at least 2")
@@ -100,6 +103,8 @@ def patches_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", type=Path, help="a folder of one's own photographs")
     parser.add_argument("--num-data", type=int, help=f"patches ({SMALL.num_data})")
     parser.add_argument("--steps", type=int, help=f"iterations ({SMALL.num_steps})")
+    parser.add_argument("--side", type=int, help=f"pixels of a patch, each way ({SMALL.side})")
+    parser.add_argument("--causes", type=int, help=f"basis functions ({SMALL.num_causes})")
     parser.add_argument("--chunk-size", type=int, help="patches read at a time")
 
 
@@ -150,6 +155,7 @@ EXPERIMENTS = (
         "bsc-patches",
         "basis functions of image patches: Gabor-like and globular",
         run_patches,
+        {"num_data": 100, "steps": 2, "side": 6, "causes": 10},
         patches_options,
     ),
 )

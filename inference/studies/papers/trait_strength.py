@@ -91,6 +91,7 @@ EXPERIMENTS = (
         "trait-strength",
         "where the bound breaks: weights of tables that were drawn with larger and larger ones",
         strength,
+        {"num_data": 20, "steps": 2},
         strength_options,
     ),
 )

@@ -1,0 +1,139 @@
+"""Binary sparse coding: where expectation truncation breaks, which the paper does not show."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from latentbits.models import binary_sparse_coding
+from latentbits.models.data import InputError, bars
+from numpy.typing import ArrayLike
+
+from ...methods.discrete.cut import Cut
+from ...methods.discrete.em import EM
+from ...methods.discrete.truncated import TruncatedEM
+from ...methods.discrete.updates import SparseCodingUpdate
+from .experiment import Experiment, Outcome
+from .sparse_coding import selection
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ACTIVE = (1.0, 2.0, 3.0, 4.0, 5.0)
+"""Causes that are active in an image, on average; the truncation allows three."""
+
+
+class Truncation(NamedTuple):
+    """What a truncation makes of data with more and more active causes."""
+
+    active: Any  # (sizes,) the true πH
+    found: dict[str, Any]  # method -> (trials, sizes) πH after EM from the truth
+    noise: dict[str, Any]  # and σ
+    missed: Any  # (trials, sizes) posterior mass outside 𝒦ₙ at the truth
+    estimated: Any  # (trials, sizes) what the method itself says of that
+
+
+def truncation_limits(
+    key: Array,
+    active: ArrayLike,
+    *,
+    max_active: int = 3,
+    num_data: int = 500,
+    num_trials: int = 5,
+    num_steps: int = 15,
+) -> Truncation:
+    """Bars with πH on both sides of γ: exact EM beside truncated EM, with and without eq. (8).
+
+    All start from the true parameters, so that what is lost is lost by the truncation alone.
+    """
+    model, num_causes = binary_sparse_coding, 10
+    limits: dict[str, Any] = {"max_active": max_active, "num_candidates": 5, "keep": False}
+    exact = EM(model)
+    corrected = TruncatedEM(model, select=selection, cut=Cut(0, 1), **limits)
+    plain = TruncatedEM(model, select=selection, m_step=SparseCodingUpdate(), **limits)
+    methods = {"exact": exact, "truncated, (8) and the cut": corrected, "truncated": plain}
+
+    def fit(key: Array, active: Array) -> Truncation:
+        truth = bars(key, num_data, active=active)
+        params = {"weights": truth.weights, "noise": truth.noise, "sparsity": truth.sparsity}
+        found, noise = {}, {}
+        for name, method in methods.items():
+            state = method.init(key, truth.data, init_params=params, num_causes=num_causes)
+            step = lambda s, _, m=method: m.update(s, truth.data, num_causes=num_causes)  # noqa: E731
+            state, _ = lax.scan(step, state, None, length=num_steps)
+            found[name] = num_causes * state.params["sparsity"]
+            noise[name] = state.params["noise"]
+        whole = exact.posterior(params, truth.data, num_causes=num_causes).evidence
+        part = corrected.posterior(params, truth.data, num_causes=num_causes)
+        missed = 1 - jnp.exp(part.evidence - whole)
+        return Truncation(active, found, noise, missed.mean(), part.missed.mean())
+
+    sizes = jnp.asarray(active, float)
+    keys = random.split(key, num_trials)
+    across = jax.vmap(jax.vmap(fit, in_axes=(None, 0)), in_axes=(0, None))
+    return jax.device_get(jax.jit(across)(keys, sizes))._replace(active=np.asarray(sizes))
+
+
+def run_truncation(options: argparse.Namespace) -> Outcome:
+    """`bsc-truncation`: πH and σ that EM ends at, and the posterior mass that it leaves out."""
+    if min(options.trials, options.num_data, options.steps) < 1:
+        raise InputError("--trials, --num-data and --steps must be at least 1")
+    limits = truncation_limits(
+        random.key(options.seed), ACTIVE, num_data=options.num_data, num_trials=options.trials,
+        num_steps=options.steps,
+    )  # fmt: skip
+    numbers = {
+        f"πH = {true:g}": {
+            **{f"πH, {name}": float(x[:, i].mean()) for name, x in limits.found.items()},
+            **{f"σ, {name}": float(x[:, i].mean()) for name, x in limits.noise.items()},
+            "posterior mass left out": float(limits.missed[:, i].mean()),
+            "the same, as estimated": float(limits.estimated[:, i].mean()),
+        }
+        for i, true in enumerate(ACTIVE)
+    }
+    return Outcome(numbers, lambda: draw_truncation(limits))
+
+
+def truncation_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=int, default=5, help="sets of data (%(default)s)")
+    parser.add_argument("--num-data", type=int, default=500, help="rows of a set (%(default)s)")
+    parser.add_argument("--steps", type=int, default=15, help="of EM (%(default)s)")
+
+
+def draw_truncation(limits: Truncation, max_active: int = 3) -> Figure:
+    """πH found against πH true, and the posterior mass that the truncation misses."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4.0))
+    axes[0].plot(limits.active, limits.active, color="black", linestyle=":", linewidth=1)
+    axes[1].axhline(2.0, color="black", linestyle=":", linewidth=1)
+    for panel, values in zip(axes, (limits.found, limits.noise), strict=False):
+        for mark, name in zip("osD", sorted(values), strict=True):
+            panel.plot(limits.active, values[name].mean(0), marker=mark, label=name)
+    missed = {"true": limits.missed, "as estimated": limits.estimated}
+    for mark, (name, share) in zip("o+", missed.items(), strict=True):
+        axes[2].plot(limits.active, share.mean(0), marker=mark, markersize=9, label=name)
+    axes[0].set(title="A  active causes πH, found", ylabel="after EM from the truth")
+    axes[1].set(title="B  noise σ, found")
+    axes[2].set(title="C  posterior mass left out", ylim=(0, 1))
+    for panel in axes:
+        panel.axvline(max_active, color="black", linewidth=0.8)
+        panel.set(xlabel="true πH; the line is γ")
+    axes[0].legend()
+    axes[2].legend()
+    return figure
+
+
+EXPERIMENTS = (
+    Experiment(
+        "bsc-truncation",
+        "where the truncation breaks: bars with more active causes than it allows",
+        run_truncation,
+        {"trials": 1, "num_data": 30, "steps": 2},
+        truncation_options,
+    ),
+)

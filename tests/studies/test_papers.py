@@ -1,0 +1,153 @@
+"""Every experiment of the papers and every notebook runs as itself, at its smallest size.
+
+A notebook is executed cell by cell. Its cell tagged "parameters" holds its sizes, which are
+replaced here: those of its experiments by `Experiment.smallest`, the others by `SIZES`.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import jupytext
+import numpy as np
+import pytest
+
+from inference import public
+from inference.cli import main
+from inference.studies import notebook as studies
+from inference.studies.output import plain
+from inference.studies.papers.experiment import experiments
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+SIZES = {
+    "0": {"num_days": 20, "num_draws": 5, "num_steps": 2},
+    "1": {"num_data": 1000, "num_people": 40, "num_draws": 40, "methods": "MomentInversion NUTS"},
+    "2": {"num_data": 20, "num_draws": 40, "methods": "NUTS"},
+    "3": {"num_data": 40, "num_draws": 40, "methods": "NUTS"},
+    "4": {"num_data": 60, "num_draws": 40, "methods": "NUTS"},
+    "5": {"num_data": 24, "num_draws": 40, "methods": "NUTS"},
+    "6": {"num_steps": 4, "num_draws": 40, "every": 20},
+}
+
+
+@cache
+def remembered(name, options):
+    """One run serves the test of the experiment and its notebook."""
+    return studies.reproduce(name, **json.loads(options))
+
+
+def reproduce(name, **options):
+    return remembered(name, json.dumps(options, default=str))
+
+
+def finite(value):
+    if isinstance(value, dict | list):
+        return all(map(finite, value.values() if isinstance(value, dict) else value))
+    return value is not None and (isinstance(value, str) or np.isfinite(value))
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """A table of two groups of words, for the experiment that has no data of its own."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 2, 500)
+    rate = np.where(np.arange(6) // 3 == group[:, None], 0.7, 0.02)
+    file = tmp_path_factory.mktemp("words") / "words.csv"
+    table = (rng.random((500, 6)) < rate).astype(int)
+    names = "bat,ball,team,disk,file,code"
+    np.savetxt(file, table, fmt="%d", delimiter=",", header=names, comments="")
+    return file
+
+
+def ring(numbers):
+    """Half of the spins' eigenvalues are positive, two of the Gaussian's, in a sample too."""
+    assert numbers["positive_eigenvalues_binary"] == 8
+    assert numbers["positive_eigenvalues_gaussian"] == numbers["sample_rank_gaussian"] == 2
+    assert numbers["largest_other"] <= 1e-6
+
+
+def constraint(numbers):
+    for size, least in numbers["min_eigenvalue_by_size"].items():
+        pairs = int(size) - 1
+        assert np.isclose(least, 1 - pairs * np.sin(np.pi / (2 * pairs)), atol=1e-9)
+
+
+def topics(numbers):
+    """Two groups of words are found: better than independent words on new documents."""
+    assert numbers["test_log_likelihood"] > numbers["product_log_likelihood"] + 0.1
+    assert len(numbers["topics"]) == 2
+
+
+CHECKS = {"clipped-ring": ring, "clipped-constraint": constraint, "noisyor-words": topics}
+
+
+@pytest.mark.parametrize("name", sorted(experiments()))
+def test_experiment_runs_as_itself(name, words):
+    options = experiments()[name].smallest | ({"data": words} if name == "noisyor-words" else {})
+    outcome = reproduce(name, **options)
+    numbers = plain(outcome.numbers)
+    assert numbers and finite(numbers), numbers
+    CHECKS.get(name, lambda _: None)(numbers)
+    png, shown = outcome._repr_png_()
+    assert png[:4] == b"\x89PNG" and len(png) > 2_000 and shown["width"] > 300
+
+
+# So few draws may all be one: ArviZ divides by their variance.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:arviz")
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("[0-9]*.py")), ids=lambda path: path.stem)
+def test_notebook_runs_as_itself(path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    monkeypatch.setattr(public, "reproduce", reproduce)
+    sizes = dict(SIZES[path.stem[0]])
+    names = {}
+    seen = 0
+    for cell in jupytext.read(path, fmt="py:percent").cells:
+        if cell.cell_type != "code":
+            continue
+        exec(compile(cell.source, path.name, "exec"), names)
+        if "parameters" in cell.metadata.get("tags", ()):
+            seen += 1
+            if "methods" in sizes:
+                sizes["methods"] = [x for x in names["methods"] if x in sizes["methods"].split()]
+            chosen = names.get("experiments", {})
+            sizes["experiments"] = {name: experiments()[name].smallest for name in chosen}
+            assert {*sizes} - {"experiments"} <= {*names}, "sizes that the notebook does not have"
+            names.update(sizes)
+    assert seen == 1
+    if "race" in names:
+        assert "NUTS" in names["race"]._repr_markdown_()
+        assert names["race"].paths._repr_png_()[0][:4] == b"\x89PNG"
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("clipped-digits --rank 0", "--rank 0"),
+        ("clipped-digits --steps 1", "--steps 1"),
+        ("clipped-ring --rows 0", "--rows 0"),
+        ("clipped-ring --size 7", "--size 7"),
+        ("clipped-baselines --columns 2", "--columns"),
+        ("combination-synthetic --seeds 0", "--seeds"),
+        ("combination-synthetic-small --num-data 1", "--num-data"),
+        ("combination-digits --units 0", "--units"),
+        ("combination-digits --data nowhere.npy", "nowhere.npy"),
+        ("noisyor-lines --trials 0", "--trials"),
+        ("noisyor-lines --num-data 50", "--num-data"),
+        ("noisyor-lines --population 1", "--population"),
+        ("noisyor-shifter --trials 0", "--trials"),
+        ("noisyor-words", "--data FILE"),
+        ("noisyor-words --data nowhere.csv", "nowhere.csv"),
+        ("noisyor-words --data nowhere.csv --layers 3", "--layers"),
+        ("bsc-bars --trials 0", "--trials"),
+        ("bsc-bars --init-active 11", "--init-active"),
+        ("bsc-bars --num-data -1", "--num-data"),
+        ("bsc-truncation --steps 0", "--steps"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(wrong, words, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    assert main(["reproduce", *wrong.split(), "--json", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1 and not out.exists()
