@@ -54,6 +54,7 @@ def _over(text: str) -> tuple[str, range]:
 
 def main(namespace: argparse.Namespace) -> int:
     from ..reading.anatomy import inspect as anatomy_of
+    from ..running.algorithm import Algorithm
     from ..studies.cards import CARDS
     from ..studies.catalogue import methods
     from ..studies.choosing import choose, taken
@@ -75,11 +76,10 @@ def main(namespace: argparse.Namespace) -> int:
 
     def method(anatomy: Any) -> Any:
         wanted = own
-        fitting = {
-            x: m for x, m in known.items() if not hasattr(m, "admits") or not m.admits(anatomy)
-        }
+        apply: Any = {x: m for x, m in known.items() if issubclass(m, Algorithm)}
+        fitting = {x: m for x, m in apply.items() if m.admits(anatomy) is None}
         if wanted not in fitting:
-            wanted = _preferred(anatomy, fitting)
+            wanted = _preferred(given, anatomy, fitting)
         engine: Any = known[wanted]
         return engine.of(given.program, anatomy)
 

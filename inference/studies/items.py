@@ -156,10 +156,10 @@ def model_fit(table: BitTable, values: Values) -> ModelFit:
     place = size + np.arange(len(first))
     for a, b in ((first, second), (second, first)):
         slope[place, a] = np.einsum("s,sm,sm,sk->mk", weight, bend[:, a], chance[:, b], design)
-    slope = slope.reshape(len(mean), -1)
-    inverse = np.linalg.solve(covariance, np.hstack([slope, residual[:, None]]))
-    within = slope.T @ inverse[:, :-1]
-    along = slope.T @ inverse[:, -1]
+    flat = slope.reshape(len(mean), -1)
+    inverse = np.linalg.solve(covariance, np.hstack([flat, residual[:, None]]))
+    within = flat.T @ inverse[:, :-1]
+    along = flat.T @ inverse[:, -1]
     lost = along @ np.linalg.pinv(within, rcond=1e-10, hermitian=True) @ along
     m2 = float(count * (residual @ inverse[:, -1] - lost))
     free = size * (factors + 1) - factors * (factors - 1) // 2

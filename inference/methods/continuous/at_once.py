@@ -6,6 +6,7 @@ applies is seen from what is known of the program and its arguments: `table_of`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -60,7 +61,7 @@ def table_of(opened: Opened) -> BitTable | None:
     return distinct(data, mask)
 
 
-def values_of(opened: Opened, params: Params) -> dict[str, np.ndarray]:
+def values_of(opened: Opened, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The parameters by the names of the form, in float64."""
     assert opened.known is not None
     return opened.known.read({x: np.asarray(v, np.float64) for x, v in params.items()})
@@ -133,7 +134,7 @@ def run(
         optima_of(ends.T) if len(fitted) > 1 else None,
     )  # fmt: skip
     known: Any = opened.known
-    params = turned(known, known.write(best.values))
+    params: Any = turned(known, known.write(best.values))
     return result, params, score(table, known.read(params)).mean
 
 

@@ -52,8 +52,8 @@ class BitTable(NamedTuple):
 
     bits: np.ndarray  # (rows, P), zero where unseen
     seen: np.ndarray | None  # (rows, P), one where observed; None if everything is
-    count: np.ndarray  # (rows,) how often each row occurs
-    index: np.ndarray  # (num_data,) which of them a row of the table is
+    count: np.ndarray  # type: ignore[assignment]  # (rows,) how often each row occurs
+    index: np.ndarray  # type: ignore[assignment]  # (num_data,) which of them a row of the table is
 
 
 def distinct(data: np.ndarray, mask: np.ndarray | None) -> BitTable:
@@ -309,7 +309,8 @@ def climb(
         "weights": vector.reshape(size + 1, -1)[:-1], "bias": vector.reshape(size + 1, -1)[-1]
     }  # fmt: skip
     point, safe = join(values), join(values)
-    best, before, losses = np.inf, None, []
+    best, before = np.inf, None
+    losses: list[float] = []
     changes: list[np.ndarray] = []
     images: list[np.ndarray] = []
     while len(losses) < num_steps and not stop():
