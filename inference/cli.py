@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("latentbits: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone (`latentbits list | head -1`). Nothing more can be said,
+        # The reader of our output has gone (`latentbits list | head -1`). Nothing more can be said,
         # neither now nor by the interpreter when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

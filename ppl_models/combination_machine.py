@@ -28,7 +28,7 @@ def combination_machine(
         P(x, h) = \frac{1}{Z_B} \exp \sum_i h_i (\omega^{(i)} \cdot x + \theta^{(i)}),
         \quad x \in \{-1, 1\}^n, \quad h \in \{0, 1\}^m
 
-    told from the causes to the data: first :math:`h`, whose distribution (3.4) is summed over all
+    stated from the causes to the data: first :math:`h`, whose distribution (3.4) is summed over all
     :math:`2^m` states, then :math:`P(x_j = 1 \mid h) = \mathrm{logistic}(2 \omega(h)_j)` with
     :math:`\omega(h) = \sum_i h_i \omega^{(i)}` (2.3). The paper's :math:`x = \pm 1` is
     :math:`2t - 1` for the observed :math:`t` in {0, 1}.

@@ -128,8 +128,8 @@ class ClippedNormal(_Bit):
         soft = jnp.asarray(self.scale) > 0
         ratio = self.loc / jnp.where(soft, self.scale, 1.0)
         ratio = jnp.where(soft, ratio, jnp.where(jnp.asarray(self.loc) > 0, jnp.inf, -jnp.inf))
-        # The log of the smaller one, and the other from it: a log of Φ is dear. At 0 the slope is
-        # that of either side: no absolute value has it.
+        # The log of the smaller one, and the other from it: a log of Φ is expensive. At 0 the
+        # slope is that of either side: no absolute value has it.
         above = ratio > 0
         smaller = _log_normal_cdf(jnp.where(above, -ratio, ratio))
         larger = jnp.log1p(-jnp.exp(smaller))

@@ -234,8 +234,8 @@ def gibbs_states(
     def sweep(hidden: Array, key: Array) -> tuple[Array, None]:
         key_observed, key_hidden = random.split(key)
         observed = draw_observed(key_observed, hidden @ weights)
-        chance = jax.nn.sigmoid(observed @ weights.T + bias)
-        return random.bernoulli(key_hidden, chance).astype(weights.dtype), None
+        probability = jax.nn.sigmoid(observed @ weights.T + bias)
+        return random.bernoulli(key_hidden, probability).astype(weights.dtype), None
 
     keys = random.split(key, GIBBS_SWEEPS + 1)
     start = random.bernoulli(keys[0], 0.5, (num_draws, len(bias))).astype(weights.dtype)

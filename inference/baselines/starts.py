@@ -37,7 +37,7 @@ NUM_STEPS = 150
 STEP_SIZE = 0.6
 """Of Adam, at first: a sixth of it leaves most climbs half-way."""
 RADIUS = 0.5
-"""Of the box about nought where climbs begin, unconstrained: from one as wide as NumPyro's own, 2,
+"""Of the box about zero where climbs begin, unconstrained: from one as wide as NumPyro's own, 2,
 fewer find the top of a noisy-OR network or a combination machine."""
 
 

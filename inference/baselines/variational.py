@@ -62,7 +62,7 @@ def svi(
 ) -> Draws:
     """Stochastic variational inference with one of `GUIDES`; ``guide="map"`` is its mode.
 
-    Adam, its step falling to nought along a cosine; it begins at 0.03 (a flow: 0.005) by default.
+    Adam, its step falling to zero along a cosine; it begins at 0.03 (a flow: 0.005) by default.
 
     >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)

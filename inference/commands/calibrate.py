@@ -45,7 +45,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    # Before the work: after minutes of it nobody wants to hear that a folder is missing.
+    # Before the work: after minutes of work it is too late to learn that a folder is missing.
     if namespace.trials < LEAST_TRIALS:
         raise InputError(f"--trials {namespace.trials}: at least {LEAST_TRIALS} tell something")
     json_file = check_output("--json", namespace.json) if namespace.json else None

@@ -84,7 +84,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    # Before the work: after minutes of it nobody wants to hear that a folder is missing.
+    # Before the work: after minutes of work it is too late to learn that a folder is missing.
     if not namespace.budget > 0:
         raise InputError(f"--budget {namespace.budget:g}: must be more than 0 seconds")
     if namespace.reference is not None and not namespace.reference > 0:
@@ -130,7 +130,7 @@ def _processes(namespace: argparse.Namespace) -> Any:
 
 def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     opened = _open(namespace)
-    given, told = opened.given, opened.told
+    given, context = opened.given, opened.context
 
     from jax import random
 
@@ -170,7 +170,7 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
 
     with stage(count):
         found = repeat(one, namespace.replicates, namespace.budget)
-    found.about.update(told, seed=namespace.seed, versions=versions())
+    found.about.update(context, seed=namespace.seed, versions=versions())
     found.table["columns"] = np.array(given.table.columns, dtype=str)
     folder.mkdir(exist_ok=True)
     missing = _write(found, kept, given, kwargs, folder)
@@ -214,7 +214,7 @@ class Opened(NamedTuple):
     """The program and its table, and where that comes from."""
 
     given: Given
-    told: dict[str, Any]  # for the report
+    context: dict[str, Any]  # for the report
     values: Callable[[int], np.ndarray]  # the table of each replicate
     known: Callable[[int], dict[str, Any]] = lambda _: {}  # and what is known of what made it
     kept: Any = None  # the reference posterior of the first, where there is one
@@ -223,8 +223,8 @@ class Opened(NamedTuple):
 def _open(namespace: argparse.Namespace) -> Opened:
     if namespace.data is not None:
         given = open_given(namespace)
-        told = {"words": Path(namespace.data).name, "image_shape": None}
-        return Opened(given, told, lambda _: given.table.values)
+        context = {"words": Path(namespace.data).name, "image_shape": None}
+        return Opened(given, context, lambda _: given.table.values)
     from ..studies.cards import CARDS
     from ..studies.comparison.golden import load
     from ..studies.examples import example, fresh_rows, true_density

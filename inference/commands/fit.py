@@ -91,13 +91,13 @@ def main(namespace: argparse.Namespace) -> int:
         )  # fmt: skip
     params, facts = _fit(given, found[name], namespace, settings, valid)
     groups = _groups(found[name].kind, params, facts, given)
-    told = {x: getattr(namespace, x) for x in ("steps", "starts", "seed", "patience")}
-    told |= {x: str(v) for x, v in settings.items()}
+    chosen = {x: getattr(namespace, x) for x in ("steps", "starts", "seed", "patience")}
+    chosen |= {x: str(v) for x, v in settings.items()}
     attrs = {
         "kind": KIND, "model": given.name, "method": name, "cells": _kind(given),
         "sizes": json.dumps(_sizes(given.kwargs)),
         "columns": json.dumps(given.table.columns), "data": Path(namespace.data).name,
-        "settings": json.dumps(told), "levels": json.dumps(levels),
+        "settings": json.dumps(chosen), "levels": json.dumps(levels),
         "missing": json.dumps(namespace.missing),
         "optima": json.dumps(_optima(facts.get("optima"))),
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),

@@ -30,8 +30,8 @@ def main(namespace: argparse.Namespace) -> int:
 def fit(words: str, width: int) -> str:
     """A line that is not too long: a source in brackets at its end goes first.
 
-    >>> fit("four spins that add up to nought (Lee & Sompolinsky 1998)", 40)
-    'four spins that add up to nought'
+    >>> fit("four spins that add up to zero (Lee & Sompolinsky 1998)", 40)
+    'four spins that add up to zero'
     """
     if len(words) > width and words.endswith(")"):
         words = words[: words.rindex(" (")]

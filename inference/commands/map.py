@@ -58,21 +58,21 @@ def add_parser(subparsers: Any) -> None:
 def main(namespace: argparse.Namespace) -> int:
     from latentbits.models.data import load_mixed
 
-    # Before the work: after a long fit nobody wants to hear that a folder is missing.
+    # Before the work: after a long fit it is too late to learn that a folder is missing.
     out = check_output("--out", namespace.out, FIGURES)
     save = check_output("--save", namespace.save, (".npz",)) if namespace.save else None
     listed = check_output("--places", namespace.places, (".csv",)) if namespace.places else None
     onto = Map.load(namespace.onto) if namespace.onto else None
     levels = None if onto is None else _known(onto)
-    told = said(namespace)
+    spoken = said(namespace)
     if onto is not None:
         words = {"real": "real", "binary": "binary"}
         given = zip(onto.columns, onto.kinds, strict=True)
         known = {c: words.get(str(k), "categorical") for c, k in given}
-        told = told._replace(kinds={**known, **told.kinds}, guess=False)
+        spoken = spoken._replace(kinds={**known, **spoken.kinds}, guess=False)
     table = load_mixed(
         namespace.file, label=namespace.label, key=namespace.key, packed=namespace.packed,
-        levels=levels, columns=None if onto is None else onto.columns, said=told,
+        levels=levels, columns=None if onto is None else onto.columns, said=spoken,
     )  # fmt: skip
     tell(table.notes)
     if namespace.image is not None:

@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
 
 def main(namespace: argparse.Namespace) -> int:
     experiment: Experiment = namespace.experiment
-    # Before the run: after an hour of it nobody wants to hear that a folder is missing.
+    # Before the run: after an hour of work it is too late to learn that a folder is missing.
     json_file = figure_file = None
     if namespace.json is not None:
         json_file = check_output("--json", namespace.json)

@@ -37,9 +37,9 @@ def add_parser(subparsers: Any) -> None:
 def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".csv",))
     fit = load_fit(namespace.fit, namespace.model)
-    told = said(namespace, guess=False)
-    told = told._replace(missing=(*told.missing, *fit.missing))
-    table = read_rows(namespace.data, fit.columns, fit.kind, namespace.key, told, fit.levels)
+    spoken = said(namespace, guess=False)
+    spoken = spoken._replace(missing=(*spoken.missing, *fit.missing))
+    table = read_rows(namespace.data, fit.columns, fit.kind, namespace.key, spoken, fit.levels)
     with blame(namespace.fit):
         point: Any = {x: v[0] for x, v in fit.params.items()}
         check_params(fit.program, point, (table.values,), fit.sizes)

@@ -66,7 +66,7 @@ class Evidence(NamedTuple):
     """
 
     value: Array  # (num_data,)
-    error: Array  # (num_data,) nought if exact; else a standard error or the change at finer nodes
+    error: Array  # (num_data,) zero if exact; else a standard error or the change at finer nodes
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def single_bit(log_likelihood: PerRow, data: Array, columns: Array | None = None
     """How often a bit is predicted wrongly from all the others of its row.
 
     The prediction is the value that makes the row more probable; a tie counts one half. Log
-    likelihoods that lack a constant, such as a log Z that nobody knows, serve as well.
+    likelihoods that lack a constant, such as an unknown log Z, serve as well.
 
     :param columns: which bits: (count,) the same for all rows, or (num_data, count); None: all.
 

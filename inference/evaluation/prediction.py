@@ -1,4 +1,4 @@
-"""The chance of a cell given the rest of its row, for any program of bits.
+"""The probability of a cell given the rest of its row, for any program of bits.
 
     P(t_j = 1 | the others seen) = logistic( log p(others, t_j = 1) − log p(others, t_j = 0) )
 
@@ -66,7 +66,7 @@ def ask(
     like: Likelihood | None = None,
     **kwargs: Any,
 ) -> Asked:
-    """What must be known of the likelihood to give the chances of these cells.
+    """What must be known of the likelihood to give the probabilities of these cells.
 
     :param like: the likelihood of other rows of the same table: where they are not too many, those
         in question are dealt out in as many at a time, for which it is compiled already.
@@ -111,33 +111,34 @@ def answer(asked: Asked, draws: Any) -> np.ndarray:
     """P(cell = 1 | the rest of its row) of each cell that was asked for."""
     each = [asked.likelihood.of_draws(draws, rows).value for rows in asked.parts]
     found = np.concatenate(each, axis=1).astype(np.float64)[:, : asked.num_rows]
-    one, nought = found.reshape(len(found), 2, -1).swapaxes(0, 1)
+    one, zero = found.reshape(len(found), 2, -1).swapaxes(0, 1)
     # P(row with 1) over P(row either way), each averaged over the draws.
-    return np.exp(logsumexp(one, axis=0) - logsumexp(np.logaddexp(one, nought), axis=0))
+    return np.exp(logsumexp(one, axis=0) - logsumexp(np.logaddexp(one, zero), axis=0))
 
 
-def reliability(chance: np.ndarray, bits: np.ndarray, num_bins: int = 10) -> dict[str, Any]:
-    """How often a bit was 1 where its chance was said to be so: by bins of equal count.
+def reliability(probs: np.ndarray, bits: np.ndarray, num_bins: int = 10) -> dict[str, Any]:
+    """How often a bit was 1 against its predicted probability: by bins of equal count.
 
     ``error`` is the mean distance between the two over bins of equal count, ``expected`` what it
-    would be by chance alone if the chances were right, so that small tables are not blamed.
+    would be by sampling alone if the probabilities were right, so that small tables are not
+    blamed.
 
     >>> rng = np.random.default_rng(0)
-    >>> chance = rng.random(4000)
-    >>> found = reliability(chance, rng.random(4000) < chance)
+    >>> probs = rng.random(4000)
+    >>> found = reliability(probs, rng.random(4000) < probs)
     >>> found["error"] < 2 * found["expected"]
     True
     """
-    order = np.argsort(chance, kind="stable")
+    order = np.argsort(probs, kind="stable")
     bins = [part for part in np.array_split(order, num_bins) if len(part)]
-    said = np.array([chance[part].mean() for part in bins])
+    said = np.array([probs[part].mean() for part in bins])
     seen = np.array([bits[part].mean() for part in bins])
-    spread = np.array([np.sqrt((chance[p] * (1 - chance[p])).sum()) / len(p) for p in bins])
-    share = np.array([len(part) for part in bins]) / len(chance)
+    spread = np.array([np.sqrt((probs[p] * (1 - probs[p])).sum()) / len(p) for p in bins])
+    share = np.array([len(part) for part in bins]) / len(probs)
     return {
         "said": said,
         "seen": seen,
         "error": float(share @ np.abs(said - seen)),
         "expected": float(share @ spread * np.sqrt(2 / np.pi)),
-        "log_score": float(np.mean(np.log(np.where(bits > 0.5, chance, 1 - chance).clip(1e-12)))),
+        "log_score": float(np.mean(np.log(np.where(bits > 0.5, probs, 1 - probs).clip(1e-12)))),
     }

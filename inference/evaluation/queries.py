@@ -1,4 +1,4 @@
-"""What a model of bits is for: the chance of some bits given others, and filling in what is hidden.
+"""What a model of bits is for: the probability of some bits given others, and filling in others.
 
 Freund & Haussler (1994), section 1: 'estimating the conditional distribution on certain components
 of the vector when provided with the values for the other components', and 'a kind of pattern
@@ -38,9 +38,9 @@ def log_conditional(
 
     >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9, 0.9], [0.1, 0.1]])}
-    >>> chance = log_conditional(bernoulli_mixture, params, jnp.ones((1, 2)), num_components=2,
+    >>> probability = log_conditional(bernoulli_mixture, params, jnp.ones((1, 2)), num_components=2,
     ...     asked=jnp.array([True, False]), given=jnp.array([False, True]))
-    >>> round(float(jnp.exp(chance[0])), 4)  # 0.9² + 0.1²
+    >>> round(float(jnp.exp(probability[0])), 4)  # 0.9² + 0.1²
     0.82
     """
     data = jnp.asarray(data, float)
@@ -99,9 +99,9 @@ def complete(
 
         return map_over_chunks(part, rows, size, None)
 
-    chance, latents = compiled(whole, rows)(rows.leaves, params)
-    probability = jnp.where(mask, data, chance)
-    return Completion(probability, jnp.where(mask, data, (chance > 0.5) + 0.0), latents)
+    probability, latents = compiled(whole, rows)(rows.leaves, params)
+    probability = jnp.where(mask, data, probability)
+    return Completion(probability, jnp.where(mask, data, (probability > 0.5) + 0.0), latents)
 
 
 def _means(

@@ -2,8 +2,8 @@
 
 Before parameters of two runs, chains or draws are compared, one is brought to the other: units are
 matched one to one (Kuhn's assignment on their parameters), factors are rotated (Procrustes). Which
-symmetries a program has is told by its form, under whatever names (`inference.reading.recognise`);
-the parameters of a program of another form are left as they are.
+symmetries a program has follows from its form, under whatever names
+(`inference.reading.recognise`); the parameters of a program of another form are left as they are.
 """
 
 from __future__ import annotations

@@ -112,4 +112,4 @@ def _whole(path: Path) -> bool:
             return bool(unpack.eof)
     except Exception:  # each library has errors of its own
         return False
-    return True  # nobody here can tell: nor could JAX read it
+    return True  # it cannot be known here: nor could JAX read it

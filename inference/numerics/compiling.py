@@ -128,7 +128,7 @@ def least_effort() -> dict[str, Any]:
 
 def little_effort() -> dict[str, Any]:
     """Options of the compiler for what runs a few hundred steps on few rows; none, where the user
-    has told XLA how hard to try.
+    has set how hard XLA tries.
 
     A third to a half of the time to compile. A step takes a tenth longer, where it is all
     exponentials and logarithms twice as long.
@@ -157,7 +157,7 @@ def once(function: Callable, **how: Any) -> Any:
 
 
 def hurry() -> None:
-    """Compile quickly from here on, unless the user has told XLA how hard to try.
+    """Compile quickly from here on, unless the user has set how hard XLA tries.
 
     It is heard only before JAX compiles anything in this process.
     """

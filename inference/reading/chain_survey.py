@@ -268,7 +268,7 @@ class _Provenance(NamedTuple):
 
 
 class _Returning(Messenger):
-    """Returns of a scan what it is told to, and keeps how the scan was called."""
+    """Returns of a scan what it is given, and keeps how the scan was called."""
 
     def __init__(self, fn: Callable, chain: Chain, returned: Any = None):
         self.chain, self.returned = chain, returned

@@ -158,7 +158,7 @@ class Structure(Enum):
 
     @property
     def shared(self) -> bool:
-        """Whether all data have the same Hessian, nought included."""
+        """Whether all data have the same Hessian, zero included."""
         return self in (Structure.LINEAR, Structure.SHARED)
 
 

@@ -159,7 +159,7 @@ def log_prior_of(fn: dist.Distribution, value: Array) -> Array:
     """The log probability of a latent's states, no larger than rows that differ make it.
 
     A plate expands the distribution of its sites to all rows; the states have all their other axes,
-    so that without the expansion the rows are not told apart. A mask on a whole row would give each
+    so that without the expansion rows are not distinguished. A mask on a whole row would give each
     of its states weight one; without the mask they still sum to one, and the row counts for
     nothing, as it should.
     """

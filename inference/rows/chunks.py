@@ -169,7 +169,7 @@ def over_rows(left: Array, right: Array, precision: Any = "highest") -> Array:
     if jax.default_backend() != "cpu" or size > most or len(left) <= size:
         return jnp.matmul(left.T, right, precision=precision)
     # Under `vmap` jaxlib 0.10 multiplies wrongly by what it knows to be a constant, ones say, if a
-    # sum follows. A nought that it must compute hides it.
+    # sum follows. A zero that it must compute hides it.
     right = right + 0.0 * left[:1, :1]
     lacking = ((0, -len(left) % size), (0, 0))
     blocks = (jnp.pad(x, lacking).reshape(-1, size, x.shape[1]) for x in (left, right))

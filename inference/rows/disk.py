@@ -89,5 +89,5 @@ def pieces(x: Any) -> list[slice]:
 
 
 def shape_of(x: Any) -> jax.ShapeDtypeStruct:
-    """What an abstract run is told of an argument on disk."""
+    """What an abstract run knows of an argument on disk."""
     return jax.ShapeDtypeStruct(x.shape, as_stored(x).dtype)

@@ -243,7 +243,7 @@ class Lineages:
         """Parameters for each lineage to begin with, (num_lineages, ...).
 
         The screening is the first round: the best half of all starts goes on, not the better one of
-        each pair, and it takes as long as it is told. One climb is compiled for all rounds.
+        each pair, and it takes as long as it is given. One climb is compiled for all rounds.
         """
         method, count = self.method, self.search.num_lineages
         args, kwargs = rows.whole()

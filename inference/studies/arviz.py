@@ -64,7 +64,7 @@ def dataset(
         array = array.astype(np.int8) if array.dtype == bool and not leading else array
         rest = array.shape[len(leading) :]
         own = known.get(name, ())
-        own = own[-len(rest) :] if rest else own  # chances of one component have no axis of them
+        own = own[-len(rest) :] if rest else own  # those of one component have no axis
         if len(own) != len(rest) or (
             "column" in own and columns and rest[own.index("column")] != len(columns)
         ):
@@ -186,8 +186,8 @@ def latent_groups(found: Any, *, attrs: Mapping[str, Any] | None = None) -> Grou
     :param found: what `latent_posterior` gives for chains of draws (``batch_ndims=2``).
 
     >>> from latentbits import LatentPosterior
-    >>> chance = np.full((4, 50, 3, 2), 0.5)
-    >>> found = LatentPosterior({"on": chance[..., 0]}, {"on": chance}, {"on": chance[..., 1]})
+    >>> probs = np.full((4, 50, 3, 2), 0.5)
+    >>> found = LatentPosterior({"on": probs[..., 0]}, {"on": probs}, {"on": probs[..., 1]})
     >>> groups = latent_groups(found)
     >>> groups["latent_probabilities"]["on"].dims
     ('chain', 'draw', 'on_dim_0', 'on_value')

@@ -264,8 +264,8 @@ class LatentTrait(BitEstimator):
     :param num_factors: up to 3 by maximum likelihood, more by a bound on it.
 
     >>> rng = np.random.default_rng(0)
-    >>> chance = 1 / (1 + np.exp(-rng.normal(size=(200, 1)) * [1.0, 2.0, 1.5, 1.0, 0.5]))
-    >>> X = (rng.random((200, 5)) < chance).astype(float)
+    >>> probability = 1 / (1 + np.exp(-rng.normal(size=(200, 1)) * [1.0, 2.0, 1.5, 1.0, 0.5]))
+    >>> X = (rng.random((200, 5)) < probability).astype(float)
     >>> trait = LatentTrait(random_state=0).fit(X)
     >>> trait.transform(X).shape, trait.get_feature_names_out().tolist()
     ((200, 1), ['latenttrait0'])

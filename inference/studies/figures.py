@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe & Ito (2008): told apart by all eyes."""
+"""Okabe & Ito (2008): distinguishable with every kind of colour vision."""
 
 GREY = "#DCDCDC"
 

@@ -273,8 +273,8 @@ def study_items(
         found[f"loading_{q}" if many else "loading"] = each
     lines = [f"reliability {' '.join(f'{x:.3f}' for x in reliability(scores))} (of the scores)"]
     for q, each in enumerate(information(values, POINTS), start=1):
-        told = ", ".join(f"{x:.2f} at {at:+.0f}" for x, at in zip(each, POINTS, strict=True))
-        lines.append(f"information of factor {q}: {told}")
+        points = ", ".join(f"{x:.2f} at {at:+.0f}" for x, at in zip(each, POINTS, strict=True))
+        lines.append(f"information of factor {q}: {points}")
     if fit is not None:
         found |= {"s_x2": fit.statistic, "df": fit.df, "p_value": fit.p_value}
         if len(bias) <= MOST_ITEMS:

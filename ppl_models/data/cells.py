@@ -29,7 +29,7 @@ MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 """What stands for a missing cell, in any case."""
 
 WORDS = {"yes": 1.0, "y": 1.0, "true": 1.0, "t": 1.0, "no": 0.0, "n": 0.0, "false": 0.0, "f": 0.0}
-"""Words for one and nought, in any case."""
+"""Words for one and zero, in any case."""
 
 MOST_COLUMNS = 100_000
 """A table that is wider lies on its side, or has not been thinned out: no method here serves it."""

@@ -33,7 +33,7 @@ def load_levels(
 ) -> Table:
     """A table of answers from a file, for `graded_trait` and `categorical_mixture`.
 
-    The levels of a column are the different cells that occur in it: one that nobody chose has no
+    The levels of a column are the different cells that occur in it: one never chosen has no
     parameter that could be estimated. Ordered ones stand as `scales` says: numbers by size, words
     as they stand in a known scale ("never … always"), two words the one that denies first.
     Categories stand in that order too, or else in the alphabet's.

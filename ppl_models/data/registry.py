@@ -70,7 +70,7 @@ DATASETS: dict[str, Dataset] = {
         "binary", 1000, None, ring,
     ),
     "sum_constraint": Dataset(
-        "four spins that add up to nought, which no clipped Gaussian does (Lee & Sompolinsky 1998)",
+        "four spins that add up to zero, which no clipped Gaussian does (Lee & Sompolinsky 1998)",
         "binary", 1000, None, sum_constraint,
     ),
     "combination": Dataset(

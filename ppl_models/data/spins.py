@@ -50,7 +50,7 @@ def ring(key: Array, num_data: int = 1000, num_features: int = 256) -> Ring:
     """The translation-invariant distribution of Lee & Sompolinsky (1998), figure 3.
 
     Units sit on a ring; half of them, in one block, are on; the block starts anywhere with equal
-    chance.
+    probability.
 
     >>> ring(random.key(3), num_data=2, num_features=6).data.sum(axis=1).tolist()
     [3.0, 3.0]
@@ -77,7 +77,7 @@ def ring_moments(num_features: int = 256) -> Moments:
 
 
 class SumConstraint(NamedTuple):
-    """Spins that add up to nought.
+    """Spins that add up to zero.
 
     >>> sorted(sum_constraint(random.key(0), num_data=3).data[0].tolist())
     [0.0, 0.0, 1.0, 1.0]

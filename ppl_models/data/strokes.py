@@ -129,23 +129,23 @@ def lines(
     ((6, 25), (6, 10), (6,))
     """
     key_pattern, key_lines = random.split(key)
-    chances = jnp.asarray(pattern_probabilities, float)
-    if chances.shape != (len(LINE_PATTERNS),):
+    probs = jnp.asarray(pattern_probabilities, float)
+    if probs.shape != (len(LINE_PATTERNS),):
         raise ValueError(
             f"`pattern_probabilities` must hold {len(LINE_PATTERNS)} numbers, one for each of "
-            f"{', '.join(LINE_PATTERNS)}; found shape {chances.shape}"
+            f"{', '.join(LINE_PATTERNS)}; found shape {probs.shape}"
         )
     # The last place stands for independent lines.
     table = np.zeros((len(LINE_PATTERNS) + 1, 10))
     for place, members in enumerate(LINE_PATTERNS.values()):
         table[place, list(members)] = 1.0
     uniform = random.uniform(key_pattern, (num_data,))
-    choice = jnp.searchsorted(jnp.cumsum(chances), uniform, side="right")
+    choice = jnp.searchsorted(jnp.cumsum(probs), uniform, side="right")
     free = choice == len(LINE_PATTERNS)
-    alone = random.bernoulli(key_lines, line_probability, (num_data, 10)).astype(chances.dtype)
-    chosen = jnp.where(free[:, None], alone, jnp.asarray(table, chances.dtype)[choice])
-    masks = jnp.asarray(stroke_masks(5), chances.dtype)
-    data = (chosen @ masks > 0).astype(chances.dtype)
+    alone = random.bernoulli(key_lines, line_probability, (num_data, 10)).astype(probs.dtype)
+    chosen = jnp.where(free[:, None], alone, jnp.asarray(table, probs.dtype)[choice])
+    masks = jnp.asarray(stroke_masks(5), probs.dtype)
+    data = (chosen @ masks > 0).astype(probs.dtype)
     return Lines(data, masks, chosen, jnp.where(free, -1, choice))
 
 
@@ -175,7 +175,7 @@ def shifter(
     """The shifter problem of Lewicki & Sejnowski (1996), section 5.
 
     A random row of bits stands at the bottom; the top row is the same row shifted by one pixel,
-    with wrap-around, left or right with equal chance. Both rows are doubled, for redundancy.
+    with wrap-around, left or right with equal probability. Both rows are doubled, for redundancy.
 
     :param on_probability: of each bit of the random row. The available text of the paper breaks
         off before it says; 0.3 is its value for the lines.

@@ -153,29 +153,29 @@ def posteriors(table: BitTable, values: Values, nodes: Nodes) -> Any:
     size = max(1, FLOATS // len(nodes.points))
     for start in range(0, len(table.bits), size):
         rows = slice(start, start + size)
-        chance = table.bits[rows] @ predictors.T
+        probs = table.bits[rows] @ predictors.T
         if table.seen is not None:
-            chance -= table.seen[rows] @ partition.T
-        chance += fixed
-        top = chance.max(1, keepdims=True)
-        chance -= top
-        np.exp(chance, out=chance)
-        total = chance.sum(1, keepdims=True)
-        chance *= 1.0 / total
-        yield rows, (top + np.log(total))[:, 0].astype(float), chance
+            probs -= table.seen[rows] @ partition.T
+        probs += fixed
+        top = probs.max(1, keepdims=True)
+        probs -= top
+        np.exp(probs, out=probs)
+        total = probs.sum(1, keepdims=True)
+        probs *= 1.0 / total
+        yield rows, (top + np.log(total))[:, 0].astype(float), probs
 
 
 def expect(table: BitTable, values: Values, nodes: Nodes) -> Sums:
     """The E-step."""
     loss, right, number = 0.0, 0.0, 0.0
-    for rows, evidence, chance in posteriors(table, values, nodes):
+    for rows, evidence, probs in posteriors(table, values, nodes):
         count = table.count[rows]
         loss -= evidence @ count
-        chance *= count[:, None].astype(chance.dtype)
-        right = right + chance.T @ table.bits[rows]
+        probs *= count[:, None].astype(probs.dtype)
+        right = right + probs.T @ table.bits[rows]
         seen = table.seen
         number = number + (
-            chance.sum(0)[:, None] if seen is None else chance.T @ seen[rows]
+            probs.sum(0)[:, None] if seen is None else probs.T @ seen[rows]
         )  # fmt: skip
     return Sums(float(loss), np.asarray(right), np.asarray(number))
 
@@ -208,15 +208,15 @@ def principal(table: BitTable, num_factors: int) -> Values:
     if table.seen is not None:
         away = away * table.seen
     cover = (away.T @ (away * weight)).astype(float) / both
-    chance = np.clip(mean.astype(float), 0.5 / total, 1.0 - 0.5 / total)
+    probs = np.clip(mean.astype(float), 0.5 / total, 1.0 - 0.5 / total)
     spread = np.sqrt(np.maximum(np.diagonal(cover), 1e-6))
     size, vectors = np.linalg.eigh(cover / np.outer(spread, spread))
     count = min(num_factors, len(size))
     size, vectors = size[::-1][:count], vectors[:, ::-1][:, :count]
-    found = (vectors * np.sqrt(np.maximum(size - 1.0, 0.1))).T * spread / (chance * (1.0 - chance))
+    found = (vectors * np.sqrt(np.maximum(size - 1.0, 0.1))).T * spread / (probs * (1.0 - probs))
     weights = np.zeros((num_factors, len(mean)))
     weights[:count] = np.clip(found, -4.0, 4.0)
-    return {"weights": weights, "bias": np.log(chance) - np.log1p(-chance)}
+    return {"weights": weights, "bias": np.log(probs) - np.log1p(-probs)}
 
 
 class Scores(NamedTuple):
@@ -240,8 +240,8 @@ def score(table: BitTable, values: Values, fineness: float = 1.0) -> Scores:
     size = nodes.points.shape[1]
     outer = (nodes.points[:, :, None] * nodes.points[:, None, :]).reshape(len(nodes.points), -1)
     parts = [
-        (evidence, chance @ nodes.points, chance @ outer, 1.0 / (chance * chance).sum(1))
-        for _, evidence, chance in posteriors(table, values, nodes)
+        (evidence, probs @ nodes.points, probs @ outer, 1.0 / (probs * probs).sum(1))
+        for _, evidence, probs in posteriors(table, values, nodes)
     ]
     evidence, mean, second, effective = map(np.concatenate, zip(*parts, strict=True))
     covariance = second.reshape(-1, size, size) - mean[:, :, None] * mean[:, None, :]
@@ -267,10 +267,10 @@ def information(table: BitTable, values: Values) -> np.ndarray:
     sums = expect(table, values, nodes)
     moments, means = [], []
     spread = (probability[:, :, None] * design[:, None, :]).reshape(len(design), -1)
-    for rows, _, chance in posteriors(table, values, nodes):
-        moments.append(chance @ outer)
-        centre = table.bits[rows][:, :, None] * (chance @ design)[:, None, :]
-        means.append(centre.reshape(len(chance), -1) - chance @ spread)
+    for rows, _, probs in posteriors(table, values, nodes):
+        moments.append(probs @ outer)
+        centre = table.bits[rows][:, :, None] * (probs @ design)[:, None, :]
+        means.append(centre.reshape(len(probs), -1) - probs @ spread)
     moment, mean = np.concatenate(moments) * table.count[:, None], np.concatenate(means)
     found = np.zeros((size, size, columns, columns))
     for k in range(size):

@@ -1,4 +1,4 @@
-"""Categorical columns: K levels have K − 1 predictors, for level 0 has predictor nought."""
+"""Categorical columns: K levels have K − 1 predictors, for level 0 has predictor zero."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Regressions:
         """The residual z − ω A and ω of the bound that touches at these predictors.
 
         :param mean: ⟨A⟩, (..., P).
-        :param spread: variance of A; where it is nought the residual is the true slope (over the
+        :param spread: variance of A; where it is zero the residual is the true slope (over the
             metric), so that the fixed point is the true maximum. It enters ω of the bits only, (8).
         :return: what is to be added to z's share of the data, and ω: both (..., P).
         """
@@ -142,7 +142,7 @@ class Regressions:
         slope, bend = sums.slope, sums.bend
         if prior is not None:
             slope, bend = self._with_prior(params, slope, bend, prior)
-        # A column that nobody answered keeps its parameters instead of dividing by nought.
+        # A column without answers keeps its parameters instead of dividing by zero.
         trace = jnp.trace(bend, axis1=1, axis2=2)[:, None, None]
         size = bend.shape[-1]
         ridge = 10 * jnp.finfo(bend.dtype).eps * trace / size + 1e-30

@@ -79,9 +79,9 @@ def principal_start(
     cover = cover / jnp.maximum(both, 1.0)
     layout = columns.layout
     # The slope of the mean in its predictor: p(1 − p) of a bit or level, 1 of a number.
-    chance = jnp.clip(mean, 0.5 / rows.num_data, 1.0 - 0.5 / rows.num_data)
-    link = chance * (1.0 - chance)
-    bias = jnp.log(chance) - jnp.log1p(-chance)
+    probability = jnp.clip(mean, 0.5 / rows.num_data, 1.0 - 0.5 / rows.num_data)
+    link = probability * (1.0 - probability)
+    bias = jnp.log(probability) - jnp.log1p(-probability)
     _, bits, levels = layout.split(bias)
     for k, part in layout.split(mean)[2].items():
         rest = jnp.maximum(1.0 - part.sum(-1, keepdims=True), 0.5 / rows.num_data)

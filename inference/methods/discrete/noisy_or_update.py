@@ -75,9 +75,9 @@ class NoisyOrUpdate(Update):
 
     def maximise(self, params: Params, statistics: Any) -> Params:
         values, new = self.read(params), {}
-        share, chances = statistics
+        share, counts = statistics
         for role, old in values.items():
-            count = chances[role] + (0.0 if self.rates is None else self.rates[role])
+            count = counts[role] + (0.0 if self.rates is None else self.rates[role])
             known = share[role] / jnp.where(count > 0, count, 1.0)
             strength = jnp.where(count > 0, known, -jnp.expm1(-old))
             new[role] = -jnp.log1p(-jnp.clip(strength, LEAST, MOST))
@@ -92,7 +92,7 @@ def _shares(
     :param bits: (m, bits), the top layer first; weight: (m,).
     :param ones: (m, columns), how often an input was seen to be on; seen: how often at all.
     """
-    share, chances = {}, {}
+    share, counts = {}, {}
     bits, end, level = bits.astype(weight.dtype), bits.shape[-1], 0
     while f"leak_{level}" in values:
         leak = values[f"leak_{level}"]
@@ -104,17 +104,17 @@ def _shares(
         # Where the input is zero there is nothing to share.
         ratio = ones / -jnp.expm1(-jnp.maximum(inputs, SMALLEST))
         share[f"leak_{level}"] = -jnp.expm1(-leak) * ratio.sum(0)
-        chances[f"leak_{level}"] = seen.sum(0)
+        counts[f"leak_{level}"] = seen.sum(0)
         level += 1
         if above is None:
             break
         over = lambda x: jnp.matmul(cause.T, x, precision="highest")  # noqa: B023, E731
         share[f"weights_{level}"] = -jnp.expm1(-above) * over(ratio)
-        chances[f"weights_{level}"] = over(seen)
+        counts[f"weights_{level}"] = over(seen)
         end -= len(above)
         ones = weight[:, None] * cause
         seen = jnp.broadcast_to(weight[:, None], cause.shape)
-    return share, chances
+    return share, counts
 
 
 def exponential_rates(model: Callable, rows: Rows, known: Known) -> Params | None:

@@ -28,7 +28,7 @@ from .tables import own_expectation, own_log_joint
 class Persistent(NamedTuple):
     """The `num_states_kept` best states of each datum so far; `num_proposals` new ones a round.
 
-    :param rounds: of proposals, where a set is grown from nought.
+    :param rounds: of proposals, where a set is grown from zero.
     :param keep: remember the sets, so that a step is one round.
 
     >>> from latentbits import TruncatedEM
@@ -136,7 +136,7 @@ def _values(reader: Reader, params: Params, arguments: Arguments, bits: Array) -
 
 
 def _codes(bits: Array) -> Array:
-    """Two random 32-bit sums that tell states apart, (2, ...); chance agreement is 1 in 2^64."""
+    """Two random 32-bit sums that tell states apart, (2, ...); random agreement is 1 in 2^64."""
     multipliers = random.bits(random.key(0), (2, bits.shape[-1]), jnp.uint32)
     return jnp.stack([(bits * m).sum(-1, dtype=jnp.uint32) for m in multipliers])
 

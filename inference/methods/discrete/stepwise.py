@@ -71,7 +71,7 @@ class StepwiseEM(EM):
     batch_size: int = 1000
     power: float = 0.6
     delay: Annotated[float, Range(1)] = 2.0
-    # Its loss is noisy: starts cannot be told apart by it, and it leaves out the prior.
+    # Its loss is noisy: starts cannot be compared by it, and it leaves out the prior.
     prior: bool = dataclasses.field(default=False, init=False)
     search: None = dataclasses.field(default=None, init=False)
 

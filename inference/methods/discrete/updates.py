@@ -126,7 +126,7 @@ class MixtureUpdate(Update):
 
     :param pseudo_count: rows of each kind that every component is taken to have seen already: the
         mode under a Beta(1 + c, 1 + c) prior of its probabilities. The least that there is only
-        keeps them from 0 and 1, where an unseen row would have no chance at all.
+        keeps them from 0 and 1, where an unseen row would be impossible.
     """
 
     pseudo_count: float = 1e-6

@@ -104,7 +104,7 @@ class GibbsEM(Algorithm):
         block.
     :param keep_states: begin where the last epoch ended, a byte a unit and row, instead of with all
         units off. By default, unless the rows are on disk: memory then holds a block of them, and
-        `max_sweeps` must be enough to find a row's states from nought.
+        `max_sweeps` must be enough to find a row's states from zero.
     :param start: ``start(key, *args, **kwargs) -> params``; by default the paper's, uniform between
         0.05 and 0.15.
 

@@ -84,8 +84,8 @@ class LatentProgram(NamedTuple):
                     chosen = random.categorical(
                         random.fold_in(random.fold_in(key, v), i), logits, axis=0
                     )
-                    chance = jax.nn.softmax(logits, axis=0)
-                    stay = jnp.take_along_axis(chance, parts[v][None, :, i], axis=0)
+                    probability = jax.nn.softmax(logits, axis=0)
+                    stay = jnp.take_along_axis(probability, parts[v][None, :, i], axis=0)
                     new = parts[v].at[:, i].set(chosen.astype(parts[v].dtype))
                     largest = jnp.maximum(largest, 1.0 - stay.min())
                     return [*parts[:v], new, *parts[v + 1 :]], largest

@@ -303,7 +303,7 @@ def settle_block(
     key: Array,
     rules: Rules,
 ) -> tuple[Settled, Score]:
-    """States of a block's rows, from where they stand or from nought, and what states are worth."""
+    """States of a block's rows, from where they stand or from zero, and what states are worth."""
     size = len(block.fresh)
     if bits is None:
         now = jnp.zeros((size, layered.program.anatomy.num_bits), jnp.int8)
@@ -334,7 +334,7 @@ def _readings(
 def _learn(layered: Layered, network: Network, sums: Any, priors: Priors, phase: Phase) -> Network:
     def new(kind: str, place: Any) -> Array:
         old = getattr(network, kind)[place]
-        share, count = getattr(sums.share, kind)[place], getattr(sums.chances, kind)[place]
+        share, count = getattr(sums.share, kind)[place], getattr(sums.counts, kind)[place]
         learned = reestimate(old, share, count, getattr(priors, kind)[place])
         return jnp.where(getattr(phase.learn, kind)[place], learned, old)
 

@@ -167,7 +167,7 @@ def read_seen(
 
 
 FEW_ROWS = 3
-"""Rows that the form of a program is told from."""
+"""Rows that the form of a program is read off."""
 
 
 def find_wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiring | None:

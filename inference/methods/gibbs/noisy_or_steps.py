@@ -132,7 +132,7 @@ class Sums(NamedTuple):
     """What learning needs of the states; sums over rows, so that they add up over blocks."""
 
     share: Network  # Σ_n S_i S_j f_ij / g_j: how often i turned j on, as far as one can tell
-    chances: Network  # Σ_n S_i: how often it could have
+    counts: Network  # Σ_n S_i: how often it could have
 
 
 def sum_shares(
@@ -167,20 +167,20 @@ def share_out(
     :param tallies: site -> how often each unit was on in that state, and how often it counted,
         (num_states, units) both.
     """
-    share, chances = Network({}, {}), Network({}, {})
+    share, counts = Network({}, {}), Network({}, {})
     for site in (*wiring.hidden, *wiring.observed):
         on, counted = tallies[site]
         inputs = causal_inputs(wiring, network, bits, site)
         # f/g is a share: where the input is zero f is as well, and nothing is to be shared.
         ratio = on / -jnp.expm1(-jnp.maximum(inputs, SMALLEST))
         share.leak[site] = -jnp.expm1(-network.leak[site]) * ratio.sum(0)
-        chances.leak[site] = counted.sum(0)
+        counts.leak[site] = counted.sum(0)
         for parent in wiring.parents(site):
             edge, active = (parent, site), bits[parent].astype(ratio.dtype)
             strength = -jnp.expm1(-network.weights[edge])
             share.weights[edge] = strength * exact_product(active.T, ratio)
-            chances.weights[edge] = exact_product(active.T, counted)
-    return Sums(share, chances)
+            counts.weights[edge] = exact_product(active.T, counted)
+    return Sums(share, counts)
 
 
 def expected_sums(wiring: Wiring, network: Network, count: float) -> Sums:
@@ -189,20 +189,20 @@ def expected_sums(wiring: Wiring, network: Network, count: float) -> Sums:
     Learning from these changes nothing. Units are taken as independent given the layers above,
     which decides how much each sum weighs, and not the weights that follow from it.
     """
-    share, chances = Network({}, {}), Network({}, {})
+    share, counts = Network({}, {}), Network({}, {})
     active: dict[str, Array] = {}
     for site in (*wiring.hidden, *wiring.observed):
         silent = jnp.exp(-network.leak[site])
         share.leak[site] = count * (1.0 - silent)
-        chances.leak[site] = jnp.full_like(silent, count)
+        counts.leak[site] = jnp.full_like(silent, count)
         for parent in wiring.parents(site):
             edge = (parent, site)
             strength = -jnp.expm1(-network.weights[edge])
             on = jnp.broadcast_to(count * active[parent][:, None], strength.shape)
-            share.weights[edge], chances.weights[edge] = on * strength, on
+            share.weights[edge], counts.weights[edge] = on * strength, on
             silent = silent * jnp.prod(1.0 - active[parent][:, None] * strength, axis=0)
         active[site] = 1.0 - silent
-    return Sums(share, chances)
+    return Sums(share, counts)
 
 
 def reestimate(weight: Array, share: Array, count: Array, prior: dist.Distribution | None) -> Array:
@@ -231,7 +231,7 @@ def reestimate(weight: Array, share: Array, count: Array, prior: dist.Distributi
         new = (alpha - 1.0 + 2.0 * strength + share) / (alpha + beta + count)
     elif isinstance(prior, dist.Gamma):
         alpha, beta = prior.concentration, prior.rate
-        # As w goes to nought f/w goes to one.
+        # As w goes to zero f/w goes to one.
         ratio = jnp.where(weight > 0, strength / jnp.where(weight > 0, weight, 1.0), 1.0)
         new = (share + (alpha - 1.0) * ratio) / (count + beta)
     else:
@@ -239,5 +239,5 @@ def reestimate(weight: Array, share: Array, count: Array, prior: dist.Distributi
             f"the prior of the weights is {type(prior).__name__}: equation (9) is for Gamma on the "
             "weights or Beta on 1 - exp(-weight); pass prior="
         )
-    # Neither end has a way back: a weight of nought stays, and one of infinity too.
+    # Neither end has a way back: a weight of zero stays, and one of infinity too.
     return -jnp.log1p(-jnp.clip(new, LEAST_STRENGTH, 1.0 - 1e-6))

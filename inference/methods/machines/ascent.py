@@ -104,7 +104,7 @@ class Climb(NamedTuple):
 
 @lru_cache
 def without_normalizer(model: Callable) -> Callable:
-    """The program with nought for log Z: its form can be told without summing any state."""
+    """The program with zero for log Z: its form can be read without summing any state."""
     return normalizer(model, lambda _: jnp.zeros(()))
 
 

@@ -132,15 +132,15 @@ class ContrastiveDivergence(Algorithm):
             local = climb.reader.at(size)._replace(model=self._opened)
 
             def program_of(arguments: Arguments, numbers: Array, fresh: Array) -> Callable:
-                chance = linear_form(local, state.params, arguments).mean
+                probability = linear_form(local, state.params, arguments).mean
 
-                def draw(number: Array, chance: Array) -> Array:
-                    clamped = random.bernoulli(random.fold_in(key_clamp, number), chance)
+                def draw(number: Array, probability: Array) -> Array:
+                    clamped = random.bernoulli(random.fold_in(key_clamp, number), probability)
                     key_row = random.fold_in(key_sleep, number)
-                    start = clamped[None].astype(chance.dtype)
+                    start = clamped[None].astype(probability.dtype)
                     return sweeps(key_row, causes, start, self.num_sweeps)[1][0]
 
-                observed = jax.vmap(draw)(numbers, chance)
+                observed = jax.vmap(draw)(numbers, probability)
                 share = fresh / jnp.maximum(fresh.sum(), 1.0)
                 return normalizer(self.model, _surrogate(observed, share))
 
@@ -197,8 +197,8 @@ def sweeps(key: Array, causes: Causes, hidden: Array, count: int) -> tuple[Array
         hidden, _ = carry
         key_observed, key_hidden = random.split(key)
         observed = type(causes).draw_observed(key_observed, hidden @ causes.weights)
-        chance = jax.nn.sigmoid(observed @ jnp.asarray(causes.weights).T + causes.bias)
-        return (random.bernoulli(key_hidden, chance).astype(hidden.dtype), observed), None
+        probability = jax.nn.sigmoid(observed @ jnp.asarray(causes.weights).T + causes.bias)
+        return (random.bernoulli(key_hidden, probability).astype(hidden.dtype), observed), None
 
     start = (hidden, hidden @ causes.weights)
     (hidden, observed), _ = lax.scan(sweep, start, random.split(key, count))

@@ -234,7 +234,7 @@ def from_base_rates(
     """A start for a combination machine: the product of the bits' own rates, all but one unit idle.
 
     The first unit is always on and has half the log odds of the bits for weights: it does what the
-    visible biases of a restricted Boltzmann machine do. The others are near nought. For data whose
+    visible biases of a restricted Boltzmann machine do. The others are near zero. For data whose
     bits are mostly 0 or mostly 1 this is far ahead of a start near the origin.
 
     >>> rows = jnp.array([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]])

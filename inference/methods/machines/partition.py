@@ -53,7 +53,7 @@ class normalizer(Messenger):  # noqa: N801
     >>> pairs = normalizer(combination_machine, lambda causes: truncated(causes, 2).value)
     >>> sites = handlers.trace(handlers.seed(pairs, 0))
     >>> run = lambda: sites.get_trace(jnp.ones((2, 3)), num_causes=40)["causes"]["value"]
-    >>> jax.eval_shape(run).shape  # forty units, whose 2^40 states nobody sums
+    >>> jax.eval_shape(run).shape  # forty units, whose 2^40 states are never summed
     (2, 40)
     """
 
@@ -202,7 +202,7 @@ def annealed(
     :math:`\beta \theta` (Salakhutdinov & Murray 2008). The transition is one sweep of block Gibbs.
 
     :param base: a, (num_features,); for data of bits half the log odds of their means is good. By
-        default nought.
+        default zero.
 
     >>> causes = CombinationCauses(0.5 * jnp.ones((3, 4)), jnp.array([-1.0, 0.0, 1.0]))
     >>> found = annealed(random.key(0), causes, num_chains=50, num_steps=100)
@@ -221,8 +221,8 @@ def annealed(
     def transition(key: Array, hidden: Array, beta: Array) -> Array:
         key_observed, key_hidden = random.split(key)
         observed = draw_observed(key_observed, (1 - beta) * field + beta * (hidden @ weights))
-        chance = jax.nn.sigmoid(beta * (observed @ weights.T + bias))
-        return random.bernoulli(key_hidden, chance).astype(weights.dtype)
+        probability = jax.nn.sigmoid(beta * (observed @ weights.T + bias))
+        return random.bernoulli(key_hidden, probability).astype(weights.dtype)
 
     # By default a GPU multiplies single precision with ten bits.
     @jax.jit

@@ -213,7 +213,7 @@ class MomentInversion(Algorithm):
             raise ValueError(
                 "the exact posterior of a hard clip is for up to 2 factors, found "
                 f"{params['weights'].shape[0]}: relax the clip (noise > 0, with the parameters of "
-                "a run that was told so)"
+                "a run with that setting)"
             )
         return cell_posterior(params, data, mask)
 

@@ -286,7 +286,7 @@ def _invert(
 
 @jax.jit
 def standard_errors(pairs: Pairs, inverted: Inverted) -> Array:
-    r"""Standard errors of the correlations, (num_features, num_features), nought on the diagonal.
+    r"""Standard errors of the correlations, (num_features, num_features), zero on the diagonal.
 
     By the delta method, the means being estimated too, from the rows in which both columns were
     observed (Brown & Benedetti 1977): one row moves ρ by

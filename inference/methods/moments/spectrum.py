@@ -22,7 +22,7 @@ class Spectrum(NamedTuple):
     """Eigenvalues, largest first, and what the negative ones amount to."""
 
     eigenvalues: Array  # (num_features,)
-    num_negative: Array  # below what rounding can make of nought
+    num_negative: Array  # below what rounding can make of zero
     negative_share: Array  # Σ|λ < 0| / Σ|λ|
 
     def lines(self) -> list[str]:
@@ -52,7 +52,7 @@ def spectrum(correlation: Array) -> Spectrum:
 
 
 def rounding(correlation: Array) -> float:
-    """How far from nought rounding can move an eigenvalue of inverted correlations."""
+    """How far from zero rounding can move an eigenvalue of inverted correlations."""
     each = 1e-5 if jnp.finfo(correlation.dtype).bits < 64 else 1e-10
     return each * float(np.sqrt(len(correlation)))
 
@@ -122,7 +122,7 @@ def principal_axes(correlation: Array, rank: int, num_steps: int = 200) -> Facto
     def improve(_: int, loadings: Array) -> Array:
         explained = jnp.minimum(jnp.sum(loadings**2, axis=1), 1 - SMALLEST_UNIQUENESS)
         reduced = jnp.where(diagonal, explained[:, None], correlation)
-        # A factor of nought would make a basis of too few vectors: a trace of noise keeps it.
+        # A factor of zero would make a basis of too few vectors: a trace of noise keeps it.
         basis = jnp.linalg.qr(reduced @ loadings + 1e-6 * start)[0]
         values, turn = jnp.linalg.eigh(basis.T @ reduced @ basis)
         return (basis @ turn * jnp.sqrt(jnp.maximum(values, 0.0)))[:, ::-1]

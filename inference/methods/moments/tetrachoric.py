@@ -156,7 +156,7 @@ def _log_integral(corner: _Corner, angle: Array, from_end: Array, fine: Array) -
     start = jnp.where(from_end, jnp.minimum(near, edge), jnp.maximum(near, edge))
     stop = jnp.maximum(jnp.minimum(far, jnp.where(from_end, edge, 1.0)), start)
 
-    # Where h + k is nought nothing vanishes at y = 0, and no scale is wanted.
+    # Where h + k is zero nothing vanishes at y = 0, and no scale is wanted.
     width = jnp.where(closing > 0, 0.5 * jnp.sqrt(closing) + settings.floor, 1.0)
     begin, end = jnp.arcsinh(start / width), jnp.arcsinh(stop / width)
     half, middle = 0.5 * (end - begin), jnp.exp(0.5 * (end + begin))

@@ -146,8 +146,8 @@ def calibrate(
     truth = over_trials(jax.tree.map(lambda x: x[:, None], trials.truth), trials.data)
     truth = {name: np.asarray(value)[:, 0] for name, value in truth.items()}
     # A flat prior, or weights that sum to one: nothing to rank.
-    told = [x for x, v in truth.items() if np.ptp(v) > 1e-4 * np.abs(v).max()]
-    told.sort(key=lambda x: (not x.startswith("log "), x))  # what knows all sites comes first
+    varying = [x for x, v in truth.items() if np.ptp(v) > 1e-4 * np.abs(v).max()]
+    varying.sort(key=lambda x: (not x.startswith("log "), x))  # what knows all sites comes first
     key_methods, key_fit = random.split(rng_key)
     found: dict[str, Judged] = {}
     failed: dict[str, str] = {}
@@ -164,7 +164,7 @@ def calibrate(
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             failed[name] = f"failed after {time.perf_counter() - began:.0f} s: {reason[:300]}"
             continue
-        ranked = {x: _rank(truth[x], seen[x]) for x in told}
+        ranked = {x: _rank(truth[x], seen[x]) for x in varying}
         found[name] = Judged(
             ranked, together([x.p_value for x in ranked.values()]), time.perf_counter() - began,
             float(np.mean(draws.diverging)), stuck(truth[LIKELIHOOD], seen[LIKELIHOOD]),

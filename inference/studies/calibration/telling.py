@@ -18,7 +18,7 @@ samplers each, one in twenty is to be expected."""
 
 
 LEAST_P = 1e-9
-"""Below, what is told is rounding: it is one less a sum of float64."""
+"""Below, what is reported is rounding: it is one less a sum of float64."""
 
 
 def verdict(name: str, found: Judged) -> str:
@@ -28,9 +28,9 @@ def verdict(name: str, found: Judged) -> str:
     count = len(next(iter(found.scalars.values())).ranks)
     worst = min(found.scalars, key=lambda x: found.scalars[x].p_value)
     one = found.scalars[worst]
-    chance = f"p = {found.p_value:.2g}" if found.p_value > LEAST_P else f"p < {LEAST_P:g}"
+    level = f"p = {found.p_value:.2g}" if found.p_value > LEAST_P else f"p < {LEAST_P:g}"
     if found.calibrated:
-        return f"{name}: nothing wrong that {count} trials would show ({chance})"
+        return f"{name}: nothing wrong that {count} trials would show ({level})"
     foremost = f"foremost {worst}: its draws are {one.shape}"
     notes = []
     if found.lost:
@@ -44,10 +44,10 @@ def verdict(name: str, found: Judged) -> str:
         notes.append(f"strongly autocorrelated: effective sample size {one.effective:.0f}")
     if found.p_value > DOUBT and not found.lost:
         return (
-            f"{name}: in doubt ({chance}), {foremost}; so far off are right draws in one run of "
+            f"{name}: in doubt ({level}), {foremost}; so far off are right draws in one run of "
             f"{1 / found.p_value:.0f}, so try another --seed or more --trials"
         )
-    return "; ".join([f"{name}: not calibrated ({chance}), {foremost}", *notes])
+    return "; ".join([f"{name}: not calibrated ({level}), {foremost}", *notes])
 
 
 def _trials(count: int) -> str:

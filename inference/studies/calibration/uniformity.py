@@ -109,7 +109,7 @@ def shape(found: np.ndarray, num_draws: int) -> str:
     """What the ranks say of the draws, in words: how they lie about the truth.
 
     The mean of uniform ranks is ½ ± 1/√(12 N), their variance 1/12 ± 1/√(180 N); the one that is
-    further off in its own measure is told.
+    further off in its own measure is reported.
 
     >>> shape(np.array([0, 0, 1, 98, 99, 99]), 99)
     'too narrow'

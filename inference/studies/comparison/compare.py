@@ -90,15 +90,15 @@ def compare(
     :param held_out: share of the rows that no method sees, drawn at random.
     :param reference: seconds for a long chain to measure distances from
         (`reference`), or one that was kept; by default they are from the best sampler of the run.
-    :param truth: true parameters by site, where they are known: then every score is also told as
-        an excess over theirs, row by row.
+    :param truth: true parameters by site, where they are known: then every score is also
+        reported as an excess over theirs, row by row.
     :param fresh: from a count to so many rows of what made the data. Then all rows are learned
         from, and methods are judged by fresh ones: 20 000, or 1000 where a row needs quadrature.
     :param density: log density of fresh rows under what made them, where that is no program.
     :param replicate: number of this comparison among several: methods have other random numbers,
         and of a table without fresh rows other rows are held out, in turn, as in cross-validation.
     :param on_result: called with a method's name and row as soon as it is done.
-    :param keep: filled with all draws, by method, for whoever wants to save them.
+    :param keep: filled with all draws, by method, to be saved.
     :param pool: processes that run methods side by side (`side_by_side`).
 
     >>> from latentbits.models import bernoulli_product

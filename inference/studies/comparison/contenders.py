@@ -124,7 +124,7 @@ def _bespoke(method: type[Algorithm], anatomy: Anatomy, prior: bool = False) -> 
                 key, steps, *args, progress_bar=False, record=dict, budget=budget,
                 tolerance=None if engine.staged else TOLERANCE, init_state=state, **kwargs,
             )  # fmt: skip
-        if result.interrupted:  # whoever compares ends here too, with what is finished
+        if result.interrupted:  # the comparison ends here too, with what is finished
             raise KeyboardInterrupt
         point = {site: np.asarray(value)[None, None] for site, value in result.params.items()}
         way = {site: np.asarray(value)[:, None] for site, value in result.history.items()}

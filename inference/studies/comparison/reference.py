@@ -54,12 +54,12 @@ def long_chain(field: Field, rng_key: Array, seconds: float) -> Reference:
         return Reference(f"The long chain failed: {' '.join(str(error).split())[:200]}.")
     problems, draws = strict_doubts(found.row), found.draws
     chains, count = next(iter(draws.params.values())).shape[:2]
-    told = f"NUTS of {chains} × {count} draws in {draws.seconds:.0f} s"
+    words = f"NUTS of {chains} × {count} draws in {draws.seconds:.0f} s"
     if problems:
-        return Reference(f"The long chain ({told}) is not taken: {', '.join(problems)}.")
+        return Reference(f"The long chain ({words}) is not taken: {', '.join(problems)}.")
     row = found.row
     return _reference(
-        f"Distances are from a long chain: {told}, R̂ {row['rhat']:.3f}, of the parameters "
+        f"Distances are from a long chain: {words}, R̂ {row['rhat']:.3f}, of the parameters "
         f"{row['rhat_parameters']:.3f}, {row['ess_bulk']:.0f} effective draws, none divergent",
         found,
     )
@@ -95,8 +95,10 @@ def of_the_run(
         none = "No sampler passed its own checks, so there is no reference to measure distance from"
         return Reference(f"{before}{none}.")
     chief = max(fit, key=lambda x: rows[x]["ess_bulk"])
-    told = f"{before}Distances are from {chief}, the sampler of this run that passes its own checks"
-    return _reference(told, judged[chief])
+    words = (
+        f"{before}Distances are from {chief}, the sampler of this run that passes its own checks"
+    )
+    return _reference(words, judged[chief])
 
 
 def _reference(words: str, found: Judged) -> Reference:

@@ -39,7 +39,7 @@ class Judges(NamedTuple):
 
     likelihood: Likelihood  # compiled for its own rows, and for as many others
     num_train: int  # of its rows, those to learn from; the rest are held out
-    fresh: tuple[Rows, ...] = ()  # instead of these: rows that nobody has, as many a part
+    fresh: tuple[Rows, ...] = ()  # instead of these: rows that no method has, as many a part
 
     @property
     def num_test(self) -> int:

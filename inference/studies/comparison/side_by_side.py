@@ -22,7 +22,7 @@ INHERITED = (
     "jax_persistent_cache_min_compile_time_secs",
     "jax_enable_x64",
 )
-"""Settings of JAX that a new process is told."""
+"""Settings of JAX that a new process inherits."""
 
 _opened: dict[str, Any] = {}  # in a worker: what tasks of one comparison share, by its name
 
@@ -41,28 +41,28 @@ def processes(count: int, modules: Sequence[str] = ()) -> ProcessPoolExecutor:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     for i in range(count):
         places.put(cores[i::count])
-    told = {name: getattr(jax.config, name) for name in INHERITED}
-    pool = ProcessPoolExecutor(count, context, _begin, (places, told))
+    inherited = {name: getattr(jax.config, name) for name in INHERITED}
+    pool = ProcessPoolExecutor(count, context, _begin, (places, inherited))
     for _ in range(count):
         pool.submit(_awake, tuple(modules))
     return pool
 
 
-def _begin(places: Any, told: dict[str, Any]) -> None:
+def _begin(places: Any, inherited: dict[str, Any]) -> None:
     from tqdm import tqdm
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever waits for us hears Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the waiting process hears Ctrl-C
     tqdm.set_lock(threading.RLock())  # its own is a semaphore, which we leave behind when we end
     mine = places.get()
     if mine:
         os.sched_setaffinity(0, mine)
-    for name, value in told.items():
+    for name, value in inherited.items():
         jax.config.update(name, value)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Whoever waits for us may be killed: then nobody is left to end us."""
+    """The waiting process may be killed: then none is left to end us."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -85,7 +85,7 @@ def shared(name: str, make: Callable[[], Any]) -> Any:
 def as_done(pool: ProcessPoolExecutor, tasks: dict[str, Task]) -> Iterator[tuple[str, Any]]:
     """Names and results of the tasks as they end; that of a worker that died is its exception.
 
-    Whoever stops listening, with Ctrl-C say, ends the workers.
+    To stop listening, with Ctrl-C say, ends the workers.
     """
     futures: dict[Future, str] = {
         pool.submit(task.function, *task.arguments): name for name, task in tasks.items()
@@ -111,7 +111,7 @@ def close(pool: ProcessPoolExecutor) -> None:
 
 
 def portable(*values: Any) -> bool:
-    """Whether a new process can be told of these.
+    """Whether these can be sent to a new process.
 
     >>> portable("latent_trait", {"num_factors": 2}), portable(lambda x: x)
     (True, False)

@@ -51,7 +51,7 @@ class Map(NamedTuple):
         check_params(mixed_trait, params, (values,), {"kinds": self.kinds})
         return method.posterior(params, values, mask=table.mask, kinds=self.kinds)
 
-    def chances(self, places: Any) -> np.ndarray:
+    def probabilities(self, places: Any) -> np.ndarray:
         """P(t = 1 | x) of the binary columns at places (S, 2): (S, binary columns)."""
         from latentbits.models.mixed_trait import Layout
 
@@ -190,7 +190,7 @@ def draw(
         label_lines(axes, weights, bias, [map_.columns[i] for i in columns])
     if right is not None and image is not None:
         places = spread_places(posterior.mean) if places is None else places
-        pictures = map_.chances(places).reshape(-1, 1, *image)
+        pictures = map_.probabilities(places).reshape(-1, 1, *image)
         mark_places(axes, places)
         numbers = [str(i) for i in range(1, len(places) + 1)]
         image_grid(right, pictures, title="P(t | x)", row_labels=numbers)

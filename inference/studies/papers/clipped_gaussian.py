@@ -76,7 +76,7 @@ def _eigenvalues(matrix: Array) -> np.ndarray:
 
 
 def _positive(eigenvalues: np.ndarray) -> int:
-    """How many are positive, beyond what rounding makes of nought."""
+    """How many are positive, beyond what rounding makes of zero."""
     return int((eigenvalues > 1e-6 * eigenvalues[0]).sum())
 
 
@@ -199,7 +199,7 @@ def _plain_components(bits: np.ndarray, rank: int) -> np.ndarray:
 
 
 def _bit_correlation(pairs: Pairs) -> np.ndarray:
-    """C^ss about the means and with a unit diagonal, as C^xx has one; nought for constants."""
+    """C^ss about the means and with a unit diagonal, as C^xx has one; zero for constants."""
     mean, second = np.asarray(pairs.mean), np.asarray(pairs.second_moment)
     covariance = second - mean[:, None] * mean
     deviation = np.sqrt(np.maximum(np.diagonal(covariance), 1e-30))

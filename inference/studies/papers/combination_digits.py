@@ -80,7 +80,7 @@ class Run(NamedTuple):
 
 
 def improved() -> ContrastiveDivergence:
-    """What follows pursuit: a persistent sleep phase, slow steps, and weights held near nought."""
+    """What follows pursuit: a persistent sleep phase, slow steps, and weights held near zero."""
     import numpyro.distributions as dist
     import optax
 

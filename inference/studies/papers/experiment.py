@@ -48,7 +48,7 @@ SHOWN = 80
 def picture(draw: Callable[[], Figure]) -> tuple[bytes, dict[str, int]]:
     """A figure in the style of the house, as a notebook shows it: a PNG file, and its width.
 
-    In 256 colours, which cannot be told from the original and take a third of the space.
+    In 256 colours, which look like the original and take a third of the space.
 
     >>> from matplotlib.figure import Figure
     >>> png, shown = picture(lambda: Figure(figsize=(2, 1)))

@@ -170,10 +170,10 @@ def digit_map(namespace: argparse.Namespace) -> Outcome:
         draw_map(axes, posterior.mean, posterior.covariance, title=source(namespace, len(data)))
         places = spread_places(posterior.mean)
         mark_places(axes, places)
-        chance = jax.nn.sigmoid(places @ result.params["weights"] + result.params["bias"])
+        probability = jax.nn.sigmoid(places @ result.params["weights"] + result.params["bias"])
         side = round(len(varies) ** 0.5)
         images = np.zeros((len(places), len(varies)))
-        images[:, varies] = chance
+        images[:, varies] = probability
         names = [str(i) for i in range(1, len(places) + 1)]
         grid = images.reshape(len(places), 1, side, side)
         image_grid(right, grid, title="P(t | x)", row_labels=names)

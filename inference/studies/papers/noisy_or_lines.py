@@ -65,9 +65,9 @@ class Trial(NamedTuple):
 def lines_trial(recipe: Recipe, num_data: int, key: Array) -> Trial:
     """Draw patterns, learn, and look for the lines and patterns that made them."""
     key_data, key_test, key_fit = random.split(key, 3)
-    chances = jnp.array(PATTERN_PROBABILITIES)
-    data = lines(key_data, num_data, LINE_PROBABILITY, chances).data
-    test = lines(key_test, NUM_TEST, LINE_PROBABILITY, chances).data
+    probs = jnp.array(PATTERN_PROBABILITIES)
+    data = lines(key_data, num_data, LINE_PROBABILITY, probs).data
+    test = lines(key_test, NUM_TEST, LINE_PROBABILITY, probs).data
     params = fit(recipe, key_fit, data, LAYERS)
     owner = line_units(params)
     return Trial(
@@ -131,15 +131,15 @@ def mean_log_likelihood(params: Params, data: Array) -> Array:
 def generator_log_likelihood(data: Array) -> Array:
     """Log probability of each pattern under the process itself: no network can do better."""
     states = np.indices((2,) * 10).reshape(10, -1).T
-    chance = np.prod(np.where(states, LINE_PROBABILITY, 1 - LINE_PROBABILITY), axis=1)
-    chance = chance * (1.0 - sum(PATTERN_PROBABILITIES))
+    probs = np.prod(np.where(states, LINE_PROBABILITY, 1 - LINE_PROBABILITY), axis=1)
+    probs = probs * (1.0 - sum(PATTERN_PROBABILITIES))
     for probability, chosen in zip(PATTERN_PROBABILITIES, LINE_PATTERNS.values(), strict=True):
         state = np.isin(np.arange(10), chosen)
-        chance[(states == state).all(1)] += probability
+        probs[(states == state).all(1)] += probability
     drawn = (states @ stroke_masks(5) > 0).astype(np.float32)
     # Two pictures are one if they agree in all 25 pixels.
     agree = data @ drawn.T + (1.0 - data) @ (1.0 - drawn).T
-    return logsumexp(jnp.where(agree > 24.5, np.log(chance), -jnp.inf), axis=1)
+    return logsumexp(jnp.where(agree > 24.5, np.log(probs), -jnp.inf), axis=1)
 
 
 def run_lines(options: argparse.Namespace) -> Outcome:

@@ -1,7 +1,7 @@
 """Noisy-OR networks: the shifter problem of Lewicki & Sejnowski (1996), and what feedback does.
 
 `latentbits reproduce noisyor-shifter` (20 trials, seed 0; measured on one H200, 46 s), and with
-``--recipe paper``; medians over trials, on new patterns whose direction can be told (94 %):
+``--recipe paper``; medians over trials, on new patterns whose direction can be inferred (94 %):
 
 =============================================  =========  ========
 accuracy of the top layer                      improved   paper
@@ -60,7 +60,7 @@ class Trial(NamedTuple):
     without_feedback: Array  # the same, the first two terms of (7) left out in the lower layer
     base_rates: Array  # the same, the lower layer knowing how often each unit is on, but no more
     accuracy_all: Array  # of the top layer on all new patterns
-    decidable: Array  # share of new patterns whose direction can be told at all
+    decidable: Array  # share of new patterns whose direction can be inferred at all
     params: Params
 
 
@@ -137,8 +137,8 @@ def mean_rates(params: Params) -> Array:
     """How often each unit of the lower layer is on in the network, (20,)."""
     states = jnp.asarray(np.indices((2, 2)).reshape(2, -1).T, float)
     on = strengths(params["leak_2"])
-    chance = jnp.prod(jnp.where(states == 1, on, 1.0 - on), axis=1)
-    return chance @ strengths(states @ params["weights_2"] + params["leak_1"])
+    probs = jnp.prod(jnp.where(states == 1, on, 1.0 - on), axis=1)
+    return probs @ strengths(states @ params["weights_2"] + params["leak_1"])
 
 
 def vote(states: Array) -> Array:
@@ -202,7 +202,7 @@ def shifter_options(parser: argparse.ArgumentParser) -> None:
 
 
 def shifter_figure(found: Trial, seed: int) -> Figure:
-    """The network of the trial that told most directions."""
+    """The network of the trial that inferred most directions."""
     best = int(np.argmax(found.accuracy + found.features.mean(1)))
     params = {x: jnp.asarray(value[best]) for x, value in found.params.items()}
     test, keys = shifter(random.key(seed + 1), 200, WIDTH), random.split(random.key(seed), 2)
@@ -277,7 +277,7 @@ def _draw_flip(
     name = "first" if after[chosen, 0] else "second"
     axes[2].set_xlabel(f"the {name} top unit is on:\none direction is left", fontsize=11)
 
-    local, informed = _chances(params, test.data[chosen], after[chosen])
+    local, informed = _on_probs(params, test.data[chosen], after[chosen])
     used = drawn.any(1) & ((before[chosen] | after[chosen, 2:]) == 1)
     units = sorted(np.flatnonzero(used), key=lambda unit: side[unit])
     at = np.arange(len(units))
@@ -308,7 +308,7 @@ def _clearest(after: np.ndarray, before: np.ndarray, drawn: np.ndarray, test: Sh
     return int(np.argmax(np.where(sure & few & fits, dropped + gained, -1)))
 
 
-def _chances(params: Params, pattern: Array, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _on_probs(params: Params, pattern: Array, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """P(on) of each lower unit given all others: from its children alone, and with feedback."""
     seen = {"observed": Seen(pattern[None], None)}
     bits = {"layer_2": jnp.asarray(state[None, :2]), "layer_1": jnp.asarray(state[None, 2:])}
@@ -316,15 +316,15 @@ def _chances(params: Params, pattern: Array, state: np.ndarray) -> tuple[np.ndar
     flips = once(lambda network: flip_probabilities(wiring, network, bits, seen)["layer_1"][0])
     leak = {"layer_2": params["leak_2"], "observed": params["leak_0"]}
     weights = {("layer_1", "observed"): params["weights_1"]}
-    chances = []
+    probs = []
     for base, feedback in (
         (jnp.full(LAYERS[0], jnp.log(2.0)), jnp.zeros_like(params["weights_2"])),
         (params["leak_1"], params["weights_2"]),
     ):
         network = Network({**leak, "layer_1": base}, {**weights, DOWN: feedback})
         flip = np.asarray(flips(network))
-        chances.append(np.where(state[2:] == 1, 1.0 - flip, flip))
-    return chances[0], chances[1]
+        probs.append(np.where(state[2:] == 1, 1.0 - flip, flip))
+    return probs[0], probs[1]
 
 
 EXPERIMENTS = (

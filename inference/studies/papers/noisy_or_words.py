@@ -97,7 +97,7 @@ def fit_words(options: argparse.Namespace, train: Array) -> Params:
 
 
 def network_log_likelihood(params: Params, test: Array, layers: list[int]) -> tuple[float, float]:
-    """Mean over rows, nats, and its standard error: nought where all states are summed."""
+    """Mean over rows, nats, and its standard error: zero where all states are summed."""
     if max(layers) <= MAX_UNITS:
         of = likelihood(noisy_or_network, test, layers=tuple(layers), max_states=1 << MAX_UNITS)
         return float(of(params).value.mean()), 0.0

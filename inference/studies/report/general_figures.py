@@ -22,7 +22,7 @@ from .ink import INK, MARKS, WIDTH, Picture, legend_below, ranked, styles
 MOST_PANELS = 6
 """Methods whose parameters are shown beside the truth."""
 LEAST = 1e-4
-"""Nats a row: what is nearer to the best is drawn there, for a logarithm has no nought."""
+"""Nats a row: what is nearer to the best is drawn there, for a logarithm has no zero."""
 
 
 def general_pictures(found: Comparison) -> Iterator[Picture]:
@@ -47,15 +47,15 @@ def general_pictures(found: Comparison) -> Iterator[Picture]:
             f"Difference from the best with error bars, one row a method. {order}",
             draw_differences(found),
         )
-    told = [x for x in done if x in found.reliability]
-    if told:
-        errors = ", ".join(f"{x} {found.reliability[x]['error']:.3f}" for x in told)
+    shown = [x for x in done if x in found.reliability]
+    if shown:
+        errors = ", ".join(f"{x} {found.reliability[x]['error']:.3f}" for x in shown)
         yield Picture(
             "Calibration",
-            "How often a held-out cell was 1 where its chance, given the rest of its row, was said "
-            "to be so. On the dotted line chances are right.",
-            f"Share of ones against the chance that was said. Mean errors: {errors}.",
-            draw_reliability(found, told),
+            "How often a held-out cell was 1 against its predicted probability "
+            "given the rest of its row. On the dotted line predictions are calibrated.",
+            f"Share of ones against the predicted probability. Mean errors: {errors}.",
+            draw_reliability(found, shown),
         )
     checked = found.about.get("predictive", {})
     shown = next((x for x in done if x in checked), None)
@@ -155,20 +155,20 @@ def draw_totals(one: dict[str, Any]) -> Figure:
     return figure
 
 
-def draw_reliability(found: Comparison, told: list[str]) -> Figure:
+def draw_reliability(found: Comparison, shown: list[str]) -> Figure:
     from matplotlib.figure import Figure
 
     style = styles(found)
     figure = Figure(figsize=(WIDTH, 5.0))
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
-    for name in told:
+    for name in shown:
         one = found.reliability[name]
         axes.plot(one["said"], one["seen"], label=name, markersize=4, linewidth=1.2, **style[name])
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
-    axes.set_xlabel("chance that was said")
+    axes.set_xlabel("predicted probability")
     axes.set_ylabel("share of ones")
-    legend_below(figure, told)
+    legend_below(figure, shown)
     return figure
 
 

@@ -1,7 +1,7 @@
 """Figures of the papers' kinds for the program at hand: map, spectrum, morph, weights.
 
 They are drawn from the mean parameters of the methods, after those were brought together, and from
-some rows of the table. A user's own program has none of them: nobody knows what its sites mean.
+some rows of the table. A user's own program has none of them: what its sites mean is not known.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def basis_functions(
     shape = image_shape(found, size)
     stacked = np.stack(list(each.values()))[:, :MOST_UNITS]
     words += ", by method; they were matched to each other."
-    words += " Red is more, blue is less than nought." if (stacked < 0).any() else " Black is most."
+    words += " Red is more, blue is less than zero." if (stacked < 0).any() else " Black is most."
     if shape is None:
         words += f" The rows of a picture are the {units}, its columns those of the table."
     words += _some(count, what)

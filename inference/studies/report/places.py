@@ -73,8 +73,8 @@ def _probit(
     return _bits(values, seen, log_ndtr(predictors / noise), log_ndtr(-predictors / noise))
 
 
-def _bits(values: np.ndarray, seen: np.ndarray, one: np.ndarray, nought: np.ndarray) -> np.ndarray:
-    return (seen * values) @ one.T + (seen * (1 - values)) @ nought.T
+def _bits(values: np.ndarray, seen: np.ndarray, one: np.ndarray, zero: np.ndarray) -> np.ndarray:
+    return (seen * values) @ one.T + (seen * (1 - values)) @ zero.T
 
 
 def _mixed(

@@ -74,23 +74,23 @@ def test_new_weights_are_equation_nine():
         below, mask = (DATA, MASK) if child == "observed" else (BITS[child], None)
         weights, leak = PARAMS[f"weights_{number}"], PARAMS[f"leak_{number - 1}"]
         edge = (parent, child)
-        share, chances = sums.share.weights[edge], sums.chances.weights[edge]
+        share, counts = sums.share.weights[edge], sums.counts.weights[edge]
         given = (BITS[parent], below, weights, leak)
         # Weights near nought come out of 1 - exp(-w) in float32.
         close = {"rtol": 2e-5, "atol": 1e-6}
-        found = gamma(net.weights[edge], share, chances)
+        found = gamma(net.weights[edge], share, counts)
         wanted = oracle.noisy_or_weight_update(*given, 1.3, 1.5, mask)
         np.testing.assert_allclose(found, wanted, **close)
-        found = beta(net.weights[edge], share, chances)
+        found = beta(net.weights[edge], share, counts)
         wanted = oracle.noisy_or_weight_update_beta(*given, 1.2, 2.0, mask)
         np.testing.assert_allclose(found, wanted, **close)
-        share, chances = sums.share.leak[child], sums.chances.leak[child]
-        found = gamma(net.leak[child], share, chances)
+        share, counts = sums.share.leak[child], sums.counts.leak[child]
+        found = gamma(net.leak[child], share, counts)
         np.testing.assert_allclose(
             found, oracle.noisy_or_leak_update(*given, 1.3, 1.5, mask), **close
         )
     none = np.zeros((NUM_DATA, 0)), BITS["layer_2"], np.zeros((0, 2)), PARAMS["leak_2"]
-    top = gamma(net.leak["layer_2"], sums.share.leak["layer_2"], sums.chances.leak["layer_2"])
+    top = gamma(net.leak["layer_2"], sums.share.leak["layer_2"], sums.counts.leak["layer_2"])
     np.testing.assert_allclose(top, oracle.noisy_or_leak_update(*none, 1.3, 1.5), rtol=2e-5)
 
 
@@ -107,7 +107,7 @@ def test_where_the_update_rests_the_programs_slope_is_zero():
             new = {
                 kind: {
                     place: reestimate(value, getattr(sums.share, kind)[place],
-                                      getattr(sums.chances, kind)[place], priors[kind])
+                                      getattr(sums.counts, kind)[place], priors[kind])
                     for place, value in getattr(net, kind).items()
                 }
                 for kind in ("leak", "weights")
@@ -185,7 +185,7 @@ def test_sums_over_all_states_are_those_of_the_posterior(closed):
         share += np.outer(on, (cells * DATA).sum(0) / turned_on) * -np.expm1(-PARAMS["weights_1"])
     edge = ("layer_1", "observed")
     np.testing.assert_allclose(found.sums.share.weights[edge], share, rtol=1e-4)
-    np.testing.assert_allclose(found.sums.chances.weights[edge], count, rtol=1e-4)
+    np.testing.assert_allclose(found.sums.counts.weights[edge], count, rtol=1e-4)
 
 
 def test_annealing_passes_through_states_that_cannot_be():
