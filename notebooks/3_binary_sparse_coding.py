@@ -162,11 +162,10 @@ race.paths
 arviz.summary(race.draws["NUTS"], var_names=["noise", "sparsity"], round_to=3)
 
 # %% [markdown]
-# NUTS fails its checks here, and more draws do not mend it. Causes may be exchanged without
-# changing the likelihood, but the draws were matched before ArviZ read them, and noise does not
-# depend on the order: its $\hat R$ of 1.5 says that chains stay in different optima. With bars of
-# 10 in noise of 3 the posterior has several, between which no chain moves; EM keeps the best of its
-# starts.
+# NUTS fails its checks here. Causes may be exchanged without changing the likelihood, but the draws
+# were matched before ArviZ read them, and noise does not depend on the order: its $\hat R$ of 1.5
+# says that chains stay in different optima, in one of which the noise is larger. With noise of 1
+# instead of 3 the same happens. EM keeps the best of its starts.
 #
 # ## Where it breaks: more active causes than the truncation allows
 #
