@@ -80,7 +80,7 @@ def main(namespace: argparse.Namespace) -> int:
         fitting = {x: m for x, m in apply.items() if m.admits(anatomy) is None}
         if wanted not in fitting:
             wanted = _preferred(given, anatomy, fitting)
-        engine: Any = known[wanted]
+        engine: Any = fitting[wanted]
         return engine.of(given.program, anatomy)
 
     with stage(f"fitting {len(sizes)} sizes, {namespace.folds + 1} times each"):
