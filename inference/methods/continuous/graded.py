@@ -145,8 +145,8 @@ def _climb(slope: Array, bend: Array, ones: Array, bias: Array) -> Array:
     width = square.shape[-1]
     ridge = 10 * jnp.finfo(square.dtype).eps * jnp.trace(square, axis1=1, axis2=2) / width + 1e-30
     square = square + ridge[:, None, None] * jnp.eye(width)
-    apart = np.eye(cuts)[:-1] - np.eye(cuts)[1:]  # from biases to the gaps between them
-    apart = jnp.concatenate([jnp.zeros((cuts - 1, size)), jnp.asarray(apart)], -1)
+    gaps = np.eye(cuts)[:-1] - np.eye(cuts)[1:]  # from biases to the gaps between them
+    apart = jnp.concatenate([jnp.zeros((cuts - 1, size)), jnp.asarray(gaps)], -1)
     count, gap = ones[:, :-1], bias[:, :-1] - bias[:, 1:]
 
     def value(step: Array) -> Array:

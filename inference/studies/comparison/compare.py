@@ -162,8 +162,10 @@ def compare(
     for method, reason in refused.items() if methods is not None else ():
         rows[method] = no_row(Status.DOES_NOT_APPLY, reason)
 
-    found = reference if isinstance(reference, Reference) else None
-    if reference is not None and found is None and not interrupted:
+    found: Reference | None = None
+    if isinstance(reference, Reference):
+        found = reference
+    elif reference is not None and not interrupted:
         try:
             found = long_chain(
                 field or field_of(setup), random.fold_in(key_run, len(picked)), reference

@@ -106,7 +106,7 @@ def _row(
     if count < 2:
         return row
     for key in MEANS:
-        values = [r.get(key) for r in some]
+        values: list[Any] = [r.get(key) for r in some]
         row |= {key: None if None in values else float(np.mean(values))} if key in row else {}
     for key in ("held_out", "behind", "excess"):
         if row.get(key) is not None:

@@ -58,15 +58,15 @@ def general_pictures(found: Comparison) -> Iterator[Picture]:
             draw_reliability(found, shown),
         )
     checked = found.about.get("predictive", {})
-    shown = next((x for x in done if x in checked), None)
-    if shown is not None:
-        one = checked[shown]
+    drawn = next((x for x in done if x in checked), None)
+    if drawn is not None:
+        one = checked[drawn]
         yield Picture(
             "Posterior predictive check",
-            f"Rows by their total, observed (dots) and in tables replicated from {shown}, the best "
+            f"Rows by their total, observed (dots) and in tables replicated from {drawn}, the best "
             "of those that have draws: mean and 90 % interval. Of "
             f"{len(one['observed'])} totals {one['outside']} lie outside.",
-            f"Counts of totals of rows, observed and replicated from {shown}; {one['outside']} of "
+            f"Counts of totals of rows, observed and replicated from {drawn}; {one['outside']} of "
             f"{len(one['observed'])} lie outside the interval.",
             draw_totals(one),
         )
