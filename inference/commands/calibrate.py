@@ -16,7 +16,7 @@ from ..studies.output import (
     write_whole,
 )
 from .options import add_program_options
-from .progress import say, stage
+from .progress import Methods, say, stage
 
 if TYPE_CHECKING:
     from ..studies.calibration.calibrate import Judged
@@ -53,15 +53,24 @@ def main(namespace: argparse.Namespace) -> int:
 
     from jax import random
 
-    from ..studies.calibration.calibrate import calibrate
+    from ..reading.anatomy import inspect
+    from ..studies.calibration.calibrate import calibrate, chosen
     from ..studies.calibration.trials import setting_of, simulate
 
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     key_trials, key_methods = random.split(random.key(namespace.seed))
     setting = setting_of(namespace.model, dict(namespace.set))
     trials = simulate(namespace.model, setting, namespace.trials, key_trials)
-    with stage(f"compiling and running methods on {namespace.trials} data sets each"):
-        found = calibrate(trials, key_methods, wanted, _progress)
+    anatomy = inspect(trials.model, (trials.data[0],), trials.kwargs)
+    count = Methods(chosen(anatomy, wanted)[0])
+
+    def progress(name: str, judged: Judged) -> None:
+        """One line on stderr as a method ends."""
+        say(f"  {name:<16} {judged.seconds:.0f} s")
+        count.done(name)
+
+    with stage(count):
+        found = calibrate(trials, key_methods, wanted, progress)
     numbers = summary(found)
     numbers["made_by"] = {"seed": namespace.seed, **versions()}
     if json_file is not None:
@@ -71,8 +80,3 @@ def main(namespace: argparse.Namespace) -> int:
         write_whole(picture, as_picture(draw(found), picture.suffix))
         print(f"\nfigure    {picture}")
     return 0
-
-
-def _progress(name: str, found: Judged) -> None:
-    """One line on stderr as a method ends."""
-    say(f"  {name:<16} {found.seconds:.0f} s")

@@ -11,7 +11,7 @@ from latentbits.models.data import InputError
 
 from ..studies.output import FIGURES, align, as_picture, check_output, write_whole
 from .options import add_options, open_given
-from .progress import stage
+from .progress import Methods, stage
 
 MOST_SIZES = 50
 
@@ -83,11 +83,14 @@ def main(namespace: argparse.Namespace) -> int:
         engine: Any = fitting[wanted]
         return engine.of(given.program, anatomy)
 
-    with stage(f"fitting {len(sizes)} sizes, {namespace.folds + 1} times each"):
+    fits = [f"{name}={size}" for size in sizes for _ in range(namespace.folds + 1)]
+    count_fits = Methods(fits)
+    with stage(count_fits):
         anatomy_of(given.program, (given.table.values,), given.kwargs)  # refuses before any work
         found = choose(
             given.program, (given.table.values, given.kwargs), (name, sizes), method,
             folds=namespace.folds, steps=namespace.steps, seed=namespace.seed,
+            on_fit=lambda size: count_fits.done(f"{name}={size}"),
         )  # fmt: skip
     best = taken(found)
     heads = [name, "held out", "±", "log likelihood", "AIC", "BIC", "free"]

@@ -66,11 +66,13 @@ def choose(
     folds: int = 5,
     steps: int = 500,
     seed: int = 0,
+    on_fit: Callable[[int], None] | None = None,
 ) -> list[Choice]:
     """Fit a program at each size, to all rows and without each fold.
 
     :param arguments: the rows, and the other keyword arguments; a mask is dealt out with the rows.
     :param over: the name of the argument that is the size, and its values.
+    :param on_fit: called with the size as each fit ends.
     """
     values, kwargs = arguments
     name, sizes = over
@@ -86,13 +88,15 @@ def choose(
         engine = method(inspect(program, (table,), settings))
 
         def fit(
-            rows: Any, engine: Algorithm = engine, some: Callable[..., Any] = some
+            rows: Any, engine: Algorithm = engine, some: Callable[..., Any] = some, size: int = size
         ) -> dict[str, Any]:
             table, settings = some(rows)
             tolerance = None if engine.staged else TOLERANCE
             found = engine.run(
                 random.key(seed), steps, table, tolerance=tolerance, progress_bar=False, **settings
             )
+            if on_fit is not None:
+                on_fit(size)
             return found.params
 
         held = []
