@@ -22,7 +22,7 @@ from typing import Any
 from latentbits.models.data import InputError
 
 from ..studies.output import align, as_json, check_output, versions, write_whole
-from .progress import stage
+from .progress import Methods, stage
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "benchmarks"
 
@@ -57,11 +57,13 @@ def main(namespace: argparse.Namespace) -> int:
         print("\n".join(f"{name:{width}}   {words}" for name, words in rows))
         return 0
     found = {}
+    count = Methods(list(chosen))
     with one_core(), nothing_remembered():
         for name, run in chosen.items():
             began = time.process_time()
-            with stage(f"running {name}"):
+            with stage(count):
                 found[name] = run(namespace.full)
+            count.done(name)
             found[name]["cpu_in_all"] = time.process_time() - began
             print(found[name]["title"], *table(found[name]["rows"]), "", sep="\n", flush=True)
     print(f"{sum(x['cpu_in_all'] for x in found.values()):.0f} CPU-seconds in all, to compile too")
