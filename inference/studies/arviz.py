@@ -314,7 +314,9 @@ def diagnose(draws: xr.Dataset) -> dict[str, dict[str, float]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a scalar that never changes has no R̂
         rhat = arviz.rhat(draws)
-        bulk, tail = arviz.ess(draws, method="bulk"), arviz.ess(draws, method="tail")
+        bulk = arviz.ess(draws, method="bulk")
+        # The 5 % and 95 % quantiles (Vehtari et al. 2021): releases differ in their default.
+        tail = arviz.ess(draws, method="tail", prob=(0.05, 0.95))
     for name in draws.data_vars:
         found[str(name)] = {
             "rhat": float(np.max(rhat[name].values)),
@@ -369,13 +371,9 @@ def prior_sensitivity(groups: Groups) -> dict[str, float]:
         warnings.simplefilter("ignore")  # of power scaling whose weights are too uneven
         if _has_own_container(arviz):
             found = arviz.psens(data, component="prior")
-            return {str(x): float(np.nanmax(found[x].values)) for x in found.data_vars}
-        table = arviz.psense_summary(data)
-    found = {}
-    for label, value in table["prior"].items():
-        site = str(label).partition("[")[0]
-        found[site] = max(found.get(site, 0.0), float(value))
-    return found
+        else:
+            found = arviz.psense(data, group="prior")
+    return {str(x): float(np.nanmax(found[x].values)) for x in found.data_vars}
 
 
 def rank(results: Mapping[str, Groups]) -> list[dict[str, Any]]:
