@@ -183,7 +183,8 @@ def _family(base: dist.Distribution, layout: Layout, about: Array | None) -> Fam
 
 
 def _normal(base: dist.Normal, layout: Layout, about: Array | None) -> Family | None:
-    mean, scale = layout.by_state(base.loc), layout.by_state(base.scale)
+    loc, scale = jnp.asarray(base.loc, float), jnp.asarray(base.scale, float)
+    mean, scale = layout.by_state(loc), layout.by_state(scale)
     if mean is None or scale is None:
         return None
     center = lax.stop_gradient(mean.mean(0, keepdims=True)) if about is None else about

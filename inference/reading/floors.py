@@ -16,6 +16,7 @@ from ..numerics.compiling import once
 from ..types import Arguments, Params
 from .anatomy import ProgramError, inspect, trace_shapes
 from .arguments import rows_of
+from .every_row import every_row
 
 MOST_ROWS = 1000
 """Rows by which the spread of what is observed is judged."""
@@ -42,6 +43,7 @@ no maximum; use fewer latents, more rows or a prior on it (prior=True)
     >>> at_floor(binary_sparse_coding, {**params, "noise": 0.1}, (data,), {"num_causes": 2})
     """
     try:
+        model = every_row(model)
         anatomy = inspect(model, args, kwargs, plate=plate)
     except ProgramError:  # that of a method which reads it in its own way
         return None

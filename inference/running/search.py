@@ -30,6 +30,7 @@ from ..numerics import clock
 from ..numerics.compiling import enough_effort, least_effort, remembered
 from ..reading.anatomy import ChainError, inspect
 from ..reading.arguments import rows_of
+from ..reading.every_row import every_row
 from ..rows.chunks import Rows, compiled
 from ..types import Params
 from .contract import Optima, Searchable
@@ -181,7 +182,7 @@ class Lineages:
     def _rows(self, key: Array, args: tuple, kwargs: dict) -> tuple[Rows, Rows]:
         """All rows, and those that the search looks at."""
         try:
-            anatomy = inspect(self.model, args, kwargs, plate=self.method.plate)
+            anatomy = inspect(every_row(self.model), args, kwargs, plate=self.method.plate)
         except ChainError:  # it has steps, and all of them are looked at
             leaves, tree = jax.tree.flatten((args, kwargs))
             whole = Rows((), tuple(leaves), tree, 0)

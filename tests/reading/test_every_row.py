@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 from jax import random
 from tools import fast_jit
 
-from inference import EM, StepwiseEM, Structure
+from inference import EM, Search, StepwiseEM, Structure
 from inference.reading.reader import open_program
 
 
@@ -42,3 +42,17 @@ def test_all_rows_are_read():
         state = em.init(random.key(0), data, init_params=params, size=size)
         losses.append(float(fast_jit(lambda s, e=em, n=size: e.update(s, data, size=n)[1])(state)))
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def pair(data, size=None):
+    means = numpyro.sample("means", dist.Normal(0, 3).expand([2]).to_event(1))
+    with numpyro.plate("data", len(data), subsample_size=size) as rows:
+        kind = numpyro.sample("kind", dist.Bernoulli(0.5))
+        numpyro.sample("seen", dist.Normal(means[kind], 1), obs=data[rows])  # a whole number
+
+
+def test_a_search_over_starts_reads_all_rows_too():
+    data = jnp.asarray(np.random.default_rng(0).normal(size=30))
+    em = EM(pair, search=Search(num_lineages=2, screening=0, rounds=0, least_steps=1))
+    losses = [em.run(random.key(0), 2, data, size=size).losses for size in (None, 5)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
