@@ -183,8 +183,7 @@ def _family(base: dist.Distribution, layout: Layout, about: Array | None) -> Fam
 
 
 def _normal(base: dist.Normal, layout: Layout, about: Array | None) -> Family | None:
-    loc, scale = jnp.asarray(base.loc, float), jnp.asarray(base.scale, float)
-    mean, scale = layout.by_state(loc), layout.by_state(scale)
+    mean, scale = (layout.by_state(jnp.asarray(x, float)) for x in (base.loc, base.scale))
     if mean is None or scale is None:
         return None
     center = lax.stop_gradient(mean.mean(0, keepdims=True)) if about is None else about
