@@ -8,6 +8,7 @@ method that fits it. They take arrays and data frames, a missing cell as NaN, an
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
@@ -55,15 +56,20 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     random_state: Any = None
 
     _program: ClassVar[Callable]
+    _setting: ClassVar[str]  # of the program and of the estimator: its size
+    _solver: ClassVar[Any]  # the method
+    _most: ClassVar[float] = math.inf  # the largest size for it
+    _beyond: ClassVar[Any] = None  # the method for larger ones
     _bits: ClassVar[bool] = True
     _classes: ClassVar[bool] = False
 
     def _size(self) -> dict[str, Any]:
         """The keyword arguments of the program."""
-        raise NotImplementedError
+        return {self._setting: getattr(self, self._setting)}
 
-    def _method(self) -> type:
-        raise NotImplementedError
+    def _method(self) -> Any:
+        small = getattr(self, self._setting) <= self._most
+        return self._solver if small else self._beyond
 
     def _outputs(self) -> int:
         """How many numbers `transform` gives of a row."""
@@ -84,7 +90,7 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         program = type(self)._program
         anatomy = inspect(program, args, kwargs)
         method = self._method()
-        engine = method.of(program, anatomy)  # type: ignore[attr-defined]
+        engine = method.of(program, anatomy)
         steps = self.max_steps or engine.default_steps(anatomy)
         tolerance = None if engine.staged else self.tolerance
         result = engine.run(
@@ -275,12 +281,7 @@ class LatentTrait(BitEstimator):
 
     num_factors: int = 1
     _program = staticmethod(models.latent_trait)
-
-    def _size(self) -> dict[str, Any]:
-        return {"num_factors": self.num_factors}
-
-    def _method(self) -> type:
-        return QuadratureEM if self.num_factors <= 3 else BoundEM
+    _setting, _solver, _most, _beyond = "num_factors", QuadratureEM, 3, BoundEM
 
 
 @dataclass(eq=False, repr=False)
@@ -296,12 +297,7 @@ class LatentClasses(BitEstimator):
     num_components: int = 2
     _program = staticmethod(models.bernoulli_mixture)
     _classes = True
-
-    def _size(self) -> dict[str, Any]:
-        return {"num_components": self.num_components}
-
-    def _method(self) -> type:
-        return EM
+    _setting, _solver = "num_components", EM
 
 
 @dataclass(eq=False, repr=False)
@@ -316,12 +312,7 @@ class ClippedGaussian(BitEstimator):
 
     num_factors: int = 1
     _program = staticmethod(models.clipped_gaussian)
-
-    def _size(self) -> dict[str, Any]:
-        return {"num_factors": self.num_factors}
-
-    def _method(self) -> type:
-        return MomentInversion
+    _setting, _solver = "num_factors", MomentInversion
 
 
 @dataclass(eq=False, repr=False)
@@ -335,12 +326,7 @@ class CombinationMachine(BitEstimator):
 
     num_causes: int = 2
     _program = staticmethod(models.combination_machine)
-
-    def _size(self) -> dict[str, Any]:
-        return {"num_causes": self.num_causes}
-
-    def _method(self) -> type:
-        return ExactGradient
+    _setting, _solver = "num_causes", ExactGradient
 
 
 @dataclass(eq=False, repr=False)
@@ -355,12 +341,7 @@ class SparseCoding(LatentEstimator):
     num_causes: int = 2
     _program = staticmethod(models.binary_sparse_coding)
     _bits = False
-
-    def _size(self) -> dict[str, Any]:
-        return {"num_causes": self.num_causes}
-
-    def _method(self) -> type:
-        return EM if self.num_causes <= MOST_LISTED else TruncatedEM
+    _setting, _solver, _most, _beyond = "num_causes", EM, MOST_LISTED, TruncatedEM
 
 
 @dataclass(eq=False, repr=False)
@@ -374,9 +355,7 @@ class NoisyOr(BitEstimator):
 
     num_causes: int = 2
     _program = staticmethod(models.noisy_or_network)
+    _setting, _solver, _most, _beyond = "num_causes", EM, MOST_LISTED, GibbsEM
 
     def _size(self) -> dict[str, Any]:
         return {"layers": (self.num_causes,)}
-
-    def _method(self) -> type:
-        return EM if self.num_causes <= MOST_LISTED else GibbsEM

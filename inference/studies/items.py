@@ -91,8 +91,8 @@ def item_fit(table: BitTable, values: Values) -> Fit:
     chance, weight = curves(values)
     size = chance.shape[1]
     total = table.bits.sum(1).astype(int)
-    rows = np.bincount(total, table.count, size + 1)
-    right = np.stack([np.bincount(total, table.count * x, size + 1) for x in table.bits.T], 1)
+    rows = np.bincount(total, table.times, size + 1)
+    right = np.stack([np.bincount(total, table.times * x, size + 1) for x in table.bits.T], 1)
     whole = weight @ number_right(chance)  # (P + 1,)
     others = np.array([[k for k in range(size) if k != i] for i in range(size)])
     rest = number_right(chance[:, others])  # (S, P, P): of all items but one
@@ -143,8 +143,8 @@ def model_fit(table: BitTable, values: Values) -> ModelFit:
     sets[size + np.arange(len(first)), first] = sets[size + np.arange(len(first)), second] = True
     margin = np.hstack([chance, chance[:, first] * chance[:, second]])  # (S, m)
     mean = weight @ margin
-    count = table.count.sum()
-    share = table.count / count
+    count = table.times.sum()
+    share = table.times / count
     pairs = (table.bits * share[:, None]).T @ table.bits
     residual = np.concatenate([np.diagonal(pairs), pairs[first, second]]) - mean
     covariance = _unions(sets, margin, chance, weight) - np.outer(mean, mean)

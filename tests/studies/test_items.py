@@ -35,7 +35,7 @@ def test_item_fit_by_counting(every):
     rows, chance = every
     table = drawn(every, 400)
     found = items.item_fit(table, VALUES)
-    data = table.bits[table.index]
+    data = table.bits[table.place]
     for i in range(4):
         wanted = 0.0
         for score in range(1, 4):
@@ -54,7 +54,7 @@ def test_model_fit_by_counting(every):
     table = drawn(every, 400)
     sets = [*itertools.combinations(range(4), 1), *itertools.combinations(range(4), 2)]
     inside = np.array([[float(all(row[list(s)])) for row in rows] for s in sets])  # (m, rows)
-    data = table.bits[table.index]
+    data = table.bits[table.place]
     seen = np.array([np.prod(data[:, list(s)], 1).mean() for s in sets])
     residual = seen - inside @ chance
     covariance = (inside * chance) @ inside.T - np.outer(inside @ chance, inside @ chance)

@@ -52,15 +52,15 @@ class BitTable(NamedTuple):
 
     bits: np.ndarray  # (rows, P), zero where unseen
     seen: np.ndarray | None  # (rows, P), one where observed; None if everything is
-    count: np.ndarray  # type: ignore[assignment]  # (rows,) how often each row occurs
-    index: np.ndarray  # type: ignore[assignment]  # (num_data,) which of them a row of the table is
+    times: np.ndarray  # (rows,) how often each row occurs
+    place: np.ndarray  # (num_data,) which of them a row of the table is
 
 
 def distinct(data: np.ndarray, mask: np.ndarray | None) -> BitTable:
     """Rows that are alike, once.
 
     >>> found = distinct(np.array([[0, 1], [1, 1], [0, 1]]), None)
-    >>> found.bits.tolist(), found.count.tolist(), found.index.tolist()
+    >>> found.bits.tolist(), found.times.tolist(), found.place.tolist()
     ([[0.0, 1.0], [1.0, 1.0]], [2.0, 1.0], [0, 1, 0])
     """
     seen = np.ones(data.shape, bool) if mask is None else mask.astype(bool)
@@ -169,7 +169,7 @@ def expect(table: BitTable, values: Values, nodes: Nodes) -> Sums:
     """The E-step."""
     loss, right, number = 0.0, 0.0, 0.0
     for rows, evidence, probs in posteriors(table, values, nodes):
-        count = table.count[rows]
+        count = table.times[rows]
         loss -= evidence @ count
         probs *= count[:, None].astype(probs.dtype)
         right = right + probs.T @ table.bits[rows]
@@ -198,8 +198,8 @@ def maximise(values: Values, nodes: Nodes, sums: Sums, num_steps: int = 3) -> Va
 
 def principal(table: BitTable, num_factors: int) -> Values:
     """Where EM starts: principal components; see `starts.principal_start`."""
-    weight = table.count[:, None].astype(table.bits.dtype)
-    total, both = table.count.sum(), table.count.sum()
+    weight = table.times[:, None].astype(table.bits.dtype)
+    total, both = table.times.sum(), table.times.sum()
     mean = (table.bits * weight).sum(0) / total
     if table.seen is not None:
         both = np.maximum(table.seen.T @ (table.seen * weight), 1.0)
@@ -245,7 +245,7 @@ def score(table: BitTable, values: Values, fineness: float = 1.0) -> Scores:
     ]
     evidence, mean, second, effective = map(np.concatenate, zip(*parts, strict=True))
     covariance = second.reshape(-1, size, size) - mean[:, :, None] * mean[:, None, :]
-    return Scores(*(x[table.index] for x in (evidence, mean, covariance, effective)))
+    return Scores(*(x[table.place] for x in (evidence, mean, covariance, effective)))
 
 
 def information(table: BitTable, values: Values) -> np.ndarray:
@@ -271,7 +271,7 @@ def information(table: BitTable, values: Values) -> np.ndarray:
         moments.append(probs @ outer)
         centre = table.bits[rows][:, :, None] * (probs @ design)[:, None, :]
         means.append(centre.reshape(len(probs), -1) - probs @ spread)
-    moment, mean = np.concatenate(moments) * table.count[:, None], np.concatenate(means)
+    moment, mean = np.concatenate(moments) * table.times[:, None], np.concatenate(means)
     found = np.zeros((size, size, columns, columns))
     for k in range(size):
         for m in range(size):
@@ -280,7 +280,7 @@ def information(table: BitTable, values: Values) -> np.ndarray:
             found[k, m] = table.bits.T @ (table.bits * moment[:, a, None]) - cross - cross.T
             found[k, m] += probability.T @ (probability * (sums.number * outer[:, a, None]))
     lacking = found.transpose(2, 0, 3, 1).reshape(size * columns, -1)
-    lacking = lacking - mean.T @ (mean * table.count[:, None])
+    lacking = lacking - mean.T @ (mean * table.times[:, None])
     own = (outer.T @ (sums.number * probability * (1.0 - probability))).T.reshape(-1, size, size)
     full = np.zeros((columns, size, columns, size))
     full[np.arange(columns), :, np.arange(columns), :] = own

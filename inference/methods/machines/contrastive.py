@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -87,11 +86,6 @@ class ContrastiveDivergence(Algorithm):
     chunk_size: int | None = None
     plate: str | None = None
 
-    @cached_property
-    def _opened(self) -> Callable:
-        """The program without its sleep phase."""
-        return without_normalizer(self.model)
-
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
         reason = EM.admits(anatomy)
@@ -122,14 +116,17 @@ class ContrastiveDivergence(Algorithm):
         climb = self._open(args, kwargs)
         key, key_clamp, key_sleep = random.split(state.rng_key, 3)
         few, named = climb.rows.slice(0, 1)
-        causes, hidden = causes_of(self._opened, state.params, *few, **named), state.hidden
+        causes, hidden = (
+            causes_of(without_normalizer(self.model), state.params, *few, **named),
+            state.hidden,
+        )
         if hidden is not None:
             hidden, observed = sweeps(key_sleep, causes, hidden, self.num_sweeps)
             program = normalizer(self.model, _surrogate(observed))
             total, gradient = climb.value_and_grad(state.params, program)
         else:
             size = min(climb.chunk_size, climb.rows.num_data)
-            local = climb.reader.at(size)._replace(model=self._opened)
+            local = climb.reader.at(size)._replace(model=without_normalizer(self.model))
 
             def program_of(arguments: Arguments, numbers: Array, fresh: Array) -> Callable:
                 probability = linear_form(local, state.params, arguments).mean
@@ -160,10 +157,12 @@ class ContrastiveDivergence(Algorithm):
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row given parameters, exact; the evidence lacks its log Z."""
         climb = self._open(args, kwargs)
-        return linear_posterior(climb, params, self._opened)
+        return linear_posterior(climb, params, without_normalizer(self.model))
 
     def _open(self, args: tuple, kwargs: dict) -> Climb:
-        climb = open_climb(self._opened, args, kwargs, self.plate, self.chunk_size)
+        climb = open_climb(
+            without_normalizer(self.model), args, kwargs, self.plate, self.chunk_size
+        )
         if climb.reader.structure is not Structure.LINEAR:
             raise ProgramError(
                 "contrastive divergence is for hidden units that are independent given the data; "

@@ -107,11 +107,6 @@ class ExactGradient(Algorithm):
     plate: str | None = None
 
     @cached_property
-    def _opened(self) -> Callable:
-        """The program without its sleep phase."""
-        return without_normalizer(self.model)
-
-    @cached_property
     def _asleep(self) -> Callable:
         """The program with the sleep phase that is asked for."""
         if self.max_active is None:
@@ -194,7 +189,9 @@ class ExactGradient(Algorithm):
         return self._open(args, kwargs).log_likelihood(params, self._asleep)
 
     def _open(self, args: tuple, kwargs: dict) -> Climb:
-        climb = open_climb(self._opened, args, kwargs, self.plate, self.chunk_size)
+        climb = open_climb(
+            without_normalizer(self.model), args, kwargs, self.plate, self.chunk_size
+        )
         if self.max_active is not None and climb.reader.structure is not Structure.LINEAR:
             raise ProgramError(
                 "max_active cuts the sleep phase of a combination machine without holes in its "

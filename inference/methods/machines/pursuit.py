@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -150,11 +149,6 @@ class ProjectionPursuit(Algorithm):
     chunk_size: int | None = None
     plate: str | None = None
 
-    @cached_property
-    def _opened(self) -> Callable:
-        """The program without its sleep phase."""
-        return without_normalizer(self.model)
-
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
         if not anatomy.binary or set(anatomy.parameters) != {"weights", "bias"}:
@@ -169,14 +163,14 @@ class ProjectionPursuit(Algorithm):
         if init_params is not None:
             raise ValueError("projection pursuit starts from no units: it takes no init_params")
         check_data(args, kwargs)
-        anatomy = inspect(self._opened, args, kwargs, plate=self.plate)
+        anatomy = inspect(without_normalizer(self.model), args, kwargs, plate=self.plate)
         problem = self.admits(anatomy)
         if problem is not None:
             raise ProgramError(f"projection pursuit does not apply: {problem}")
         anatomy.check_rows_are_all()
         anatomy.check_unweighted()
         rows = rows_of(anatomy, args, kwargs)
-        check_support(self._opened, anatomy, rows)
+        check_support(without_normalizer(self.model), anatomy, rows)
         if kwargs.get("mask") is not None:
             raise ProgramError("projection pursuit has no place for missing cells (mask)")
         data, num_causes = args[0] if args else kwargs["data"], anatomy.num_bits
@@ -237,11 +231,11 @@ class ProjectionPursuit(Algorithm):
 
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row under the units found, exact; the evidence lacks its log Z."""
-        climb = open_climb(self._opened, args, kwargs, self.plate)
-        return linear_posterior(climb, params, self._opened)
+        climb = open_climb(without_normalizer(self.model), args, kwargs, self.plate)
+        return linear_posterior(climb, params, without_normalizer(self.model))
 
     def _sample(self, state: PursuitState, args: tuple, kwargs: dict) -> Sample:
-        anatomy = inspect(self._opened, args, kwargs, plate=self.plate)
+        anatomy = inspect(without_normalizer(self.model), args, kwargs, plate=self.plate)
         rows = rows_of(anatomy, args, kwargs)
         fitting = CHUNK_FLOATS // (4 * (state.params["weights"].shape[1] + self.num_starts))
         size = chunk_limit(max(1, fitting) if self.chunk_size is None else self.chunk_size, rows)
