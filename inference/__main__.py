@@ -2,6 +2,6 @@
 
 import sys
 
-from .cli import main
+from .cli import start
 
-sys.exit(main())
+sys.exit(start())

@@ -28,8 +28,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from ..methods.continuous.at_once import applies, posterior
+from ..methods.continuous.at_once import applies, posterior, values_of
 from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous, width
+from ..methods.continuous.grid import nodes_for
 from ..methods.continuous.opening import Opened, recognised
 from ..methods.continuous.rules import (
     Rule,
@@ -88,15 +89,17 @@ class Likelihood:
     function: Callable[[Params, Rows], Evidence]
     sampled: bool = False
     """by draws of each row's latents: expensive, and with an error that more parameters average"""
-    at_once: Callable[[Params], Evidence | None] | None = None
-    """without compilation, where it applies"""
+    at_once: Callable[[Params], tuple[Evidence, str] | None] | None = None
+    """without compilation, where it applies, and in words how"""
 
     def __call__(self, params: Params) -> Evidence:
         """The evidence of each row, (num_data,)."""
+        return self.explained(params)[0]
+
+    def explained(self, params: Params) -> tuple[Evidence, str]:
+        """The evidence of each row, and how it was computed, in words."""
         quick = None if self.at_once is None else self.at_once(params)
-        if quick is not None:
-            return quick
-        return self._run(self.rows.leaves, params)
+        return (self._run(self.rows.leaves, params), self.how) if quick is None else quick
 
     def of_draws(self, draws: Any, rows: Rows | None = None) -> Evidence:
         """The evidence under each of many draws of the parameters, (num_draws, num_data).
@@ -238,9 +241,13 @@ def _annealed(model: Callable, rows: Rows) -> Likelihood:
     return Likelihood(how, False, rows, function, sampled=True)
 
 
-def _on_grid(opened: Opened, params: Params) -> Evidence | None:
+def _on_grid(opened: Opened, params: Params) -> tuple[Evidence, str] | None:
     found = posterior(opened, params)
-    return None if found is None else Evidence(found.evidence, jnp.abs(found.gap))
+    if found is None:
+        return None
+    count = len(nodes_for(values_of(opened, params)).points)
+    how = f"the trapezoidal rule on {count} nodes that all rows share"
+    return Evidence(found.evidence, jnp.abs(found.gap)), how
 
 
 def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:

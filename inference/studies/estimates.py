@@ -45,13 +45,10 @@ def measure_fit(program: Callable, point: Any, values: Any, kwargs: dict[str, An
     """
     from ..evaluation.evidence import likelihood
 
-    found = likelihood(program, values, **kwargs)
-    each = found(point)
+    each, how = likelihood(program, values, **kwargs).explained(point)
     error = float(np.sqrt((np.asarray(each.error, np.float64) ** 2).sum()))
     free = num_free(program, (values,), kwargs)
-    return Measures(
-        float(np.asarray(each.value, np.float64).sum()), error, found.how, free, len(values)
-    )
+    return Measures(float(np.asarray(each.value, np.float64).sum()), error, how, free, len(values))
 
 
 def num_free(program: Callable, args: tuple, kwargs: dict[str, Any]) -> int:
