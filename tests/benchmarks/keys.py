@@ -1,9 +1,10 @@
 """From how many keys a run with default arguments ends at the best optimum that is known.
 
-    python tests/benchmarks/keys.py SET METHOD NUM_KEYS [--steps N] [--batch B] [--golden]
+    python tests/benchmarks/keys.py SET METHOD NUM_KEYS [--steps N] [--batch B]
 
     python tests/benchmarks/keys.py bars TruncatedEM 100
-    python tests/benchmarks/keys.py all --golden           # every set and method, 200 keys each
+    python tests/benchmarks/keys.py all --golden           # the best of 200 starts of any method
+    python tests/benchmarks/keys.py bars EM 3 --cost       # of a run, in plain runs
     python tests/benchmarks/keys.py bars EM 20 --out cpu.json             # on one machine,
     python tests/benchmarks/keys.py bars EM 20 --against cpu.json         # and on another
     python tests/benchmarks/keys.py network GibbsSearch 100 --table IMG.npz
@@ -12,7 +13,8 @@ All keys are one compiled call; so many side by side (`--batch`) as memory holds
 optimum if it ends within 5e-5 of it (0.05 nats at least), and the combination machine if its
 held-out log-loss is within 0.01 bits per bit of the true model's. The best known is the golden
 number of the set (tests/golden/optima.json), or the best of these runs and of one from the truth,
-if that is better; `--golden` writes it down, with its parameters and what found it.
+if that is better. `--golden` looks for it and writes it down, with its parameters and what found
+it: 200 plain starts of every method of the set, and as many keys with the search of the first.
 
 Networks are judged by what they were drawn from: a cause counts as found if its weights differ from
 those of its match by at most 1 and its prior is at least 0.02 (Buhai et al. 2020), and a run if the
@@ -35,8 +37,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from latentbits.inference.reading.anatomy import inspect
 from latentbits.inference.running.algorithm import Algorithm
+from latentbits.inference.running.contract import Starts
 from latentbits.inference.running.search import Lineages, optima_of
+from latentbits.inference.studies.output import versions
 from latentbits.models import (
     bernoulli_mixture,
     binary_sparse_coding,
@@ -60,10 +65,14 @@ class Case(NamedTuple):
     model: Callable
     data: Array
     sizes: dict[str, Any]
-    methods: tuple[str, ...]  # the default of `latentbits fit` first
+    methods: tuple[str, ...]  # those that climb; the default of `latentbits fit` first
     steps: int
     truth: dict[str, Any] | None = None
     held_out: Array | None = None
+
+
+MIXED = "EM", "ExactGradient", "SplittingEM"
+TRAITS = "QuadratureEM", "BoundEM", "MonteCarloEM"
 
 
 def mixture(even: bool) -> Case:
@@ -74,14 +83,14 @@ def mixture(even: bool) -> Case:
     member = rng.choice(10, 4000, p=mixing)
     data = rng.uniform(size=(4000, 64)) < probs[member]
     truth = {"mixing": mixing, "probs": probs}
-    return Case(bernoulli_mixture, data, {"num_components": 10}, ("EM",), 100, truth)
+    return Case(bernoulli_mixture, data, {"num_components": 10}, MIXED, 100, truth)
 
 
 def ten_bars() -> Case:
     """Henniges et al. (2010): 1000 × 25, ten causes."""
     drawn = bars(random.key(1), 1000)
     truth = {"weights": drawn.weights, "noise": drawn.noise, "sparsity": drawn.sparsity}
-    methods = ("TruncatedEM", "EM")
+    methods = ("TruncatedEM", "EM", "ExactGradient")
     return Case(binary_sparse_coding, drawn.data, {"num_causes": 10}, methods, 100, truth)
 
 
@@ -90,11 +99,11 @@ def targets() -> Case:
     key_train, key_test = random.split(random.key(0))
     drawn, test = combination_target(key_train, 4000), combination_target(key_test, 4000)
     truth = {"weights": drawn.weights, "bias": drawn.bias}
-    sizes, methods = {"num_causes": 10}, ("ExactGradient",)
+    sizes, methods = {"num_causes": 10}, ("ExactGradient", "EM")
     return Case(combination_machine, drawn.data, sizes, methods, 500, truth, test.data)
 
 
-def items(model: Callable, count: int, methods: tuple[str, ...]) -> Case:
+def items(model: Callable, count: int) -> Case:
     """Two factors, 2000 rows."""
     rng = np.random.default_rng(0)
     truth = {"weights": rng.normal(0.0, 1.2, (2, count)), "bias": rng.normal(0.0, 0.7, count)}
@@ -102,13 +111,14 @@ def items(model: Callable, count: int, methods: tuple[str, ...]) -> Case:
     noise = (
         rng.logistic(size=inner.shape) if model is latent_trait else rng.normal(size=inner.shape)
     )
+    methods = TRAITS if model is latent_trait else ("QuadratureEM", "MonteCarloEM")
     return Case(model, inner + noise > 0, {"num_factors": 2}, methods, 100, truth)
 
 
 def clusters() -> Case:
     """Tipping (1998): three prototypes of 16 bits, 200 copies of each."""
     data = prototypes(random.key(0)).data
-    return Case(latent_trait, data, {"num_factors": 2}, ("QuadratureEM", "BoundEM"), 200)
+    return Case(latent_trait, data, {"num_factors": 2}, TRAITS, 200)
 
 
 def ten_lines() -> Case:
@@ -116,7 +126,7 @@ def ten_lines() -> Case:
     data = lines(random.key(1), 1000).data
     truth = {"weights_1": 6.0 * stroke_masks(5), "leak_0": np.full(25, 0.005)}
     truth["leak_1"] = np.full(10, 0.4)
-    methods = ("EM", "TruncatedEM", "GibbsSearch")
+    methods = ("EM", "TruncatedEM", "ExactGradient")
     return Case(noisy_or_network, data, {"layers": (10,)}, methods, 500, truth)
 
 
@@ -164,7 +174,7 @@ def carcinoma(classes: int, path: str | None = None) -> Case:
     if path is None:
         raise SystemExit("the carcinoma sets want --table FILE: 118 rows, seven columns of 0 and 1")
     data = load_table(path).values
-    return Case(bernoulli_mixture, data, {"num_components": classes}, ("EM",), 2000)
+    return Case(bernoulli_mixture, data, {"num_components": classes}, MIXED, 2000)
 
 
 CASES: dict[str, Callable[..., Case]] = {
@@ -174,8 +184,8 @@ CASES: dict[str, Callable[..., Case]] = {
     "combination": targets,
     "prototypes": clusters,
     "lines": ten_lines,
-    "items": lambda: items(latent_trait, 20, ("QuadratureEM", "BoundEM")),
-    "clipped": lambda: items(clipped_gaussian, 12, ("QuadratureEM",)),
+    "items": lambda: items(latent_trait, 20),
+    "clipped": lambda: items(clipped_gaussian, 12),
     "network": network,
     **{f"{kind}-network": partial(drawn_network, kind) for kind in ("dense", "correlated", "many")},
     **{f"carcinoma-{k}": partial(carcinoma, k) for k in (2, 3, 4)},
@@ -191,14 +201,24 @@ class End(NamedTuple):
 
 
 def from_keys(method: Any, case: Case, steps: int, num_keys: int, batch: int) -> tuple[End, float]:
-    """The runs from many keys in one compiled call, and the seconds it took."""
-    lineages = Lineages(method, method.search)
+    """The runs from many keys in one compiled call, and the seconds it took.
+
+    A method without a search has one start a key.
+    """
+    lineages = method.search and Lineages(method, method.search)
     if type(method).finish is not Algorithm.finish:  # what a run ends with is no part of its steps
         return one_by_one(method, case, steps, num_keys)
 
     def run(key: Array, data: Array) -> End:
-        state, _ = lineages.whole(key, steps, (data,), case.sizes)
-        return End(state.losses[-1], state.losses, lineages.get_params(state))
+        if lineages:
+            state, _ = lineages.whole(key, steps, (data,), case.sizes)
+            return End(state.losses[-1], state.losses, lineages.get_params(state))
+        step = lambda state, _: method.update(state, data, **case.sizes)  # noqa: E731
+        apart = method.starts is Starts.DATA  # from where the data say, all would agree
+        given = {"init_params": method.propose(key, data, **case.sizes)} if apart else {}
+        start = method.init(key, data, **given, **case.sizes)
+        state, losses = lax.scan(step, start, None, length=steps)
+        return End(losses[-1:], losses[-3:, None], method.get_params(state))
 
     def every(keys: Array, data: Array) -> End:
         return lax.map(lambda key: run(key, data), keys, batch_size=batch)
@@ -248,8 +268,8 @@ MOST_SUMMED = 14
 """Causes of a network up to which its held-out likelihood is summed."""
 
 
-def golden() -> dict[str, Any]:
-    return json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+def golden(path: Path = GOLDEN) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def main() -> None:
@@ -258,28 +278,39 @@ def main() -> None:
     )
     parser.add_argument("set", choices=[*CASES, "all"])
     parser.add_argument("method", nargs="?", help="by default that of the set")
-    parser.add_argument("keys", nargs="?", type=int, help="by default 100, of all sets 200")
+    parser.add_argument("keys", nargs="?", type=int, help="100 by default; 200 with --golden")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--lineages", type=int, help="of the search; see `Search`")
     parser.add_argument("--rounds", type=int, help="of it")
     parser.add_argument("--round-steps", type=int, help="steps of each of them")
     parser.add_argument("--table", help="of the carcinoma sets, or of a network")
     parser.add_argument("--batch", type=int, help="keys side by side; 25 on a GPU, 1 on a CPU")
-    parser.add_argument("--golden", action="store_true", help="write the best down")
+    parser.add_argument("--cost", action="store_true", help="of a run, in plain ones, from 3 keys")
+    parser.add_argument("--golden", action="store_true", help="find the best, and write it down")
+    parser.add_argument("--into", type=Path, default=GOLDEN, help="the file for it")
     parser.add_argument("--out", help="write down where each key ended")
     parser.add_argument("--against", help="compare with what another machine wrote down")
     options = parser.parse_args()
     if options.set != "all":
         case = CASES[options.set](*([options.table] if options.table else []))
+        if options.golden:
+            look(options, options.set, case)
+            return
+        if options.cost:
+            cost(options, case, options.method or case.methods[0])
+            return
         count(options, options.set, case, options.method or case.methods[0], options.keys or 100)
         return
     for name, make in CASES.items():
         own = name.startswith("carcinoma")
-        if name == "network" or (own and not options.table):
-            continue  # a table that is not part of this
+        if name.endswith("network") or (own and not options.table):
+            continue  # its truth is known, or its table is not part of this
         case = make(options.table) if own else make()
+        if options.golden:
+            look(options, name, case)
+            continue
         for method in case.methods:
-            count(options, name, case, method, options.keys or 200)
+            count(options, name, case, method, options.keys or 100)
 
 
 def count(options: argparse.Namespace, set_name: str, case: Case, name: str, num_keys: int) -> None:
@@ -295,19 +326,16 @@ def count(options: argparse.Namespace, set_name: str, case: Case, name: str, num
     ends, seconds = from_keys(method, case, steps, num_keys, min(batch, num_keys))
     least = ends.losses.min(1)
     best, found_by = float(least.min()), name
-    params = jax.tree.map(lambda x: x[int(least.argmin())], ends.params)
     objective = "bound" if name == "BoundEM" else "evidence"
     if case.truth is not None and not staged:
         truth = jax.tree.map(lambda x: jnp.asarray(x, float), case.truth)
         from_truth = method.run(random.key(0), 2 * steps, data, init_params=truth, **case.sizes)
         if float(from_truth.losses[-1]) < best:
             best, found_by = float(from_truth.losses[-1]), f"{name} from the true parameters"
-            params = from_truth.params
     known = golden().get(set_name, {}).get(objective)
     if known is not None and -known["log_likelihood"] < best:
         best, found_by = -known["log_likelihood"], known["found_by"]
-        params = known["params"]
-    slack = max(0.05, 5e-5 * abs(best))
+    slack = slack_of(best)
     there = least < best + slack
     optima = [optima_of(np.asarray(x, np.float64)) for x in ends.last]
     print(f"{set_name}, {name}, {steps} steps, {num_keys} keys, {jax.default_backend()}")
@@ -331,8 +359,26 @@ def count(options: argparse.Namespace, set_name: str, case: Case, name: str, num
         apart = np.abs(least - np.array(other["losses"]))
         print(f"  same optimum as in {options.against}: {int((apart < slack).sum())} of {num_keys}"
               f" (largest difference {apart.max():.4f})")  # fmt: skip
-    if options.golden and not staged:
-        write(set_name, case, objective, best, found_by, params, steps, num_keys)
+
+
+def cost(options: argparse.Namespace, case: Case, name: str) -> None:
+    """Seconds of runs with their search over those of plain runs, compilation apart."""
+    method, data = getattr(latentbits, name)(case.model), jnp.asarray(case.data, float)
+    steps, plain = options.steps or case.steps, dataclasses.replace(method, search=None)
+    spent = []
+    for key in random.split(random.key(0), options.keys or 3):
+        runs = [x.run(key, steps, data, **case.sizes) for x in (plain, method)]
+        spent.append([x.seconds for x in runs])
+        print(f"  plain {spent[-1][0]:.2f} s to {runs[0].losses[-1]:.3f}, all {spent[-1][1]:.2f} s"
+              f" ({runs[1].search_seconds:.2f} s search) to {runs[1].losses[-1]:.3f};"
+              f" {runs[1].optima}", flush=True)  # fmt: skip
+    first, every = np.sum(spent, 0)
+    print(f"{options.set}, {name}, {steps} steps: {every / first:.2f} plain runs", flush=True)
+
+
+def slack_of(loss: float) -> float:
+    """What runs that end at one optimum differ by."""
+    return max(0.05, 5e-5 * abs(loss))
 
 
 def judged(case: Case, params: Any) -> None:
@@ -350,20 +396,63 @@ def judged(case: Case, params: Any) -> None:
           f" (largest {bits.max():.4f}, mean {bits.mean():.4f})")  # fmt: skip
 
 
-def write(
-    name: str, case: Case, objective: str, best: float, found_by: str, params: Any, steps: int,
-    num_keys: int,
-) -> None:  # fmt: skip
-    """The best known optimum, with what found it."""
-    table = golden()
-    numbers = {x: np.round(np.asarray(v, float), 5).tolist() for x, v in params.items()}
-    entry = {
-        "log_likelihood": -best, "found_by": found_by, "steps": steps, "keys": num_keys,
-        "rows": len(case.data), "params": numbers,
-    }  # fmt: skip
-    table.setdefault(name, {})[objective] = entry
-    GOLDEN.parent.mkdir(exist_ok=True)
-    GOLDEN.write_text(json.dumps(table, indent=None).replace('}, "', '},\n"') + "\n")
+def look(options: argparse.Namespace, set_name: str, case: Case) -> None:
+    """The best of many plain starts of every method of a set, and of as many keys with the search
+    of the first. All are judged by the evidence at their last parameters, and bounds by their own.
+    """
+    num_keys, data = options.keys or 200, jnp.asarray(case.data, float)
+    batch = min(num_keys, options.batch or (1 if jax.default_backend() == "cpu" else 25))
+    judge = getattr(latentbits, case.methods[0])(case.model)
+    found: dict[str, list] = {"evidence": [], "bound": []}
+    for name, plain in [(case.methods[0], False), *((name, True) for name in case.methods)]:
+        method = getattr(latentbits, name)(case.model)
+        if plain and method.search is not None:
+            method = dataclasses.replace(method, search=None)
+        steps = options.steps or case.steps
+        if method.staged:
+            steps = method.default_steps(inspect(case.model, (data,), case.sizes))
+        ends, seconds = from_keys(method, case, steps, num_keys, batch)
+        how = {"method": name, "search": not plain, "steps": steps, "seed": 0, "keys": num_keys}
+        bounded = {"bound": method} if name == "BoundEM" else {}
+        for objective, by in {"evidence": judge, **bounded}.items():
+            losses = scored(by, case, ends.params, batch)
+            best = int(np.nanargmin(losses))
+            params = jax.tree.map(lambda x: x[best], ends.params)  # noqa: B023
+            found[objective].append((losses, how, params))
+            print(
+                f"{set_name}, {objective}, {how}: {-losses[best]:.4f}, {seconds:.1f} s", flush=True
+            )
+        keep(options.into, set_name, case, found)
+
+
+def keep(path: Path, set_name: str, case: Case, found: dict[str, list]) -> None:
+    """Write down the best of what was found so far, and what found it how often."""
+    table = golden(path)
+    for objective, tried in found.items():
+        if not tried:
+            continue
+        losses, how, params = min(tried, key=lambda one: np.nanmin(one[0]))
+        best = float(np.nanmin(losses))
+        there = [{**x, "at_best": int((one < best + slack_of(best)).sum())} for one, x, _ in tried]
+        numbers = {x: np.round(np.asarray(v, float), 5).tolist() for x, v in params.items()}
+        table.setdefault(set_name, {})[objective] = {
+            "log_likelihood": -best, "found_by": how["method"], "settings": how, "tried": there,
+            "rows": len(case.data), "backend": jax.default_backend(), **versions(),
+            "params": numbers,
+        }  # fmt: skip
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(table).replace('}, "', '},\n"') + "\n")
+
+
+def scored(method: Any, case: Case, params: Any, batch: int) -> np.ndarray:
+    """The loss of a method at many parameters."""
+    data = jnp.asarray(case.data, float)
+
+    def loss(params: Any) -> Array:
+        state = method.init(random.key(0), data, init_params=params, **case.sizes)
+        return method.update(state, data, **case.sizes)[1]
+
+    return np.asarray(jax.jit(lambda p: lax.map(loss, p, batch_size=batch))(params))
 
 
 if __name__ == "__main__":
