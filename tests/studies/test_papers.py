@@ -16,6 +16,7 @@ from inference import public
 from inference.cli import main
 from inference.studies import notebook as studies
 from inference.studies.output import plain
+from inference.studies.papers import combination, combination_digits
 from inference.studies.papers.experiment import experiments
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
@@ -61,24 +62,86 @@ def words(tmp_path_factory):
 
 def ring(numbers):
     """Half of the spins' eigenvalues are positive, two of the Gaussian's, in a sample too."""
-    assert numbers["positive_eigenvalues_binary"] == 8
+    for kind in ("positive_eigenvalues_binary", "sample_positive_eigenvalues_binary"):
+        assert numbers[kind] == 8
     assert numbers["positive_eigenvalues_gaussian"] == numbers["sample_rank_gaussian"] == 2
-    assert numbers["largest_other"] <= 1e-6
+    assert numbers["largest_other"] <= 1e-6 and numbers["sample_largest_other"] < 0.01
 
 
 def constraint(numbers):
+    assert np.isclose(numbers["min_eigenvalue"], -0.5, atol=1e-9)
     for size, least in numbers["min_eigenvalue_by_size"].items():
         pairs = int(size) - 1
         assert np.isclose(least, 1 - pairs * np.sin(np.pi / (2 * pairs)), atol=1e-9)
 
 
+def clipped_digits(numbers):
+    assert numbers["columns"] == 64 and numbers["constant_columns"] > 0
+    assert numbers["negative_eigenvalues"] > 0 > numbers["least_eigenvalue"]
+    assert numbers["share_of_first_2_gaussian"] > numbers["share_of_first_2_binary"]
+    assert 0 < numbers["bits_wrong"] < 64 and 0 < numbers["bits_wrong_pca"] < 64
+    assert len(numbers["morph_hamming"]) == 2  # three images, two steps between them
+
+
+def clipped_baselines(numbers):
+    methods = numbers["methods"]
+    assert {*methods} == {"moments, pairs", "moments, factors", "SVI, normal guide", "NUTS"}
+    assert all(row["mean_abs_error"] < 0.4 for row in methods.values())
+
+
+def combination_table(study):
+    """Each row has each measure, on training and on test rows."""
+
+    def check(numbers):
+        assert list(numbers["table"]) == list(study.ROWS)
+        for row in numbers["table"].values():
+            assert list(row) == list(study.MEASURES)
+            assert all({*value} == {"train", "test"} for value in row.values())
+        assert {*numbers.get("log_normalizer_error", ())} <= {*numbers["table"]}
+
+    return check
+
+
+def noisy_or_lines(numbers):
+    assert sum(kind["trials"] for kind in numbers["failures"].values()) == numbers["trials"]
+    assert numbers["test_log_likelihood"] < numbers["true_network_log_likelihood"]
+
+
 def topics(numbers):
     """Two groups of words are found: better than independent words on new documents."""
     assert numbers["test_log_likelihood"] > numbers["product_log_likelihood"] + 0.1
+    assert numbers["test_log_likelihood_error"] == 0.0  # summed over all states, not sampled
     assert len(numbers["topics"]) == 2
 
 
-CHECKS = {"clipped-ring": ring, "clipped-constraint": constraint, "noisyor-words": topics}
+def bars(numbers):
+    """60 rows give πH to √(Hπ(1−π)/N) = 0.16; σ falls by the 10 causes that each column fits."""
+    assert numbers["trials"] == 1
+    if numbers["recovered"]:
+        assert abs(numbers["pi_h_mean"] - 2) < 0.6
+        assert abs(numbers["sigma_mean"] - 2 * np.sqrt(1 - 10 / 60)) < 0.15
+    else:
+        assert numbers["sigma_mean"] > 2  # what is not explained is noise
+
+
+def patches(numbers):
+    assert 0 < numbers["sigma"] < 1.5  # the patches have unit variance
+    assert 0 <= numbers["fraction_gabor"] + numbers["fraction_globular"] <= 1
+
+
+CHECKS = {
+    "bsc-bars": bars,
+    "bsc-patches": patches,
+    "clipped-baselines": clipped_baselines,
+    "clipped-constraint": constraint,
+    "clipped-digits": clipped_digits,
+    "clipped-ring": ring,
+    "combination-digits": combination_table(combination_digits),
+    "combination-synthetic": combination_table(combination),
+    "combination-synthetic-small": combination_table(combination),
+    "noisyor-lines": noisy_or_lines,
+    "noisyor-words": topics,
+}
 
 
 @pytest.mark.parametrize("name", sorted(experiments()))
@@ -119,6 +182,16 @@ def test_notebook_runs_as_itself(path, monkeypatch):
         assert "NUTS" in names["race"]._repr_markdown_()
         assert names["race"].paths._repr_png_()[0][:4] == b"\x89PNG"
     plt.close("all")
+
+
+def test_the_command_writes_numbers_and_figure(tmp_path):
+    out, figure = tmp_path / "numbers.json", tmp_path / "figure.png"
+    files = ["--json", str(out), "--figure", str(figure)]
+    assert main(["reproduce", "clipped-constraint", *files]) == 0
+    numbers = json.loads(out.read_text())
+    constraint(numbers)
+    assert numbers["made_by"]["experiment"] == "clipped-constraint"
+    assert figure.read_bytes()[:4] == b"\x89PNG" and figure.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ EXPERIMENTS = (
         "clipped-baselines",
         "moment inversion, SVI and NUTS on one clipped Gaussian: correlations and time",
         run_baselines,
-        {"rows": 20, "columns": 3, "draws": 4, "svi_steps": 4},
+        {"rows": 80, "columns": 4, "draws": 30, "svi_steps": 300},
         baselines_options,
     ),
 )
