@@ -11,6 +11,7 @@ them from elimination (`numerics.elimination`).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +23,14 @@ from jax import Array
 from numpyro import handlers
 from numpyro.ops.provenance import eval_provenance
 
-from ..numerics.elimination import CrossedError, Factor, Problem, find_order
+from ..numerics.elimination import (
+    CrossedError,
+    Factor,
+    Problem,
+    factor_of,
+    find_order,
+    find_rounds,
+)
 from ..types import Arguments, Params
 from .anatomy import ProgramError, num_values, run_abstractly
 from .chain import Link, is_latent
@@ -120,7 +128,7 @@ class Graph(NamedTuple):
                 place = [sorted(colours).index(c) for c in colours]
                 table = table.transpose(*place, *range(len(place), len(place) + grid))
                 sizes = [slice(self.variables[v].num_states) for v in variables]
-                factors.append(Factor(scope, table[tuple(sizes)]))
+                factors.append(factor_of(scope, table[tuple(sizes)]))
             components.append(factors)
         return components
 
@@ -193,15 +201,16 @@ def _graph(
     latents: list[dict],
     summed: bool,
 ) -> Graph:
-    variables = tuple(_variable(site, summed) for site in latents)
-    names = [variable.link.name for variable in variables]
-    plates = sorted({p for v in variables for p in v.plates}, key=lambda p: (p[1], p[0]))
-    depends = _provenance(model, args, kwargs, trace, variables)
+    names = [site["name"] for site in latents]
+    depends = _provenance(model, args, kwargs, trace, names)
     scopes = {
         name: frozenset(names.index(x) for x in on)
         for name, on in depends.items()
         if on and trace[name]["type"] == "sample"
     }
+    joined = _joined(trace, scopes, [_variable(site) for site in latents])
+    variables = tuple(_variable(site, joined) for site in latents)
+    plates = sorted({p for v in variables for p in v.plates}, key=lambda p: (p[1], p[0]))
     frames = [f for x in trace.values() for f in x.get("cond_indep_stack", ())]
     others = [name for name in scopes if name not in names]
     graph = Graph(
@@ -220,10 +229,10 @@ def _graph(
         ),
     )  # fmt: skip
     graph = graph._replace(scopes=tuple(scopes.items()))
-    for name in scopes:
-        _check_plates(trace, name, scopes[name], graph)
     if not summed:
         return graph
+    for v, variable in enumerate(variables):
+        _check_states(variable, [name for name, scope in scopes.items() if v in scope])
     runs = math.prod(graph.counts)
     if runs > MOST_RUNS:
         raise ProgramError(
@@ -233,7 +242,8 @@ def _graph(
     return graph._replace(components=_components(graph, scopes, trace))
 
 
-def _variable(site: dict[str, Any], summed: bool) -> Variable:
+def _variable(site: dict[str, Any], joined: frozenset[str] = frozenset()) -> Variable:
+    """The site as a variable: the cells of plates in `joined` are elements of its vector."""
     fn, name = site["fn"], site["name"]
     count = num_values(fn)
     if count is None:
@@ -242,15 +252,44 @@ def _variable(site: dict[str, Any], summed: bool) -> Variable:
         )
     batch = tuple(fn.batch_shape)
     frames = sorted(site["cond_indep_stack"], key=lambda f: f.dim)
-    plates = tuple((f.name, f.dim, f.size) for f in frames)
+    plates = tuple((f.name, f.dim, f.size) for f in frames if f.name not in joined)
     axes = tuple(len(batch) + dim for _, dim, _ in plates)
     link = Link(name, batch + tuple(fn.event_shape), axes, count, jnp.result_type(site["value"]))
-    if summed and count ** min(link.size, 64) > MOST_ENTRIES:
-        raise ProgramError(
-            f"site {name!r} has {link.size} values that may meet in any combination, "
-            f"{count}^{link.size} states: at most {MOST_ENTRIES} are listed"
-        )
     return Variable(link, plates)
+
+
+def _joined(
+    trace: dict[str, dict], scopes: dict[str, frozenset[int]], variables: list[Variable]
+) -> frozenset[str]:
+    """Plates whose cells are not independent given the other latents, but meet in some site.
+
+    The site lies outside of the plate (the indicators of a regression's columns), or the plates of
+    two latents cross in it: then those of the latent with fewer cells.
+    """
+    joined: set[str] = set()
+    for name, scope in scopes.items():
+        own = {f.name for f in trace[name]["cond_indep_stack"]}
+        each = {v: {plate for plate, *_ in variables[v].plates} for v in scope}
+        joined |= set().union(*each.values()) - own
+        for first, second in itertools.combinations(scope, 2):
+            apart = each[first] - each[second], each[second] - each[first]
+            if all(apart):
+                fewer = min((first, second), key=lambda v: math.prod(variables[v].link.shape))
+                joined |= apart[0] if fewer == first else apart[1]
+    return frozenset(joined)
+
+
+def _check_states(variable: Variable, sites: list[str]) -> None:
+    """Refuse a vector, or latents of a plate that meet, whose joint states cannot be listed."""
+    link = variable.link
+    if link.num_values ** min(link.size, 64) > MOST_ENTRIES:
+        raise ProgramError(
+            f"the {link.size} elements of {link.name!r} meet in {sites[-1]!r} and have "
+            f"{link.num_values}^{link.size} states together (treewidth {link.size - 1} if each "
+            f"interacts with all others), at most {MOST_ENTRIES} are summed: LatentGibbs samples "
+            "them, with NUTS for the rest; where few interact, make them the vector of a row of "
+            "a plate, if need be of size 1: then they are summed element by element"
+        )
 
 
 def _provenance(
@@ -258,7 +297,7 @@ def _provenance(
     args: tuple,
     kwargs: dict,
     trace: dict[str, dict],
-    variables: tuple[Variable, ...],
+    latents: list[str],
 ) -> dict[str, frozenset[str]]:
     """Site -> the latents that its log probability or value depends on."""
     kinds = ("sample", "deterministic")
@@ -280,7 +319,7 @@ def _provenance(
             found[name] = site["fn"].log_prob(site["value"]) if sampled else site["value"]
         return found
 
-    start = {v.link.name: v.values(jnp.zeros(1, int)) for v in variables}
+    start = {x: jnp.zeros_like(trace[x]["value"]) for x in latents}
     found = eval_provenance(run, **start)
     leaf = lambda x: isinstance(x, frozenset)  # noqa: E731
     return {name: frozenset().union(*jax.tree.leaves(found[name], is_leaf=leaf)) for name in wanted}
@@ -297,18 +336,6 @@ def _colours(count: int, scopes: list[frozenset[int]]) -> tuple[int, ...]:
         taken = {colours[w] for w in meets[v] if w < v}
         colours.append(next(c for c in range(count) if c not in taken))
     return tuple(colours)
-
-
-def _check_plates(trace: dict[str, dict], name: str, scope: frozenset[int], graph: Graph) -> None:
-    own = {(f.name, f.dim, f.size) for f in trace[name]["cond_indep_stack"]}
-    for v in scope:
-        missing = [plate for plate, *rest in graph.variables[v].plates if (plate, *rest) not in own]
-        if missing:
-            raise ProgramError(
-                f"site {name!r} depends on the latents {graph.variables[v].link.name!r} of all of "
-                f"the plate {missing[0]!r} at once: their joint states are too many to list; put "
-                "it inside that plate, or the latents outside"
-            )
 
 
 def _components(
@@ -357,6 +384,7 @@ def _component(
             f"summed: elimination joins {widest} of them (treewidth {widest - 1}) in a table of "
             f"{largest} entries, at most {MOST_ENTRIES} are held"
         )
+    rounds = find_rounds(order, sizes, plates)
     scales = [trace[name]["scale"] for name in names]
     for name, scale in zip(names, scales, strict=True):
         known = all(isinstance(x, int | float | None) for x in (scale, scales[0]))
@@ -370,7 +398,7 @@ def _component(
     kept = frozenset.intersection(*plates)
     return Component(
         members,
-        Problem(sizes, plates, tuple(n for *_, n in graph.plates), tuple(x[0] for x in order)),
+        Problem(sizes, plates, tuple(n for *_, n in graph.plates), rounds),
         factors,
         next(iter((*shown, *others)), None),
         tuple(plate for i, plate in enumerate(graph.plates) if i in kept),

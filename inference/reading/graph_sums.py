@@ -79,9 +79,10 @@ class GraphPosterior(NamedTuple):
         """Of each value of each latent, on one more axis at the end."""
         found = {}
         for component, factors in zip(self.graph.components, self.factors, strict=True):
-            tables = elimination.probabilities(component.problem, factors)
+            each = [[place] for place in range(len(component.variables))]
+            tables = elimination.probabilities(component.problem, factors, each)
             for v, table in zip(component.variables, tables, strict=True):
-                found[self.graph.variables[v].link.name] = self._by_value(v, table)
+                found[self.graph.variables[v].link.name] = self._by_value(v, table[0])
         return found
 
     def _by_value(self, v: int, table: Array) -> Array:
@@ -102,9 +103,10 @@ class GraphPosterior(NamedTuple):
         ):
             key = None if rng_key is None else random.fold_in(rng_key, i)
             codes = elimination.choose(component.problem, factors, key)
-            for v, code in zip(component.variables, codes, strict=True):
+            for place, v in enumerate(component.variables):
                 variable = self.graph.variables[v]
-                found[variable.link.name] = variable.values(code.reshape(-1))
+                own = tuple(slice(n) for n in component.problem.cells(place))
+                found[variable.link.name] = variable.values(codes[place, *own].reshape(-1))
         return found
 
 

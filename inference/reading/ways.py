@@ -35,7 +35,8 @@ class _Facts(NamedTuple):
     scanned: bool
     names: tuple[str, ...]  # those with a finite number of values, outside of scans
     common: tuple[str, ...]  # plates that hold all of them
-    around: bool  # whether something observed is in a plate around the latents'
+    around: bool  # whether something is in a plate around the latents', or discrete and elsewhere
+    after: bool  # whether something observed outside of those plates comes after a latent
     continuous: bool  # whether something continuous is unobserved where latents are, or after them
     num_states: float  # joint states of one cell of the common plates
     deterministic: tuple[str, ...] = ()  # sites in those plates
@@ -73,10 +74,11 @@ def find_way(
         return None
     if needed:
         return find_graph(model, args, kwargs, facts.names)
-    if facts.continuous:
-        graph = find_graph(model, args, kwargs, facts.names)
-        if graph is not None and graph.silent:
-            return graph
+    if facts.continuous or facts.after:
+        graph = find_graph(model, args, kwargs, facts.names, summed=False)
+        apart = graph is not None and facts.common[0] in [name for name, *_ in graph.plates]
+        if graph is not None and (graph.silent or not apart):
+            return find_graph(model, args, kwargs, facts.names)
     if len(facts.names) > 1 and facts.num_states > FEW_STATES:
         whole = inspect(model, args, kwargs, plate=plate, sites=sites)
         latents = tuple(x for x in whole.latents if x.num_values is not None)
@@ -96,24 +98,30 @@ def find_way(
 
 
 def _facts(trace: dict[str, dict], sites: Sequence[str] | None, plate: str | None) -> _Facts:
-    latents = [x for x in trace.values() if is_latent(x)]
-    scanned = any(x.get("_control_flow_done") for x in latents)
+    every = [x for x in trace.values() if is_latent(x)]
+    scanned = any(x.get("_control_flow_done") for x in every)
     latents = [
-        x for x in latents
+        x for x in every
         if not x.get("_control_flow_done") and num_values(x["fn"]) is not None
         and (sites is None or x["name"] in sites)
         and (plate is None or any(f.name == plate for f in x["cond_indep_stack"]))
     ]  # fmt: skip
     if not latents or not any(x["type"] == "sample" and x["is_observed"] for x in trace.values()):
-        return _Facts(scanned, (), (), False, False, 1.0)
+        return _Facts(scanned, (), (), False, False, False, 1.0)
     frames = [{f.name: f for f in x["cond_indep_stack"]} for x in latents]
     common = set(frames[0]).intersection(*frames)
+    elsewhere = any(not common & {f.name for f in x["cond_indep_stack"]} for x in every)
     edge = min((frames[0][name].dim for name in common), default=0)
     around = any(
         any(f.name in common for f in x["cond_indep_stack"])
         and any(f.dim < edge for f in x["cond_indep_stack"])
         for x in trace.values()
         if x["type"] == "sample"
+    )
+    sampled = [x for x in trace.values() if x["type"] == "sample"]
+    after = any(
+        x["is_observed"] and not common & {f.name for f in x["cond_indep_stack"]}
+        for x in sampled[sampled.index(latents[0]) :]
     )
     continuous = any(
         x["type"] == "sample" and not x["is_observed"] and not x["fn"].support.is_discrete
@@ -126,8 +134,8 @@ def _facts(trace: dict[str, dict], sites: Sequence[str] | None, plate: str | Non
         size = math.prod(x["fn"].batch_shape) * math.prod(x["fn"].event_shape) // cells
         logs += size * math.log2(num_values(x["fn"]) or 1)
     return _Facts(
-        scanned, tuple(x["name"] for x in latents), tuple(common), around, continuous,
-        2.0 ** min(logs, 1000.0),
+        scanned, tuple(x["name"] for x in latents), tuple(common), around or elsewhere, after,
+        continuous, 2.0 ** min(logs, 1000.0),
         tuple(
             x["name"] for x in trace.values() if x["type"] == "deterministic"
             and any(f.name in common for f in x["cond_indep_stack"])

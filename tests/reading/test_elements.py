@@ -14,7 +14,7 @@ from inference.reading.elements import Elements
 from inference.reading.ways import find_way
 
 RNG = np.random.default_rng(2)
-NUM_BITS = 6  # as many as compile quickly: all else goes by the number of states
+NUM_BITS = 6
 SEEN = RNG.normal(size=(3, NUM_BITS))
 COUPLING = 0.8
 

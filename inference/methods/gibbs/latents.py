@@ -160,7 +160,8 @@ def open_latents(
             and any(f.name in common for f in x["cond_indep_stack"])
             for x in trace.values()
         )  # fmt: skip
-        seen = any(x["type"] == "sample" and x["is_observed"] for x in trace.values())
+        seen = [x for x in trace.values() if x["type"] == "sample" and x["is_observed"]]
+        alone = alone and all(common & {f.name for f in x["cond_indep_stack"]} for x in seen)
         simple = binary and alone and (bool(common) if plate is None else plate in common)
         return [x["name"] for x in latents], simple or not seen
 
