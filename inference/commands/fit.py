@@ -71,7 +71,8 @@ def main(namespace: argparse.Namespace) -> int:
     if namespace.plate is not None:
         settings.setdefault("plate", namespace.plate)
     found, refused = contenders(anatomy)
-    own = CARDS[given.name].method if given.name in CARDS else None  # of its own paper
+    card = CARDS.get(given.name)
+    own = card.method if card else None  # of its own paper
     taken = own in found and not getattr(methods().get(own), "draws", False)
     name = namespace.method or (own if taken else _preferred(given, anatomy, found))
     if name not in found:
@@ -81,6 +82,8 @@ def main(namespace: argparse.Namespace) -> int:
         raise InputError(f"--method {name} {why}; choose from {', '.join(found)}")
     if own in refused and namespace.method is None:
         tell([f"{name} is used, since {own} does not apply: {refused[own]}"])
+    if card and card.prior and getattr(methods().get(name), "prior", None) is False:
+        settings.setdefault("prior", True)
     pairs = zip(given.table.columns, given.table.levels, strict=True)
     levels = {column: pair for column, pair in pairs if pair}
     valid = None
@@ -156,6 +159,9 @@ def _report(
         said = parameter_lines(mean, deviation, columns, given.table.levels)
         return [*lines, "", "posterior mean, and standard deviation as se", *said, ""], None
     lines += [*starts_lines(facts.get("optima")), f"converged {_converged(stop, facts)}"]
+    if settings.get("prior") is True:
+        words = "of the posterior, with the program's priors (--option prior=False: without)"
+        lines.append(f"maximum   {words}")
     point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
     floor = at_floor(given.program, point, (values,), given.kwargs, settings.get("plate"))
     lines += [f"warning   {floor}"] if floor else []

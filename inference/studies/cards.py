@@ -42,6 +42,7 @@ class Card(NamedTuple):
     dims: dict[str, tuple[str, ...]]  # of its sites, in ArviZ's files
     figures: tuple[Figure, ...] = ()
     more: Mapping[str, Callable[[], Truth]] = MappingProxyType({})  # other data of the paper's
+    prior: bool = False  # whether its paper maximises the posterior of the parameters
 
     @property
     def examples(self) -> dict[str, Callable[[], Truth]]:
@@ -172,6 +173,7 @@ CARDS: dict[str, Card] = {
         {},
         (Figure("layers"),),
         {"patterns": truths.patterned_lines},
+        prior=True,
     ),
 }  # fmt: skip
 

@@ -126,7 +126,7 @@ def ten_lines() -> Case:
     data = lines(random.key(1), 1000).data
     truth = {"weights_1": 6.0 * stroke_masks(5), "leak_0": np.full(25, 0.005)}
     truth["leak_1"] = np.full(10, 0.4)
-    methods = ("EM", "TruncatedEM", "ExactGradient")
+    methods = ("EM", "ExactGradient", "TruncatedEM")
     return Case(noisy_or_network, data, {"layers": (10,)}, methods, 500, truth)
 
 
@@ -404,7 +404,7 @@ def look(options: argparse.Namespace, set_name: str, case: Case) -> None:
     batch = min(num_keys, options.batch or (1 if jax.default_backend() == "cpu" else 25))
     judge = getattr(latentbits, case.methods[0])(case.model)
     found: dict[str, list] = {"evidence": [], "bound": []}
-    for name, plain in [(case.methods[0], False), *((name, True) for name in case.methods)]:
+    for name, plain in [*((name, True) for name in case.methods), (case.methods[0], False)]:
         method = getattr(latentbits, name)(case.model)
         if plain and method.search is not None:
             method = dataclasses.replace(method, search=None)

@@ -5,12 +5,14 @@ further hidden variable: an active cause i of unit j succeeds with probability
 :math:`f_{ij} = 1 - e^{-w_{ij}}`, and with :math:`f_{ij} / h(u_j)` given that the unit is on. So
 (9),
 
-.. math:: f_{ij} \leftarrow \frac{\langle \sum_n S_i S_j f_{ij} / h(u_j) \rangle}
+.. math:: f_{ij} \leftarrow \frac{\langle \sum_n S_i S_j f_{ij} / h(u_j) \rangle
+                                        + (\alpha - 1) f_{ij} / w_{ij}}
                                  {\langle \sum_n S_i \rangle + \beta} ,
 
 is EM in that larger space: exact there for a Gamma(1, β) prior of the weights, or without one
-(β = 0). It raises the expected log joint of the program at every step, though it does not go to its
-maximum at once, and it rests where the slope of the expected log joint is zero.
+(α = 1, β = 0), and nearly so for α > 1, since f/w hardly changes in a step. It raises the expected
+log joint of the program at every step, though it does not go to its maximum at once, and it rests
+where the slope of the expected log joint is zero.
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ class NoisyOrUpdate(Update):
     """(9) for all weights and leaks of a network of layers.
 
     :param params: those of the posterior.
-    :param rates: β of each weight and leak by the names of our program; None without a prior.
+    :param priors: α and β of each weight and leak by the names of our program; None: no prior.
     """
 
     params: Params | None = None
-    rates: Params | None = None
+    priors: tuple[Params, Params] | None = None
     form: ClassVar[Form] = Form.NOISY_OR
 
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
@@ -77,9 +79,12 @@ class NoisyOrUpdate(Update):
         values, new = self.read(params), {}
         share, counts = statistics
         for role, old in values.items():
-            count = counts[role] + (0.0 if self.rates is None else self.rates[role])
-            known = share[role] / jnp.where(count > 0, count, 1.0)
-            strength = jnp.where(count > 0, known, -jnp.expm1(-old))
+            strength, total, count = -jnp.expm1(-old), share[role], counts[role]
+            if self.priors is not None:
+                shape, rate = (prior[role] for prior in self.priors)
+                total = total + (shape - 1.0) * strength / jnp.maximum(old, SMALLEST)
+                count = count + rate
+            strength = jnp.where(count > 0, total / jnp.where(count > 0, count, 1.0), strength)
             new[role] = -jnp.log1p(-jnp.clip(strength, LEAST, MOST))
         return self.write(new)
 
@@ -117,11 +122,12 @@ def _shares(
     return share, counts
 
 
-def exponential_rates(model: Callable, rows: Rows, known: Known) -> Params | None:
-    """β of each weight and leak, where all have priors Gamma(1, β); else None."""
+def gamma_priors(model: Callable, rows: Rows, known: Known) -> tuple[Params, Params] | None:
+    """α and β of each weight and leak, where all have priors Gamma(α, β), α ≥ 1; else None."""
 
-    def read(trace: dict[str, dict]) -> dict[str, np.ndarray] | None:
-        found = {}
+    def read(trace: dict[str, dict]) -> tuple[dict, dict] | None:
+        shapes: dict[str, np.ndarray] = {}
+        rates: dict[str, np.ndarray] = {}
         for name, shape in known.shapes.items():
             fn = trace[name]["fn"] if trace[name]["type"] == "sample" else None
             while isinstance(fn, dist.ExpandedDistribution | dist.Independent):
@@ -129,13 +135,12 @@ def exponential_rates(model: Callable, rows: Rows, known: Known) -> Params | Non
             values = (getattr(fn, "rate", None), getattr(fn, "concentration", 1.0))
             if any(isinstance(x, jax.core.Tracer) for x in values):
                 return None
-            alike = isinstance(fn, dist.Exponential) or (
-                isinstance(fn, dist.Gamma) and (np.asarray(values[1]) == 1.0).all()
-            )
-            if not alike:
+            gamma = isinstance(fn, dist.Gamma | dist.Exponential)
+            if not gamma or (np.asarray(values[1]) < 1.0).any():
                 return None
-            found[name] = np.broadcast_to(np.asarray(values[0], np.float32), shape)
-        return found
+            for found, value in zip((rates, shapes), values, strict=True):
+                found[name] = np.broadcast_to(np.asarray(value, np.float32), shape)
+        return shapes, rates
 
-    rates = run_abstractly(model, *rows.slice(0, 1), read)
-    return None if rates is None else known.read(rates)
+    found = run_abstractly(model, *rows.slice(0, 1), read)
+    return None if found is None else (known.read(found[0]), known.read(found[1]))

@@ -22,7 +22,7 @@ from ...rows.chunks import Rows, over_rows
 from ...types import Arguments, Params
 from ..shared import Expectation
 from .closed import ClosedForm, Update
-from .noisy_or_update import NoisyOrUpdate, exponential_rates
+from .noisy_or_update import NoisyOrUpdate, gamma_priors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,10 +253,10 @@ def closed_form(
     if known is None:
         return None
     if known.form is Form.NOISY_OR:
-        rates = exponential_rates(reader.model, rows, known) if prior else None
-        if prior and rates is None:
+        priors = gamma_priors(reader.model, rows, known) if prior else None
+        if prior and priors is None:
             return None
-        return NoisyOrUpdate(params, rates, known=known, model=reader.model)
+        return NoisyOrUpdate(params, priors, known=known, model=reader.model)
     if known.form is Form.SPARSE_CODING:
         # With holes each column has second moments of its own: D matrices of H × H must fit.
         small = not known.masked or len(known.kinds) * anatomy.num_bits**2 <= 1 << 24

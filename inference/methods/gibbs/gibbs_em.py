@@ -98,10 +98,8 @@ class GibbsEM(Algorithm):
         states are summed, which is exact and sooner done. The loss is then the negative log
         evidence. 1: always sample.
     :param learn_from: ``"all"``: sums over the blocks so far, the last counting most, and at the
-        end of an epoch the sums over all rows; the prior counts once, and a leak as if it had been
-        the cause once more, since one of zero would make rows impossible. ``"block"``: the last
-        block alone, with the whole prior, as in the paper, which loses causes that are rare in a
-        block.
+        end of an epoch the sums over all rows; the prior counts once. ``"block"``: the last block
+        alone, with the whole prior, as in the paper, which loses causes that are rare in a block.
     :param keep_states: begin where the last epoch ended, a byte a unit and row, instead of with all
         units off. By default, unless the rows are on disk: memory then holds a block of them, and
         `max_sweeps` must be enough to find a row's states from zero.
@@ -279,7 +277,7 @@ class GibbsEM(Algorithm):
             with handlers.block(), validation_enabled(False):
                 return handlers.trace(program).get_trace(*args, **kwargs)
 
-        priors = read_priors(layered, trace, self.prior, self.learn_from == "all")
+        priors = read_priors(layered, trace, self.prior)
         return network, Blocks(rows, size, look), priors
 
     def exact(self, anatomy: Anatomy) -> bool:

@@ -135,16 +135,9 @@ def open_layers(program: BitProgram) -> Layered:
 
 
 def read_priors(
-    layered: Layered,
-    trace_of: Callable[[], dict],
-    given: dist.Distribution | str | None,
-    positive_leaks: bool,
+    layered: Layered, trace_of: Callable[[], dict], given: dist.Distribution | str | None
 ) -> Priors:
-    """The prior of each leak and weight: the program's own, or the one that was given.
-
-    :param positive_leaks: as if each leak had been the cause once more. Where a few rows have a bit
-        on for no reason, the most probable leak may be zero, and every further such row impossible.
-    """
+    """The prior of each leak and weight: the program's own, or the one that was given."""
     names = layered.names
 
     def prior_of(name: str) -> dist.Distribution | None:
@@ -160,16 +153,7 @@ def read_priors(
             )
         return fn
 
-    def once_more(prior: Any) -> Any:
-        if isinstance(prior, dist.Gamma):
-            return dist.Gamma(prior.concentration + 1.0, prior.rate)
-        if isinstance(prior, dist.Beta):
-            return dist.Beta(prior.concentration1 + 1.0, prior.concentration0)
-        return prior  # none, or one that `reestimate` refuses
-
     leak: dict[str, Any] = {site: prior_of(name) for site, name in names.leak.items()}
-    if positive_leaks:
-        leak = {site: once_more(prior) for site, prior in leak.items()}
     weights: dict[Edge, Any] = {edge: prior_of(name) for edge, name in names.weights.items()}
     return Network(leak, weights)
 

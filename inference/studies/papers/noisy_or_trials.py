@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import Array, lax, random
 from latentbits.models import noisy_or_network
 from latentbits.models.data import InputError
@@ -38,6 +39,7 @@ class Recipe(NamedTuple):
         return GibbsEM(
             noisy_or_network,
             max_sweeps=self.max_sweeps,
+            prior=dist.Gamma(1.0, 1.5),
             learn_from="block",  # as the paper has it, and by draws
             max_states=1,
             **options,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import Array, random
 from latentbits.models import bernoulli_mixture, noisy_or_network
 from latentbits.models.data import InputError, load_table
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 BLOCK_SIZE = 2000
 """Rows between two estimates. Words are rare: in 200 documents most causes would hardly be seen."""
 
-BY_DRAWS: dict[str, Any] = {"learn_from": "block", "max_states": 1}
-"""Each block by itself, and its states drawn, however few there are."""
+BY_DRAWS: dict[str, Any] = {
+    "learn_from": "block", "max_states": 1, "prior": dist.Gamma(1.0, 1.5),
+}  # fmt: skip
+"""Each block by itself, with the paper's prior, and its states drawn, however few there are."""
 
 TUNING = 20
 

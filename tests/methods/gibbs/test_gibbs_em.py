@@ -98,7 +98,7 @@ def test_where_the_update_rests_the_programs_slope_is_zero():
     """The fixed point of (9) is a stationary point of the program's own log joint and prior."""
     net = as_network(PARAMS)
     bits, seen = typed(BITS), {"observed": Seen(jnp.asarray(DATA), None)}
-    priors = {"weights": dist.Gamma(1.0, 1.5), "leak": dist.Gamma(1.0, 1.0)}
+    priors = {"weights": dist.Gamma(1.0, 1.5), "leak": dist.Gamma(2.0, 2.0)}
 
     @fast_jit
     def rest(net):
@@ -279,19 +279,20 @@ def test_a_block_that_overlaps_counts_its_rows_once():
     """Blocks of 40 on 60 rows are blocks of 40 and of 20: the last one must not count 40."""
     em = GibbsEM(noisy_or_network, block_size=40, max_sweeps=1, learn_from="block", max_states=1)
     whole = GibbsEM(noisy_or_network, block_size=60, max_sweeps=1)
-    state = jax.device_get(fast_jit(lambda: em.init(random.key(0), THREE, **ONE_LAYER))())
-    # All units are on, whatever is drawn.
+    sizes = {**ONE_LAYER, "prior_leak": dist.Gamma(1.0, 1e-6)}
+    state = jax.device_get(fast_jit(lambda: em.init(random.key(0), THREE, **sizes))())
+    # All units are on, whatever is drawn, and no prior says otherwise after the first block.
     sure = {**state.params, "leak_1": np.full(3, 30.0, np.float32)}
     state = state._replace(params=sure)
     for method, blocks in ((em, (slice(0, 40), slice(40, 60))), (whole, (slice(0, 60),))):
-        new, _ = fast_jit(lambda x, method=method: method.update(x, THREE, **ONE_LAYER))(state)
+        new, _ = fast_jit(lambda x, method=method: method.update(x, THREE, **sizes))(state)
         weights, leak = (np.asarray(sure[name], float) for name in ("weights_1", "leak_0"))
         for rows in blocks:
             part = np.asarray(THREE)[rows]
             on = np.ones((len(part), 3))
             weights, leak = (
                 oracle.noisy_or_weight_update(on, part, weights, leak, 1.0, 1.5),
-                oracle.noisy_or_leak_update(on, part, weights, leak, 1.0, 1.0),
+                oracle.noisy_or_leak_update(on, part, weights, leak, 1.0, 1e-6),
             )
         np.testing.assert_allclose(new.params["weights_1"], weights, rtol=2e-5, atol=1e-6)
 
