@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
@@ -18,6 +19,8 @@ def latent_trait(
     num_factors: int = 2,
     prior_weights: dist.Distribution = dist.Normal(0.0, 3.0),
     prior_bias: dist.Distribution = dist.Normal(0.0, 5.0),
+    guessing: bool = False,
+    prior_guessing: dist.Distribution = dist.Beta(5.0, 17.0),
 ) -> Array:
     r"""Tipping, *Probabilistic visualisation of high-dimensional binary data*, NIPS 1998.
 
@@ -26,16 +29,23 @@ def latent_trait(
         p(x) = \mathcal N(x; 0, I), \qquad
         P(t_i = 1 \mid x) = \sigma(w_i^T x + b_i) \qquad (2)
 
-    The factors are identified up to a rotation.
+    The factors are identified up to a rotation. With `guessing` a bit is 1 with probability
+    :math:`g_i` at least (Birnbaum's 3PL),
 
-    ============  ==============  ===========================
+    .. math:: P(t_i = 1 \mid x) = g_i + (1 - g_i)\, \sigma(w_i^T x + b_i).
+
+    ============  ==============  ===============================
     site          paper's symbol  shape
-    ============  ==============  ===========================
+    ============  ==============  ===============================
     ``weights``   :math:`w_i`     (num_factors, num_features)
     ``bias``      :math:`b`       (num_features,)
+    ``guessing``  :math:`g_i`     (num_features,), with `guessing`
     ``factors``   :math:`x`       (num_data, num_factors)
     ``observed``  :math:`t`       (num_data, num_features)
-    ============  ==============  ===========================
+    ============  ==============  ===============================
+
+    :param guessing: whether each column has a lower asymptote.
+    :param prior_guessing: of each of them; by default its mode is 0.2.
 
     >>> from jax import random
     >>> from numpyro.infer import Predictive
@@ -47,7 +57,15 @@ def latent_trait(
     columns = num_columns(data, num_features)
     weights = numpyro.sample("weights", prior_weights.expand((num_factors, columns)).to_event(2))
     bias = numpyro.sample("bias", prior_bias.expand((columns,)).to_event(1))
+    low = None
+    if guessing:
+        low = numpyro.sample("guessing", prior_guessing.expand((columns,)).to_event(1))
     with data_plate(data, num_data):
         independent = dist.Normal(0.0, 1.0).expand((num_factors,))
         factors = numpyro.sample("factors", independent.to_event(1))
-        return observe(dist.Bernoulli(logits=factors @ weights + bias), data, mask)
+        logits = factors @ weights + bias
+        if low is not None:
+            # log[p / (1 − p)], p = g + (1 − g) σ, without a difference that loses digits.
+            odds = jnp.log(low) - jnp.log1p(-low)
+            logits = jnp.logaddexp(odds, logits - jnp.log1p(-low))
+        return observe(dist.Bernoulli(logits=logits), data, mask)

@@ -32,6 +32,7 @@ class Form(Enum):
     """
 
     TRAIT = "mixed_trait"
+    GUESSING = "latent_trait"
     GRADED = "graded_trait"
     CLIPPED = "clipped_gaussian"
     SPARSE_CODING = "binary_sparse_coding"
@@ -238,6 +239,34 @@ def _read_graded(
     return values, {"num_factors": anatomy.num_bits, "levels": kinds}
 
 
+def _read_guessing(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
+) -> tuple[Params, dict[str, Any]]:
+    """Far away on either side of zero, a probability is at its asymptotes, of which one is 1."""
+    way = jnp.sin(1.0 + jnp.arange(anatomy.num_bits))
+    points = jnp.stack([FAR * way, -FAR * way])[:, None]
+    far = _naturals(model, anatomy, params, arguments, points)
+    at, slope = _affine(model, anatomy, params, arguments)
+    low, chance, bend = [], [], []
+    for site in sites:
+        ends = far[site.name]["probs"]
+        low.append(jnp.minimum(ends[0], ends[-1]))
+        chance.append(at[site.name]["probs"].ravel())
+        bend.append(slope[site.name] * (chance[-1] * (1.0 - chance[-1])))
+    guess, own = _joined(low), _joined(chance)
+    share = (own - guess) / (1.0 - guess)
+    values = {
+        "weights": _joined(bend) / ((1.0 - guess) * share * (1.0 - share)),
+        "bias": jnp.log(share) - jnp.log1p(-share),
+        "guessing": guess,
+    }
+    return values, {"num_factors": anatomy.num_bits, "guessing": True}
+
+
+FAR = 1e6
+"""Of a point at which a logistic curve is 0 or 1 to all digits."""
+
+
 def _read_clipped(
     model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
 ) -> tuple[Params, dict[str, Any]]:
@@ -326,6 +355,7 @@ def _read_noisy_or(
 
 READERS: dict[Form, Callable[..., tuple[Params, dict[str, Any]]]] = {
     Form.TRAIT: _read_trait,
+    Form.GUESSING: _read_guessing,
     Form.GRADED: _read_graded,
     Form.CLIPPED: _read_clipped,
     Form.SPARSE_CODING: _read_sparse_coding,

@@ -188,6 +188,8 @@ def _candidates(anatomy: Anatomy) -> list[Form]:
     if values == {None} and not any(latent.odd for latent in anatomy.latents):
         if kinds <= {"real", "binary", "levels"}:
             found.append(Form.TRAIT)
+        if kinds == {"binary"} and len(anatomy.parameters) > 2:
+            found.append(Form.GUESSING)
         if kinds == {"ordered"}:
             found.append(Form.GRADED)
         if kinds == {"clipped"}:
@@ -234,7 +236,7 @@ class _Trial(NamedTuple):
 
 
 PROBES = (-1e4, 1e4, 1e-6, 1.0 - 1e-6)
-REACH = {"noise": (2, 1), "sparsity": (2, 3), "probs": (2, 3), "mixing": ()}
+REACH = {"noise": (2, 1), "sparsity": (2, 3), "probs": (2, 3), "guessing": (2, 3), "mixing": ()}
 """Which of the probes a parameter of the form must be able to take; those not named, the first two,
 of noisy-OR networks the second and third. A program with a narrower support is another one."""
 
@@ -376,7 +378,11 @@ def _inside(site: dict) -> Array:
 
 
 def _codes(leaves: list[np.ndarray], shift: int) -> list[np.ndarray]:
-    """The arguments with a number in each cell that says which column it stands in."""
+    """The arguments with a number in each cell that says which column it stands in.
+
+    >>> int(_codes([np.zeros((1, 200), np.int8)], 0)[0].max())
+    201
+    """
     found, start = [], 2
     total = start + sum(x[0].size for x in leaves)
     for leaf in leaves:
@@ -384,7 +390,9 @@ def _codes(leaves: list[np.ndarray], shift: int) -> list[np.ndarray]:
             found.append(leaf)
             continue
         number = np.arange(start, start + leaf[0].size).reshape(leaf.shape[1:]) + shift * total
-        found.append(np.broadcast_to(number, leaf.shape).astype(leaf.dtype))
+        # A byte would not hold the numbers of more than some hundred columns.
+        kind = np.int32 if leaf.dtype.kind in "iu" and leaf.itemsize < 4 else leaf.dtype
+        found.append(np.broadcast_to(number, leaf.shape).astype(kind))
         start += leaf[0].size
     return found
 

@@ -96,6 +96,17 @@ def latent_trait(num_factors, scale):
     return factor_program("latent_trait", log_joint, num_factors, scale, {}, {})
 
 
+def guessing(num_factors, scale):
+    case = latent_trait(num_factors, scale)
+    return case._replace(
+        parameters=lambda rng: {
+            **case.parameters(rng),
+            "guessing": rng.uniform(0.1, 0.4, NUM_FEATURES),
+        },
+        arguments={**case.arguments, "guessing": True},
+    )
+
+
 def clipped_gaussian(num_factors, scale, **noise):
     log_joint = oracle.log_joint_clipped_gaussian
     return factor_program("clipped_gaussian", log_joint, num_factors, scale, noise, noise)
@@ -244,6 +255,7 @@ CASES = {
     "sparse_coding": sparse_coding(3, 2.0),
     "sparse_coding_one_cause": sparse_coding(1, 2.0),
     "latent_trait": latent_trait(2, 1.2),
+    "latent_trait_guessing": guessing(1, 1.2),
     "latent_trait_saturated": latent_trait(3, 40.0),
     # Columns of one kind apart from each other, larger numbers of levels before smaller ones.
     "mixed_trait": mixed_trait(

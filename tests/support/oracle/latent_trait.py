@@ -10,6 +10,7 @@ import numpy as np
 
 from oracle.scalars import (
     is_observed,
+    log_bernoulli,
     log_bernoulli_logit,
     log_logistic,
     log_normal,
@@ -19,7 +20,10 @@ from oracle.scalars import (
 
 
 def log_joint_latent_trait(sites, data, mask=None):
-    """log N(x; 0, I) + Σ_i log Bernoulli(t_i; σ(w_iᵀ x + b_i)), (1) and (2)."""
+    """log N(x; 0, I) + Σ_i log Bernoulli(t_i; σ(w_iᵀ x + b_i)), (1) and (2).
+
+    With a site "guessing", of probability g_i + (1 - g_i) σ.
+    """
     factors, weights, bias = sites["factors"], sites["weights"], sites["bias"]
     result = np.zeros(len(data))
     for n in range(len(data)):
@@ -28,7 +32,12 @@ def log_joint_latent_trait(sites, data, mask=None):
         for i in range(len(data[n])):
             if is_observed(mask, n, i):
                 activation = weighted_sum(factors[n], weights, i) + float(bias[i])
-                result[n] += log_bernoulli_logit(data[n][i], activation)
+                if "guessing" in sites:
+                    least = float(sites["guessing"][i])
+                    probability = least + (1.0 - least) * logistic(activation)
+                    result[n] += log_bernoulli(data[n][i], probability)
+                else:
+                    result[n] += log_bernoulli_logit(data[n][i], activation)
     return result
 
 
