@@ -84,6 +84,10 @@ def main(namespace: argparse.Namespace) -> int:
         tell([f"{name} is used, since {own} does not apply: {refused[own]}"])
     if card and card.prior and getattr(methods().get(name), "prior", None) is False:
         settings.setdefault("prior", True)
+    if name in EXACT and "prior" not in settings and _guesses(given):
+        settings["prior"] = True
+        tell(["priors are used: answers alone hardly determine how often items are guessed "
+              "(--option prior=False: maximum likelihood)"])  # fmt: skip
     pairs = zip(given.table.columns, given.table.levels, strict=True)
     levels = {column: pair for column, pair in pairs if pair}
     valid = None
@@ -166,7 +170,7 @@ def _report(
     floor = at_floor(given.program, point, (values,), given.kwargs, settings.get("plate"))
     lines += [f"warning   {floor}"] if floor else []
     errors: dict[str, np.ndarray] = {}
-    words = ""
+    words, prior = "", bool(settings.get("prior"))
     if stop is not Stop.INTERRUPTED:
         with stage("log likelihood"):
             try:
@@ -175,24 +179,32 @@ def _report(
                 lines.append(f"log likelihood not computed: {error}")
             else:
                 lines += _measured(found)
-                likely = name in EXACT and not settings.get("prior") and stop is not Stop.STEPS
                 words = "only for converged maxima of the likelihood by " + " or ".join(EXACT)
-                if likely:
+                if name in EXACT and stop is not Stop.STEPS:
                     with stage("standard errors"):
                         errors, words = errors_of(
-                            given.program, point, values, given.kwargs, found.num_free
+                            given.program, point, values, given.kwargs, found.num_free, prior
                         )
     lines += [f"errors    {words}"] if words else []
     study = None
     if stop is not Stop.INTERRUPTED and not settings.get("plate") and _continuous(given):
         with stage("items"):
-            study = study_items(given.program, point, errors, ((values,), given.kwargs))
+            study = study_items(given.program, point, errors, ((values,), given.kwargs), prior)
     lines += study.lines if study is not None else []
     lines.append("holds     a point estimate, no draws: arviz.summary and arviz.loo want NUTS")
     said = parameter_lines(point, errors, columns, given.table.levels)
     if study is not None:
         said += ["", *parameter_lines(study.items, {}, columns)]
     return [*lines, "", *said, ""], study
+
+
+def _guesses(given: Given) -> bool:
+    """Whether the columns of the program have lower asymptotes."""
+    from ..methods.continuous.opening import open_columns
+    from ..reading.naturals import Form
+
+    known = open_columns(given.program, (given.table.values,), given.kwargs, None).known
+    return known is not None and known.form is Form.GUESSING
 
 
 def _continuous(given: Given) -> bool:

@@ -142,8 +142,8 @@ def open_given(namespace: argparse.Namespace) -> Given:
 def setting(text: str) -> tuple[str, Any]:
     """NAME=VALUE: a literal, a distribution of NumPyro's or an optimiser of optax's.
 
-    >>> setting("layers=(10, 5)")
-    ('layers', (10, 5))
+    >>> setting("layers=(10, 5)"), setting("guessing=true")
+    (('layers', (10, 5)), ('guessing', True))
     >>> setting("prior_weights=Normal(0, 0.5)")[1].scale
     0.5
     """
@@ -151,6 +151,8 @@ def setting(text: str) -> tuple[str, Any]:
     name = name.strip()
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} must be NAME=VALUE, such as num_causes=10")
+    if value.strip() in ("true", "false", "none"):  # as shells and other languages write them
+        value = value.strip().capitalize()
     try:
         tree = ast.parse(value.strip(), mode="eval").body
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):

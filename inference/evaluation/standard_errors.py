@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..methods.continuous.at_once import table_of
+from ..methods.continuous.at_once import table_of, values_of
 from ..methods.continuous.factor_em import maps_of
 from ..methods.continuous.factors import chunk_of, width
-from ..methods.continuous.grid import TooManyNodesError, information
+from ..methods.continuous.information import information
+from ..methods.continuous.nodes import TooManyNodesError
 from ..methods.continuous.opening import FORMS, Opened, open_columns
 from ..methods.continuous.point_regressions import bit_information
+from ..methods.continuous.priors import normal_priors
 from ..methods.continuous.rules import (
     Rule,
     about_modes,
@@ -27,6 +29,7 @@ from ..methods.continuous.rules import (
 )
 from ..numerics.acceleration import chart
 from ..numerics.compiling import little_effort, remembered
+from ..reading.anatomy import ProgramError
 from ..reading.arguments import put
 from ..rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ..types import Arguments, Params
@@ -51,6 +54,7 @@ def standard_errors(
     *args: Any,
     num_nodes: int | None = None,
     chunk_size: int | None = None,
+    prior: bool = False,
     **kwargs: Any,
 ) -> Params:
     r"""Standard errors of maximum-likelihood parameters, by site.
@@ -73,6 +77,8 @@ def standard_errors(
     factors than the columns can tell apart, and where a weight is on its way to infinity.
 
     :param params: a maximum in canonical form, as the methods return it.
+    :param prior: it is one of the posterior (``prior=True`` of the methods): the information is
+        that of data and priors together, for bits on one or two factors with normal priors.
 
     >>> from latentbits.models import latent_trait
     >>> from latentbits.models.data import prototypes
@@ -82,7 +88,7 @@ def standard_errors(
     >>> standard_errors(latent_trait, found.params, data, num_factors=1)["bias"].shape
     (6,)
     """
-    errors, lost, count = _one(model, params, args, kwargs, num_nodes, chunk_size)
+    errors, lost, count = _one(model, params, args, kwargs, num_nodes, chunk_size, prior)
     if lost:
         warnings.warn(
             f"{undetermined_words(lost)}: the information of the {count} parameters is not "
@@ -103,8 +109,6 @@ def undetermined(
     :param most_work: rows × columns × nodes × parameters up to which it is computed.
     :raises ProgramError: where it is not, with the reason.
     """
-    from ..reading.anatomy import ProgramError
-
     with jax.enable_x64(True):
         opened = open_columns(model, args, kwargs, None)
     factors, rows = opened.reader.num_factors, opened.rows
@@ -131,13 +135,20 @@ def _one(
     kwargs: dict[str, Any],
     num_nodes: int | None = None,
     chunk_size: int | None = None,
+    prior: bool = False,
 ) -> tuple[dict[str, np.ndarray], int, int]:
     """The errors by site, in how many directions there are none, and the number of all."""
     with jax.enable_x64(True):
         opened = open_columns(model, args, kwargs, None)
         reader, rows = opened.reader, opened.rows
         wide = _wide(params)
-        quick = _by_grid(opened, wide) if num_nodes is None and chunk_size is None else None
+        plain = num_nodes is None and chunk_size is None
+        quick = _by_grid(opened, wide, prior) if plain else None
+        if prior and quick is None:
+            raise ProgramError(
+                "errors of a maximum of the posterior are for bits on one or two factors, with "
+                "normal priors of weights and biases: NUTS gives those of any program"
+            )
         if quick is not None:
             many, lost = _errors(*quick, _least(params))
             return {x: v[0] for x, v in many.items()}, int(lost[0]), quick[0].shape[1]
@@ -157,25 +168,37 @@ def _one(
 
 
 def _by_grid(
-    opened: Opened, params: dict[str, np.ndarray]
+    opened: Opened, params: dict[str, np.ndarray], prior: bool = False
 ) -> tuple[np.ndarray, tuple[dict[str, np.ndarray], np.ndarray | None]] | None:
-    """What `_errors` takes, of a whole table of bits on few factors, by NumPy alone."""
+    """What `_errors` takes, of a table of ordered levels on few factors, by NumPy alone."""
     table, known = table_of(opened), opened.known
-    if table is None or table.seen is not None or known is None:
+    if table is None or known is None:
         return None
-    values = known.read(params)
+    values = values_of(opened, params)
+    places = {role: place.positions for role, place in known.places.items()}
+    weights = places.pop("weights")
+    held = normal_priors(opened) if prior else None
+    if prior and held is None:
+        return None
     try:
-        found = information(table, values)
+        found = information(table, values, held)
     except TooManyNodesError:
         return None
-    weights, bias = (known.places[role].positions for role in ("weights", "bias"))
-    order = np.concatenate([weights.T, bias[:, None]], 1).ravel()
+    # Behind the weights are biases, or cutpoints by their number, and asymptotes.
+    order = np.concatenate([np.ravel(x) for x in (weights, *places.values())])
     size = len(order)
+    if table.columns.level.max() > 1:  # a cutpoint is minus a bias
+        sign = np.where(np.arange(size) < weights.size, 1.0, -1.0)
+        found = found * sign * sign[:, None]
     matrix = np.zeros((1, size, size))
-    matrix[0, order[:, None], order] = found.reshape(size, size)
-    # Such parameters have no constraints: they are their own chart, laid end to end.
+    matrix[0, order[:, None], order] = found
+    # Weights, biases and cutpoints are their own chart, laid end to end: at a maximum it does not
+    # matter that the latter are in order. Asymptotes have their logits.
+    slope = np.ones(size)
+    if "guessing" in places:
+        slope[places["guessing"]] = values["guessing"] * (1.0 - values["guessing"])
     ends = np.cumsum([params[name].size for name in known.shapes])
-    parts = np.split(np.eye(size), ends[:-1])
+    parts = np.split(np.diag(slope), ends[:-1])
     carry = {
         name: part.reshape(1, *shape, size)
         for (name, shape), part in zip(known.shapes.items(), parts, strict=True)
@@ -185,8 +208,9 @@ def _by_grid(
         return matrix, (carry, None)
     normal = np.zeros((1, len(first), size))
     pair = np.arange(len(first))[:, None]
-    normal[0, pair, weights[first]] = values["weights"][second]
-    normal[0, pair, weights[second]] = values["weights"][first]
+    own = values["weights"][:, table.columns.first]
+    normal[0, pair, weights[first]] = own[second]
+    normal[0, pair, weights[second]] = own[first]
     return matrix, (carry, normal)
 
 

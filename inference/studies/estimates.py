@@ -55,9 +55,10 @@ def num_free(program: Callable, args: tuple, kwargs: dict[str, Any]) -> int:
     """Free parameters: a simplex has one less than entries, Q factors may turn by Q(Q − 1)/2."""
     from numpyro.distributions import biject_to
 
+    from ..methods.continuous.opening import FORMS
     from ..reading.anatomy import inspect, trace_shapes
     from ..reading.arguments import rows_of
-    from ..reading.recognise import Form, recognise
+    from ..reading.recognise import recognise
 
     anatomy, sites = inspect(program, args, kwargs), trace_shapes(program, args, kwargs)
     count = 0
@@ -66,16 +67,20 @@ def num_free(program: Callable, args: tuple, kwargs: dict[str, Any]) -> int:
         if sites[name]["type"] == "sample":
             shape = biject_to(sites[name]["fn"].support).inverse_shape(shape)
         count += int(np.prod(shape))
-    turning = (Form.TRAIT, Form.GRADED, Form.CLIPPED)
-    if recognise(program, anatomy, rows_of(anatomy, args, kwargs), turning) is not None:
+    if recognise(program, anatomy, rows_of(anatomy, args, kwargs), FORMS) is not None:
         count -= anatomy.num_bits * (anatomy.num_bits - 1) // 2
     return count
 
 
 def errors_of(
-    program: Callable, point: Any, values: Any, kwargs: dict[str, Any], free: int
+    program: Callable,
+    point: Any,
+    values: Any,
+    kwargs: dict[str, Any],
+    free: int,
+    prior: bool = False,
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Standard errors of a maximum of the likelihood; or none, and the reason."""
+    """Standard errors of a maximum of the likelihood or posterior; or none, and the reason."""
     from ..evaluation.standard_errors import standard_errors
     from ..reading.anatomy import ProgramError
 
@@ -84,14 +89,14 @@ def errors_of(
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:
-            found = standard_errors(program, point, values, **kwargs)
+            found = standard_errors(program, point, values, prior=prior, **kwargs)
         except (ProgramError, ValueError) as error:
             return {}, " ".join(str(error).split())
     errors = {name: np.asarray(value) for name, value in found.items()}
     if not any(np.isfinite(value).any() for value in errors.values()):
         said = " ".join(str(heard[0].message).split()) if heard else ""
         return {}, said or "not determined by these data"
-    return errors, "from the observed information"
+    return errors, "from the observed information" + " and the priors" * prior
 
 
 def parameter_lines(

@@ -16,17 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..methods.continuous.at_once import table_of, values_of
-from ..methods.continuous.grid import (
-    BitTable,
-    Scores,
-    TooManyNodesError,
-    Values,
-    nodes_for,
-    score,
-)
-from ..methods.continuous.grid import information as observed
+from ..methods.continuous.grid import BitTable, Scores, score
+from ..methods.continuous.nodes import TooManyNodesError, Values, nodes_for
 from ..methods.continuous.opening import open_columns
+from ..methods.continuous.priors import normal_priors
 from ..types import Arguments
+from .level_items import level_information, level_items
 
 LOGISTIC = 1.702
 """By which a logistic curve is scaled to lie closest to a normal one, as loadings have it."""
@@ -202,28 +197,6 @@ def reliability(scores: Scores) -> np.ndarray:
     return spread / (spread + error)
 
 
-def information(values: Values, points: np.ndarray) -> np.ndarray:
-    """What the test tells of a factor at these values of it, the others zero, (Q, points).
-
-    >>> information({"weights": np.array([[2.0]]), "bias": np.zeros(1)}, np.zeros(1)).tolist()
-    [[1.0]]
-    """
-    weights, bias = values["weights"], values["bias"]
-    predictors = weights[:, None, :] * points[:, None] + bias  # (Q, points, P)
-    bend = 0.25 - 0.25 * np.tanh(0.5 * predictors) ** 2
-    return np.einsum("qtp,qp->qt", bend, weights**2)
-
-
-def difficulty_errors(table: BitTable, values: Values) -> np.ndarray:
-    """Standard errors of −b / w, one factor, by the delta method, (P,)."""
-    slope, bias = values["weights"][0], values["bias"]
-    size = len(bias)
-    covariance = np.linalg.inv(observed(table, values).reshape(2 * size, -1))
-    each = covariance.reshape(size, 2, size, 2)[np.arange(size), :, np.arange(size)]
-    along = np.stack([bias / slope**2, -1.0 / slope], 1)
-    return np.sqrt(np.einsum("pk,pkm,pm->p", along, each, along))
-
-
 class ItemStudy(NamedTuple):
     """All of it, as tables: name of a column -> an entry for each item, or each row."""
 
@@ -237,9 +210,15 @@ POINTS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
 
 
 def study_items(
-    program: Any, point: dict[str, np.ndarray], errors: dict[str, np.ndarray], arguments: Arguments
+    program: Any,
+    point: dict[str, np.ndarray],
+    errors: dict[str, np.ndarray],
+    arguments: Arguments,
+    prior: bool = False,
 ) -> ItemStudy | None:
-    """Items and scores of a fitted program; None unless it observes bits on one or two factors.
+    """Items and scores of a fitted program; None unless it observes levels on one or two factors.
+
+    :param prior: the point is a maximum of the posterior, and so are its errors.
 
     >>> from latentbits.models import latent_trait
     >>> point = {"weights": np.array([[1.0, 2.0, 1.0]]), "bias": np.zeros(3)}
@@ -253,26 +232,23 @@ def study_items(
     table = table_of(opened)
     if table is None or opened.known is None:
         return None
-    values = values_of(opened, point)
+    values, places = values_of(opened, point), opened.known.columns or ()
     try:
         scores, whole = score(table, values), table.seen is None
-        fit = item_fit(table, values) if whole and table.bits.shape[1] > 3 else None
+        plain = table.columns.bits and "guessing" not in values
+        fit = item_fit(table, values) if plain and whole and table.bits.shape[1] > 3 else None
     except TooManyNodesError:
         return None
-    spread = opened.known.read({x: np.asarray(v) for x, v in errors.items()}) if errors else {}
     weights, bias = values["weights"], values["bias"]
-    length = np.sqrt((weights**2).sum(0))
     many = len(weights) > 1
-    found = {"discrimination": length if many else weights[0]}
-    if spread and not many:
-        found["discrimination_se"] = spread["weights"][0]
-    found["difficulty"] = -bias / found["discrimination"]
-    if spread and not many and whole:
-        found["difficulty_se"] = difficulty_errors(table, values)
-    for q, each in enumerate(loadings(weights), start=1):
+    found = level_items(table, values, bool(errors), normal_priors(opened) if prior else None)
+    for q, each in enumerate(loadings(weights[:, table.columns.first]), start=1):
         found[f"loading_{q}" if many else "loading"] = each
+    # The form has its columns by their number of levels, the table as the file has them.
+    order = np.lexsort([[x.column for x in places], [x.leaf for x in places]])
+    found = {name: each[order] for name, each in found.items()}
     lines = [f"reliability {' '.join(f'{x:.3f}' for x in reliability(scores))} (of the scores)"]
-    for q, each in enumerate(information(values, POINTS), start=1):
+    for q, each in enumerate(level_information(table, values, POINTS), start=1):
         points = ", ".join(f"{x:.2f} at {at:+.0f}" for x, at in zip(each, POINTS, strict=True))
         lines.append(f"information of factor {q}: {points}")
     if fit is not None:

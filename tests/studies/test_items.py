@@ -8,8 +8,9 @@ import pytest
 
 from inference import QuadratureEM, standard_errors
 from inference.methods.continuous import grid
+from inference.methods.continuous.information import information
 from inference.studies import items
-from ppl_models import latent_trait
+from ppl_models import graded_trait, latent_trait
 
 VALUES = {"weights": np.array([[1.0, 0.7, 1.6, 1.2]]), "bias": np.array([0.2, -0.5, 0.4, -0.1])}
 
@@ -108,3 +109,33 @@ def test_a_model_that_does_not_hold_is_told(every):
     fitted = grid.climb(table, grid.principal(table, 1), 200, 1e-8)
     found = items.model_fit(table, fitted.values)
     assert found.p_value < 1e-6 and found.rmsea > 0.1
+
+
+def test_items_of_mixed_levels_stand_as_the_table_has_them():
+    """Thresholds and their errors, from the parameters and their covariance by differences."""
+    levels = (3, 2, 3)
+    point = {
+        "weights": np.array([[1.5, 2.0, -1.0]]),
+        "cutpoints_2": np.array([[0.4]]),
+        "cutpoints_3": np.array([[-0.8, 0.7], [-1.2, 0.1]]),
+    }
+    rng = np.random.default_rng(0)
+    cuts = [point["cutpoints_3"][0], point["cutpoints_2"][0], point["cutpoints_3"][1]]
+    noisy = rng.normal(size=(600, 1)) * point["weights"][0] + rng.logistic(size=(600, 3))
+    data = np.stack([(noisy[:, [i]] > cuts[i]).sum(1) for i in range(3)], 1)
+    kwargs = {"levels": levels, "num_factors": 1}
+    errors = standard_errors(graded_trait, point, data, **kwargs)
+    found = items.study_items(graded_trait, point, errors, ((data,), kwargs)).items
+    np.testing.assert_allclose(found["discrimination"], point["weights"][0])
+    np.testing.assert_allclose(found["difficulty_1"], [-0.8 / 1.5, 0.4 / 2.0, 1.2])
+    np.testing.assert_allclose(found["difficulty_2"], [0.7 / 1.5, np.nan, -0.1])
+    np.testing.assert_allclose(found["discrimination_se"], errors["weights"][0], rtol=1e-5)
+    table = grid.distinct(data[:, [1, 0, 2]], None, (2, 3, 3))
+    values = {
+        "weights": np.array([[2.0, 1.5, 1.5, -1.0, -1.0]]),
+        "bias": np.array([-0.4, 0.8, -0.7, 1.2, -0.1]),
+    }
+    covariance = np.linalg.inv(information(table, values))
+    slope = np.zeros(8)
+    slope[[1, 5]] = -0.7 / 1.5**2, -1.0 / 1.5  # of −b / w in w and b, at the second cutpoint
+    assert found["difficulty_2_se"][0] == pytest.approx(np.sqrt(slope @ covariance @ slope))

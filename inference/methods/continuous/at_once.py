@@ -1,7 +1,8 @@
-"""A program on bits with one or two factors, fitted and read by NumPy, without compilation.
+"""A program on ordered levels with one or two factors, fitted and read by NumPy alone.
 
-What `grid` does, for any program of the form of `latent_trait`, whatever its names. Whether it
-applies is seen from what is known of the program and its arguments: `table_of`.
+What `grid` does, for any program of the form of `latent_trait`, with or without guessing, or of
+`graded_trait`, whatever its names. Whether it applies is seen from what is known of the program and
+its arguments: `table_of`. Nothing is compiled.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from ...running.search import optima_of
 from ...types import Params
 from .factor_em import turned
 from .factors import FactorPosterior
-from .grid import REACH, BitTable, Fitted, TooManyNodesError, climb, distinct, principal, score
+from .grid import BitTable, Fitted, climb, distinct, principal, score
+from .nodes import REACH, TooManyNodesError, Values
 from .opening import Opened
+from .priors import normal_priors
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-8}
 """The most of the loss that may be left to gain, by how the table is held: steps cost little here,
@@ -34,11 +37,12 @@ NEAR = 1e-6
 
 
 def applies(opened: Opened) -> bool:
-    """Whether the program observes bits alone, on one or two factors, in rows that are at hand."""
-    known, columns, rows = opened.known, opened.columns, opened.rows
-    if known is None or columns is None or known.columns is None:
+    """Whether the program observes levels in order, on one or two factors, in rows at hand."""
+    known, rows = opened.known, opened.rows
+    if known is None or known.columns is None:
         return False
-    if known.form is not Form.TRAIT or not columns.plain:
+    bits = known.form is Form.TRAIT and set(known.kinds) == {"binary"}
+    if not bits and known.form not in (Form.GRADED, Form.GUESSING):
         return False
     if known.masked and any(place.mask is None for place in known.columns):
         return False
@@ -48,7 +52,7 @@ def applies(opened: Opened) -> bool:
 
 
 def table_of(opened: Opened) -> BitTable | None:
-    """The distinct rows of a program's bits; None where the grid is not for it."""
+    """The distinct rows of a program's levels; None where the grid is not for it."""
     if not applies(opened):
         return None
     known: Any = opened.known
@@ -58,13 +62,20 @@ def table_of(opened: Opened) -> BitTable | None:
     if known.masked:
         masks = [leaves[place.mask][:, place.column] for place in known.columns]
         mask = np.stack(masks, 1)
-    return distinct(data, mask)
+    return distinct(data, mask, known.kinds if known.form is Form.GRADED else None)
 
 
-def values_of(opened: Opened, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The parameters by the names of the form, in float64."""
+def values_of(opened: Opened, params: Mapping[str, Any]) -> Values:
+    """The numbers of the predictors, in float64."""
     assert opened.known is not None
-    return opened.known.read({x: np.asarray(v, np.float64) for x, v in params.items()})
+    found = opened.known.read({x: np.asarray(v, np.float64) for x, v in params.items()})
+    return found if opened.columns is None else opened.columns.read(found)
+
+
+def params_of(opened: Opened, values: Values) -> dict[str, np.ndarray]:
+    """The other way round."""
+    known: Any = opened.known
+    return known.write(values if opened.columns is None else opened.columns.written(values))
 
 
 def posterior(opened: Opened, params: Params) -> FactorPosterior | None:
@@ -86,15 +97,20 @@ def posterior(opened: Opened, params: Params) -> FactorPosterior | None:
 
 
 def run(
-    opened: Opened, rng_key: Array, how: Drive, jitters: list[float]
+    opened: Opened, rng_key: Array, how: Drive, jitters: list[float], prior: bool = False
 ) -> tuple[RunResult, dict[str, np.ndarray], np.ndarray] | None:
     """Several starts of EM, one after the other, of which the best counts.
 
     :param jitters: what is added to principal components, for each start.
+    :param prior: the parameters have priors, and the posterior is to be maximised.
     :return: the result without a state, the best parameters, and the mean factors of each row.
     """
     table = table_of(opened)
-    if table is None or how.tolerance is None:
+    known = opened.known
+    if table is None or known is None or how.tolerance is None:
+        return None
+    held = normal_priors(opened) if prior else None
+    if prior and held is None:
         return None
     began = clock.seconds()
     draws = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).tolist())
@@ -107,15 +123,19 @@ def run(
             return late or bool(heard)
 
         try:
-            first = principal(table, opened.reader.num_factors)
+            size, columns = opened.reader.num_factors, table.columns
+            first = principal(table, size, known.form is Form.GUESSING)
+            if held is not None:  # a prior may know which end of a factor is up
+                along = np.sign((held.weights[0] * first["weights"]).sum(1, keepdims=True) + 1e-30)
+                first["weights"] = along * first["weights"]
             for jitter in jitters:
-                noise = jitter * draws.normal(size=first["weights"].shape)
-                begin = {**first, "weights": first["weights"] + noise}
+                noise = jitter * draws.normal(size=(size, len(columns.first)))
+                begin = {**first, "weights": first["weights"] + noise[:, columns.column_of]}
                 enough = max(limit, NEAR) if fitted else limit
-                fitted.append(climb(table, begin, how.num_steps, enough, stop))
+                fitted.append(climb(table, begin, how.num_steps, enough, stop, held))
             best = min(fitted, key=_last)
             if best is not fitted[0] and best.converged:
-                best = climb(table, best.values, how.num_steps, limit, stop)
+                best = climb(table, best.values, how.num_steps, limit, stop, held)
         except TooManyNodesError:
             return None
         interrupted = bool(heard)
@@ -133,9 +153,10 @@ def run(
         {}, None, array(np.array(best.losses)), reason, clock.seconds() - began, 0.0, None, why,
         optima_of(ends.T) if len(fitted) > 1 else None,
     )  # fmt: skip
-    known: Any = opened.known
-    params: Any = turned(known, known.write(best.values))
-    return result, params, score(table, known.read(params)).mean
+    params: Any = params_of(opened, best.values)
+    if held is None or not held.directed:
+        params = turned(known, params)
+    return result, params, score(table, values_of(opened, params)).mean
 
 
 def _last(fitted: Fitted) -> float:

@@ -78,8 +78,9 @@ class Graded(Regressions):
 
     def read(self, values: Params) -> Params:
         """Weights (Q, P) and biases (P,) of the bits, from those of the form."""
-        cuts = [jnp.ravel(values[f"cutpoints_{k}"]) for k in by_levels(self.levels)]
-        return {"weights": values["weights"][:, self.column_of], "bias": -jnp.concatenate(cuts)}
+        cuts = [values[f"cutpoints_{k}"].ravel() for k in by_levels(self.levels)]
+        xp: Any = np if isinstance(cuts[0], np.ndarray) else jnp  # JAX would round its numbers
+        return {"weights": values["weights"][:, self.column_of], "bias": -xp.concatenate(cuts)}
 
     def written(self, values: Params) -> Params:
         """The other way round."""

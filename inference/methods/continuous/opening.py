@@ -108,7 +108,7 @@ def recognised(reader: FactorReader, rows: Rows, prior: bool = False) -> Opened:
     return Opened(reader, rows, known, columns)
 
 
-FORMS = (Form.TRAIT, Form.CLIPPED, Form.GRADED)
+FORMS = (Form.TRAIT, Form.CLIPPED, Form.GRADED, Form.GUESSING)
 """Factors of these are identified up to a rotation."""
 
 

@@ -116,17 +116,17 @@ class QuadratureEM(FactorEM):
     def at_once(
         self, rng_key: Array, how: Drive, args: tuple, kwargs: dict[str, Any]
     ) -> RunResult | None:
-        """Bits on one or two factors: by NumPy, on nodes that all rows share (`grid`)."""
-        if not self.accelerate or self.prior or self.start is not None or not self._plain():
+        """Levels on one or two factors: by NumPy, on nodes that all rows share (`grid`)."""
+        if not self.accelerate or self.start is not None or not self._plain():
             return None
         opened = self._open(args, kwargs)
-        if opened.columns is None or opened.known is None:
+        if opened.known is None or not at_once.applies(opened):
             return None
         check_columns(opened.known, opened.rows, self.prior)
         several = self.search is not None and how.num_steps >= self.search.least_steps
         count = self.search.num_lineages if self.search is not None and several else 1
         spread = np.random.default_rng(count).random(count - 1)
-        found = at_once.run(opened, rng_key, how, [JITTER, *LEAST_APART**spread])
+        found = at_once.run(opened, rng_key, how, [JITTER, *LEAST_APART**spread], self.prior)
         if found is None:
             return None
         result, values, means = found

@@ -6,8 +6,8 @@ import numpyro
 import numpyro.distributions as dist
 import oracle
 import pytest
+from jax import random
 from numpyro.distributions.transforms import OrderedTransform
-from scipy.optimize import minimize
 from tools import close, fast_jit, in_double, quick_run
 
 from inference import QuadratureEM, standard_errors
@@ -102,6 +102,11 @@ def test_a_copy_under_other_names_is_fitted_to_the_maximum_of_the_oracles_likeli
     found = quick_run(QuadratureEM(questionnaire, num_nodes=41), 0, 50, *args)
     losses = np.asarray(found.losses)
     assert np.diff(losses).max() < 1e-8
+    grid = QuadratureEM(questionnaire).run(random.key(0), 50, *args, tolerance=1e-7)
+    assert grid.compile_seconds == 0 and grid.stop.converged
+    assert float(grid.losses[-1]) == pytest.approx(losses[-1], abs=1e-5)
+    for name, value in found.params.items():
+        np.testing.assert_allclose(grid.params[name], value, atol=1e-3)
     slope = np.asarray(found.params["slope"])
     params = {
         "weights": slope[None, [0, 2, 3, 1]],
@@ -140,7 +145,10 @@ def test_standard_errors_are_those_of_the_oracles_likelihood():
     def loss(vector):
         return -count @ oracle.graded_evidence(build(vector), patterns, levels=levels)
 
-    best = minimize(loss, start, method="BFGS", options={"gtol": 1e-4}).x
+    run = QuadratureEM(graded_trait).run(
+        random.key(0), 50, table, tolerance=1e-7, levels=levels, num_factors=1
+    )
+    best = np.concatenate([np.ravel(run.params[x]) for x in build(start)]).astype(float)
     size, step = len(best), 1e-3
     moves = step * np.eye(size)
     bend = np.zeros((size, size))
@@ -150,7 +158,6 @@ def test_standard_errors_are_those_of_the_oracles_likelihood():
             parts = [a * b * loss(best + a * moves[i] + b * moves[j]) for a, b in signs]
             bend[i, j] = bend[j, i] = sum(parts) / (4 * step**2)
     wanted = build(np.sqrt(np.diagonal(np.linalg.inv(bend))))
-    params = {name: np.asarray(value, np.float32) for name, value in build(best).items()}
-    found = standard_errors(graded_trait, params, table, levels=levels, num_nodes=15)
+    found = standard_errors(graded_trait, run.params, table, levels=levels)
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=2e-3, err_msg=name)

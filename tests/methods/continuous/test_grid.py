@@ -8,7 +8,8 @@ import pytest
 from scipy.special import logsumexp
 
 from inference import QuadratureEM
-from inference.methods.continuous import grid
+from inference.methods.continuous import curves, grid, information, nodes
+from inference.methods.continuous.curves import logistic
 from ppl_models import latent_trait
 
 
@@ -34,34 +35,92 @@ def test_evidence_is_that_of_a_fine_line(sharp, tolerance):
     wanted = logsumexp(joint, axis=1) + np.log(line[1] - line[0]) - 0.5 * np.log(2.0 * np.pi)
     values = {"weights": weights[None], "bias": bias}
     found = grid.score(grid.distinct(data, None), values)
-    assert len(grid.nodes_for(values).points) < 90
+    assert len(nodes.nodes_for(values).points) < 90
     np.testing.assert_allclose(found.evidence, wanted, atol=tolerance)
     mean = np.exp(joint - logsumexp(joint, axis=1, keepdims=True)) @ line
     np.testing.assert_allclose(found.mean[:, 0], mean, atol=tolerance)
 
 
-@pytest.mark.parametrize("factors", [1, 2])
-def test_information_is_the_hessian_by_finite_differences(factors):
-    weights, bias = np.array([[0.6, 1.5, 1.0], [1.0, -0.3, 0.4]])[:factors], np.array([-0.5, 0, 1])
-    table = grid.distinct(bits(1, 60, weights, bias), None)
-    nodes = grid.nodes_for({"weights": weights, "bias": bias}, 1.5)
-    first = np.vstack([weights, bias]).T  # (P, Q + 1), as the information has them
+def levels_of(num_factors: int) -> tuple[dict, np.ndarray, tuple[int, ...]]:
+    """Columns of 2, 3 and 4 levels, and some rows of them."""
+    columns = curves.columns_of((2, 3, 4))
+    weights = np.array([[0.6, 1.5, 1.0], [1.0, -0.3, 0.4]])[:num_factors]
+    values = {
+        "weights": weights[:, columns.column_of],
+        "bias": np.array([-0.5, 0.8, -0.6, 1.2, 0.3, -1.0]),
+    }
+    rng = np.random.default_rng(1)
+    trait = rng.normal(size=(60, num_factors)) @ weights + rng.logistic(size=(60, 3))
+    above = trait[:, columns.column_of] > -values["bias"]
+    return values, np.add.reduceat(above, columns.first, axis=1), (2, 3, 4)
 
-    def loss(vector: np.ndarray) -> float:
-        both = vector.reshape(first.shape).T
-        return grid.expect(table, {"weights": both[:-1], "bias": both[-1]}, nodes).loss
 
-    size, step = first.size, 1e-3
-    basis = step * np.eye(size)
-    wanted = np.empty((size, size))
-    for i in range(size):
-        for j in range(size):
+def guessed() -> tuple[dict, np.ndarray, tuple[int, ...]]:
+    values = {
+        "weights": WEIGHTS[:, :4],
+        "bias": BIAS[:4],
+        "guessing": np.array([0.1, 0.3, 0.2, 0.25]),
+    }
+    data = bits(1, 60, WEIGHTS[:, :4], BIAS[:4])
+    lucky = np.random.default_rng(2).random(data.shape) < values["guessing"]
+    return values, np.maximum(data, lucky), (2,) * 4
+
+
+def case(name: str) -> tuple[dict, grid.BitTable]:
+    if name.startswith("bits"):
+        factors = int(name[-1])
+        weights = np.array([[0.6, 1.5, 1.0], [1.0, -0.3, 0.4]])[:factors]
+        values = {"weights": weights, "bias": np.array([-0.5, 0, 1])}
+        return values, grid.distinct(bits(1, 60, weights, values["bias"]), None)
+    values, data, levels = guessed() if name == "guessing" else levels_of(int(name[-1]))
+    seen = np.random.default_rng(3).random(data.shape) < 0.8
+    return values, grid.distinct(data, seen, levels)
+
+
+CASES = ["bits on 1", "bits on 2", "levels on 1", "levels on 2", "guessing"]
+
+
+def loss_of(table, vector, size, nodes):
+    return grid.expect(table, table.columns.whole(vector, size), nodes).loss
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_information_is_the_hessian_by_finite_differences(name):
+    values, table = case(name)
+    size = len(values["weights"])
+    fine = nodes.nodes_for(values, 1.5)
+    first = table.columns.flat(values)
+    count, step = len(first), 1e-3
+    basis = step * np.eye(count)
+    wanted = np.empty((count, count))
+    for i in range(count):
+        for j in range(i + 1):
             a, b = basis[i], basis[j]
-            around = [first.ravel() + x for x in (a + b, a - b, b - a, -a - b)]
-            up, left, right, down = (loss(x) for x in around)
-            wanted[i, j] = (up - left - right + down) / (4.0 * step**2)
-    found = grid.information(table, {"weights": weights, "bias": bias}).reshape(size, size)
-    np.testing.assert_allclose(found, wanted, atol=2e-3)
+            around = [first + x for x in (a + b, a - b, b - a, -a - b)]
+            up, left, right, down = (loss_of(table, x, size, fine) for x in around)
+            wanted[i, j] = wanted[j, i] = (up - left - right + down) / (4.0 * step**2)
+    np.testing.assert_allclose(information.information(table, values), wanted, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["levels on 1", "levels on 2", "guessing"])
+def test_evidence_is_that_of_sums_over_the_cells(name):
+    """Each row on its own, from the probabilities of the levels as differences of curves."""
+    values, table = case(name)
+    fine = nodes.nodes_for(values, 2.0, table.columns.share)
+    found = grid.score(table, values).evidence
+    guess = values.get("guessing", np.zeros(len(table.levels)))
+    for row, place in enumerate(table.place):
+        log = fine.log_weights.copy()
+        for column, start in enumerate(table.columns.first):
+            own = slice(start, start + table.levels[column] - 1)
+            if not table.seen[place, column]:
+                continue
+            level = int(table.bits[place, own] @ np.arange(1, table.levels[column]))
+            sigma = logistic(fine.points @ values["weights"][:, own] + values["bias"][own])
+            curve = guess[column] + (1.0 - guess[column]) * sigma
+            ends = np.ones((len(sigma), 1)), np.zeros((len(sigma), 1))
+            log += np.log(-np.diff(np.hstack([ends[0], curve, ends[1]]))[:, level])
+        assert found[row] == pytest.approx(logsumexp(log), abs=1e-5)
 
 
 def test_a_run_without_compilation_ends_where_the_compiled_one_does():
@@ -94,8 +153,8 @@ def test_two_factors_climb_further_or_as_far_and_sharp_ones_are_left_to_the_comp
     assert all(end.converged and (np.diff(end.losses) < 1e-6 * end.losses[0]).all() for end in ends)
     assert abs(ends[0].losses[-1] - ends[1].losses[-1]) < 1e-3
     truth = grid.expect(
-        table, {"weights": weights, "bias": np.zeros(7)}, grid.nodes_for(ends[0].values)
+        table, {"weights": weights, "bias": np.zeros(7)}, nodes.nodes_for(ends[0].values)
     )
     assert ends[0].losses[-1] < truth.loss
-    with pytest.raises(grid.TooManyNodesError):
-        grid.nodes_for({"weights": 30.0 * weights, "bias": np.zeros(7)})
+    with pytest.raises(nodes.TooManyNodesError):
+        nodes.nodes_for({"weights": 30.0 * weights, "bias": np.zeros(7)})

@@ -1,0 +1,94 @@
+r"""Nodes that all rows share, for items of one or two factors.
+
+They are equidistant in a metric in which every posterior is at least one unit wide,
+
+.. math:: du = \sqrt{1 + \textstyle\sum_i \frac14 w_i^2 / (1 + \frac14 A_i^2)}\; dx, \qquad
+          \frac14 / (1 + \frac14 A^2) \ge \sigma(A)(1 - \sigma(A)),
+
+so that they are dense where items discriminate, however sharply. In two dimensions they are at a
+constant distance, by the largest value of the root for each factor. The trapezoidal rule is off by
+:math:`e^{-2\pi^2 / h^2}` or so at a distance of h. The bound in place of the information itself has
+no pole near the real line where u(x) bends: without it that exponential rate would be lost.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+Values = dict[str, np.ndarray]
+"""weights (Q, C) and bias (C,) of the predictors; guessing (P,) where items have it"""
+
+REACH = {1: 7.0, 2: 6.0}
+"""Number of factors -> where the nodes end, in standard deviations of a factor."""
+STEP = {1: 0.6, 2: 0.9}
+"""Number of factors -> h."""
+MOST_NODES = 8_000
+BLUNT = 4.0
+"""Weights up to which a coarser mesh follows the curves."""
+
+
+class Nodes(NamedTuple):
+    """Points that all rows share, and log weights that hold the density N(0, I)."""
+
+    points: np.ndarray  # (S, Q)
+    log_weights: np.ndarray  # (S,)
+
+
+class TooManyNodesError(ValueError):
+    """The items discriminate so sharply in more than one dimension that no grid can follow."""
+
+
+def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float = 1.0) -> Nodes:
+    """Nodes for items of these weights, `fineness` times as many in each dimension as needed.
+
+    :param share: of its information that each predictor gives, (C,): those of a column of many
+        levels overlap.
+
+    >>> found = nodes_for({"weights": np.array([[1.0, 40.0]]), "bias": np.zeros(2)})
+    >>> gaps = np.diff(found.points[:, 0])
+    >>> round(float(np.exp(found.log_weights).sum()), 4), bool(gaps.min() < 0.05 < 0.3 < gaps.max())
+    (1.0, True)
+    """
+    weights, bias = values["weights"], values["bias"]
+    size = len(weights)
+    reach, step = REACH[size], STEP[size] / fineness
+    sharp = np.abs(weights).max() > BLUNT
+    fine = np.linspace(-reach, reach, (1201 if sharp else 601) if size == 1 else 41)
+    mesh = np.stack(np.meshgrid(*[fine] * size, indexing="ij"), -1).reshape(-1, size)
+    held = 0.25 / (1.0 + 0.25 * (mesh @ weights + bias) ** 2)  # ≥ p (1 − p) of each item
+    speed = np.sqrt(1.0 + held @ (share * weights**2).T)  # (mesh, Q)
+    if size > 1:
+        speed = np.broadcast_to(speed.max(0), (len(fine), size))
+    axes, logs = [], []
+    for each in speed.T:
+        place, gap = _spread(fine, each, step)
+        axes.append(place)
+        logs.append(np.log(gap) - 0.5 * place**2 - 0.5 * np.log(2.0 * np.pi))
+    if np.prod([len(x) for x in axes]) > MOST_NODES * fineness**size:
+        raise TooManyNodesError(f"more than {MOST_NODES} nodes")
+    points, log_weights = (
+        np.stack(np.meshgrid(*each, indexing="ij"), -1).reshape(-1, size) for each in (axes, logs)
+    )
+    return Nodes(points, log_weights.sum(1))
+
+
+def _spread(fine: np.ndarray, speed: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:
+    """Places x(u) at a distance of `step` in u, and the weights dx/du times that distance.
+
+    x(u) is a cubic between the points of a mesh, and the weights are its own slope: what counts is
+    that the two belong together.
+    """
+    width = fine[1] - fine[0]
+    bend = np.diff(np.gradient(speed, width)) * width**2 / 12.0
+    length = np.concatenate([[0.0], np.cumsum(0.5 * width * (speed[1:] + speed[:-1]) - bend)])
+    ends = np.linspace(0.0, length[-1], int(np.ceil(length[-1] / step)) + 1)
+    left = np.clip(np.searchsorted(length, ends, side="right") - 1, 0, len(fine) - 2)
+    span = length[left + 1] - length[left]
+    t = (ends - length[left]) / span
+    # Slopes of more than three times the chord would turn the cubic back.
+    first, last = (np.minimum(span / speed[x], 3.0 * width) for x in (left, left + 1))
+    a, b = first + last - 2.0 * width, 3.0 * width - 2.0 * first - last
+    place = fine[left] + t * (first + t * (b + t * a))
+    return place, ends[1] * (first + t * (2.0 * b + 3.0 * t * a)) / span
