@@ -30,6 +30,8 @@ HISTORY = 8
 """Past steps that the acceleration looks at."""
 SLACK = 1e-9
 """Of the loss, by which a step may lead up."""
+NEAR_ENOUGH = 0.05
+"""Of a parameter, by which it may have moved since its nodes were made."""
 LOGISTIC = 1.7
 """A logistic curve is about a normal one of this deviation."""
 FEW_COLUMNS = 500
@@ -264,13 +266,15 @@ def climb(
     """EM with Anderson steps, each of them taken back if it leads up; see `acceleration`."""
     columns, size = table.columns, len(values["weights"])
     point = safe = columns.flat(values)
+    nodes, made_for = nodes_for(values, share=columns.share), point
     best, before = np.inf, None
     losses: list[float] = []
     changes: list[np.ndarray] = []
     images: list[np.ndarray] = []
     while len(losses) < num_steps and not stop():
         here = columns.whole(point, size)
-        nodes = nodes_for(here, share=columns.share)
+        if not (np.abs(point - made_for) <= NEAR_ENOUGH * (1.0 + np.abs(point))).all():
+            nodes, made_for = nodes_for(here, share=columns.share), point
         ordered = columns.bits or (np.diff(here["bias"])[columns.inner[:-1]] < 0).all()
         sums = expect(table, here, nodes) if ordered else None
         loss = np.inf if sums is None else sums.loss

@@ -5,8 +5,9 @@ They are equidistant in a metric in which every posterior is at least one unit w
 .. math:: du = \sqrt{1 + \textstyle\sum_i \frac14 w_i^2 / (1 + \frac14 A_i^2)}\; dx, \qquad
           \frac14 / (1 + \frac14 A^2) \ge \sigma(A)(1 - \sigma(A)),
 
-so that they are dense where items discriminate, however sharply. In two dimensions they are at a
-constant distance, by the largest value of the root for each factor. The trapezoidal rule is off by
+so that they are dense where items discriminate, however sharply. In two dimensions the axes are
+those along which the two sharpest items change, which need no fine nodes across; the others enter
+by the largest value of their sum. The trapezoidal rule is off by
 :math:`e^{-2\pi^2 / h^2}` or so at a distance of h. The bound in place of the information itself has
 no pole near the real line where u(x) bends: without it that exponential rate would be lost.
 """
@@ -22,11 +23,13 @@ Values = dict[str, np.ndarray]
 
 REACH = {1: 7.0, 2: 6.0}
 """Number of factors -> where the nodes end, in standard deviations of a factor."""
-STEP = {1: 0.6, 2: 0.9}
+STEP = {1: 0.6, 2: 0.75}
 """Number of factors -> h."""
-MOST_NODES = 8_000
+MOST_NODES = 30_000
 BLUNT = 4.0
 """Weights up to which a coarser mesh follows the curves."""
+LEAST_SINE = 0.5
+"""Of the angle between two axes."""
 
 
 class Nodes(NamedTuple):
@@ -54,24 +57,58 @@ def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float =
     weights, bias = values["weights"], values["bias"]
     size = len(weights)
     reach, step = REACH[size], STEP[size] / fineness
+    basis = np.eye(1) if size == 1 else _axes(weights)
+    back = np.linalg.inv(basis)  # from coordinates to factors
+    slope = back.T @ weights  # (Q, C): of each predictor along each axis
+    held = lambda predictors: 0.25 / (1.0 + 0.25 * predictors**2)  # noqa: E731  ≥ p (1 − p)
     sharp = np.abs(weights).max() > BLUNT
-    fine = np.linspace(-reach, reach, (1201 if sharp else 601) if size == 1 else 41)
-    mesh = np.stack(np.meshgrid(*[fine] * size, indexing="ij"), -1).reshape(-1, size)
-    held = 0.25 / (1.0 + 0.25 * (mesh @ weights + bias) ** 2)  # ≥ p (1 − p) of each item
-    speed = np.sqrt(1.0 + held @ (share * weights**2).T)  # (mesh, Q)
-    if size > 1:
-        speed = np.broadcast_to(speed.max(0), (len(fine), size))
+    fine = np.linspace(-reach, reach, 1201 if sharp else 601)
+    mesh = np.stack(np.meshgrid(*[np.linspace(-reach, reach, 41)] * size), -1).reshape(-1, size)
     axes, logs = [], []
-    for each in speed.T:
-        place, gap = _spread(fine, each, step)
+    for q in range(size):
+        other = np.delete(slope, q, 0)
+        # What changes along this axis alone is followed; of the rest counts the most they hold.
+        own = (np.abs(other) <= 1e-9 * np.abs(slope[q])).all(0)
+        power = share * slope[q] ** 2
+        least = back[:, q] @ back[:, q]  # of the prior
+        if not own.all():
+            every = mesh @ slope[:, ~own] + bias[~own]
+            least = least + (held(every) @ np.broadcast_to(power, own.shape)[~own]).max()
+        along = held(np.outer(fine, slope[q, own]) + bias[own])
+        speed = np.sqrt(least + along @ np.broadcast_to(power, own.shape)[own])
+        place, gap = _spread(fine, speed, step)
         axes.append(place)
-        logs.append(np.log(gap) - 0.5 * place**2 - 0.5 * np.log(2.0 * np.pi))
+        logs.append(np.log(gap))
     if np.prod([len(x) for x in axes]) > MOST_NODES * fineness**size:
         raise TooManyNodesError(f"more than {MOST_NODES} nodes")
     points, log_weights = (
         np.stack(np.meshgrid(*each, indexing="ij"), -1).reshape(-1, size) for each in (axes, logs)
     )
-    return Nodes(points, log_weights.sum(1))
+    points = points @ back.T
+    radius = (points**2).sum(1)
+    found = log_weights.sum(1) - 0.5 * radius - 0.5 * size * np.log(2.0 * np.pi)
+    found = found + np.log(np.abs(np.linalg.det(back)))
+    inside = radius <= reach**2 + 1e-9
+    return Nodes(points[inside], found[inside])
+
+
+def _axes(weights: np.ndarray) -> np.ndarray:
+    """Directions of two factors along which the sharpest predictors change, (2, 2).
+
+    A predictor that changes along one axis alone needs no fine nodes along the other. The second is
+    that of the predictor which changes most across the first, unless they are almost parallel.
+    """
+    length = np.sqrt((weights**2).sum(0))
+    if length.max() <= BLUNT:
+        return np.eye(2)
+    first = weights[:, length.argmax()] / length.max()
+    across = np.array([-first[1], first[0]])
+    rest = across @ weights
+    second = weights[:, np.abs(rest).argmax()]
+    sine = np.abs(rest).max() / max(np.linalg.norm(second), 1e-30)
+    if sine >= LEAST_SINE:
+        across = second / np.linalg.norm(second)
+    return np.stack([first, across])
 
 
 def _spread(fine: np.ndarray, speed: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:

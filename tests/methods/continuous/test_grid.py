@@ -41,6 +41,24 @@ def test_evidence_is_that_of_a_fine_line(sharp, tolerance):
     np.testing.assert_allclose(found.mean[:, 0], mean, atol=tolerance)
 
 
+def test_evidence_of_two_factors_is_that_of_a_fine_plane():
+    """Two of the items are steps, in directions that are not at right angles."""
+    weights = np.array([[1.0, 18.0, 0.4, 6.0], [-0.6, 5.0, 1.2, -9.0]])
+    bias = np.array([0.3, -4.0, 0.5, 2.0])
+    line = np.linspace(-6.0, 6.0, 701)
+    plane = np.stack(np.meshgrid(line, line), -1).reshape(-1, 2)
+    predictors = plane @ weights + bias
+    data = np.array([[0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 1.0]])
+    joint = data @ predictors.T - np.logaddexp(0.0, predictors).sum(1) - 0.5 * (plane**2).sum(1)
+    wanted = logsumexp(joint, axis=1) + 2.0 * np.log(line[1] - line[0]) - np.log(2.0 * np.pi)
+    values = {"weights": weights, "bias": bias}
+    found = grid.score(grid.distinct(data, None), values)
+    assert len(nodes.nodes_for(values).points) < 2000
+    np.testing.assert_allclose(found.evidence, wanted, atol=2e-5)
+    mean = np.exp(joint - logsumexp(joint, axis=1, keepdims=True)) @ plane
+    np.testing.assert_allclose(found.mean, mean, atol=2e-5)
+
+
 def levels_of(num_factors: int) -> tuple[dict, np.ndarray, tuple[int, ...]]:
     """Columns of 2, 3 and 4 levels, and some rows of them."""
     columns = curves.columns_of((2, 3, 4))
