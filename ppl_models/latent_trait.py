@@ -20,7 +20,7 @@ def latent_trait(
     prior_weights: dist.Distribution = dist.Normal(0.0, 3.0),
     prior_bias: dist.Distribution = dist.Normal(0.0, 5.0),
     guessing: bool = False,
-    prior_guessing: dist.Distribution = dist.Beta(5.0, 17.0),
+    prior_guessing: dist.Distribution | None = None,
 ) -> Array:
     r"""Tipping, *Probabilistic visualisation of high-dimensional binary data*, NIPS 1998.
 
@@ -45,7 +45,7 @@ def latent_trait(
     ============  ==============  ===============================
 
     :param guessing: whether each column has a lower asymptote.
-    :param prior_guessing: of each of them; by default its mode is 0.2.
+    :param prior_guessing: of each of them; by default Beta(5, 17), whose mode is 0.2.
 
     >>> from jax import random
     >>> from numpyro.infer import Predictive
@@ -59,7 +59,8 @@ def latent_trait(
     bias = numpyro.sample("bias", prior_bias.expand((columns,)).to_event(1))
     low = None
     if guessing:
-        low = numpyro.sample("guessing", prior_guessing.expand((columns,)).to_event(1))
+        prior = dist.Beta(5.0, 17.0) if prior_guessing is None else prior_guessing
+        low = numpyro.sample("guessing", prior.expand((columns,)).to_event(1))
     with data_plate(data, num_data):
         independent = dist.Normal(0.0, 1.0).expand((num_factors,))
         factors = numpyro.sample("factors", independent.to_event(1))
