@@ -234,8 +234,14 @@ def latent_posterior(
 
         return lax.map(one, (keys, draws))
 
-    count = len(next(iter(flat.values()))) if flat else 1
-    found = each(random.split(rng_key, count), flat, known)
+    keys = random.split(rng_key, len(next(iter(flat.values()))) if flat else 1)
+    try:
+        found = each(keys, flat, known)
+    except ProgramError as error:
+        # A program may take its sizes from values of its arguments, which are then constants.
+        if not isinstance(error.__cause__, jax.errors.JAXTypeError | TypeError):
+            raise
+        found = each(keys, flat, {})
     if isinstance(program.fn, up_to):
         _warn_of_last(found.probabilities, program.fn.most)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)

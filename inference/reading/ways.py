@@ -15,11 +15,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
 from .anatomy import ProgramError, inspect, num_values, run_abstractly
 from .chain import Chain, is_latent
 from .chain_survey import find_chain
 from .elements import Elements, find_elements
 from .graph import Graph, find_graph
+from .handlers import states as at_states
 from .plan import find_layers
 from .states import AllStates, StateSet
 
@@ -76,8 +79,7 @@ def find_way(
         return find_graph(model, args, kwargs, facts.names)
     if facts.continuous or facts.after:
         graph = find_graph(model, args, kwargs, facts.names, summed=False)
-        apart = graph is not None and facts.common[0] in [name for name, *_ in graph.plates]
-        if graph is not None and (graph.silent or not apart):
+        if graph is not None and _needed(model, args, kwargs, graph, facts.common[0]):
             return find_graph(model, args, kwargs, facts.names)
     if len(facts.names) > 1 and facts.num_states > FEW_STATES:
         whole = inspect(model, args, kwargs, plate=plate, sites=sites)
@@ -95,6 +97,25 @@ def find_way(
             model, whole._replace(latents=latents), args, kwargs, facts.deterministic
         )
     return None
+
+
+def _needed(model: Callable, args: tuple, kwargs: dict, graph: Graph, plate: str) -> bool:
+    """Whether a table of states would not do for the latents of this plate.
+
+    They meet outside of it, a continuous site depends on them, or one gets the axis of the states
+    though it depends on none: what `LocScaleReparam` makes of a site whose location does.
+    """
+    if graph.silent or all(name != plate for name, *_ in graph.plates):
+        return True
+    anatomy = inspect(model, args, kwargs, sites=graph.names, plate=plate)
+    twice = anatomy.unpack(jnp.zeros((2, 1, anatomy.num_bits), jnp.int32))
+
+    def read(trace: dict[str, dict]) -> bool:
+        free = (x for x in trace.values() if x["type"] == "sample" and not x["is_observed"])
+        batches = [x["fn"].batch_shape for x in free if x["name"] not in graph.names]
+        return any(len(batch) > anatomy.nesting for batch in batches)
+
+    return run_abstractly(at_states(model, twice), args, kwargs, read)
 
 
 def _facts(trace: dict[str, dict], sites: Sequence[str] | None, plate: str | None) -> _Facts:

@@ -14,6 +14,7 @@ import pytest
 from jax import random
 from numpyro import handlers
 from numpyro.infer import log_likelihood
+from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import log_density
 from numpyro.ops.indexing import Vindex
 from tools import fast_jit, near
@@ -106,7 +107,8 @@ def test_an_outer_plate_of_annotators():
 
 def dawid_skene(positions, annotations):
     """NumPyro's own example, as it stands."""
-    num_annotators, num_classes = 3, 2
+    num_annotators = int(np.max(positions)) + 1
+    num_classes = int(np.max(annotations)) + 1
     with numpyro.plate("annotator", num_annotators, dim=-2), numpyro.plate("class", num_classes):
         beta = numpyro.sample("beta", dist.Dirichlet(jnp.ones(num_classes)))
     pi = numpyro.sample("pi", dist.Dirichlet(jnp.ones(num_classes)))
@@ -118,8 +120,9 @@ def dawid_skene(positions, annotations):
 
 
 def test_dawid_and_skene_as_numpyro_writes_it():
-    positions = jnp.array([0, 1, 2, 2])
-    annotations = jnp.asarray(RNG.integers(0, 2, (5, 4)))
+    """Its sizes are values of its arguments."""
+    positions = np.array([0, 1, 2, 2])
+    annotations = RNG.integers(0, 2, (5, 4))
     params = {
         "beta": jnp.asarray(RNG.dirichlet(np.ones(2), (3, 2))),
         "pi": jnp.array([0.35, 0.65]),
@@ -178,6 +181,11 @@ def test_a_continuous_latent_stays_beside_a_discrete_one():
     check(program, (answers,), params, {"kind": ((4,), 3)})
     likelihood = lambda p: log_likelihood(marginal(program), p, answers, batch_ndims=0)  # noqa: E731
     assert jax.eval_shape(likelihood, params)["answers"].shape == (4,)
+
+    apart = handlers.reparam(program, config={"trait": LocScaleReparam(0)})
+    given = {"gap": params["gap"], "trait_decentered": params["trait"][:2]}
+    logs = every(apart, (answers[:2],), given, {"kind": ((2,), 3)})[1]
+    near(density(apart, (answers[:2],), given), log_sum(logs))
 
 
 def test_a_loop_is_a_chain_however_long():
