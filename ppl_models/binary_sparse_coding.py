@@ -17,6 +17,7 @@ def binary_sparse_coding(
     num_data: int | None = None,
     num_features: int | None = None,
     num_causes: int,
+    shared_sparsity: bool = True,
     prior_weights: dist.Distribution = dist.Normal(0.0, 10.0),
     prior_noise: dist.Distribution = dist.HalfNormal(10.0),
     prior_sparsity: dist.Distribution = dist.Uniform(0.0, 1.0),
@@ -38,6 +39,9 @@ def binary_sparse_coding(
     ``observed``  :math:`y`       (num_data, num_features)
     ============  ==============  ==========================
 
+    :param shared_sparsity: False: each cause has a prior probability of its own, :math:`\pi_h`;
+        ``sparsity`` is then (num_causes,).
+
     >>> from jax import random
     >>> from numpyro.infer import Predictive
     >>> draw = Predictive(binary_sparse_coding, num_samples=1)
@@ -48,7 +52,8 @@ def binary_sparse_coding(
     columns = num_columns(data, num_features)
     weights = numpyro.sample("weights", prior_weights.expand((num_causes, columns)).to_event(2))
     noise = numpyro.sample("noise", prior_noise)
-    sparsity = numpyro.sample("sparsity", prior_sparsity)
+    each = () if shared_sparsity else (num_causes,)
+    sparsity = numpyro.sample("sparsity", prior_sparsity.expand(each).to_event(len(each)))
     with data_plate(data, num_data):
         active = dist.Bernoulli(probs=jnp.broadcast_to(sparsity, (num_causes,)))
         causes = numpyro.sample("causes", active.to_event(1))

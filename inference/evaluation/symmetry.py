@@ -53,13 +53,15 @@ def symmetries(known: Known | None) -> tuple[Exchange | Rotation, ...]:
     if known.form is Form.NOISY_OR:
         layers = sum(role.startswith("weights_") for role in known.places)
         return tuple(_layer(k, k == layers) for k in range(1, layers + 1))
+    if known.form is Form.SPARSE_CODING:
+        own = known.places["sparsity"].positions.ndim  # a prior of each cause goes with it
+        return (Exchange((("weights", 0), ("sparsity", 0))[: 1 + own]),)
     if known.form is Form.CLASSES:
         return (Exchange(tuple((role, 0) for role in known.places)),)
     by_form: dict[Form, tuple[Exchange | Rotation, ...]] = {
         Form.TRAIT: (Rotation("weights"),),
         Form.GRADED: (Rotation("weights"),),
         Form.CLIPPED: (Rotation("weights"),),
-        Form.SPARSE_CODING: (Exchange((("weights", 0),)),),
         Form.MACHINE: (Exchange((("weights", 0), ("bias", 0))),),
         Form.REAL_MACHINE: (Exchange((("weights", 0), ("bias", 0))),),
         Form.MIXTURE: (Exchange((("probs", 0), ("mixing", 0))),),

@@ -283,12 +283,16 @@ def _read_sparse_coding(
     prior = at.get(anatomy.names[0], {})
     if "probs" not in prior:
         raise NotThisError
+    weights, num_causes = _joined([slope[site.name] for site in sites]), anatomy.num_bits
+    # One prior for all causes, or one of each: as many numbers as the program has.
+    count = sum(x.size for x in params.values())
+    shared = num_causes == 1 or count != weights.size + 1 + num_causes
     values = {
-        "weights": _joined([slope[site.name] for site in sites]),
+        "weights": weights,
         "noise": at[sites[0].name]["scale"][0],
-        "sparsity": prior["probs"][0],
+        "sparsity": prior["probs"][0] if shared else prior["probs"],
     }
-    return values, {"num_causes": anatomy.num_bits}
+    return values, {"num_causes": num_causes, "shared_sparsity": shared}
 
 
 def _read_machine(

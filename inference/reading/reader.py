@@ -131,10 +131,15 @@ class Form(NamedTuple):
 
     def value(self, bits: Array) -> Array:
         """The log joint of states (num_data, S, num_bits): (num_data, S)."""
+        return self.around(bits)[0]
+
+    def around(self, bits: Array) -> tuple[Array, Array]:
+        """The same, and what it gains where one bit is flipped, (num_data, S, num_bits)."""
         assert self.hessian is not None
         s = bits.astype(self.linear.dtype)
-        bent = 0.5 * (s @ self.hessian) + self.linear[:, None, :]
-        return self.constant[:, None] + (s * bent).sum(-1)
+        bent, linear = s @ self.hessian, self.linear[:, None, :]
+        value = self.constant[:, None] + (s * (0.5 * bent + linear)).sum(-1)
+        return value, (1.0 - 2.0 * s) * (linear + bent) + 0.5 * jnp.diagonal(self.hessian)
 
 
 def shared_hessian(reader: Reader, params: Params, arguments: Arguments) -> Array:

@@ -206,10 +206,11 @@ def _photographs(images: Images | None) -> list[tuple[str, np.ndarray]]:
     files = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
     if not files:
         raise complain(path, f"no image here: wanted files ending in {', '.join(IMAGE_SUFFIXES)}")
-    return [(str(file), _open(file)) for file in files]
+    return [(str(file), open_grey(file)) for file in files]
 
 
-def _open(path: Path) -> np.ndarray:
+def open_grey(path: Path) -> np.ndarray:
+    """An image file as grey values, (height, width)."""
     from PIL import Image, UnidentifiedImageError
 
     try:

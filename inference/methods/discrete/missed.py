@@ -114,10 +114,7 @@ class _Flips:
         """Of each bit alone, (n, bits)."""
         if self.form is None:
             return self._run(bits, bits)
-        hessian = self.form.hessian
-        assert hessian is not None
-        s = bits.astype(hessian.dtype)
-        return (1.0 - 2.0 * s) * (self.form.linear + s @ hessian) + 0.5 * jnp.diagonal(hessian)
+        return self.form.around(bits[:, None])[1][:, 0]
 
     def pairs(self, bits: Array, gains: Array, first: Array) -> Array:
         """Of bit `first` and each other; of `first` alone in its own place: (n, bits)."""

@@ -77,7 +77,7 @@ def _sparse_coding_start(key: Array, seen: Seen, shapes: Shapes) -> Params:
     return {
         "weights": 0.5 * data[rows],
         "noise": jnp.std(data) + 1e-6,
-        "sparsity": jnp.asarray(min(2.0 / num_causes, 0.5)),
+        "sparsity": jnp.full(shapes["sparsity"], min(2.0 / num_causes, 0.5)),
     }
 
 
@@ -97,7 +97,10 @@ def _sparse_coding_variant(
     left = seen.value[row] - mean[row] @ weights
     if seen.mask is not None:
         left = left * seen.mask[row]
-    return {**params, "weights": weights.at[cause].set(left)}
+    sparsity = params["sparsity"]
+    if sparsity.ndim:
+        sparsity = sparsity.at[cause].set(sparsity.mean())
+    return {**params, "weights": weights.at[cause].set(left), "sparsity": sparsity}
 
 
 def _mixture_start(key: Array, seen: Seen, shapes: Shapes) -> Params:

@@ -85,7 +85,13 @@ class TruncatedEM(StatesEM):
         for name in [*(self.parameter_noise or {}), *([self.cut.sparsity] if self.cut else [])]:
             if name not in parameters:
                 raise ProgramError(f"no parameter {name!r} in the program: it has {[*parameters]}")
-        return super().init(rng_key, *args, init_params=init_params, **kwargs)
+        state = super().init(rng_key, *args, init_params=init_params, **kwargs)
+        if self.cut is not None and jnp.ndim(state.params[self.cut.sparsity]):
+            raise ProgramError(
+                f"cut= expects one prior that all causes share, and {self.cut.sparsity!r} has "
+                f"shape {jnp.shape(state.params[self.cut.sparsity])}: leave cut= out"
+            )
+        return state
 
     def update(self, state: EMState, *args: Any, **kwargs: Any) -> tuple[EMState, Array]:
         new, loss = super().update(state, *args, **kwargs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import gammaln, logsumexp
 
+from ...reading.anatomy import ProgramError
 from ...reading.reader import Reader
 from ...reading.recognise import Form, recognise
 from ...rows.chunks import Rows, over_rows
@@ -35,10 +36,11 @@ class SparseCodingUpdate(Update):
         \qquad \sigma^2 = \frac{1}{ND}\sum_n \big\langle \|y_n - W s\|^2 \big\rangle_n \\
         \pi &= \frac{A(\pi)\,\pi}{B(\pi)}\,\frac1N \sum_n \langle |s| \rangle_n
 
-    With a mask, the sums for a column of W run over the data in which it was observed.
+    With a mask, the sums for a column of W run over the data in which it was observed. Where each
+    cause has a prior of its own, :math:`\pi_h` is the mean of :math:`\langle s_h \rangle_n`.
 
     :param max_active: :math:`\gamma`, for the correction A/B of the truncation; None if exact, when
-        :math:`A\pi/B = 1/H`.
+        :math:`A\pi/B = 1/H`. It is for a prior that all causes share.
     :param noise_at: whether :math:`\sigma` is taken at the new W, which maximises the expected log
         joint, or at the old one, as the authors' program does.
     """
@@ -46,6 +48,16 @@ class SparseCodingUpdate(Update):
     max_active: int | None = None
     noise_at: Literal["new", "old"] = "new"
     form: ClassVar[Form] = Form.SPARSE_CODING
+
+    def of(self, reader: Reader, rows: Rows) -> Self:
+        found = super().of(reader, rows)
+        assert found.known is not None
+        if self.max_active is not None and found.known.places["sparsity"].positions.ndim:
+            raise ProgramError(
+                f"max_active={self.max_active} corrects a prior that all causes share (eq. 8), and "
+                "here each has its own: leave it out of SparseCodingUpdate"
+            )
+        return found
 
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         data, mask = self.seen(arguments)
@@ -60,7 +72,7 @@ class SparseCodingUpdate(Update):
         return {
             "count": weights.sum(),
             "cells": cells,
-            "active": heavy.sum(),
+            "active": heavy.sum(0),
             "cross": over_rows(heavy, data),  # Σ ⟨s⟩ yᵀ, (H, D)
             "second": second,
             "power": jnp.sum(weights * jnp.sum(data * data, axis=1)),
@@ -87,11 +99,13 @@ class SparseCodingUpdate(Update):
         residual = statistics["power"] - 2 * jnp.sum(at * cross) + spread
         noise = jnp.sqrt(jnp.maximum(residual / statistics["cells"], 1e-12))
         mean_active = statistics["active"] / statistics["count"]
-        if self.max_active is None or self.max_active >= num_causes:
-            sparsity = mean_active / num_causes
+        if params["sparsity"].ndim:
+            sparsity = mean_active
+        elif self.max_active is None or self.max_active >= num_causes:
+            sparsity = mean_active.sum() / num_causes
         else:
             a, b = truncation(params["sparsity"], num_causes, self.max_active)
-            sparsity = params["sparsity"] * a / b * mean_active
+            sparsity = params["sparsity"] * a / b * mean_active.sum()
         # The ends of the interval have no way back.
         return self.write({
             "weights": weights,
@@ -260,7 +274,8 @@ def closed_form(
     if known.form is Form.SPARSE_CODING:
         # With holes each column has second moments of its own: D matrices of H × H must fit.
         small = not known.masked or len(known.kinds) * anatomy.num_bits**2 <= 1 << 24
-        return SparseCodingUpdate(max_active, known=known, model=reader.model) if small else None
+        most = None if known.places["sparsity"].positions.ndim else max_active
+        return SparseCodingUpdate(most, known=known, model=reader.model) if small else None
     if known.form is Form.MIXTURE:
         return MixtureUpdate(known=known, model=reader.model)
     if known.form is Form.CLASSES:

@@ -1,5 +1,7 @@
 """What EM refuses before any work, and what it never holds in memory."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,11 +17,13 @@ import inference.methods.shared as shared_module
 from inference import (
     EM,
     AtMost,
+    Cut,
     Persistent,
     ProgramError,
     Structure,
     TruncatedEM,
 )
+from inference.methods.discrete.updates import SparseCodingUpdate
 from ppl_models import bernoulli_mixture, binary_sparse_coding
 
 
@@ -70,6 +74,16 @@ BAD = {
         TruncatedEM(binary_sparse_coding, max_active=2, num_candidates=2,
                     parameter_noise={"wieghts": 1.0}),
         DATA, "no parameter 'wieghts'",
+    ),
+    "cut_by_many_priors": (
+        TruncatedEM(partial(binary_sparse_coding, shared_sparsity=False), max_active=2,
+                    num_candidates=2, cut=Cut()),
+        DATA, r"cut= expects one prior .* 'sparsity' has shape \(4,\)",
+    ),
+    "corrected_for_many_priors": (
+        TruncatedEM(partial(binary_sparse_coding, shared_sparsity=False),
+                    m_step=SparseCodingUpdate(max_active=2)),
+        DATA, "max_active=2 corrects a prior that all causes share",
     ),
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ from inference import (
     Structure,
     TruncatedEM,
 )
+from inference.evaluation.symmetry import Exchange, symmetries
 from inference.methods.discrete.candidates import Candidates
 from inference.methods.discrete.ranks import kth_smallest
 from inference.methods.discrete.tables import Table
@@ -28,10 +29,15 @@ from inference.reading.reader import open_program
 
 
 @in_double
-@pytest.mark.parametrize("name", ["sparse_coding", "sparse_coding_masked", "mixture"])
+@pytest.mark.parametrize("name", ["own_priors", "sparse_coding_masked", "mixture"])
 def test_closed_forms_are_stationary(name):
     """The gradient of the program's own expected log joint is zero at the new parameters."""
-    case = mixture_case() if name == "mixture" else CASES[name]
+    own = CASES["sparse_coding"]
+    own = own._replace(
+        params=own.params | {"sparsity": np.array([0.3, 0.1, 0.6, 0.4])},
+        kwargs=own.kwargs | {"shared_sparsity": False},
+    )
+    case = {**CASES, "mixture": mixture_case(), "own_priors": own}[name]
     args, kwargs = case.arguments
     new, _ = update_once(EM(case.model), case)
     reader, _ = open_program(case.model, args, kwargs, structure=Structure.GENERAL)
@@ -49,7 +55,9 @@ def test_closed_forms_are_stationary(name):
             params = {**params, "mixing": params["mixing"] / params["mixing"].sum()}
         return jnp.sum(probability * reader.log_joint(params, states, (args, kwargs)))
 
-    assert closed_form(*open_program(case.model, args, kwargs)) is not None
+    update = closed_form(*open_program(case.model, args, kwargs))
+    if name == "own_priors":
+        assert symmetries(update.known) == (Exchange((("weights", 0), ("sparsity", 0))),)
     for site, value in slope(new).items():
         # The mixture adds a millionth of a count, so that no probability is zero.
         np.testing.assert_allclose(

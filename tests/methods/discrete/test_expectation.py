@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import oracle
 import pytest
+from jax import lax, random
 from small_programs import CASES, NUM_DATA
 from tools import ROUNDED, close, fast_jit, in_double, knowing, reader_of, update_once
 
@@ -211,6 +212,30 @@ def test_persistent_sets_find_what_candidates_miss():
     assert np.max(exact.evidence - found.evidence) < 0.05
     assert np.max(exact.evidence - chosen.evidence) > 1.0
     np.testing.assert_array_equal(found.best, exact.best)
+
+
+@in_double
+def test_states_found_by_what_flips_gain_have_the_values_of_the_program():
+    """After four rounds they have the mass of the six best, or all but a fiftieth, each once."""
+    case, sets = CASES["sparse_coding"], Persistent(6, 9)
+    reader, _ = reader_of(case, Structure.SHARED)
+    memory = sets.start(reader.anatomy, random.key(0))
+    keys = random.split(random.key(1), (4, NUM_DATA))
+
+    @fast_jit
+    def search(memory, params):
+        def turn(memory, keys):
+            return sets.search(reader, params, case.arguments, memory, keys)[::-1]
+
+        return lax.scan(turn, memory, keys)
+
+    memory, evidence = search(memory, case.typed())
+    table, states = case.table()
+    place = {number: i for i, number in enumerate(states @ (1 << np.arange(4)))}
+    for row, kept in enumerate(np.asarray(memory) @ (1 << np.arange(4))):
+        values = table[[place[number] for number in set(kept)], row]
+        close(evidence[-1, row], np.logaddexp.reduce(values))
+        assert evidence[-1, row] > np.logaddexp.reduce(np.sort(table[:, row])[-6:]) - 0.02
 
 
 @pytest.mark.parametrize("by_row", [False, True])

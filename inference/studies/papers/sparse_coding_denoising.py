@@ -1,0 +1,246 @@
+"""Binary sparse coding that takes the noise out of a picture, from the noisy picture alone.
+
+All overlapping patches are the data. Each cause has a prior of its own, each patch remembers its
+best states so far (`Persistent`), and a pixel is the mean of what the patches that hold it have
+there. The same model and picture are in Drefs, Guiraud & Lücke, JMLR 23 (2022), whose search for
+states flips bits blindly, over about a thousand epochs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from latentbits.models import binary_sparse_coding
+from latentbits.models.data import InputError
+from latentbits.models.data.images import open_grey
+
+from ...methods.discrete.persistent import Persistent
+from ...methods.discrete.step import EMState
+from ...methods.discrete.truncated import TruncatedEM
+from ...methods.shared import chunk_rows
+from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...types import Params
+from .experiment import Experiment, Outcome
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PEAK = 255.0
+"""The largest grey value: what the noise is compared with."""
+
+
+class Size(NamedTuple):
+    """How large the experiment is."""
+
+    side: int  # pixels of a patch, each way
+    stride: int  # pixels from one patch to the next
+    causes: int
+    kept: int  # states of a patch
+    steps: int
+
+
+SMALL = Size(8, 2, 96, 16, 60)
+PAPER = Size(8, 1, 256, 32, 300)
+
+
+def run_denoise(options: argparse.Namespace) -> Outcome:
+    """`bsc-denoise`: the picture before and after, and the PSNR by iteration."""
+    size = PAPER if options.full else SMALL
+    chosen = {name: getattr(options, name) for name in Size._fields}
+    size = size._replace(**{name: value for name, value in chosen.items() if value is not None})
+    for name, value in size._asdict().items():
+        if value < 1:
+            raise InputError(f"--{name} must be at least 1, found {value}")
+    if not options.sigma > 0:
+        raise InputError(f"--sigma must be positive, found {options.sigma}")
+    if options.image is None:
+        if options.pixels < 1:
+            raise InputError(f"--pixels must be at least 1, found {options.pixels}")
+        picture = shapes(options.pixels)
+    else:
+        picture = open_grey(options.image)
+    if min(picture.shape) < size.side:
+        raise InputError(
+            f"the picture is {picture.shape[0]}×{picture.shape[1]} pixels: "
+            f"too small for patches of --side {size.side}"
+        )
+    noise = np.random.default_rng(options.seed).standard_normal(picture.shape)
+    noisy = picture + options.sigma * noise
+    places = patch_places(picture.shape, size.side, size.stride)
+    data = jnp.asarray(noisy.ravel()[places], jnp.float32)
+
+    # Three children of each kept state: the best flip, one that is drawn, and two at once.
+    sets = Persistent(size.kept, 3 * size.kept)
+    method = TruncatedEM(
+        binary_sparse_coding, persistent=sets, chunk_size=options.chunk_size, start=start
+    )
+    sizes = {"num_causes": size.causes, "shared_sparsity": False}
+    begin = time.perf_counter()
+    state = method.init(random.key(options.seed), data, **sizes)
+    update = jax.jit(lambda state, data: method.update(state, data, **sizes), donate_argnums=0)
+
+    course: dict[int, float] = {}
+    seconds = compile_seconds = 0.0
+    clean = noisy
+    for step in range(1, size.steps + 1):
+        state, _ = update(state, data)
+        if step % options.every == 0 or step in (1, size.steps):
+            clean = mean_of_patches(patch_means(method, state, data, sizes), places, picture.shape)
+            course[step] = psnr(clean, picture)
+        if step == 1:
+            compile_seconds = time.perf_counter() - begin
+    jax.block_until_ready(state)
+    seconds = time.perf_counter() - begin
+    params = state.params
+    numbers = {
+        **size._asdict(),
+        "num_data": len(data),
+        "sigma": options.sigma,
+        "psnr_noisy": psnr(noisy, picture),
+        "psnr": course[size.steps],
+        "psnr_by_iteration": {str(step): value for step, value in course.items()},
+        "noise": float(params["noise"]),
+        "active_causes": float(params["sparsity"].sum()),
+        "seconds": seconds,
+        "seconds_until_first_iteration": compile_seconds,
+    }
+    return Outcome(numbers, lambda: denoise_figure(picture, noisy, clean, course, params, size))
+
+
+def start(key: Array, data: Array, num_causes: int, **sizes: Any) -> Params:
+    """Half of some patches as basis functions, noise as large as the data, two causes a patch."""
+    del sizes
+    rows = random.randint(key, (num_causes,), 0, len(data))
+    return {
+        "weights": 0.5 * data[rows],
+        "noise": data.std(),
+        "sparsity": jnp.full(num_causes, min(2.0 / num_causes, 0.5)),
+    }
+
+
+def patch_means(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> Array:
+    """What each patch is without noise, (num_data, D): its mean over the states it remembers."""
+    reader, rows = method.open((data,), sizes)
+    sets = method.sets(reader, rows)
+    size = chunk_rows(method.chunk_size, reader, sets.num_states(reader.anatomy), rows)
+
+    def whole(rows: Rows, params: Params, memory: Array) -> Array:
+        def part(arguments: tuple, memory: Array, start: Array) -> Array:
+            del start
+            mean = sets.expect(reader.at(size), params, arguments, memory).mean
+            return jnp.matmul(mean, params["weights"], precision="highest")
+
+        return map_over_chunks(part, rows, size, memory)
+
+    return compiled(whole, rows)(rows.leaves, state.params, state.memory)
+
+
+def patch_places(shape: tuple[int, ...], side: int, stride: int) -> np.ndarray:
+    """The pixels of each patch, (num_data, side²), as places in the picture laid end to end.
+
+    The last patches end with the picture, whatever the stride.
+
+    >>> patch_places((3, 4), 2, 2).tolist()
+    [[0, 1, 4, 5], [2, 3, 6, 7], [4, 5, 8, 9], [6, 7, 10, 11]]
+    """
+    corners = [np.unique(np.minimum(np.arange(0, n, stride), n - side)) for n in shape]
+    place = np.arange(np.prod(shape)).reshape(shape)
+    first = place[np.ix_(*corners)].ravel()
+    return first[:, None] + place[:side, :side].ravel()
+
+
+def mean_of_patches(values: Array, places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The picture of which patches (num_data, side²) are cut: the mean where they overlap.
+
+    >>> places = patch_places((2, 3), 2, 1)
+    >>> mean_of_patches(jnp.array([[1.0] * 4, [3.0] * 4]), places, (2, 3)).tolist()
+    [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]
+    """
+    num_pixels = int(np.prod(shape))
+    total = np.bincount(places.ravel(), np.asarray(values, float).ravel(), num_pixels)
+    return (total / np.bincount(places.ravel(), minlength=num_pixels)).reshape(shape)
+
+
+def psnr(found: np.ndarray, picture: np.ndarray) -> float:
+    """Peak signal-to-noise ratio in dB, of grey values up to 255.
+
+    >>> round(psnr(np.full((2, 2), 50.0), np.zeros((2, 2))), 2)
+    14.15
+    """
+    return float(10.0 * np.log10(PEAK**2 / np.mean((found - picture) ** 2)))
+
+
+def shapes(pixels: int) -> np.ndarray:
+    """A picture of edges and shades, where none is given: (pixels, pixels)."""
+    y, x = np.mgrid[0:pixels, 0:pixels] / pixels
+    sky = 120.0 + 80.0 * y
+    roof = (y > 0.2 + np.abs(x - 0.5)) & (y < 0.5)
+    wall = (y >= 0.5) & (np.abs(x - 0.5) < 0.3)
+    window = wall & (np.abs(x - 0.5) % 0.2 > 0.1) & (y % 0.2 > 0.1)
+    return np.select([window, wall, roof], [40.0, 220.0, 90.0], sky)
+
+
+def denoise_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--image", type=Path, help="a picture, .png, .jpg or .tiff (shapes)")
+    parser.add_argument("--pixels", type=int, default=64, help="of shapes, each way (64)")
+    parser.add_argument("--sigma", type=float, default=50.0, help="of the noise added (50)")
+    parser.add_argument("--side", type=int, help=f"pixels of a patch, each way ({SMALL.side})")
+    parser.add_argument("--stride", type=int, help=f"pixels between patches ({SMALL.stride})")
+    parser.add_argument("--causes", type=int, help=f"basis functions ({SMALL.causes})")
+    parser.add_argument("--kept", type=int, help=f"states of a patch ({SMALL.kept})")
+    parser.add_argument("--steps", type=int, help=f"iterations ({SMALL.steps})")
+    parser.add_argument("--every", type=int, default=1, help="iterations between pictures (1)")
+    parser.add_argument("--chunk-size", type=int, help="patches read at a time")
+
+
+def denoise_figure(
+    picture: np.ndarray,
+    noisy: np.ndarray,
+    clean: np.ndarray,
+    course: dict[int, float],
+    params: Params,
+    size: Size,
+) -> Figure:
+    """Before and after, the basis functions that are used most, and the PSNR by iteration."""
+    import matplotlib.pyplot as plt
+
+    from ..figures import house_style, image_grid
+
+    shown = {
+        f"A  noisy, {psnr(noisy, picture):.2f} dB": noisy,
+        f"B  denoised, {psnr(clean, picture):.2f} dB": clean,
+        "C  original": picture,
+    }
+    used = np.argsort(-np.asarray(params["sparsity"]))[: size.causes // 8 * 8][:64]
+    functions = np.asarray(params["weights"])[used].reshape(-1, 1, size.side, size.side)
+    with house_style():
+        figure = plt.figure(figsize=(12, 7.5), layout="constrained")
+        top, bottom = figure.subfigures(2, 1, height_ratios=(1.2, 1), squeeze=False)[:, 0]
+        for axes, (title, image) in zip(top.subplots(1, 3), shown.items(), strict=True):
+            axes.imshow(image, cmap="gray", vmin=0.0, vmax=PEAK)
+            axes.set(title=title, xticks=[], yticks=[])
+        left, right = bottom.subfigures(1, 2, squeeze=False)[0]
+        wide = functions.reshape(-1, min(16, len(functions)), size.side, size.side)
+        image_grid(left, wide, title="D  basis functions in use, most first", scale="image")
+        axes = right.subplots()
+        axes.plot([*course], [*course.values()])
+        axes.set(xlabel="iteration", ylabel="PSNR (dB)", title="E  PSNR by iteration")
+    return figure
+
+
+EXPERIMENTS = (
+    Experiment(
+        "bsc-denoise",
+        "a picture without its noise, from sparse coding of its own patches",
+        run_denoise,
+        {"pixels": 16, "side": 4, "stride": 2, "causes": 8, "kept": 4, "steps": 4},
+        denoise_options,
+    ),
+)
