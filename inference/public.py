@@ -23,6 +23,7 @@ from .methods.discrete.stepwise import StepwiseEM
 from .methods.discrete.truncated import TruncatedEM
 from .methods.gibbs.gibbs_em import GibbsEM, GibbsPosterior
 from .methods.gibbs.gibbs_search import GibbsSearch
+from .methods.gibbs.informed import GradientFlips
 from .methods.gibbs.kernel import LatentGibbs
 from .methods.machines.contrastive import ContrastiveDivergence
 from .methods.machines.exact_gradient import ExactGradient, from_base_rates
@@ -83,6 +84,7 @@ __all__ = [
     "GibbsPosterior",
     "GibbsSearch",
     "Given",
+    "GradientFlips",
     "LatentClasses",
     "LatentGibbs",
     "LatentPosterior",

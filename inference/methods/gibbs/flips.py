@@ -46,9 +46,12 @@ class BitProgram(NamedTuple):
     model: Callable
     anatomy: Anatomy
     wiring: Wiring | None  # None: two readings per bit
+    by: Callable[..., tuple[Sweep, Score]] | None = None  # another way to draw them
 
     def read(self, params: Params, arguments: Arguments) -> tuple[Sweep, Score]:
         """How to sweep through the bits of these rows, and what states are worth."""
+        if self.by is not None:
+            return self.by(self, params, arguments)
         if self.wiring is None:
             return self._by_two_readings(params, arguments)
         wiring = self.wiring

@@ -19,8 +19,9 @@ from oracle.examples import network
 from small_programs import CASES
 from tools import fast_jit, sample
 
-from inference import LatentGibbs, ProgramError, inspect
+from inference import GradientFlips, LatentGibbs, ProgramError, inspect
 from inference.methods.gibbs.flips import open_bits
+from inference.methods.gibbs.informed import curvature
 from inference.methods.gibbs.noisy_or import find_wiring, read_network, read_seen
 from inference.methods.gibbs.noisy_or_steps import flip_probabilities
 from ppl_models import bernoulli_mixture, binary_sparse_coding, latent_trait, noisy_or_network
@@ -175,6 +176,27 @@ def test_two_readings_per_bit_serve_any_program():
     )
 
 
+@pytest.mark.parametrize(("name", "step_size"), [("noisy_or", None), ("sparse_coding", 2.0)])
+def test_flips_by_the_gradient_are_from_the_enumerated_posterior(name, step_size):
+    """One at a time where the log joint is not quadratic, any where it is: gains that are exact."""
+    case = CASES[name]
+    (data,), kwargs = case.arguments
+    kernel = GradientFlips(condition(case.model, data=case.typed()), step_size=step_size)
+    samples, fields = sample(
+        kernel, 50, 1500, data, num_chains=2, extra_fields=("largest_flip",), **kwargs
+    )
+    (site,) = case.latents
+    assert_draws_agree(
+        samples[site], *posterior_moments(case.log_joint, case.params, case.latents, case.data)
+    )
+    assert fields["largest_flip"].max() <= 1.0
+    program = kernel._open((data,), kwargs)
+    bend = fast_jit(lambda: curvature(program, {}, (case.arguments), 1.0))()
+    weights, noise = case.params.get("weights"), case.params.get("noise")
+    wanted = 0.0 if name == "noisy_or" else -(np.asarray(weights) ** 2).sum(1) / noise**2
+    np.testing.assert_allclose(bend, np.broadcast_to(wanted, 4), rtol=1e-5)
+
+
 def test_parallel_chains():
     program = """
         import jax, jax.numpy as jnp
@@ -244,7 +266,7 @@ def test_composes_with_nuts_in_hmc_gibbs():
 
 @pytest.mark.skipif(not hasattr(numpyro.infer, "Gibbs"), reason="NumPyro 0.22 brought Gibbs")
 def test_is_a_block_of_numpyros_gibbs():
-    kernel = numpyro.infer.Gibbs([(LatentGibbs(rates), ["on"]), (NUTS(rates), None)])
+    kernel = numpyro.infer.Gibbs([(GradientFlips(rates), ["on"]), (NUTS(rates), None)])
     samples, _ = sample(kernel, 300, 2000, RATES_DATA, key=2)
     assert samples["on"].shape == (1, 2000, 20, 3)
     mean, error = mean_and_error(samples["rate"])
@@ -302,5 +324,10 @@ def test_refuses_what_it_cannot_sample():
         open_bits(latent_trait, (data,), {})
     with pytest.raises(ProgramError, match=r"component.*not binary"):
         open_bits(bernoulli_mixture, (data,), {"num_components": 3})
+    with pytest.raises(ProgramError, match="use LatentGibbs"):
+        kwargs = {"num_components": 3}
+        GradientFlips(bernoulli_mixture).init(random.key(0), 0, None, (data,), kwargs)
+    with pytest.raises(ValueError, match="step_size"):
+        GradientFlips(noisy_or_network, step_size=0.0)
     with pytest.raises(ValueError, match="restarts"):
         LatentGibbs(noisy_or_network, restarts=0)
