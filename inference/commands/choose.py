@@ -9,6 +9,7 @@ from typing import Any
 
 from latentbits.models.data import InputError
 
+from ..numerics.compiling import hurry
 from ..studies.output import FIGURES, align, as_picture, check_output, write_whole
 from .options import add_options, open_given
 from .progress import Methods, stage
@@ -21,7 +22,8 @@ def add_parser(subparsers: Any) -> None:
         "choose",
         help="how many factors, classes or causes a table wants",
         description="Fit a program at several sizes: the likelihood of rows held out, AIC, BIC, "
-        "and the entropy of classes; and which size it would take.",
+        "the entropy of classes and a bootstrap likelihood-ratio test; and which size it would "
+        "take.",
         allow_abbrev=False,
     )
     add_options(parser)
@@ -36,6 +38,15 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--folds", type=int, default=5, help="of the rows held out (default 5)")
     parser.add_argument("--steps", type=int, default=500, help="most steps of a fit (default 500)")
     parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+    parser.add_argument(
+        "--bootstrap", metavar="N", type=int, default=99,
+        help="tables drawn from the smaller fit, for each test of a size against the one before "
+        "(default 99; 0: no test)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--budget", metavar="SECONDS", type=float, default=60.0,
+        help="of computing for all these tests, which then say how far they came (default 60)",
+    )  # fmt: skip
     parser.add_argument("--figure", metavar="FILE.svg", help="draw the curve")
 
 
@@ -55,20 +66,25 @@ def _over(text: str) -> tuple[str, range]:
 def main(namespace: argparse.Namespace) -> int:
     from ..reading.anatomy import inspect as anatomy_of
     from ..running.algorithm import Algorithm
+    from ..studies.bootstrap import compare_sizes
     from ..studies.cards import CARDS
     from ..studies.catalogue import methods
     from ..studies.choosing import choose, taken
-    from .fit import _preferred
+    from .fit import SMALL, _preferred
 
     figure = check_output("--figure", namespace.figure, FIGURES) if namespace.figure else None
     name, sizes = namespace.over
     namespace.set = [*namespace.set, (name, sizes[0])]
     given = open_given(namespace)
+    if given.table.values.size <= SMALL:
+        hurry()
     if name not in inspect.signature(given.program).parameters:
         raise InputError(f"--over {name}: {given.name} has no such argument")
     count = len(given.table.values)
     if not 2 <= namespace.folds <= count // 2:
         raise InputError(f"--folds {namespace.folds}: wanted 2 to {count // 2} of {count} rows")
+    if namespace.bootstrap < 0 or not namespace.budget > 0:
+        raise InputError("--bootstrap wants a number of tables from 0, --budget seconds above 0")
     known = methods()
     own = namespace.method or (CARDS[given.name].method if given.name in CARDS else None)
     if namespace.method is not None and namespace.method not in known:
@@ -93,39 +109,93 @@ def main(namespace: argparse.Namespace) -> int:
             on_fit=lambda size: count_fits.done(f"{name}={size}"),
         )  # fmt: skip
     best = taken(found)
-    heads = [name, "held out", "±", "log likelihood", "AIC", "BIC", "free"]
-    classes = any(one.entropy is not None for one in found)
-    rows = [[*heads, "entropy"] if classes else heads]
-    for one in found:
-        error = one.held_out.std(ddof=1) / math.sqrt(len(one.held_out))
-        whole = one.whole
-        row = [str(one.size), f"{one.held_out.mean():.4f}", f"{error:.4f}"]
-        row += [f"{whole.log_likelihood:.2f}", f"{whole.aic:.2f}", f"{whole.bic:.2f}"]
-        row.append(str(whole.num_free))
-        rows.append([*row, f"{one.entropy:.3f}"] if one.entropy is not None else row)
-    print("\n".join(align(rows)))
+    tests: list[Any] = []
+    if namespace.bootstrap and len(found) > 1:
+        drawn = Methods(
+            [f"{name}={size}" for size in sizes[1:] for _ in range(namespace.bootstrap)]
+        )
+        with stage(drawn):
+            tests = compare_sizes(
+                found, given.table.values, given.kwargs.get("mask"),
+                replicates=namespace.bootstrap, budget=namespace.budget, seed=namespace.seed,
+                on_table=lambda size: drawn.done(f"{name}={size}"),
+            )  # fmt: skip
+    print("\n".join(align(_rows(name, found, tests))))
     least = min(found, key=lambda one: one.whole.bic)
     print(f"take      {name}={best.size}: no larger one explains held-out rows better by more than")
     print("          the error of the difference, in nats per row")
     print(f"by BIC    {name}={least.size}")
+    if namespace.bootstrap and len(found) > 1:
+        print(f"by LR     {_tested(name, found, tests, namespace)}")
     if figure is not None:
         write_whole(figure, as_picture(_draw(name, found, best), figure.suffix))
         print(f"figure    {namespace.figure}")
     return 0
 
 
+def _rows(name: str, found: list[Any], tests: list[Any]) -> list[list[str]]:
+    heads = [name, "held out", "±", "log likelihood", "AIC", "BIC", "free"]
+    heads += ["entropy"] if any(one.entropy is not None for one in found) else []
+    heads += ["LR", "p", "±", "tables"] if tests else []
+    rows, made = [heads], {one.size: one for one in tests}
+    for one in found:
+        error = one.held_out.std(ddof=1) / math.sqrt(len(one.held_out))
+        whole = one.whole
+        row = [str(one.size), f"{one.held_out.mean():.4f}", f"{error:.4f}"]
+        row += [f"{whole.log_likelihood:.2f}", f"{whole.aic:.2f}", f"{whole.bic:.2f}"]
+        row.append(str(whole.num_free))
+        row += [] if one.entropy is None else [f"{one.entropy:.3f}"]
+        if one.size in made:
+            test = made[one.size]
+            row += [f"{test.statistic:.2f}", f"{test.p_value:.3f}", f"{test.error:.3f}"]
+            row.append(str(test.replicates))
+        elif tests:
+            row += ["—"] * 4
+        rows.append(row)
+    return rows
+
+
+def _tested(name: str, found: list[Any], tests: list[Any], namespace: argparse.Namespace) -> str:
+    """What the tests of each size against the one before say together."""
+    if not tests:
+        return f"no table was drawn and fitted in {namespace.budget:g} s: a longer --budget"
+    from ..studies.bootstrap import LEVEL
+
+    last = tests[-1]
+    drawn = f"p {last.p_value:.3f} ± {last.error:.3f} by {last.replicates} tables"
+    small = max(one.size for one in found if one.size < last.size)
+    if last.decided(namespace.bootstrap):
+        kept = last.size if last.p_value <= LEVEL else small
+        if kept == last.size != found[-1].size:
+            return f"{name}={kept} or more ({drawn}): the --budget is spent"
+        return f"{name}={kept}: {last.size} against {small} has {drawn}, drawn from the smaller fit"
+    return (
+        f"not decided: {last.size} against {small} has {drawn} in {namespace.budget:g} s; a longer "
+        "--budget draws more"
+    )
+
+
 def _draw(name: str, found: list[Any], best: Any) -> Any:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5, 3.2), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(7.4, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
     sizes = [one.size for one in found]
     mean = [one.held_out.mean() for one in found]
     gap = [one.held_out - best.held_out for one in found]
     error = [x.std(ddof=1) / math.sqrt(len(x)) for x in gap]
-    axes.errorbar(sizes, mean, error, marker="o", capsize=3)
-    axes.axvline(best.size, color="grey", linestyle=":")
-    axes.set_xticks(sizes)
-    axes.set_xlabel(name)
-    axes.set_ylabel("held-out nats per row")
+    left.errorbar(sizes, mean, error, marker="o", capsize=3)
+    left.set_ylabel("held-out nats per row")
+    left.set_title(f"held-out rows: {name}={best.size}", fontsize=10)
+    bic = [one.whole.bic for one in found]
+    least = sizes[min(range(len(bic)), key=bic.__getitem__)]
+    right.plot(sizes, bic, marker="o")
+    right.set_ylabel("BIC")
+    right.set_title(f"BIC: {name}={least}", fontsize=10)
+    for axes, size in ((left, best.size), (right, least)):
+        axes.axvline(size, color="grey", linestyle=":")
+        axes.set_xticks(sizes)
+        axes.set_xlabel(name)
+    words = f"bars: the standard error of the difference from {name}={best.size}"
+    figure.supxlabel(words, fontsize=8)
     return figure

@@ -22,6 +22,36 @@ from .estimates import Measures, measure_fit
 TOLERANCE = 1e-7
 
 
+class Sized(NamedTuple):
+    """A program at one size, and the method that fits it there."""
+
+    program: Callable
+    settings: dict[str, Any]  # its arguments but for the rows and their mask
+    engine: Algorithm
+    steps: int
+
+    def fit(
+        self, seed: int, rows: np.ndarray, mask: np.ndarray | None, budget: float | None = None
+    ) -> dict[str, Any]:
+        """The parameters that these rows lead to."""
+        tolerance = None if self.engine.staged else TOLERANCE
+        found = self.engine.run(
+            random.key(seed), self.steps, rows, tolerance=tolerance, progress_bar=False,
+            budget=budget, **self.arguments(mask),
+        )  # fmt: skip
+        return found.params
+
+    def log_likelihood(
+        self, params: dict[str, Any], rows: np.ndarray, mask: np.ndarray | None
+    ) -> np.ndarray:
+        """Of each row, latents summed out."""
+        found = likelihood(self.program, rows, **self.arguments(mask))(params)
+        return np.asarray(found.value, float)
+
+    def arguments(self, mask: np.ndarray | None) -> dict[str, Any]:
+        return self.settings if mask is None else {**self.settings, "mask": mask}
+
+
 class Choice(NamedTuple):
     """One size."""
 
@@ -29,6 +59,8 @@ class Choice(NamedTuple):
     held_out: np.ndarray  # (rows that were held out,) log likelihood of each
     whole: Measures  # of a fit to all rows
     entropy: float | None  # of classes: 1 where every row belongs to one, 0 where none does
+    params: dict[str, Any] | None = None  # of that fit
+    sized: Sized | None = None  # how it was made
 
 
 def folds_of(num_rows: int, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -79,35 +111,23 @@ def choose(
     mask = kwargs.get("mask")
     found = []
     for size in sizes:
-        rest = {x: v for x, v in kwargs.items() if x != "mask"} | {name: size}
-
-        def some(rows: Any, rest: dict[str, Any] = rest) -> tuple[np.ndarray, dict[str, Any]]:
-            return values[rows], rest if mask is None else {**rest, "mask": mask[rows]}
-
-        table, settings = some(slice(None))
-        engine = method(inspect(program, (table,), settings))
-
-        def fit(
-            rows: Any, engine: Algorithm = engine, some: Callable[..., Any] = some, size: int = size
-        ) -> dict[str, Any]:
-            table, settings = some(rows)
-            tolerance = None if engine.staged else TOLERANCE
-            found = engine.run(
-                random.key(seed), steps, table, tolerance=tolerance, progress_bar=False, **settings
-            )
-            if on_fit is not None:
-                on_fit(size)
-            return found.params
-
+        settings = {x: v for x, v in kwargs.items() if x != "mask"} | {name: size}
+        whole = settings if mask is None else {**settings, "mask": mask}
+        engine = method(inspect(program, (values,), whole))
+        sized = Sized(program, settings, engine, steps)
         held = []
         for train, test in folds_of(len(values), folds, seed):
-            rows, settings = some(test)
-            held.append(np.asarray(likelihood(program, rows, **settings)(fit(train)).value, float))
-        params = fit(slice(None))
-        table, settings = some(slice(None))
-        whole = measure_fit(program, params, table, settings)
-        entropy = _entropy(engine, params, table, settings)
-        found.append(Choice(size, np.concatenate(held), whole, entropy))
+            inside, outside = (None if mask is None else mask[x] for x in (train, test))
+            params = sized.fit(seed, values[train], inside)
+            held.append(sized.log_likelihood(params, values[test], outside))
+            if on_fit is not None:
+                on_fit(size)
+        params = sized.fit(seed, values, mask)
+        if on_fit is not None:
+            on_fit(size)
+        measures = measure_fit(program, params, values, whole)
+        entropy = _entropy(engine, params, values, whole)
+        found.append(Choice(size, np.concatenate(held), measures, entropy, params, sized))
     return found
 
 

@@ -1,11 +1,14 @@
 """`latentbits choose`: what it prints, draws and refuses."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from inference.cli import main
-from inference.studies import choosing
+from inference.studies import bootstrap, choosing
 from inference.studies.estimators import LatentTrait
+from ppl_models import bernoulli_product
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +23,15 @@ def data(tmp_path_factory):
 def test_the_smallest_of_equals_is_taken(data, capsys):
     figure = data.with_name("curve.svg")
     said = ["choose", "latent_trait", "--data", str(data), "--over", "num_factors=1..2"]
-    assert main([*said, "--folds", "3", "--steps", "8", "--figure", str(figure)]) == 0
+    more = ["--folds", "3", "--steps", "8", "--bootstrap", "3", "--figure", str(figure)]
+    assert main([*said, *more]) == 0
     lines = capsys.readouterr().out.splitlines()
-    size, mean, _, total, aic, _, free = lines[1].split()
+    size, mean, _, total, aic, _, free, *untested = lines[1].split()
+    *_, ratio, share, _, tables = lines[2].split()
+    assert untested == ["—"] * 4 and tables == "3" and float(share) in (0.25, 0.5, 0.75, 1.0)
+    gain = 2 * (float(lines[2].split()[3]) - float(total))
+    assert float(ratio) == pytest.approx(gain, abs=0.05)
+    assert lines[6].startswith("by LR     num_factors=1: 2 against 1 has p")
     assert lines[0].startswith("num_factors") and (size, free) == ("1", "8")
     assert lines[3].startswith("take      num_factors=1")
     assert float(aic) == pytest.approx(2 * 8 - 2 * float(total), abs=0.02)
@@ -34,6 +43,44 @@ def test_the_smallest_of_equals_is_taken(data, capsys):
     assert len(np.concatenate(held)) == 90  # each row once, but for the one that is left over
     assert float(mean) == pytest.approx(np.mean(held), abs=0.01)  # from other starts
     assert figure.read_text().startswith("<?xml")
+
+
+def made(monkeypatch, gains, tables):
+    """Sizes that gain so much on the observed rows, and on the table drawn from a seed."""
+    whole = choosing.Measures(0.0, 0.0, "", 1, 4)
+    totals = np.concatenate([[0.0], np.cumsum(np.array(gains) / 2)])
+    choices = []
+    for k, total in enumerate(totals):
+        fit = SimpleNamespace(fit=lambda *_: {}, log_likelihood=lambda *args, k=k: k * args[1] / 2)
+        measures = whole._replace(log_likelihood=total)
+        choices.append(choosing.Choice(k + 1, np.zeros(2), measures, None, {}, fit))
+    monkeypatch.setattr(bootstrap, "tables_like", lambda *_: lambda seed: np.array([tables(seed)]))
+    return choices
+
+
+def test_a_size_is_tested_against_the_one_before_up_to_the_first_that_is_not_needed(monkeypatch):
+    choices = made(monkeypatch, [5.0, 0.5, 9.0], np.ones_like)
+    found = bootstrap.compare_sizes(choices, np.zeros((4, 2)), None, replicates=39)
+    assert [(x.size, x.replicates, x.exceeding) for x in found] == [(2, 39, 0), (3, 10, 10)]
+    assert [x.p_value for x in found] == [1 / 40, 1.0]
+    # One table in three gains as much: ten of them are enough.
+    choices = made(monkeypatch, [0.5], lambda seed: float(seed % 3 == 0))
+    (found,) = bootstrap.compare_sizes(choices, np.zeros((4, 2)), None, replicates=99)
+    assert (found.replicates, found.p_value) == (30, 1 / 3)
+    assert found.error == pytest.approx(np.sqrt(1 / 3 * 2 / 3 / 30))
+    assert bootstrap.compare_sizes(choices, np.zeros((4, 2)), None, budget=-1.0) == []
+
+
+def test_tables_are_drawn_from_the_smaller_fit():
+    params = {"probs": np.array([0.9, 0.2, 0.5], np.float32)}
+    rows, mask = np.zeros((4000, 3), np.float32), np.ones((4000, 3), bool)
+    rows[0], mask[:100, 2] = 1.0, False
+    sized = choosing.Sized(bernoulli_product, {}, None, 1)
+    draw = bootstrap.tables_like(choosing.Choice(1, rows, None, None, params, sized), rows, mask)
+    table = draw(0)
+    assert table.shape == rows.shape and not (table == draw(1)).all() and not table[:100, 2].any()
+    error = 4 * 0.5 / np.sqrt(3900)
+    np.testing.assert_allclose(table[100:].mean(0), params["probs"], atol=error)
 
 
 @pytest.mark.parametrize(
