@@ -1,11 +1,11 @@
 r"""Rotations of loadings: varimax (Kaiser 1958) and direct oblimin (Jennrich & Sampson 1966).
 
-Both by gradient projection (Jennrich 2001, 2002; Bernaards & Jennrich 2005): of loadings
-:math:`A = \Lambda^T`, (P, Q), varimax lowers :math:`-\frac14 \sum_{iq} (l_{iq}^2 -
-\overline{l_{\cdot q}^2})^2` over :math:`L = A T`, T orthogonal, with rows of A at length one (Kaiser);
-oblimin, with :math:`\gamma = 0`, lowers :math:`\frac14 \sum_i \sum_{q \ne r} l_{iq}^2 l_{ir}^2` over
+Both by gradient projection (Jennrich 2001, 2002; Bernaards & Jennrich 2005), of loadings A, (P, Q).
+Varimax lowers :math:`-\frac14 \sum_{iq} (l_{iq}^2 - \overline{l_{\cdot q}^2})^2` over
+:math:`L = A T`, T orthogonal, with rows of A scaled to length one (Kaiser). Oblimin, with
+:math:`\gamma = 0`, lowers :math:`\frac14 \sum_i \sum_{q \ne r} l_{iq}^2 l_{ir}^2` over
 :math:`L = A T^{-T}`, T with columns of length one: factors :math:`T^T x` then have the correlations
-:math:`\Phi = T^T T`. These are the defaults of R's ``varimax`` and of ``oblimin`` in GPArotation.
+:math:`T^T T`. These are the defaults of R's ``varimax`` and of ``oblimin`` in GPArotation.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def rotate(loadings: np.ndarray, kind: str) -> Rotated:
 
     >>> simple = np.array([[0.8, 0.7, 0.0, 0.0], [0.0, 0.0, 0.6, 0.5]])
     >>> slant = np.array([[0.8, 0.6], [-0.6, 0.8]])
-    >>> rotate(slant @ simple, "varimax").loadings.round(6).tolist()
-    [[0.8, 0.7, 0.0, 0.0], [0.0, 0.0, 0.6, 0.5]]
+    >>> bool(np.allclose(rotate(slant @ simple, "varimax").loadings, simple))
+    True
     """
     size = len(loadings)
     if kind == "none" or size == 1:

@@ -1,0 +1,78 @@
+"""Differences between groups: the likelihood of both by sums over a line, and what is found."""
+
+import numpy as np
+import pytest
+
+from inference.methods.continuous.grid import distinct
+from inference.studies import dif
+
+SLOPES, INTERCEPTS = np.array([1.0, 1.5, 0.8, 1.2, 1.3, 0.9]), np.array([0.2, -0.4, 0.1, 0.5, 0, 1])
+SIZE = len(SLOPES)
+
+
+def drawn(count, shift, seed=0):
+    """Two groups that differ in ability, and in the last item by `shift`."""
+    rng = np.random.default_rng(seed)
+    group = np.arange(count) % 2
+    ability = rng.normal(size=count) * (1.0 + 0.3 * group) + 0.6 * group
+    predictor = ability[:, None] * SLOPES + INTERCEPTS
+    predictor[:, -1] += shift * group
+    return (rng.random((count, SIZE)) < 1.0 / (1.0 + np.exp(-predictor))) + 0.0, group
+
+
+def loss(vector, data, seen, group):
+    """Minus the log likelihood by a sum over a line, row by row: slopes, intercepts, the other
+    group's intercept of item 3, its mean and log deviation."""
+    line = np.linspace(-8.0, 8.0, 401)
+    weight = np.exp(-0.5 * line**2) / np.exp(-0.5 * line**2).sum()
+    total = 0.0
+    for row, there, g in zip(data, seen, group, strict=True):
+        intercepts = vector[SIZE : 2 * SIZE].copy()
+        theta = line
+        if g:
+            intercepts[2] = vector[2 * SIZE]
+            theta = vector[-2] + np.exp(vector[-1]) * line
+        predictor = theta[:, None] * vector[:SIZE] + intercepts
+        each = np.where(row == 1, predictor, 0.0) - np.logaddexp(0.0, predictor)
+        total -= np.log(weight @ np.exp(each[:, there].sum(1)))
+    return total
+
+
+def test_a_fit_is_a_maximum_of_the_likelihood_of_both_groups():
+    data, group = drawn(120, 0.0)
+    seen = np.random.default_rng(1).random(data.shape) < 0.9
+    tables = [distinct(data[group == g], seen[group == g]) for g in range(2)]
+    free = np.zeros((2, SIZE), bool)
+    free[1, 2] = True
+    start = np.stack([np.ones((2, SIZE)), np.zeros((2, SIZE))])
+    found = dif.fit_groups(tables, dif.Groups(start, np.zeros(2), np.zeros(2)), free)
+    (slopes, others), (intercepts, theirs) = found.groups.items
+    np.testing.assert_array_equal(slopes, others)
+    assert (np.flatnonzero(intercepts != theirs) == [2]).all()
+    ends = [theirs[2], found.groups.mean[1], found.groups.log_deviation[1]]
+    vector = np.concatenate([slopes, intercepts, ends])
+    assert found.loss == pytest.approx(loss(vector, data, seen, group), rel=1e-6)
+    for k in (0, SIZE + 1, 2 * SIZE, len(vector) - 2, len(vector) - 1):
+        step = np.zeros(len(vector))
+        step[k] = 1e-4
+        up, down = (loss(vector + s * step, data, seen, group) for s in (1, -1))
+        assert abs(up - down) / 2e-4 < 0.02
+
+
+def test_the_item_that_differs_is_found_and_is_no_anchor():
+    data, group = drawn(900, -1.2, seed=3)
+    start = {"weights": SLOPES[None], "bias": INTERCEPTS}
+    labels = np.where(group, "city", "village")
+    found = dif.study_groups(data, None, labels, start)
+    assert found.anchors.tolist() == [True] * (SIZE - 1) + [False]
+    assert found.items["p_adjusted"][-1] < 1e-4 and found.items["p_uniform"][-1] < 1e-4
+    assert (found.items["p_adjusted"][:-1] > 0.05).all()
+    reference = 0 if found.names[0] == "village" else 1
+    # Of equal ability, the group with the harder item is expected to solve it less often.
+    assert np.sign(found.items["difference"][-1]) == (-1 if reference == 0 else 1)
+    assert found.mean[1] * (1 if reference == 0 else -1) == pytest.approx(0.6, abs=0.25)
+    assert found.counts.sum() == len(data)
+    lines = dif.group_lines(found, "place", list("abcdef"))
+    assert lines[1] == "anchors   a, b, c, d, e (5 of 6 items)" and lines[2].startswith(
+        "differ    f "
+    )
