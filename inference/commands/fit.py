@@ -12,13 +12,12 @@ import numpy as np
 from latentbits.models.data import InputError, Table
 
 from ..numerics.compiling import hurry
-from ..reading.anatomy import ProgramError
+from ..numerics.rotation import ROTATIONS
 from ..reading.arguments import put
-from ..reading.floors import FloorWarning, at_floor
+from ..reading.floors import FloorWarning
 from ..running.contract import Stop
 from ..studies.catalogue import blame
 from ..studies.fits import KIND, read_rows
-from ..studies.items import ItemStudy
 from ..studies.output import as_csv, check_output, versions, write_whole
 from .options import Given, add_options, open_given, said, setting, tell
 from .progress import stage
@@ -53,6 +52,10 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="most seconds of running")
     parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+    parser.add_argument(
+        "--rotation", choices=ROTATIONS, default="none",
+        help="of the loadings of several factors; scores are then those of the factors turned",
+    )  # fmt: skip
 
 
 def main(namespace: argparse.Namespace) -> int:
@@ -111,91 +114,22 @@ def main(namespace: argparse.Namespace) -> int:
     }  # fmt: skip
 
     from ..studies.arviz import save, table_group
+    from .fit_report import report
 
-    lines, study = _report(given, name, found[name], params, facts, settings)
-    columns = given.table.columns
-    tables: dict[str, bytes] = {}
-    if study is not None:
-        groups |= {
-            "items": table_group(study.items, "column", columns),
-            "scores": table_group(study.scores, "row"),
-        }
-        tables["items"] = as_csv({"item": columns, **study.items})
-        rows = given.table.ids or [str(i + 1) for i in range(len(given.table.values))]
-        tables["scores"] = as_csv({namespace.id or "row": rows, **study.scores})
+    lines, tables = report(given, name, found[name], params, facts, settings, namespace)
+    groups |= {x: table_group(t.columns, t.dim, t.names) for x, t in tables.items()}
     save(groups, out, attrs)
     for line in lines:
         print(line)
     print(f"fit       {namespace.out}")
-    for what, content in tables.items():
+    for what, table in tables.items() if "items" in tables else ():
         file = out.with_name(f"{out.stem}_{what}.csv")
-        write_whole(file, content)
+        digits = 10 if what == "measures" else 6
+        write_whole(file, as_csv({table.head: table.names, **table.columns}, digits))
         print(f"{what:9} {file}")
     if namespace.checkpoint is not None:
         print(f"state     {Path(namespace.checkpoint) / 'checkpoint.npz'}")
     return 130 if facts.get("stop") is Stop.INTERRUPTED else 0
-
-
-def _report(
-    given: Given, name: str, contender: Any, params: dict, facts: dict, settings: dict
-) -> tuple[list[str], ItemStudy | None]:
-    """What was estimated, how well it explains the rows, and how far it can be trusted; and the
-    items and scores, where the program has such."""
-    from ..studies.estimates import errors_of, measure_fit, parameter_lines, starts_lines
-    from ..studies.items import study_items
-
-    values, columns = given.table.values, given.table.columns
-    codings = {x: given.table.coding.count(x) for x in dict.fromkeys(given.table.coding)}
-    coded = "; ".join(f"{count} {coding}" for coding, count in codings.items())
-    lines = [
-        f"model     {given.name}, {name}",
-        f"rows      {len(values)}, {len(columns)} columns ({coded})",
-        f"stopped   {facts['reason']}",
-    ]
-    stop = facts.get("stop")
-    if "score" in facts:
-        lines.append(f"valid     {facts['score']:.4f} nats per row after {facts['step']} steps")
-    if stop is Stop.INTERRUPTED:
-        lines.append("kept      the parameters of the last step, which are no maximum")
-    if contender.kind != "point":
-        flat = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}
-        mean, deviation = ({x: f(v, axis=0) for x, v in flat.items()} for f in (np.mean, np.std))
-        said = parameter_lines(mean, deviation, columns, given.table.levels)
-        return [*lines, "", "posterior mean, and standard deviation as se", *said, ""], None
-    lines += [*starts_lines(facts.get("optima")), f"converged {_converged(stop, facts)}"]
-    if settings.get("prior") is True:
-        words = "of the posterior, with the program's priors (--option prior=False: without)"
-        lines.append(f"maximum   {words}")
-    point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
-    floor = at_floor(given.program, point, (values,), given.kwargs, settings.get("plate"))
-    lines += [f"warning   {floor}"] if floor else []
-    errors: dict[str, np.ndarray] = {}
-    words, prior = "", bool(settings.get("prior"))
-    if stop is not Stop.INTERRUPTED:
-        with stage("log likelihood"):
-            try:
-                found = measure_fit(given.program, point, values, given.kwargs)
-            except ProgramError as error:
-                lines.append(f"log likelihood not computed: {error}")
-            else:
-                lines += _measured(found)
-                words = "only for converged maxima of the likelihood by " + " or ".join(EXACT)
-                if name in EXACT and stop is not Stop.STEPS:
-                    with stage("standard errors"):
-                        errors, words = errors_of(
-                            given.program, point, values, given.kwargs, found.num_free, prior
-                        )
-    lines += [f"errors    {words}"] if words else []
-    study = None
-    if stop is not Stop.INTERRUPTED and not settings.get("plate") and _continuous(given):
-        with stage("items"):
-            study = study_items(given.program, point, errors, ((values,), given.kwargs), prior)
-    lines += study.lines if study is not None else []
-    lines.append("holds     a point estimate, no draws: arviz.summary and arviz.loo want NUTS")
-    said = parameter_lines(point, errors, columns, given.table.levels)
-    if study is not None:
-        said += ["", *parameter_lines(study.items, {}, columns)]
-    return [*lines, "", *said, ""], study
 
 
 def _guesses(given: Given) -> bool:
@@ -207,31 +141,6 @@ def _guesses(given: Given) -> bool:
     return known is not None and known.form is Form.GUESSING
 
 
-def _continuous(given: Given) -> bool:
-    """Whether all latents of a row are continuous: scores are then their posterior means."""
-    from ..reading.anatomy import inspect
-
-    latents = inspect(given.program, (given.table.values,), given.kwargs).latents
-    return bool(latents) and all(x.num_values is None and not x.odd for x in latents)
-
-
-def _measured(found: Any) -> list[str]:
-    error = f" ± {found.error:.2g}" if found.error > 0.005 else ""
-    return [
-        f"log likelihood {found.log_likelihood:.2f}{error} ({found.how})",
-        f"AIC       {found.aic:.2f} ({found.num_free} free parameters)",
-        f"BIC       {found.bic:.2f} ({found.num_rows} rows)",
-    ]
-
-
-def _converged(stop: Stop | None, facts: dict) -> str:
-    if stop is None:
-        return "not tested: " + facts["reason"]
-    if stop.converged or len(facts["losses"]) == 1:
-        return "yes"
-    return "no: more --steps, or a longer --budget" if stop is not Stop.INTERRUPTED else "no"
-
-
 STEPS = 500
 """Most steps of a method without stages."""
 SMALL = 1 << 17
@@ -239,6 +148,7 @@ SMALL = 1 << 17
 MOST, MOST_BITS = 1e9, 12
 """Multiplications of a sum over all states of all rows, as `check` prints them, and bits of a row
 up to which a fit sums them in every step: less than a second on two cores."""
+
 EXACT = ("QuadratureEM",)
 """Methods whose fixed points are maxima of the marginal likelihood that `standard_errors` takes."""
 

@@ -129,7 +129,7 @@ def point_groups(
 
 
 def table_group(
-    table: Mapping[str, Any], dim: str, names: Sequence[str] | None = None
+    table: Mapping[str, Any], dim: str, names: Sequence[Any] | None = None
 ) -> xr.Dataset:
     """A table as a group: a variable for each of its columns, along one dimension.
 

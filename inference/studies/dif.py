@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..methods.continuous.grid import BitTable, arrived, distinct, nodes_for, posteriors
+from ..methods.continuous.grid import BitTable, arrived, distinct, posteriors
+from ..methods.continuous.nodes import nodes_for
 
 LEVEL = 0.05
 """Of the false discoveries among the items that are said to differ."""

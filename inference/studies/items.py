@@ -11,17 +11,12 @@ rows share (`continuous.grid`), in NumPy:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..methods.continuous.at_once import table_of, values_of
-from ..methods.continuous.grid import BitTable, Scores, score
-from ..methods.continuous.nodes import TooManyNodesError, Values, nodes_for
-from ..methods.continuous.opening import open_columns
-from ..methods.continuous.priors import normal_priors
-from ..types import Arguments
-from .level_items import level_information, level_items
+from ..methods.continuous.grid import BitTable
+from ..methods.continuous.nodes import Values, nodes_for
 
 LOGISTIC = 1.702
 """By which a logistic curve is scaled to lie closest to a normal one, as loadings have it."""
@@ -184,83 +179,12 @@ def _unions(
     return found
 
 
-def reliability(scores: Scores) -> np.ndarray:
+def reliability(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     """Of each factor: the variance of the scores over that of the factor, (Q,).
 
-    >>> one = np.ones(2)
-    >>> found = Scores(one, np.array([[1.0], [-1.0]]), np.full((2, 1, 1), 0.25), one)
-    >>> reliability(found).tolist()
+    >>> reliability(np.array([[1.0], [-1.0]]), np.full((2, 1, 1), 0.25)).tolist()
     [0.8]
     """
-    error = np.diagonal(scores.covariance, axis1=1, axis2=2).mean(0)
-    spread = scores.mean.var(0)
+    error = np.diagonal(covariance, axis1=1, axis2=2).mean(0)
+    spread = mean.var(0)
     return spread / (spread + error)
-
-
-class ItemStudy(NamedTuple):
-    """All of it, as tables: name of a column -> an entry for each item, or each row."""
-
-    items: dict[str, np.ndarray]
-    scores: dict[str, np.ndarray]
-    lines: list[str]
-
-
-POINTS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
-"""Of a factor, where the information is printed."""
-
-
-def study_items(
-    program: Any,
-    point: dict[str, np.ndarray],
-    errors: dict[str, np.ndarray],
-    arguments: Arguments,
-    prior: bool = False,
-) -> ItemStudy | None:
-    """Items and scores of a fitted program; None unless it observes levels on one or two factors.
-
-    :param prior: the point is a maximum of the posterior, and so are its errors.
-
-    >>> from latentbits.models import latent_trait
-    >>> point = {"weights": np.array([[1.0, 2.0, 1.0]]), "bias": np.zeros(3)}
-    >>> data = np.array([[0.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
-    >>> found = study_items(latent_trait, point, {}, ((data,), {"num_factors": 1}))
-    >>> list(found.items), found.scores["factor_1"].shape
-    (['discrimination', 'difficulty', 'loading'], (4,))
-    """
-    args, kwargs = arguments
-    opened = open_columns(program, args, kwargs, None)
-    table = table_of(opened)
-    if table is None or opened.known is None:
-        return None
-    values, places = values_of(opened, point), opened.known.columns or ()
-    try:
-        scores, whole = score(table, values), table.seen is None
-        plain = table.columns.bits and "guessing" not in values
-        fit = item_fit(table, values) if plain and whole and table.bits.shape[1] > 3 else None
-    except TooManyNodesError:
-        return None
-    weights, bias = values["weights"], values["bias"]
-    many = len(weights) > 1
-    found = level_items(table, values, bool(errors), normal_priors(opened) if prior else None)
-    for q, each in enumerate(loadings(weights[:, table.columns.first]), start=1):
-        found[f"loading_{q}" if many else "loading"] = each
-    # The form has its columns by their number of levels, the table as the file has them.
-    order = np.lexsort([[x.column for x in places], [x.leaf for x in places]])
-    found = {name: each[order] for name, each in found.items()}
-    lines = [f"reliability {' '.join(f'{x:.3f}' for x in reliability(scores))} (of the scores)"]
-    for q, each in enumerate(level_information(table, values, POINTS), start=1):
-        points = ", ".join(f"{x:.2f} at {at:+.0f}" for x, at in zip(each, POINTS, strict=True))
-        lines.append(f"information of factor {q}: {points}")
-    if fit is not None:
-        found |= {"s_x2": fit.statistic, "df": fit.df, "p_value": fit.p_value}
-        if len(bias) <= MOST_ITEMS:
-            of = model_fit(table, values)
-            if of.df > 0:
-                lines.append(
-                    f"M2        {of.m2:.2f}, df {of.df}, p {of.p_value:.3g}, RMSEA {of.rmsea:.4f}"
-                )
-    deviation = np.sqrt(np.diagonal(scores.covariance, axis1=1, axis2=2))
-    placed: dict[str, np.ndarray] = {}
-    for q in range(len(weights)):
-        placed |= {f"factor_{q + 1}": scores.mean[:, q], f"factor_{q + 1}_se": deviation[:, q]}
-    return ItemStudy(found, placed, lines)

@@ -103,8 +103,8 @@ def as_json(content: dict[str, Any]) -> bytes:
     return f"{json.dumps(made, indent=2, ensure_ascii=False)}\n".encode()
 
 
-def as_csv(table: Mapping[str, Any]) -> bytes:
-    """The bytes of a CSV file, from columns of one length.
+def as_csv(table: Mapping[str, Any], digits: int = 6) -> bytes:
+    """The bytes of a CSV file, from columns of one length; numbers with so many digits.
 
     >>> as_csv({"item": ["a", "b,c"], "difficulty": [0.5, 1.25]}).decode().split()
     ['item,difficulty', 'a,0.5', '"b,c",1.25']
@@ -113,7 +113,7 @@ def as_csv(table: Mapping[str, Any]) -> bytes:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(table)
     cells = zip(*table.values(), strict=True)
-    writer.writerows([[x if isinstance(x, str) else f"{x:.6g}" for x in row] for row in cells])
+    writer.writerows([x if isinstance(x, str) else f"{x:.{digits}g}" for x in row] for row in cells)
     return stream.getvalue().encode()
 
 

@@ -4,13 +4,18 @@ import itertools
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
+from tools import quick_run
 
-from inference import QuadratureEM, standard_errors
+from inference import EM, QuadratureEM, standard_errors
+from inference.cli import main
 from inference.methods.continuous import grid
 from inference.methods.continuous.information import information
 from inference.studies import items
-from ppl_models import graded_trait, latent_trait
+from inference.studies.arviz import load
+from inference.studies.item_study import study_items
+from ppl_models import bernoulli_mixture, graded_trait, latent_trait
 
 VALUES = {"weights": np.array([[1.0, 0.7, 1.6, 1.2]]), "bias": np.array([0.2, -0.5, 0.4, -0.1])}
 
@@ -89,7 +94,7 @@ def test_the_law_school_test_comes_out_to_the_published_digits():
     assert float(fit.losses[-1]) == pytest.approx(2466.653, abs=1e-3)
     np.testing.assert_allclose(fit.params["bias"], [2.773, 0.990, 0.249, 1.285, 2.053], atol=1e-3)
     errors = standard_errors(latent_trait, fit.params, data, num_factors=1)
-    found = items.study_items(latent_trait, fit.params, errors, ((data,), {"num_factors": 1}))
+    found = study_items(latent_trait, fit.params, errors, ((data,), {"num_factors": 1}))
     slopes = [0.825, 0.723, 0.890, 0.688, 0.657]
     np.testing.assert_allclose(found.items["discrimination"], slopes, atol=1e-3)
     spread = [0.2581, 0.1867, 0.2326, 0.1852, 0.2100]
@@ -97,6 +102,44 @@ def test_the_law_school_test_comes_out_to_the_published_digits():
     spread = [0.8669, 0.3073, 0.0997, 0.4341, 0.8700]
     np.testing.assert_allclose(found.items["difficulty_se"], spread, rtol=5e-3)
     assert len(found.scores["factor_1_se"]) == 1000
+
+
+CARCINOMA = """34:0000000 2:0000100 6:0100000 1:0100001 4:0100100 5:0100101 2:1000000 1:1010101
+2:1100000 1:1100001 2:1100100 7:1100101 1:1100111 1:1101001 2:1101101 3:1101111 13:1110101
+5:1110111 10:1111101 16:1111111"""
+"""Slides by the ratings of seven pathologists (Landis & Koch 1977; Agresti 2002, table 13.1)."""
+
+
+def test_the_carcinoma_slides_come_out_to_the_published_digits():
+    """Three classes as poLCA prints them (Linzer & Lewis 2011)."""
+    cells = [x.split(":") for x in CARCINOMA.split()]
+    rows = np.array([[float(x) for x in row] for _, row in cells], np.float32)
+    data = np.repeat(rows, [int(count) for count, _ in cells], axis=0)
+    params, _, losses = quick_run(EM(bernoulli_mixture), 0, 150, data, num_components=3)
+    assert losses[-1] == pytest.approx(293.705, abs=1e-3)
+    order = np.argsort(params["probs"][:, 0])
+    shares, first = params["mixing"][order], params["probs"][order][:, 0]
+    np.testing.assert_allclose(shares, [0.3736, 0.1817, 0.4447], atol=1e-4)
+    np.testing.assert_allclose(first, [0.0573, 0.5128, 1.0], atol=1e-4)
+
+
+def test_a_rotation_turns_scores_and_information_with_the_loadings():
+    rng = np.random.default_rng(0)
+    weights = np.array([[1.2, 1.5, 1.0, 0.4, 0.2, 0.3], [0.2, -0.3, 0.1, 1.1, 1.6, 0.9]])
+    data = (rng.random((40, 6)) < 0.5) + 0.0
+    arguments = ((data,), {"num_factors": 2})
+    point = {"weights": weights, "bias": np.zeros(6)}
+    plain = study_items(latent_trait, point, {}, arguments)
+    found = study_items(latent_trait, point, {}, arguments, rotation="oblimin")
+    assert list(found.factors) == ["factor_1", "factor_2"] and not plain.factors
+    correlation = found.factors["factor_1"][1]
+    assert found.measures["correlation_1_2"] == correlation != 0.0
+    # Whatever the factors are called, what they predict is the same.
+    first, second = (np.stack([x.items["loading_1"], x.items["loading_2"]]) for x in (plain, found))
+    scores = [np.stack([x.scores["factor_1"], x.scores["factor_2"]], 1) for x in (plain, found)]
+    np.testing.assert_allclose(scores[0] @ first, scores[1] @ second, atol=1e-9)
+    between = np.array([[1.0, correlation], [correlation, 1.0]])
+    np.testing.assert_allclose(first.T @ first, second.T @ between @ second, atol=1e-9)
 
 
 def test_a_model_that_does_not_hold_is_told(every):
@@ -109,6 +152,34 @@ def test_a_model_that_does_not_hold_is_told(every):
     fitted = grid.climb(table, grid.principal(table, 1), 200, 1e-8)
     found = items.model_fit(table, fitted.values)
     assert found.p_value < 1e-6 and found.rmsea > 0.1
+
+
+def test_the_command_writes_every_table_twice(tmp_path):
+    """Items, scores, information, measures and groups, as CSV and in the netCDF."""
+    rng = np.random.default_rng(0)
+    chance = 1 / (1 + np.exp(-1.2 * rng.normal(size=(240, 1)) * np.ones(5)))
+    frame = pd.DataFrame((rng.random(chance.shape) < chance) * 1, columns=list("abcde"))
+    frame.insert(0, "who", [f"p{i}" for i in range(240)])
+    frame.insert(1, "place", np.where(np.arange(240) % 3, "city", "village"))
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    said = ["--data", str(tmp_path / "data.csv"), "--id", "who", "--group", "place"]
+    out = str(tmp_path / "fit.nc")
+    assert main(["fit", "latent_trait", *said, "--set", "num_factors=1", "--out", out]) == 0
+    groups, _ = load(out)
+    dims = {"items": "column", "scores": "row", "information": "point", "measures": "measure",
+            "groups": "column"}  # fmt: skip
+    for name, dim in dims.items():
+        table = pd.read_csv(tmp_path / f"fit_{name}.csv", index_col=0)
+        assert table.index.tolist() == groups[name][dim].values.tolist()
+        assert list(table.columns) == list(groups[name].data_vars)
+        for column in table:
+            np.testing.assert_allclose(table[column], groups[name][column], rtol=1e-5)
+    measures = groups["measures"]["value"].to_series()
+    of = measures["log_likelihood"]
+    assert measures["aic"] == pytest.approx(2 * 10 - 2 * of)
+    assert measures["bic"] == pytest.approx(10 * np.log(240) - 2 * of)
+    assert {"reliability_1", "m2", "rmsea"} <= set(measures.index)
+    assert groups["scores"]["factor_1"].sel(row="p7").shape == ()
 
 
 def test_items_of_mixed_levels_stand_as_the_table_has_them():
@@ -125,7 +196,7 @@ def test_items_of_mixed_levels_stand_as_the_table_has_them():
     data = np.stack([(noisy[:, [i]] > cuts[i]).sum(1) for i in range(3)], 1)
     kwargs = {"levels": levels, "num_factors": 1}
     errors = standard_errors(graded_trait, point, data, **kwargs)
-    found = items.study_items(graded_trait, point, errors, ((data,), kwargs)).items
+    found = study_items(graded_trait, point, errors, ((data,), kwargs)).items
     np.testing.assert_allclose(found["discrimination"], point["weights"][0])
     np.testing.assert_allclose(found["difficulty_1"], [-0.8 / 1.5, 0.4 / 2.0, 1.2])
     np.testing.assert_allclose(found["difficulty_2"], [0.7 / 1.5, np.nan, -0.1])

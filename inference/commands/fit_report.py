@@ -1,0 +1,171 @@
+"""What `latentbits fit` says of a fit, in lines, and the tables that it writes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..reading.anatomy import ProgramError
+from ..reading.floors import at_floor
+from ..running.contract import Stop
+from .fit import EXACT
+from .options import Given
+from .progress import stage
+
+
+class Written(NamedTuple):
+    """A table for the files: its columns, what its rows are called, and each of their names."""
+
+    columns: dict[str, Any]
+    dim: str
+    names: Sequence[Any]
+    head: str  # of the names, in a CSV file
+
+
+def report(
+    given: Given,
+    name: str,
+    contender: Any,
+    params: dict,
+    facts: dict,
+    settings: dict,
+    namespace: argparse.Namespace,
+) -> tuple[list[str], dict[str, Written]]:
+    """What was estimated, how well it explains the rows, and how far it can be trusted; and tables
+    of measures, and of items and scores where the program has such."""
+    from ..studies.estimates import errors_of, measure_fit, parameter_lines, starts_lines
+
+    values, columns = given.table.values, given.table.columns
+    codings = {x: given.table.coding.count(x) for x in dict.fromkeys(given.table.coding)}
+    coded = "; ".join(f"{count} {coding}" for coding, count in codings.items())
+    lines = [
+        f"model     {given.name}, {name}",
+        f"rows      {len(values)}, {len(columns)} columns ({coded})",
+        f"stopped   {facts['reason']}",
+    ]
+    stop = facts.get("stop")
+    if "score" in facts:
+        lines.append(f"valid     {facts['score']:.4f} nats per row after {facts['step']} steps")
+    if stop is Stop.INTERRUPTED:
+        lines.append("kept      the parameters of the last step, which are no maximum")
+    if contender.kind != "point":
+        flat = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}
+        mean, deviation = ({x: f(v, axis=0) for x, v in flat.items()} for f in (np.mean, np.std))
+        said = parameter_lines(mean, deviation, columns, given.table.levels)
+        return [*lines, "", "posterior mean, and standard deviation as se", *said, ""], {}
+    lines += [*starts_lines(facts.get("optima")), f"converged {_converged(stop, facts)}"]
+    if settings.get("prior") is True:
+        words = "of the posterior, with the program's priors (--option prior=False: without)"
+        lines.append(f"maximum   {words}")
+    point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
+    floor = at_floor(given.program, point, (values,), given.kwargs, settings.get("plate"))
+    lines += [f"warning   {floor}"] if floor else []
+    errors: dict[str, np.ndarray] = {}
+    measures: dict[str, float] = {}
+    words, prior = "", bool(settings.get("prior"))
+    if stop is not Stop.INTERRUPTED:
+        with stage("log likelihood"):
+            try:
+                found = measure_fit(given.program, point, values, given.kwargs)
+            except ProgramError as error:
+                lines.append(f"log likelihood not computed: {error}")
+            else:
+                lines += _measured(found)
+                measures = {
+                    "log_likelihood": found.log_likelihood, "free_parameters": found.num_free,
+                    "rows": found.num_rows, "aic": found.aic, "bic": found.bic,
+                }  # fmt: skip
+                words = "only for converged maxima of the likelihood by " + " or ".join(EXACT)
+                if name in EXACT and stop is not Stop.STEPS:
+                    with stage("standard errors"):
+                        errors, words = errors_of(
+                            given.program, point, values, given.kwargs, found.num_free, prior
+                        )
+    lines += [f"errors    {words}"] if words else []
+    study = None
+    if stop is not Stop.INTERRUPTED and not settings.get("plate") and _continuous(given):
+        with stage("items"):
+            study = _items(given, name, point, errors, prior, namespace)
+    lines += study.lines if study is not None else []
+    lines.append("holds     a point estimate, no draws: arviz.summary and arviz.loo want NUTS")
+    said = parameter_lines(point, errors, columns, given.table.levels)
+    tables: dict[str, Written] = {}
+    if study is not None:
+        said += ["", *parameter_lines(study.items, {}, columns)]
+        said += ["", *parameter_lines(study.groups, {}, columns)] if study.groups else []
+        measures |= study.measures
+        tables = _tables(study, given, namespace)
+    if measures:
+        value = {"value": list(measures.values())}
+        tables["measures"] = Written(value, "measure", list(measures), "measure")
+    return [*lines, "", *said, ""], tables
+
+
+def _items(
+    given: Given,
+    name: str,
+    point: dict,
+    errors: dict,
+    prior: bool,
+    namespace: argparse.Namespace,
+) -> Any:
+    from ..studies.catalogue import methods
+    from ..studies.item_study import Labels, study_items
+
+    values, table = given.table.values, given.table
+    method: Any = methods().get(name)
+
+    def posterior() -> Any:
+        return method(given.program).posterior(point, values, **given.kwargs)
+
+    labels = None
+    if table.groups is not None:
+        labels = Labels(namespace.group, table.groups, table.columns)
+    return study_items(
+        given.program, point, errors, ((values,), given.kwargs), prior,
+        rotation=namespace.rotation,
+        posterior=posterior if hasattr(method, "posterior") else None, labels=labels,
+    )  # fmt: skip
+
+
+def _tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str, Written]:
+    from ..studies.item_study import POINTS
+
+    columns = given.table.columns
+    rows = given.table.ids or [str(i + 1) for i in range(len(given.table.values))]
+    found = {
+        "items": Written(study.items, "column", columns, "item"),
+        "scores": Written(study.scores, "row", rows, namespace.id or "row"),
+        "information": Written(study.information, "point", POINTS.tolist(), "at"),
+        "factors": Written(study.factors, "factor", list(study.factors), "factor"),
+        "groups": Written(study.groups, "column", columns, "item"),
+    }
+    return {name: table for name, table in found.items() if table.columns}
+
+
+def _continuous(given: Given) -> bool:
+    """Whether all latents of a row are continuous: scores are then their posterior means."""
+    from ..reading.anatomy import inspect
+
+    latents = inspect(given.program, (given.table.values,), given.kwargs).latents
+    return bool(latents) and all(x.num_values is None and not x.odd for x in latents)
+
+
+def _measured(found: Any) -> list[str]:
+    error = f" ± {found.error:.2g}" if found.error > 0.005 else ""
+    return [
+        f"log likelihood {found.log_likelihood:.3f}{error} ({found.how})",
+        f"AIC       {found.aic:.2f} ({found.num_free} free parameters)",
+        f"BIC       {found.bic:.2f} ({found.num_rows} rows)",
+    ]
+
+
+def _converged(stop: Stop | None, facts: dict) -> str:
+    if stop is None:
+        return "not tested: " + facts["reason"]
+    if stop.converged or len(facts["losses"]) == 1:
+        return "yes"
+    return "no: more --steps, or a longer --budget" if stop is not Stop.INTERRUPTED else "no"

@@ -1,0 +1,193 @@
+"""A fitted trait as tables: items, scores, information, fit, and differences between groups.
+
+Of bits or of answers on a scale, on any number of factors; fit by item and of the whole model, and
+groups, are for bits on nodes that rows share (`items`, `dif`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..methods.continuous.at_once import table_of, values_of
+from ..methods.continuous.grid import BitTable, score
+from ..methods.continuous.nodes import TooManyNodesError, Values
+from ..methods.continuous.opening import open_columns
+from ..methods.continuous.priors import normal_priors
+from ..numerics.rotation import rotate
+from ..reading.naturals import Form
+from ..types import Arguments
+from .dif import FEWEST_ROWS, GroupStudy, group_lines, study_groups
+from .dif import MOST_WORK as MOST_GROUP_WORK
+from .items import MOST_ITEMS, item_fit, loadings, model_fit, reliability
+from .level_items import level_information, level_items
+
+PRINTED = (-2.0, -1.0, 0.0, 1.0, 2.0)
+"""Values of a factor where the information is printed."""
+POINTS = np.linspace(-4.0, 4.0, 33)
+"""And where it is written."""
+
+
+class ItemStudy(NamedTuple):
+    """All of it: name of a column -> an entry for each item, row, or value of a factor."""
+
+    items: dict[str, np.ndarray]
+    scores: dict[str, np.ndarray]
+    information: dict[str, np.ndarray]
+    factors: dict[str, np.ndarray]  # their correlations, where a rotation makes some
+    groups: dict[str, np.ndarray]  # tests by item
+    measures: dict[str, float]
+    lines: list[str]
+
+
+class Labels(NamedTuple):
+    """The groups of rows, by the column that says them, and the names of the items."""
+
+    column: str
+    of_rows: Sequence[str]
+    items: Sequence[str]
+
+
+def study_items(
+    program: Any,
+    point: dict[str, np.ndarray],
+    errors: dict[str, np.ndarray],
+    arguments: Arguments,
+    prior: bool = False,
+    *,
+    rotation: str = "none",
+    posterior: Callable[[], Any] | None = None,
+    labels: Labels | None = None,
+) -> ItemStudy | None:
+    """Items and scores of a fitted program; None unless it regresses bits or levels on factors.
+
+    :param prior: the point is a maximum of the posterior, and so are its errors.
+    :param rotation: of the loadings, one of `numerics.rotation.ROTATIONS`; scores and information
+        are then those of the factors turned.
+    :param posterior: gives the mean and covariance of the factors of each row where `grid` does
+        not.
+    :param labels: test every item for a difference between these groups.
+
+    >>> from latentbits.models import latent_trait
+    >>> point = {"weights": np.array([[1.0, 2.0, 1.0]]), "bias": np.zeros(3)}
+    >>> data = np.array([[0.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    >>> found = study_items(latent_trait, point, {}, ((data,), {"num_factors": 1}))
+    >>> list(found.items), found.scores["factor_1"].shape
+    (['discrimination', 'difficulty', 'loading'], (4,))
+    """
+    args, kwargs = arguments
+    opened = open_columns(program, args, kwargs, None)
+    known = opened.known
+    if known is None or known.form not in (Form.TRAIT, Form.GRADED, Form.GUESSING):
+        return None
+    graded = known.form is Form.GRADED
+    if known.form is Form.TRAIT and set(known.kinds) != {"binary"}:
+        return None
+    values, table, placed = values_of(opened, point), table_of(opened), None
+    try:
+        placed = None if table is None else score(table, values)
+    except TooManyNodesError:
+        table = None
+    if placed is None and posterior is not None:
+        placed = posterior()
+    levels = known.kinds if graded else (2,) * len(known.kinds)
+    nothing: Any = None
+    held = BitTable(nothing, None, nothing, nothing, levels) if table is None else table
+    first = held.columns.first
+    weights = values["weights"]
+    many = len(weights) > 1
+    standard = rotate(loadings(weights[:, first]), rotation)
+    with np.errstate(invalid="ignore"):  # where the point is no maximum, an error is NaN
+        found = level_items(
+            held, values, bool(errors) and table is not None,
+            normal_priors(opened) if prior else None,
+        )  # fmt: skip
+    if "discrimination_se" in found:
+        spread = known.read({x: np.asarray(v) for x, v in errors.items()})
+        found["discrimination_se"] = spread["weights"][0]
+    for q, each in enumerate(standard.loadings, start=1):
+        found[f"loading_{q}" if many else "loading"] = each
+    plain = held.columns.bits and "guessing" not in values
+    measures: dict[str, float] = {}
+    lines: list[str] = []
+    factors = [f"factor_{q + 1}" for q in range(len(weights))]
+    turned = {}
+    if rotation != "none" and many:
+        lines.append(f"rotation  {rotation} of the loadings")
+        turned = dict(zip(factors, standard.correlations, strict=True))
+        for a, b in zip(*np.triu_indices(len(weights), 1), strict=True):
+            measures[f"correlation_{a + 1}_{b + 1}"] = float(standard.correlations[a, b])
+            if rotation == "oblimin":
+                value = standard.correlations[a, b]
+                lines.append(f"correlation {value:.3f} of factors {a + 1} and {b + 1}")
+    scores: dict[str, np.ndarray] = {}
+    if placed is not None:
+        turn = standard.turn
+        mean = np.asarray(placed.mean, float) @ turn
+        covariance = turn.T @ np.asarray(placed.covariance, float) @ turn
+        deviation = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+        for q, name in enumerate(factors):
+            scores |= {name: mean[:, q], f"{name}_se": deviation[:, q]}
+        share = reliability(mean, covariance)
+        measures |= {f"reliability_{q + 1}": float(x) for q, x in enumerate(share)}
+        lines.append(f"reliability {' '.join(f'{x:.3f}' for x in share)} (of the scores)")
+    along = {**values, "weights": np.linalg.solve(standard.turn, weights)}
+    told = level_information(held, along, POINTS)
+    for q, each in enumerate(told, start=1):
+        shown = [f"{np.interp(at, POINTS, each):.2f} at {at:+.0f}" for at in PRINTED]
+        lines.append(f"information of factor {q}: {', '.join(shown)}")
+    if table is not None and table.seen is None and plain and len(first) > 3:
+        fit = item_fit(table, values)
+        found |= {"s_x2": fit.statistic, "df": fit.df, "p_value": fit.p_value}
+        lines += _fit_lines(table, values, measures)
+    # The form has its columns by their number of levels, the table as the file has them.
+    places = known.columns or ()
+    order = np.lexsort([[x.column for x in places], [x.leaf for x in places]])
+    order = order if len(places) else np.arange(len(first))
+    groups = {}
+    if labels is not None:
+        study, said = _grouped(table if plain else None, values, labels, order)
+        lines += said
+        groups = {} if study is None else study.items
+    return ItemStudy(
+        {x: v[order] for x, v in found.items()}, scores,
+        dict(zip(factors, told, strict=True)), turned, groups, measures, lines,
+    )  # fmt: skip
+
+
+def _fit_lines(table: BitTable, values: Values, measures: dict[str, float]) -> list[str]:
+    if table.bits.shape[1] > MOST_ITEMS:
+        return []
+    of = model_fit(table, values)
+    if of.df <= 0:
+        return []
+    measures |= {"m2": of.m2, "m2_df": of.df, "m2_p_value": of.p_value, "rmsea": of.rmsea}
+    return [f"M2        {of.m2:.2f}, df {of.df}, p {of.p_value:.3g}, RMSEA {of.rmsea:.4f}"]
+
+
+def _grouped(
+    table: BitTable | None, values: Values, labels: Labels, order: np.ndarray
+) -> tuple[GroupStudy | None, list[str]]:
+    """The tests by item, or the reason why there are none."""
+    names, counts = np.unique(np.asarray(labels.of_rows), return_counts=True)
+    why = None
+    if table is None or len(values["weights"]) > 1:
+        why = "differences between groups are tested for bits on one factor"
+    elif len(names) < 2:
+        why = f"there is one group, {names[0]}"
+    elif counts.min() < FEWEST_ROWS:
+        least = names[int(np.argmin(counts))]
+        why = f"{least} has {counts.min()} rows: a group wants {FEWEST_ROWS}"
+    elif table.bits.shape[1] < 3:
+        why = "an item is tested against at least two others"
+    elif table.sparse or len(table.place) * table.bits.shape[1] ** 2 > MOST_GROUP_WORK:
+        why = "not tested for so large a table: latentbits.inference.studies.dif does it"
+    if why is not None or table is None:
+        return None, [f"groups    {labels.column}: {why}"]
+    bits = table.bits[table.place][:, order]
+    seen = None if table.seen is None else table.seen[table.place][:, order] > 0
+    start = {x: v[..., order] for x, v in values.items()}
+    found = study_groups(bits, seen, labels.of_rows, start)
+    return found, group_lines(found, labels.column, labels.items)
