@@ -41,7 +41,7 @@ from latentbits.inference.methods.gibbs.network_evidence import annealed_evidenc
 from latentbits.inference.reading.anatomy import inspect
 from latentbits.inference.running.algorithm import Algorithm
 from latentbits.inference.running.contract import Starts
-from latentbits.inference.running.search import Lineages, optima_of
+from latentbits.inference.running.search import Lineages, Search, optima_of
 from latentbits.inference.studies.output import versions
 from latentbits.models import (
     bernoulli_mixture,
@@ -73,7 +73,7 @@ class Case(NamedTuple):
 
 
 MIXED = "EM", "ExactGradient", "SplittingEM"
-TRAITS = "QuadratureEM", "BoundEM", "MonteCarloEM"
+TRAITS = "QuadratureEM", "BoundEM"
 
 
 def mixture(even: bool) -> Case:
@@ -112,7 +112,7 @@ def items(model: Callable, count: int) -> Case:
     noise = (
         rng.logistic(size=inner.shape) if model is latent_trait else rng.normal(size=inner.shape)
     )
-    methods = TRAITS if model is latent_trait else ("QuadratureEM", "MonteCarloEM")
+    methods = TRAITS if model is latent_trait else ("QuadratureEM",)
     return Case(model, inner + noise > 0, {"num_factors": 2}, methods, 100, truth)
 
 
@@ -408,30 +408,32 @@ def judged(case: Case, params: Any) -> None:
 
 def look(options: argparse.Namespace, set_name: str, case: Case) -> None:
     """The best of many plain starts of every method of a set, and of as many keys with the search
-    of the first. All are judged by the evidence at their last parameters, and bounds by their own.
-    """
+    of the first."""
     num_keys, data = options.keys or 200, jnp.asarray(case.data, float)
     batch = min(num_keys, options.batch or (1 if jax.default_backend() == "cpu" else 25))
-    judge = getattr(latentbits, case.methods[0])(case.model)
     found: dict[str, list] = {"evidence": [], "bound": []}
     for name, plain in [*((name, True) for name in case.methods), (case.methods[0], False)]:
         method = getattr(latentbits, name)(case.model)
-        if plain and method.search is not None:
-            method = dataclasses.replace(method, search=None)
         steps = options.steps or case.steps
         if method.staged:
             steps = method.default_steps(inspect(case.model, (data,), case.sizes))
-        ends, seconds = from_keys(method, case, steps, num_keys, batch)
         how = {"method": name, "search": not plain, "steps": steps, "seed": 0, "keys": num_keys}
-        bounded = {"bound": method} if name == "BoundEM" else {}
-        for objective, by in {"evidence": judge, **bounded}.items():
-            losses = scored(by, case, ends.params, batch)
-            best = int(np.nanargmin(losses))
-            params = jax.tree.map(lambda x: x[best], ends.params)  # noqa: B023
-            found[objective].append((losses, how, params))
-            print(
-                f"{set_name}, {objective}, {how}: {-losses[best]:.4f}, {seconds:.1f} s", flush=True
-            )
+        if type(method).at_once is not Algorithm.at_once:  # it runs its starts in turn, in NumPy
+            if not plain:
+                continue
+            search = Search(num_lineages=num_keys, screening=0, rounds=0)
+            method = dataclasses.replace(method, search=search)
+            result = method.run(random.key(0), 500, data, tolerance=1e-7, **case.sizes)
+            losses, params, seconds = result.optima.values, result.params, result.seconds
+            how |= {"steps": 500, "tolerance": 1e-7, "keys": 1, "starts": num_keys}
+        else:
+            if plain and method.search is not None:
+                method = dataclasses.replace(method, search=None)
+            ends, seconds = from_keys(method, case, steps, num_keys, batch)
+            losses = ends.losses.min(1)
+            params = jax.tree.map(lambda x: x[int(np.nanargmin(losses))], ends.params)  # noqa: B023
+        found["bound" if name == "BoundEM" else "evidence"].append((losses, how, params))
+        print(f"{set_name}, {how}: {-np.nanmin(losses):.4f}, {seconds:.1f} s", flush=True)
         keep(options.into, set_name, case, found)
 
 
@@ -452,17 +454,6 @@ def keep(path: Path, set_name: str, case: Case, found: dict[str, list]) -> None:
         }  # fmt: skip
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(table).replace('}, "', '},\n"') + "\n")
-
-
-def scored(method: Any, case: Case, params: Any, batch: int) -> np.ndarray:
-    """The loss of a method at many parameters."""
-    data = jnp.asarray(case.data, float)
-
-    def loss(params: Any) -> Array:
-        state = method.init(random.key(0), data, init_params=params, **case.sizes)
-        return method.update(state, data, **case.sizes)[1]
-
-    return np.asarray(jax.jit(lambda p: lax.map(loss, p, batch_size=batch))(params))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,11 @@ def pursued(machine: Machine, key: Array) -> Params:
 
 
 def replanted(machine: Machine, key: Array, params: Params) -> Params:
-    """The machine with the unit that is missed least planted where the others leave most over."""
+    r"""The machine with the unit that is missed least planted where the others leave most over.
+
+    Since log(1 + e^z) = log(1 + e^{−z}) + z, a unit may stand with the opposite sign if a unit that
+    is always on adds what is missing. Before such a unit is given up, all that need it are turned.
+    """
     key_unit, key_plant = random.split(key)
     values = machine.known.read(params)
     weights, bias = values["weights"], values["bias"]
@@ -47,7 +51,12 @@ def replanted(machine: Machine, key: Array, params: Params) -> Params:
     use = rate * (1.0 - rate) * (link(weights) ** 2).sum(1)
     missed_least = 2.0 * alike - jnp.log(use / (use.mean() + 1e-30) + 1e-3)
     chosen = random.categorical(key_unit, SHARPNESS * missed_least)
-    left = x - link(jnp.matmul(on.at[:, chosen].set(0.0), weights, precision="highest"))
+    square, inner = (weights**2).sum(1), weights @ weights[chosen]
+    turned = (2.0 * inner + square < 0.0) & (rate[chosen] > 0.5)
+    sign = jnp.where(turned, -1.0, 1.0)
+    weights, bias = sign[:, None] * weights, sign * bias
+    on = jnp.where(turned, 1.0 - on, on).at[:, chosen].set(0.0)
+    left = x - link(jnp.matmul(on, weights, precision="highest"))
     state = _left_over(machine, key_plant, left)
     new, first, _ = _pursuit(machine).one_unit(key_plant, _sample(machine, state))
     return _solved(machine, weights.at[chosen].set(new), bias.at[chosen].set(first))

@@ -379,6 +379,25 @@ def test_a_scaled_step_has_the_gradient_of_the_program():
     assert ExactGradient(combination_machine, momentum=0.9)._scaled(climb) is None
 
 
+def test_a_variant_turns_the_units_that_a_unit_always_on_has_to_mend():
+    """log(1 + e^z) = log(1 + e^-z) + z: two units for one shape become one, and one is free."""
+    shapes = np.zeros((3, 6))
+    shapes[0, :3], shapes[1, 3:], shapes[2, 1:5] = 2.0, 2.0, [2.0, -2.0, 2.0, -2.0]
+    bias = np.array([-3.0, -3.0, -4.0])
+    every = np.indices((2,) * 6).reshape(6, -1).T
+    mass = np.exp(np.logaddexp(0.0, (2 * every - 1) @ shapes.T + bias).sum(1))
+    rows = np.random.default_rng(0).choice(64, 600, p=mass / mass.sum())
+    stuck = {
+        "weights": jnp.asarray([-shapes[0], shapes[1], shapes[0]]),
+        "bias": jnp.asarray([3.0, -3.0, 9.0]),
+    }
+    method, data = ExactGradient(combination_machine), jnp.asarray(every[rows], float)
+    vary = fast_jit(lambda key: method.vary(key, stuck, data, num_causes=3)["weights"])
+    found = np.asarray(vary(random.key(0)))
+    np.testing.assert_allclose(found[:2], shapes[:2], atol=1e-6)
+    assert found[2] @ shapes[2] > 0.9 * np.linalg.norm(found[2]) * np.linalg.norm(shapes[2])
+
+
 def test_pursuit_refuses_what_it_cannot_do():
     data = jnp.asarray(rows())
     pursuit = ProjectionPursuit(combination_machine)
