@@ -24,7 +24,7 @@ from ...running.search import optima_of
 from ...types import Params
 from .factor_em import turned
 from .factors import FactorPosterior
-from .grid import BitTable, Fitted, climb, distinct, principal, score
+from .grid import BitTable, Fitted, climb, distinct, observed_cells, principal, score
 from .nodes import REACH, TooManyNodesError, Values
 from .opening import Opened
 from .priors import normal_priors
@@ -32,6 +32,8 @@ from .priors import normal_priors
 TOLERANCE = {"float64": 1e-10, "float32": 1e-8}
 """The most of the loss that may be left to gain, by how the table is held: steps cost little here,
 and a flat likelihood moves a difficulty by a hundredth of its error at a loss of 1e-8."""
+FEW_OBSERVED = 0.2
+"""Of the cells of a table, below which only those are kept."""
 NEAR = 1e-6
 """The same of further starts, which are to show whether they end at the same optimum."""
 
@@ -56,13 +58,23 @@ def table_of(opened: Opened) -> BitTable | None:
     if not applies(opened):
         return None
     known: Any = opened.known
+    levels = known.kinds if known.form is Form.GRADED else None
     leaves = [np.asarray(x).reshape(opened.rows.num_data, -1) for x in opened.rows.leaves]
-    data = np.stack([leaves[place.leaf][:, place.column] for place in known.columns], 1)
-    mask = None
-    if known.masked:
-        masks = [leaves[place.mask][:, place.column] for place in known.columns]
-        mask = np.stack(masks, 1)
-    return distinct(data, mask, known.kinds if known.form is Form.GRADED else None)
+    columns = np.array([place.column for place in known.columns])
+    sources = {(place.leaf, place.mask) for place in known.columns}
+    if len(sources) > 1:
+        data = np.stack([leaves[place.leaf][:, place.column] for place in known.columns], 1)
+        mask = None
+        if known.masked:
+            mask = np.stack([leaves[place.mask][:, place.column] for place in known.columns], 1)
+        return distinct(data, mask, levels)
+    ((leaf, hides),) = sources
+    if hides is not None and leaves[hides].mean() < FEW_OBSERVED:
+        return observed_cells(leaves[leaf], leaves[hides], columns, levels)
+    data, mask = (None if x is None else leaves[x] for x in (leaf, hides))
+    if len(columns) != leaves[leaf].shape[1] or (np.diff(columns) != 1).any():
+        data, mask = (None if x is None else x[:, columns] for x in (data, mask))
+    return distinct(data, mask, levels)
 
 
 def values_of(opened: Opened, params: Mapping[str, Any]) -> Values:
@@ -78,8 +90,8 @@ def params_of(opened: Opened, values: Values) -> dict[str, np.ndarray]:
     return known.write(values if opened.columns is None else opened.columns.written(values))
 
 
-def posterior(opened: Opened, params: Params) -> FactorPosterior | None:
-    """The posterior of every row, and its evidence; the gap is that to twice as many nodes."""
+def posterior(opened: Opened, params: Params) -> tuple[FactorPosterior, int] | None:
+    """The posterior of every row, and the number of nodes; the gap is that to twice as many."""
     if any(isinstance(x, jax.core.Tracer) for x in params.values()):
         return None
     table = table_of(opened)
@@ -93,7 +105,7 @@ def posterior(opened: Opened, params: Params) -> FactorPosterior | None:
     gap = finer.evidence - found.evidence
     parts = (found.mean, found.covariance, found.evidence, gap, found.effective)
     arrays: list[Any] = [array(x) for x in parts]
-    return FactorPosterior(*arrays)
+    return FactorPosterior(*arrays), found.num_nodes
 
 
 def run(

@@ -48,6 +48,12 @@ class BitTable(NamedTuple):
     times: np.ndarray  # (rows,) how often each row occurs
     place: np.ndarray  # (num_data,) which of them a row of the table is
     levels: tuple[int, ...]
+    answered: float = 1.0  # the largest share of the columns that a row has, roughly
+
+    @property
+    def share(self) -> np.ndarray:
+        """Of its information that each predictor gives a row, (C,): see `nodes_for`."""
+        return self.columns.share * self.answered
 
     @property
     def columns(self) -> Columns:
@@ -85,13 +91,53 @@ def distinct(
     if mask is not None:
         bits = bits & (seen if columns.bits else seen[:, columns.column_of])
     codes = np.packbits(bits if mask is None else np.hstack([bits, seen]), axis=1)
-    codes = np.ascontiguousarray(codes).view([("", np.uint8)] * codes.shape[1]).ravel()
+    codes = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.shape[1]))).ravel()
     _, first, index, count = np.unique(
         codes, return_index=True, return_inverse=True, return_counts=True
     )
     kind = np.float64 if data.size <= FEW_CELLS else np.float32
     some = None if seen.all() else seen[first].astype(kind)
-    return BitTable(bits[first].astype(kind), some, count.astype(float), index, levels)
+    return BitTable(
+        bits[first].astype(kind), some, count.astype(float), index, levels, _answered(seen)
+    )
+
+
+def observed_cells(
+    data: np.ndarray,
+    mask: np.ndarray,
+    columns: np.ndarray,
+    levels: tuple[int, ...] | None = None,
+) -> BitTable:
+    """The same of a table with few observed cells: only these are kept, and no two rows are joined.
+
+    :param columns: which column of `data` each of the table is.
+
+    >>> data, mask = np.array([[1, 0], [0, 1]]), np.array([[True, False], [True, True]])
+    >>> found = observed_cells(data, mask, np.array([1, 0]))
+    >>> found.bits.toarray().tolist(), found.seen.toarray().tolist()
+    ([[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [1.0, 1.0]])
+    """
+    from scipy.sparse import csr_array
+
+    levels = (2,) * len(columns) if levels is None else levels
+    place = np.full(data.shape[1], -1)
+    place[columns] = np.arange(len(columns))
+    rows, across = np.nonzero(mask)
+    value, across = data[rows, across].astype(np.int64), place[across]
+    kept = across >= 0
+    rows, across, value = rows[kept], across[kept], value[kept]
+    layout = columns_of(levels)
+    kind = np.float64 if len(rows) <= FEW_CELLS else np.float32
+    seen = csr_array((np.ones(len(rows), kind), (rows, across)), (len(data), len(columns)))
+    more = value > 0
+    at = (rows[more], layout.first[across[more]] + value[more] - 1)
+    bits = csr_array((np.ones(len(at[0]), kind), at), (len(data), len(layout.level)))
+    return BitTable(bits, seen, np.ones(len(data)), np.arange(len(data)), levels, _answered(seen))
+
+
+def _answered(seen: Any) -> float:
+    """Twice what a row has, for it may have the sharper ones."""
+    return min(1.0, 2.0 * float(seen.sum(1).max()) / seen.shape[1])
 
 
 def posteriors(table: BitTable, values: Values, nodes: Nodes) -> Any:
@@ -225,6 +271,7 @@ class Scores(NamedTuple):
     mean: np.ndarray  # (num_data, Q)
     covariance: np.ndarray  # (num_data, Q, Q)
     effective: np.ndarray  # (num_data,) how many nodes carry the posterior
+    num_nodes: int = 0
 
 
 def score(table: BitTable, values: Values, fineness: float = 1.0) -> Scores:
@@ -235,16 +282,17 @@ def score(table: BitTable, values: Values, fineness: float = 1.0) -> Scores:
     >>> bool(np.allclose(np.exp(found.evidence), 0.25)), found.mean.round(3).tolist()
     (True, [[0.413], [-0.413]])
     """
-    nodes = nodes_for(values, fineness, table.columns.share)
+    nodes = nodes_for(values, fineness, table.share)
     size = nodes.points.shape[1]
     outer = (nodes.points[:, :, None] * nodes.points[:, None, :]).reshape(len(nodes.points), -1)
-    parts = [
+    blocks = [
         (evidence, probs @ nodes.points, probs @ outer, 1.0 / (probs * probs).sum(1))
         for _, evidence, probs in posteriors(table, values, nodes)
     ]
-    evidence, mean, second, effective = map(np.concatenate, zip(*parts, strict=True))
+    evidence, mean, second, effective = map(np.concatenate, zip(*blocks, strict=True))
     covariance = second.reshape(-1, size, size) - mean[:, :, None] * mean[:, None, :]
-    return Scores(*(x[table.place] for x in (evidence, mean, covariance, effective)))
+    parts = tuple(x[table.place] for x in (evidence, mean, covariance, effective))
+    return Scores(*parts, len(nodes.points))
 
 
 class Fitted(NamedTuple):
@@ -266,7 +314,7 @@ def climb(
     """EM with Anderson steps, each of them taken back if it leads up; see `acceleration`."""
     columns, size = table.columns, len(values["weights"])
     point = safe = columns.flat(values)
-    nodes, made_for = nodes_for(values, share=columns.share), point
+    nodes, made_for = nodes_for(values, share=table.share), point
     best, before = np.inf, None
     losses: list[float] = []
     changes: list[np.ndarray] = []
@@ -274,12 +322,14 @@ def climb(
     while len(losses) < num_steps and not stop():
         here = columns.whole(point, size)
         if not (np.abs(point - made_for) <= NEAR_ENOUGH * (1.0 + np.abs(point))).all():
-            nodes, made_for = nodes_for(here, share=columns.share), point
+            nodes, made_for = nodes_for(here, share=table.share), point
         ordered = columns.bits or (np.diff(here["bias"])[columns.inner[:-1]] < 0).all()
         sums = expect(table, here, nodes) if ordered else None
         loss = np.inf if sums is None else sums.loss
         loss -= 0.0 if prior is None else prior.log_density(here)
         if sums is None or (not loss <= best + SLACK * abs(best) and point is not safe):
+            if point is safe:  # the start itself is out of order
+                return Fitted(here, [np.inf], False)
             point, before = safe, None
             changes, images = [], []
             continue

@@ -36,7 +36,7 @@ def information(table: BitTable, values: Values, prior: Prior | None = None) -> 
 def _of_rows(table: BitTable, values: Values) -> np.ndarray:
     """Of any columns: the scores of a block of rows at a time."""
     columns = table.columns
-    nodes = nodes_for(values, share=columns.share)
+    nodes = nodes_for(values, share=table.share)
     sums = expect(table, values, nodes)
     found = _complete(columns, values, nodes, sums)
     count = len(found)

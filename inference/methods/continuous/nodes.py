@@ -28,6 +28,8 @@ STEP = {1: 0.6, 2: 0.75}
 MOST_NODES = 30_000
 BLUNT = 4.0
 """Weights up to which a coarser mesh follows the curves."""
+FLOATS = 1 << 20
+"""Of what is held of a block of predictors: 8 MiB."""
 LEAST_SINE = 0.5
 """Of the angle between two axes."""
 
@@ -60,7 +62,6 @@ def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float =
     basis = np.eye(1) if size == 1 else _axes(weights)
     back = np.linalg.inv(basis)  # from coordinates to factors
     slope = back.T @ weights  # (Q, C): of each predictor along each axis
-    held = lambda predictors: 0.25 / (1.0 + 0.25 * predictors**2)  # noqa: E731  ≥ p (1 − p)
     sharp = np.abs(weights).max() > BLUNT
     fine = np.linspace(-reach, reach, 1201 if sharp else 601)
     mesh = np.stack(np.meshgrid(*[np.linspace(-reach, reach, 41)] * size), -1).reshape(-1, size)
@@ -72,10 +73,8 @@ def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float =
         power = share * slope[q] ** 2
         least = back[:, q] @ back[:, q]  # of the prior
         if not own.all():
-            every = mesh @ slope[:, ~own] + bias[~own]
-            least = least + (held(every) @ np.broadcast_to(power, own.shape)[~own]).max()
-        along = held(np.outer(fine, slope[q, own]) + bias[own])
-        speed = np.sqrt(least + along @ np.broadcast_to(power, own.shape)[own])
+            least = least + _held(mesh, slope[:, ~own], bias[~own], power[~own]).max()
+        speed = np.sqrt(least + _held(fine[:, None], slope[q : q + 1, own], bias[own], power[own]))
         place, gap = _spread(fine, speed, step)
         axes.append(place)
         logs.append(np.log(gap))
@@ -90,6 +89,18 @@ def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float =
     found = found + np.log(np.abs(np.linalg.det(back)))
     inside = radius <= reach**2 + 1e-9
     return Nodes(points[inside], found[inside])
+
+
+def _held(places: np.ndarray, slope: np.ndarray, bias: np.ndarray, power: np.ndarray) -> np.ndarray:
+    """Σ ¼ w² / (1 + ¼ A²) of the predictors at each place, some of them at a time."""
+    found = np.zeros(len(places))
+    size = max(1, FLOATS // len(places))
+    for start in range(0, len(bias), size):
+        part = slice(start, start + size)
+        predictors = places @ slope[:, part] + bias[part]
+        predictors *= predictors
+        found += (1.0 / (4.0 + predictors)) @ power[part]
+    return found
 
 
 def _axes(weights: np.ndarray) -> np.ndarray:

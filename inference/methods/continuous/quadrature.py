@@ -157,7 +157,7 @@ class QuadratureEM(FactorEM):
         opened = self._open(args, kwargs)
         quick = at_once.posterior(opened, params) if num_nodes is None and self._plain() else None
         if quick is not None:
-            return quick
+            return quick[0]
         reader, rows = opened[:2]
         nodes = num_nodes or self._nodes(reader)
 

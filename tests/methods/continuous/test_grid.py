@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import jax
 import numpy as np
 import pytest
@@ -176,3 +178,56 @@ def test_two_factors_climb_further_or_as_far_and_sharp_ones_are_left_to_the_comp
     assert ends[0].losses[-1] < truth.loss
     with pytest.raises(nodes.TooManyNodesError):
         nodes.nodes_for({"weights": 30.0 * weights, "bias": np.zeros(7)})
+
+
+def sparse_case(num_data: int, num_items: int, answered: int) -> tuple[np.ndarray, np.ndarray]:
+    """Levels 0, 1, 2 of a few items of each row, the rest unseen."""
+    rng = np.random.default_rng(0)
+    mask = np.zeros((num_data, num_items), bool)
+    where = rng.random(mask.shape).argpartition(answered, axis=1)[:, :answered]
+    mask[np.arange(num_data)[:, None], where] = True
+    slope = np.exp(rng.normal(0.0, 0.3, num_items))
+    trait = rng.normal(size=(num_data, 1)) * slope + rng.logistic(size=mask.shape)
+    return ((trait > -0.7).astype(np.int8) + (trait > 0.6)) * mask, mask
+
+
+def test_few_observed_cells_are_kept_alone_and_fitted_to_the_same_end():
+    data, mask = sparse_case(400, 30, 5)
+    levels = (3,) * 30
+    dense, sparse = (
+        grid.distinct(data, mask, levels),
+        grid.observed_cells(data, mask, np.arange(30), levels),
+    )
+    first = grid.principal(dense, 1)
+    ends = [grid.climb(table, first, 200, 1e-9) for table in (dense, sparse)]
+    assert ends[0].losses[-1] == pytest.approx(ends[1].losses[-1], rel=1e-8)
+    np.testing.assert_allclose(ends[0].values["weights"], ends[1].values["weights"], atol=1e-3)
+
+
+@pytest.mark.parametrize("observed", [1.0, 0.9])
+def test_principal_components_by_powers(monkeypatch, observed):
+    weights = np.array([[1.5, 1.0, 1.2, 0.2, -0.5, 0.9], [0.1, -0.4, 0.5, 1.8, 1.1, 1.4]])
+    data = bits(5, 3000, weights, np.zeros(6))
+    mask = np.random.default_rng(6).random(data.shape) < observed
+    table = grid.distinct(data, mask)
+    wanted = grid.principal(table, 2)
+    monkeypatch.setattr(grid, "FEW_COLUMNS", 0)
+    found = grid.principal(table, 2)
+    np.testing.assert_allclose(found["bias"], wanted["bias"])
+    for one, other in zip(found["weights"], wanted["weights"], strict=True):
+        gap = min(np.abs(one - other).max(), np.abs(one + other).max())
+        assert gap < (1e-2 if observed == 1.0 else 0.2)
+
+
+def test_a_sparse_table_takes_the_memory_of_its_cells():
+    """Six million cells of which two in a hundred are observed: no table of floats is made."""
+    data, mask = sparse_case(6000, 1000, 20)
+    tracemalloc.start()
+    try:
+        table = grid.observed_cells(data, mask, np.arange(1000), (3,) * 1000)
+        grid.climb(table, grid.principal(table, 1), 5, 1e-6)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    floats = 4 * 3 * data.size  # bytes, for two cutpoints and what was seen
+    assert peak < floats / 2
