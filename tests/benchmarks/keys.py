@@ -337,7 +337,7 @@ def count(options: argparse.Namespace, set_name: str, case: Case, name: str, num
     least = ends.losses.min(1)
     best, found_by = float(least.min()), name
     objective = "bound" if name == "BoundEM" else "evidence"
-    if case.truth is not None and not staged:
+    if case.truth is not None and not staged and not options.prior:  # weights of zero have none
         truth = jax.tree.map(lambda x: jnp.asarray(x, float), case.truth)
         from_truth = method.run(random.key(0), 2 * steps, data, init_params=truth, **case.sizes)
         if float(from_truth.losses[-1]) < best:
