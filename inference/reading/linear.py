@@ -20,10 +20,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..types import Arguments, Params
-from .bits import BitsForm, Quadratic, sum_softplus
+from .bits import sum_softplus
+from .joint import quadratic_of
 from .reader import Reader
-from .recover import table_posterior
-from .sums import over_states
 
 
 class LinearForm(NamedTuple):
@@ -50,14 +49,5 @@ class LinearForm(NamedTuple):
 
 def linear_form(reader: Reader, params: Params, arguments: Arguments) -> LinearForm:
     """The form of every row of a program that is known to be linear."""
-    anatomy = reader.anatomy
-    bits = BitsForm(anatomy.num_bits, None, linear=True, shared=True)
-    table = jnp.asarray(bits.table, jnp.int32)[:, None]
-
-    def read(form: Quadratic, _: None) -> LinearForm:
-        return LinearForm(form.constant, form.linear.T)
-
-    # By default a GPU multiplies single precision with ten bits.
-    with jax.default_matmul_precision("highest"):
-        few = table_posterior(reader.model, anatomy, params, table, arguments)
-        return over_states(read, few.log_weights, few.parts, anatomy.num_data, bits=bits)
+    form = quadratic_of(reader.model, reader.anatomy, params, arguments, linear=True)
+    return LinearForm(form.constant, form.linear.T)

@@ -22,14 +22,15 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
-from numpyro import handlers
 
 from ..rows.chunks import Rows
 from .affine import product_floats, unwrapped
-from .anatomy import Anatomy, ProgramError, explained, inspect, run_abstractly
+from .anatomy import Anatomy, ProgramError, inspect, run_abstractly
 from .arguments import rows_of
 from .bits import BitsForm
+from .every_row import every_row
 from .handlers import states, table_of
+from .joint import masks_are_alike
 from .local import Structure, find_structure
 from .reader import examined
 from .states import AllStates, Given, StateSet
@@ -81,21 +82,21 @@ def make_plan(
             tables = tuple(table_of(layer, chosen) for layer in layers)
             _check_pairs(layers, tables)
             return Plan(layers, tables, None, None), outline
-    rows = _rows(anatomy, args, kwargs) if alone and anatomy.observed else None
-    bits = None
-    if rows is not None and anatomy.binary:
-        bits = _bits(model, anatomy, chosen, structure, rows, outline.columns)
+    read = _read_by_row(model, anatomy, args, kwargs) if alone and anatomy.observed else None
+    bits = by_chunk = None
+    if read is not None and anatomy.binary:
+        bits = _bits(*read, chosen, structure, outline.columns)
     if bits is not None:
         table = jnp.asarray(bits.table, jnp.int32)[:, None]
     else:
         table = table_of(anatomy, chosen)
-    if rows is not None:
+    if read is not None and read[0] is model:
         # Whatever all rows share is summed in chunks already.
         own = not outline.alike or table.shape[1] > 1
         floats = len(table) * anatomy.num_data * outline.columns
-        if not (own and floats > product_floats() and _follows(model, anatomy, rows)):
-            rows = None
-    return Plan((anatomy,), (table,), bits, rows), outline
+        if own and floats > product_floats() and _follows(*read):
+            by_chunk = read[2]
+    return Plan((anatomy,), (table,), bits, by_chunk), outline
 
 
 def _check_pairs(layers: tuple[Anatomy, ...], tables: tuple[Array, ...]) -> None:
@@ -107,11 +108,18 @@ def _check_pairs(layers: tuple[Anatomy, ...], tables: tuple[Array, ...]) -> None
             )
 
 
-def _rows(anatomy: Anatomy, args: tuple, kwargs: dict) -> Rows | None:
-    try:
-        return rows_of(anatomy, args, kwargs)
-    except ProgramError:  # a plate that draws its rows itself
-        return None
+def _read_by_row(
+    model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict
+) -> tuple[Callable, Anatomy, Rows] | None:
+    """The program with its rows; if its plate draws them itself, with all of them."""
+    for program in (model, every_row(model)) if anatomy.drawn else (model,):
+        try:
+            if program is not model:
+                anatomy = inspect(program, args, kwargs, sites=anatomy.names, plate=anatomy.plate)
+            return program, anatomy, rows_of(anatomy, args, kwargs)
+        except ProgramError:
+            continue
+    return None
 
 
 def _follows(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
@@ -130,9 +138,9 @@ def _follows(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
 def _bits(
     model: Callable,
     anatomy: Anatomy,
+    rows: Rows,
     chosen: StateSet,
     structure: Structure | None,
-    rows: Rows,
     columns: int,
 ) -> BitsForm | None:
     """The form in the bits, if it holds and costs less than every state."""
@@ -322,21 +330,3 @@ def _one_row(fn: dist.Distribution, anatomy: Anatomy) -> bool:
     batch = tuple(base.batch_shape)
     place = -anatomy.plate_dim + fn.event_dim - base.event_dim
     return len(batch) < place or batch[-place] == 1
-
-
-def masks_are_alike(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> bool:
-    """Whether the masks of the observed sites depend on no latent: `vmap` refuses if they do."""
-
-    def masks(bits: Array) -> list[Array | None]:
-        program = states(model, anatomy.unpack(bits))
-        with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0), explained():
-            program(*args, **kwargs)
-        sites = (trace[name] for name in anatomy.observed)
-        return [unwrapped(site["fn"])[1] for site in sites]
-
-    some = jax.ShapeDtypeStruct((2, 1, 1, anatomy.num_bits), jnp.int32)
-    try:
-        jax.eval_shape(jax.vmap(masks, out_axes=None), some)
-    except ValueError:
-        return False
-    return True

@@ -23,6 +23,7 @@ from .arguments import check_data, rows_of
 from .bits import Quadratic
 from .datum import About, cells_of, find_affine, read_form
 from .every_row import every_row
+from .joint import quadratic_of
 from .local import (
     Structure,
     at_zero,
@@ -88,17 +89,14 @@ class Reader(NamedTuple):
         return Form(constant[:, 0], linear[:, 0], hessian)
 
     def quadratic(self, params: Params, arguments: Arguments) -> Quadratic:
-        """The form in all bits of a datum, where there is one."""
-        form, num_bits = self.form(params, arguments), self.anatomy.num_bits
-        hessian = form.hessian
-        if hessian is None:
-            every = jnp.broadcast_to(jnp.arange(num_bits), (self.anatomy.num_data, num_bits))
-            hessian = self.candidate_hessian(params, arguments, every)
-        linear = form.linear + 0.5 * jnp.diagonal(hessian, axis1=-2, axis2=-1)
-        pairs = jnp.atleast_2d(hessian[..., *np.triu_indices(num_bits, 1)]).T
-        return Quadratic(
-            form.constant, linear.T, None if self.structure is Structure.LINEAR else pairs
-        )
+        """The form in all bits of a datum, where there is one, read off states of few bits."""
+        shared = self.structure.shared
+        form = quadratic_of(self.model, self.anatomy, params, arguments, linear=shared)
+        if self.structure is Structure.SHARED:
+            first, one = self.rows(arguments).slice(0, 1), self.anatomy.with_rows(1)
+            alone = quadratic_of(self.model, one, params, first, linear=False)
+            form = form._replace(pairs=alone.pairs)
+        return form
 
     def affine_form(
         self, params: Params, table: Array, arguments: Arguments, about: About | None = None

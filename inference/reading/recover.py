@@ -20,7 +20,6 @@ from numpyro.primitives import Messenger
 
 from ..numerics.log_sums import normalise
 from ..types import Arguments, Params
-from .affine import unwrapped
 from .anatomy import Anatomy, ProgramError, inspect
 from .chain import Chain
 from .chain_sums import chain_posterior
@@ -29,12 +28,11 @@ from .elements import Elements, ElementsPosterior
 from .graph import Graph
 from .graph_sums import graph_posterior
 from .handlers import table_of
-from .local import local_sites
+from .joint import Parts, parts_of
 from .outside import given_by, outside
-from .plan import masks_are_alike
 from .states import AllStates, StateSet
 from .summed import marginal
-from .sums import Part, over_states
+from .sums import over_states
 from .ways import find_way
 
 Sites = dict[str, Array]
@@ -165,7 +163,8 @@ class recover(Messenger):  # noqa: N801
             return graph_posterior(self.fn, anatomy, given, arguments)
         if isinstance(anatomy, Elements):
             return ElementsPosterior(self.fn, anatomy, given, arguments)
-        return table_posterior(self.fn, anatomy, given, table_of(anatomy, self.states), arguments)
+        table = table_of(anatomy, self.states)
+        return TablePosterior(anatomy, table, parts_of(self.fn, anatomy, given, table, arguments))
 
     def process_message(self, msg: dict[str, Any]) -> None:
         # What the handlers outside have met in the first run they must not meet again.
@@ -266,8 +265,7 @@ class TablePosterior(NamedTuple):
 
     anatomy: Anatomy
     table: Array  # (S, num_data or 1, bits)
-    log_weights: Array  # (S, num_data or 1)
-    parts: tuple[Part, ...]
+    parts: Parts
 
     def draw(self, rng_key: Array) -> Sites:
         uniform = random.uniform(rng_key, (self.anatomy.num_data,))
@@ -315,35 +313,13 @@ class TablePosterior(NamedTuple):
             logits = jnp.broadcast_to(logits, (len(logits), len(rows["count"])))
             return read(logits, {"table": self.table[:, 0], **rows})
 
-        return over_states(chunk, self.log_weights, self.parts, self.anatomy.num_data, rows)
+        weights, sites, _ = self.parts
+        return over_states(chunk, weights, sites, self.anatomy.num_data, rows)
 
     def _sites(self, states: Array) -> Sites:
         """States (num_data, bits) as values of the program's shape."""
         values = self.anatomy.unpack(states[None])
         return {x.name: values[x.name].reshape(x.shape) for x in self.anatomy.latents}
-
-
-def table_posterior(
-    model: Callable, anatomy: Anatomy, given: Params, table: Array, arguments: Arguments
-) -> TablePosterior:
-    """The posterior over a table of states, from one run of the program on it.
-
-    :param given: a value of every other unobserved site.
-    :param table: (S, num_data or 1, bits).
-    """
-    log_weights = jnp.zeros((len(table), 1))
-    parts: list[Part] = []
-    inner = -anatomy.plate_dim - 1
-    for site in local_sites(model, anatomy, given, table, arguments):
-        if not site.latent and len(site.fn.batch_shape) <= anatomy.nesting:
-            continue  # it does not depend on the latents
-        if site.latent or anatomy.nesting > -anatomy.plate_dim:
-            log_weights = log_weights + site.power * anatomy.per_datum(site.log_prob())
-            continue
-        alike = unwrapped(site.fn)[1] is None or masks_are_alike(model, anatomy, *arguments)
-        fn = site.fn.to_event(inner) if inner else site.fn
-        parts.append(Part(fn, site.value, site.power, alike))
-    return TablePosterior(anatomy, table, log_weights, tuple(parts))
 
 
 def _states_of(table: Array, chosen: Array) -> Array:

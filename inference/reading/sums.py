@@ -108,14 +108,57 @@ def over_states(
     :param keep: what the gradient needs, where that is no more than a few numbers for each state.
     :param whole: add what a row adds to all its states, which the log joints lack.
     """
+    joint = joint_of(log_weights, parts, num_data, bits)
+
+    def chunk(rows: tuple[Any, Any]) -> Any:
+        logits, row = joint.at(rows[0])
+        found = read(logits, rows[1])
+        return found + row if whole and bits is None else found
+
+    extra = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_data, *x.shape[1:])), extra)
+    most = max(1, product_floats() // joint.floats)
+    return in_chunks(chunk, (joint.rows, extra), num_data, most, keep and not joint.slow)
+
+
+class Joint(NamedTuple):
+    """The log joints of some states, of any rows: sums, posteriors and E-steps are made of them."""
+
+    form: AffineForm
+    slow: tuple[Part, ...]
+    bits: BitsForm | None  # which states these few stand for
+    shared: bool  # whether `form` is of no bit and of single ones, the rest in `pairs`
+    pairs: Array | None  # what two bits add beyond each, where all rows share it
+    rows: dict[str, Any]  # arrays (num_data, ...)
+    floats: int  # numbers of a row that are held at once
+
+    def at(self, rows: dict[str, Any]) -> tuple[Any, Array]:
+        """Log joints (S, n) but for what a row adds to all its states; or a `Quadratic`."""
+        affine, none = rows["affine"], jnp.zeros(())
+        if self.shared:
+            # Differences are taken before the product, which would hide them in their sum.
+            constant = self.form.first(1).log_joint(affine)[0]
+            linear = self.form.beyond_first().log_joint(affine)
+            return Quadratic(constant, linear, self.pairs), none
+        logits, row = self.form.scores(affine)
+        for part, cells in zip(self.slow, rows["slow"], strict=True):
+            logits = logits + part.power * _by_cells(part, cells)
+        if rows["dense"] is not None:
+            logits = logits + rows["dense"].T
+        return (logits, row) if self.bits is None else (self.bits.split(logits + row), none)
+
+
+def joint_of(
+    log_weights: Array, parts: tuple[Part, ...], num_data: int, bits: BitsForm | None = None
+) -> Joint:
+    """The log joints of states with these weights, (S, num_data or 1), in these sites."""
     forms = [part.form() for part in parts]
     affine = [(f, p) for f, p in zip(forms, parts, strict=True) if f is not None]
-    slow = [p for f, p in zip(forms, parts, strict=True) if f is None and p.by_cells]
-    apart = [p for p in parts if not p.by_cells]
+    slow = tuple(p for f, p in zip(forms, parts, strict=True) if f is None and p.by_cells)
     dense = log_weights if log_weights.shape[1] > 1 else None
-    for part in apart:
-        each = part.log_prob(num_data)
-        dense = each if dense is None else dense + each
+    for part in parts:
+        if not part.by_cells:
+            each = part.log_prob(num_data)
+            dense = each if dense is None else dense + each
     constant = jnp.zeros(len(log_weights)) if log_weights.shape[1] > 1 else log_weights[:, 0]
     form = AffineForm(
         constant, tuple(f for f, _ in affine), tuple(jnp.asarray(p.power) for _, p in affine)
@@ -124,35 +167,16 @@ def over_states(
         "affine": tuple(f.cells(p.value, unwrapped(p.component)[1]) for f, p in affine),
         "slow": tuple(_cells(p) for p in slow),
         "dense": None if dense is None else dense.T,
-        "extra": extra,
     }
     rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_data, *x.shape[1:])), rows)
-    shared = bits is not None and bits.shared and not slow and dense is None
+    shared, pairs = bits is not None and bits.shared and not slow and dense is None, None
     if bits is not None and shared:
         # One row says what two bits add beyond each: it is the same for all.
         pairs = bits.pairs(form.log_joint(jax.tree.map(lambda x: x[:1], rows["affine"])))
         form = form.first(1 + bits.num_bits)
-
-    def chunk(rows: dict) -> Any:
-        if shared:
-            # Differences are taken before the product, which would hide them in their sum.
-            constant = form.first(1).log_joint(rows["affine"])[0]
-            linear = form.beyond_first().log_joint(rows["affine"])
-            return read(Quadratic(constant, linear, pairs), rows["extra"])
-        logits, row = form.scores(rows["affine"])
-        for part, cells in zip(slow, rows["slow"], strict=True):
-            logits = logits + part.power * _by_cells(part, cells)
-        if rows["dense"] is not None:
-            logits = logits + rows["dense"].T
-        if bits is not None:
-            return read(bits.split(logits + row), rows["extra"])
-        found = read(logits, rows["extra"])
-        return found + row if whole else found
-
     width = sum(int(cells.values.shape[1]) for cells in rows["slow"])
-    listed = 1 + bits.num_bits if bits is not None and shared else len(log_weights)
-    floats = listed * max(1, width) + (0 if bits is None else bits.floats)
-    return in_chunks(chunk, rows, num_data, max(1, product_floats() // floats), keep and not slow)
+    floats = len(form.constant) * max(1, width) + (0 if bits is None else bits.floats)
+    return Joint(form, slow, bits, shared, pairs, rows, floats)
 
 
 def log_prior_of(fn: dist.Distribution, value: Array) -> Array:

@@ -14,7 +14,8 @@ from numpyro.infer.util import log_density
 from small_programs import CASES, NUM_DATA
 from tools import contribution, density, fast_jit, near, oracle_evidence
 
-from inference import Structure, marginal, states
+from inference import AllStates, Structure, inspect, marginal, states
+from inference.reading import plan
 from inference.reading.reader import open_program
 
 
@@ -75,8 +76,8 @@ def test_a_masked_row_counts_for_nothing():
     near(found["observed"], np.where(rows, oracle_evidence(case), 0.0))
 
 
-def test_a_minibatch_is_scaled():
-    """Seven rows of seventy; and a program that draws its rows itself."""
+def test_a_minibatch_is_scaled(monkeypatch):
+    """Seven rows of seventy; and a program that draws its rows itself, by its form in the bits."""
     case = CASES["sparse_coding"]
     wanted = 10.0 * oracle_evidence(case).sum()
     near(density(marginal(case.model), case, case.typed(), num_data=70), wanted)
@@ -88,12 +89,17 @@ def test_a_minibatch_is_scaled():
             noise = dist.Normal(on @ weights, 0.9).to_event(1)
             numpyro.sample("observed", noise, obs=jnp.asarray(data)[chosen])
 
-    program = handlers.seed(marginal(draws_rows), 3)
+    sizes = {"num_causes": 4, "num_rows": 3}
+    monkeypatch.setattr(plan, "cost", lambda *_: 0.0)  # so few states are none to save
+    anatomy, form = inspect(draws_rows, (case.data,), sizes), Structure.SHARED
+    found, _ = plan.make_plan(draws_rows, anatomy, True, AllStates(), form, (case.data,), sizes)
+    assert found.bits is not None and found.bits.shared
+    program = handlers.seed(marginal(draws_rows, structure=form), 3)
     fixed = handlers.substitute(program, data={"weights": case.typed()["weights"]})
 
     @fast_jit
     def run(data):
-        trace = handlers.trace(fixed).get_trace(data, num_causes=4, num_rows=3)
+        trace = handlers.trace(fixed).get_trace(data, **sizes)
         site = trace["observed"]
         return trace["data"]["value"], site["fn"].log_prob(site["value"]), site["scale"]
 

@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
-from jax.scipy.special import logsumexp
 from numpyro import handlers
 
+from ...numerics.log_sums import log_total
 from ...reading.reader import Reader
 from ...types import Arguments, Params
 from ..shared import Expectation
@@ -68,7 +68,7 @@ def missed_mass(
     rates = jnp.clip(rates, 1e-4, 1.0 - 1e-4)
     each = -(-num_draws // len(rates))
     bits = random.bernoulli(key_draw, rates, (each, *rates.shape)).reshape(-1, *best.shape)
-    log_draw = logsumexp(jax.vmap(lambda rate: _log_draw(bits, rate))(rates), axis=0)
+    log_draw = log_total(jax.vmap(lambda rate: _log_draw(bits, rate))(rates), 0, False)
 
     every = jnp.concatenate([ends, bits])
     value = reader.log_joint(params, every, arguments) - posterior.evidence
@@ -81,7 +81,7 @@ def missed_mass(
     # In logs, and relative to the largest: a set may hold e^-100 of the mass.
     top = jnp.maximum(log_ratio.max(0), -1e30)
     ratio = jnp.exp(log_ratio - top)
-    log_out = jnp.logaddexp(logsumexp(log_ends, axis=0), top + jnp.log(ratio.mean(0)))
+    log_out = jnp.logaddexp(log_total(log_ends, 0, False), top + jnp.log(ratio.mean(0)))
     log_error = top + jnp.log(ratio.std(0)) - 0.5 * jnp.log(len(bits))
     return jax.nn.sigmoid(log_out), jnp.exp(log_error + 2.0 * jax.nn.log_sigmoid(-log_out))
 

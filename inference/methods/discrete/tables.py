@@ -15,6 +15,7 @@ from ...numerics.log_sums import normalise, scores
 from ...reading.affine import states_met
 from ...reading.anatomy import Anatomy
 from ...reading.handlers import table_of
+from ...reading.joint import listed_of
 from ...reading.local import Structure
 from ...reading.reader import Reader
 from ...reading.states import StateSet
@@ -75,19 +76,15 @@ def log_joint_of(
     if by_bits and reader.structure is not Structure.GENERAL:
         form = reader.quadratic(params, arguments)
         return scores(*form.over(table.astype(form.linear.dtype))), form.constant
-    if reader.affine:
-        affine = reader.affine_form(params, table, arguments)
-        logits, row = affine.scores(reader.cells(params, affine, arguments))
-    else:
-        logits, row = reader.log_joint(params, table[:, None], arguments), jnp.zeros(())
-    num_data = reader.anatomy.num_data
-    return jnp.broadcast_to(logits, (len(table), num_data)), jnp.broadcast_to(row, num_data)
+    return listed_of(reader.model, reader.anatomy, params, table[:, None], arguments)
 
 
 def own_log_joint(reader: Reader, params: Params, arguments: Arguments, states: Array) -> Array:
     """Log joints of the states of each row, (S, n, bits): (S, n)."""
     if reader.structure.shared:
-        return reader.form(params, arguments).value(jnp.swapaxes(states, 0, 1)).T
+        form = reader.quadratic(params, arguments)
+        own = jnp.swapaxes(states, 0, 1).astype(form.linear.dtype)
+        return form.constant + form.own(own).T
     return reader.log_joint(params, states, arguments)
 
 

@@ -1,0 +1,105 @@
+"""The log joint of a datum in the sites of one run of the program on a table of states.
+
+From these parts come the sums of `marginal`, the posteriors of `recover`, the closed forms of
+`ExactGradient` and the E-steps of `EM` (`sums.joint_of`, `sums.over_states`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from numpyro import handlers
+
+from ..types import Arguments, Params
+from .affine import unwrapped
+from .anatomy import Anatomy, explained
+from .bits import BitsForm, Quadratic
+from .handlers import states
+from .local import local_sites
+from .sums import Part, joint_of, over_states
+
+
+class Parts(NamedTuple):
+    """What the log joint of each state consists of."""
+
+    log_weights: Array  # of the latents, (S, num_data or 1)
+    sites: tuple[Part, ...]
+    rest: Array  # log p of the sites that the latents do not bear on, (num_data or 1,)
+
+
+def parts_of(
+    model: Callable, anatomy: Anatomy, given: Params, table: Array, arguments: Arguments
+) -> Parts:
+    """The parts, from one run of the program on a table of states.
+
+    :param given: a value of every other unobserved site.
+    :param table: (S, num_data or 1, bits).
+    """
+    log_weights, rest = jnp.zeros((len(table), 1)), jnp.zeros(1)
+    parts: list[Part] = []
+    inner = -anatomy.plate_dim - 1
+    for site in local_sites(model, anatomy, given, table, arguments):
+        if not site.latent and len(site.fn.batch_shape) <= anatomy.nesting:
+            rest = rest + (site.power * anatomy.per_datum(site.log_prob()))[0]
+        elif site.latent or anatomy.nesting > -anatomy.plate_dim:
+            log_weights = log_weights + site.power * anatomy.per_datum(site.log_prob())
+        else:
+            alike = unwrapped(site.fn)[1] is None or masks_are_alike(model, anatomy, *arguments)
+            fn = site.fn.to_event(inner) if inner else site.fn
+            parts.append(Part(fn, site.value, site.power, alike))
+    return Parts(log_weights, tuple(parts), rest)
+
+
+def quadratic_of(
+    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, linear: bool
+) -> Quadratic:
+    """The form in the bits of each row, where it is known to hold, from log joints of a few states.
+
+    :param linear: leave out what two bits add beyond each: it is zero, or one row says it.
+    """
+    bits = BitsForm(anatomy.num_bits, None, linear=linear, shared=linear)
+    table = jnp.asarray(bits.table, jnp.int32)[:, None]
+    found = parts_of(model, anatomy, params, table, arguments)
+
+    def read(form: Quadratic, _: None) -> tuple[Array, Array, Array | None]:
+        return form.constant, form.linear.T, None if form.pairs is None else form.pairs.T
+
+    # By default a GPU multiplies single precision with ten bits.
+    with jax.default_matmul_precision("highest"):
+        constant, slopes, pairs = over_states(
+            read, found.log_weights, found.sites, anatomy.num_data, bits=bits
+        )
+    return Quadratic(constant + found.rest, slopes.T, None if pairs is None else pairs.T)
+
+
+def listed_of(
+    model: Callable, anatomy: Anatomy, params: Params, table: Array, arguments: Arguments
+) -> tuple[Array, Array]:
+    """Log joints of the states of a table, (S, n): but for the second, (n,)."""
+    found = parts_of(model, anatomy, params, table, arguments)
+    joint = joint_of(found.log_weights, found.sites, anatomy.num_data)
+    logits, row = joint.at(joint.rows)
+    shape = (len(table), anatomy.num_data)
+    return jnp.broadcast_to(logits, shape), jnp.broadcast_to(row + found.rest, shape[1:])
+
+
+def masks_are_alike(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> bool:
+    """Whether the masks of the observed sites depend on no latent: `vmap` refuses if they do."""
+
+    def masks(bits: Array) -> list[Array | None]:
+        program = states(model, anatomy.unpack(bits))
+        with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0), explained():
+            program(*args, **kwargs)
+        sites = (trace[name] for name in anatomy.observed)
+        return [unwrapped(site["fn"])[1] for site in sites]
+
+    some = jax.ShapeDtypeStruct((2, 1, 1, anatomy.num_bits), jnp.int32)
+    try:
+        jax.eval_shape(jax.vmap(masks, out_axes=None), some)
+    except ValueError:
+        return False
+    return True
