@@ -56,6 +56,7 @@ class Latent(NamedTuple):
     axis: int  # position of the data axis in `shape`
     num_values: int | None  # 2 for a bit, K for a category, None if continuous
     odd: str | None = None  # why neither a table of states nor the real line holds it
+    kind: str = ""  # class of its distribution, unwrapped
 
     @property
     def datum_shape(self) -> tuple[int, ...]:
@@ -222,7 +223,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
             latents.append(
                 Latent(
                     name, shape, len(batch), len(batch) + frame.dim, num_values(site["fn"]),
-                    _odd(site["fn"]),
+                    _odd(site["fn"]), _innermost(site["fn"]),
                 )
             )  # fmt: skip
     _check_sizes(trace, latents, parameters)

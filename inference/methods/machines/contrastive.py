@@ -28,7 +28,7 @@ from .ascent import (
     optimizer_of,
     without_normalizer,
 )
-from .partition import Causes, causes_of, normalizer
+from .partition import MACHINES, Causes, causes_of, normalizer
 
 
 class ContrastiveState(NamedTuple):
@@ -91,8 +91,8 @@ class ContrastiveDivergence(Algorithm):
         reason = EM.admits(anatomy)
         if reason is None and not anatomy.binary:
             reason = "Gibbs sampling in two blocks needs bits"
-        if reason is None and not set(anatomy.likelihoods) <= {"BernoulliLogits", "Normal"}:
-            reason = "the observed units of a combination machine are Bernoulli or Normal"
+        if reason is None and not {x.kind for x in anatomy.latents} <= MACHINES:
+            reason = "its latents are normalised by themselves: there is no sleep phase"
         return reason
 
     def init(

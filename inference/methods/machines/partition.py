@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ from ...reading.states import AtMost
 from ...types import Params
 
 Causes = CombinationCauses | RealCombinationCauses
+MACHINES = {kind.__name__ for kind in get_args(Causes)}
 
 
 # `normalizer` changes how the hidden units of a combination machine are normalised, and nothing

@@ -23,6 +23,7 @@ from ...types import Arguments, Params
 from ..discrete.updates import OneUnitUpdate
 from ..shared import CHUNK_FLOATS, Posterior
 from .ascent import linear_posterior, open_climb, without_normalizer
+from .partition import MACHINES
 from .units import MOST_UNITS, log_likelihood, solve_biases
 
 
@@ -153,8 +154,8 @@ class ProjectionPursuit(Algorithm):
     def admits(cls, anatomy: Anatomy) -> str | None:
         if not anatomy.binary or set(anatomy.parameters) != {"weights", "bias"}:
             return "pursuit finds the weights and biases of hidden bits"
-        if anatomy.likelihoods not in (("BernoulliLogits",), ("Normal",)):
-            return "the observed units of a combination machine are Bernoulli or Normal"
+        if not {latent.kind for latent in anatomy.latents} <= MACHINES:
+            return "its latents are normalised by themselves: it is no combination machine"
         return None
 
     def init(

@@ -220,8 +220,10 @@ class MomentInversion(Algorithm):
     def _open(self, args: tuple, kwargs: dict) -> tuple[Any, Any, Any]:
         """Data, mask and noise, after all checks."""
         check_data(args, kwargs)
-        given = {"num_factors": self.rank if isinstance(self.rank, int) else 1, **kwargs}
-        if isinstance(self.rank, int) and given["num_factors"] != self.rank:
+        given = dict(kwargs)
+        if "num_factors" in signatures.signature(self.model).parameters:
+            given = {"num_factors": self.rank if isinstance(self.rank, int) else 1, **kwargs}
+        if isinstance(self.rank, int) and given.get("num_factors", self.rank) != self.rank:
             raise ValueError(f"`rank` is {self.rank}, but num_factors is {given['num_factors']}")
         anatomy = inspect(self.model, args, given)
         problem = self.admits(anatomy)

@@ -442,23 +442,6 @@ def test_chunks_do_not_matter(name):
     np.testing.assert_allclose(outcomes[0][1]["bias"], outcomes[1][1]["bias"], atol=1e-3)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_restarts_by_vmap(name):
-    data = simulated(num_data=60)
-    method = METHODS[name](latent_trait, start=None)
-    keys = random.split(KEY, 2)
-
-    @fast_jit
-    @jax.vmap
-    def once(key):
-        state, loss = method.update(method.init(key, data), data)
-        return loss, method.get_params(state)
-
-    loss, params = once(keys)
-    assert loss.shape == (2,) and jnp.isfinite(loss).all()
-    assert params["weights"].shape == (2, NUM_FACTORS, 8)
-
-
 def test_many_factors_for_the_bound():
     result = quick_run(BoundEM(latent_trait), 0, 10, simulated(), num_factors=5)
     assert result.params["weights"].shape == (5, 8)

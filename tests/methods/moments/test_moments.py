@@ -9,7 +9,7 @@ from numpyro.infer import Predictive
 from scipy import special
 from tools import fast_jit
 
-from inference import MomentInversion, ProgramError, implied_correlation, inspect
+from inference import MomentInversion, implied_correlation
 from inference.methods.moments.pairs import (
     Pairs,
     count_pairs,
@@ -18,7 +18,7 @@ from inference.methods.moments.pairs import (
     standard_errors,
 )
 from inference.methods.moments.spectrum import nearest_correlation, principal_axes, spectrum
-from ppl_models import clipped_gaussian, latent_trait
+from ppl_models import clipped_gaussian
 from ppl_models.data import ring_moments, sum_constraint_moments
 
 TRUTH = {
@@ -315,14 +315,6 @@ def test_the_contract(data):
     )
     whole = fast_jit(lambda x: invert_pairs(count_pairs(x)).correlation)(data)
     assert np.allclose(chunked.correlation, whole, atol=1e-6)
-
-
-def test_admits_clipped_gaussians_only(data):
-    arguments = ((data,), {"num_factors": 2})
-    assert MomentInversion.admits(inspect(clipped_gaussian, *arguments)) is None
-    assert "no clipped Gaussian" in MomentInversion.admits(inspect(latent_trait, *arguments))
-    with pytest.raises(ProgramError, match="no clipped Gaussian"):
-        MomentInversion(latent_trait).init(random.key(0), data, num_factors=2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+"""Every method on every program: it applies where `admits` says so, and refuses where not."""
+
+import jax
+import numpy as np
+import pytest
+from jax import random
+
+from inference.reading.anatomy import ProgramError, inspect
+from inference.running.algorithm import Algorithm
+from inference.studies.catalogue import methods, programs
+from inference.studies.examples import example
+
+METHODS = {name: method for name, method in methods().items() if issubclass(method, Algorithm)}
+
+
+def shapes(tree):
+    return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+
+
+@pytest.mark.parametrize("program", programs())
+@pytest.mark.parametrize("name", METHODS)
+def test_admits_is_right(name, program):
+    """Traced, not compiled: shapes are those of the program, and a step leads to a like state."""
+    model, method = programs()[program], METHODS[name]
+    made = example(program, 13, which="small")
+    data, sizes = made.values, made.sizes
+    anatomy = inspect(model, (data,), sizes)
+    reason = method.admits(anatomy)
+    engine = method.of(model, anatomy)
+    if reason is not None:
+        with pytest.raises(ProgramError) as refusal:
+            engine.init(random.key(0), data, **sizes)
+        assert "fails" not in str(refusal.value), "the program was run before it was looked at"
+        return
+
+    def begin(key):
+        return engine.init(key, data, **sizes)
+
+    def step(state):
+        return engine.update(state, data, **sizes)
+
+    state = jax.eval_shape(begin, random.key(0))
+    after, loss = jax.eval_shape(step, state)
+    assert loss.shape == () and shapes(after) == shapes(state)
+    params = jax.eval_shape(engine.get_params, state)
+    assert {site: x.shape for site, x in params.items()} == {
+        site: np.shape(x) for site, x in made.truth.items()
+    }
+    several = jax.vmap(lambda key: engine.get_params(step(begin(key))[0]))
+    many = jax.eval_shape(several, random.split(random.key(0), 3))
+    assert {site: x.shape[1:] for site, x in many.items()} == {
+        site: x.shape for site, x in params.items()
+    }
+    if hasattr(engine, "posterior"):
+        posterior = jax.eval_shape(lambda x: engine.posterior(x, data, **sizes), params)
+        assert all(x.shape[0] == len(data) for x in jax.tree.leaves(posterior.mean))
