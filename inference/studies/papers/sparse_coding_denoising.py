@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
+from jax import Array, lax, random
 from latentbits.models import binary_sparse_coding
 from latentbits.models.data import InputError
 from latentbits.models.data.images import open_grey
 
 from ...methods.discrete.persistent import Persistent
-from ...methods.discrete.step import EMState
+from ...methods.discrete.step import EMState, Pass
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.shared import chunk_rows
 from ...rows.chunks import Rows, compiled, map_over_chunks
@@ -32,6 +32,8 @@ from .experiment import Experiment, Outcome
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ROUNDS = 8
+"""In which the patches find their states, before anything is learned."""
 PEAK = 255.0
 """The largest grey value: what the noise is compared with."""
 
@@ -58,6 +60,8 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
     for name, value in size._asdict().items():
         if value < 1:
             raise InputError(f"--{name} must be at least 1, found {value}")
+    if size.causes > 16 * size.side**2:
+        raise InputError(f"--causes must be at most 16 per pixel of a patch, found {size.causes}")
     if not options.sigma > 0:
         raise InputError(f"--sigma must be positive, found {options.sigma}")
     if options.image is None:
@@ -84,6 +88,7 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
     sizes = {"num_causes": size.causes, "shared_sparsity": False}
     begin = time.perf_counter()
     state = method.init(random.key(options.seed), data, **sizes)
+    state = settled(method, state, data, sizes)
     update = jax.jit(lambda state, data: method.update(state, data, **sizes), donate_argnums=0)
 
     course: dict[int, float] = {}
@@ -115,14 +120,45 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
 
 
 def start(key: Array, data: Array, num_causes: int, **sizes: Any) -> Params:
-    """Half of some patches as basis functions, noise as large as the data, two causes a patch."""
-    del sizes
-    rows = random.randint(key, (num_causes,), 0, len(data))
+    """The mean patch, always on, and principal components in steps: what has to be coded in bits.
+
+    Of a component along which patches vary by t, causes of length t, t/2, t/4, ... each way are the
+    digits of a coordinate; the `num_causes` - 1 longest of all components are taken.
+    """
+    del key, sizes
+    table = np.asarray(data, float)
+    variance, directions = np.linalg.eigh(np.cov(table.T))
+    noise = np.median(variance)  # patches have few large components: the others are noise
+    length = np.sqrt(np.maximum(variance - noise, 0.0))
+    steps = (length[:, None] / 2.0 ** np.arange(8)).ravel()
+    longest = np.argsort(-steps, kind="stable")[: num_causes // 2]
+    digits = steps[longest, None] * directions.T[longest // 8]
+    both = np.stack([digits, -digits], axis=1).reshape(-1, table.shape[1])
+    weights = np.concatenate([table.mean(0)[None], both])[:num_causes]
     return {
-        "weights": 0.5 * data[rows],
-        "noise": data.std(),
-        "sparsity": jnp.full(num_causes, min(2.0 / num_causes, 0.5)),
+        "weights": jnp.asarray(weights, jnp.float32),
+        "noise": jnp.asarray(np.sqrt(noise), jnp.float32),
+        "sparsity": jnp.full(num_causes, 0.1).at[0].set(0.99),
     }
+
+
+def settled(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> EMState:
+    """The state with the states of each patch that its parameters lead to, before they are learned.
+
+    Patches begin with one cause on at most: learned from these, all causes would become alike.
+    """
+    reader, rows = method.open((data,), sizes)
+    sets = method.sets(reader, rows)
+    size = chunk_rows(method.chunk_size, reader, sets.num_states(reader.anatomy), rows)
+
+    def whole(rows: Rows, state: EMState) -> Array:
+        def again(i: Array, memory: Array) -> Array:
+            key = random.fold_in(state.rng_key, -1 - i)
+            return Pass(reader, rows, sets, state.params, size, key, memory).searched().memory
+
+        return lax.fori_loop(0, ROUNDS, again, state.memory)
+
+    return state._replace(memory=compiled(whole, rows)(rows.leaves, state))
 
 
 def patch_means(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> Array:
@@ -218,8 +254,9 @@ def denoise_figure(
         f"B  denoised, {psnr(clean, picture):.2f} dB": clean,
         "C  original": picture,
     }
-    used = np.argsort(-np.asarray(params["sparsity"]))[: size.causes // 8 * 8][:64]
-    functions = np.asarray(params["weights"])[used].reshape(-1, 1, size.side, size.side)
+    across = min(16, size.causes)
+    used = np.argsort(-np.asarray(params["sparsity"]))[: across * min(4, size.causes // across)]
+    functions = np.asarray(params["weights"])[used].reshape(-1, across, size.side, size.side)
     with house_style():
         figure = plt.figure(figsize=(12, 7.5), layout="constrained")
         top, bottom = figure.subfigures(2, 1, height_ratios=(1.2, 1), squeeze=False)[:, 0]
@@ -227,8 +264,7 @@ def denoise_figure(
             axes.imshow(image, cmap="gray", vmin=0.0, vmax=PEAK)
             axes.set(title=title, xticks=[], yticks=[])
         left, right = bottom.subfigures(1, 2, squeeze=False)[0]
-        wide = functions.reshape(-1, min(16, len(functions)), size.side, size.side)
-        image_grid(left, wide, title="D  basis functions in use, most first", scale="image")
+        image_grid(left, functions, title="D  basis functions in use, most first", scale="image")
         axes = right.subplots()
         axes.plot([*course], [*course.values()])
         axes.set(xlabel="iteration", ylabel="PSNR (dB)", title="E  PSNR by iteration")
