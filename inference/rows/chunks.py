@@ -153,7 +153,7 @@ def compiled(function: Callable[..., Any], rows: Rows, **how: Any) -> Callable[.
     return call
 
 
-def over_rows(left: Array, right: Array, precision: Any = "highest") -> Array:
+def over_rows(left: Array, right: Array, precision: Any = None) -> Array:
     """leftᵀ right, (A, B), of what two arrays (n, A) and (n, B) say of each row.
 
     On a CPU XLA adds up the terms of a product one after the other. Where many rows are equal, as
@@ -161,7 +161,11 @@ def over_rows(left: Array, right: Array, precision: Any = "highest") -> Array:
     two digits of float32: there the rows are added up in blocks, so large that what a block gives
     takes no more memory than its rows. Wide products are left to XLA, which cuts those into blocks
     of its own: 4e-6 off at worst, whatever the number of rows.
+
+    :param precision: by default what `jax.default_matmul_precision` says, else all digits.
     """
+    if precision is None and not jax.config.jax_default_matmul_precision:
+        precision = "highest"
     if not left.shape[1] * right.shape[1]:  # nothing to add up, as the pairs of a single bit
         return jnp.zeros((left.shape[1], right.shape[1]), jnp.result_type(left, right))
     least, most = BLOCK_ROWS

@@ -16,7 +16,7 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ from inference.methods.discrete.candidates import (
     _scene,
     best_bits,
 )
-from inference.methods.discrete.step import EMState
+from inference.methods.discrete.step import EMState, Precision
 from inference.numerics.log_sums import normalise
 from inference.reading.local import Structure
 from inference.reading.reader import open_program
@@ -112,7 +112,12 @@ def problem(
 
 
 def iteration(
-    num_data: int, num_causes: int, sets: Candidates, chunk: int, columns: int = 676
+    num_data: int,
+    num_causes: int,
+    sets: Candidates,
+    chunk: int,
+    columns: int = 676,
+    precision: Precision = "highest",
 ) -> dict:
     """Seconds an iteration, read off the program and written by hand, and how far they differ."""
     data, params = problem(num_data, columns, num_causes)
@@ -123,10 +128,13 @@ def iteration(
         keep=False,
         chunk_size=chunk,
         structure=Structure.SHARED,
+        precision=precision,
     )
     state = EMState(params, jnp.zeros((), int), random.key(0), None)
     read = jax.jit(lambda state, data: em.update(state, data, num_causes=num_causes)[0].params)
-    hand = jax.jit(partial(by_hand, sets=sets, chunk=chunk))
+    # A GPU would take ten bits by default.
+    written = jax.default_matmul_precision(precision)(by_hand)
+    hand = jax.jit(partial(written, sets=sets, chunk=chunk))
     began = time.perf_counter()
     ours, theirs = read(state, data), hand(params, data)
     jax.block_until_ready((ours, theirs))
@@ -135,7 +143,8 @@ def iteration(
     slow, fast = seconds(read, state, data), seconds(hand, params, data)
     return {
         "num_data": num_data, "num_causes": num_causes, "num_candidates": sets.num_candidates,
-        "chunk_size": chunk, "read_seconds": slow, "hand_seconds": fast, "ratio": slow / fast,
+        "chunk_size": chunk, "precision": precision,
+        "read_seconds": slow, "hand_seconds": fast, "ratio": slow / fast,
         "largest_relative_difference": apart, "compile_seconds": compile_seconds,
     }  # fmt: skip
 
@@ -213,6 +222,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="all 200 000 rows")
     parser.add_argument("--num-data", type=int, default=20_000)
     parser.add_argument("--chunk-size", type=int, default=None)
+    parser.add_argument("--precision", choices=get_args(Precision), default="highest")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     num_data = 200_000 if options.full else options.num_data
@@ -221,7 +231,7 @@ def main() -> None:
     sets = Candidates(10, 8)
     out = {
         "backend": jax.default_backend(),
-        "iteration": iteration(num_data, 700, sets, chunk),
+        "iteration": iteration(num_data, 700, sets, chunk, precision=options.precision),
         "ceiling": ceiling(min(num_data, chunk), 700, sets),
     }
     text = json.dumps(out, indent=2)

@@ -18,7 +18,7 @@ from .candidates import Candidates, Select
 from .cut import Cut
 from .missed import missed_mass
 from .persistent import Persistent
-from .step import EMState, Pass, StatesEM
+from .step import EMState, Pass, Precision, StatesEM
 from .updates import ClosedForm, closed_form, truncation
 
 ALL_BITS = 10
@@ -45,6 +45,8 @@ class TruncatedEM(StatesEM):
         default those of rows on disk are grown anew in every step.
     :param cut: learn from the best explained data only, by the paper's schedule; rows on disk are
         then read twice more, to find the evidence from which on they count.
+    :param precision: of the products on a GPU: "highest", the digits of float32, or
+        "tensorfloat32", ten bits, faster; the log joints of states have all digits either way.
     :param parameter_noise: site -> standard deviation of noise added to it after each step.
 
     The others as for `EM`, `search` among them. The loss is the negative free energy, where the
@@ -70,6 +72,7 @@ class TruncatedEM(StatesEM):
     persistent: Persistent | None = None
     cut: Cut | None = None
     parameter_noise: dict[str, float] | None = None
+    precision: Precision = "highest"  # type: ignore[misc]  # fixed for other methods
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from jax import random
 from jax.extend.core import jaxprs_in_params
+from jax.lax import Precision
 from small_programs import CASES, NUM_CAUSES, NUM_DATA, NUM_FEATURES
 from tools import reader_of
 
@@ -152,17 +153,36 @@ def test_quadratic_programs_hold_nothing_by_states_and_features(name, prior, mon
     params = {"weights": jnp.ones((num_causes, num_features)), "noise": 1.0, "sparsity": 0.2}
     state = method.init(random.key(0), data, init_params=params, **kwargs)
     jaxpr = jax.make_jaxpr(lambda state: method.update(state, data, **kwargs))(state)
-    largest = max(size for size in sizes(jaxpr.jaxpr))
+    # All arrays but broadcasts (of a mask, say), of which XLA makes none.
+    real = [x for x in equations(jaxpr.jaxpr) if x.primitive.name != "broadcast_in_dim"]
+    made = [v.aval for x in real for v in x.outvars]
+    largest = max(x.size for x in made if hasattr(x, "size"))
     assert largest < num_data * 2**num_causes * num_features / 4
 
 
-def sizes(jaxpr):
-    """Of all arrays but broadcasts (of a mask, say), of which XLA makes none."""
+def equations(jaxpr):
     for equation in jaxpr.eqns:
-        if equation.primitive.name != "broadcast_in_dim":
-            yield from (v.aval.size for v in equation.outvars if hasattr(v.aval, "size"))
+        yield equation
         for inner in jaxprs_in_params(equation.params):
-            yield from sizes(inner)
+            yield from equations(inner)
+
+
+def test_products_have_all_digits_unless_fewer_are_asked_for():
+    """By default a GPU takes ten bits: every product of a step must say otherwise."""
+    params = {"weights": jnp.ones((NUM_CAUSES, NUM_FEATURES)), "noise": 1.0, "sparsity": 0.2}
+
+    def precisions(precision):
+        method = TruncatedEM(binary_sparse_coding, max_active=2, num_candidates=3,
+                             precision=precision, structure=Structure.SHARED)  # fmt: skip
+        kwargs = {"num_causes": NUM_CAUSES}
+        state = method.init(random.key(0), DATA, init_params=params, **kwargs)
+        jaxpr = jax.make_jaxpr(lambda state: method.update(state, DATA, **kwargs))(state)
+        products = [x for x in equations(jaxpr.jaxpr) if x.primitive.name == "dot_general"]
+        return {x.params["precision"] for x in products if x.outvars[0].aval.size > 1}
+
+    exact, fast = (Precision.HIGHEST,) * 2, (Precision.HIGH,) * 2
+    assert precisions("highest") == {exact}
+    assert precisions("tensorfloat32") == {exact, fast}  # the states keep theirs
 
 
 def test_chunks_count_the_runs_of_the_program():
