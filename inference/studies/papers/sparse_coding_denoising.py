@@ -57,7 +57,7 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
     size = PAPER if options.full else SMALL
     chosen = {name: getattr(options, name) for name in Size._fields}
     size = size._replace(**{name: value for name, value in chosen.items() if value is not None})
-    for name, value in size._asdict().items():
+    for name, value in {**size._asdict(), "every": options.every}.items():
         if value < 1:
             raise InputError(f"--{name} must be at least 1, found {value}")
     if size.causes > 16 * size.side**2:
@@ -92,29 +92,29 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
     update = jax.jit(lambda state, data: method.update(state, data, **sizes), donate_argnums=0)
 
     course: dict[int, float] = {}
-    seconds = compile_seconds = 0.0
-    clean = noisy
-    for step in range(1, size.steps + 1):
+    first, clean, step, over = 0.0, noisy, 0, False
+    while not over:
+        step += 1
         state, _ = update(state, data)
-        if step % options.every == 0 or step in (1, size.steps):
+        over = step == size.steps
+        if step % options.every == 0 or step == 1 or over:
             clean = mean_of_patches(patch_means(method, state, data, sizes), places, picture.shape)
             course[step] = psnr(clean, picture)
-        if step == 1:
-            compile_seconds = time.perf_counter() - begin
-    jax.block_until_ready(state)
-    seconds = time.perf_counter() - begin
+            seconds = time.perf_counter() - begin
+            over = over or (options.seconds is not None and seconds > options.seconds)
+            first = first or seconds
     params = state.params
     numbers = {
-        **size._asdict(),
+        **size._replace(steps=step)._asdict(),
         "num_data": len(data),
         "sigma": options.sigma,
         "psnr_noisy": psnr(noisy, picture),
-        "psnr": course[size.steps],
+        "psnr": course[step],
         "psnr_by_iteration": {str(step): value for step, value in course.items()},
         "noise": float(params["noise"]),
         "active_causes": float(params["sparsity"].sum()),
         "seconds": seconds,
-        "seconds_until_first_iteration": compile_seconds,
+        "seconds_to_first_iteration": first,
     }
     return Outcome(numbers, lambda: denoise_figure(picture, noisy, clean, course, params, size))
 
@@ -233,6 +233,7 @@ def denoise_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kept", type=int, help=f"states of a patch ({SMALL.kept})")
     parser.add_argument("--steps", type=int, help=f"iterations ({SMALL.steps})")
     parser.add_argument("--every", type=int, default=1, help="iterations between pictures (1)")
+    parser.add_argument("--seconds", type=float, help="stop after so many, compiling included")
     parser.add_argument("--chunk-size", type=int, help="patches read at a time")
 
 
