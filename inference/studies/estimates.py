@@ -128,7 +128,7 @@ def parameter_lines(
             heads.append(name if len(table) == 1 else f"{name}[{k + 1}]")
             heads += [] if spread is None else ["se"]
             for i, line in enumerate(cells):
-                line.append(f"{table[k, i]:.3g}")
+                line.append(_shown(table[k, i], 3))
                 line += [] if spread is None else [_shown(spread[k, i])]
     rows = [heads, *cells] if wide else []
     if wide and len(columns) > MOST_LINES:
@@ -198,5 +198,5 @@ def starts_lines(optima: Optima | None) -> list[str]:
     return [f"starts    {words}", f"another   {better}"]
 
 
-def _shown(error: float) -> str:
-    return f"{error:.2g}" if np.isfinite(error) else "—"
+def _shown(number: float, digits: int = 2) -> str:
+    return "—" if np.isnan(number) else f"{number:.{digits}g}"
