@@ -1,0 +1,56 @@
+"""Size and power of the tests for differences between groups, on simulated tables.
+
+    python tests/benchmarks/bench_dif.py [--tables 60]
+
+Two groups of 400 rows, 8 items, abilities that differ by half a deviation. Where nothing differs:
+the share of all items with p < 0.05, of the test of the item and of its two parts, and of tables of
+which some item is said to differ. Where one item is harder for a group by 0.6 and another has half
+its discrimination: how often each of the two is found after correction, and any other item.
+"""
+
+import argparse
+
+import numpy as np
+
+from inference.methods.continuous.grid import climb, distinct, principal
+from inference.studies.dif import LEVEL, study_groups
+
+
+def table(rng, shift, half):
+    group = np.repeat([0, 1], 400)
+    ability = rng.normal(size=800) + 0.5 * group
+    slopes, difficulty = rng.uniform(1.0, 2.0, 8), rng.normal(size=8) * 0.7
+    slope, place = np.tile(slopes, (800, 1)), np.tile(difficulty, (800, 1))
+    place[group == 1, 0] += shift
+    slope[group == 1, 1] *= half
+    chance = 1.0 / (1.0 + np.exp(-slope * (ability[:, None] - place)))
+    return (rng.random((800, 8)) < chance) + 0.0, group
+
+
+def study(rng, shift=0.0, half=1.0):
+    data, group = table(rng, shift, half)
+    counted = distinct(data, None)
+    start = climb(counted, principal(counted, 1), 200, 1e-8).values
+    return study_groups(data, None, group, start).items
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tables", type=int, default=60)
+    count = parser.parse_args().tables
+    rng = np.random.default_rng(0)
+    null = [study(rng) for _ in range(count)]
+    for name in ("p_value", "p_uniform", "p_nonuniform"):
+        each = np.stack([x[name] for x in null]) < LEVEL
+        error = each.mean(1).std(ddof=1) / np.sqrt(count)
+        print(f"nothing differs: {name} < {LEVEL} in {each.mean():.3f} ± {error:.3f} of the items")
+    some = np.mean([(x["p_adjusted"] < LEVEL).any() for x in null])
+    print(f"nothing differs: some item is found in {some:.3f} of {count} tables")
+    found = np.stack([study(rng, 0.6, 0.5)["p_adjusted"] < LEVEL for _ in range(count)])
+    print(f"harder by 0.6: found in {found[:, 0].mean():.3f} of {count} tables")
+    print(f"half the discrimination: found in {found[:, 1].mean():.3f}")
+    print(f"another item: {found[:, 2:].mean():.3f} of the other six items")
+
+
+if __name__ == "__main__":
+    main()
