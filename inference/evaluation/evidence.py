@@ -48,6 +48,7 @@ from ..reading.plan import MOST_PAIRS, find_layers
 from ..reading.reader import check_data, open_program
 from ..reading.summed import marginal, row_evidence
 from ..rows.chunks import Rows, compiled, map_over_chunks
+from ..running.padding import Padded, pad
 from ..types import Arguments, Params
 
 MOVED, MOST_ROUNDS = 1e-3, 5
@@ -90,6 +91,8 @@ class Likelihood:
     """by draws of each row's latents: expensive, and with an error that more parameters average"""
     at_once: Callable[[Params], tuple[Evidence, str] | None] | None = None
     """without compilation, where it applies, and in words how"""
+    filled: tuple[Padded, Likelihood] | None = None
+    """the rows filled up to a size that others share, and their likelihood, which is compiled"""
 
     def __call__(self, params: Params) -> Evidence:
         """The evidence of each row, (num_data,)."""
@@ -109,14 +112,23 @@ class Likelihood:
         """
         draws = jax.tree.map(np.asarray, draws)  # to index an array of JAX's is to compile that
         count = len(jax.tree.leaves(draws)[0])
-        leaves, run = (self.rows if rows is None else rows).leaves, self._run
+        leaves, run = self._filled((self.rows if rows is None else rows).leaves), self._whole
         parts = [run(leaves, jax.tree.map(lambda x: x[i], draws)) for i in range(count)]  # noqa: B023
-        return jax.tree.map(lambda *x: np.stack(x), *parts)
+        found = jax.tree.map(lambda *x: np.stack(x), *parts)
+        return jax.tree.map(lambda x: x[:, : self.rows.num_data], found)
+
+    def _run(self, leaves: tuple, params: Params) -> Evidence:
+        found = self._whole(self._filled(leaves), params)
+        return found if self.filled is None else self.filled[0].cut(found)
+
+    def _filled(self, leaves: tuple) -> tuple:
+        return leaves if self.filled is None else self.filled[0].fill(leaves)
 
     @cached_property
-    def _run(self) -> Callable[[tuple, Params], Evidence]:
-        function = self.function
-        return compiled(lambda rows, params: function(params, rows), self.rows)
+    def _whole(self) -> Callable[[tuple, Params], Evidence]:
+        which = self if self.filled is None else self.filled[1]
+        function = which.function
+        return compiled(lambda rows, params: function(params, rows), which.rows)
 
 
 def log_likelihood(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Evidence:
@@ -150,6 +162,20 @@ def likelihood(
     'quadrature, 21 nodes in each of 2 dimensions'
     """
     check_data(args, kwargs)
+    settings: dict[str, Any] = {
+        "num_nodes": num_nodes, "num_draws": num_draws, "max_states": max_states
+    }  # fmt: skip
+    found = _likelihood(model, args, kwargs, **settings)
+    wide = None if found.sampled else pad(model, args, kwargs)
+    if wide is None:
+        return found
+    return replace(found, filled=(wide, _likelihood(model, wide.args, wide.kwargs, **settings)))
+
+
+def _likelihood(
+    model: Callable, args: tuple, kwargs: dict[str, Any], num_nodes: int | None, num_draws: int,
+    max_states: int,
+) -> Likelihood:  # fmt: skip
     anatomy = inspect(model, args, kwargs)
     if not anatomy.observed:
         raise ProgramError(

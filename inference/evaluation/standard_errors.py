@@ -32,6 +32,7 @@ from ..numerics.compiling import little_effort, remembered
 from ..reading.anatomy import ProgramError
 from ..reading.arguments import put
 from ..rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
+from ..running.padding import pad
 from ..types import Arguments, Params
 
 LEAST_CURVATURE = 1e-10
@@ -152,6 +153,10 @@ def _one(
         if quick is not None:
             many, lost = _errors(*quick, _least(params))
             return {x: v[0] for x, v in many.items()}, int(lost[0]), quick[0].shape[1]
+        filled = pad(model, args, kwargs)
+        if filled is not None:
+            with filled.counting():
+                return _one(model, params, filled.args, filled.kwargs, num_nodes, chunk_size)
         rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
         size = chunk_of(chunk_size, _width(opened, rule), rows)
         hollow = opened.hollow

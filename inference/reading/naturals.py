@@ -322,10 +322,10 @@ def _read_mixture(
         return jnp.broadcast_to(first, (count, *x.shape[1:]))
 
     probs = {site.name: by_state(found[site.name]["probs"]) for site in sites}
-    mixing = found[anatomy.names[0]]["probs"].reshape(-1, count)
-    if len(mixing) != 1:  # a bit: it has one probability, and no simplex
+    mixing = found[anatomy.names[0]]["probs"].ravel()
+    if len(mixing) != count:  # a bit: it has one probability, and no simplex
         raise NotThisError
-    values, settings = {"mixing": mixing[0]}, {"num_components": count}
+    values, settings = {"mixing": mixing}, {"num_components": count}
     if not sites[0].levels:
         return {**values, "probs": _joined(list(probs.values()))}, settings
     kinds = tuple(kind for site in sites for kind in site.kinds)

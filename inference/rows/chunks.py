@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE as under_jit
 
 from ..numerics.compiling import remembered
 from ..types import Arguments
@@ -65,6 +66,31 @@ def sharing(share: Share) -> Iterator[None]:
         _share.reset(token)
 
 
+_count: ContextVar[Any] = ContextVar("count", default=None)
+
+
+@contextmanager
+def counting(count: Any) -> Iterator[None]:
+    """In this context the first `count` rows count, the others are there to fill up a size; None:
+    all of them do.
+
+    What is compiled takes the number as an argument, and opens the context for itself: `compiled`.
+    """
+    token = _count.set(count)
+    try:
+        yield
+    finally:
+        _count.reset(token)
+
+
+def counted() -> Any:
+    """How many rows count, if not all of them."""
+    count = _count.get()
+    if count is not None and under_jit() and not isinstance(count, jax.core.Tracer):
+        raise RuntimeError("the number of rows that count must be an argument of what is compiled")
+    return count
+
+
 class Rows(NamedTuple):
     """The arguments of a program, and how to take some of their rows."""
 
@@ -74,10 +100,16 @@ class Rows(NamedTuple):
     num_data: int
 
     @property
-    def total(self) -> int:
+    def extent(self) -> int:
         """Rows of the data as a whole, those of other devices included."""
         share = _share.get()
         return self.num_data if share is None else share.num_data
+
+    @property
+    def total(self) -> Any:
+        """How many of them count."""
+        count = counted()
+        return self.extent if count is None else count
 
     @property
     def on_disk(self) -> bool:
@@ -138,17 +170,19 @@ def compiled(function: Callable[..., Any], rows: Rows, **how: Any) -> Callable[.
     rest = tuple(_Here if isinstance(x, np.ndarray | Array) else x for x in rows.rest)
     hollow = rows._replace(leaves=(), rest=rest)
 
-    def run(arrays: list[Array], given: list[Array], *inputs: Any) -> Any:
+    def run(arrays: list[Array], given: list[Array], count: Any, *inputs: Any) -> Any:
         some, others = iter(arrays), iter(given)
         leaves = tuple(next(some) if x is None else x for x in kept)
         rest = tuple(next(others) if x is _Here else x for x in hollow.rest)
-        return function(hollow._replace(leaves=leaves, rest=rest), *inputs)
+        with counting(count):
+            return function(hollow._replace(leaves=leaves, rest=rest), *inputs)
 
     # Where rows are dealt out, or are to be, is part of what is traced.
     whole = remembered(run, _share.get(), **how)
 
     def call(leaves: tuple, *inputs: Any) -> Any:
-        return whole([x for x in leaves if not isinstance(x, OnDisk)], given, *inputs)
+        arrays = [x for x in leaves if not isinstance(x, OnDisk)]
+        return whole(arrays, given, _count.get(), *inputs)
 
     return call
 
@@ -190,17 +224,23 @@ def sum_over_chunks(
     the one before it, so that all have one shape and nothing is copied or padded. Sums are
     compensated (Kahan), so that many small chunks lose no digits in float32.
     """
-    share, size = _share.get(), min(chunk_size, rows.num_data)
+    share, count, size = _share.get(), counted(), min(chunk_size, rows.num_data)
     # On a device that holds rows of the one before it, those come first and are not counted.
     again: Array | int = 0 if share is None else share.start - share.begin
 
+    def fresh_from(begin: Array | int, first: Array | int) -> Array:
+        place = begin + jnp.arange(size)
+        fresh = place >= first
+        return (fresh if count is None else fresh & (place < count)).astype(float)
+
     def one(start: Array) -> Any:
         begin = jnp.minimum(start, rows.num_data - size)
-        fresh = (begin + jnp.arange(size) >= jnp.maximum(start, again)).astype(float)
+        fresh = fresh_from(begin, jnp.maximum(start, again))
         return function(rows.slice(begin, size), _slice(extra, begin, size), fresh)
 
     if size == rows.num_data:
-        fresh = jnp.ones(size) if share is None else (jnp.arange(size) >= again).astype(float)
+        every = share is None and count is None
+        fresh = jnp.ones(size) if every else fresh_from(0, again)
         total = function(rows.whole(), _slice(extra, 0, size), fresh)
         return _over_devices(total)
 

@@ -6,6 +6,7 @@ import abc
 import inspect as inspect_call
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -21,8 +22,9 @@ from ..reading.settings import Range, Seconds, check_settings
 from ..rows.disk import stored
 from ..types import Params
 from .checkpoint import Checkpoint, origin
-from .contract import RunResult, Starts
+from .contract import DivergedError, RunResult, Starts
 from .loop import Drive, drive
+from .padding import Padded, pad
 from .search import Lineages, Search, Spent
 
 MOST_STEPS = 10**8
@@ -83,6 +85,8 @@ class Algorithm(abc.ABC):
     """Where it starts, if that was given: it then has one start."""
     plate: str | None = None
     """The data plate, where it cannot be found by itself."""
+    pads: bool = False
+    """Whether rows that fill up a table count for nothing in it: see `running.padding`."""
     why_not_compared: str | None = None
     """Why it takes no part in a comparison of all methods, where it does not."""
 
@@ -142,6 +146,10 @@ class Algorithm(abc.ABC):
     @abc.abstractmethod
     def get_params(self, state: Any) -> Params:
         """The parameters of the program, by site."""
+
+    def fill(self, args: tuple, kwargs: dict[str, Any]) -> Padded | None:
+        """These arguments of the program with their rows filled up, where that is of use."""
+        return pad(self.model, args, kwargs, self.plate) if self.pads else None
 
     def at_once(
         self, rng_key: Array, how: Drive, args: tuple, kwargs: dict[str, Any]
@@ -205,17 +213,6 @@ class Algorithm(abc.ABC):
         if self.search is not None and num_steps >= self.search.least_steps and held and not given:
             method = Lineages(self, self.search)
         spent = Spent()
-
-        # Not the state itself, which would be held here for as long as the loop runs.
-        def start() -> Any:
-            nonlocal spent
-            if method is not self:
-                state, spent = method.begin(rng_key, num_steps, args, kwargs)
-                return state
-            if init_state is not None:
-                return init_state
-            return self.init(rng_key, *args, init_params=init_params, **kwargs)
-
         how = Drive(num_steps, progress_bar, tolerance, record, budget, checkpoint_every, mesh)
         loose = checkpoint is None and record is None and tolerance is not None
         if loose and held and not given:
@@ -223,25 +220,46 @@ class Algorithm(abc.ABC):
             found = self.at_once(rng_key, how, args, kwargs)
             if found is not None:
                 return found
-        if checkpoint is None:
-            result = drive(method, start, args, kwargs, how)
-        else:
-            check_kinds(args, kwargs)
-            made_of = origin(self, args, kwargs, rng_key, init_params, init_state)
-            with Checkpoint(Path(checkpoint), made_of) as saved:
-                result = drive(method, start, args, kwargs, how, saved)
+        wide = self.fill(args, kwargs) if mesh is None and self.start is None else None
+        every = (args, kwargs) if wide is None else (wide.args, wide.kwargs)
+
+        # Not the state itself, which would be held here for as long as the loop runs.
+        def start() -> Any:
+            nonlocal spent
+            if method is not self:
+                state, spent = method.begin(rng_key, num_steps, *every)
+                return state
+            if init_state is None:
+                return self.init(rng_key, *every[0], init_params=init_params, **every[1])
+            return init_state if wide is None else wide.fill_state(init_state, self.by_row)
+
+        with ExitStack() as opened:
+            saved = None
+            if checkpoint is not None:
+                check_kinds(args, kwargs)
+                made_of = origin(self, args, kwargs, rng_key, init_params, init_state)
+                saved = opened.enter_context(Checkpoint(Path(checkpoint), made_of))
+            if wide is not None:
+                opened.enter_context(wide.counting())
+            try:
+                result = drive(method, start, *every, how, saved)
+            except DivergedError as error:
+                if wide is not None and method is self:
+                    error.state = wide.cut_state(error.state, self.by_row)
+                raise
         problem = None if mesh is not None else at_floor(
             self.model, result.params, args, kwargs, self.plate
         )  # fmt: skip
         if problem is not None:
             warnings.warn(problem, FloorWarning, stacklevel=2)
-        if method is self:
-            return self.finish(result, rng_key, budget, args, kwargs)
-        result = result._replace(
-            state=method.best(result.state),
-            optima=method.optima(result.state),
-            seconds=result.seconds + spent.seconds,
-            search_seconds=spent.seconds,
-            compile_seconds=result.compile_seconds + spent.compile_seconds,
-        )
+        if method is not self:
+            result = result._replace(
+                state=method.best(result.state),
+                optima=method.optima(result.state),
+                seconds=result.seconds + spent.seconds,
+                search_seconds=spent.seconds,
+                compile_seconds=result.compile_seconds + spent.compile_seconds,
+            )
+        if wide is not None:
+            result = result._replace(state=wide.cut_state(result.state, self.by_row))
         return self.finish(result, rng_key, budget, args, kwargs)

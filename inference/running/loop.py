@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 from ..numerics import clock
 from ..numerics.compiling import enough_effort, least_effort, remembered
 from ..reading.arguments import check_kinds
+from ..rows.chunks import counted, counting
 from ..rows.devices import Devices, OneDevice, devices_of, using
 from ..types import Params
 from .checkpoint import Checkpoint
@@ -85,7 +86,8 @@ def drive(
 
     began = time.perf_counter()
     block = _block(method, devices, progress, how.record)
-    progress = block(progress, (np.int32(0), limit), devices.arrays)  # no step: it is compiled
+    count = counted()
+    progress = block(progress, (np.int32(0), limit, count), devices.arrays)  # it is compiled
     compile_seconds = time.perf_counter() - began
 
     began, done, size = clock.seconds(), int(progress.step), 1
@@ -95,7 +97,7 @@ def drive(
         while done < how.num_steps and np.asarray(progress.change) > limit and not (over or stop):
             block_began = time.perf_counter()
             end = np.int32(min(done + size, how.num_steps))
-            progress = block(progress, (end, limit), devices.arrays)
+            progress = block(progress, (end, limit, count), devices.arrays)
             new = int(progress.step)
             bar.update(new - done)
             done, now = new, time.perf_counter()
@@ -195,12 +197,13 @@ def _block(
         return Progress(state, good, losses, history, p.step + 1, change)
 
     def block(progress: Progress, bounds: tuple, arrays: list[Array]) -> Progress:
-        end, limit = bounds
+        end, limit, count = bounds
 
         def unfinished(p: Progress) -> Array:
             return (p.step < end) & (p.change > limit)
 
-        return lax.while_loop(unfinished, partial(advance, arrays), progress)
+        with counting(count):
+            return lax.while_loop(unfinished, partial(advance, arrays), progress)
 
     shapes = [(x.shape, str(x.dtype)) for x in jax.tree.leaves((progress, devices.arrays))]
     return remembered(

@@ -31,7 +31,7 @@ from ..numerics.compiling import enough_effort, least_effort, remembered
 from ..reading.anatomy import ChainError, inspect
 from ..reading.arguments import rows_of
 from ..reading.every_row import every_row
-from ..rows.chunks import Rows, compiled
+from ..rows.chunks import Rows, compiled, counted, counting
 from ..types import Params
 from .contract import Optima, Searchable
 
@@ -150,10 +150,11 @@ class Lineages:
         find = compiled(self._find, some, compiler_options=enough_effort(some.leaves))
         began = time.perf_counter()
         nothing = np.array([0, -1, 0], np.int32)
-        jax.block_until_ready(find(some.leaves, key_search, nothing))  # it is compiled
-        compiling, began = time.perf_counter() - began, clock.seconds()
         plan = np.array(self.search.plan(num_steps), np.int32)
-        params = jax.block_until_ready(find(some.leaves, key_search, plan))
+        with counting(counted() if some is rows else None):  # of those drawn all count
+            jax.block_until_ready(find(some.leaves, key_search, nothing))  # it is compiled
+            compiling, began = time.perf_counter() - began, clock.seconds()
+            params = jax.block_until_ready(find(some.leaves, key_search, plan))
         spent = Spent(clock.seconds() - began, compiling)
 
         def begin(rows: Rows, key: Array, params: Params) -> LineageState:
@@ -188,9 +189,10 @@ class Lineages:
             whole = Rows((), tuple(leaves), tree, 0)
             return whole, whole
         rows, size = rows_of(anatomy, args, kwargs), self.search.num_rows
-        if rows.num_data <= size:
+        total = int(rows.total)  # outside of what is compiled, or of all rows
+        if total <= size:
             return rows, rows
-        chosen = random.choice(key, rows.num_data, (size,), replace=False)
+        chosen = random.choice(key, total, (size,), replace=False)
         return rows, rows_of(anatomy.with_rows(size), *rows.take(chosen))
 
     def _propose(self, key: Array, args: tuple, kwargs: dict) -> Params:

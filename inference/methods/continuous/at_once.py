@@ -18,6 +18,7 @@ from jax import Array
 from ...numerics import clock
 from ...reading.arguments import put
 from ...reading.recognise import Form
+from ...rows.chunks import counted
 from ...running.contract import RunResult, Stop
 from ...running.loop import Drive, interrupts
 from ...running.search import optima_of
@@ -48,7 +49,7 @@ def applies(opened: Opened) -> bool:
         return False
     if known.masked and any(place.mask is None for place in known.columns):
         return False
-    concrete = not any(isinstance(x, jax.core.Tracer) for x in rows.leaves)
+    concrete = not any(isinstance(x, jax.core.Tracer) for x in rows.leaves) and counted() is None
     small = opened.reader.num_factors in REACH
     return concrete and small and not rows.on_disk and jax.default_backend() == "cpu"
 

@@ -120,6 +120,12 @@ class BoundEM(FactorEM):
         :param gap: also find how far the bound is from the evidence by quadrature, which costs far
             more than the bound itself; NaN without it and beyond 3 factors.
         """
+        wide = self.fill(args, kwargs)
+        if wide is not None:
+            with wide.counting():
+                return wide.cut(
+                    self.posterior(params, *wide.args, tighten=tighten, gap=gap, **wide.kwargs)
+                )
         opened = self._open(args, kwargs)
         reader, hollow = opened.reader, opened.hollow
 
@@ -152,7 +158,7 @@ class BoundEM(FactorEM):
     def _remembers(self, rows: Rows) -> bool:
         if self.remember is not None:
             return self.remember
-        return rows.total <= MOST_REMEMBERED and not rows.on_disk
+        return rows.extent <= MOST_REMEMBERED and not rows.on_disk
 
 
 def _rounds(

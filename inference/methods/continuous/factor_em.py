@@ -82,6 +82,7 @@ class FactorEM(Algorithm, abc.ABC):
     """
 
     starts = Starts.DATA
+    pads = True
     mixed: ClassVar[bool] = False
     """Whether a datum may have discrete latents too."""
 

@@ -129,6 +129,10 @@ class MonteCarloEM(FactorEM):
         self, params: Params, *args: Any, rng_key: Array | None = None, **kwargs: Any
     ) -> FactorPosterior:
         """Moments over fresh draws; `effective` is how many of them carry a row's posterior."""
+        wide = self.fill(args, kwargs)
+        if wide is not None:
+            with wide.counting():
+                return wide.cut(self.posterior(params, *wide.args, rng_key=rng_key, **wide.kwargs))
         opened = self._open(args, kwargs)
         reader, hollow = opened.reader, opened.hollow
         points = self.first_memory(opened, jax.random.key(0) if rng_key is None else rng_key)

@@ -158,6 +158,12 @@ class QuadratureEM(FactorEM):
         quick = at_once.posterior(opened, params) if num_nodes is None and self._plain() else None
         if quick is not None:
             return quick[0]
+        wide = self.fill(args, kwargs)
+        if wide is not None:
+            with wide.counting():
+                return wide.cut(
+                    self.posterior(params, *wide.args, num_nodes=num_nodes, **wide.kwargs)
+                )
         reader, rows = opened[:2]
         nodes = num_nodes or self._nodes(reader)
 

@@ -79,13 +79,13 @@ def principal_start(
     cover = cover / jnp.maximum(both, 1.0)
     layout = columns.layout
     # The slope of the mean in its predictor: p(1 − p) of a bit or level, 1 of a number.
-    probability = jnp.clip(mean, 0.5 / rows.num_data, 1.0 - 0.5 / rows.num_data)
+    probability = jnp.clip(mean, 0.5 / rows.total, 1.0 - 0.5 / rows.total)
     link = probability * (1.0 - probability)
     bias = jnp.log(probability) - jnp.log1p(-probability)
     _, bits, levels = layout.split(bias)
     for k, part in layout.split(mean)[2].items():
-        rest = jnp.maximum(1.0 - part.sum(-1, keepdims=True), 0.5 / rows.num_data)
-        levels[k] = jnp.log(jnp.maximum(part, 0.5 / rows.num_data) / rest)
+        rest = jnp.maximum(1.0 - part.sum(-1, keepdims=True), 0.5 / rows.total)
+        levels[k] = jnp.log(jnp.maximum(part, 0.5 / rows.total) / rest)
     bias = layout.join(mean[: len(layout.real)], bits, levels)
     at = slice(len(layout.real))
     link = link.at[at].set(1.0)

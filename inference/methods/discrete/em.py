@@ -90,6 +90,10 @@ class EM(StatesEM):
 
     states: StateSet = AllStates()
 
+    @property
+    def pads(self) -> bool:  # type: ignore[override]
+        return type(self) is EM and not self._by_row()
+
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
         if not anatomy.latents:
@@ -114,6 +118,10 @@ class EM(StatesEM):
     @or_paths
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row given parameters. Over all states it misses nothing."""
+        wide = self.fill(args, kwargs)
+        if wide is not None:
+            with wide.counting():
+                return wide.cut(self.posterior(params, *wide.args, **wide.kwargs))
         reader, rows = self.open(args, kwargs)
         sets = self.sets(reader, rows)
         size = chunk_rows(self.chunk_size, reader, sets.num_states(reader.anatomy), rows)
@@ -148,11 +156,14 @@ class EM(StatesEM):
         reader, rows = open_program(
             self.model, args, kwargs, structure=self.structure, plate=self.plate
         )
-        by_row = isinstance(self.states, Given) and self.states.states.ndim == 3
         in_bits = reader.structure.shared
-        if by_row or (in_bits and closed_form(reader, rows, self.m_step, prior=self.prior)):
+        if self._by_row() or (in_bits and closed_form(reader, rows, self.m_step, prior=self.prior)):
             return reader, rows
         return affine_too(reader, rows), rows
+
+    def _by_row(self) -> bool:
+        """Whether states of each row were given."""
+        return isinstance(self.states, Given) and self.states.states.ndim == 3
 
     def sets(self, reader: Reader, rows: Rows) -> Table:
         check_room(reader, rows, self.states, self.chunk_size)

@@ -52,7 +52,7 @@ def some_rows(key: Array, reader: Reader, rows: Rows) -> tuple[Array, Arguments,
     size = min(rows.num_data, NUM_ROWS)
     if size == rows.num_data:
         return key, rows.whole(), reader.at(size)
-    chosen = random.randint(key_rows, (size,), 0, rows.num_data)
+    chosen = random.randint(key_rows, (size,), 0, rows.total)
     return key, rows.take(chosen), reader.at(size)
 
 

@@ -64,6 +64,7 @@ class TruncatedEM(StatesEM):
     """
 
     by_row = ("memory",)
+    pads = True
 
     max_active: int | None = None
     num_candidates: int | None = None
@@ -132,6 +133,12 @@ class TruncatedEM(StatesEM):
             are otherwise grown anew.
         :param num_draws: draws of the importance sampler that looks outside the set.
         """
+        wide = self.fill(args, kwargs)
+        if wide is not None:
+            memory = None if memory is None else wide.fill(memory)
+            how: dict[str, Any] = {"rng_key": rng_key, "memory": memory, "num_draws": num_draws}
+            with wide.counting():
+                return wide.cut(self.posterior(params, *wide.args, **how, **wide.kwargs))
         reader, rows = self.open(args, kwargs)
         key = random.key(0) if rng_key is None else rng_key
         sets, num_bits = self.sets(reader, rows), reader.anatomy.num_bits
