@@ -84,6 +84,7 @@ class Persistent(NamedTuple):
         """
         if reader.structure.shared:
             form = reader.form(params, arguments)
+            assert form.hessian is not None
             values, gains = form.around(memory)
             propose = partial(self._propose_best, form.hessian)
             children, others = jax.vmap(propose)(keys, memory, values, gains)

@@ -88,7 +88,7 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
     method = TruncatedEM(
         binary_sparse_coding, persistent=sets, chunk_size=options.chunk_size, start=start
     )
-    sizes = {"num_causes": size.causes, "shared_sparsity": False}
+    sizes: dict[str, Any] = {"num_causes": size.causes, "shared_sparsity": False}
     begin = time.perf_counter()
     state = method.init(random.key(options.seed), data, **sizes)
     state = settled(method, state, data, sizes)
