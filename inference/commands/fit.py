@@ -71,6 +71,10 @@ def main(namespace: argparse.Namespace) -> int:
         hurry()
     with blame(given.name):
         anatomy = inspect(given.program, (given.table.values,), given.kwargs, plate=namespace.plate)
+    if namespace.rotation != "none" and any(x.num_values is not None for x in anatomy.latents):
+        raise InputError(
+            f"--rotation {namespace.rotation}: {given.name} has no continuous factors to turn"
+        )
     if namespace.plate is not None:
         settings.setdefault("plate", namespace.plate)
     found, refused = contenders(anatomy)

@@ -15,7 +15,7 @@ are found. Every fit is EM on nodes that rows share (`continuous.grid`), from th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,7 +67,8 @@ def step(tables: Sequence[BitTable], at: Groups, free: np.ndarray) -> tuple[Grou
     """
     count, size = len(tables), at.items.shape[2]
     mean, log_deviation = at.mean.copy(), at.log_deviation.copy()
-    loss, sums = 0.0, []
+    loss = 0.0
+    sums: list[tuple[Any, Any, Any]] = []
     for g, table in enumerate(tables):
         slope, intercept = at.items[:, g]
         deviation = np.exp(at.log_deviation[g])
@@ -76,7 +77,9 @@ def step(tables: Sequence[BitTable], at: Groups, free: np.ndarray) -> tuple[Grou
         }  # fmt: skip
         nodes = nodes_for(values)
         theta = at.mean[g] + deviation * nodes.points[:, 0]
-        right, number, mass = 0.0, 0.0, np.zeros(len(theta))
+        right: Any = 0.0
+        number: Any = 0.0
+        mass = np.zeros(len(theta))
         for rows, evidence, probs in posteriors(table, values, nodes):
             times = table.times[rows]
             loss -= evidence @ times
@@ -93,11 +96,11 @@ def step(tables: Sequence[BitTable], at: Groups, free: np.ndarray) -> tuple[Grou
     # An item's 2G numbers are C times its free ones: one column for all groups, or one for each.
     shared = np.zeros((count, count))
     shared[:, 0] = 1.0
-    chart = np.zeros((size, 2, count, 2, count))
+    maps = np.zeros((size, 2, count, 2, count))
     for k in range(2):
-        chart[:, k, :, k] = np.where(free[k][:, None, None], np.eye(count), shared)
-    chart = chart.reshape(size, 2 * count, 2 * count)
-    unused = np.eye(2 * count) * ~chart.any(1)[:, None, :]
+        maps[:, k, :, k] = np.where(free[k][:, None, None], np.eye(count), shared)
+    chart = maps.reshape(size, 2 * count, 2 * count)
+    unused = np.eye(2 * count) * (np.abs(chart).sum(1) == 0)[:, None, :]
     items = at.items
     for _ in range(3):
         gradient, bend = np.zeros((size, 2, count)), np.zeros((size, 2, count, 2, count))
@@ -203,7 +206,7 @@ def study_groups(
                 free[:, i] = some
                 fits.append(base if same else fit_groups(tables, begin, free))
             losses[:, i] = [one.loss for one in fits]
-            effects[:, i] = _effects(fits[-1].groups, i)
+            effects[:, i] = _effects(fits[-1].groups, int(i))
         none, uniform, both = losses
         statistic, shift, bend = (
             2.0 * np.maximum(x, 0.0) for x in (none - both, none - uniform, uniform - both)

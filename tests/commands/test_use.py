@@ -135,6 +135,13 @@ def test_errors_are_printed_beside_converged_maxima_of_the_likelihood(monkeypatc
     assert ["a", "1", "4"] in [line.split() for line in report(stop=Stop.STEPS)]
 
 
+def test_classes_have_no_loadings_to_rotate(fitted, capsys):
+    data, out = str(fitted[0] / "old.csv"), str(fitted[0] / "turned.nc")
+    said = ["--data", data, "--set", "num_components=3", "--rotation", "varimax", "--out", out]
+    assert main(["fit", "bernoulli_mixture", *said]) == 2
+    assert "has no continuous factors to turn" in capsys.readouterr().err
+
+
 def test_five_factors_take_a_method_that_can(fitted, capsys, monkeypatch):
     asked = {}
 
