@@ -26,6 +26,9 @@ REACH = {1: 7.0, 2: 6.0}
 STEP = {1: 0.6, 2: 0.75}
 """Number of factors -> h."""
 MOST_NODES = 30_000
+MOST_NUMBERS = 1 << 25
+"""Nodes times predictors: a few rows that tell each other apart by very many columns are better
+served by nodes of their own."""
 BLUNT = 4.0
 """Weights up to which a coarser mesh follows the curves."""
 FLOATS = 1 << 20
@@ -42,7 +45,7 @@ class Nodes(NamedTuple):
 
 
 class TooManyNodesError(ValueError):
-    """The items discriminate so sharply in more than one dimension that no grid can follow."""
+    """The items discriminate so sharply, or are so many, that no grid can follow."""
 
 
 def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float = 1.0) -> Nodes:
@@ -78,8 +81,9 @@ def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float =
         place, gap = _spread(fine, speed, step)
         axes.append(place)
         logs.append(np.log(gap))
-    if np.prod([len(x) for x in axes]) > MOST_NODES * fineness**size:
-        raise TooManyNodesError(f"more than {MOST_NODES} nodes")
+    count = np.prod([len(x) for x in axes])
+    if count > MOST_NODES * fineness**size or count * len(bias) > MOST_NUMBERS * fineness**size:
+        raise TooManyNodesError(f"{count} nodes for {len(bias)} predictors")
     points, log_weights = (
         np.stack(np.meshgrid(*each, indexing="ij"), -1).reshape(-1, size) for each in (axes, logs)
     )
