@@ -72,23 +72,25 @@ def table_of(opened: Opened) -> BitTable | None:
     ((leaf, hides),) = sources
     if hides is not None and leaves[hides].mean() < FEW_OBSERVED:
         return observed_cells(leaves[leaf], leaves[hides], columns, levels)
-    data, mask = (None if x is None else leaves[x] for x in (leaf, hides))
-    if len(columns) != leaves[leaf].shape[1] or (np.diff(columns) != 1).any():
-        data, mask = (None if x is None else x[:, columns] for x in (data, mask))
-    return distinct(data, mask, levels)
+    cells, seen = leaves[leaf], None if hides is None else leaves[hides]
+    if len(columns) != cells.shape[1] or (np.diff(columns) != 1).any():
+        cells, seen = cells[:, columns], None if seen is None else seen[:, columns]
+    return distinct(cells, seen, levels)
 
 
 def values_of(opened: Opened, params: Mapping[str, Any]) -> Values:
     """The numbers of the predictors, in float64."""
     assert opened.known is not None
-    found = opened.known.read({x: np.asarray(v, np.float64) for x, v in params.items()})
-    return found if opened.columns is None else opened.columns.read(found)
+    found: Any = opened.known.read({x: np.asarray(v, np.float64) for x, v in params.items()})
+    columns: Any = opened.columns
+    return found if columns is None else columns.read(found)
 
 
 def params_of(opened: Opened, values: Values) -> dict[str, np.ndarray]:
     """The other way round."""
     known: Any = opened.known
-    return known.write(values if opened.columns is None else opened.columns.written(values))
+    found: Any = values
+    return known.write(found if opened.columns is None else opened.columns.written(found))
 
 
 def posterior(opened: Opened, params: Params) -> tuple[FactorPosterior, int] | None:

@@ -90,7 +90,7 @@ def distinct(
     seen = np.ones(data.shape, bool) if mask is None else mask.astype(bool)
     if mask is not None:
         bits = bits & (seen if columns.bits else seen[:, columns.column_of])
-    codes = np.packbits(bits if mask is None else np.hstack([bits, seen]), axis=1)
+    codes: Any = np.packbits(bits if mask is None else np.hstack([bits, seen]), axis=1)
     codes = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.shape[1]))).ravel()
     _, first, index, count = np.unique(
         codes, return_index=True, return_inverse=True, return_counts=True
@@ -291,8 +291,8 @@ def score(table: BitTable, values: Values, fineness: float = 1.0) -> Scores:
     ]
     evidence, mean, second, effective = map(np.concatenate, zip(*blocks, strict=True))
     covariance = second.reshape(-1, size, size) - mean[:, :, None] * mean[:, None, :]
-    parts = tuple(x[table.place] for x in (evidence, mean, covariance, effective))
-    return Scores(*parts, len(nodes.points))
+    at = table.place
+    return Scores(evidence[at], mean[at], covariance[at], effective[at], len(nodes.points))
 
 
 class Fitted(NamedTuple):

@@ -28,10 +28,13 @@ def normal_priors(opened: Opened) -> Prior | None:
     ones = {name: np.full(shape, 0.5) for name, shape in known.shapes.items()}
     program = handlers.substitute(opened.reader.model, data=ones)
     trace = run_program(program, opened.rows.slice(0, 1))
-    kinds, first, second = [], [], []
+    kinds: list[str] = []
+    first: list[np.ndarray] = []
+    second: list[np.ndarray] = []
     for name, shape in known.shapes.items():
         site = trace[name]
         base = unwrap(site["fn"])[0] if site["type"] == "sample" else None
+        pair: tuple[Any, Any]
         if isinstance(base, dist.Normal):
             kind, pair = "normal", (base.loc, np.asarray(base.scale, float) ** -2.0)
         elif isinstance(base, dist.Beta):
