@@ -142,11 +142,11 @@ def test_classes_have_no_loadings_to_rotate(fitted, capsys):
     assert "has no continuous factors to turn" in capsys.readouterr().err
 
 
-def test_five_factors_take_a_method_that_can(fitted, capsys, monkeypatch):
+def test_a_fit_takes_a_method_that_can_and_what_the_paper_maximises(fitted, capsys, monkeypatch):
     asked = {}
 
-    def stop(_, contender, *__):
-        asked["method"] = contender.name
+    def stop(_, contender, __, settings, *___):
+        asked.update(method=contender.name, **settings)
         raise InputError("far enough")
 
     monkeypatch.setattr(fit_command, "_fit", stop)
@@ -156,6 +156,11 @@ def test_five_factors_take_a_method_that_can(fitted, capsys, monkeypatch):
     )
     assert asked == {"method": "MonteCarloEM"}
     assert "MonteCarloEM is used, since QuadratureEM does not apply: 5" in capsys.readouterr().err
+    # The paper of noisy-OR networks maximises the posterior, and so does a fit by default.
+    network = ["fit", "noisy_or_network", "--set", "layers=(2,)", "--data", data, "--out", out]
+    for more, prior in (([], True), (["--option", "prior=False"], False)):
+        assert main([*network, *more, "--missing", "-9"]) == 2
+        assert asked == {"method": "EM", "prior": prior}
 
 
 @pytest.mark.parametrize(("units", "rows", "name"), [(10, 1000, "EM"), (24, 1000, "GibbsSearch"),
