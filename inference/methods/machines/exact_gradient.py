@@ -39,7 +39,7 @@ fell fastest on the paper's targets, large and small; on 256 pixels of digits al
 SEARCH = Search(effort=0.5)
 """A variant of a machine, by pursuit, costs as much as many steps. With 9 rounds before 500 steps
 seven of eight keys end at the best optimum known of the paper's targets, and the other 11 nats
-behind. Before units were turned (`seeding`) 7 of 100 did; a run then took 5.0 plain ones."""
+behind. A run takes 4.4 plain ones. Before units were turned (`seeding`) 7 of 100 did."""
 LARGEST = 2.0
 """No element of (3.5), the difference of two means of ±1, is larger, so that the paper's machine
 never meets this bound. In other programs gradients have any size, and a noise that begins far too
