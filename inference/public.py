@@ -1,6 +1,7 @@
 """Every public name, and the file that it lives in.
 
-The estimators load when they are first used: they want scikit-learn.
+The estimators and the groups for ArviZ load when they are first used: they want scikit-learn and
+xarray.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ BinaryGibbs = LatentGibbs
 """Its name when it took bits alone."""
 
 if TYPE_CHECKING:
+    from .studies.arviz import latent_groups
     from .studies.estimators import (
         ClippedGaussian,
         CombinationMachine,
@@ -122,6 +124,7 @@ __all__ = [
     "implied_correlation",
     "inspect",
     "keep_best",
+    "latent_groups",
     "latent_posterior",
     "left_out",
     "likelihood",
@@ -148,7 +151,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from .studies import estimators
+        from .studies import arviz, estimators
 
-        return getattr(estimators, name)
+        return getattr(arviz if name == "latent_groups" else estimators, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -185,7 +185,7 @@ def latent_groups(found: Any, *, attrs: Mapping[str, Any] | None = None) -> Grou
 
     :param found: what `latent_posterior` gives for chains of draws (``batch_ndims=2``).
 
-    >>> from latentbits import LatentPosterior
+    >>> from latentbits import LatentPosterior, latent_groups
     >>> probs = np.full((4, 50, 3, 2), 0.5)
     >>> found = LatentPosterior({"on": probs[..., 0]}, {"on": probs}, {"on": probs[..., 1]})
     >>> groups = latent_groups(found)
