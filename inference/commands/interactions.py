@@ -31,7 +31,7 @@ def form_of(way: Way, num_data: int = 1) -> list[str]:
         first = f"{len(way.sizes)} elements of a row's latents, treewidth {way.treewidth}"
         how = f"elimination from {way.num_runs} runs of the program per row"
     else:
-        tables = [entries for component in way.components for entries in _tables(component)]
+        tables = [entries for component in way.components for entries in _tables(way, component)]
         terms = sum(size * cells for size, cells, _ in tables)
         widest = max(width for *_, width in tables) - 1
         first = (
@@ -43,8 +43,12 @@ def form_of(way: Way, num_data: int = 1) -> list[str]:
     return [first, f"marginal  {how}: {terms:.2g} terms, {in_words(size)} at once"]
 
 
-def _tables(component: Any) -> list[tuple[int, int, int]]:
-    """Of each table that elimination makes: entries of a cell, cells, and how many latents."""
+def _tables(graph: Graph, component: Any) -> list[tuple[int, int, int]]:
+    """Of each table that elimination makes: entries of a cell, cells, and how many latents.
+
+    All elements of a vector count: they meet.
+    """
+    elements = [graph.variables[v].link.size for v in component.variables]
     problem = component.problem
     order = find_order(
         [frozenset(scope) for _, scope in component.factors], problem.sizes, problem.plates
@@ -53,7 +57,7 @@ def _tables(component: Any) -> list[tuple[int, int, int]]:
         (
             math.prod(problem.sizes[v] for v in scope),
             math.prod(problem.grid[axis] for axis in problem.plates[scope[0]]),
-            len(scope),
+            sum(elements[v] for v in scope),
         )
         for scope in order
     ]

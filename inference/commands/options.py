@@ -20,6 +20,7 @@ import numpy as np
 import numpyro.distributions as dist
 from latentbits.models.data import InputError, Said, Table, load_levels, load_table
 from latentbits.models.data.columns import KINDS
+from numpyro.distributions import constraints
 
 from ..reading.anatomy import ProgramError, trace_shapes
 from ..reading.naturals import unwrap
@@ -269,7 +270,20 @@ def _try_to_load(
 def _observes_bits(program: Callable, values: np.ndarray, settings: dict[str, Any]) -> bool:
     sites = trace_shapes(program, (values,), settings).values()
     seen = [x for x in sites if x["type"] == "sample" and x["is_observed"]]
-    return any(x["fn"].support.is_discrete for x in seen)
+    return any(x["fn"].support.is_discrete and not _counts(x["fn"].support) for x in seen)
+
+
+def _counts(support: Any) -> bool:
+    """Whether a discrete value may be more than 1.
+
+    >>> _counts(dist.Poisson(2.0).support), _counts(dist.Bernoulli(0.5).support)
+    (True, False)
+    """
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    upper = getattr(support, "upper_bound", 1)
+    unbounded = hasattr(support, "lower_bound") and not hasattr(support, "upper_bound")
+    return unbounded or not (isinstance(upper, int) and upper == 1)
 
 
 def _mask(name: str, program: Callable, table: Table) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ from tools import fast_jit, near
 
 from inference import (
     EM,
+    LatentGibbs,
     ProgramError,
     Structure,
     latent_posterior,
@@ -111,3 +112,8 @@ def test_a_count_that_depends_on_a_count():
     near(value(jnp.asarray(first)), sum(wanted))
     missed = left_out(short, {}, jnp.asarray(first), jnp.asarray(second))
     assert float(missed["alive"].max()) < 1e-6
+
+
+def test_gibbs_names_what_lists_a_count():
+    with pytest.raises(ProgramError, match=r"'number' counts without bound: .* up_to"):
+        LatentGibbs(n_mixture).init(random.key(0), 0, None, (SEEN,), {})

@@ -236,8 +236,18 @@ def tied(answers, *, groups=3):
         numpyro.sample("items", dist.Bernoulli(alike[member]).to_event(1), obs=answers)
 
 
+def occupied(answers):
+    """Two classes by one bit, of which one never answers: a probability, and no simplex."""
+    share = numpyro.sample("share", dist.Uniform(0.0, 1.0))
+    rates = numpyro.sample("rates", dist.Beta(1.5, 1.5).expand((5,)).to_event(1))
+    with numpyro.plate("people", len(answers)):
+        there = numpyro.sample("there", dist.Bernoulli(share))
+        numpyro.sample("items", dist.Bernoulli(there[..., None] * rates).to_event(1), obs=answers)
+
+
 @pytest.mark.parametrize(
-    ("model", "data"), [(curved, REAL), (offset, REAL), (positive, REAL), (tied, BITS)]
+    ("model", "data"),
+    [(curved, REAL), (offset, REAL), (positive, REAL), (tied, BITS), (occupied, BITS)],
 )
 def test_near_misses_are_not_recognised(model, data):
     assert known(model, data) is None

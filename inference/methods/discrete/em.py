@@ -98,8 +98,9 @@ class EM(StatesEM):
     def admits(cls, anatomy: Anatomy) -> str | None:
         if not anatomy.latents:
             return "no latent in the data plate"
-        continuous = [x.name for x in anatomy.latents if x.num_values is None]
-        return f"{continuous[0]} is continuous: it has no table of states" if continuous else None
+        other = [x for x in anatomy.latents if x.num_values is None]
+        why = other[0].odd or "continuous, it has no table of states" if other else None
+        return f"{other[0].name}: {why}" if other else None
 
     init = or_paths(StatesEM.init)
     update = or_paths(StatesEM.update)

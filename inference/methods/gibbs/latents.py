@@ -17,6 +17,7 @@ from numpyro import handlers
 
 from ...reading.anatomy import ProgramError, num_values, run_abstractly
 from ...reading.chain import is_latent
+from ...reading.counts import unbounded
 from ...reading.graph import Graph, find_graph, log_prob_of
 from ...types import Arguments, Params
 
@@ -152,6 +153,12 @@ def open_latents(
     def read(trace: dict[str, dict]) -> tuple[list[str], bool]:
         latents = [x for x in trace.values() if is_latent(x) and num_values(x["fn"]) is not None]
         latents = [x for x in latents if not x.get("_control_flow_done")]
+        endless = [x["name"] for x in trace.values() if unbounded(x)]
+        if endless:
+            raise ProgramError(
+                f"site {endless[0]!r} counts without bound: give all blocks up_to(model, most), "
+                "which lists its values"
+            )
         frames = [{f.name for f in x["cond_indep_stack"]} for x in latents]
         common = set.intersection(*frames) if frames else set()
         binary = all(num_values(x["fn"]) == 2 for x in latents)
