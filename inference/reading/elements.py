@@ -18,6 +18,7 @@ the program for each state of each C_v instead of one for each state of all: 399
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -48,6 +49,9 @@ NUM_POINTS = 12
 """Random states at which pairs are tested; an interaction that shows at half of them is missed once
 in 4096 times, and then the expansion fails its own test."""
 NUM_TESTS = 64
+SHORT = 12
+"""Elements of a span that is not tested as a whole. Of two spans of six that all interact alike
+the effects cancel at half of the points."""
 BLOCK = 128
 """Pairs of spans that are tested at once."""
 MOST_ELEMENTS = 2048
@@ -288,21 +292,26 @@ def _meeting(
             found += (~(each <= 1e-9)).tolist()  # also where it is NaN
         return found
 
-    def halves(span: Span) -> list[Span]:
+    def split(span: Span) -> list[Span]:
+        """In halves; a short one in single elements, since what its elements do may cancel."""
         first, last = span
+        if last - first < SHORT:
+            return [(i, i + 1) for i in range(first, last)]
         middle = (first + last) // 2
-        return [(first, middle), (middle, last)] if last - first > 1 else [span]
+        return [(first, middle), (middle, last)]
 
-    pairs, whole, blocks = [], [(0, len(sizes))], []
+    pairs: list[frozenset[int]] = []
+    whole: list[Span] = [(0, len(sizes))]
+    blocks: list[tuple[Span, Span]] = []
     while whole or blocks:
-        split = [halves(span) for span in whole if span[1] - span[0] > 1]
-        blocks += [(first, second) for first, second in split]
-        whole = [span for both in split for span in both]
+        parts = [split(span) for span in whole if span[1] - span[0] > 1]
+        blocks += [pair for some in parts for pair in itertools.combinations(some, 2)]
+        whole = [span for some in parts for span in some]
         met = [block for block, meets in zip(blocks, test(blocks), strict=True) if meets]
         single = [all(last - first == 1 for first, last in block) for block in met]
         pairs += [frozenset((a[0], b[0])) for (a, b), one in zip(met, single, strict=True) if one]
         larger = [block for block, one in zip(met, single, strict=True) if not one]
-        blocks = [(x, y) for a, b in larger for x in halves(a) for y in halves(b)]
+        blocks = [(x, y) for a, b in larger for x in split(a) for y in split(b)]
     return pairs
 
 
