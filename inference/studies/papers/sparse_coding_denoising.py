@@ -25,6 +25,7 @@ from ...methods.discrete.persistent import Persistent
 from ...methods.discrete.step import EMState, Pass
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.shared import chunk_rows
+from ...reading.local import Structure
 from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...types import Params
 from .experiment import Experiment, Outcome
@@ -86,7 +87,11 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
     # Three children of each kept state: the best flip, one that is drawn, and two at once.
     sets = Persistent(size.kept, 3 * size.kept)
     method = TruncatedEM(
-        binary_sparse_coding, persistent=sets, chunk_size=options.chunk_size, start=start
+        binary_sparse_coding,
+        persistent=sets,
+        chunk_size=options.chunk_size,
+        start=start,
+        structure=Structure.SHARED,
     )
     sizes: dict[str, Any] = {"num_causes": size.causes, "shared_sparsity": False}
     begin = time.perf_counter()
@@ -100,7 +105,7 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         weights = old + by * (new.params["weights"] - old)
         return new._replace(params={**new.params, "weights": weights})
 
-    update = jax.jit(longer, donate_argnums=0)
+    update = jax.jit(longer, donate_argnums=0, compiler_options=few_trials())
 
     course: dict[int, float] = {}
     first, clean, step, over = 0.0, noisy, 0, False
@@ -153,6 +158,14 @@ def start(key: Array, data: Array, num_causes: int, **sizes: Any) -> Params:
     }
 
 
+def few_trials() -> dict[str, Any]:
+    """Options of the compiler: on a GPU it tries many ways of each product, which takes longest.
+
+    A second setting of the same shapes, for which these are known, compiled in 2 s in place of 40.
+    """
+    return {} if jax.default_backend() == "cpu" else {"xla_gpu_enable_triton_gemm": False}
+
+
 def settled(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> EMState:
     """The state with the states of each patch that its parameters lead to, before they are learned.
 
@@ -169,7 +182,9 @@ def settled(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> EM
 
         return lax.fori_loop(0, ROUNDS, again, state.memory)
 
-    return state._replace(memory=compiled(whole, rows)(rows.leaves, state))
+    return state._replace(
+        memory=compiled(whole, rows, compiler_options=few_trials())(rows.leaves, state)
+    )
 
 
 def patch_means(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> Array:
@@ -186,7 +201,8 @@ def patch_means(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -
 
         return map_over_chunks(part, rows, size, memory)
 
-    return compiled(whole, rows)(rows.leaves, state.params, state.memory)
+    find = compiled(whole, rows, compiler_options=few_trials())
+    return find(rows.leaves, state.params, state.memory)
 
 
 def patch_places(shape: tuple[int, ...], side: int, stride: int) -> np.ndarray:
