@@ -168,7 +168,11 @@ def open_latents(
             for x in trace.values()
         )  # fmt: skip
         seen = [x for x in trace.values() if x["type"] == "sample" and x["is_observed"]]
-        alone = alone and all(common & {f.name for f in x["cond_indep_stack"]} for x in seen)
+        # Latents may meet in a site that comes after them; a parameter that was fixed comes before.
+        place = {name: i for i, name in enumerate(trace)}
+        first = min((place[x["name"]] for x in latents), default=0)
+        meet = [x for x in seen if place[x["name"]] > first]
+        alone = alone and all(common & {f.name for f in x["cond_indep_stack"]} for x in meet)
         simple = binary and alone and (bool(common) if plate is None else plate in common)
         return [x["name"] for x in latents], simple or not seen
 
