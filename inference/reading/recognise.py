@@ -386,15 +386,20 @@ def _codes(leaves: list[np.ndarray], shift: int) -> list[np.ndarray]:
     found, start = [], 2
     total = start + sum(x[0].size for x in leaves)
     for leaf in leaves:
-        if leaf.dtype == bool:
+        if _hides(leaf, leaves):
             found.append(leaf)
             continue
         number = np.arange(start, start + leaf[0].size).reshape(leaf.shape[1:]) + shift * total
         # A byte would not hold the numbers of more than some hundred columns.
-        kind = np.int32 if leaf.dtype.kind in "iu" and leaf.itemsize < 4 else leaf.dtype
+        kind = np.int32 if leaf.dtype.kind in "biu" and leaf.itemsize < 4 else leaf.dtype
         found.append(np.broadcast_to(number, leaf.shape).astype(kind))
         start += leaf[0].size
     return found
+
+
+def _hides(leaf: np.ndarray, leaves: list[np.ndarray]) -> bool:
+    """Whether it may say which cells were observed: alone, it is the data."""
+    return leaf.dtype == bool and len(leaves) > 1
 
 
 def _columns(leaves: list[np.ndarray], trials: list[_Trial]) -> tuple[Column, ...] | None:
@@ -403,7 +408,7 @@ def _columns(leaves: list[np.ndarray], trials: list[_Trial]) -> tuple[Column, ..
     first, second = (trial.coded for trial in trials)
     if (second - first != total).any() or (first != first[:1]).any():
         return None
-    starts = np.cumsum([2, *(0 if x.dtype == bool else x[0].size for x in leaves)])
+    starts = np.cumsum([2, *(0 if _hides(x, leaves) else x[0].size for x in leaves)])
     found = []
     for place, code in enumerate(first[0].astype(int)):
         leaf = int(np.searchsorted(starts, code, side="right")) - 1

@@ -122,14 +122,15 @@ def run(
     """
     table = table_of(opened)
     known = opened.known
-    if table is None or known is None or how.tolerance is None:
+    if table is None or known is None:
         return None
     held = normal_priors(opened) if prior else None
     if prior and held is None:
         return None
     began = clock.seconds()
     draws = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).tolist())
-    limit = min(how.tolerance, TOLERANCE[str(table.bits.dtype)])
+    limit = TOLERANCE[str(table.bits.dtype)]
+    limit = limit if how.tolerance is None else min(how.tolerance, limit)
     fitted: list[Fitted] = []
     with interrupts() as heard:
 
@@ -156,16 +157,19 @@ def run(
         interrupted = bool(heard)
     if not all(np.isfinite(_last(one)) for one in [best, *fitted]):
         return None
-    done = len(best.losses)
+    losses = np.array(best.losses)
+    done = len(losses)
     why, reason = Stop.STEPS, Stop.STEPS.value
-    if best.converged:
+    if best.converged and how.tolerance is None:  # the steps that are left would change nothing
+        losses = np.append(losses, np.full(how.num_steps - done, losses[-1]))
+    elif best.converged:
         why, reason = Stop.TOLERANCE, f"{Stop.TOLERANCE.value} {how.tolerance} of itself"
     elif done < how.num_steps:
         why = Stop.INTERRUPTED if interrupted else Stop.BUDGET
         reason = f"{why.value} {done} of {how.num_steps} steps"
     ends = np.array([([one.losses[0]] * 2 + one.losses)[-3:] for one in fitted])
     result = RunResult(
-        {}, None, array(np.array(best.losses)), reason, clock.seconds() - began, 0.0, None, why,
+        {}, None, array(losses), reason, clock.seconds() - began, 0.0, None, why,
         optima_of(ends.T) if len(fitted) > 1 else None,
     )  # fmt: skip
     params: Any = params_of(opened, best.values)

@@ -120,10 +120,11 @@ class QuadratureEM(FactorEM):
         if not self.accelerate or self.start is not None or not self._plain():
             return None
         opened = self._open(args, kwargs)
-        if opened.known is None or not at_once.applies(opened):
+        several = self.search is not None and how.num_steps >= self.search.least_steps
+        literal = how.tolerance is None and not several  # these steps and no others
+        if opened.known is None or literal or not at_once.applies(opened):
             return None
         check_columns(opened.known, opened.rows, self.prior)
-        several = self.search is not None and how.num_steps >= self.search.least_steps
         count = self.search.num_lineages if self.search is not None and several else 1
         spread = np.random.default_rng(count).random(count - 1)
         found = at_once.run(opened, rng_key, how, [JITTER, *LEAST_APART**spread], self.prior)

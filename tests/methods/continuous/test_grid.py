@@ -158,6 +158,16 @@ def test_a_run_without_compilation_ends_where_the_compiled_one_does():
         np.testing.assert_allclose(quick.params[name], value, atol=5e-3)
 
 
+def test_steps_that_are_left_change_nothing_and_bits_may_be_true_and_false():
+    data = bits(2, 150, WEIGHTS, BIAS)
+    method = QuadratureEM(latent_trait)
+    end = method.run(jax.random.key(0), 300, data, tolerance=1e-7, num_factors=1)
+    every = method.run(jax.random.key(0), 300, data > 0, num_factors=1)
+    assert every.compile_seconds == 0.0 and every.losses.shape == (300,)
+    assert not every.stop.converged and every.optima.agree == 2
+    np.testing.assert_allclose(every.losses[len(end.losses) - 1 :], end.losses[-1], rtol=1e-7)
+
+
 def begin(table, seed):
     first = grid.principal(table, 2)
     noise = np.random.default_rng(seed).normal(0.0, 0.3, first["weights"].shape)
