@@ -177,33 +177,39 @@ def posterior_groups(
     return groups
 
 
-def latent_groups(found: Any, *, attrs: Mapping[str, Any] | None = None) -> Groups:
+def latent_groups(
+    found: Any, batch_ndims: int = 1, *, attrs: Mapping[str, Any] | None = None
+) -> Groups:
     """Latents that were summed out and given back, beside the draws of the parameters.
 
     `latents` has one draw of every latent for each draw of the parameters, `latent_probabilities`
     the probability of each of its values, and `latent_best` the most probable ones.
 
-    :param found: what `latent_posterior` gives for chains of draws (``batch_ndims=2``).
+    :param found: what `latent_posterior` gives.
+    :param batch_ndims: as it had it: 1 for draws, which become one chain, 2 for chains of draws.
 
     >>> from latentbits import LatentPosterior, latent_groups
     >>> probs = np.full((4, 50, 3, 2), 0.5)
     >>> found = LatentPosterior({"on": probs[..., 0]}, {"on": probs}, {"on": probs[..., 1]})
-    >>> groups = latent_groups(found)
+    >>> groups = latent_groups(found, batch_ndims=2)
     >>> groups["latent_probabilities"]["on"].dims
     ('chain', 'draw', 'on_dim_0', 'on_value')
-    >>> groups["latents"]["on"].sizes["draw"]
-    50
+    >>> draws = LatentPosterior(*({"on": values["on"][0]} for values in found))
+    >>> latent_groups(draws)["latents"]["on"].shape
+    (1, 50, 3)
     """
     leading = ("chain", "draw")
+    found = [{x: np.asarray(v)[(None,) * (2 - batch_ndims)] for x, v in s.items()} for s in found]
+    draws, probabilities, best = found
     dims = {
         name: (*(f"{name}_dim_{i}" for i in range(np.ndim(value) - 3)), f"{name}_value")
-        for name, value in found.probabilities.items()
+        for name, value in probabilities.items()
     }
     own = {name: where[:-1] for name, where in dims.items()}
     return {
-        "latents": dataset(found.draws, leading, attrs=attrs, dims=own),
-        "latent_probabilities": dataset(found.probabilities, leading, attrs=attrs, dims=dims),
-        "latent_best": dataset(found.best, leading, attrs=attrs, dims=own),
+        "latents": dataset(draws, leading, attrs=attrs, dims=own),
+        "latent_probabilities": dataset(probabilities, leading, attrs=attrs, dims=dims),
+        "latent_best": dataset(best, leading, attrs=attrs, dims=own),
     }
 
 
