@@ -25,7 +25,7 @@ from ..reading.arguments import check_kinds, put, rows_of
 from ..reading.local import Structure, find_structure
 from ..reading.reader import examined
 from ..reading.recognise import recognise
-from ..rows.chunks import counted, counting
+from ..rows.chunks import counted, counting, under_jit
 from ..rows.disk import stored
 
 FEW_ROWS = 100
@@ -85,12 +85,14 @@ def pad(
     model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None = None
 ) -> Padded | None:
     """The arguments filled up to the size of their class; None for few rows, for very many, where
-    it was done already, and for programs that were not found to read each row by itself."""
+    it was done already, inside what is being compiled, and for programs that were not found to read
+    each row by itself."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     arrays = [x for x in leaves if hasattr(x, "shape")]
     unknown = any(isinstance(x, jax.core.Tracer) or stored(x) for x in leaves)
     if (
         unknown
+        or under_jit()  # another's computation: what it compiles is its own
         or _PYRO_STACK
         or counted() is not None
         or sum(int(np.size(x)) for x in arrays) > MOST_CELLS

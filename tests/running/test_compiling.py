@@ -127,3 +127,11 @@ def test_programs_that_look_at_other_rows_are_not_filled_up():
     assert pad(bernoulli_mixture, (data,), {**MIXTURE, "num_data": 103}) is None
     with found.counting(), pytest.raises(RuntimeError, match="argument of what is compiled"):
         jax.jit(lambda: counted())()
+
+
+def test_inside_anothers_computation_rows_stay_as_many():
+    data, method = np.asarray(traits(103)), EM(bernoulli_mixture)
+    params = {"mixing": jnp.array([0.4, 0.6]), "probs": jnp.full((2, 6), 0.3).at[0].set(0.6)}
+    filled = method.posterior(params, data, **MIXTURE)
+    inside = jax.jit(lambda params: method.posterior(params, data, **MIXTURE))(params)
+    np.testing.assert_allclose(filled.evidence, inside.evidence, rtol=1e-6)
