@@ -8,6 +8,7 @@ those of the rows fitted, by one estimator for all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,37 +22,50 @@ STEPS, TOLERANCE = 500, 1e-7
 """Those of `latentbits fit`."""
 
 
-def items(num_data: int, num_items: int) -> dict[str, Any]:
-    """A contest on rows of the model itself, the discriminations log-normal about one."""
-    generator = np.random.default_rng(0)
-    slope, bias = np.exp(generator.normal(0, 0.4, num_items)), generator.normal(size=num_items)
-    chance = 1.0 / (1.0 + np.exp(-slope * generator.normal(size=(num_data, 1)) - bias))
-    data = (generator.random(chance.shape) < chance).astype(np.float32)
-    evidence = likelihood(latent_trait, data, num_factors=1)
+def beside_mirt(
+    program: Callable, data: np.ndarray, sizes: dict[str, Any], kind: str, read: Callable
+) -> list[dict[str, Any]]:
+    """Both fits of one table to its maximum, judged by one estimator.
 
-    def judge(weights: Any, bias: Any) -> dict[str, float]:
-        params: Any = {"weights": np.reshape(weights, (1, -1)), "bias": np.asarray(bias)}
+    :param kind: what mirt calls the model.
+    :param read: from mirt's table of items to the program's parameters.
+    """
+    evidence = likelihood(program, data, **sizes)
+
+    def judge(params: Any) -> dict[str, float]:
         return {"log_likelihood": float(np.asarray(evidence(params).value, np.float64).mean())}
 
     def ours() -> Any:
-        method = QuadratureEM(latent_trait)
-        return method.run(random.key(0), STEPS, data, tolerance=TOLERANCE, num_factors=1)
+        method = QuadratureEM(program)
+        return method.run(random.key(0), STEPS, data, tolerance=TOLERANCE, **sizes)
 
     _, first = cpu_of(ours)
     found, again = cpu_of(ours)
     mine = {"method": "QuadratureEM, two starts", "cpu": again, "compile": first - again}
-    mine |= judge(found.params["weights"], found.params["bias"])
 
     def by_mirt() -> dict[str, float]:
         import mirt
 
         table, how = data.astype(int), {"accelerate": "squarem", "compute_standard_errors": False}
-        mirt.fit_mirt(table[:50], model="2PL", **how)  # what it does once in a process
-        found, cpu = cpu_of(lambda: mirt.fit_mirt(table, model="2PL", **how).coef())
-        slope = found["discrimination"].to_numpy()
-        return {"cpu": cpu, **judge(slope, -slope * found["difficulty"].to_numpy())}
+        mirt.fit_mirt(table[:60], model=kind, **how)  # what it does once in a process
+        found, cpu = cpu_of(lambda: mirt.fit_mirt(table, model=kind, **how).coef())
+        return {"cpu": cpu, **judge(read(found))}
 
-    rows = [mine, rival("mirt", "2PL by EM, SQUAREM", by_mirt)]
+    return [mine | judge(found.params), rival("mirt", f"{kind} by EM, SQUAREM", by_mirt)]
+
+
+def items(num_data: int, num_items: int) -> dict[str, Any]:
+    """A contest on rows of the model itself, the discriminations log-normal about one."""
+    generator = np.random.default_rng(0)
+    slope, bias = np.exp(generator.normal(0, 0.4, num_items)), generator.normal(size=num_items)
+    probability = 1.0 / (1.0 + np.exp(-slope * generator.normal(size=(num_data, 1)) - bias))
+    data = (generator.random(probability.shape) < probability).astype(np.float32)
+
+    def read(found: Any) -> Any:
+        slope = found["discrimination"].to_numpy()
+        return {"weights": slope[None], "bias": -slope * found["difficulty"].to_numpy()}
+
+    rows = beside_mirt(latent_trait, data, {"num_factors": 1}, "2PL", read)
     return {"title": f"items: {num_data} × {num_items} answers, 2PL to the maximum", "rows": rows}
 
 
@@ -75,36 +89,15 @@ def graded(full: bool) -> dict[str, Any]:
     cuts = np.sort(generator.normal(0, 1.3, (count, 4)), 1)
     noisy = generator.normal(size=(1000, 1)) * slope + generator.logistic(size=(1000, count))
     data = (noisy[:, :, None] > cuts).sum(2).astype(np.int8)
-    kwargs: Any = {"levels": (5,) * count, "num_factors": 1}
-    evidence = likelihood(graded_trait, data, **kwargs)
 
-    def judge(weights: Any, cutpoints: Any) -> dict[str, float]:
-        params: Any = {
-            "weights": np.reshape(weights, (1, -1)),
-            "cutpoints_5": np.asarray(cutpoints),
-        }
-        return {"log_likelihood": float(np.asarray(evidence(params).value, np.float64).mean())}
-
-    def ours() -> Any:
-        method = QuadratureEM(graded_trait)
-        return method.run(random.key(0), STEPS, data, tolerance=TOLERANCE, **kwargs)
-
-    _, first = cpu_of(ours)
-    found, again = cpu_of(ours)
-    mine = {"method": "QuadratureEM, two starts", "cpu": again, "compile": first - again}
-    mine |= judge(found.params["weights"], found.params["cutpoints_5"])
-
-    def by_mirt() -> dict[str, float]:
-        import mirt
-
-        table, how = data.astype(int), {"accelerate": "squarem", "compute_standard_errors": False}
-        mirt.fit_mirt(table[:60], model="GRM", **how)  # what it does once in a process
-        found, cpu = cpu_of(lambda: mirt.fit_mirt(table, model="GRM", **how).coef())
-        slope = found["discrimination"].to_numpy()[:, None]
+    def read(found: Any) -> Any:
+        slope = found["discrimination"].to_numpy()
         names = [f"thresholds_{k}" for k in range(1, 5)]
-        return {"cpu": cpu, **judge(slope, slope * found[names].to_numpy())}
+        cutpoints = slope[:, None] * found[names].to_numpy()
+        return {"weights": slope[None], "cutpoints_5": cutpoints}
 
-    rows = [mine, rival("mirt", "graded by EM, SQUAREM", by_mirt)]
+    sizes = {"levels": (5,) * count, "num_factors": 1}
+    rows = beside_mirt(graded_trait, data, sizes, "GRM", read)
     return {"title": "items: 1000 × 20 answers of five levels, to the maximum", "rows": rows}
 
 

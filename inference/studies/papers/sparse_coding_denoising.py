@@ -105,7 +105,7 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         weights = old + by * (new.params["weights"] - old)
         return new._replace(params={**new.params, "weights": weights})
 
-    update = jax.jit(longer, donate_argnums=0, compiler_options=few_trials())
+    update = jax.jit(longer, donate_argnums=0)
 
     course: dict[int, float] = {}
     first, clean, step, over = 0.0, noisy, 0, False
@@ -158,14 +158,6 @@ def start(key: Array, data: Array, num_causes: int, **sizes: Any) -> Params:
     }
 
 
-def few_trials() -> dict[str, Any]:
-    """Options of the compiler: on a GPU it tries many ways of each product, which takes longest.
-
-    A second setting of the same shapes, for which these are known, compiled in 2 s in place of 40.
-    """
-    return {} if jax.default_backend() == "cpu" else {"xla_gpu_enable_triton_gemm": False}
-
-
 def settled(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> EMState:
     """The state with the states of each patch that its parameters lead to, before they are learned.
 
@@ -182,9 +174,7 @@ def settled(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> EM
 
         return lax.fori_loop(0, ROUNDS, again, state.memory)
 
-    return state._replace(
-        memory=compiled(whole, rows, compiler_options=few_trials())(rows.leaves, state)
-    )
+    return state._replace(memory=compiled(whole, rows)(rows.leaves, state))
 
 
 def patch_means(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> Array:
@@ -201,7 +191,7 @@ def patch_means(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -
 
         return map_over_chunks(part, rows, size, memory)
 
-    find = compiled(whole, rows, compiler_options=few_trials())
+    find = compiled(whole, rows)
     return find(rows.leaves, state.params, state.memory)
 
 
