@@ -36,6 +36,7 @@ from ..numerics.compiling import once
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .anatomy import Anatomy, ProgramError, inspect, run_abstractly, unseen
+from .columns import Column, codes, columns
 from .local import anywhere, log_joint, stand_in
 from .naturals import (
     KINDS,
@@ -61,14 +62,6 @@ class Place(NamedTuple):
     positions: np.ndarray  # in all parameters of the program, laid end to end
     site: str | None  # the site that holds them and nothing else
     turned: bool  # it holds them transposed
-
-
-class Column(NamedTuple):
-    """Where an observed column comes from."""
-
-    leaf: int  # which of the arguments with an entry for each row
-    column: int
-    mask: int | None  # the argument that says in which rows it was observed, at the same column
 
 
 @jax.tree_util.register_static
@@ -283,7 +276,7 @@ def _try(
         )
 
     # An executable runs at once on numbers of NumPy's, also inside a trace.
-    inputs = [(np.int32(i), leaves, _codes(leaves, i), *_draw(i, anatomy, sites)) for i in range(2)]
+    inputs = [(np.int32(i), leaves, codes(leaves, i), *_draw(i, anatomy, sites)) for i in range(2)]
     run = trial.lower(*inputs[0]).compile()
     trials = [jax.tree.map(np.asarray, run(*one)) for one in inputs]
     if not all(trial.error <= 1e-9 for trial in trials):  # also when NaN
@@ -298,7 +291,7 @@ def _try(
         places,
         tuple(site.name for site in sites),
         tuple(kind for site in sites for kind in site.kinds),
-        _columns(leaves, trials),
+        columns(leaves, [t.coded for t in trials], trials[0].seen.mask),
         trials[0].seen.mask is not None,
     )
 
@@ -372,59 +365,3 @@ def _inside(site: dict) -> Array:
     # They rise a little, for what must be in order.
     ramp = jnp.linspace(0.0, 1e-7, shape[-1]) if shape else 0.0
     return jnp.stack([support(jnp.full(shape, x) + ramp).all() for x in PROBES])
-
-
-# --- columns of the arguments
-
-
-def _codes(leaves: list[np.ndarray], shift: int) -> list[np.ndarray]:
-    """The arguments with a number in each cell that says which column it stands in.
-
-    >>> int(_codes([np.zeros((1, 200), np.int8)], 0)[0].max())
-    201
-    """
-    found, start = [], 2
-    total = start + sum(x[0].size for x in leaves)
-    for leaf in leaves:
-        if _hides(leaf, leaves):
-            found.append(leaf)
-            continue
-        number = np.arange(start, start + leaf[0].size).reshape(leaf.shape[1:]) + shift * total
-        # A byte would not hold the numbers of more than some hundred columns.
-        kind = np.int32 if leaf.dtype.kind in "biu" and leaf.itemsize < 4 else leaf.dtype
-        found.append(np.broadcast_to(number, leaf.shape).astype(kind))
-        start += leaf[0].size
-    return found
-
-
-def _hides(leaf: np.ndarray, leaves: list[np.ndarray]) -> bool:
-    """Whether it may say which cells were observed: alone, it is the data."""
-    return leaf.dtype == bool and len(leaves) > 1
-
-
-def _columns(leaves: list[np.ndarray], trials: list[_Trial]) -> tuple[Column, ...] | None:
-    """Which column of which argument each observed one is."""
-    total = 2 + sum(x[0].size for x in leaves)
-    first, second = (trial.coded for trial in trials)
-    if (second - first != total).any() or (first != first[:1]).any():
-        return None
-    starts = np.cumsum([2, *(0 if _hides(x, leaves) else x[0].size for x in leaves)])
-    found = []
-    for place, code in enumerate(first[0].astype(int)):
-        leaf = int(np.searchsorted(starts, code, side="right")) - 1
-        column, mask = int(code - starts[leaf]), None
-        if leaves[leaf].ndim > 2:
-            return None
-        if trials[0].seen.mask is not None:
-            own = trials[0].seen.mask[:, place]
-            same = [
-                i
-                for i, x in enumerate(leaves)
-                if x.dtype == bool and x.shape == leaves[leaf].shape
-                and (x.reshape(len(x), -1)[:, column] == own).all()
-            ]  # fmt: skip
-            if len(same) != 1:
-                return None
-            (mask,) = same
-        found.append(Column(leaf, column, mask))
-    return tuple(found)
