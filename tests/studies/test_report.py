@@ -1,14 +1,16 @@
 """The page of a comparison: whole, the same again, true to its numbers, and fit to be looked at."""
 
 import io
-import json
+import os
 import re
+import shutil
 from html.parser import HTMLParser
 
-import browser
 import numpy as np
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from legible import assert_legible
+from playwright.sync_api import sync_playwright
 from scipy import stats
 
 from inference.cli import main
@@ -398,57 +400,103 @@ def test_rows_lie_where_integration_puts_them(model):
 
 # in a browser
 
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    program = browser.find()
+def chromium():
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         pytest.skip("there is no Chromium here; Debian has it as chromium-headless-shell")
-    one = browser.Browser(program, tmp_path_factory.mktemp("profile"))
-    yield one
-    one.close()
+    with sync_playwright() as driver, driver.chromium.launch(executable_path=program) as browser:
+        yield browser
 
 
-BOXES = """JSON.stringify([...document.querySelectorAll("figure svg")].map(one => {
+@pytest.fixture
+def show(chromium, page, tmp_path):
+    """Open the report; whatever it complains of, or asks of the network, fails the test."""
+    file = tmp_path / "report.html"
+    file.write_bytes(page)
+    complaints, tabs = [], []
+
+    def show(width=1280, **options):
+        tab = chromium.new_page(viewport={"width": width, "height": 900}, **options)
+        tabs.append(tab)
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("request", lambda one: complaints.append(one.url)
+               if not one.url.startswith(("file:", "data:")) else None)  # fmt: skip
+        tab.goto(f"file://{file}")
+        return tab
+
+    yield show
+    for tab in tabs:
+        tab.close()
+    assert complaints == []
+
+
+BOXES = """() => [...document.querySelectorAll("figure svg")].map(one => {
   const box = one.getBoundingClientRect();
-  return [box.left, box.top + scrollY, box.width, box.height]; }))"""
-CONTRASTS = """JSON.stringify((() => {
-  const light = words => { const [r, g, b] = words.match(/[0-9.]+/g).map(x => {
-    x /= 255; return x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4; });
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05; };
-  const paper = light(getComputedStyle(document.body).backgroundColor);
-  return ["p", "a", "figcaption", "tr.out td", "svg", "dt"].map(one => {
-    const ink = light(getComputedStyle(document.querySelector(one)).color);
-    return Math.max(ink, paper) / Math.min(ink, paper); }); })())"""
+  return [box.left, box.top + scrollY, box.width, box.height]; })"""
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_page_in_a_browser(chromium, page, tmp_path, width, dark):
+def test_the_page_in_a_browser(show, page, width, dark):
     from matplotlib.image import imread
 
-    file = tmp_path / "report.html"
-    file.write_bytes(page)
-    chromium.open(file, width, dark)
-    assert chromium.complaints == []
-    assert chromium.ask("document.documentElement.scrollWidth") <= width
-    assert min(json.loads(chromium.ask(CONTRASTS))) > 4.5  # what WCAG asks of small letters
-    shot = imread(io.BytesIO(chromium.picture()))[..., :3]
+    tab = show(width, color_scheme="dark" if dark else "light")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    shot = imread(io.BytesIO(tab.screenshot(full_page=True)))[..., :3]
     assert (shot[2, 2].mean() < 0.2) == dark
-    boxes = json.loads(chromium.ask(BOXES))
+    boxes = tab.evaluate(BOXES)
     assert len(boxes) == page.count(b"<svg")
     for left, top, wide, tall in boxes:
         assert left >= 0 and left + wide <= width
         part = shot[round(top) : round(top + tall), round(left) : round(left + wide)]
         assert (np.abs(part - shot[2, 2]).max(-1) > 0.25).mean() > 0.005  # something is drawn
+    # Names, roles, order of headings and contrast, by the rules of WCAG 2.
+    found = Axe().run(tab).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
 
 
-def test_a_link_of_the_verdict_marks_its_row(chromium, page, tmp_path):
-    file = tmp_path / "report.html"
-    file.write_bytes(page)
-    chromium.open(file, 1280)
-    chromium.ask("document.querySelector('li a[href=\"#row-MAP\"]').click()")
-    assert chromium.ask("document.querySelector(':target').id") == "row-MAP"
-    marked = "getComputedStyle(document.querySelector('#row-MAP td')).backgroundColor"
-    assert chromium.ask(marked) != chromium.ask(marked.replace("MAP", "NUTS"))
-    assert chromium.complaints == []
+FOCUS = """() => { const one = document.activeElement, box = one.getBoundingClientRect();
+  return [one.getAttribute("href") ?? one.className, getComputedStyle(one).outlineStyle,
+          box.bottom > 0 && box.top < innerHeight]; }"""
+
+
+def test_all_of_it_is_reached_by_the_keyboard(show):
+    """Every link in turn, marked and in view; the table is one of the stops, since it scrolls."""
+    tab, stops = show(), []
+    links = tab.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
+    for _ in range(len(links) + 1):
+        tab.keyboard.press("Tab")
+        place, outline, visible = tab.evaluate(FOCUS)
+        assert outline == "solid" and visible, place
+        stops.append(place)
+    assert [x for x in stops if x != "scroll"] == links and stops.count("scroll") == 1
+    assert stops[0] == "#verdict"
+    tab = show()
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.querySelector(':target').textContent") == "Verdict"
+
+
+def test_a_link_of_the_verdict_marks_its_row(show):
+    tab = show()
+    tab.click("li a[href='#row-MAP']")
+    assert tab.evaluate("document.querySelector(':target').id") == "row-MAP"
+    colour = "getComputedStyle(document.querySelector('#row-{} td')).backgroundColor"
+    assert tab.evaluate(colour.format("MAP")) != tab.evaluate(colour.format("NUTS"))
+    tab.click("thead a[href='#term-excess'], thead a[href='#term-behind']")
+    assert tab.evaluate("document.querySelector(':target').tagName") == "DT"
+
+
+def test_nothing_is_cut_off_on_paper(show):
+    """A4 less margins of 1 cm is 718 pixels wide."""
+    tab = show(718)
+    tab.emulate_media(media="print")
+    cut = """() => [...document.querySelectorAll("body *")].filter(one =>
+      one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 80))"""
+    assert tab.evaluate(cut) == []
+    assert tab.pdf(format="A4").startswith(b"%PDF")

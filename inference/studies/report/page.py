@@ -10,75 +10,39 @@ from markupsafe import Markup
 from ..comparison.checks import CLOSE, Standing, doubts, in_words
 from ..comparison.verdict import RULES
 from .general_figures import general_pictures
+from .glossary import anchor, glossary, mention
 from .ink import INK, as_svg
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..comparison.compare import Comparison
 
 COLUMNS = {
-    "held_out": (
-        "held out",
-        "{:.3f}",
-        "mean log likelihood of a held-out row, in nats, ± its standard error",
-    ),
-    "behind": (
-        "behind",
-        "{:.3f}",
-        "mean difference from the best, row by row, ± its standard error",
-    ),
-    "excess": (
-        "excess",
-        "{:.4f}",
-        "log likelihood of a row under the true program less that under this one, ± its error",
-    ),
-    "data_sets": ("sets", "{:.0f}", "data sets it ran on: after a failed check, on no further one"),
-    "distance": (
-        "distance",
-        "{:.4f}",
-        "mean distance from the reference, row by row, ± that one's own error",
-    ),
-    "compile_seconds": ("comp. s", "{:.1f}", "seconds to compile"),
-    "seconds": ("run s", "seconds", "seconds to run, compiled; on a CPU processor seconds"),
-    "peak_memory": ("GB", "gigabytes", "most memory that its process held, in GB"),
-    "seconds_to_best": (
-        "s to 0.01",
-        "seconds",
-        "seconds until it stays within 0.01 nats of the best",
-    ),
-    "rhat": ("R̂", "{:.3f}", "of the log joint, which does not depend on labels"),
-    "rhat_parameters": ("R̂ par.", "{:.2f}", "largest of the parameters, after relabelling"),
-    "ess_bulk": ("ESS", "{:.0f}", "effective draws, bulk"),
-    "ess_tail": ("tail", "{:.0f}", "effective draws, tail"),
-    "ess_per_second": ("ESS/s", "{:.1f}", "effective draws a second"),
+    "held_out": ("held out", "{:.3f}", "held out"),
+    "behind": ("behind", "{:.3f}", "behind"),
+    "excess": ("excess", "{:.4f}", "excess"),
+    "data_sets": ("sets", "{:.0f}", "data sets"),
+    "distance": ("distance", "{:.4f}", "reference"),
+    "compile_seconds": ("comp. s", "{:.1f}", "compile time"),
+    "seconds": ("run s", "seconds", "run time"),
+    "peak_memory": ("GB", "gigabytes", "peak memory"),
+    "seconds_to_best": ("s to 0.01", "seconds", "time to within 0.01 nats"),
+    "rhat": ("R̂", "{:.3f}", "R̂"),
+    "rhat_parameters": ("R̂ par.", "{:.2f}", "R̂ of parameters"),
+    "ess_bulk": ("ESS", "{:.0f}", "effective draws"),
+    "ess_tail": ("tail", "{:.0f}", "effective draws"),
+    "ess_per_second": ("ESS/s", "{:.1f}", "effective draws"),
     "divergences": ("div.", "{:.0f}", "divergent transitions"),
-    "bound_gap": (
-        "gap",
-        "{:.2f}",
-        "evidence less the method's own approximation of it, nats per row",
-    ),
-    "missed_mass": ("missed ≥", "{:.1%}", "posterior mass outside the truncated set, at least"),
-    "pareto_k": ("k̂", "{:.2f}", "Pareto's k̂ of log p − log q"),
-    "starts_near": (
-        "starts",
-        "{:.0f}",
-        "starts that ended within 0.01 nats per row of the best of them, of how many; in brackets "
-        "the estimated probability that another would end at an optimum not met yet",
-    ),
-    "prior_sensitivity": (
-        "prior",
-        "{:.2f}",
-        "largest change of a parameter's posterior with the strength of the prior, by power "
-        "scaling (psens); above 0.05 the prior matters",
-    ),
-    "recovery": ("recov.", "{:.3f}", "correlation with the true parameters"),
-    "calibration_error": (
-        "calibr.",
-        "{:.3f}",
-        "mean error of the probability of a single cell (what it would be if all were calibrated); "
-        "of methods that average over draws: a point estimate says nothing of its uncertainty",
-    ),
+    "bound_gap": ("gap", "{:.2f}", "bound gap"),
+    "missed_mass": ("missed ≥", "{:.1%}", "missed mass"),
+    "pareto_k": ("k̂", "{:.2f}", "Pareto k̂"),
+    "starts_near": ("starts", "{:.0f}", "starts"),
+    "prior_sensitivity": ("prior", "{:.2f}", "prior sensitivity"),
+    "recovery": ("recov.", "{:.3f}", "recovery"),
+    "calibration_error": ("calibr.", "{:.3f}", "calibration"),
 }
-"""Key -> heading, format, what it means. Its error, if there is one, stands beside it."""
+"""Key -> heading, format, term of the glossary. Its error, if there is one, stands beside it."""
 
 QUESTION = (
     "Does inference made for this kind of program (bespoke) beat NUTS, SVI and NumPyro's Gibbs "
@@ -106,10 +70,10 @@ def render(found: Comparison) -> bytes:
     words = page.get_template("page.html.jinja").render(
         title=f"{found.model}: bespoke against generic inference",
         headline=linked(found.headline, list(found.rows)),
-        question=QUESTION,
-        certainty=found.certainty,
-        about=_about(found),
-        columns=[{"head": COLUMNS[c][0], "meaning": COLUMNS[c][2]} for c in shown],
+        question=linked(QUESTION),
+        certainty=linked(found.certainty),
+        about=linked(_about(found)),
+        columns=[{"head": COLUMNS[c][0], "term": anchor(COLUMNS[c][2])} for c in shown],
         rows=rows,
         left_out=[
             {"name": name, "anchor": _anchor(name), "reason": row["reason"]}
@@ -118,29 +82,38 @@ def render(found: Comparison) -> bytes:
         ],
         figures=figures(found),
         verdict=[linked(words, [name]) for name, words in found.verdict],
-        rules=_rules(),
+        rules=[(linked(term), [linked(x) for x in lines]) for term, lines in _rules()],
+        terms=[(anchor(term), term, meaning) for term, meaning in glossary().items()],
         settings=_settings(found),
     )
     return words.encode()
 
 
-def linked(words: str, names: list[str]) -> Markup:
-    """Words in which each method, and each number said of it, links to its row of the table.
+def linked(words: str, names: Sequence[str] = ()) -> Markup:
+    """Words in which each method, and each number said of it, links to its row of the table, and
+    the first mention of a term to the glossary.
 
-    >>> linked("MAP: 0.2 behind", ["MAP"])
-    Markup('<a href="#row-MAP">MAP</a>: <a href="#row-MAP">0.2</a> behind')
+    >>> linked("MAP: 0.2 nats", ["MAP"])
+    Markup('<a href="#row-MAP">MAP</a>: <a href="#row-MAP">0.2</a> nats')
+    >>> linked("an excess")
+    Markup('an <a class="term" href="#term-excess">excess</a>')
     """
     longest = sorted(map(re.escape, names), key=len, reverse=True)
-    either = re.compile("|".join([rf"(?P<name>{'|'.join(longest) or '(?!)'})", NUMBER.pattern]))
+    name = rf"(?P<name>{'|'.join(longest) or '(?!)'})"
+    either = re.compile("|".join([name, rf"(?P<term>{mention()})", NUMBER.pattern]))
     row = names[0] if len(names) == 1 else None
-    parts, end = Markup(), 0
+    parts, end, explained = Markup(), 0, set()
     for mentioned in either.finditer(words):
         text = mentioned.group()
         row = text if mentioned["name"] else row
-        parts += words[end : mentioned.start()]
         # The number that the rules call near is no result.
         place = "rules" if text == str(CLOSE) else row and _anchor(row)
         link = Markup('<a href="#{}">{}</a>')
+        if mentioned["term"]:
+            place = anchor(text) if text.lower() not in explained else None
+            link = Markup('<a class="term" href="#{}">{}</a>')
+            explained.add(text.lower())
+        parts += words[end : mentioned.start()]
         parts += link.format(place, text) if place else text
         end = mentioned.end()
     return parts + words[end:]
