@@ -1,4 +1,4 @@
-"""Standard errors of items from the observed information of the marginal likelihood."""
+"""Standard errors of parameters from the observed information of the marginal likelihood."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
-from ..methods.continuous.at_once import table_of, values_of
+from ..methods.continuous.at_once import information_of
 from ..methods.continuous.factor_em import maps_of
-from ..methods.continuous.factors import chunk_of, width
-from ..methods.continuous.information import information
-from ..methods.continuous.nodes import TooManyNodesError
+from ..methods.continuous.factors import FactorReader, chunk_of, width
 from ..methods.continuous.opening import FORMS, Opened, open_columns
 from ..methods.continuous.point_regressions import bit_information
-from ..methods.continuous.priors import normal_priors
 from ..methods.continuous.rules import (
     Rule,
     about_modes,
     climb,
     default_nodes,
-    gauss_hermite,
+    nodes_of,
     weigh,
 )
 from ..numerics.acceleration import chart
 from ..numerics.compiling import little_effort, remembered
-from ..reading.anatomy import ProgramError
+from ..reading.anatomy import ProgramError, inspect
 from ..reading.arguments import put
-from ..rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
+from ..reading.reader import open_program
+from ..reading.summed import row_evidence
+from ..rows.chunks import Rows, compiled, sum_over_chunks
 from ..running.padding import pad
 from ..types import Arguments, Params
+from .evidence import likelihood
 
 LEAST_CURVATURE = 1e-10
 """Of the information, its diagonal scaled to one: what is less is a matter of rounding. In float64
@@ -60,11 +60,12 @@ def standard_errors(
 ) -> Params:
     r"""Standard errors of maximum-likelihood parameters, by site.
 
-    The observed information is minus the Hessian of :math:`\sum_n \log p(t_n)` in float64, the
-    factors integrated out by quadrature about their modes (at most 3 of them). A rotation of the
-    factors changes nothing, so the information is singular in its direction; the canonical form
-    (`continuous.factor_em.canonical`: orthogonal rows of W) is the constraint that makes it
-    regular, and the errors are those of the parameters under it (Silvey 1959):
+    The observed information is minus the Hessian of :math:`\sum_n \log p(t_n)` in float64:
+    discrete latents are summed out as `marginal` does it, factors integrated out by quadrature
+    about their modes (at most 3 of them). A rotation of the factors changes nothing, so the
+    information is singular in its direction; the canonical form (`continuous.factor_em.canonical`:
+    orthogonal rows of W) is the constraint that makes it regular, and the errors are those of the
+    parameters under it (Silvey 1959):
 
     .. math:: \mathrm{cov} = Z (Z^T I Z)^{-1} Z^T, \qquad Z \text{ spans the null space of }
               \partial\,\mathrm{offdiag}(W W^T) / \partial\theta .
@@ -140,83 +141,26 @@ def _one(
 ) -> tuple[dict[str, np.ndarray], int, int]:
     """The errors by site, in how many directions there are none, and the number of all."""
     with jax.enable_x64(True):
-        opened = open_columns(model, args, kwargs, None)
-        reader, rows = opened.reader, opened.rows
-        wide = _wide(params)
+        opened, wide = _open(model, args, kwargs), _wide(params)
         plain = num_nodes is None and chunk_size is None
-        quick = _by_grid(opened, wide, prior) if plain else None
-        if prior and quick is None:
+        found: Any = information_of(opened, wide, prior) if plain else None
+        if prior and found is None:
             raise ProgramError(
                 "errors of a maximum of the posterior are for bits on one or two factors, with "
                 "normal priors of weights and biases: NUTS gives those of any program"
             )
-        if quick is not None:
-            many, lost = _errors(*quick, _least(params))
-            return {x: v[0] for x, v in many.items()}, int(lost[0]), quick[0].shape[1]
-        filled = pad(model, args, kwargs)
+        filled = pad(model, args, kwargs) if found is None else None
         if filled is not None:
             with filled.counting():
                 return _one(model, params, filled.args, filled.kwargs, num_nodes, chunk_size)
-        rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
-        size = chunk_of(chunk_size, _width(opened, rule), rows)
-        hollow = opened.hollow
-
-        def compute(rows: Rows, params: Params) -> Any:
-            here = hollow._replace(rows=rows)
-            return _information(here, rule, size, params), _slopes(here, params)
-
-        # It runs for less time than it would take to be optimised.
-        found = compiled(compute, rows, compiler_options=little_effort())(rows.leaves, wide)
-        found = jax.tree.map(lambda x: np.asarray(x)[None], found)
-        many, lost = _errors(found[0], found[1], _least(params))
+        if found is None:
+            compute = _computation(opened, num_nodes, chunk_size)
+            # It runs for less time than it would take to be optimised.
+            compute = compiled(compute, opened.rows, compiler_options=little_effort())
+            found = compute(opened.rows.leaves, wide)
+            found = jax.tree.map(lambda x: np.asarray(x)[None], found)
+        many, lost = _errors(*found, _least(params))
     return {name: value[0] for name, value in many.items()}, int(lost[0]), found[0].shape[1]
-
-
-def _by_grid(
-    opened: Opened, params: dict[str, np.ndarray], prior: bool = False
-) -> tuple[np.ndarray, tuple[dict[str, np.ndarray], np.ndarray | None]] | None:
-    """What `_errors` takes, of a table of ordered levels on few factors, by NumPy alone."""
-    table, known = table_of(opened), opened.known
-    if table is None or known is None:
-        return None
-    values = values_of(opened, params)
-    places = {role: place.positions for role, place in known.places.items()}
-    weights = places.pop("weights")
-    held = normal_priors(opened) if prior else None
-    if prior and held is None:
-        return None
-    try:
-        found = information(table, values, held)
-    except TooManyNodesError:
-        return None
-    # Behind the weights are biases, or cutpoints by their number, and asymptotes.
-    order = np.concatenate([np.ravel(x) for x in (weights, *places.values())])
-    size = len(order)
-    if table.columns.level.max() > 1:  # a cutpoint is minus a bias
-        sign = np.where(np.arange(size) < weights.size, 1.0, -1.0)
-        found = found * sign * sign[:, None]
-    matrix = np.zeros((1, size, size))
-    matrix[0, order[:, None], order] = found
-    # Weights, biases and cutpoints are their own chart, laid end to end: at a maximum it does not
-    # matter that the latter are in order. Asymptotes have their logits.
-    slope = np.ones(size)
-    if "guessing" in places:
-        slope[places["guessing"]] = values["guessing"] * (1.0 - values["guessing"])
-    ends = np.cumsum([params[name].size for name in known.shapes])
-    parts = np.split(np.diag(slope), ends[:-1])
-    carry = {
-        name: part.reshape(1, *shape, size)
-        for (name, shape), part in zip(known.shapes.items(), parts, strict=True)
-    }
-    first, second = np.triu_indices(len(weights), 1)
-    if not len(first):
-        return matrix, (carry, None)
-    normal = np.zeros((1, len(first), size))
-    pair = np.arange(len(first))[:, None]
-    own = values["weights"][:, table.columns.first]
-    normal[0, pair, weights[first]] = own[second]
-    normal[0, pair, weights[second]] = own[first]
-    return matrix, (carry, normal)
 
 
 def many_standard_errors(
@@ -234,18 +178,14 @@ def many_standard_errors(
     :param params: (num_sets, ...) by site; data: (num_sets, num_data, num_features).
     """
     with jax.enable_x64(True):
-        opened = open_columns(model, (data[0],), kwargs, None)
-        reader, rows = opened.reader, opened.rows
-        rule = gauss_hermite(reader.num_factors, num_nodes or default_nodes(reader.num_factors))
-        size = chunk_of(None, _width(opened, rule), rows)
-        hollow, bare = opened.hollow, rows._replace(leaves=())
+        opened = _open(model, (data[0],), kwargs)
+        compute, bare = _computation(opened, num_nodes, None), opened.rows._replace(leaves=())
 
         def one(params: Params, table: Array) -> Any:
-            here = hollow._replace(rows=bare._replace(leaves=(table,)))
-            return _information(here, rule, size, params), _slopes(here, params)
+            return compute(bare._replace(leaves=(table,)), params)
 
         found = jax.device_get(remembered(jax.vmap(one))(_wide(params), data))
-        many, _ = _errors(found[0], found[1], _least(params))
+        many, _ = _errors(*found, _least(params))
     return {name: jnp.asarray(value.astype(jnp.result_type(float))) for name, value in many.items()}
 
 
@@ -253,64 +193,87 @@ def _wide(params: Params) -> dict[str, np.ndarray]:
     return {name: np.asarray(value, np.float64) for name, value in params.items()}
 
 
-def _width(opened: Opened, rule: Rule) -> int:
-    """Numbers that a row takes at the points of the rule."""
-    each = width(opened.rows)
-    if _bits(opened):  # the score of every column
-        each *= opened.reader.num_factors + 1
-    return len(rule.points) * each
+def _open(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Opened:
+    """A program on its data: its factors are integrated out, or its states summed."""
+    anatomy = inspect(model, args, kwargs)
+    if not anatomy.latents or any(x.num_values is None for x in anatomy.latents):
+        return open_columns(model, args, kwargs, None, mixed=True)
+    if likelihood(model, *args, **kwargs).sampled:
+        raise ProgramError(
+            "the latents of a datum have too many states to be summed: the likelihood is only "
+            "estimated, and its second derivatives are not"
+        )
+    reader: Any
+    reader, rows = open_program(model, args, kwargs)
+    return Opened(reader, rows, None, None)
+
+
+def _computation(
+    opened: Opened, num_nodes: int | None, chunk_size: int | None
+) -> Callable[[Rows, Params], tuple[Array, tuple[Params, Array | None]]]:
+    """The information at some parameters, with their slopes, as a function that holds no rows."""
+    reader, rows, each = opened.reader, opened.rows, width(opened.rows)
+    if isinstance(reader, FactorReader):
+        count = reader.num_factors
+        rule = nodes_of(reader, num_nodes or default_nodes(count))
+        # Of bits the score of every column is kept.
+        each *= len(rule.points) * reader.num_states * (count + 1 if _bits(opened) else 1)
+    else:
+        rule, each = None, each + reader.anatomy.num_bits
+    size, hollow = chunk_of(chunk_size, each, rows), opened.hollow
+
+    def compute(rows: Rows, params: Params) -> Any:
+        here = hollow._replace(rows=rows)
+        return _information(here, rule, size, params), _slopes(here, params)
+
+    return compute
 
 
 def _bits(opened: Opened) -> bool:
     return opened.columns is not None and opened.columns.plain
 
 
-def _information(opened: Opened, rule: Rule, size: int, params: Params) -> Array:
-    """Minus the Hessian of the log likelihood of all rows in the unconstrained parameters."""
+def _information(opened: Opened, rule: Rule | None, size: int, params: Params) -> Array:
+    """Minus the Hessian of the log likelihood of all rows in the unconstrained parameters.
+
+    :param rule: over the factors; None where states are summed.
+    """
     reader, rows, known, columns = opened
     space = chart(params, maps_of(reader, rows, params))
+    local, point = reader.at(size), space.flatten(params)
 
-    def up(arguments: Arguments, extra: None, start: Array) -> Array:
-        del extra, start
-        zero = jnp.zeros((size, reader.num_factors))
-        return climb(reader.at(size), params, arguments, zero, 15)
+    def hessian(evidence: Callable[[Params], Array], fresh: Array) -> Array:
+        slope = jax.grad(lambda v: jnp.sum(fresh * evidence(space.build(v))))
+        along = lambda direction: jax.jvp(slope, (point,), (direction,))[1]  # noqa: E731
+        return -lax.map(along, jnp.eye(len(point)))
 
-    modes = map_over_chunks(up, rows, size, None)
-    if _bits(opened) and known is not None and columns is not None:
-
-        def louis(arguments: Arguments, modes: Array, fresh: Array) -> Array:
-            local = reader.at(size)
-            moved = about_modes(local, params, arguments, modes, rule)
-            _, weight = weigh(local, params, arguments, moved)
-            values, responses = opened.values(params), opened.responses(arguments)
-            return bit_information(columns, values, responses, moved.points, weight * fresh)
-
-        found = sum_over_chunks(louis, rows, size, modes)
-        # From the numbers of the form to those of the program, and to unconstrained ones. At a
-        # maximum the second derivative of that map does not matter.
-        places = {role: place.positions for role, place in known.places.items()}
-        order = np.concatenate([places["weights"].T, places["bias"][:, None]], 1).ravel()
-        carry = jax.jacobian(space.build)(space.flatten(params))
-        flat = jnp.concatenate([carry[name].reshape(-1, len(order)) for name in known.shapes])
-        return flat[order].T @ found.reshape(len(order), len(order)) @ flat[order]
-    reader = reader._replace(closed=None)  # whose logarithms of products differentiate slowly
-
-    def part(vector: Array, arguments: Arguments, modes: Array, fresh: Array) -> Array:
+    def summed(arguments: Arguments, extra: None, fresh: Array) -> Array:
+        del extra
+        if rule is None:
+            own: Any = local
+            weight, one = own.weights(params, arguments), own.anatomy
+            evidence = lambda new: row_evidence(own.model, one, new, arguments, own.structure)  # noqa: E731
+            return hessian(evidence, fresh if weight is None else fresh * weight)
+        modes = climb(local, params, arguments, local.start(), 15)
         # The nodes stay where the parameters at hand put them: the sum is smooth in the others.
-        moved = about_modes(reader.at(size), params, arguments, modes, rule)
-        moved = jax.lax.stop_gradient(moved)
-        return jnp.sum(fresh * weigh(reader.at(size), space.build(vector), arguments, moved)[0])
+        moved = lax.stop_gradient(about_modes(local, params, arguments, modes, rule))
+        if _bits(opened) and columns is not None:
+            weight = weigh(local, params, arguments, moved)[1] * fresh
+            values, responses = opened.values(params), opened.responses(arguments)
+            return bit_information(columns, values, responses, moved.points, weight)
+        program = local._replace(closed=None)  # whose logarithms of products differentiate slowly
+        return hessian(lambda new: weigh(program, new, arguments, moved)[0], fresh)
 
-    point = space.flatten(params)
-
-    def along(direction: Array) -> Array:
-        def chunk(arguments: Arguments, modes: Array, fresh: Array) -> Array:
-            slope = jax.grad(lambda v: part(v, arguments, modes, fresh))
-            return jax.jvp(slope, (point,), (direction,))[1]
-
-        return sum_over_chunks(chunk, rows, size, modes)
-
-    return -jax.lax.map(along, jnp.eye(len(point)))
+    found = sum_over_chunks(summed, rows, size, None)
+    if not _bits(opened) or known is None:
+        return found
+    # From the numbers of the form to those of the program, and to unconstrained ones. At a maximum
+    # the second derivative of that map does not matter.
+    places = {role: place.positions for role, place in known.places.items()}
+    order = np.concatenate([places["weights"].T, places["bias"][:, None]], 1).ravel()
+    carry = jax.jacobian(space.build)(point)
+    flat = jnp.concatenate([carry[name].reshape(-1, len(order)) for name in known.shapes])
+    return flat[order].T @ found.reshape(len(order), len(order)) @ flat[order]
 
 
 def _least(params: Params) -> float:

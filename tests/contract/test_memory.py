@@ -32,6 +32,7 @@ from inference import (
     TruncatedEM,
     marginal,
 )
+from inference.evaluation.standard_errors import _computation, _open
 from inference.methods.moments.pairs import count_pairs
 from inference.reading.reader import open_program
 from ppl_models import (
@@ -108,6 +109,17 @@ def test_a_step_needs_less_than_the_table_itself(name):
 def test_counting_pairs_needs_less_than_the_table_itself():
     """All that `MomentInversion` makes of the rows."""
     assert floats_a_row(lambda data: count_pairs(data, None, CHUNK), BITS) < COLUMNS
+
+
+def test_standard_errors_need_less_than_the_table_itself():
+    """Of 8 classes, in float64: 48 floats a row if the rows were not read in chunks."""
+    with jax.enable_x64(True):
+        opened = _open(bernoulli_mixture, (BITS,), {"num_components": 8})
+        compute = _computation(opened, None, CHUNK)
+        params = {"mixing": np.full(8, 1 / 8), "probs": np.full((8, COLUMNS), 0.5)}
+        bare = opened.rows._replace(leaves=())
+        whole = lambda params, data: compute(bare._replace(leaves=(data,)), params)  # noqa: E731
+        assert floats_a_row(whole, params, BITS) < COLUMNS
 
 
 @pytest.mark.parametrize("name", ["256 states by bits", "32 states of each row"])

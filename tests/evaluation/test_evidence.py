@@ -5,9 +5,11 @@ import numpy as np
 import oracle
 import pytest
 from oracle.examples import coded_data, coding, draws, machine, mixture, network, trait
+from tools import in_double
 
 import ppl_models
 from inference.evaluation.evidence import likelihood, log_likelihood
+from inference.evaluation.standard_errors import standard_errors
 from inference.reading.anatomy import ProgramError
 
 NUM_DATA = 5
@@ -170,3 +172,37 @@ def test_draws_of_parameters_are_read_one_by_one():
 def test_a_program_without_data_is_refused():
     with pytest.raises(ProgramError, match="nothing is observed"):
         likelihood(ppl_models.latent_trait, num_data=3, num_features=4, num_factors=2)
+
+
+@in_double
+def test_standard_errors_of_classes_are_those_of_the_oracles_hessian():
+    """By chunks, with missing cells."""
+    rng = draws(9)
+    probs = np.array([[0.9, 0.8, 0.3, 0.7], [0.2, 0.3, 0.8, 0.25]])
+    first = rng.random(60) < 0.4
+    data = (rng.random((60, 4)) < probs[1 - first]).astype(float)
+    mask = np.ones((60, 4), bool)
+    mask[:9, 0], mask[3] = False, False
+    both, count = np.unique(np.concatenate([data * mask, mask], 1), axis=0, return_counts=True)
+    classes = {"component": np.arange(2)}
+
+    def params(point):
+        return {"mixing": np.array([point[0], 1 - point[0]]), "probs": point[1:].reshape(2, 4)}
+
+    def total(free):
+        given = params(free["x"]), classes, both[:, :4], both[:, 4:]
+        return count @ enumerated(oracle.log_joint_bernoulli_mixture, *given)
+
+    def slope(free):
+        return oracle.finite_difference(total, free, step=1e-4)["x"]
+
+    # Newton's steps to the maximum: elsewhere errors depend on the chart of the parameters.
+    point = np.array([0.41, 0.8, 0.76, 0.14, 0.83, 0.12, 0.16, 0.84, 0.29])
+    for _ in range(3):
+        bend = oracle.finite_difference(slope, {"x": point}, step=1e-4)["x"]
+        point = point - np.linalg.solve(bend, slope({"x": point}))
+    wanted = np.sqrt(np.diagonal(np.linalg.inv(-bend)))
+    given = {"mask": mask, "num_components": 2, "chunk_size": 16}
+    found = standard_errors(ppl_models.bernoulli_mixture, params(point), data, **given)
+    np.testing.assert_allclose(found["mixing"], wanted[[0, 0]], rtol=1e-4)
+    np.testing.assert_allclose(found["probs"].ravel(), wanted[1:], rtol=1e-4)

@@ -26,6 +26,7 @@ from ...types import Params
 from .factor_em import turned
 from .factors import FactorPosterior
 from .grid import BitTable, Fitted, climb, distinct, observed_cells, principal, score
+from .information import information
 from .nodes import REACH, TooManyNodesError, Values
 from .opening import Opened
 from .priors import normal_priors
@@ -109,6 +110,54 @@ def posterior(opened: Opened, params: Params) -> tuple[FactorPosterior, int] | N
     parts = (found.mean, found.covariance, found.evidence, gap, found.effective)
     arrays: list[Any] = [array(x) for x in parts]
     return FactorPosterior(*arrays), found.num_nodes
+
+
+def information_of(
+    opened: Opened, params: Mapping[str, np.ndarray], prior: bool = False
+) -> tuple[np.ndarray, tuple[dict[str, np.ndarray], np.ndarray | None]] | None:
+    """Minus the Hessian of the log likelihood in unconstrained numbers, (1, p, p); how parameters
+    change with those, (1, ..., p) by site, and which directions leave the canonical form."""
+    table, known = table_of(opened), opened.known
+    if table is None or known is None:
+        return None
+    values = values_of(opened, params)
+    places = {role: place.positions for role, place in known.places.items()}
+    weights = places.pop("weights")
+    held = normal_priors(opened) if prior else None
+    if prior and held is None:
+        return None
+    try:
+        found = information(table, values, held)
+    except TooManyNodesError:
+        return None
+    # Behind the weights are biases, or cutpoints by their number, and asymptotes.
+    order = np.concatenate([np.ravel(x) for x in (weights, *places.values())])
+    size = len(order)
+    if table.columns.level.max() > 1:  # a cutpoint is minus a bias
+        sign = np.where(np.arange(size) < weights.size, 1.0, -1.0)
+        found = found * sign * sign[:, None]
+    matrix = np.zeros((1, size, size))
+    matrix[0, order[:, None], order] = found
+    # Weights, biases and cutpoints are their own chart, laid end to end: at a maximum it does not
+    # matter that the latter are in order. Asymptotes have their logits.
+    slope = np.ones(size)
+    if "guessing" in places:
+        slope[places["guessing"]] = values["guessing"] * (1.0 - values["guessing"])
+    ends = np.cumsum([params[name].size for name in known.shapes])
+    parts = np.split(np.diag(slope), ends[:-1])
+    carry = {
+        name: part.reshape(1, *shape, size)
+        for (name, shape), part in zip(known.shapes.items(), parts, strict=True)
+    }
+    first, second = np.triu_indices(len(weights), 1)
+    if not len(first):
+        return matrix, (carry, None)
+    normal = np.zeros((1, len(first), size))
+    pair = np.arange(len(first))[:, None]
+    own = values["weights"][:, table.columns.first]
+    normal[0, pair, weights[first]] = own[second]
+    normal[0, pair, weights[second]] = own[first]
+    return matrix, (carry, normal)
 
 
 def run(
