@@ -137,6 +137,7 @@ def patches(
     clamp: float = 0.02,
     centre: float = 1.0,
     surround: float = 3.0,
+    whiten: bool = False,
 ) -> Patches:
     """Patches of natural images, preprocessed as by Henniges et al. (2010), section 4.
 
@@ -146,6 +147,8 @@ def patches(
     pixels; the paper refers to another for its own, 1 and 3 are chosen here). All are divided by
     one common standard deviation. Every position of every photograph is equally likely.
 
+    :param whiten: instead of the difference of Gaussians, raise amplitudes in proportion to their
+        frequency, up to 0.4 periods per pixel (Olshausen & Field 1996).
     :param images: a folder of .tiff, .png or .jpg files, one such file, or grey or colour arrays;
         None: the two photographs of scikit-learn, one of which shows a building.
 
@@ -159,7 +162,9 @@ def patches(
             problem = f"is {photograph.shape} pixels: too small for a patch of {size}×{size}"
             raise complain(Path(name), problem)
     filtered = [
-        difference_of_gaussians(photograph, clamp, centre, surround)
+        whitened(clamped(photograph, clamp))
+        if whiten
+        else difference_of_gaussians(photograph, clamp, centre, surround)
         for _, photograph in photographs
     ]
     spread = np.concatenate([photograph.ravel() for photograph in filtered]).std()
@@ -180,14 +185,35 @@ def patches(
     return Patches(jnp.asarray(flat, float), jnp.asarray(image, int), jnp.asarray(corner, int))
 
 
+def clamped(photograph: np.ndarray, share: float) -> np.ndarray:
+    """The brightest share of its pixels set to the brightest of the rest."""
+    return np.minimum(photograph, np.quantile(photograph, 1.0 - share, method="lower"))
+
+
 def difference_of_gaussians(
     photograph: np.ndarray, clamp: float, centre: float, surround: float
 ) -> np.ndarray:
     """One grey photograph, clamped and filtered as :func:`patches` says; same shape."""
     from scipy.ndimage import gaussian_filter
 
-    dimmed = np.minimum(photograph, np.quantile(photograph, 1.0 - clamp, method="lower"))
+    dimmed = clamped(photograph, clamp)
     return gaussian_filter(dimmed, centre) - gaussian_filter(dimmed, surround)
+
+
+def whitened(photograph: np.ndarray, highest: float = 0.4) -> np.ndarray:
+    """Amplitudes times f exp(−(f / highest)⁴) at a frequency f in periods per pixel.
+
+    Natural images have amplitudes in proportion to 1/f; what is beyond ``highest`` is noise.
+
+    >>> y, x = np.mgrid[:64, :64]
+    >>> slow, fast = np.cos(2 * np.pi * x / 32), np.cos(2 * np.pi * x / 8)
+    >>> float((whitened(fast).std() / whitened(slow).std()).round(2))
+    3.96
+    """
+    across, down = (np.fft.fftfreq(count) for count in photograph.shape[::-1])
+    frequency = np.hypot(across, down[:, None])
+    gain = frequency * np.exp(-((frequency / highest) ** 4))
+    return np.fft.ifft2(gain * np.fft.fft2(photograph)).real
 
 
 def _photographs(images: Images | None) -> list[tuple[str, np.ndarray]]:

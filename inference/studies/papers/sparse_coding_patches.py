@@ -67,12 +67,19 @@ def run_patches(options: argparse.Namespace) -> Outcome:
     given = {
         "num_data": options.num_data, "num_steps": options.steps,
         "side": options.side, "num_causes": options.causes,
+        "max_active": options.max_active, "num_candidates": options.candidates,
     }  # fmt: skip
     size = size._replace(**{name: value for name, value in given.items() if value is not None})
     if size.num_data < 1 or size.num_steps < 2:
         raise InputError("--num-data must be at least 1 and --steps at least 2")
+    if not 0 < options.centre < options.surround:
+        raise InputError(
+            f"--centre must be positive and less than --surround, found {options.centre:g} and "
+            f"{options.surround:g}"
+        )
     key_data, key_fit = random.split(random.key(options.seed))
-    data = patches(key_data, size.num_data, size.side, images=options.images).data
+    filtered = {"centre": options.centre, "surround": options.surround, "whiten": options.whiten}
+    data = patches(key_data, size.num_data, size.side, options.images, **filtered).data
     method = patches_method(size, options.chunk_size)
     result = method.run(
         key_fit,
@@ -87,6 +94,7 @@ def run_patches(options: argparse.Namespace) -> Outcome:
     used = jnp.linalg.norm(result.params["weights"], axis=1) > 0.1 * result.params["noise"]
     numbers = {
         **size._asdict(),
+        **filtered,
         "pi_h": float(size.num_causes * result.params["sparsity"]),
         "sigma": float(result.params["noise"]),
         "seconds": result.seconds,
@@ -95,6 +103,8 @@ def run_patches(options: argparse.Namespace) -> Outcome:
         "fraction_gabor": float((fit.gabor & used).mean()),
         "fraction_globular": float((fit.globular & used).mean()),
         "fraction_used": float(used.mean()),
+        "pi_h_by_iteration": np.asarray(result.history[0]).tolist(),
+        "sigma_by_iteration": np.asarray(result.history[1]).tolist(),
     }
     return Outcome(numbers, lambda: patches_figure(functions, fit, result.history))
 
@@ -105,11 +115,18 @@ def patches_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help=f"iterations ({SMALL.num_steps})")
     parser.add_argument("--side", type=int, help=f"pixels of a patch, each way ({SMALL.side})")
     parser.add_argument("--causes", type=int, help=f"basis functions ({SMALL.num_causes})")
+    parser.add_argument("--max-active", type=int, help=f"active at most, γ ({SMALL.max_active})")
+    parser.add_argument("--candidates", type=int, help=f"a patch's, H' ({SMALL.num_candidates})")
+    parser.add_argument(
+        "--centre", type=float, default=1.0, help="of the filter, in pixels (%(default)s)"
+    )
+    parser.add_argument("--surround", type=float, default=3.0, help="the same (%(default)s)")
+    parser.add_argument("--whiten", action="store_true", help="equal power at all frequencies")
     parser.add_argument("--chunk-size", type=int, help="patches read at a time")
 
 
 def patches_figure(functions: Array, fit: GaborFit, course: tuple[Array, Array]) -> Figure:
-    """Basis functions of largest norm, globular ones, envelopes, and the course of πH and σ."""
+    """Basis functions of largest norm, globular ones, their fits, and the course of πH and σ."""
     import matplotlib.pyplot as plt
 
     from ..figures import house_style, image_grid, time_course
@@ -117,7 +134,9 @@ def patches_figure(functions: Array, fit: GaborFit, course: tuple[Array, Array])
     size = np.linalg.norm(np.asarray(functions).reshape(len(functions), -1), axis=1)
     largest = np.argsort(-size)[: len(size) // 10 * 10][:100]
     images = np.asarray(functions)
-    globular = np.flatnonzero(fit.globular)[:10]
+    # As figure 2B: "the most globular", whether or not any is.
+    likeness = np.where(fit.inside, np.asarray(fit.round - fit.explained), -np.inf)
+    globular = np.argsort(-likeness)[:10]
     with house_style():
         figure = plt.figure(figsize=(12, 7), layout="constrained")
         left, right = figure.subfigures(1, 2, width_ratios=(1.3, 1), squeeze=False)[0]
@@ -129,17 +148,14 @@ def patches_figure(functions: Array, fit: GaborFit, course: tuple[Array, Array])
         )
         parts = right.subfigures(3, 1, height_ratios=(0.6, 1.2, 1), squeeze=False)
         top, middle, bottom = parts[:, 0]
-        if len(globular):
-            title = f"B  globular, {len(globular)} of {int(fit.globular.sum())}"
-            image_grid(top, images[None, globular], title=title, signed=True, scale="image")
-        else:
-            top.suptitle("B  no globular function", x=0.0, ha="left")
+        title = f"B  the most globular; of all, {int(fit.globular.sum())} are"
+        image_grid(top, images[None, globular], title=title, signed=True, scale="image")
         axes = middle.subplots()
-        for chosen, name in ((fit.gabor, "Gabor-like"), (fit.globular, "globular")):
-            periods = np.asarray(fit.frequency * jnp.stack([fit.width, fit.length]))[:, chosen]
-            axes.scatter(*periods, s=12, alpha=0.7, label=name)
-        axes.set(xlabel="periods across", ylabel="along", xlim=(0, 1.2), ylim=(0, 1.2))
-        axes.set_title("C  size of the fitted envelopes")
+        for chosen, name in ((~fit.globular, "others"), (fit.globular, "globular")):
+            axes.scatter(fit.explained[chosen], fit.round[chosen], s=12, alpha=0.7, label=name)
+        axes.axline((0, 0), slope=1, color="black", linewidth=0.8)
+        axes.set(xlabel="explained by a Gabor function", ylabel="by a circular one")
+        axes.set(xlim=(0, 1), ylim=(0, 1), title="C  shape of the basis functions")
         axes.legend()
         axes = bottom.subplots(1, 2)
         for axis, values, name in zip(
