@@ -214,7 +214,7 @@ class Algorithm(abc.ABC):
             method = Lineages(self, self.search)
         spent = Spent()
         how = Drive(num_steps, progress_bar, tolerance, record, budget, checkpoint_every, mesh)
-        if checkpoint is None and record is None and held and not given:
+        if checkpoint is None and held and not given:
             check_kinds(args, kwargs)
             found = self.at_once(rng_key, how, args, kwargs)
             if found is not None:

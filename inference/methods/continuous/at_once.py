@@ -168,6 +168,7 @@ def run(
     :param jitters: what is added to principal components, for each start.
     :param prior: the parameters have priors, and the posterior is to be maximised.
     :return: the result without a state, the best parameters, and the mean factors of each row.
+        What `how.record` sees is the way of the best start; the time of all is spread over it.
     """
     table = table_of(opened)
     known = opened.known
@@ -210,20 +211,30 @@ def run(
     done = len(losses)
     why, reason = Stop.STEPS, Stop.STEPS.value
     if best.converged and how.tolerance is None:  # the steps that are left would change nothing
-        losses = np.append(losses, np.full(how.num_steps - done, losses[-1]))
+        left = how.num_steps - done
+        losses = np.append(losses, np.full(left, losses[-1]))
+        best.way.extend([best.way[-1]] * left)
     elif best.converged:
         why, reason = Stop.TOLERANCE, f"{Stop.TOLERANCE.value} {how.tolerance} of itself"
     elif done < how.num_steps:
         why = Stop.INTERRUPTED if interrupted else Stop.BUDGET
         reason = f"{why.value} {done} of {how.num_steps} steps"
     ends = np.array([([one.losses[0]] * 2 + one.losses)[-3:] for one in fitted])
+    seconds = clock.seconds() - began
+
+    def ready(values: Values) -> Any:
+        params: Any = params_of(opened, values)
+        return params if held is not None and held.directed else turned(known, params)
+
+    history = None
+    if how.record is not None:
+        each = [how.record(ready(columns.whole(x, size))) for x in best.way]
+        history = jax.tree.map(lambda *x: np.stack(x), *each)
     result = RunResult(
-        {}, None, array(losses), reason, clock.seconds() - began, 0.0, None, why,
+        {}, None, array(losses), reason, seconds, 0.0, history, why,
         optima_of(ends.T) if len(fitted) > 1 else None,
     )  # fmt: skip
-    params: Any = params_of(opened, best.values)
-    if held is None or not held.directed:
-        params = turned(known, params)
+    params = ready(best.values)
     return result, params, score(table, values_of(opened, params)).mean
 
 

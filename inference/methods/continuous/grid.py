@@ -301,6 +301,7 @@ class Fitted(NamedTuple):
     values: Values
     losses: list[float]
     converged: bool
+    way: list[np.ndarray]  # after each step, flat
 
 
 def climb(
@@ -317,6 +318,7 @@ def climb(
     nodes, made_for = nodes_for(values, share=table.share), point
     best, before = np.inf, None
     losses: list[float] = []
+    way: list[np.ndarray] = []
     changes: list[np.ndarray] = []
     images: list[np.ndarray] = []
     while len(losses) < num_steps and not stop():
@@ -329,25 +331,26 @@ def climb(
         loss -= 0.0 if prior is None else prior.log_density(here)
         if sums is None or (not loss <= best + SLACK * abs(best) and point is not safe):
             if point is safe:  # the start itself is out of order
-                return Fitted(here, [np.inf], False)
+                return Fitted(here, [np.inf], False, [point])
             point, before = safe, None
             changes, images = [], []
             continue
         image = columns.flat(maximise(columns, here, nodes, sums, prior))
         residual = image - point
         losses.append(loss)
+        way.append(image)
         if before is not None:
             changes = [residual - before[0], *changes][:HISTORY]
             images = [image - before[1], *images][:HISTORY]
         best, before, safe = min(best, loss), (residual, image), image
         if arrived(losses, tolerance):
-            return Fitted(here, losses, True)
+            return Fitted(here, losses, True, way)
         point = image
         if changes:
             table_of = np.array(changes).T
             share = np.linalg.lstsq(table_of, residual, rcond=1e-8)[0]
             point = image - share @ np.array(images)
-    return Fitted(columns.whole(safe, size), losses, False)
+    return Fitted(columns.whole(safe, size), losses, False, way)
 
 
 def arrived(losses: list[float], tolerance: float) -> bool:

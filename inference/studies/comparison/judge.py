@@ -73,7 +73,6 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
     """All numbers of a contender that is done, but those that need the others."""
     scores = score(field.judges, draws)
     held_out = scores.held_out
-    chains, scored = scores.test.shape[:2]
     row: dict[str, Any] = {
         "status": Status.of(draws.stop).value,
         "bespoke": contender.bespoke,
@@ -87,11 +86,11 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         "held_out_error": float(held_out.std(ddof=1) / np.sqrt(len(held_out))),
         "score_error": scores.mean_error(),
         "estimator_error": scores.error,
-        "num_scored": chains * scored,
+        "num_scored": scores.test.shape[0] * scores.test.shape[1],
         "train": float(_log_mean_rows(scores.train).mean()),
     }
     if contender.kind == "sampler":
-        row |= _chains(field, draws)
+        row |= chains(field, draws)
         path, clock = path_of_draws(scores, draws.clock, MOST_TIMES)
     else:
         path, clock = _path(field, draws, held_out)
@@ -193,11 +192,11 @@ def _path(field: Field, draws: Draws, held_out: np.ndarray) -> tuple[np.ndarray,
     return np.append(path, held_out.mean()), draws.clock[times]
 
 
-def _chains(field: Field, draws: Draws) -> dict[str, Any]:
-    """R̂, effective draws and divergences of a sampler."""
+def chains(field: Field, draws: Draws, most: int = MOST_ALIGNED) -> dict[str, Any]:
+    """R̂, effective draws and divergences of a sampler, by at most so many draws of parameters."""
     invariant = diagnose({"scalar": draws.stats["lp"]})["scalar"]
     last = {x: v[-1, -1] for x, v in draws.params.items()}
-    aligned = align(field.model, thin(draws.params, MOST_ALIGNED), last, field.train_arguments)
+    aligned = align(field.model, thin(draws.params, most), last, field.train_arguments)
     each = diagnose(aligned)
     count = int(draws.stats["diverging"].sum()) if "diverging" in draws.stats else None
     return {
@@ -220,8 +219,10 @@ def _quality(field: Field, engine: Algorithm, params: dict[str, np.ndarray]) -> 
     def ask(params: dict[str, np.ndarray]) -> Any:
         return posterior(params, *args, **kwargs)
 
+    # One that runs without compiling is read so too.
+    compiles = type(engine).at_once is Algorithm.at_once and args[0].size <= SMALL
     try:
-        found = (once(ask) if args[0].size <= SMALL else ask)(params)
+        found = (once(ask) if compiles else ask)(params)
     except (ValueError, TypeError, NotImplementedError) as error:
         # The parameters are judged all the same; what the method cannot say is said in the row.
         return {"no_quality": " ".join(f"{type(error).__name__}: {error}".split())[:200]}

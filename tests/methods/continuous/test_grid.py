@@ -10,7 +10,7 @@ import pytest
 from scipy.special import logsumexp
 
 from inference import QuadratureEM
-from inference.methods.continuous import curves, grid, information, nodes
+from inference.methods.continuous import at_once, curves, grid, information, nodes
 from inference.methods.continuous.curves import logistic
 from ppl_models import latent_trait
 
@@ -162,9 +162,16 @@ def test_steps_that_are_left_change_nothing_and_bits_may_be_true_and_false():
     data = bits(2, 150, WEIGHTS, BIAS)
     method = QuadratureEM(latent_trait)
     end = method.run(jax.random.key(0), 300, data, tolerance=1e-7, num_factors=1)
-    every = method.run(jax.random.key(0), 300, data > 0, num_factors=1)
+    every = method.run(jax.random.key(0), 300, data > 0, num_factors=1, record=dict)
     assert every.compile_seconds == 0.0 and every.losses.shape == (300,)
     assert not every.stop.converged and every.optima.agree == 2
+    assert every.history["weights"].shape == (300, 1, len(BIAS))
+    np.testing.assert_allclose(every.history["weights"][-1], every.params["weights"], atol=1e-4)
+    # The loss after a step is that of what was recorded there.
+    after = {name: value[0] for name, value in every.history.items()}
+    opened = method._open((data,), {"num_factors": 1})
+    evidence = at_once.posterior(opened, after)[0].evidence.sum()
+    assert -float(evidence) == pytest.approx(float(every.losses[1]), rel=1e-5)
     np.testing.assert_allclose(every.losses[len(end.losses) - 1 :], end.losses[-1], rtol=1e-7)
 
 
