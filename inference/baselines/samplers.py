@@ -59,6 +59,7 @@ def nuts(
     num_chains: int = 4,
     budget: float | None = None,
     memory: float | None = None,
+    target_accept: float = 0.8,
     **kwargs: Any,
 ) -> Draws:
     """NUTS on all continuous sites, discrete latents summed out.
@@ -67,6 +68,7 @@ def nuts(
 
     :param budget: seconds for climbs, warm-up and draws, by `numerics.clock`.
     :param memory: bytes that its compiled steps may take; if they would take more, none is run.
+    :param target_accept: of its steps, by which their size is adapted.
 
     >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
@@ -79,7 +81,7 @@ def nuts(
     program = differentiable(model, anatomy)
 
     def kernel(depth: int) -> MCMCKernel:
-        return NUTS(program, max_tree_depth=depth)
+        return NUTS(program, max_tree_depth=depth, target_accept_prob=target_accept)
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
