@@ -10,23 +10,24 @@ from __future__ import annotations
 
 import argparse
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax, random
+from jax import Array, random
 from latentbits.models import binary_sparse_coding
 from latentbits.models.data import InputError
 from latentbits.models.data.images import open_grey
 
 from ...methods.discrete.persistent import Persistent
-from ...methods.discrete.step import EMState, Pass
+from ...methods.discrete.step import EMState
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.shared import chunk_rows
 from ...reading.local import Structure
-from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...rows.chunks import map_over_chunks
 from ...types import Params
 from .experiment import Experiment, Outcome
 
@@ -37,7 +38,7 @@ ROUNDS = 8
 """In which the patches find their states, before anything is learned."""
 FIRST_STEPS, LONGER = 3, 1.8
 """EM is slow where causes overlap: below 2 a longer step still comes to rest where EM does
-(Salakhutdinov & Roweis 2003)."""
+(Salakhutdinov & Roweis 2003). 1.8 was chosen by the PSNR of House (docs/papers.md)."""
 PEAK = 255.0
 """The largest grey value: what the noise is compared with."""
 
@@ -96,16 +97,30 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
     sizes: dict[str, Any] = {"num_causes": size.causes, "shared_sparsity": False}
     begin = time.perf_counter()
     state = method.init(random.key(options.seed), data, **sizes)
-    state = settled(method, state, data, sizes)
 
     def longer(state: EMState, data: Array) -> EMState:
-        """A step of EM, whose change of the basis functions is lengthened after the first few."""
-        new, _ = method.update(state, data, **sizes)
-        old, by = state.params["weights"], jnp.where(state.step < FIRST_STEPS, 1.0, LONGER)
-        weights = old + by * (new.params["weights"] - old)
-        return new._replace(params={**new.params, "weights": weights})
+        """A step of EM, whose change of the basis functions is lengthened after the first few.
 
-    update = jax.jit(longer, donate_argnums=0)
+        Patches begin with one cause on at most: learned from these, all causes would become alike.
+        """
+        new, _ = method.update(state, data, **sizes)
+        searching, old = state.step < ROUNDS, state.params
+        by = jnp.where(state.step < ROUNDS + FIRST_STEPS, 1.0, LONGER)
+        weights = old["weights"] + by * (new.params["weights"] - old["weights"])
+        learned = {**new.params, "weights": weights}
+        params = {name: jnp.where(searching, old[name], x) for name, x in learned.items()}
+        return new._replace(params=params)
+
+    def means(state: EMState, data: Array) -> Array:
+        return patch_means(method, state, data, sizes)
+
+    # Programs are read one after the other, and compiled at the same time.
+    functions = jax.jit(longer, donate_argnums=0), jax.jit(means)
+    lowered = [function.lower(state, data) for function in functions]
+    with ThreadPoolExecutor() as threads:
+        update, clean_patches = threads.map(lambda one: one.compile(), lowered)
+    for _ in range(ROUNDS):
+        state = update(state, data)
 
     course: dict[int, float] = {}
     first, clean, step, over = 0.0, noisy, 0, False
@@ -114,7 +129,7 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         state = update(state, data)
         over = step == size.steps
         if step % options.every == 0 or step == 1 or over:
-            clean = mean_of_patches(patch_means(method, state, data, sizes), places, picture.shape)
+            clean = mean_of_patches(clean_patches(state, data), places, picture.shape)
             course[step] = psnr(clean, picture)
             seconds = time.perf_counter() - begin
             over = over or (options.seconds is not None and seconds > options.seconds)
@@ -158,41 +173,18 @@ def start(key: Array, data: Array, num_causes: int, **sizes: Any) -> Params:
     }
 
 
-def settled(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> EMState:
-    """The state with the states of each patch that its parameters lead to, before they are learned.
-
-    Patches begin with one cause on at most: learned from these, all causes would become alike.
-    """
-    reader, rows = method.open((data,), sizes)
-    sets = method.sets(reader, rows)
-    size = chunk_rows(method.chunk_size, reader, sets.num_states(reader.anatomy), rows)
-
-    def whole(rows: Rows, state: EMState) -> Array:
-        def again(i: Array, memory: Array) -> Array:
-            key = random.fold_in(state.rng_key, -1 - i)
-            return Pass(reader, rows, sets, state.params, size, key, memory).searched().memory
-
-        return lax.fori_loop(0, ROUNDS, again, state.memory)
-
-    return state._replace(memory=compiled(whole, rows)(rows.leaves, state))
-
-
 def patch_means(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> Array:
     """What each patch is without noise, (num_data, D): its mean over the states it remembers."""
     reader, rows = method.open((data,), sizes)
-    sets = method.sets(reader, rows)
+    sets, params = method.sets(reader, rows), state.params
     size = chunk_rows(method.chunk_size, reader, sets.num_states(reader.anatomy), rows)
 
-    def whole(rows: Rows, params: Params, memory: Array) -> Array:
-        def part(arguments: tuple, memory: Array, start: Array) -> Array:
-            del start
-            mean = sets.expect(reader.at(size), params, arguments, memory).mean
-            return jnp.matmul(mean, params["weights"], precision="highest")
+    def part(arguments: tuple, memory: Array, start: Array) -> Array:
+        del start
+        mean = sets.expect(reader.at(size), params, arguments, memory).mean
+        return jnp.matmul(mean, params["weights"], precision="highest")
 
-        return map_over_chunks(part, rows, size, memory)
-
-    find = compiled(whole, rows)
-    return find(rows.leaves, state.params, state.memory)
+    return map_over_chunks(part, rows, size, state.memory)
 
 
 def patch_places(shape: tuple[int, ...], side: int, stride: int) -> np.ndarray:
