@@ -23,9 +23,10 @@ from ..rows.disk import stored
 from ..types import Params
 from .checkpoint import Checkpoint, origin
 from .contract import DivergedError, RunResult, Starts
+from .lineages import Lineages
 from .loop import Drive, drive
 from .padding import Padded, pad
-from .search import Lineages, Search, Spent
+from .search import Search, Spent
 
 MOST_STEPS = 10**8
 """Of a run: it keeps the loss of each."""
@@ -226,7 +227,7 @@ class Algorithm(abc.ABC):
         def start() -> Any:
             nonlocal spent
             if method is not self:
-                state, spent = method.begin(rng_key, num_steps, *every)
+                state, spent = method.begin(rng_key, how, *every)
                 return state
             if init_state is None:
                 return self.init(rng_key, *every[0], init_params=init_params, **every[1])

@@ -43,6 +43,11 @@ class Drive(NamedTuple):
     checkpoint_every: float
     mesh: Mesh | None
 
+    @property
+    def room(self) -> int:
+        """Losses that are kept: runs of any length share what is compiled, up to twice as long."""
+        return 1 << max(6, (self.num_steps - 1).bit_length())
+
 
 class Progress(NamedTuple):
     """Where a run stands."""
@@ -69,14 +74,7 @@ def drive(
     held than the last, the last but one and the next.
     """
     check_kinds(args, kwargs)  # before anything becomes an array of JAX's
-    devices = devices_of(
-        args,
-        kwargs,
-        how.mesh,
-        by_row=method.by_row,
-        num_rows=method.num_rows,
-        why=f"{type(method).__name__} takes no mesh: {method.why_no_mesh}",
-    )
+    devices = devices_for(method, args, kwargs, how.mesh)
     with using(how.mesh):
         progress = _first(method, start(), how)
     if saved is not None:
@@ -85,7 +83,7 @@ def drive(
     limit = np.asarray(-1.0 if how.tolerance is None else how.tolerance, progress.change.dtype)
 
     began = time.perf_counter()
-    block = _block(method, devices, progress, how.record)
+    block = block_of(method, devices, progress, how.record)
     count = counted()
     progress = block(progress, (np.int32(0), limit, count), devices.arrays)  # it is compiled
     compile_seconds = time.perf_counter() - began
@@ -140,20 +138,21 @@ def drive(
 
 
 def _first(method: Method, state: Any, how: Drive) -> Progress:
-    method, record = copy(method), how.record
-    # Runs of any length share what is compiled, up to twice as long.
-    room = 1 << max(6, (how.num_steps - 1).bit_length())
+    first = partial(begin, copy(method), how.room, how.record)
+    return remembered(first, compiler_options=least_effort())(state)
 
-    def begin(state: Any) -> Progress:
-        seen = None if record is None else record(method.get_params(state))
-        losses = jnp.full(room, jnp.nan, float)
-        history = jax.tree.map(lambda x: jnp.zeros((room, *x.shape), x.dtype), seen)
-        # Copies: the caller's state is not written over, nor is one array in two places.
-        state, good = (jax.tree.map(_copy, state) for _ in range(2))
-        change = jnp.full((), jnp.inf, float)
-        return Progress(state, good, losses, history, jnp.zeros((), int), change)
 
-    return remembered(begin, compiler_options=least_effort())(state)
+def begin(
+    method: Method, room: int, record: Callable[[Params], Any] | None, state: Any
+) -> Progress:
+    """A run before its first step."""
+    seen = None if record is None else record(method.get_params(state))
+    losses = jnp.full(room, jnp.nan, float)
+    history = jax.tree.map(lambda x: jnp.zeros((room, *x.shape), x.dtype), seen)
+    # Copies: the caller's state is not written over, nor is one array in two places.
+    state, good = (jax.tree.map(_copy, state) for _ in range(2))
+    change = jnp.full((), jnp.inf, float)
+    return Progress(state, good, losses, history, jnp.zeros((), int), change)
 
 
 def _copy(x: Any) -> Array:
@@ -162,7 +161,17 @@ def _copy(x: Any) -> Array:
     return jnp.copy(x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else x.astype(x.dtype))
 
 
-def _block(
+def devices_for(
+    method: Method, args: tuple, kwargs: dict[str, Any], mesh: Mesh | None = None
+) -> Devices | OneDevice:
+    """Where the rows of a run are."""
+    why = f"{type(method).__name__} takes no mesh: {method.why_no_mesh}"
+    return devices_of(
+        args, kwargs, mesh, by_row=method.by_row, num_rows=method.num_rows, why=why
+    )  # fmt: skip
+
+
+def block_of(
     method: Method,
     devices: Devices | OneDevice,
     progress: Progress,

@@ -41,7 +41,8 @@ from latentbits.inference.methods.gibbs.network_evidence import annealed_evidenc
 from latentbits.inference.reading.anatomy import inspect
 from latentbits.inference.running.algorithm import Algorithm
 from latentbits.inference.running.contract import Starts
-from latentbits.inference.running.search import Lineages, Search, optima_of
+from latentbits.inference.running.lineages import Lineages
+from latentbits.inference.running.search import Search, optima_of
 from latentbits.inference.studies.output import versions
 from latentbits.models import (
     bernoulli_mixture,

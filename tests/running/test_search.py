@@ -8,8 +8,10 @@ from jax import random
 
 from inference import EM, Algorithm, BoundEM, Optima, Search, TruncatedEM
 from inference.methods.discrete import moves
+from inference.methods.discrete.step import StatesEM
 from inference.methods.discrete.updates import closed_form
-from inference.running.search import PATIENCE, Lineages, LineageState, optima_of, remaining
+from inference.running.lineages import PATIENCE, Lineages, LineageState
+from inference.running.search import optima_of, remaining
 from ppl_models import bernoulli_mixture, binary_sparse_coding, latent_trait
 from ppl_models.data import bars
 
@@ -25,12 +27,15 @@ def uneven_mixture():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_mixture_is_found_from_any_key(seed):
+def test_a_mixture_is_found_from_any_key(seed, monkeypatch):
     data, truth = uneven_mixture()
+    traced, update = [], StatesEM._update
+    monkeypatch.setattr(StatesEM, "_update", lambda *x: traced.append(x) or update(*x))
     best = EM(bernoulli_mixture).run(random.key(0), 60, data, num_components=6, init_params=truth)
     found = EM(bernoulli_mixture).run(random.key(seed), 60, data, num_components=6)
     assert found.losses[-1] <= best.losses[-1] + 0.5
     assert found.optima.agree >= 2
+    assert len(traced) <= 2  # that of one start, and one for the search and the run after it
     assert best.optima is None  # one start was given, and one is never said to agree with others
 
 
