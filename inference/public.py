@@ -32,6 +32,7 @@ from .methods.machines.partition import annealed, normalizer, truncated
 from .methods.machines.pursuit import ProjectionPursuit
 from .methods.machines.universality import universal_machine
 from .methods.moments.cells import count_cells, entropy, enumerate_cells
+from .methods.moments.hidden import draw_hidden, hidden_values
 from .methods.moments.inversion import MomentInversion
 from .methods.moments.polychoric_pairs import Polychoric, polychoric
 from .methods.moments.probit import morph
@@ -118,9 +119,11 @@ __all__ = [
     "complete",
     "contest",
     "count_cells",
+    "draw_hidden",
     "entropy",
     "enumerate_cells",
     "from_base_rates",
+    "hidden_values",
     "implied_correlation",
     "inspect",
     "keep_best",

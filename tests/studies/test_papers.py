@@ -65,6 +65,8 @@ def ring(numbers):
     for kind in ("positive_eigenvalues_binary", "sample_positive_eigenvalues_binary"):
         assert numbers[kind] == 8
     assert numbers["positive_eigenvalues_gaussian"] == numbers["sample_rank_gaussian"] == 2
+    assert numbers["positive_eigenvalues_scaled"] == 2
+    assert not np.allclose(numbers["first_two_eigenvalues_scaled"], 8, rtol=0.02)
     assert numbers["largest_other"] <= 1e-6 and numbers["sample_largest_other"] < 0.01
 
 
@@ -81,6 +83,31 @@ def clipped_digits(numbers):
     assert numbers["share_of_first_2_gaussian"] > numbers["share_of_first_2_binary"]
     assert 0 < numbers["bits_wrong"] < 64 and 0 < numbers["bits_wrong_pca"] < 64
     assert len(numbers["morph_hamming"]) == 2  # three images, two steps between them
+    assert 0 < numbers["bits_wrong_hard_clip"] < 64
+    assert numbers["morph_grey_pca"] > 0.1  # the clipped path has bits only
+    before, after = numbers["positive_eigenvalues_scaled"]
+    assert before == after
+
+
+def neighbours(numbers):
+    """At least P + 1 for bounded cells; wedges have two, and the ring's are two flips away."""
+    plane = numbers["the plane, exactly"]
+    some, central, ring = plane.values()
+    assert some["cells"] == some["cells_by_formula"] and some["unbounded_cells"] == 16
+    assert some["least_neighbours"] == 2 and some["least_neighbours_bounded"] == 3
+    # Every edge is shared by two cells: N² edges.
+    assert np.isclose(some["mean_neighbours"] * some["cells"], 2 * 8**2)
+    assert central["least_neighbours"] == central["most_neighbours"] == 2
+    assert ring["least_neighbours"] == ring["most_neighbours"] == ring["flips_to_a_neighbour"] == 2
+    beyond = numbers["3 factors, 50 draws"]
+    assert beyond["without"]["share_unbounded"] == 1 and beyond["without"]["least_neighbours"] >= 3
+    assert beyond["with biases"]["least_neighbours_bounded"] >= 4
+
+
+def hidden(numbers):
+    assert numbers["bits_wrong"] == 0 <= numbers["bits_wrong_by_mode"]
+    assert numbers["error_of_mean_of_draws"] < numbers["error_of_deepest_point"]
+    assert numbers["inside_of_90_percent_intervals"] > 0.6  # 36 of them, of 40 draws each
 
 
 def clipped_baselines(numbers):
@@ -129,18 +156,28 @@ def patches(numbers):
     assert 0 <= numbers["fraction_gabor"] + numbers["fraction_globular"] <= 1
 
 
+def strength(numbers):
+    """A lower bound is below the evidence, and further below where the weights are large."""
+    gaps = [x["bound_below_evidence"] for x in numbers.values()]
+    assert 0 < gaps[0] < gaps[-1]
+    assert all(low <= high for x in numbers.values() for low, high in (x["bound_90"],))
+
+
 CHECKS = {
     "bsc-bars": bars,
     "bsc-patches": patches,
     "clipped-baselines": clipped_baselines,
     "clipped-constraint": constraint,
     "clipped-digits": clipped_digits,
+    "clipped-hidden": hidden,
+    "clipped-neighbours": neighbours,
     "clipped-ring": ring,
     "combination-digits": combination_table(combination_digits),
     "combination-synthetic": combination_table(combination),
     "combination-synthetic-small": combination_table(combination),
     "noisyor-lines": noisy_or_lines,
     "noisyor-words": topics,
+    "trait-strength": strength,
 }
 
 

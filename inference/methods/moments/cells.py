@@ -138,7 +138,8 @@ def _lines(weights: np.ndarray, bias: np.ndarray) -> _Lines:
     distance = -bias[cutting] / size[cutting]
     # Away from the origin; through the origin, to the upper half plane.
     through = np.abs(distance) < NUDGE
-    upper = (normal[:, 1] > 0) | ((normal[:, 1] == 0) & (normal[:, 0] > 0))
+    flat = np.abs(normal[:, 1]) < NUDGE  # what rounding leaves of sin π is no upper half
+    upper = np.where(flat, normal[:, 0] > 0, normal[:, 1] > 0)
     turn = np.where(through, np.where(upper, 1.0, -1.0), np.where(distance > 0, 1.0, -1.0))
     normal, distance = normal * turn[:, None], np.where(through, 0.0, distance * turn)
     key = np.round(np.column_stack([normal, distance]), 9) + 0.0

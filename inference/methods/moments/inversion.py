@@ -212,8 +212,8 @@ class MomentInversion(Algorithm):
         if params["weights"].shape[0] > 2:
             raise ValueError(
                 "the exact posterior of a hard clip is for up to 2 factors, found "
-                f"{params['weights'].shape[0]}: relax the clip (noise > 0, with the parameters of "
-                "a run with that setting)"
+                f"{params['weights'].shape[0]}: `hidden_values` and `draw_hidden` take any number, "
+                "or relax the clip (noise > 0, with the parameters of a run with that setting)"
             )
         return cell_posterior(params, data, mask)
 

@@ -7,7 +7,15 @@ from jax import random
 from oracle.clipped_gaussian import hard_clip_log_evidence
 from scipy import special
 
-from inference import MomentInversion, count_cells, entropy, enumerate_cells, morph
+from inference import (
+    MomentInversion,
+    count_cells,
+    draw_hidden,
+    entropy,
+    enumerate_cells,
+    hidden_values,
+    morph,
+)
 from ppl_models import clipped_gaussian
 
 SLANTED = {
@@ -43,6 +51,10 @@ def test_counts_by_cover():
     assert count_cells(4, 2) == len(enumerate_cells(CENTRAL).bits)
     assert count_cells(4, 2, central=False) == len(enumerate_cells(SLANTED).bits)
     assert count_cells(256, 2) == 512
+    # Opposite spins of a ring share a line, though rounding has turned one by 1e-16.
+    angle = 2 * np.pi * np.arange(8) / 8
+    ring = {"weights": np.stack([np.cos(angle), np.sin(angle)]), "bias": np.zeros(8)}
+    assert len(enumerate_cells(ring).bits) == 8
     assert count_cells(3, 3) == count_cells(3, 5) == 8  # every state
 
 
@@ -147,3 +159,32 @@ def test_a_path_never_leaves_the_images():
         morph(params, ends[0], ends[1], 1)
     with pytest.raises(ValueError, match="noise"):
         morph(params, ends[0], ends[1], 3, noise=0.0)
+
+
+def test_hidden_values_lie_in_their_cells():
+    cells = enumerate_cells(SLANTED)
+    likely = cells.probability > 1e-3
+    bits = cells.bits[likely]
+    found = hidden_values(SLANTED, bits)
+    assert not found.wrong.any() and (found.depth > 0).all()
+    drawn = draw_hidden(0, SLANTED, bits, found.factors, 2000)
+    inside = drawn @ SLANTED["weights"] + SLANTED["bias"] > 0
+    assert (inside == (bits > 0)).all()
+    # Both moments against the exact ones, errors from the means of 20 batches of a chain.
+    for values, exact in (
+        (drawn, cells.first[likely]),
+        (drawn[..., :, None] * drawn[..., None, :], cells.second[likely]),
+    ):
+        batches = values.reshape(20, 100, *exact.shape).mean(axis=1)
+        error = batches.std(axis=0) / np.sqrt(19)
+        share = cells.probability[likely].reshape(-1, *[1] * (exact.ndim - 1))
+        assert np.abs((batches.mean(axis=0) - exact / share) / error).max() < 5
+
+
+def test_an_image_that_no_hidden_value_makes():
+    """Two equal columns cannot differ; an unobserved bit asks for nothing."""
+    params = {"weights": np.ones((3, 2)), "bias": np.zeros(2)}
+    found = hidden_values(params, [[1, 0], [1, 1], [1, 0]], [[1, 1], [1, 1], [1, 0]])
+    assert found.wrong.tolist() == [1, 0, 0] and (found.depth > 0).tolist() == [False, True, True]
+    with pytest.raises(ValueError, match="outside of some row's cell"):
+        draw_hidden(0, params, [[1, 0]], found.factors[:1], 2)

@@ -1,0 +1,199 @@
+"""Lee & Sompolinsky (1998): which images lie beside each other, and where an image lies."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from latentbits.models.data import InputError
+
+from ...methods.moments.cells import Cells, count_cells, enumerate_cells
+from .experiment import Experiment, Outcome
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def run_neighbours(namespace: argparse.Namespace) -> Outcome:
+    """ "Each polytope has at least P + 1 neighboring polytopes …": counted.
+
+    In the plane all cells are enumerated, beyond it the cell of each of `--draws` standard normal y
+    is taken, so that cells count by their probability. It is so for every bounded cell, since a
+    polytope has at least P + 1 facets. It is not for unbounded ones, which may have P: with biases
+    these are few (2N of about N²/2 in the plane). Without biases, the case for which the paper says
+    it, all hyperplanes pass through the origin and all cells are unbounded: in the plane each is a
+    wedge between two lines and has 2 neighbours.
+
+    "A single or small number of spin flips": one, in general position. It takes more where columns
+    share a hyperplane, as spins i and i + N/2 of the paper's ring do: 2 there.
+    """
+    columns, draws = namespace.columns, namespace.draws
+    if columns < 3 or draws < 2:
+        raise InputError("--columns must be at least 3, --draws 2")
+    rng = np.random.default_rng(namespace.seed)
+    weights, bias = rng.normal(size=(2, columns)), rng.normal(size=columns)
+    plane = enumerate_cells({"weights": weights, "bias": bias})
+    wedges = enumerate_cells({"weights": weights, "bias": np.zeros(columns)})
+    angle = 2 * np.pi * np.arange(256) / 256
+    ring = enumerate_cells({"weights": np.stack([np.cos(angle), np.sin(angle)]), "bias": angle * 0})
+    counts = {name: neighbours(x) for name, x in (("biases", plane), ("none", wedges))}
+    # A cell reaches to infinity in the directions of a cell of the same lines through the origin.
+    open_ended = (plane.bits[:, None] == wedges.bits).all(axis=-1).any(axis=1)
+    around, flips = neighbours(ring), _least_flips(ring)
+    numbers: dict[str, Any] = {
+        "columns": columns,
+        "the plane, exactly": {
+            "with biases": {
+                "cells": len(plane.bits),
+                "cells_by_formula": count_cells(columns, 2, central=False),
+                "unbounded_cells": int(open_ended.sum()),
+                "least_neighbours": int(counts["biases"].min()),
+                "least_neighbours_bounded": int(counts["biases"][~open_ended].min()),
+                "share_of_cells_below_3": float(np.mean(counts["biases"] < 3)),
+                "probability_of_cells_below_3": float(
+                    plane.probability[counts["biases"] < 3].sum()
+                ),
+                "mean_neighbours": float(counts["biases"].mean()),
+            },
+            "without": {
+                "cells": len(wedges.bits),
+                "least_neighbours": int(counts["none"].min()),
+                "most_neighbours": int(counts["none"].max()),
+            },
+            "the ring, 256 spins": {
+                "cells": len(ring.bits),
+                "least_neighbours": int(around.min()),
+                "most_neighbours": int(around.max()),
+                "flips_to_a_neighbour": flips,
+            },
+        },
+    }
+    beyond = {}
+    for factors in namespace.factors:
+        found = sampled_neighbours(rng, factors, columns, draws)
+        beyond[factors] = found["with biases"][0]
+        numbers[f"{factors} factors, {draws} draws"] = {
+            name: {
+                "least_neighbours": int(facets.min()),
+                "mean_neighbours": float(facets.mean()),
+                "share_unbounded": float(1 - bounded.mean()),
+                "share_of_rows_below_P+1": float(np.mean(facets < factors + 1)),
+                "least_neighbours_bounded": int(facets[bounded].min()) if bounded.any() else "none",
+            }
+            for name, (facets, bounded) in found.items()
+        }
+    return Outcome(numbers, lambda: _draw(weights, bias, plane, counts["biases"], beyond))
+
+
+def neighbours(cells: Cells) -> np.ndarray:
+    """How many cells share an edge with each, (num_cells,).
+
+    Two cells do if one line alone divides them: the bits of all its columns differ, and no other.
+    """
+    _, where = np.unique(_signature(cells.bits), axis=1, return_index=True)
+    lines = cells.bits[:, where].astype(float)
+    apart = lines @ (1 - lines).T
+    return (apart + apart.T == 1).sum(axis=1)
+
+
+def _least_flips(cells: Cells) -> int:
+    """Bits that change from a cell to the nearest one, the most over all cells."""
+    bits = cells.bits.astype(float)
+    apart = bits @ (1 - bits).T
+    apart = apart + apart.T
+    np.fill_diagonal(apart, np.inf)
+    return int(apart.min(axis=1).max())
+
+
+def _signature(bits: np.ndarray) -> np.ndarray:
+    """Columns over all cells; one that is another's opposite has the same line."""
+    return bits ^ bits[:1]
+
+
+def sampled_neighbours(
+    rng: np.random.Generator, factors: int, columns: int, draws: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Neighbours of the cells of random y, and whether these are bounded; with and without biases.
+
+    Seen from y, a hyperplane in direction n at distance d > 0 is the point n/d of the dual space.
+    Those that bound the cell are the corners of the convex hull of these points and the origin, and
+    the cell is bounded if the origin is no corner.
+    """
+    from scipy.spatial import ConvexHull
+
+    weights, bias = rng.normal(size=(factors, columns)), rng.normal(size=columns)
+    found = {}
+    for name, shift in (("with biases", bias), ("without", np.zeros(columns))):
+        height = rng.normal(size=(draws, factors)) @ weights + shift
+        dual = np.zeros((draws, columns + 1, factors))
+        dual[:, :-1] = -weights.T / height[:, :, None]
+        corners = [ConvexHull(points).vertices for points in dual]
+        bounded = np.array([columns not in corner for corner in corners])
+        found[name] = np.array([len(x) for x in corners]) - ~bounded, bounded
+    return found
+
+
+def neighbours_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--columns", type=int, default=32, help="hyperplanes (default 32)")
+    parser.add_argument("--draws", type=int, default=1000, help="beyond the plane (default 1000)")
+    parser.add_argument(
+        "--factors", type=int, nargs="+", default=[3, 4, 5], help="beyond the plane (3 4 5)"
+    )
+
+
+def _draw(
+    weights: np.ndarray, bias: np.ndarray, plane: Cells, count: np.ndarray, beyond: dict
+) -> Figure:
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.8), width_ratios=(1, 1.15))
+    _draw_plane(left, weights, bias, plane, count)
+    most = max(int(x.max()) for x in beyond.values())
+    shares = {2: np.bincount(count, plane.probability, most + 1)}
+    shares |= {p: np.bincount(x, minlength=most + 1) / len(x) for p, x in beyond.items()}
+    for number, (factors, share) in enumerate(shares.items()):
+        drawn = np.flatnonzero(share)
+        right.plot(drawn, share[drawn], marker="osD^v<"[number % 6], label=f"P = {factors}",
+                   color=f"C{number}")  # fmt: skip
+        right.axvline(factors + 1, color=f"C{number}", linewidth=1, linestyle=":")
+    right.set(
+        title="Neighbours of a cell; dotted: P + 1", xlabel="neighbours",
+        ylabel="probability of such a cell",
+    )  # fmt: skip
+    right.legend()
+    return figure
+
+
+def _draw_plane(
+    axes: Axes, weights: np.ndarray, bias: np.ndarray, plane: Cells, count: np.ndarray
+) -> None:
+    """The cells of the plane, coloured by their number of neighbours."""
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    side = np.linspace(-2.5, 2.5, 400)
+    grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
+    images = np.packbits(grid @ weights + bias > 0, axis=1)
+    known = {x.tobytes(): c for x, c in zip(np.packbits(plane.bits, axis=1), count, strict=True)}
+    value = np.array([known.get(x.tobytes(), 0) for x in images]).reshape(len(side), -1)
+    colours = ListedColormap(["#d55e00", "#f0e442", "#9ecae1", "#4292c6", "#08519c"])
+    shown = axes.pcolormesh(
+        side, side, np.clip(value, 2, 6), cmap=colours, norm=BoundaryNorm(np.arange(1.5, 7), 5),
+        rasterized=True,
+    )  # fmt: skip
+    bar = axes.figure.colorbar(shown, ax=axes, ticks=[2, 3, 4, 5, 6], label="neighbours")
+    bar.ax.set_yticklabels(["2", "3", "4", "5", "6+"])
+    axes.set(title=f"{weights.shape[1]} bits on two factors", xlabel="$y_1$", ylabel="$y_2$",
+             aspect="equal")  # fmt: skip
+
+
+EXPERIMENTS = (
+    Experiment(
+        "clipped-neighbours",
+        "how many images lie beside an image, by a single flip (Lee & Sompolinsky 1998, section 2)",
+        run_neighbours,
+        {"columns": 8, "draws": 50, "factors": [3]},
+        neighbours_options,
+    ),
+)
