@@ -41,7 +41,7 @@ def example(
     """
     made = CARDS[name].examples[which]()
     count = made.num_data if num_data is None else num_data
-    values = _draw(name, made, 2 * number + 1, count)
+    values = draw_rows(name, made, 2 * number + 1, count)
     return Example(values, made.sizes, made.params, made.words, made.image_shape)
 
 
@@ -51,7 +51,7 @@ def fresh_rows(name: str, which: str, number: int, num_data: int) -> np.ndarray:
     >>> fresh_rows("bernoulli_product", "small", 0, 3).shape
     (3, 8)
     """
-    return _draw(name, CARDS[name].examples[which](), 2 * number + 2, num_data)
+    return draw_rows(name, CARDS[name].examples[which](), 2 * number + 2, num_data)
 
 
 def true_density(name: str, which: str, rows: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ def true_density(name: str, which: str, rows: np.ndarray) -> np.ndarray:
     return density(rows)
 
 
-def _draw(name: str, made: Truth, seed: int, num_data: int) -> np.ndarray:
+def draw_rows(name: str, made: Truth, seed: int, num_data: int) -> np.ndarray:
     """Rows of what made an example: those of another seed are fresh."""
     if made.draw is not None:
         return np.asarray(made.draw(seed, num_data), np.float32)

@@ -26,13 +26,13 @@ class Truth(NamedTuple):
     density: Callable[[np.ndarray], np.ndarray] | None = None  # their log density, if not its
 
 
-def items(num_data: int, count: int, **priors: Any) -> Truth:
-    """Questions that two factors explain."""
+def items(num_data: int, count: int, factors: int = 2, **priors: Any) -> Truth:
+    """Questions that a few factors explain."""
     rng = np.random.default_rng(0)
-    weights = rng.normal(0.0, 1.2, (2, count))
+    weights = rng.normal(0.0, 1.2, (factors, count))
     params = {"weights": weights, "bias": rng.normal(0.0, 0.7, count)}
-    words = f"{count} items that two factors explain"
-    return Truth(num_data, count, {"num_factors": 2, **priors}, params, words)
+    words = f"{count} items that {'two' if factors == 2 else factors} factors explain"
+    return Truth(num_data, count, {"num_factors": factors, **priors}, params, words)
 
 
 def three_prototypes() -> Truth:
@@ -108,7 +108,7 @@ def ten_units() -> Truth:
 def clusters(num_data: int, components: int, features: int) -> Truth:
     rng = np.random.default_rng(0)
     probs = np.where(rng.random((components, features)) < 0.5, 0.9, 0.1)
-    mixing = np.array([0.5, 0.3, 0.2]) if components == 3 else np.full(components, 1 / components)
+    mixing = _mixing(components)
     words = f"noisy copies of {components} patterns of {features} bits"
     sizes = {"num_components": components}
     return Truth(num_data, features, sizes, {"mixing": mixing, "probs": probs}, words)
@@ -160,18 +160,19 @@ def patterned_lines() -> Truth:
     return Truth(1000, 25, {"layers": (10, 5)}, {}, words, (5, 5), draw, density)
 
 
-def mixed(num_data: int) -> Truth:
+def mixed(num_data: int, count: int = 7, factors: int = 2) -> Truth:
     rng = np.random.default_rng(0)
-    kinds = ("real", "real", "binary", "binary", "binary", "binary", 3)
+    kinds = _repeated(("real", "real", "binary", "binary", "binary", "binary", 3), count)
+    width = sum(2 if kind == 3 else 1 for kind in kinds)
     params = {
-        "weights": rng.normal(0.0, 1.2, (2, 8)),
-        "bias": rng.normal(0.0, 0.5, 8),
-        "noise": np.array([0.8, 1.0]),
+        "weights": rng.normal(0.0, 1.2, (factors, width)),
+        "bias": rng.normal(0.0, 0.5, width),
+        "noise": np.array(_repeated((0.8, 1.0), kinds.count("real"))),
     }
     # Two factors can take up two numbers whole: noise near zero is kept away by its prior.
     sizes = {
         "kinds": kinds,
-        "num_factors": 2,
+        "num_factors": factors,
         "prior_weights": dist.Normal(0.0, 1.5),
         "prior_noise": dist.Gamma(10.0, 10.0),
     }
@@ -183,25 +184,82 @@ def clipped(num_data: int) -> Truth:
     return items(num_data, 64)._replace(words="64 bits, a Gaussian on two factors clipped")
 
 
-def scales(num_data: int) -> Truth:
-    """A questionnaire: six answers from 1 to 5, two in three words, two yes or no."""
+def scales(num_data: int, count: int = 10, factors: int = 1) -> Truth:
+    """A questionnaire: of ten answers six from 1 to 5, two in three words, two yes or no."""
     rng = np.random.default_rng(0)
-    levels = (5, 5, 5, 3, 2, 5, 5, 5, 3, 2)
-    params = {"weights": rng.lognormal(0.2, 0.4, (1, len(levels)))}
-    for k in (2, 3, 5):
+    levels = _repeated((5, 5, 5, 3, 2), count)
+    params = {"weights": rng.lognormal(0.2, 0.4, (factors, count))}
+    if factors > 1:  # all of one sign, they would be one
+        params["weights"] *= rng.choice([-1.0, 1.0], params["weights"].shape)
+    for k in sorted(set(levels)):
         middle = np.linspace(-1.0, 1.0, k + 1)[1:-1] * 2.0
         params[f"cutpoints_{k}"] = middle + rng.normal(0.0, 0.7, (levels.count(k), 1))
-    sizes = {"levels": levels, "num_factors": 1, "prior_weights": dist.Normal(0.0, 1.5)}
-    return Truth(num_data, None, sizes, params, "ten answers on scales of two to five levels")
+    sizes = {"levels": levels, "num_factors": factors, "prior_weights": dist.Normal(0.0, 1.5)}
+    words = f"{'ten' if count == 10 else count} answers on scales of two to five levels"
+    return Truth(num_data, None, sizes, params, words)
 
 
-def classes(num_data: int) -> Truth:
-    """Three kinds of people, who answer differently."""
+def classes(num_data: int, count: int = 8, components: int = 3) -> Truth:
+    """A few kinds of people, who answer differently."""
     rng = np.random.default_rng(0)
-    levels = (4, 4, 3, 2, 4, 3, 2, 4)
-    params = {"mixing": np.array([0.5, 0.3, 0.2])}
-    for k in (2, 3, 4):
-        params[f"probs_{k}"] = rng.dirichlet(np.full(k, 0.4), (3, levels.count(k))).clip(0.02)
-        params[f"probs_{k}"] /= params[f"probs_{k}"].sum(-1, keepdims=True)
-    sizes = {"levels": levels, "num_components": 3}
-    return Truth(num_data, None, sizes, params, "eight answers in two to four words, three classes")
+    levels = _repeated((4, 4, 3, 2, 4, 3, 2, 4), count)
+    params = {"mixing": _mixing(components)}
+    for k in sorted(set(levels)):
+        probs = rng.dirichlet(np.full(k, 0.4), (components, levels.count(k))).clip(0.02)
+        params[f"probs_{k}"] = probs / probs.sum(-1, keepdims=True)
+    sizes = {"levels": levels, "num_components": components}
+    words = "eight answers in two to four words, three classes"
+    if (count, components) != (8, 3):
+        words = f"{count} answers in two to four words, {components} classes"
+    return Truth(num_data, None, sizes, params, words)
+
+
+def bars(num_data: int, count: int, causes: int) -> Truth:
+    """As `ten_bars`, of any size: each on a fifth of the columns, two in an image."""
+    rng = np.random.default_rng(0)
+    signs = rng.permutation(np.resize([1.0, -1.0], causes))
+    params = {
+        "weights": 10.0 * signs[:, None] * _patches(rng, causes, count),
+        "noise": np.array(2.0),
+        "sparsity": np.array(min(0.5, 2.0 / causes)),
+    }
+    words = f"{causes} patches of {count} columns, two in a row"
+    return Truth(num_data, count, {"num_causes": causes}, params, words)
+
+
+def pushes(num_data: int, count: int, causes: int) -> Truth:
+    """As `two_units`, of any size: each pushes columns of its own and is on half of the time."""
+    rng = np.random.default_rng(0)
+    owner = np.arange(max(count, causes)) % causes
+    weights = np.zeros((causes, count))
+    weights[owner, np.arange(len(owner)) % count] = 1.5
+    weights *= rng.choice([-1.0, 1.0], weights.shape)
+    params = {"weights": weights, "bias": -np.log(np.cosh(weights)).sum(1)}
+    words = f"{count} columns that {causes} hidden units push"
+    return Truth(num_data, count, {"num_causes": causes}, params, words)
+
+
+def blots(num_data: int, count: int, causes: int) -> Truth:
+    """As `ten_lines`, of any size: each on a fifth of the columns, three in an image."""
+    rng = np.random.default_rng(0)
+    params = {
+        "weights_1": 6.0 * _patches(rng, causes, count),
+        "leak_0": np.full(count, 0.005),
+        "leak_1": np.full(causes, min(0.5, 3.0 / causes)),
+    }
+    words = f"{causes} patches of {count} columns, three in a row"
+    return Truth(num_data, count, {"layers": (causes,)}, params, words)
+
+
+def _patches(rng: np.random.Generator, causes: int, count: int) -> np.ndarray:
+    found = rng.random((causes, count)) < 0.2
+    found[np.arange(causes), np.arange(causes) % count] = True  # none is empty
+    return found
+
+
+def _repeated(pattern: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    return (pattern * -(-count // len(pattern)))[:count]
+
+
+def _mixing(components: int) -> np.ndarray:
+    return np.array([0.5, 0.3, 0.2]) if components == 3 else np.full(components, 1 / components)

@@ -54,8 +54,6 @@ def settle(
         error = float(np.hypot(spread, np.hypot.reduce(noise) if noise else 0.0))
         path, clock = paths[name]
         path = np.append(path[:-1], row["held_out"])  # the end, by all draws
-        far = np.flatnonzero(~(path >= top - CLOSE))
-        since = far[-1] + 1 if len(far) else 0  # to come close and leave again is not to arrive
         row |= {
             "standing": stands[name].name,
             "best": name == best,
@@ -63,8 +61,19 @@ def settle(
             "behind_error": error,
             "as_good": stands[name] is not Standing.FAILS
             and bool(difference <= max(2 * error, 1e-9)),
-            "seconds_to_best": float(clock[since]) if since < len(path) else None,
+            "seconds_to_best": arrival(path >= top - CLOSE, clock),
         }
+
+
+def arrival(near: np.ndarray, clock: np.ndarray) -> float | None:
+    """The time from which on a path is near; to come and leave again is not to arrive.
+
+    >>> arrival(np.array([True, False, True, True]), np.arange(4.0))
+    2.0
+    """
+    far = np.flatnonzero(~near)
+    since = far[-1] + 1 if len(far) else 0
+    return float(clock[since]) if since < len(near) else None
 
 
 def factor(count: int) -> float:
