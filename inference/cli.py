@@ -29,6 +29,7 @@ COMMANDS = {
     "score": "use",
     "compare": "compare",
     "report": "report",
+    "survey": "survey",
     "calibrate": "calibrate",
     "rank": "rank",
     "reproduce": "reproduce",

@@ -12,7 +12,7 @@ from inference.cli import make_parser
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 GUIDES = """choosing tables estimators programs trust scaling benchmarks papers notebooks glossary
-contributing"""
+contributing maps"""
 PAGES = {
     "README.md": README,
     **{f"docs/{name}.md": (ROOT / f"docs/{name}.md").read_text() for name in GUIDES.split()},

@@ -1,0 +1,196 @@
+"""`latentbits survey MODEL`: which method is first at which size of the table and the program."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from latentbits.models.data import InputError
+
+from ..numerics.compiling import hurry
+from ..studies.catalogue import find_program
+from ..studies.output import as_csv, as_json, as_picture, check_folder, versions, write_whole
+from .progress import say, stage
+
+BUDGET = 20.0
+WITHIN = 0.05
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "survey",
+        help="which method is first at which size",
+        description="Grow rows, columns and latents of a program one after another, run the "
+        "methods of `compare` on data drawn from it, and draw the time that each takes to come "
+        "near the truth. What is finished is not run again: the same command goes on.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", metavar="MODEL", help="one of ours: `latentbits list`")
+    for axis, words in (("rows", "of the table"), ("columns", "of the table"),
+                        ("latents", "of a row: factors, causes or components")):  # fmt: skip
+        parser.add_argument(
+            f"--{axis}", metavar="N,…", type=_numbers, help=f"{words} (default: multiples of the "
+            "example's); none leaves the axis out"
+        )  # fmt: skip
+    parser.add_argument(
+        "--within",
+        type=float,
+        default=WITHIN,
+        metavar="NATS",
+        help="per row, of what maximum likelihood expects above the truth: where a method has "
+        f"arrived (default {WITHIN:g})",
+    )
+    parser.add_argument("--methods", metavar="A,B,…", help="by default all that apply")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=BUDGET,
+        metavar="SECONDS",
+        help=f"for each method at each size, without compiling; processor seconds on a CPU "
+        f"(default {BUDGET:g})",
+    )
+    parser.add_argument(
+        "--total", type=float, metavar="SECONDS", help="after which no further method begins"
+    )
+    parser.add_argument(
+        "--memory",
+        type=float,
+        metavar="GB",
+        help="that the steps of a method may take (default: 60 %% of the machine's)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="sizes run side by side, each in a process with its share of the cores (default 1)",
+    )
+    parser.add_argument("--out", metavar="DIR", help="by default survey_MODEL")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+
+
+def _numbers(text: str) -> list[int]:
+    if text == "none":
+        return []
+    try:
+        found = [int(x) for x in text.split(",")]
+    except ValueError:
+        found = [0]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be whole numbers from 1 on: N,N,…")
+    return found
+
+
+def main(namespace: argparse.Namespace) -> int:
+    from ..studies.cards import CARDS
+
+    for option in ("budget", "total", "within", "memory"):
+        value = getattr(namespace, option)
+        if value is not None and not value > 0:
+            raise InputError(f"--{option} {value:g}: must be more than 0")
+    find_program(namespace.model)
+    if namespace.model not in CARDS:
+        raise InputError(f"{namespace.model} is your own: data of any size are drawn of ours alone")
+    folder = check_folder("--out", namespace.out or f"survey_{namespace.model}")
+    hurry()
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    return _survey(namespace, folder)
+
+
+def _survey(namespace: argparse.Namespace, folder: Path) -> int:
+    import jax
+
+    from ..studies.cards import CARDS
+    from ..studies.survey.cells import AXES, Settings, base_of, cells_of, open_cell, sizes_of
+    from ..studies.survey.words import places, table, text
+
+    program, growth = namespace.model, CARDS[namespace.model].grown
+    asked = {x: getattr(namespace, x) for x in AXES if getattr(namespace, x) != []}
+    sizes = sizes_of(growth, asked)
+    if not sizes:
+        raise InputError("nothing is left to grow: name sizes of --rows, --columns or --latents")
+    cells = cells_of(growth, sizes)
+    methods = None if namespace.methods is None else tuple(namespace.methods.split(","))
+    memory = None if namespace.memory is None else 1e9 * namespace.memory
+    settings = Settings(namespace.budget, memory, namespace.seed, methods)
+    until = None if namespace.total is None else time.time() + namespace.total
+    where = folder / "cells"
+    for cell in cells:  # of what was made otherwise it is said before any work
+        open_cell(where, program, cell, settings)
+    stopped = False
+    try:
+        _run(program, cells, settings, where, until, namespace.jobs or 1)
+    except KeyboardInterrupt:
+        stopped = True
+    known = [open_cell(where, program, cell, settings) for cell in cells]
+    found = places(known, namespace.within)
+    base, device = base_of(growth), jax.default_backend()
+    said = text(program, found, sizes, base, namespace.within, device)
+    numbers = {
+        "program": program, "within": namespace.within, "device": device, "seed": namespace.seed,
+        "budget": namespace.budget, "cores": os.cpu_count(), "sizes": sizes, "text": said,
+        "places": [
+            {**x.cell._asdict(), "method": x.method, "seconds_to_excess": x.seconds,
+             **{k: v for k, v in x.row.items() if k not in ("path", "clock")}} for x in found
+        ],
+        "versions": versions(),
+    }  # fmt: skip
+    write_whole(folder / "survey.json", as_json(numbers))
+    write_whole(folder / "survey.csv", as_csv(table(found)))
+    write_whole(folder / "survey.txt", said.encode())
+    drawn = _draw(program, found, sizes, base, device, folder)
+    print(as_json(numbers).decode() if namespace.json else said, end="")
+    if not namespace.json:
+        print(f"\nmap       {drawn}")
+    return 130 if stopped else 0
+
+
+def _draw(
+    program: str, found: Any, sizes: dict[str, list[int]], base: Any, device: str, folder: Path
+) -> str:
+    """Where the map is; or why there is none: the numbers need no matplotlib."""
+    try:
+        from ..studies.figures import house_style
+        from ..studies.survey.figure import draw
+
+        with house_style():
+            picture = as_picture(draw(program, found, sizes, base, device), ".png")
+    except ImportError as error:
+        return f"none: {error.name} is not installed"
+    write_whole(folder / "survey.png", picture)
+    return str(folder / "survey.png")
+
+
+def _run(
+    program: str, cells: list[Any], settings: Any, where: Path, until: float | None, jobs: int
+) -> None:
+    """What is missing of all cells, in this process or in several."""
+    import jax
+
+    from ..studies.comparison.side_by_side import Task, as_done, close, processes
+    from ..studies.survey.cells import run_cell
+
+    if jobs == 1 or jax.default_backend() != "cpu":  # which two processes cannot share
+
+        def on_result(name: str, row: dict[str, Any]) -> None:
+            say(f"  {name:<22} {row['reason']}")
+
+        for cell in cells:
+            with stage(f"{program} {cell.name}"):
+                say(f"{cell.name}")
+                run_cell(program, cell, settings, where, until, on_result)
+        return
+    wing = __name__.replace("commands.survey", "studies")
+    pool = processes(jobs, [f"{wing}.survey.cells"])
+    # What takes longest must not begin last.
+    tasks = {x.name: Task(run_cell, (program, x, settings, where, until)) for x in reversed(cells)}
+    try:
+        with stage(f"{program}, {len(cells)} sizes"):
+            for name, found in as_done(pool, tasks):
+                failed = isinstance(found, Exception)
+                say(f"{name}: {'its process ended, of memory say' if failed else 'done'}")
+    finally:
+        close(pool)

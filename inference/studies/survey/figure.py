@@ -1,0 +1,59 @@
+"""The map of a survey: for each method, the time to the excess asked for as each axis grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..figures import PALETTE
+from .cells import Cell
+from .words import Place, along
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LINES = ("-", "--", ":")
+MARKERS = ("o", "s", "^")
+
+
+def draw(
+    program: str, found: list[Place], sizes: dict[str, list[int]], base: Cell, device: str
+) -> Figure:
+    """One panel an axis. Hollow: its checks fail. Crosses above: it does not arrive."""
+    from matplotlib.figure import Figure
+
+    methods = list(dict.fromkeys(x.method for x in found))
+    style = {
+        name: (PALETTE[i % len(PALETTE)], LINES[i // len(PALETTE) % 3], MARKERS[i % 3])
+        for i, name in enumerate(methods)
+    }
+    times = [x.seconds for x in found if x.seconds is not None] or [1.0]
+    low, high = min(times) / 2, max(times) * 2
+    figure = Figure(figsize=(4.2 * len(sizes) + 2.2, 4.2))
+    panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+    for axes, (axis, places) in zip(panels, sizes.items(), strict=True):
+        line = along(found, axis, base)
+        for number, name in enumerate(methods):
+            colour, dash, marker = style[name]
+            here = [(size, each[name]) for size, each in line.items() if name in each]
+            there = [(size, x) for size, x in here if x.seconds is not None]
+            axes.plot(
+                [size for size, _ in there], [x.seconds for _, x in there],
+                dash, color=colour, label=name, zorder=2,
+            )  # fmt: skip
+            for size, x in there:
+                face = "white" if x.doubted else colour
+                axes.plot(size, x.seconds, marker, color=colour, mfc=face, ms=6, zorder=3)
+            # In ranks above the panel's times, so that none hides another.
+            late = [size for size, x in here if x.seconds is None]
+            above = high * (high / low) ** (0.035 * (number + 1))
+            axes.plot(late, [above] * len(late), "x", color=colour, ms=4)
+        axes.axhline(high, color="#999999", lw=0.6)
+        axes.set(xscale="log", yscale="log", xlabel=axis)
+        axes.set_xticks(places, [str(x) for x in places])
+        axes.minorticks_off()
+    panels[0].set_ylim(low, high * (high / low) ** (0.035 * (len(methods) + 1)))
+    panels[0].set_ylabel("CPU seconds" if device == "cpu" else f"seconds ({device})")
+    panels[0].set_title(program)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", fontsize=9)
+    return figure
