@@ -17,6 +17,7 @@ from .graded_trait import graded_trait
 from .latent_trait import latent_trait
 from .mixed_trait import mixed_trait
 from .noisy_or_network import noisy_or_network
+from .sparse_coding import sparse_coding
 
 __all__ = [
     "bernoulli_mixture",
@@ -30,4 +31,5 @@ __all__ = [
     "mixed_trait",
     "noisy_or_network",
     "real_combination_machine",
+    "sparse_coding",
 ]

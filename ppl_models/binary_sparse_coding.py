@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jax import Array
+from jax import Array, lax
 
 from .program import data_plate, num_columns, observe
 
@@ -18,6 +18,7 @@ def binary_sparse_coding(
     num_features: int | None = None,
     num_causes: int,
     shared_sparsity: bool = True,
+    superposition: str = "sum",
     prior_weights: dist.Distribution = dist.Normal(0.0, 10.0),
     prior_noise: dist.Distribution = dist.HalfNormal(10.0),
     prior_sparsity: dist.Distribution = dist.Uniform(0.0, 1.0),
@@ -41,6 +42,9 @@ def binary_sparse_coding(
 
     :param shared_sparsity: False: each cause has a prior probability of its own, :math:`\pi_h`;
         ``sparsity`` is then (num_causes,).
+    :param superposition: ``"max"``: causes do not add up, a pixel shows the one whose weight there
+        is of the largest magnitude (maximal causes: Lücke & Sahani, JMLR 9, 2008, for positive
+        weights; Bornschein, Henniges & Lücke, PLoS Comput. Biol. 9, 2013, for any).
 
     >>> from jax import random
     >>> from numpyro.infer import Predictive
@@ -49,6 +53,8 @@ def binary_sparse_coding(
     >>> sites["causes"].shape, sites["observed"].shape
     ((1, 7, 10), (1, 7, 25))
     """
+    if superposition not in ("sum", "max"):
+        raise ValueError(f"`superposition` is {superposition!r}: wanted 'sum' or 'max'")
     columns = num_columns(data, num_features)
     weights = numpyro.sample("weights", prior_weights.expand((num_causes, columns)).to_event(2))
     noise = numpyro.sample("noise", prior_noise)
@@ -57,4 +63,29 @@ def binary_sparse_coding(
     with data_plate(data, num_data):
         active = dist.Bernoulli(probs=jnp.broadcast_to(sparsity, (num_causes,)))
         causes = numpyro.sample("causes", active.to_event(1))
-        return observe(dist.Normal(causes @ weights, noise), data, mask)
+        shown = causes @ weights if superposition == "sum" else strongest(causes, weights)
+        return observe(dist.Normal(shown, noise), data, mask)
+
+
+def strongest(causes: Array, weights: Array) -> Array:
+    """Of the terms of causes (..., H) @ weights (H, D), the one of largest magnitude: (..., D).
+
+    >>> strongest(jnp.array([1.0, 1.0, 0.0]), jnp.array([[1.0, 2.0], [-3.0, 1.0], [9.0, 9.0]]))
+    Array([-3.,  2.], dtype=float32)
+    """
+
+    def compare(best: tuple[Array, Array], each: tuple[Array, Array, Array]) -> tuple[tuple, None]:
+        value, place = best
+        cause, row, here = each
+        term = jnp.abs(cause[..., None] * row)
+        larger = term > value
+        return (jnp.where(larger, term, value), jnp.where(larger, here, place)), None
+
+    # Cause by cause, as all terms at once would take H times the memory; which of them is the
+    # largest has no gradient.
+    terms = lax.stop_gradient((jnp.moveaxis(causes, -1, 0), weights))
+    shape = (*causes.shape[:-1], weights.shape[-1])
+    none = jnp.zeros(shape, jnp.result_type(causes, weights)), jnp.zeros(shape, int)
+    (_, place), _ = lax.scan(compare, none, (*terms, jnp.arange(len(weights))))
+    chosen = jnp.take_along_axis(causes, place, axis=-1)
+    return chosen * weights[place, jnp.arange(weights.shape[-1])]

@@ -127,6 +127,22 @@ CARDS: dict[str, Card] = {
         {"weights": ("latent", "column")},
         Growth(truths.bars, 1000, 25, 10),
         (Figure("basis_functions"),),
+        {"maximal": truths.maximal_bars},
+    ),
+    "sparse_coding": Card(
+        "QuadratureEM",
+        lambda: truths.three_strong_bars(160),
+        lambda: truths.three_strong_bars(1000),
+        lambda: Setting(
+            40, 5, {"num_causes": 2},
+            {
+                "prior_weights": dist.Normal(0.0, 3.0),
+                "prior_noise": dist.Gamma(20.0, 20.0),
+                "prior_sparsity": dist.Beta(6.0, 12.0),
+            },
+        ),
+        {"weights": ("latent", "column")},
+        (Figure("basis_functions"),),
     ),
     "bernoulli_mixture": Card(
         "EM",

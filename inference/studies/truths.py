@@ -80,6 +80,25 @@ def ten_bars() -> Truth:
     return Truth(1000, 25, {"num_causes": 10}, params, words, (5, 5))
 
 
+def three_strong_bars(num_data: int) -> Truth:
+    """Three bars that cross, on by degrees: as many as quadrature goes through."""
+    params = {
+        "weights": 4.0 * outer_lines(3)[:3], "noise": np.array(1.0), "sparsity": np.array(0.4),
+    }  # fmt: skip
+    words = "three bars on a 3×3 grid, each in two images of five and of any strength"
+    return Truth(num_data, 9, {"num_causes": 3}, params, words, (3, 3))
+
+
+def maximal_bars() -> Truth:
+    """The bars of the paper where the stronger hides the weaker, instead of adding to it."""
+    truth = ten_bars()
+    words = "ten bars on a 5×5 grid, two in an image, of which the stronger hides the weaker"
+    strengths = np.linspace(0.8, 1.2, 10)[:, None]  # equal ones hide nothing
+    params = {**truth.params, "weights": strengths * truth.params["weights"]}
+    sizes = {**truth.sizes, "superposition": "max"}
+    return truth._replace(sizes=sizes, params=params, words=words)
+
+
 def two_units() -> Truth:
     rng = np.random.default_rng(0)
     weights = np.where(np.kron(np.eye(2), np.ones((1, 4))) > 0, 1.5, 0.0)

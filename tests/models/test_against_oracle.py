@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import oracle
 import pytest
 from numpyro import handlers
@@ -73,6 +74,31 @@ def sparse_coding(num_causes, scale):
         {"num_causes": num_causes},
         {},
     )
+
+
+def maximal_causes(num_causes, scale):
+    option = {"superposition": "max"}
+    case = sparse_coding(num_causes, scale)
+    return case._replace(arguments={**case.arguments, **option}, options=option)
+
+
+def strong_causes(num_causes, scale, laplace):
+    case = sparse_coding(num_causes, scale)
+    other = {"spike": False, "slab": dist.Laplace(0.0, 1.0)} if laplace else {}
+
+    def parameters(rng):
+        found = case.parameters(rng)
+        return {x: v for x, v in found.items() if not (laplace and x == "sparsity")}
+
+    def latents(rng, shape):
+        strengths = {"strengths": rng.normal(0.2, 1.5, (*shape, num_causes))}
+        return strengths | ({} if laplace else case.latents(rng, shape))
+
+    return case._replace(
+        program="sparse_coding", log_joint=oracle.log_joint_sparse_coding, parameters=parameters,
+        latents=latents, arguments={**case.arguments, **other}, options={"laplace": laplace},
+        continuous=("strengths",),
+    )  # fmt: skip
 
 
 def factor_program(program, log_joint, num_factors, scale, arguments, options):
@@ -254,6 +280,9 @@ def categorical_mixture(levels, num_components):
 CASES = {
     "sparse_coding": sparse_coding(3, 2.0),
     "sparse_coding_one_cause": sparse_coding(1, 2.0),
+    "maximal_causes": maximal_causes(3, 2.0),
+    "spike_and_slab": strong_causes(3, 2.0, laplace=False),
+    "laplace": strong_causes(2, 2.0, laplace=True),
     "latent_trait": latent_trait(2, 1.2),
     "latent_trait_guessing": guessing(1, 1.2),
     "latent_trait_saturated": latent_trait(3, 40.0),

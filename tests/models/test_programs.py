@@ -116,8 +116,9 @@ def log_probs(name, data, values, mask=None):
 
 
 def test_every_program_is_in_the_table():
-    # These take columns of several kinds, and have tests of their own.
-    assert {*CASES, "mixed_trait", "graded_trait", "categorical_mixture"} == set(ppl_models.__all__)
+    # These take columns of several kinds, or have latents of two, and have tests of their own.
+    others = {"mixed_trait", "graded_trait", "categorical_mixture", "sparse_coding"}
+    assert {*CASES, *others} == set(ppl_models.__all__)
 
 
 @EACH

@@ -51,6 +51,11 @@ PROGRAMS = {
         {"num_causes": 4},
         (2, 3),
     ),
+    "sparse_coding": (
+        {"weights": rng.normal(size=(3, 6)), "noise": np.array(1.0), "sparsity": np.array(0.2)},
+        {"num_causes": 3},
+        (2, 3),
+    ),
     "bernoulli_mixture": (
         {"mixing": np.array([0.7, 0.3]), "probs": rng.uniform(size=(2, 6))},
         {"num_components": 2},
@@ -296,6 +301,7 @@ OWN = {
     "categorical_mixture": [],
     "mixed_trait": ["Map by QuadratureEM", "Map by NUTS"],
     "binary_sparse_coding": ["Basis functions"],
+    "sparse_coding": ["Basis functions"],
     "bernoulli_mixture": ["Patterns"],
     "bernoulli_product": [],
     "combination_machine": ["Weights of the hidden units"],

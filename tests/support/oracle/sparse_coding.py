@@ -11,8 +11,11 @@ from oracle.scalars import is_observed, log_bernoulli, log_normal, weighted_sum
 from oracle.tables import all_states
 
 
-def log_joint_binary_sparse_coding(sites, data, mask=None):
-    """(1): Σ_h log Bernoulli(s_h; π) + Σ_d log N(y_d; (W s)_d, σ²)."""
+def log_joint_binary_sparse_coding(sites, data, mask=None, *, superposition="sum"):
+    """(1): Σ_h log Bernoulli(s_h; π) + Σ_d log N(y_d; (W s)_d, σ²).
+
+    With the superposition "max", y_d is N(W_dh, σ²) for the active h of largest |W_dh|.
+    """
     causes, weights = sites["causes"], sites["weights"]
     noise, sparsity = float(sites["noise"]), float(sites["sparsity"])
     result = np.zeros(len(data))
@@ -20,8 +23,36 @@ def log_joint_binary_sparse_coding(sites, data, mask=None):
         for h in range(len(weights)):
             result[n] += log_bernoulli(causes[n][h], sparsity)
         for d in range(len(data[n])):
+            shown = weighted_sum(causes[n], weights, d)
+            if superposition == "max":
+                shown = 0.0
+                for h in range(len(weights)):
+                    if causes[n][h] == 1 and abs(weights[h][d]) > abs(shown):
+                        shown = weights[h][d]
             if is_observed(mask, n, d):
-                result[n] += log_normal(data[n][d], weighted_sum(causes[n], weights, d), noise)
+                result[n] += log_normal(data[n][d], shown, noise)
+    return result
+
+
+def log_joint_sparse_coding(sites, data, mask=None, *, laplace=False):
+    """Σ_h log p(z_h) + Σ_h log Bernoulli(s_h; π) + Σ_d log N(y_d; (W (s∘z))_d, σ²).
+
+    z is N(0, 1); or of a Laplace distribution, and there are no s.
+    """
+    weights, noise = sites["weights"], float(sites["noise"])
+    result = np.zeros(len(data))
+    for n in range(len(data)):
+        strengths = np.array(sites["strengths"][n], float)
+        for h in range(len(weights)):
+            if laplace:
+                result[n] += -abs(strengths[h]) - math.log(2.0)
+            else:
+                result[n] += log_normal(strengths[h], 0.0, 1.0)
+                result[n] += log_bernoulli(sites["causes"][n][h], float(sites["sparsity"]))
+                strengths[h] *= sites["causes"][n][h]
+        for d in range(len(data[n])):
+            if is_observed(mask, n, d):
+                result[n] += log_normal(data[n][d], weighted_sum(strengths, weights, d), noise)
     return result
 
 
