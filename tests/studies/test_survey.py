@@ -107,10 +107,13 @@ def test_the_command_runs_each_cell_once_and_marks_what_did_not_come_to_its_turn
     kept = json.loads((out / "cells" / "40x3x0.json").read_text())["methods"]["MAP"]
     assert kept["excess"] == pytest.approx(kept["path"][-1]) and kept["checks"] == "passes"
 
-    def never(*_, **__):
-        raise AssertionError("a finished cell was run again")
+    calls = []
 
-    monkeypatch.setattr(cells, "compare", never)
+    def fail(*_, **__):
+        calls.append(1)
+        raise MemoryError("too large a table")
+
+    monkeypatch.setattr(cells, "compare", fail)
     assert main([*asked, "--rows", "40", "--within", "1e-9"]) == 0  # read off anew
     assert "within 1e-09 nats" in capsys.readouterr().out
     assert main([*asked, "--rows", "20", "--total", "1e-9"]) == 0
@@ -119,6 +122,9 @@ def test_the_command_runs_each_cell_once_and_marks_what_did_not_come_to_its_turn
         assert [(x["rows"], x["status"]) for x in csv.DictReader(file)] == [
             ("20", "not run"), ("40", "done"),
         ]  # fmt: skip
+    assert not calls and main([*asked, "--rows", "10"]) == 0 and calls == [1]
+    with (out / "survey.csv").open() as file:
+        assert "too large a table" in next(csv.DictReader(file))["reason"]
     assert main([*asked, "--rows", "40", "--seed", "1"]) == 2
     assert "made with seed 0, not 1" in capsys.readouterr().err
 

@@ -148,13 +148,20 @@ def run_cell(
         if until is not None and time.time() > until:
             raise KeyboardInterrupt  # as one would: what is finished stays
 
-    if missing:
+    if not missing:
+        return known
+    try:
         compare(
             model, values, missing, truth=truth.params, budget=settings.budget,
             limit=settings.memory, fresh=partial(draw_rows, program, truth, 2 * settings.seed + 2),
             rng_key=random.key(settings.seed), name=program, on_result=done, keep=judged,
             **truth.sizes,
         )  # fmt: skip
+    except Exception as error:  # what judges them all has failed: the other cells go on
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        failed = no_row(Status.FAILED, f"it could not be judged ({why})")
+        known["methods"] |= {x: failed for x in missing if x not in known["methods"]}
+        write_whole(folder / f"{cell.name}.json", as_json(known))
     return known
 
 
