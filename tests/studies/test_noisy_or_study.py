@@ -7,6 +7,7 @@ import oracle
 from jax import random
 from tools import fast_jit
 
+from inference.studies.papers import noisy_or_exact
 from inference.studies.papers import noisy_or_lines as line_study
 from inference.studies.papers import noisy_or_shifter as shift_study
 from inference.studies.papers.noisy_or_words import product_log_likelihood, read_topics
@@ -126,3 +127,84 @@ def test_independent_words_have_one_pseudo_count_each_way():
     value = product_log_likelihood(jnp.asarray(table[:30], float), jnp.asarray(table[30:], float))
     rows = oracle.log_joint_bernoulli_product({"probs": (table[:30].sum(0) + 1) / 32}, table[30:])
     np.testing.assert_allclose(value, rows.mean(), rtol=1e-5)
+
+
+def ends_by_paths(params, row, start, stop_below, max_sweeps):
+    """Where sweeps end: every path of flips, one after the other, by equations (6) and (7)."""
+
+    def visits(state, unit, busy):
+        if unit == len(state):
+            yield state, busy, 1.0
+            return
+        sites = {**params, "layer_1": np.array([state])}
+        flip = oracle.gibbs_flip_probability(sites, row[None], 1, unit)[0]
+        flipped = (*state[:unit], 1 - state[unit], *state[unit + 1 :])
+        for new, share in ((state, 1 - flip), (flipped, flip)):
+            for end, any_busy, rest in visits(new, unit + 1, busy or flip >= stop_below):
+                yield end, any_busy, share * rest
+
+    going, done, sweeps = dict(start), {}, 0.0
+    for _ in range(max_sweeps):
+        sweeps += sum(going.values())
+        before, going = going, {}
+        for state, mass in before.items():
+            for end, busy, share in visits(state, 0, False):
+                place = going if busy else done
+                place[end] = place.get(end, 0.0) + mass * share
+    probs = {s: going.get(s, 0.0) + done.get(s, 0.0) for s in {*going, *done}}
+    return probs, sweeps, sum(done.values())
+
+
+def test_where_limited_gibbs_sampling_ends_is_exact():
+    rng = np.random.default_rng(0)
+    params = {"weights_1": 2.0 * rng.random((3, 4)), "leak_0": 0.1 * rng.random(4) + 0.02}
+    params["leak_1"] = rng.random(3)
+    data = np.array([[1, 1, 0, 0], [0, 1, 1, 1]])
+    states = [tuple(map(int, np.binary_repr(i, 3))) for i in range(8)]
+    rules, start = np.array([0.2, 0.4]), rng.dirichlet(np.ones(8), 2)
+
+    @fast_jit
+    def compute(params, data):
+        joint = noisy_or_exact.log_joints(params, data)
+        return joint, noisy_or_exact.where_it_ends(joint, start, rules, 2)
+
+    joint, found = jax.device_get(compute(params, data.astype(float)))
+    for n, row in enumerate(data):
+        sites = {**params, "layer_1": np.array(states)}
+        expected = oracle.log_joint_noisy_or_network(sites, np.repeat(row[None], 8, 0))
+        np.testing.assert_allclose(joint[n], expected, rtol=1e-4)
+        begun = dict(zip(states, start[n], strict=True))
+        probs, sweeps, stopped = ends_by_paths(params, row, begun, rules[n], 2)
+        np.testing.assert_allclose(found.probs[n], [probs.get(s, 0) for s in states], atol=1e-5)
+        np.testing.assert_allclose(
+            [found.sweeps[n], found.stopped[n]], [sweeps, stopped], atol=1e-5
+        )
+        assert 0.05 < stopped < 0.95  # the rule matters in this row
+
+
+def test_the_prior_of_the_second_layer_and_its_independent_twin():
+    rng = np.random.default_rng(1)
+    params = {"weights_2": rng.random((2, 3)), "leak_1": rng.random(3), "leak_2": rng.random(2)}
+
+    @fast_jit
+    def compute(params):
+        prior = noisy_or_exact.second_layer(params)
+        return prior, noisy_or_exact.independent(prior)
+
+    prior, alone = jax.device_get(compute(params))
+    states = np.indices((2, 2, 2)).reshape(3, -1).T
+    top = np.indices((2, 2)).reshape(2, -1).T
+    # Of two layers the upper is hidden and the lower is the input of a network of one layer.
+    names = {
+        "weights_1": params["weights_2"],
+        "leak_0": params["leak_1"],
+        "leak_1": params["leak_2"],
+    }
+    each = [
+        oracle.log_joint_noisy_or_network({**names, "layer_1": np.repeat(s[None], 8, 0)}, states)
+        for s in top
+    ]
+    probs = np.exp(each).sum(0)
+    np.testing.assert_allclose(np.exp(prior), probs, rtol=1e-4)
+    rates = probs @ states
+    np.testing.assert_allclose(np.exp(alone), np.where(states, rates, 1 - rates).prod(1), rtol=1e-4)

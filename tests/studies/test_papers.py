@@ -134,6 +134,35 @@ def noisy_or_lines(numbers):
     assert numbers["test_log_likelihood"] < numbers["true_network_log_likelihood"]
 
 
+def noisy_or_learning(numbers):
+    """Nearly flat weights are sampled exactly in any number of sweeps; each way of learning ran."""
+    found = numbers["by_epoch"]
+    assert len(found["kl"]) == 3 and abs(found["kl"][0]) < 1e-3 > found["bias"][0]
+    assert found["entropy"][0] > found["entropy"][-1] and found["best"][0] < found["best"][-1]
+    assert found["evidence"][0] < found["evidence"][-1]
+    assert list(numbers["learned"]) == ["layers", "joint", "no rule"]
+    assert 1.2 < numbers["total_correlation_of_the_lines"] < 1.4
+
+
+def combination_curves(numbers):
+    assert {*numbers["accuracy"]} >= {"pixels", "machine", "mixture", "principal components"}
+    assert all(0 < row["single_bit"] < 0.5 for row in numbers["test"].values())
+    assert numbers["rise_at_a_doubling"]["1.0"] > numbers["rise_at_a_doubling"]["0.1"]
+
+
+def combination_theory(numbers):
+    """What holds exactly: parity has no second moments, and no search beats the sorted terms."""
+    parity = numbers["parity"]
+    np.testing.assert_allclose(parity["eigenvalues"], 1.0)
+    np.testing.assert_allclose(parity["single_bit_machine"], 0.1)
+    np.testing.assert_allclose(parity["log_loss_machine"], parity["log_loss_true"], atol=1e-4)
+    for row in numbers["terms"].values():
+        assert row["at most 3 active"] <= row["search"] + 1e-12 <= row["best possible"] + 2e-12
+    far = numbers["normality"]
+    assert far["1024"]["random means"] < 0.03 < far["4"]["random means"]
+    assert min(row["all but one certain"] for row in far.values()) > 0.3
+
+
 def topics(numbers):
     """Two groups of words are found: better than independent words on new documents."""
     assert numbers["test_log_likelihood"] > numbers["product_log_likelihood"] + 0.1
@@ -172,9 +201,12 @@ CHECKS = {
     "clipped-hidden": hidden,
     "clipped-neighbours": neighbours,
     "clipped-ring": ring,
+    "combination-curves": combination_curves,
     "combination-digits": combination_table(combination_digits),
     "combination-synthetic": combination_table(combination),
     "combination-synthetic-small": combination_table(combination),
+    "combination-theory": combination_theory,
+    "noisyor-learning": noisy_or_learning,
     "noisyor-lines": noisy_or_lines,
     "noisyor-words": topics,
     "trait-strength": strength,
@@ -243,6 +275,9 @@ def test_the_command_writes_numbers_and_figure(tmp_path):
         ("combination-synthetic-small --num-data 1", "--num-data"),
         ("combination-digits --units 0", "--units"),
         ("combination-digits --data nowhere.npy", "nowhere.npy"),
+        ("combination-curves --units 1", "--units"),
+        ("combination-theory --trials 0", "--trials"),
+        ("noisyor-learning --num-data 50", "--num-data"),
         ("noisyor-lines --trials 0", "--trials"),
         ("noisyor-lines --num-data 50", "--num-data"),
         ("noisyor-lines --population 1", "--population"),

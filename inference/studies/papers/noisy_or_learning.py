@@ -1,0 +1,210 @@
+"""Three claims of Lewicki & Sejnowski (1996) on how a network learns, measured exactly.
+
+§3: 'As learning proceeds, the internal representations obtained with limited Gibbs sampling become
+increasingly accurate.' §4, of all weights at the same time: 'This does not produce good results,
+however, because there is nothing to prevent the model from learning overly strong priors.' §5:
+'Gibbs sampling was stopped if the maximum state change probability was less than 0.05', so that a
+row stops because its state is sure of itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from jax.scipy.special import logsumexp
+from latentbits.models.data import InputError, lines
+
+from ...methods.gibbs.noisy_or import strengths
+from ...types import Params
+from .experiment import Experiment, Outcome
+from .noisy_or_exact import (
+    MAX_SWEEPS,
+    RULE,
+    Accuracy,
+    accuracy,
+    independent,
+    log_joints,
+    second_layer,
+)
+from .noisy_or_lines import LAYERS, line_probabilities, line_units, patterns_found
+from .noisy_or_trials import PAPER, in_batches
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+VARIANTS = {
+    "layers": "lower layer first",
+    "joint": "all at once",
+    "no rule": "lower layer first, no stopping rule",
+}
+BLOCK = 200
+
+
+class Learned(NamedTuple):
+    """One network, and how strong its prior is."""
+
+    lines: Array  # (10,) which have a unit of their own
+    patterns: Array  # (4,)
+    test: Array  # mean log likelihood of new patterns, nats
+    correlation: Array  # total correlation of the second layer under the prior, nats
+    reach: Array  # units that a top unit turns on, the mean over top units as often as they are on
+    overruled: Array  # share of new patterns whose most probable state the correlations change
+    gain: Array  # log likelihood that the correlations add on new patterns, nats
+
+
+class Trial(NamedTuple):
+    """One set of patterns."""
+
+    by_epoch: Accuracy  # (epochs + 1,): the E-step while the second layer learns
+    learned: Learned  # (variants,), at the end
+
+
+def judge(params: Params, data: Array) -> Learned:
+    """What a network has found, and what its third layer does to the second."""
+    owner = line_units(params)
+    prior = second_layer(params)
+    alone = independent(prior)
+    # What the rows say of each state: the log joint of a network whose states are all as probable.
+    even = jnp.full(LAYERS[0], jnp.log(2.0))
+    likelihood = log_joints({**params, "leak_1": even}, data) + LAYERS[0] * jnp.log(2.0)
+    evidence = logsumexp(likelihood + prior, axis=1).mean()
+    rates = strengths(params["leak_2"])
+    return Learned(
+        owner.any(0),
+        patterns_found(params, owner),
+        evidence,
+        (jnp.exp(prior) * (prior - alone)).sum(),
+        rates @ strengths(params["weights_2"]).sum(1) / rates.sum(),
+        ((likelihood + prior).argmax(1) != (likelihood + alone).argmax(1)).mean(),
+        evidence - logsumexp(likelihood + alone, axis=1).mean(),
+    )
+
+
+def trial(num_data: int, num_test: int, epochs: int, key: Array) -> Trial:
+    """Learn from the same patterns and start in three ways, for as many epochs."""
+    key_data, key_test, key_fit = random.split(key, 3)
+    data, test = lines(key_data, num_data).data, lines(key_test, num_test).data
+    depth = len(LAYERS)
+
+    def learn(stop_below: Array, first: Array) -> Params:
+        """Parameters after each epoch; from epoch depth · epochs on, all layers learn at once."""
+        em = PAPER.em(stop_below=stop_below, epochs_per_layer=epochs, keep_states=False)
+        begun = em.init(key_fit, data, layers=LAYERS)._replace(step=first)
+
+        def epoch(state: Any, _: None) -> tuple[Any, Params]:
+            state, _ = em.update(state, data, layers=LAYERS)
+            return state, state.params
+
+        passed = lax.scan(epoch, begun, None, length=depth * epochs)[1]
+        return {k: jnp.concatenate([begun.params[k][None], passed[k]]) for k in passed}
+
+    rules = jnp.array([RULE, RULE, 0.0])
+    passed = jax.vmap(learn)(rules, jnp.array([0, depth * epochs, 0]))
+    below = {k: v[0, : epochs + 1] for k, v in passed.items()}
+    ended = {k: v[:, -1] for k, v in passed.items()}
+    return Trial(
+        lax.map(partial(accuracy, data=test), below), jax.vmap(partial(judge, data=test))(ended)
+    )
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """`noisyor-learning`: the E-step by epoch, and what three ways of learning end with."""
+    trials = options.trials if options.trials is not None else (100 if options.full else 4)
+    if min(trials, options.epochs, options.num_test, options.batch) < 1 or options.num_data < BLOCK:
+        raise InputError(
+            f"--trials, --epochs, --num-test, --batch must be at least 1, --num-data {BLOCK}"
+        )
+    one = partial(trial, options.num_data, options.num_test, options.epochs)
+    found, seconds = in_batches(one, options.seed, trials, options.batch)
+    table = {
+        name: {
+            "lines": float(found.learned.lines[:, i].sum(-1).mean()),
+            "patterns": float(found.learned.patterns[:, i].sum(-1).mean()),
+            **{k: float(getattr(found.learned, k)[:, i].mean()) for k in Learned._fields[2:]},
+        }
+        for i, name in enumerate(VARIANTS)
+    }
+    stronger, worse = found.learned.correlation.T, found.learned.test.T
+    true = jnp.log(jnp.asarray(line_probabilities()))
+    strength = float((jnp.exp(true) * (true - independent(true))).sum())
+    numbers = {
+        "trials": trials,
+        "num_data": options.num_data,
+        "epochs_per_layer": options.epochs,
+        "by_epoch": {k: [float(v) for v in x.mean(0)] for k, x in found.by_epoch._asdict().items()},
+        "learned": table,
+        "total_correlation_of_the_lines": strength,
+        "joint_prior_stronger": float((stronger[1] > stronger[0]).mean()),
+        "joint_less_likely": float((worse[1] < worse[0]).mean()),
+        **seconds,
+    }
+    return Outcome(numbers, lambda: figure(found, strength))
+
+
+def figure(found: Trial, strength: float) -> Figure:
+    """The E-step by epoch, and the networks that three ways of learning end with."""
+    from matplotlib.figure import Figure
+
+    page = Figure(figsize=(13, 7))
+    axes = page.subplots(2, 3).ravel()
+    means = Accuracy(*(x.mean(0) for x in found.by_epoch))
+    epochs = np.arange(len(means.kl))
+    axes[0].plot(epochs, means.sweeps / MAX_SWEEPS, "o-", label=f"sweeps, of {MAX_SWEEPS}")
+    axes[0].plot(epochs, means.best, "s-", label="ends in the most\nprobable state")
+    axes[0].set(title="A  where sweeps end", ylim=(0, 1.02), ylabel="share")
+    axes[1].plot(epochs, means.entropy, "--", color="0.5", label="exact posterior's entropy")
+    axes[1].plot(epochs, means.kl, "o-", color="C0", label="divergence, stopping rule")
+    axes[1].plot(epochs, means.kl_without, "s-", color="C1", label="the same, no rule")
+    axes[1].set(title="B  divergence from the posterior", ylabel="nats")
+    axes[1].set_yscale("log")
+    axes[1].set_ylim(1e-4, None)
+    axes[2].plot(epochs, means.distance, "s-", label="rows begin with all off")
+    axes[2].plot(epochs, means.bias, "o-", label="at the exact posterior")
+    axes[2].set(title="C  distance, stopping rule", ylabel="total variation", ylim=(0, None))
+    for axis in axes[:3]:
+        axis.set_xlabel("epoch")
+        axis.legend(fontsize=10)
+    panels = {
+        "correlation": "D  correlations of the prior, nats",
+        "test": "E  new patterns, nats",
+        "overruled": "F  most probable state changed by it",
+    }
+    rng = np.random.default_rng(0)
+    for axis, (name, title) in zip(axes[3:], panels.items(), strict=True):
+        values = getattr(found.learned, name)
+        for place in range(len(VARIANTS)):
+            across = place + rng.uniform(-0.12, 0.12, len(values))
+            axis.plot(across, values[:, place], "o", color=f"C{place}", alpha=0.6)
+            axis.plot([place - 0.25, place + 0.25], [values[:, place].mean()] * 2, color="k")
+        axis.set_xticks(range(3), ["lower layer\nfirst", "all at\nonce", "first, no\nrule"])
+        axis.set(xlim=(-0.5, 2.5), title=title)
+    axes[3].axhline(strength, color="0.5", linestyle="--", label="the lines themselves")
+    axes[3].legend(fontsize=10)
+    return page
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=int, help="sets of patterns; default 4, with --full 100")
+    parser.add_argument("--num-data", type=int, default=1000, help="patterns (%(default)s)")
+    parser.add_argument(
+        "--num-test", type=int, default=100, help="that posteriors are compared on (%(default)s)"
+    )
+    parser.add_argument("--epochs", type=int, default=10, help="for each layer (%(default)s)")
+    parser.add_argument("--batch", type=int, default=4, help="trials at once (%(default)s)")
+
+
+EXPERIMENTS = (
+    Experiment(
+        "noisyor-learning",
+        "limited Gibbs sampling against the exact posterior by epoch, and layers learned at once",
+        run,
+        {"trials": 1, "num_data": 200, "num_test": 10, "epochs": 2},
+        options,
+    ),
+)
