@@ -257,7 +257,7 @@ def test_check_refuses_a_program_of_ones_own_and_says_where(folder, capsys, chan
 
 def test_check_takes_a_program_of_ones_own_in_a_process_of_its_own(folder):
     (folder / "mine.py").write_text(OWN.format(**GOOD))
-    command = [sys.executable, "-m", "inference", "check", "mine:model", "--data", "real.csv"]
+    command = [sys.executable, "-m", "latentbits", "check", "mine:model", "--data", "real.csv"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "plate    people, 12 rows" in done.stdout
