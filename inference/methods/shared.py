@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..numerics.compiling import least_effort
+from ..numerics.compiling import known, least_effort
 from ..reading.affine import FEW_ROWS, product_floats
 from ..reading.local import Structure, prior_draw
 from ..reading.reader import Reader
@@ -85,12 +85,18 @@ def start_params(
             f"no parameter {sorted(unknown)} in the program: "
             f"it has {list(reader.anatomy.parameters)}"
         )
-    shapes = compiled(draw, rows)
-    for name, wanted in jax.eval_shape(lambda key: shapes(rows.leaves, key), key).items():
+    kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in rows.leaves + rows.rest]
+
+    def shapes() -> dict[str, tuple[int, ...]]:
+        found = jax.eval_shape(lambda key: compiled(draw, rows)(rows.leaves, key), key)
+        return {name: x.shape for name, x in found.items()}
+
+    # To trace the program would take as long as all else here.
+    for name, wanted in known(shapes, "parameters", reader, kinds, rows.tree).items():
         found = jnp.shape(params[name])
-        if found != wanted.shape:
+        if found != wanted:
             raise ValueError(
-                f"parameter {name!r} has shape {found}, but the program's has {wanted.shape}"
+                f"parameter {name!r} has shape {found}, but the program's has {wanted}"
             )
     return {name: jnp.asarray(value, float) for name, value in params.items()}
 

@@ -293,27 +293,43 @@ def improper(site: dict[str, Any]) -> Array | None:
 
 
 def run_abstractly(
-    model: Callable, args: tuple, kwargs: dict, read: Callable[[dict[str, dict]], Any]
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    read: Callable[[dict[str, dict]], Any],
+    drawn: dict[str, Any] | None = None,
 ) -> Any:
     """What `read` makes of the trace of one abstract run, hidden from every handler outside.
 
     The trace holds tracers of a run that is over as soon as this returns: what `read` gives back
     must hold none.
+
+    :param drawn: shapes of sites, where they are known: these need not be drawn.
     """
     found = []
     leaves, tree = jax.tree.flatten((args, kwargs))
     unread = [shape_of(x) if stored(x) else None for x in leaves]
 
-    def run(shapes: list) -> None:
+    def run(shapes: list, drawn: dict[str, Any]) -> None:
         given = [x if shape is None else shape for x, shape in zip(leaves, shapes, strict=True)]
         args, kwargs = jax.tree.unflatten(tree, given)
         filled, at_zero = handlers.substitute(substitute_fn=improper), handlers.seed(rng_seed=0)
+        program = handlers.substitute(model, data=drawn)
         with handlers.block(), handlers.trace() as trace, filled, at_zero, explained():
-            model(*args, **kwargs)
+            program(*args, **kwargs)
         found.append(read(trace))
 
-    jax.eval_shape(run, unread)
+    jax.eval_shape(run, unread, drawn or {})
     return found[0]
+
+
+def drawn_shapes(trace: dict[str, dict]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Of the sites that a run draws."""
+    return {
+        name: jax.ShapeDtypeStruct(jnp.shape(site["value"]), jnp.result_type(site["value"]))
+        for name, site in trace.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    }
 
 
 def unseen(read: Callable[[Any], Any], leaves: Any) -> Any:

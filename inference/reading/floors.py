@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 
 from ..numerics.compiling import known, once
 from ..types import Arguments, Params
-from .anatomy import ProgramError, inspect, trace_shapes
+from .anatomy import ProgramError, inspect, run_abstractly
 from .arguments import rows_of
 from .every_row import every_row
 
@@ -54,13 +54,13 @@ no maximum; use fewer latents, more rows or a prior on it (prior=True)
     if not any("Normal" in name for name in anatomy.likelihoods):
         return None
     model = every_row(model)
-    sites = trace_shapes(model, args, kwargs)
+    names = known(
+        partial(run_abstractly, model, args, kwargs, _positive), "positive", model, kinds, tree
+    )
     positive = {
         name: np.asarray(params[name])
         for name in anatomy.parameters
-        if name in params
-        and sites[name]["type"] == "sample"
-        and _positive(sites[name]["fn"].support)
+        if name in params and name in names
     }
     rows = rows_of(anatomy, args, kwargs)
     parts = [np.array(np.asarray(x)[:MOST_ROWS]) for x in rows.leaves]
@@ -86,10 +86,16 @@ no maximum; use fewer latents, more rows or a prior on it (prior=True)
     return None
 
 
-def _positive(support: Any) -> bool:
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support in (constraints.positive, constraints.nonnegative)
+def _positive(trace: dict[str, dict]) -> set[str]:
+    """The sites of positive numbers."""
+    found = set()
+    for name, site in trace.items():
+        support = site["fn"].support if site["type"] == "sample" else None
+        while isinstance(support, constraints.independent):
+            support = support.base_constraint
+        if support in (constraints.positive, constraints.nonnegative):
+            found.add(name)
+    return found
 
 
 def _scales(

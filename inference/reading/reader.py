@@ -18,7 +18,7 @@ from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
 from .affine import AffineForm, Cells
-from .anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from .anatomy import Anatomy, ProgramError, drawn_shapes, inspect, run_abstractly
 from .arguments import check_data, rows_of
 from .bits import Quadratic
 from .datum import About, cells_of, find_affine, read_form
@@ -254,7 +254,14 @@ def check_support(model: Callable, anatomy: Anatomy, rows: Rows) -> None:
                 )
 
     if not rows.on_disk:
-        run_abstractly(model, *rows.whole(), partial(check, 0))
+        whole = rows.whole()
+        leaves, tree = jax.tree.flatten(whole)
+        kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
+        # To draw its sites is most of what a run of the program takes.
+        shapes = known(
+            partial(run_abstractly, model, *whole, drawn_shapes), "sites", model, kinds, tree
+        )
+        run_abstractly(model, *whole, partial(check, 0), shapes)
         return
     for piece in pieces(max((np.asarray(x) for x in rows.leaves), key=np.size)):
         part = [np.array(np.asarray(x)[piece]) for x in rows.leaves]

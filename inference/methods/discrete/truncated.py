@@ -85,8 +85,9 @@ class TruncatedEM(StatesEM):
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> EMState:
-        parameters = inspect(self.model, args, kwargs, plate=self.plate).parameters
-        for name in [*(self.parameter_noise or {}), *([self.cut.sparsity] if self.cut else [])]:
+        named = [*(self.parameter_noise or {}), *([self.cut.sparsity] if self.cut else [])]
+        parameters = inspect(self.model, args, kwargs, plate=self.plate).parameters if named else ()
+        for name in named:
             if name not in parameters:
                 raise ProgramError(f"no parameter {name!r} in the program: it has {[*parameters]}")
         state = super().init(rng_key, *args, init_params=init_params, **kwargs)
