@@ -93,6 +93,7 @@ def mixed_trait(
     prior_weights: dist.Distribution = dist.Normal(0.0, 3.0),
     prior_bias: dist.Distribution = dist.Normal(0.0, 5.0),
     prior_noise: dist.Distribution = dist.HalfNormal(5.0),
+    shared_noise: bool = False,
 ) -> Array:
     r"""The extension to mixed columns that Tipping (1998) announces in his sections 1 and 6.
 
@@ -106,15 +107,17 @@ def mixed_trait(
         P(t_i = k \mid x) &= \frac{e^{A_{ik}}}{\sum_l e^{A_{il}}}, \quad A_{i0} = 0
                                                                  && \text{levels } 0, …, K-1
 
-    Real columns alone make it factor analysis. ``data`` holds all columns in one table, levels as
-    whole numbers from 0; ``kinds`` says what each column is: ``"real"``, ``"binary"`` or K.
+    Real columns alone make it factor analysis, and with `shared_noise`, one σ for all of them,
+    probabilistic principal components (Tipping & Bishop 1999). ``data`` holds all columns in one
+    table, levels as whole numbers from 0; ``kinds`` says what each column is: ``"real"``,
+    ``"binary"`` or K.
 
     ====================  ==================  =============================
     site                  symbol              shape
     ====================  ==================  =============================
     ``weights``           :math:`W`           (num_factors, num_predictors)
     ``bias``              :math:`b`           (num_predictors,)
-    ``noise``             :math:`\sigma`      (number of real columns,)
+    ``noise``             :math:`\sigma`      (number of real columns,), or ()
     ``factors``           :math:`x`           (num_data, num_factors)
     ``observed_real``     :math:`t`, real     (num_data, real columns)
     ``observed_binary``   :math:`t`, 0/1      (num_data, binary columns)
@@ -122,6 +125,8 @@ def mixed_trait(
     ====================  ==================  =============================
 
     Sites of a kind that no column has are absent. Predictors stand by kind: see :class:`Layout`.
+
+    :param shared_noise: all real columns have the same noise, as columns of one unit may.
 
     >>> from jax import random
     >>> from numpyro.handlers import seed
@@ -136,7 +141,8 @@ def mixed_trait(
     num_real = len(layout.real)
     noise = None
     if num_real:
-        noise = numpyro.sample("noise", prior_noise.expand((num_real,)).to_event(1))
+        own = prior_noise.expand((num_real,)).to_event(1)
+        noise = numpyro.sample("noise", prior_noise if shared_noise else own)
     with data_plate(data, num_data):
         independent = dist.Normal(0.0, 1.0).expand((num_factors,))
         factors = numpyro.sample("factors", independent.to_event(1))

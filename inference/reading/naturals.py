@@ -222,10 +222,15 @@ def _read_trait(
         "weights": _joined([slope[site.name] for site in sites]),
         "bias": _joined([at[site.name]["at"].ravel() for site in sites]),
     }
+    shared = False
     if sites[0].kind == "real":
-        values["noise"] = _joined([at[s.name]["scale"] for s in sites if s.kind == "real"])
+        noise = _joined([at[s.name]["scale"] for s in sites if s.kind == "real"])
+        # One noise for all columns, or one of each: as many numbers as the program has.
+        count = sum(x.size for x in params.values())
+        shared = noise.size > 1 and count == values["weights"].size + values["bias"].size + 1
+        values["noise"] = noise[0] if shared else noise
     kinds = tuple(kind for site in sites for kind in site.kinds)
-    return values, {"num_factors": anatomy.num_bits, "kinds": kinds}
+    return values, {"num_factors": anatomy.num_bits, "kinds": kinds, "shared_noise": shared}
 
 
 def _read_graded(

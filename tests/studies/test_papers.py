@@ -192,6 +192,16 @@ def strength(numbers):
     assert all(low <= high for x in numbers.values() for low, high in (x["bound_90"],))
 
 
+def components(numbers):
+    """One noise makes it principal components, with their own σ² (Tipping & Bishop 1999, eq. 8)."""
+    one, each = numbers["numbers"]["one noise"], numbers["numbers"]["a noise of each column"]
+    left_over = numbers["numbers"]["variance_left_over_by_pca"]
+    assert np.isclose(one["variance_of_noise"], left_over, rtol=1e-3)
+    assert one["degrees_from_pca"] < 0.1 < 1 < each["degrees_from_pca"]
+    for row in numbers["bits"].values():
+        assert row["rows_nearest_by_pca"][0] > 0.8 and row["least_canonical_correlation"][0] > 0.9
+
+
 CHECKS = {
     "bsc-bars": bars,
     "bsc-patches": patches,
@@ -209,6 +219,7 @@ CHECKS = {
     "noisyor-learning": noisy_or_learning,
     "noisyor-lines": noisy_or_lines,
     "noisyor-words": topics,
+    "trait-pca": components,
     "trait-strength": strength,
 }
 

@@ -189,6 +189,8 @@ class Regressions:
 def _noise(
     params: Params, power: Array, count: Array, prior: Callable[[Params], Array] | None
 ) -> Array:
+    if not params["noise"].shape:  # one for all columns
+        power, count = power.sum(), count.sum()
     floor = 1e-6
     noise = jnp.sqrt(jnp.maximum(power / jnp.maximum(count, 1e-30), floor**2))
     noise = jnp.where(count > 0, noise, params["noise"])

@@ -44,7 +44,9 @@ def start_params(opened: Opened, given: Params, key: Array, jitter: Array | floa
         if isinstance(columns, Graded):
             found = graded_start(columns, start, partial(known.seen, reader.model), rows)
         else:
-            found = start(columns, opened.responses)
+            place = known.places.get("noise")
+            shared = place is not None and not place.positions.shape
+            found = start(columns, opened.responses, shared=shared)
         params = {**known.write(found), **params}
     if not names <= set(params):
         drawn = prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
@@ -59,10 +61,13 @@ def principal_start(
     key: Array,
     num_factors: int,
     jitter: Array | float = 0.1,
+    shared: bool = False,
 ) -> Params:
     """Means give the biases, the leading principal components of the data the weights.
 
     A little noise keeps runs from different keys apart, and a factor that no column shows alive.
+
+    :param shared: whether all real columns have one noise.
     """
     size = min(rows.num_data, max(1, (1 << 20) // columns.layout.num_predictors))
 
@@ -99,5 +104,5 @@ def principal_start(
     scale = jnp.ones(layout.num_predictors).at[at].set(spread[at])
     params = {"weights": (noise * scale).at[:count].add(weights), "bias": bias}
     if len(layout.real):
-        params["noise"] = 0.7 * spread[at]
+        params["noise"] = 0.7 * (jnp.sqrt(jnp.mean(spread[at] ** 2)) if shared else spread[at])
     return params

@@ -132,7 +132,7 @@ def strength_figure(fits: dict[str, Fit], lost: np.ndarray) -> Figure:
     page = Figure(figsize=(11, 4.4))
     left, right = page.subplots(1, 2)
     left.plot([0, 4.2], [0, 4.2], color="black", linewidth=0.8, linestyle=":")
-    left.annotate("as they are", (3.0, 3.1), rotation=32, ha="center", va="bottom", fontsize=10)
+    left.annotate("as they are", (3.5, 3.35), rotation=36, ha="center", va="top", fontsize=10)
     for number, (name, fit) in enumerate(fits.items()):
         _band(left, fit.size, name, number)
     left.set(xlabel="true size of the weights", ylabel="fitted size", xlim=(0, 4.2))

@@ -91,8 +91,9 @@ def _mixed(
     real, bits, levels = layout.split(each_kind)
     at = layout.binary
     total = _bits(values[:, at], seen[:, at], -np.logaddexp(0, -bits), -np.logaddexp(0, bits))
+    noise = np.broadcast_to(params.get("noise", 1.0), len(layout.real))
     for place, column in enumerate(layout.real):
-        away = (values[:, column, None] - real[:, place]) / params["noise"][place]
+        away = (values[:, column, None] - real[:, place]) / noise[place]
         total = total - 0.5 * seen[:, column, None] * away**2
     for part, columns in zip(levels.values(), layout.categorical.values(), strict=True):
         for place, column in enumerate(columns):
