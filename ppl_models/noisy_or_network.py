@@ -34,8 +34,8 @@ def noisy_or_network(
     :math:`\beta = 1.5`. That of a leak, :math:`\alpha = \beta = 2`, has the density zero at zero,
     as if the unit had been on without a cause in one more row. A leak of zero, which is often the
     most likely one, makes every further such row impossible: held-out rows of IMG, a network of
-    Buhai et al. (2020), are 0.12 nats less likely than under the true network at the maximum of
-    the likelihood, 0.03 at the mode of the posterior, both next to the true parameters.
+    Buhai et al. (2020), are 0.13 nats less likely than under the true network at the maximum of
+    the likelihood, 0.03 at the mode of the posterior.
 
     With hidden layers l = 1, 2, ..., the lowest first, and the inputs as layer 0:
 
