@@ -144,6 +144,12 @@ def noisy_or_learning(numbers):
     assert 1.2 < numbers["total_correlation_of_the_lines"] < 1.4
 
 
+def noisy_or_structure(numbers):
+    for row in numbers["mean_posterior_by_truth"].values():
+        np.testing.assert_allclose(sum(row.values()), 1.0)
+    assert 0 < numbers["evidence"]["probability_of_the_truth"] < 1
+
+
 def combination_curves(numbers):
     assert {*numbers["accuracy"]} >= {"pixels", "machine", "mixture", "principal components"}
     assert all(0 < row["single_bit"] < 0.5 for row in numbers["test"].values())
@@ -218,6 +224,7 @@ CHECKS = {
     "combination-theory": combination_theory,
     "noisyor-learning": noisy_or_learning,
     "noisyor-lines": noisy_or_lines,
+    "noisyor-structure": noisy_or_structure,
     "noisyor-words": topics,
     "trait-pca": components,
     "trait-strength": strength,
@@ -293,6 +300,7 @@ def test_the_command_writes_numbers_and_figure(tmp_path):
         ("noisyor-lines --num-data 50", "--num-data"),
         ("noisyor-lines --population 1", "--population"),
         ("noisyor-shifter --trials 0", "--trials"),
+        ("noisyor-structure --particles 1", "--particles"),
         ("noisyor-words", "--data FILE"),
         ("noisyor-words --data nowhere.csv", "nowhere.csv"),
         ("noisyor-words --data nowhere.csv --layers 3", "--layers"),

@@ -80,7 +80,7 @@ def judge(params: Params, data: Array) -> Learned:
         patterns_found(params, owner),
         evidence,
         (jnp.exp(prior) * (prior - alone)).sum(),
-        rates @ strengths(params["weights_2"]).sum(1) / rates.sum(),
+        rates @ strengths(params["weights_2"]).sum(1) / jnp.maximum(rates.sum(), 1e-12),
         ((likelihood + prior).argmax(1) != (likelihood + alone).argmax(1)).mean(),
         evidence - logsumexp(likelihood + alone, axis=1).mean(),
     )
