@@ -49,17 +49,25 @@ class Sample(NamedTuple):
     bits: bool  # whether the data are 0/1 and stand for −1/+1
 
     def examples(self, arguments: Arguments) -> Array:
+        """The rows as the machine has them; 0 where a cell is missing."""
         args, kwargs = arguments
         data = jnp.asarray(args[0] if args else kwargs["data"], float)
-        return 2.0 * data - 1.0 if self.bits else data
+        values = 2.0 * data - 1.0 if self.bits else data
+        seen = self.seen(arguments)
+        return values if seen is None else jnp.where(seen > 0, values, 0.0)
 
-    def sum(self, function: Callable[[Array, Array], Any]) -> Any:
-        """The sum of `function(examples, fresh)` over chunks of what is left of the data."""
+    def seen(self, arguments: Arguments) -> Array | None:
+        """1 for a cell that is observed, 0 for a missing one; None: all are."""
+        mask = arguments[1].get("mask")
+        return None if mask is None else mask.astype(float)
+
+    def sum(self, function: Callable[[Array, Array | None, Array], Any]) -> Any:
+        """The sum of `function(examples, seen, fresh)` over chunks of what is left of the data."""
 
         def part(arguments: Arguments, extra: tuple, fresh: Array) -> Any:
             residual, numbers = extra
             left = residual if residual is not None else self._remove(arguments, numbers)
-            return function(left, fresh)
+            return function(left, self.seen(arguments), fresh)
 
         extra = (self.state.residual, Numbers())
         return sum_over_chunks(part, self.rows, self.chunk_size, extra)
@@ -87,15 +95,26 @@ class Sample(NamedTuple):
             left, key = carry
             key, _, key_coin = random.split(key, 3)
             weights, bias = state.params["weights"][unit], state.params["bias"][unit]
-            return left - toss(key_coin, numbers, left, weights, bias)[:, None] * weights, key
+            return remove(key_coin, numbers, left, seen, weights, bias), key
 
-        start = (self.examples(arguments), state.first_key)
+        start, seen = (self.examples(arguments), state.first_key), self.seen(arguments)
         return lax.fori_loop(0, jnp.minimum(state.step, len(state.gains)), once, start)[0]
 
 
-def toss(key: Array, numbers: Array, left: Array, weights: Array, bias: Array) -> Array:
-    """Whether a unit was on, by a coin for each example, (n,)."""
-    return row_uniforms(key, numbers) < jax.nn.sigmoid(left @ weights + bias)
+def inputs(left: Array, seen: Array | None, weights: Array, bias: Array) -> Array:
+    """Log odds that units are on, (n, units): a missing cell, of which nothing is known, is
+    integrated out of the real machine, where it has the mean h ω and unit variance."""
+    total = left @ weights.T + bias
+    return total if seen is None else total + 0.5 * (1.0 - seen) @ (weights**2).T
+
+
+def remove(
+    key: Array, numbers: Array, left: Array, seen: Array | None, weights: Array, bias: Array
+) -> Array:
+    """What is left without a unit that was on, by a coin for each example, (n, num_features)."""
+    odds = inputs(left, seen, weights[None], bias)[:, 0]
+    taken = (row_uniforms(key, numbers) < jax.nn.sigmoid(odds))[:, None] * weights
+    return left - (taken if seen is None else taken * seen)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,7 +139,8 @@ class ProjectionPursuit(Algorithm):
     step, the weights as they are; `PursuitState.params` has those of the paper. The loss is minus
     the log likelihood of the machine with the solved biases. Of more than 14 units, whose states
     are too many to sum again and again, the biases stay and the loss is that of the real machine as
-    pursuit builds it.
+    pursuit builds it. So it is with missing cells (``mask=``), which the real machine integrates
+    out: a unit's weight in a column is then the mean of the cells that are observed.
 
     :param model: `combination_machine`, whose bits t are taken as x = 2t − 1, or
         `real_combination_machine`.
@@ -172,8 +192,6 @@ class ProjectionPursuit(Algorithm):
         anatomy.check_unweighted()
         rows = rows_of(anatomy, args, kwargs)
         check_support(without_normalizer(self.model), anatomy, rows)
-        if kwargs.get("mask") is not None:
-            raise ProgramError("projection pursuit has no place for missing cells (mask)")
         data, num_causes = args[0] if args else kwargs["data"], anatomy.num_bits
         params = {
             "weights": jnp.zeros((num_causes, data.shape[1])),
@@ -189,9 +207,10 @@ class ProjectionPursuit(Algorithm):
 
     def update(self, state: PursuitState, *args: Any, **kwargs: Any) -> tuple[PursuitState, Array]:
         sample = self._sample(state, args, kwargs)
-        new = self.one_more(state, sample)
+        seen = None if state.residual is None else sample.seen((args, kwargs))
+        new = self.one_more(state, sample, seen)
         weights, count = state.params["weights"], sample.rows.total
-        if len(state.gains) > MOST_UNITS:
+        if len(state.gains) > MOST_UNITS or kwargs.get("mask") is not None:
             loss = -state.gains.sum() - _gaussian(sample)
             return new._replace(bias=new.params["bias"]), loss
         kind = CombinationCauses if sample.bits else RealCombinationCauses
@@ -201,7 +220,7 @@ class ProjectionPursuit(Algorithm):
         bias = solve_biases(kind, sample.whole, count, new.params["weights"], first)
         return new._replace(bias=jnp.where(new.finished, state.bias, bias)), loss
 
-    def one_more(self, state: PursuitState, sample: Sample) -> PursuitState:
+    def one_more(self, state: PursuitState, sample: Sample, seen: Array | None) -> PursuitState:
         """Find a unit in what is left of the data, and take its structure from them."""
         key, key_unit, key_coin = random.split(state.rng_key, 3)
         num_causes, num_data = len(state.gains), sample.rows.total
@@ -217,8 +236,7 @@ class ProjectionPursuit(Algorithm):
         residual = state.residual
         if residual is not None:
             numbers = Numbers().rows(0, len(residual))
-            active = toss(key_coin, numbers, residual, weights, bias)
-            residual = residual - active[:, None] * weights
+            residual = remove(key_coin, numbers, residual, seen, weights, bias)
         gains = state.gains.at[at].set(gain)
         found = PursuitState(
             params, state.bias, residual, gains, state.finished, state.step + 1, key,
@@ -232,6 +250,11 @@ class ProjectionPursuit(Algorithm):
 
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row under the units found, exact; the evidence lacks its log Z."""
+        if kwargs.get("mask") is not None:
+            raise ProgramError(
+                "with missing cells (mask) the units are not independent given a row: use "
+                "latent_posterior(model, params, ...), which sums their states"
+            )
         climb = open_climb(without_normalizer(self.model), args, kwargs, self.plate)
         return linear_posterior(climb, params, without_normalizer(self.model))
 
@@ -254,19 +277,25 @@ class ProjectionPursuit(Algorithm):
         def step(_: Array, units: tuple[Array, Array]) -> tuple[Array, Array]:
             weights, bias = units
 
-            def sums(left: Array, fresh: Array) -> dict[str, Array]:
-                on = jax.nn.sigmoid(left @ weights.T + bias) * fresh[:, None]
+            def sums(left: Array, seen: Array | None, fresh: Array) -> tuple[dict, Array | None]:
+                on = jax.nn.sigmoid(inputs(left, seen, weights, bias)) * fresh[:, None]
                 count = jnp.broadcast_to(fresh.sum(), bias.shape)
-                return {"count": count, "active": on.sum(0), "cross": over_rows(on, left)}
+                found = {"count": count, "active": on.sum(0), "cross": over_rows(on, left)}
+                return found, None if seen is None else over_rows(on, seen)
 
-            new = jax.vmap(lambda sums: OneUnitUpdate().maximise({}, sums))(sample.sum(sums))
+            found, known = sample.sum(sums)
+            if known is not None:
+                # As if the missing cells were as the others are; without any the weight stays.
+                mean = jnp.where(known > 0, found["cross"] / jnp.maximum(known, 1e-30), weights)
+                found = {**found, "cross": mean * found["active"][:, None]}
+            new = jax.vmap(lambda sums: OneUnitUpdate().maximise({}, sums))(found)
             return new["weights"][:, 0], new["bias"][:, 0]
 
         weights, bias = lax.fori_loop(0, self.em_steps, step, (weights, bias))
         level = jax.nn.softplus(bias + 0.5 * (weights**2).sum(-1))
 
-        def added(left: Array, fresh: Array) -> Array:
-            return fresh @ (jax.nn.softplus(left @ weights.T + bias) - level)
+        def added(left: Array, seen: Array | None, fresh: Array) -> Array:
+            return fresh @ (jax.nn.softplus(inputs(left, seen, weights, bias)) - level)
 
         gains = sample.sum(added)
         best = jnp.argmax(jnp.where(jnp.isfinite(gains), gains, -jnp.inf))
@@ -276,9 +305,13 @@ class ProjectionPursuit(Algorithm):
 def _gaussian(sample: Sample) -> Array:
     """The log likelihood of the data under N(0, I), where pursuit begins."""
 
-    power = sample.whole(lambda x, fresh: fresh @ (x**2).sum(-1))
-    cells = sample.rows.total * sample.state.params["weights"].shape[1]
-    return -0.5 * power - 0.5 * cells * math.log(2.0 * math.pi)
+    def part(arguments: Arguments, extra: None, fresh: Array) -> Array:
+        del extra
+        x, seen = sample.examples(arguments), sample.seen(arguments)
+        cells = x.shape[1] if seen is None else seen.sum(-1)
+        return fresh @ (-0.5 * (x**2).sum(-1) - 0.5 * cells * math.log(2.0 * math.pi))
+
+    return sum_over_chunks(part, sample.rows, sample.chunk_size, None)
 
 
 def found(params: Params) -> Params:

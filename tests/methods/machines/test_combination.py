@@ -345,6 +345,47 @@ def test_pursuit_finds_how_many_units_there_are():
     assert len(found(search(noise).params)["bias"]) == 0
 
 
+def test_pursuit_integrates_missing_cells_out():
+    """The unit found is a maximum of the likelihood of the observed cells, which it reports."""
+    weights = np.array([2.0, 2.0, -1.0, -1.0])
+    generator = np.random.default_rng(0)
+    causes = generator.random((400, 1)) < 0.3
+    data = causes * weights + generator.normal(size=(400, 4))
+    mask = generator.random(data.shape) < 0.6
+    pursuit = ProjectionPursuit(
+        real_combination_machine, significant=False, em_steps=200, num_starts=1
+    )
+    hidden = np.where(mask, data, 50.0)  # what a missing cell holds does not count
+    result = quick_run(pursuit, 3, 1, jnp.asarray(hidden, float), mask=mask, num_causes=1)
+    state = result.state
+
+    def log_likelihood(weights, bias):
+        """Of the observed cells beyond N(0, I): two Gaussians, at zero and at the weights."""
+        share = 1 / (1 + np.exp(-(bias + 0.5 * weights @ weights)))
+        ratio = np.where(mask, data * weights - 0.5 * weights**2, 0.0).sum(1)
+        return np.log(1 - share + share * np.exp(ratio)).sum()
+
+    unit, bias = np.asarray(state.params["weights"][0], float), float(state.params["bias"][0])
+    np.testing.assert_allclose(unit, weights, atol=0.4)  # 110 rows, 60 % of the cells: 0.12
+    np.testing.assert_allclose(state.gains[0], log_likelihood(unit, bias), rtol=1e-4)
+    for step in (*np.eye(4), None):
+        there = [
+            log_likelihood(unit + d * step, bias) if step is not None
+            else log_likelihood(unit, bias + d)
+            for d in (-1e-3, 1e-3)
+        ]  # fmt: skip
+        assert abs(there[1] - there[0]) / 2e-3 < 0.2  # of a log likelihood that curves by 100
+    # A unit is taken from the cells that are there.
+    assert not np.asarray(state.residual)[~mask].any()
+    _, loss = fast_jit(
+        lambda s: pursuit.update(
+            s, jnp.asarray(hidden, float), mask=jnp.asarray(mask), num_causes=1
+        )
+    )(state)
+    gaussian = np.where(mask, -0.5 * data**2 - 0.5 * np.log(2 * np.pi), 0.0).sum()
+    np.testing.assert_allclose(-loss, gaussian + log_likelihood(unit, bias), rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", MACHINES)
 def test_pursuit_reports_the_likelihood_of_the_machine_it_hands_out(name):
     """And its biases are those of most likelihood for its weights: the oracle's slope is zero."""
@@ -401,8 +442,8 @@ def test_a_variant_turns_the_units_that_a_unit_always_on_has_to_mend():
 def test_pursuit_refuses_what_it_cannot_do():
     data = jnp.asarray(rows())
     pursuit = ProjectionPursuit(combination_machine)
-    with pytest.raises(ProgramError, match="missing cells"):
-        pursuit.init(random.key(0), data, mask=data > -1, **SIZES)
+    with pytest.raises(ProgramError, match="not independent given a row"):
+        pursuit.posterior({}, data, mask=data > -1, **SIZES)
     with pytest.raises(ValueError, match="takes no init_params"):
         pursuit.init(random.key(0), data, init_params={}, **SIZES)
     with pytest.raises(ProgramError, match="weights and biases"):
