@@ -242,7 +242,7 @@ class Algorithm(abc.ABC):
             if wide is not None:
                 opened.enter_context(wide.counting())
             try:
-                result = drive(method, start, *every, how, saved)
+                result = drive(method, start, *every, how, saved, lambda: spent.seconds)
             except DivergedError as error:
                 if wide is not None and method is self:
                     error.state = wide.cut_state(error.state, self.by_row)

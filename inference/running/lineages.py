@@ -54,6 +54,10 @@ NEAR = 1e-5
 """Of the loss: what two lineages that agree for certain differ by, and have left to gain."""
 
 
+SEARCHING = 0.5
+"""Share of a budget that the search over starts may take."""
+
+
 class Lineages:
     """The lineages of a method as one method: its state is a batch of theirs."""
 
@@ -124,16 +128,29 @@ class Lineages:
             np.asarray(-1.0, pair[0].change.dtype),
         )
 
-        def climb(pair: tuple, num_steps: int) -> tuple:
-            bounds = np.int32(num_steps), limit, counted()
+        def climb(pair: tuple, end: int) -> tuple:
+            bounds = np.int32(end), limit, counted()
             return tuple(block(half, bounds, devices.arrays) for half in pair)
 
         pair = following(rows.leaves, key, np.int32(-1), climb(pair, 0))  # it is compiled
         jax.block_until_ready(pair)
         compiling, began = time.perf_counter() - began, clock.seconds()
+
+        def late(pair: tuple) -> bool:
+            if how.budget is None:
+                return False
+            jax.block_until_ready(pair)
+            return clock.seconds() - began > SEARCHING * how.budget
+
         for number in range(1 + rounds):
-            pair = climb(pair, steps if number else screening)
+            end = steps if number else screening
+            done, size = 0, end if how.budget is None else 1
+            while done < end and not (done and late(pair)):
+                done, size = min(done + size, end), 2 * size
+                pair = climb(pair, done)
             pair = following(rows.leaves, key, np.int32(number), pair)
+            if late(pair):
+                break
         params = jax.block_until_ready(self.method.get_params(pair[0].state.states))
         return params, Spent(clock.seconds() - began, compiling)
 

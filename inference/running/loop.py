@@ -67,8 +67,11 @@ def drive(
     kwargs: dict[str, Any],
     how: Drive,
     saved: Checkpoint | None = None,
+    spent: Callable[[], float] = lambda: 0.0,
 ) -> RunResult:
     """Run `update` until there is a reason to stop.
+
+    :param spent: seconds of the budget that the start took.
 
     A block is written over the one before it: of a state with an entry for each datum no more is
     held than the last, the last but one and the next.
@@ -102,7 +105,7 @@ def drive(
             slow, due, over, stop = devices.agree([
                 now - block_began > BLOCK_SECONDS,
                 saved is not None and now - last_saved > how.checkpoint_every,
-                how.budget is not None and clock.seconds() - began > how.budget,
+                how.budget is not None and clock.seconds() - began + spent() > how.budget,
                 bool(heard),
             ])  # fmt: skip
             size *= 1 if slow else 2

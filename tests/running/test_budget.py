@@ -16,6 +16,7 @@ from inference.baselines.variational import svi
 from inference.numerics.memory import DoesNotFitError
 from inference.running.contract import Stop
 from inference.running.restarts import Restarts
+from inference.running.search import Search
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding
 
 RNG = np.random.default_rng(0)
@@ -28,6 +29,18 @@ def test_a_run_out_of_budget_says_so_and_keeps_what_it_has():
     assert len(result.losses) == 1  # the first block
     assert result.reason == "out of budget after 1 of 100 steps"
     assert np.isfinite(result.params["probs"]).all()
+
+
+def test_the_search_over_starts_is_part_of_the_budget():
+    """Without one it would take minutes; half of the budget is left for the run itself."""
+    search = Search(num_lineages=2, screening=10**6, rounds=10**6, steps=100)
+    method = EM(bernoulli_mixture, search=search)
+    found = [
+        method.run(random.key(0), 100, DATA, budget=x, num_components=2) for x in (0.0, 0.4)
+    ]  # fmt: skip
+    assert len(found[0].losses) == 1 and found[0].search_seconds < 0.1
+    assert 0.2 < found[1].search_seconds < 0.3
+    assert found[1].optima.values.shape == (2,)
 
 
 def test_a_budget_counts_what_is_computed_not_how_long_others_kept_us_waiting():
