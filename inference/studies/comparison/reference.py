@@ -28,7 +28,7 @@ NUM_DRAWS = 30000
 TARGET_ACCEPT = 0.9
 """Shorter steps than NUTS takes by default: no divergence is allowed."""
 ESS = 1000.0
-MOST_JUDGED = 1000
+MOST_JUDGED = 500
 """Of each chain, evenly spaced: of more, the likelihoods of the rows take longer than the chain."""
 
 
@@ -43,7 +43,7 @@ class Reference(NamedTuple):
 def long_judged(field: Field, rng_key: Array, seconds: float) -> Judged:
     """NUTS for longer, judged as all are; by the first of fresh rows alone, but by more draws."""
     if field.judges.fresh:
-        judges = field.judges._replace(fresh=field.judges.fresh[:1])
+        judges = field.judges._replace(fresh=field.judges.fresh[:1], most_train=1)
         true = None if field.true_scores is None else field.true_scores[: judges.num_test]
         field = field._replace(judges=judges, true_scores=true)
     args, kwargs = field.train_arguments

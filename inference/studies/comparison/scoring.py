@@ -28,6 +28,8 @@ BLOCK = 256
 MOST_EXACT, MOST_INEXACT = 8_000_000, 150_000
 """Likelihoods of fresh rows, of draws × rows, that are computed where a sum is exact, and where a
 row needs quadrature, which takes tens of times as long."""
+MOST_TRAIN, LEAST_TRAIN = 300_000, 200
+"""The same of training rows beside these where a row needs quadrature, and the fewest draws."""
 FRESH_EXACT, FRESH_INEXACT = 20_000, 1000
 """Fresh rows that contenders are judged by, where the program that made the data is known."""
 MOST_ROWS = 200
@@ -40,6 +42,7 @@ class Judges(NamedTuple):
     likelihood: Likelihood  # compiled for its own rows, and for as many others
     num_train: int  # of its rows, those to learn from; the rest are held out
     fresh: tuple[Rows, ...] = ()  # instead of these: rows that no method has, as many a part
+    most_train: int | None = None  # draws that training rows are scored by; None: as many as fit
 
     @property
     def num_test(self) -> int:
@@ -90,7 +93,10 @@ def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
     """
     found = judges.likelihood
     most = MOST_SAMPLED if found.sampled else MOST_CELLS // found.rows.num_data
-    train = max(1, -(-chains * count // max(most, chains)))
+    some = most if judges.most_train is None else judges.most_train
+    if judges.fresh and not found.exact:  # these judge, the training rows do not
+        some = min(some, max(LEAST_TRAIN, MOST_TRAIN // judges.num_train))
+    train = max(1, -(-chains * count // max(some, chains)))
     if not judges.fresh:
         return train, train
     most = min(most, (MOST_EXACT if found.exact else MOST_INEXACT) // judges.num_test)

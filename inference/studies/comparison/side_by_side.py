@@ -42,6 +42,9 @@ def processes(count: int, modules: Sequence[str] = ()) -> ProcessPoolExecutor:
     for i in range(count):
         places.put(cores[i::count])
     inherited = {name: getattr(jax.config, name) for name in INHERITED}
+    # Read when NumPy is imported, before a worker knows its place: threads that share one core
+    # spin, and the processor seconds of that are counted.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, len(cores) // count)))
     pool = ProcessPoolExecutor(count, context, _begin, (places, inherited))
     for _ in range(count):
         pool.submit(_awake, tuple(modules))
