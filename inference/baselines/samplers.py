@@ -198,16 +198,17 @@ def sample(
             args, kwargs = hollow.arguments(arrays)
             finish = kernel.postprocess_fn(args, kwargs)
 
-            def step(state: Any) -> tuple[Any, Any]:
-                state = kernel.sample(state, args, kwargs)
+            def seen(state: Any) -> tuple[Any, Any]:
                 sites = finish(getattr(state, kernel.sample_field))
-                return state, ({x: sites[x] for x in anatomy.parameters}, _stats(state))
+                return {x: sites[x] for x in anatomy.parameters}, _stats(state)
 
-            shapes = jax.eval_shape(jax.vmap(step), state)[1]
+            # Of the state as it is: to trace a step of NUTS takes seconds.
+            shapes = jax.eval_shape(jax.vmap(seen), state)
             kept = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), shapes)
 
             def one(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-                state, found = jax.vmap(step)(carry[0])
+                state = jax.vmap(lambda one: kernel.sample(one, args, kwargs))(carry[0])
+                found = jax.vmap(seen)(state)
                 return state, jax.tree.map(lambda all_, x: all_.at[i].set(x), carry[1], found)
 
             return lax.fori_loop(0, count, one, (state, kept))

@@ -28,8 +28,8 @@ from .scoring import Judges, Scores, path_of_draws, score, thin
 
 MOST_ALIGNED = 400
 """Draws whose parameters are brought together for R̂ and recovery."""
-MOST_ON_THE_WAY = 16
-"""Draws that are scored at each time before the end."""
+MOST_ON_THE_WAY, MOST_INEXACT = 16, 8
+"""Draws that are scored at each time before the end, and where a row needs quadrature."""
 MOST_TIMES = 12
 """Points of a path."""
 MOST_ASKED = 20
@@ -181,7 +181,8 @@ def _path(field: Field, draws: Draws, held_out: np.ndarray) -> tuple[np.ndarray,
     """The held-out score as it was at each time, of what is no sampler."""
     times = np.unique(np.geomspace(1, len(draws.clock), MOST_TIMES).astype(int)) - 1
     # The end is scored already, by as many draws as the row has: a few would tell another story.
-    few = {x: v[times[:-1]][:, :MOST_ON_THE_WAY] for x, v in draws.snapshots.items()}
+    most = MOST_ON_THE_WAY if field.judges.likelihood.exact else MOST_INEXACT
+    few = {x: v[times[:-1]][:, :most] for x, v in draws.snapshots.items()}
     count = next(iter(few.values())).shape[1]
     flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in few.items()}
     path = np.empty(0)

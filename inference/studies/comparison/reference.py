@@ -22,7 +22,7 @@ from .contenders import contenders
 from .judge import Field, Judged, chains, judge
 from .scoring import every
 
-NUM_WARMUP = 1000
+NUM_WARMUP = 500
 NUM_DRAWS = 30000
 """Of each of four chains at most: it is the seconds that end it."""
 TARGET_ACCEPT = 0.9

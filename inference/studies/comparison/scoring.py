@@ -28,7 +28,7 @@ BLOCK = 256
 MOST_EXACT, MOST_INEXACT = 8_000_000, 150_000
 """Likelihoods of fresh rows, of draws × rows, that are computed where a sum is exact, and where a
 row needs quadrature, which takes tens of times as long."""
-MOST_TRAIN, LEAST_TRAIN = 300_000, 200
+MOST_TRAIN, LEAST_TRAIN = 150_000, 200
 """The same of training rows beside these where a row needs quadrature, and the fewest draws."""
 FRESH_EXACT, FRESH_INEXACT = 20_000, 1000
 """Fresh rows that contenders are judged by, where the program that made the data is known."""
