@@ -32,6 +32,7 @@ from .methods.machines.partition import annealed, normalizer, truncated
 from .methods.machines.pursuit import ProjectionPursuit
 from .methods.machines.universality import universal_machine
 from .methods.moments.cells import count_cells, entropy, enumerate_cells
+from .methods.moments.factor_errors import factor_errors
 from .methods.moments.hidden import draw_hidden, hidden_values
 from .methods.moments.inversion import MomentInversion
 from .methods.moments.polychoric_pairs import Polychoric, polychoric
@@ -122,6 +123,7 @@ __all__ = [
     "draw_hidden",
     "entropy",
     "enumerate_cells",
+    "factor_errors",
     "from_base_rates",
     "hidden_values",
     "implied_correlation",

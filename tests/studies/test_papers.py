@@ -104,6 +104,13 @@ def neighbours(numbers):
     assert beyond["with biases"]["least_neighbours_bounded"] >= 4
 
 
+def clipped_errors(numbers):
+    """200 and 1600 intervals of 95 %, of which those of a table are not independent."""
+    for name in ("eigenvalues", "loadings"):
+        assert 0.9 < numbers[name]["inside_of_95_percent_intervals"] <= 0.99
+        assert 0.85 < numbers[name]["z"] < 1.15
+
+
 def hidden(numbers):
     assert numbers["bits_wrong"] == 0 <= numbers["bits_wrong_by_mode"]
     assert numbers["error_of_mean_of_draws"] < numbers["error_of_deepest_point"]
@@ -214,6 +221,7 @@ CHECKS = {
     "clipped-baselines": clipped_baselines,
     "clipped-constraint": constraint,
     "clipped-digits": clipped_digits,
+    "clipped-errors": clipped_errors,
     "clipped-hidden": hidden,
     "clipped-neighbours": neighbours,
     "clipped-ring": ring,

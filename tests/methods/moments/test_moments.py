@@ -9,7 +9,7 @@ from numpyro.infer import Predictive
 from scipy import special
 from tools import fast_jit
 
-from inference import MomentInversion, implied_correlation
+from inference import MomentInversion, factor_errors, implied_correlation
 from inference.methods.moments.pairs import (
     Pairs,
     count_pairs,
@@ -17,7 +17,12 @@ from inference.methods.moments.pairs import (
     invert_pairs,
     standard_errors,
 )
-from inference.methods.moments.spectrum import nearest_correlation, principal_axes, spectrum
+from inference.methods.moments.spectrum import (
+    nearest_correlation,
+    principal_axes,
+    principal_components,
+    spectrum,
+)
 from ppl_models import clipped_gaussian
 from ppl_models.data import ring_moments, sum_constraint_moments
 
@@ -340,3 +345,42 @@ def test_data_other_than_bits_are_named(data):
         MomentInversion(clipped_gaussian, rank=1).init(random.key(0), data.at[3, 4].set(2.0))
     with pytest.raises(ValueError, match="nan"):
         MomentInversion(clipped_gaussian, rank=1).init(random.key(0), data.at[3, 4].set(jnp.nan))
+
+
+@pytest.mark.parametrize(("noise", "factors"), [(1.0, principal_axes), (0.0, principal_components)])
+def test_errors_of_factors_are_those_of_the_jackknife(noise, factors):
+    """Infinitesimal: each pattern of rows weighs a little more, or less. Some lack a column."""
+    full = np.stack(np.meshgrid(*[[0, 1]] * 4, indexing="ij"), -1).reshape(16, 4)
+    patterns, hole = np.concatenate([full, full[8:]]), np.repeat([1, 0], [16, 8])
+    mask = np.ones(patterns.shape, bool)
+    mask[:, 0] = hole
+    logits = np.abs(patterns.sum(axis=1) - 2) + np.array([0.3, 0.1, 0.0, -0.2]) @ patterns.T
+    counts = np.rint(12 * np.exp(0.7 * logits)).astype(int)
+    bits, seen = (np.repeat(x, counts, axis=0) for x in (patterns, mask))
+
+    with jax.enable_x64(True):
+        method = MomentInversion(clipped_gaussian, rank=1)
+        state = method.init(random.key(0), bits, mask=seen, noise=noise)
+        found = factor_errors(state, bits, seen, noise=noise)
+        assert not state.factors.held.any()
+        on, off = patterns * mask, (1 - patterns) * mask
+
+        @fast_jit
+        @jax.vmap
+        def estimate(weight):
+            both, one, neither = (
+                jnp.einsum("n,ni,nj->ij", weight, *x) for x in ((on, on), (on, off), (off, off))
+            )
+            correlation = invert_pairs(Pairs(both, one, neither)).correlation
+            loadings = factors(correlation, 1).loadings
+            eigenvalue = jnp.linalg.eigvalsh(correlation)[-1:]
+            return jnp.append(eigenvalue, loadings * jnp.sign(loadings[0, 0]))
+
+        step = 1e-4 * jnp.eye(len(counts))
+        change = (estimate(counts + step) - estimate(counts - step)) / 2e-4
+        expected = jnp.sqrt(counts @ change**2)
+        assert np.allclose(found.eigenvalues, expected[:1], rtol=1e-4)
+        assert np.allclose(found.loadings[0], expected[1:], rtol=1e-4)
+    moved = state._replace(moved=jnp.ones(()))
+    with pytest.raises(ValueError, match="nearest=True"):
+        factor_errors(moved, bits)
