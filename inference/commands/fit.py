@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import warnings
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from latentbits.models.data import InputError, Table
 
+from ..methods.continuous.grid import few_rows
 from ..numerics.compiling import hurry
 from ..numerics.rotation import ROTATIONS
 from ..reading.arguments import put
@@ -43,6 +45,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--patience", type=int, default=20, help="looks at --valid without gain before the end"
     )
+    parser.add_argument(
+        "--hold-out", metavar="SHARE", type=float,
+        help="of the cells of bits, hidden from the fit; how well it predicts them is said",
+    )  # fmt: skip
     words = "a setting of the method, such as learning_rate=0.1; may be repeated"
     parser.add_argument(
         "--option", metavar="NAME=VALUE", action="append", default=[], type=setting, help=words
@@ -59,7 +65,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from ..reading.anatomy import inspect
+    from ..reading.anatomy import inspect as anatomy_of
     from ..studies.cards import CARDS
     from ..studies.catalogue import methods
     from ..studies.comparison.contenders import contenders
@@ -67,10 +73,13 @@ def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".nc",))
     settings = dict(namespace.option)
     given = open_given(namespace)
+    given, hidden = _hide(given, namespace)
     if given.table.values.size <= SMALL:
         hurry()
     with blame(given.name):
-        anatomy = inspect(given.program, (given.table.values,), given.kwargs, plate=namespace.plate)
+        anatomy = anatomy_of(
+            given.program, (given.table.values,), given.kwargs, plate=namespace.plate
+        )
     if namespace.rotation != "none" and any(x.num_values is not None for x in anatomy.latents):
         raise InputError(
             f"--rotation {namespace.rotation}: {given.name} has no continuous factors to turn"
@@ -91,7 +100,10 @@ def main(namespace: argparse.Namespace) -> int:
         tell([f"{name} is used, since {own} does not apply: {refused[own]}"])
     if card and card.prior and getattr(methods().get(name), "prior", None) is False:
         settings.setdefault("prior", True)
-    if name in EXACT and "prior" not in settings and _guesses(given):
+    if name in EXACT and "prior" not in settings and few_rows(given.table.values.shape):
+        given = _held(given)
+        settings["prior"] = True
+    elif name in EXACT and "prior" not in settings and _guesses(given):
         settings["prior"] = True
         tell(["priors are used: answers alone hardly determine how often items are guessed "
               "(--option prior=False: maximum likelihood)"])  # fmt: skip
@@ -118,9 +130,10 @@ def main(namespace: argparse.Namespace) -> int:
     }  # fmt: skip
 
     from ..studies.arviz import save, table_group
-    from .fit_report import report
+    from .fit_report import held_out, report
 
     lines, tables = report(given, name, found[name], params, facts, settings, namespace)
+    lines += [] if hidden is None else held_out(given, params, hidden)
     groups |= {x: table_group(t.columns, t.dim, t.names) for x, t in tables.items()}
     save(groups, out, attrs)
     for line in lines:
@@ -134,6 +147,45 @@ def main(namespace: argparse.Namespace) -> int:
     if namespace.checkpoint is not None:
         print(f"state     {Path(namespace.checkpoint) / 'checkpoint.npz'}")
     return 130 if facts.get("stop") is Stop.INTERRUPTED else 0
+
+
+def _hide(given: Given, namespace: argparse.Namespace) -> tuple[Given, np.ndarray | None]:
+    """Some of the cells are masked, and these, (num_cells, 2)."""
+    share = namespace.hold_out
+    if share is None:
+        return given, None
+    if not 0.0 < share < 1.0 or namespace.valid is not None or _kind(given) != "binary":
+        raise InputError(f"--hold-out {share:g}: wanted a share between 0 and 1 of cells of bits, "
+                         "without --valid")  # fmt: skip
+    if "mask" not in inspect.signature(given.program).parameters:
+        raise InputError(f"--hold-out {share:g}: {given.name} takes no argument mask")
+    mask = given.table.mask
+    hidden = mask & (np.random.default_rng(namespace.seed).random(mask.shape) < share)
+    if not hidden.any() or not (mask & ~hidden).any():
+        raise InputError(f"--hold-out {share:g} leaves no cell, of {int(mask.sum())}")
+    table = given.table._replace(mask=mask & ~hidden)
+    kwargs = {**given.kwargs, "mask": table.mask}
+    return given._replace(table=table, kwargs=kwargs), np.argwhere(hidden)
+
+
+def _held(given: Given) -> Given:
+    """With priors that hold very many columns of few rows, where the program takes them and none
+    were said: those of latent_trait are wide, and columns would outweigh the scale of the factors.
+    """
+    import numpyro.distributions as dist
+
+    count, width = given.table.values.shape
+    takes = inspect.signature(given.program).parameters
+    size = given.kwargs.get("num_factors", getattr(takes.get("num_factors"), "default", 0))
+    priors, words = {}, "priors are used"
+    if {"prior_weights", "prior_bias"} <= set(takes) - set(given.kwargs) and size:
+        mean = np.eye(size, 1, dtype=np.float32)
+        priors = {"prior_weights": dist.Normal(mean, 0.5), "prior_bias": dist.Normal(0.0, 2.0)}
+        words += ", of discriminations Normal(1, 0.5), of intercepts Normal(0, 2)"
+        words += ", which leave factors beyond the first undetermined" if size > 1 else ""
+    tell([f"{words}: {count} rows alone do not determine {width} columns (--set prior_weights=... "
+          "for others, --option prior=False: maximum likelihood)"])  # fmt: skip
+    return given._replace(kwargs={**given.kwargs, **priors})
 
 
 def _guesses(given: Given) -> bool:
@@ -178,7 +230,7 @@ def _fit(
 
     from ..baselines.samplers import BudgetError
     from ..evaluation.validation import keep_best
-    from ..reading.anatomy import inspect
+    from ..reading.anatomy import inspect as anatomy_of
     from ..running.algorithm import Algorithm
     from ..running.restarts import Restarts
     from ..running.search import optima_of
@@ -208,7 +260,7 @@ def _fit(
     if namespace.steps is None:
         namespace.steps = STEPS
         if engine.staged:
-            anatomy = inspect(given.program, (data,), given.kwargs, plate=engine.plate)
+            anatomy = anatomy_of(given.program, (data,), given.kwargs, plate=engine.plate)
             namespace.steps = engine.default_steps(anatomy)
     if namespace.starts > 1:
         engine = _several(engine, namespace)

@@ -104,6 +104,26 @@ def report(
     return [*lines, "", *said, ""], tables
 
 
+def held_out(given: Given, params: dict, cells: np.ndarray) -> list[str]:
+    """How well the cells that the fit did not see are predicted, in a line."""
+    from ..evaluation.prediction import cell_probabilities
+
+    draws = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}
+    values, mask = given.table.values, given.table.mask
+    kwargs = {x: v for x, v in given.kwargs.items() if x != "mask"}
+    with stage("cells held out"):
+        found = cell_probabilities(given.program, draws, values, cells, mask=mask, **kwargs)
+    truth = values[tuple(cells.T)] > 0
+    log_probs = np.log(np.where(truth, found, 1.0 - found).clip(1e-12))
+    right = float(np.mean((found > 0.5) == truth))
+    share = np.where(mask, values, 0.0).sum(0) / np.maximum(mask.sum(0), 1)
+    smooth = ((mask.sum(0) * share + 0.5) / (mask.sum(0) + 1.0))[cells[:, 1]]
+    base = np.log(np.where(truth, smooth, 1.0 - smooth)).mean()
+    said = f"{log_probs.mean():.4f} nats per cell, {right:.1%} right"
+    return [f"held out  {len(cells)} cells: {said} "
+            f"(by the share of ones in its column: {base:.4f})", ""]  # fmt: skip
+
+
 def _items(
     given: Given,
     name: str,

@@ -222,12 +222,16 @@ def _load(
         with blame(name, "fails on any table"):
             ordered = _observes_order(program, settings)
         return load_levels(namespace.data, ordered=ordered, key=namespace.key, said=said(namespace))
-    binary, real = _try_to_load(namespace, "binary"), _try_to_load(namespace, "real")
-    readable = [x for x in (binary, real) if isinstance(x, Table)]
-    if readable:
+    binary = _try_to_load(namespace, "binary")
+    if isinstance(binary, Table):
         with blame(name, "fails on this table"):
-            wants_bits = _observes_bits(program, readable[0].values, settings)
-    else:
+            if _observes_bits(program, binary.values, settings):
+                return binary
+    real, wants_bits = _try_to_load(namespace, "real"), False
+    if isinstance(binary, InputError) and isinstance(real, Table):
+        with blame(name, "fails on this table"):
+            wants_bits = _observes_bits(program, real.values, settings)
+    elif isinstance(binary, InputError):
         # Which of the two complaints is of use? What a program observes shows on any table.
         try:
             wants_bits = _observes_bits(program, np.zeros((5, 3), np.float32), settings)

@@ -16,6 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
+from ..methods.continuous.at_once import unseen_cells
+from ..methods.continuous.opening import open_columns
+from ..reading.anatomy import inspect
 from ..rows.chunks import Rows
 from ..types import Params
 from .evidence import Likelihood, likelihood
@@ -44,8 +47,29 @@ def cell_probabilities(
     >>> round(float(found[0]), 4)  # 0.9² + 0.1²
     0.82
     """
+    quick = _on_nodes(model, draws, data, np.asarray(cells), mask, kwargs)
+    if quick is not None:
+        return quick
     asked = ask(model, data, cells, mask=mask, **kwargs)
     return answer(asked, draws)
+
+
+def _on_nodes(
+    model: Callable, draws: Params, data: Any, cells: np.ndarray, mask: Any, kwargs: dict[str, Any]
+) -> np.ndarray | None:
+    """Of cells that are not observed, by the posterior of their rows; None where it is not at hand:
+    a row for each cell would be more than memory holds where rows are long.
+    """
+    if mask is None or np.asarray(mask)[tuple(cells.T)].any():
+        return None
+    if any(len(x) != 1 for x in jax.tree.leaves(draws)):
+        return None
+    args, kwargs = (np.asarray(data),), {"mask": np.asarray(mask), **kwargs}
+    latents = inspect(model, args, kwargs).latents
+    if not latents or any(x.num_values is not None or x.odd for x in latents):
+        return None
+    point = {x: v[0] for x, v in draws.items()}
+    return unseen_cells(open_columns(model, args, kwargs, None), point, cells)
 
 
 class Asked(NamedTuple):

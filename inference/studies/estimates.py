@@ -15,6 +15,8 @@ MOST_LINES = 30
 """Of a table of parameters: the file holds the rest."""
 MOST_WORK = 300_000_000
 """Cells × free parameters up to which standard errors are computed without being asked for."""
+MOST_FREE = 2_000
+"""And free parameters, whose information is a matrix."""
 
 
 class Measures(NamedTuple):
@@ -84,7 +86,7 @@ def errors_of(
     from ..evaluation.standard_errors import standard_errors
     from ..reading.anatomy import ProgramError
 
-    if free * values.size > MOST_WORK:
+    if free * values.size > MOST_WORK or free > MOST_FREE:
         return {}, "not computed for so large a table: latentbits.standard_errors gives them"
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")

@@ -113,11 +113,16 @@ def score(fit: Fit, table: Table) -> Answer:
     from ..evaluation.evidence import likelihood
 
     found = likelihood(fit.program, table.values, **_mask(table), **fit.sizes)
-    each = found.of_draws(fit.params)
+    if all(len(x) == 1 for x in fit.params.values()):
+        point: Any = {x: v[0] for x, v in fit.params.items()}
+        one, how = found.explained(point)
+        each = type(one)(one.value[None], one.error[None])
+    else:
+        each, how = found.of_draws(fit.params), found.how
     value = logsumexp(np.asarray(each.value, np.float64), axis=0) - np.log(len(each.value))
     error = np.asarray(each.error).mean(0)
     spread = value.std(ddof=1) / np.sqrt(len(value)) if len(value) > 1 else float("nan")
-    words = f"score     {value.mean():.4f} ± {spread:.4f} nats per row ({found.how})"
+    words = f"score     {value.mean():.4f} ± {spread:.4f} nats per row ({how})"
     return ["log_likelihood", "error"], np.stack([value, error], 1), words
 
 

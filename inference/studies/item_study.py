@@ -21,7 +21,7 @@ from ..reading.naturals import Form
 from ..types import Arguments
 from .dif import FEWEST_ROWS, GroupStudy, group_lines, study_groups
 from .dif import MOST_WORK as MOST_GROUP_WORK
-from .items import MOST_ITEMS, item_fit, loadings, model_fit, reliability
+from .items import MOST_FITTED, MOST_ITEMS, item_fit, loadings, model_fit, reliability
 from .level_items import level_information, level_items
 
 PRINTED = (-2.0, -1.0, 0.0, 1.0, 2.0)
@@ -139,8 +139,11 @@ def study_items(
         shown = [f"{np.interp(at, POINTS, each):.2f} at {at:+.0f}" for at in PRINTED]
         lines.append(f"information of factor {q}: {', '.join(shown)}")
     if table is not None and table.seen is None and plain and len(first) > 3:
-        fit = item_fit(table, values)
-        found |= {"s_x2": fit.statistic, "df": fit.df, "p_value": fit.p_value}
+        if len(first) <= MOST_FITTED:
+            fit = item_fit(table, values)
+            found |= {"s_x2": fit.statistic, "df": fit.df, "p_value": fit.p_value}
+        else:
+            lines.append(f"item fit  not computed for more than {MOST_FITTED} items")
         lines += _fit_lines(table, values, measures)
     # The form has its columns by their number of levels, the table as the file has them.
     places = known.columns or ()
@@ -159,7 +162,9 @@ def study_items(
 
 def _fit_lines(table: BitTable, values: Values, measures: dict[str, float]) -> list[str]:
     if table.bits.shape[1] > MOST_ITEMS:
-        return []
+        return [
+            f"M2        not computed for more than {MOST_ITEMS} items: it takes all pairs of pairs"
+        ]
     of = model_fit(table, values)
     if of.df <= 0:
         return []

@@ -24,6 +24,8 @@ LEAST_EXPECTED = 1.0
 """Of a cell of S-X²: those with less are joined to their neighbours."""
 MOST_ITEMS = 60
 """For M₂, whose matrix has as many rows as there are pairs of items."""
+MOST_FITTED = 300
+"""For S-X², which holds nodes × items × items numbers."""
 
 
 class Fit(NamedTuple):

@@ -33,20 +33,19 @@ def level_items(
     length = weights[0] if len(weights) == 1 else np.sqrt((weights**2).sum(0))
     count = weights.size + len(columns.level) + ("guessing" in values) * len(length)
     errors = errors and len(weights) == 1 and count <= MOST_NUMBERS
-    covariance = np.zeros((count, count))
+    found = {"discrimination": length}
+    bias, slope, of = values["bias"], length[columns.column_of], columns.column_of
+    spread = deviation = np.zeros(0)
     if errors:
         covariance = np.linalg.inv(information(table, values, prior))
-    deviation = np.sqrt(np.diagonal(covariance))
-    found = {"discrimination": length}
-    if errors:
+        deviation = np.sqrt(np.diagonal(covariance))
         found["discrimination_se"] = deviation[: len(length)]
-    place = weights.size + np.arange(len(columns.level))
-    bias, slope, of = values["bias"], length[columns.column_of], columns.column_of
-    along = np.stack([bias / slope**2, -1.0 / slope], 1)
-    each = np.stack(
-        [np.stack([covariance[a, b] for b in (of, place)], -1) for a in (of, place)], -1
-    )
-    spread = np.sqrt(np.einsum("ck,ckm,cm->c", along, each, along))
+        place = weights.size + np.arange(len(columns.level))
+        along = np.stack([bias / slope**2, -1.0 / slope], 1)
+        each = np.stack(
+            [np.stack([covariance[a, b] for b in (of, place)], -1) for a in (of, place)], -1
+        )
+        spread = np.sqrt(np.einsum("ck,ckm,cm->c", along, each, along))
     most = int(columns.level.max())
     for level in range(1, most + 1):
         here = columns.level == level

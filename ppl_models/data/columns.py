@@ -93,8 +93,10 @@ def arrange(path: Path, cells: Cells, said: Said, keep: Sequence[str] = ()) -> A
     out |= {name for name, kind in said.kinds.items() if kind == "skip"}
     notes = []
     if said.guess and not isinstance(cells.cells, np.ndarray):
+        sure = {*out, *said.kinds, *keep}
+        bits = plain_bits(cells) & (len(cells.cells) > FEWEST_ROWS)
         for place, name in enumerate(cells.columns):
-            known = name in out or name in said.kinds or name in keep
+            known = bits[place] or name in sure
             reason = None if known else _no_measurement(cells, place)
             if reason is not None:
                 out.add(name)
@@ -110,10 +112,11 @@ def arrange(path: Path, cells: Cells, said: Said, keep: Sequence[str] = ()) -> A
 
 def select(path: Path, cells: Cells, names: Sequence[str]) -> Cells:
     """These columns, in this order."""
+    place_of = {name: place for place, name in enumerate(cells.columns)}
     for name in names:
-        if name not in cells.columns:
+        if name not in place_of:
             raise complain(path, f"has no column {show(name)}: it has {listed(cells.columns)}")
-    places = [cells.columns.index(name) for name in names]
+    places = [place_of[name] for name in names]
     array = isinstance(cells.cells, np.ndarray)
     kept = cells.cells[:, places] if array else cells.cells.iloc[:, places]
     return cells._replace(cells=kept, columns=tuple(names))
@@ -133,6 +136,16 @@ def series_of(cells: Cells, place: int) -> Any:
 def column_of(cells: Cells, place: int) -> np.ndarray:
     """The cells of one column as Python objects."""
     return np.asarray(series_of(cells, place), object)
+
+
+def plain_bits(cells: Cells) -> np.ndarray:
+    """Which columns of a frame are numbers 0 and 1 and nothing else, holes apart: most tables have
+    thousands of these, and one look serves them all."""
+    frame = cells.cells
+    found = np.array([isinstance(x, np.dtype) and x.kind in "iuf" for x in frame.dtypes], bool)
+    numbers = frame.iloc[:, np.flatnonzero(found)].to_numpy()
+    found[found] = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
+    return found
 
 
 def _without_codes(cells: Cells, codes: Sequence[str]) -> Cells:
@@ -180,8 +193,10 @@ def _no_measurement(cells: Cells, place: int) -> str | None:
     numbers = np.array([token.number for token in tokens] + [np.nan])[codes]
     whole = bool(np.all(numbers == np.round(numbers)))  # NaN is not
     # A reader calls a column without a name by its place, as R's and pandas' index has none.
-    others = [x for i, x in enumerate(cells.columns[1:], 2) if x != f"x{i}"]
-    index = place == 0 and (name in INDEX or (name == "x1" and others))
+    index = place == 0 and (
+        name in INDEX
+        or (name == "x1" and any(x != f"x{i}" for i, x in enumerate(cells.columns[1:], 2)))
+    )
     if index and distinct and rows > 1:
         return "it numbers or names the rows"
     steps = np.sign(np.diff(numbers))
@@ -262,7 +277,10 @@ def recode(
     import pandas as pd
 
     frame = pd.DataFrame(cells.cells).copy()
+    bits = plain_bits(cells._replace(cells=frame))
     for place, name in enumerate(cells.columns):
+        if bits[place] and name not in (known or {}):
+            continue
         codes, values = different(frame.iloc[:, place])
         tokens = [understand(x) for x in values]
         words = [level(x) for x in values]

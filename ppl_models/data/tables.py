@@ -273,7 +273,8 @@ def _refuse_constant(
         value = low[place] * 2 - 1 if coding[place] == "-1/+1" else low[place]
         others = f" ({len(constant) - 1} more like it)" if len(constant) > 1 else ""
         problem = (
-            f"every cell is {show(value)}{others}: it tells nothing, drop it or allow_constant"
+            f"every cell is {show(value)}{others}: it tells nothing, drop it, or say --constant "
+            "(allow_constant=True) to keep it"
         )
         raise complain(path, problem, column=cells.columns[place])
 

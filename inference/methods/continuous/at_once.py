@@ -23,12 +23,24 @@ from ...running.contract import RunResult, Stop
 from ...running.loop import Drive, interrupts
 from ...running.search import optima_of
 from ...types import Params
+from .curves import tables
 from .factor_em import turned
 from .factors import FactorPosterior
-from .grid import BitTable, Fitted, climb, distinct, observed_cells, principal, score
+from .grid import (
+    FLOATS,
+    BitTable,
+    Fitted,
+    climb,
+    distinct,
+    few_rows,
+    observed_cells,
+    posteriors,
+    score,
+)
 from .information import information
 from .nodes import REACH, TooManyNodesError, Values
 from .opening import Opened
+from .principal import principal
 from .priors import normal_priors
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-8}
@@ -71,7 +83,8 @@ def table_of(opened: Opened) -> BitTable | None:
             mask = np.stack([leaves[place.mask][:, place.column] for place in known.columns], 1)
         return distinct(data, mask, levels)
     ((leaf, hides),) = sources
-    if hides is not None and leaves[hides].mean() < FEW_OBSERVED:
+    few = hides is not None and leaves[hides].mean() < FEW_OBSERVED
+    if few and not few_rows(leaves[leaf].shape):
         return observed_cells(leaves[leaf], leaves[hides], columns, levels)
     cells, seen = leaves[leaf], None if hides is None else leaves[hides]
     if len(columns) != cells.shape[1] or (np.diff(columns) != 1).any():
@@ -94,8 +107,8 @@ def params_of(opened: Opened, values: Values) -> dict[str, np.ndarray]:
     return known.write(found if opened.columns is None else opened.columns.written(found))
 
 
-def posterior(opened: Opened, params: Params) -> tuple[FactorPosterior, int] | None:
-    """The posterior of every row, and the number of nodes; the gap is that to twice as many."""
+def posterior(opened: Opened, params: Params) -> tuple[FactorPosterior, str] | None:
+    """The posterior of every row, and in words how; the gap is that to twice as many nodes."""
     if any(isinstance(x, jax.core.Tracer) for x in params.values()):
         return None
     table = table_of(opened)
@@ -109,7 +122,37 @@ def posterior(opened: Opened, params: Params) -> tuple[FactorPosterior, int] | N
     gap = finer.evidence - found.evidence
     parts = (found.mean, found.covariance, found.evidence, gap, found.effective)
     arrays: list[Any] = [array(x) for x in parts]
-    return FactorPosterior(*arrays), found.num_nodes
+    return FactorPosterior(*arrays), found.how
+
+
+def unseen_cells(opened: Opened, params: Params, cells: np.ndarray) -> np.ndarray | None:
+    """P(cell = 1 | what its row has observed) of cells that are not, (num_cells,).
+
+    :param cells: (num_cells, 2), row and column; None is returned where the grid is not for them.
+    """
+    known, table = opened.known, table_of(opened)
+    if table is None or known is None or not known.columns or not table.columns.bits:
+        return None
+    if len({place.leaf for place in known.columns}) > 1:
+        return None
+    values = values_of(opened, params)
+    try:
+        nodes = table.nodes(values)
+    except TooManyNodesError:
+        return None
+    chance = -np.expm1(tables(table.columns, values, nodes)[1])  # (S, P)
+    place = np.zeros(max(x.column for x in known.columns) + 1, int)
+    place[[x.column for x in known.columns]] = np.arange(len(known.columns))
+    rows, columns = table.place[cells[:, 0]], place[cells[:, 1]]
+    order = np.argsort(rows, kind="stable")
+    found = np.zeros(len(cells))
+    for block, _, probs in posteriors(table, values, nodes):
+        ends = np.searchsorted(rows[order], [block.start, block.start + len(probs)])
+        here = order[slice(*ends)]
+        for some in np.array_split(here, 1 + len(here) * len(chance) // FLOATS):
+            each = probs[rows[some] - block.start]
+            found[some] = np.einsum("ms,sm->m", each, chance[:, columns[some]])
+    return found
 
 
 def information_of(

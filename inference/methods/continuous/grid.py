@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .curves import Columns, Prior, Sums, columns_of, maximise, tables
-from .nodes import Nodes, Values, nodes_for
+from .nodes import MANY_COLUMNS, MOST_OWN_ROWS, Nodes, Values, nodes_for, own_nodes
 
 FLOATS = 1 << 20
 """Of what is held of a block of rows on all nodes: 8 MiB."""
@@ -32,12 +32,6 @@ SLACK = 1e-9
 """Of the loss, by which a step may lead up."""
 NEAR_ENOUGH = 0.05
 """Of a parameter, by which it may have moved since its nodes were made."""
-LOGISTIC = 1.7
-"""A logistic curve is about a normal one of this deviation."""
-FEW_COLUMNS = 500
-"""Up to which principal components are those of a matrix of correlations."""
-FIRST_GUESS = 0.15
-"""Of an asymptote."""
 
 
 class BitTable(NamedTuple):
@@ -62,6 +56,30 @@ class BitTable(NamedTuple):
     @property
     def sparse(self) -> bool:
         return not isinstance(self.bits, np.ndarray)
+
+    def nodes(self, values: Values, fineness: float = 1.0, before: Nodes | None = None) -> Nodes:
+        """Nodes for these rows: shared ones, or, of few rows of very many columns, of their own.
+
+        :param before: those of values nearby.
+        """
+        if few_rows(self.bits.shape):
+            return own_nodes(self._at_own, self.bits.shape[0], values, fineness, before)
+        return nodes_for(values, fineness, self.share)
+
+    def _at_own(self, values: Values, points: np.ndarray) -> np.ndarray:
+        """The log likelihood of each row at points of its own, (rows, points)."""
+        found = tables(self.columns, values, Nodes(points.reshape(-1, points.shape[-1]), points))
+        return self.of_own(*found).reshape(points.shape[:-1])
+
+    def of_own(self, more: np.ndarray, base: np.ndarray) -> np.ndarray:
+        """The log likelihood on equally many nodes for each row, (S,), from their `tables`."""
+        rows = self.bits.shape[0]
+        parts = (x.reshape(rows, -1, x.shape[1]) for x in (more, base))
+        # A product of matrices would give all rows on all nodes.
+        found = np.einsum("nc,nsc->ns", self.bits, next(parts))
+        low = next(parts)
+        found += low.sum(-1) if self.seen is None else np.einsum("np,nsp->ns", self.seen, low)
+        return found.ravel()
 
     def block(self, rows: slice) -> tuple[np.ndarray, np.ndarray | None]:
         """Some rows, dense."""
@@ -95,7 +113,8 @@ def distinct(
     _, first, index, count = np.unique(
         codes, return_index=True, return_inverse=True, return_counts=True
     )
-    kind = np.float64 if data.size <= FEW_CELLS else np.float32
+    exact = data.size <= FEW_CELLS or few_rows(bits.shape)
+    kind = np.float64 if exact else np.float32
     some = None if seen.all() else seen[first].astype(kind)
     return BitTable(
         bits[first].astype(kind), some, count.astype(float), index, levels, _answered(seen)
@@ -135,6 +154,11 @@ def observed_cells(
     return BitTable(bits, seen, np.ones(len(data)), np.arange(len(data)), levels, _answered(seen))
 
 
+def few_rows(shape: tuple[int, ...]) -> bool:
+    """Whether rows are so few, and columns so many, that each row has nodes of its own."""
+    return shape[1] >= MANY_COLUMNS and shape[0] <= min(MOST_OWN_ROWS, shape[1] // 50)
+
+
 def _answered(seen: Any) -> float:
     """Twice what a row has, for it may have the sharper ones."""
     return min(1.0, 2.0 * float(seen.sum(1).max()) / seen.shape[1])
@@ -143,22 +167,34 @@ def _answered(seen: Any) -> float:
 def posteriors(table: BitTable, values: Values, nodes: Nodes) -> Any:
     """Block by block: its rows, their log evidence, and their probabilities on the nodes."""
     more, base = tables(table.columns, values, nodes)
+    num_rows = table.bits.shape[0]
+    if nodes.owner is not None:
+        probs = np.full((num_rows, len(nodes.points)), -np.inf)
+        place = np.arange(len(nodes.points))
+        probs[nodes.owner, place] = table.of_own(more, base) + nodes.log_weights
+        yield slice(0, num_rows), *_normalised(probs)
+        return
     fixed = nodes.log_weights + (base.sum(1) if table.seen is None else 0.0)
     kind = table.bits.dtype
     more, base, fixed = (x.astype(kind) for x in (more, base, fixed))
     size = max(1, FLOATS // len(nodes.points))
-    for start in range(0, table.bits.shape[0], size):
+    for start in range(0, num_rows, size):
         rows = slice(start, start + size)
         probs = table.bits[rows] @ more.T
         if table.seen is not None:
             probs += table.seen[rows] @ base.T
         probs += fixed
-        top = probs.max(1, keepdims=True)
-        probs -= top
-        np.exp(probs, out=probs)
-        total = probs.sum(1, keepdims=True)
-        probs *= 1.0 / total
-        yield rows, (top + np.log(total))[:, 0].astype(float), probs
+        yield rows, *_normalised(probs)
+
+
+def _normalised(probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log evidence, and probabilities in the place of these log joints."""
+    top = probs.max(1, keepdims=True)
+    probs -= top
+    np.exp(probs, out=probs)
+    total = probs.sum(1, keepdims=True)
+    probs *= 1.0 / total
+    return (top + np.log(total))[:, 0].astype(float), probs
 
 
 def expect(table: BitTable, values: Values, nodes: Nodes) -> Sums:
@@ -176,94 +212,6 @@ def expect(table: BitTable, values: Values, nodes: Nodes) -> Sums:
     return Sums(float(loss), np.asarray(right).T, np.asarray(number).T)
 
 
-def principal(table: BitTable, num_factors: int, guessing: bool = False) -> Values:
-    """Where EM starts: principal components, and shares of the levels."""
-    columns = table.columns
-    total = table.times.sum()
-    weight = table.times.astype(table.bits.dtype)
-    counts = np.asarray(table.bits.T @ weight, float)  # (C,)
-    answered = np.full(len(columns.first), total)
-    if table.seen is not None:
-        answered = np.asarray(table.seen.T @ weight, float)
-    above = np.cumsum(counts[::-1])[::-1]
-    last = np.append(columns.first[1:], len(counts))
-    above = above - np.append(above, 0.0)[last][columns.column_of]  # of this level or a higher one
-    share = np.clip(above / answered[columns.column_of], 0.5 / total, 1.0 - 0.5 / total)
-    loading, spread = _components(table, columns, counts, answered, num_factors)
-    if columns.bits:
-        if guessing:
-            share = np.clip((share - FIRST_GUESS) / (1.0 - FIRST_GUESS), 0.1, 1.0 - 0.5 / total)
-        weights = np.clip(loading * spread / (share * (1.0 - share)), -4.0, 4.0)
-        values = {"weights": weights, "bias": np.log(share) - np.log1p(-share)}
-        return values | ({"guessing": np.full(len(share), FIRST_GUESS)} if guessing else {})
-    length = (loading**2).sum(0)
-    loading = loading / np.sqrt(1.0 + np.maximum(length - 0.8, 0.0))
-    # A factor of deviation w flattens the logistic curve: the marginal logits are smaller.
-    flat = np.sqrt(1.0 - np.minimum(length, 0.8))
-    weights = (LOGISTIC * loading / flat)[:, columns.column_of]
-    bias = (np.log(share) - np.log1p(-share)) / flat[columns.column_of]
-    return {"weights": weights, "bias": bias}
-
-
-def _components(
-    table: BitTable, columns: Columns, counts: np.ndarray, answered: np.ndarray, num_factors: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Loadings (num_factors, P) of the levels as numbers, and the deviations of these (P,)."""
-    numbers: Any = table.bits
-    if not columns.bits:
-        numbers = table.bits.copy()
-        if table.sparse:
-            numbers.data = numbers.data * columns.level[numbers.indices]
-            numbers.indices = columns.column_of[numbers.indices].astype(numbers.indices.dtype)
-            numbers._shape = table.seen.shape
-        else:
-            numbers = np.add.reduceat(numbers * columns.level, columns.first, axis=1)
-    weight = table.times.astype(table.bits.dtype)[:, None]
-    power = np.add.reduceat(counts * columns.level**2, columns.first) / answered
-    mean = np.add.reduceat(counts * columns.level, columns.first) / answered
-    spread = np.sqrt(np.maximum(power - mean**2, 1e-6))
-    width = len(mean)
-    count = min(num_factors, width)
-    if width <= FEW_COLUMNS and not table.sparse:
-        away = numbers - mean.astype(numbers.dtype)
-        both = table.times.sum()
-        if table.seen is not None:
-            away = away * table.seen
-            both = np.maximum(table.seen.T @ (table.seen * weight), 1.0)
-        cover = (away.T @ (away * weight)).astype(float) / both
-        size, vectors = np.linalg.eigh(cover / np.outer(spread, spread))
-        size, vectors = size[::-1][:count], vectors[:, ::-1][:, :count]
-    else:
-        size, vectors = _leading(numbers, table.seen, weight, mean, spread, count)
-    found = np.zeros((num_factors, width))
-    found[:count] = (vectors * np.sqrt(np.maximum(size - 1.0, 0.1))).T
-    return found, spread
-
-
-def _leading(
-    numbers: Any, seen: Any, weight: np.ndarray, mean: np.ndarray, spread: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The leading correlations of many columns by powers, a hole read as the mean of its column."""
-    total = weight.sum()
-
-    def apply(vectors: np.ndarray) -> np.ndarray:
-        scaled = vectors / spread[:, None]
-        some = scaled * mean[:, None]
-        away = numbers @ scaled - (some.sum(0) if seen is None else seen @ some)
-        away = away * weight
-        back = numbers.T @ away
-        back = back - mean[:, None] * (away.sum(0) if seen is None else seen.T @ away)
-        return np.asarray(back, float) / (spread[:, None] * total)
-
-    share = 1.0 if seen is None else float((seen.T @ weight).mean() / total)
-    vectors = np.random.default_rng(0).normal(size=(len(mean), count))
-    for _ in range(30):
-        vectors = np.linalg.qr(apply(vectors))[0]
-    size = np.einsum("pk,pk->k", vectors, apply(vectors))
-    # Two columns are both observed in the square of that share of all rows.
-    return 1.0 + np.maximum(size - share, 0.0) / share**2, vectors
-
-
 class Scores(NamedTuple):
     """Of every row of the table: log evidence, and the moments of its factors."""
 
@@ -271,7 +219,7 @@ class Scores(NamedTuple):
     mean: np.ndarray  # (num_data, Q)
     covariance: np.ndarray  # (num_data, Q, Q)
     effective: np.ndarray  # (num_data,) how many nodes carry the posterior
-    num_nodes: int = 0
+    how: str = ""  # in words
 
 
 def score(table: BitTable, values: Values, fineness: float = 1.0) -> Scores:
@@ -282,7 +230,7 @@ def score(table: BitTable, values: Values, fineness: float = 1.0) -> Scores:
     >>> bool(np.allclose(np.exp(found.evidence), 0.25)), found.mean.round(3).tolist()
     (True, [[0.413], [-0.413]])
     """
-    nodes = nodes_for(values, fineness, table.share)
+    nodes = table.nodes(values, fineness)
     size = nodes.points.shape[1]
     outer = (nodes.points[:, :, None] * nodes.points[:, None, :]).reshape(len(nodes.points), -1)
     blocks = [
@@ -291,8 +239,11 @@ def score(table: BitTable, values: Values, fineness: float = 1.0) -> Scores:
     ]
     evidence, mean, second, effective = map(np.concatenate, zip(*blocks, strict=True))
     covariance = second.reshape(-1, size, size) - mean[:, :, None] * mean[:, None, :]
-    at = table.place
-    return Scores(evidence[at], mean[at], covariance[at], effective[at], len(nodes.points))
+    at, count = table.place, len(nodes.points)
+    how = f"the trapezoidal rule on {count} nodes that all rows share"
+    if nodes.owner is not None:
+        how = f"Gauss-Hermite quadrature, {count // len(evidence)} nodes for each row"
+    return Scores(evidence[at], mean[at], covariance[at], effective[at], how)
 
 
 class Fitted(NamedTuple):
@@ -315,7 +266,7 @@ def climb(
     """EM with Anderson steps, each of them taken back if it leads up; see `acceleration`."""
     columns, size = table.columns, len(values["weights"])
     point = safe = columns.flat(values)
-    nodes, made_for = nodes_for(values, share=table.share), point
+    nodes, made_for = table.nodes(values), point
     best, before = np.inf, None
     losses: list[float] = []
     way: list[np.ndarray] = []
@@ -323,8 +274,9 @@ def climb(
     images: list[np.ndarray] = []
     while len(losses) < num_steps and not stop():
         here = columns.whole(point, size)
-        if not (np.abs(point - made_for) <= NEAR_ENOUGH * (1.0 + np.abs(point))).all():
-            nodes, made_for = nodes_for(here, share=table.share), point
+        near = NEAR_ENOUGH * (1.0 + np.abs(point))
+        if nodes.owner is not None or not (np.abs(point - made_for) <= near).all():
+            nodes, made_for = table.nodes(here, before=nodes), point
         ordered = columns.bits or (np.diff(here["bias"])[columns.inner[:-1]] < 0).all()
         sums = expect(table, here, nodes) if ordered else None
         loss = np.inf if sums is None else sums.loss
@@ -335,7 +287,8 @@ def climb(
             point, before = safe, None
             changes, images = [], []
             continue
-        image = columns.flat(maximise(columns, here, nodes, sums, prior))
+        steps = 3 if nodes.owner is None else 2  # which are then most of the work
+        image = columns.flat(maximise(columns, here, nodes, sums, prior, steps))
         residual = image - point
         losses.append(loss)
         way.append(image)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .curves import Columns, Prior, Sums, asked, derivatives, logistic
 from .grid import BitTable, expect, posteriors
-from .nodes import Nodes, Values, nodes_for
+from .nodes import Nodes, Values
 
 FLOATS = 1 << 21
 """Of the scores of a block of rows on all nodes: 16 MiB."""
@@ -36,7 +36,7 @@ def information(table: BitTable, values: Values, prior: Prior | None = None) -> 
 def _of_rows(table: BitTable, values: Values) -> np.ndarray:
     """Of any columns: the scores of a block of rows at a time."""
     columns = table.columns
-    nodes = nodes_for(values, share=table.share)
+    nodes = table.nodes(values)
     sums = expect(table, values, nodes)
     found = _complete(columns, values, nodes, sums)
     count = len(found)
@@ -62,7 +62,7 @@ def _of_bits(table: BitTable, values: Values) -> np.ndarray:
     With residuals t − p(x_s), the second moments of the scores are such products, weighted by the
     posterior moments of x.
     """
-    nodes = nodes_for(values)
+    nodes = table.nodes(values)
     design = np.hstack([nodes.points, np.ones((len(nodes.points), 1))])
     size, columns = design.shape[1], table.bits.shape[1]
     outer = (design[:, :, None] * design[:, None, :]).reshape(len(design), -1)

@@ -14,6 +14,7 @@ no pole near the real line where u(x) bends: without it that exponential rate wo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -35,13 +36,23 @@ FLOATS = 1 << 20
 """Of what is held of a block of predictors: 8 MiB."""
 LEAST_SINE = 0.5
 """Of the angle between two axes."""
+MOST_OWN_ROWS, MANY_COLUMNS = 64, 1000
+"""Rows up to which, and columns from which, each row has nodes of its own."""
+OWN = {1: 5, 2: 4}
+"""Number of factors -> their nodes along an axis: thousands of columns leave a posterior normal."""
+MOST_MOVES, CENTRED = 30, 0.1
+"""Of the search for a mode, and how far from it its nodes may lie, in standard deviations."""
+APART = 0.3
+"""Of the points of a difference, in these."""
+LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
 class Nodes(NamedTuple):
-    """Points that all rows share, and log weights that hold the density N(0, I)."""
+    """Points for rows, and log weights that hold the density N(0, I)."""
 
     points: np.ndarray  # (S, Q)
     log_weights: np.ndarray  # (S,)
+    owner: np.ndarray | None = None  # (S,) the row that a node is for; None: they share all
 
 
 class TooManyNodesError(ValueError):
@@ -144,3 +155,73 @@ def _spread(fine: np.ndarray, speed: np.ndarray, step: float) -> tuple[np.ndarra
     a, b = first + last - 2.0 * width, 3.0 * width - 2.0 * first - last
     place = fine[left] + t * (first + t * (b + t * a))
     return place, ends[1] * (first + t * (2.0 * b + 3.0 * t * a)) / span
+
+
+def own_nodes(
+    log_likelihood: Callable[[Values, np.ndarray], np.ndarray],
+    num_rows: int,
+    values: Values,
+    fineness: float = 1.0,
+    before: Nodes | None = None,
+) -> Nodes:
+    """Gauss and Hermite's nodes about the mode of each row, scaled by its curvature.
+
+    Shared ones would have to be as dense as the narrowest posterior wherever a row could lie; a few
+    rows of very many columns lie in few places.
+
+    :param log_likelihood: of each row at points of its own, (rows, points, Q), of these values.
+    :param before: nodes of values nearby, whose centres are where the search begins.
+    """
+    size = len(values["weights"])
+    centre, spread = np.zeros((num_rows, size)), np.tile(np.eye(size), (num_rows, 1, 1))
+    if before is not None and before.owner is not None:
+        own = before.points.reshape(num_rows, -1, size)
+        centre = own.mean(1)
+        away = own - centre[:, None]
+        spread = np.linalg.cholesky(np.swapaxes(away, 1, 2) @ away / own.shape[1])
+    kept, top = centre, np.full(num_rows, -np.inf)
+    for _ in range(MOST_MOVES):
+        here, slope, bend = _curvature(log_likelihood, values, centre, spread)
+        better = here >= top - 1e-12 * np.abs(here)
+        kept, top = np.where(better[:, None], centre, kept), np.where(better, here, top)
+        move = np.linalg.solve(bend, slope[..., None])[..., 0]  # in units of the spread
+        length = np.where(better, np.abs(move).max(1), np.inf)
+        ahead = np.einsum("nqk,nk->nq", spread, move / np.maximum(1.0, length / 4.0)[:, None])
+        # A step that led down is cut: the curvature is small where all columns agree.
+        centre = np.where(better[:, None], centre + ahead, 0.75 * kept + 0.25 * centre)
+        narrow = spread @ np.linalg.cholesky(np.linalg.inv(bend))
+        spread = np.where(better[:, None, None], narrow, spread)
+        if length.max() < CENTRED:
+            break
+    place, weight = np.polynomial.hermite_e.hermegauss(round(OWN[size] * fineness))
+    mesh, share = (
+        np.stack(np.meshgrid(*[x] * size, indexing="ij"), -1).reshape(-1, size)
+        for x in (place, np.log(weight) + 0.5 * place**2)
+    )
+    points = centre[:, None] + np.einsum("nqk,sk->nsq", spread, mesh)
+    area = np.log(np.abs(np.linalg.det(spread)))[:, None]
+    log_weights = share.sum(1) + area - 0.5 * (points**2).sum(-1) - 0.5 * size * LOG_TWO_PI
+    owner = np.repeat(np.arange(num_rows), len(mesh))
+    return Nodes(points.reshape(-1, size), log_weights.ravel(), owner)
+
+
+def _curvature(
+    log_likelihood: Callable, values: Values, centre: np.ndarray, spread: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each row's log posterior, its slope (rows, Q) and minus its Hessian, in units of the spread.
+
+    By differences: a fraction of a standard deviation is wide enough to lose no digits.
+    """
+    rows, size = centre.shape
+    first, second = np.triu_indices(size)
+    unit = APART * np.eye(size)
+    steps = np.concatenate([np.zeros((1, size)), unit, -unit, unit[first] + unit[second]])
+    points = centre[:, None] + np.einsum("nqk,sk->nsq", spread, steps)
+    found = log_likelihood(values, points) - 0.5 * (points**2).sum(-1)
+    here, up, down, both = np.split(found, [1, 1 + size, 1 + 2 * size], axis=1)
+    bend = np.zeros((rows, size, size))
+    mixed = -(both - up[:, first] - up[:, second] + here) / APART**2
+    bend[:, first, second] = bend[:, second, first] = mixed
+    bend[:, np.arange(size), np.arange(size)] = -(up - 2.0 * here + down) / APART**2
+    least = 1e-3 * np.maximum(np.trace(bend, axis1=1, axis2=2), 1e-6)[:, None, None]
+    return here[:, 0], (up - down) / (2.0 * APART), bend + least * np.eye(size)

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import logsumexp
 
 from inference import QuadratureEM
-from inference.methods.continuous import at_once, curves, grid, information, nodes
+from inference.methods.continuous import at_once, curves, grid, information, nodes, principal
 from inference.methods.continuous.curves import logistic
 from ppl_models import latent_trait
 
@@ -176,7 +176,7 @@ def test_steps_that_are_left_change_nothing_and_bits_may_be_true_and_false():
 
 
 def begin(table, seed):
-    first = grid.principal(table, 2)
+    first = principal.principal(table, 2)
     noise = np.random.default_rng(seed).normal(0.0, 0.3, first["weights"].shape)
     return {**first, "weights": first["weights"] + noise}
 
@@ -215,7 +215,7 @@ def test_few_observed_cells_are_kept_alone_and_fitted_to_the_same_end():
         grid.distinct(data, mask, levels),
         grid.observed_cells(data, mask, np.arange(30), levels),
     )
-    first = grid.principal(dense, 1)
+    first = principal.principal(dense, 1)
     ends = [grid.climb(table, first, 200, 1e-9) for table in (dense, sparse)]
     assert ends[0].losses[-1] == pytest.approx(ends[1].losses[-1], rel=1e-8)
     np.testing.assert_allclose(ends[0].values["weights"], ends[1].values["weights"], atol=1e-3)
@@ -227,9 +227,9 @@ def test_principal_components_by_powers(monkeypatch, observed):
     data = bits(5, 3000, weights, np.zeros(6))
     mask = np.random.default_rng(6).random(data.shape) < observed
     table = grid.distinct(data, mask)
-    wanted = grid.principal(table, 2)
-    monkeypatch.setattr(grid, "FEW_COLUMNS", 0)
-    found = grid.principal(table, 2)
+    wanted = principal.principal(table, 2)
+    monkeypatch.setattr(principal, "FEW_COLUMNS", 0)
+    found = principal.principal(table, 2)
     np.testing.assert_allclose(found["bias"], wanted["bias"])
     for one, other in zip(found["weights"], wanted["weights"], strict=True):
         gap = min(np.abs(one - other).max(), np.abs(one + other).max())
@@ -242,9 +242,45 @@ def test_a_sparse_table_takes_the_memory_of_its_cells():
     tracemalloc.start()
     try:
         table = grid.observed_cells(data, mask, np.arange(1000), (3,) * 1000)
-        grid.climb(table, grid.principal(table, 1), 5, 1e-6)
+        grid.climb(table, principal.principal(table, 1), 5, 1e-6)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     floats = 4 * 3 * data.size  # bytes, for two cutpoints and what was seen
     assert peak < floats / 2
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_few_rows_of_very_many_columns_have_nodes_of_their_own(size, monkeypatch):
+    """The same evidence, moments, predictions and fit as on nodes that all rows share."""
+    rng = np.random.default_rng(7)
+    weights = np.vstack([rng.normal(1.0, 0.3, 1000), rng.normal(0.0, 0.3, 1000)])[:size]
+    values = {"weights": weights, "bias": rng.normal(size=1000)}
+    data = bits(8, 5, weights, values["bias"])
+    mask = rng.random(data.shape) < 0.8
+    mask[4, 30:] = False  # a row with little to go by
+    table = grid.distinct(data, mask)
+    kwargs = {"mask": mask, "num_factors": size}
+    opened = QuadratureEM(latent_trait)._open((data,), kwargs)
+    cells = np.argwhere(~mask)[::7]
+    zero, one = np.zeros((size, 1000)), np.eye(size, 1) * np.ones((1, 1000))
+    held = curves.Prior(
+        np.stack([one, zero + 4.0]), np.stack([np.zeros(1000), np.full(1000, 0.25)]), None
+    )
+    found = []
+    end = grid.climb(table, values, 60, 1e-11, prior=held) if size == 1 else None
+    for most in (nodes.MOST_OWN_ROWS, 0):
+        monkeypatch.setattr(grid, "MOST_OWN_ROWS", most)
+        scores = grid.score(table, values)
+        found.append((*scores[:3], at_once.unseen_cells(opened, values, cells)))
+    for own, shared in zip(*found, strict=True):
+        np.testing.assert_allclose(own, shared, atol=1e-3)
+    if end is None:  # the prior does not hold the scale of a second factor
+        return
+    # Where it ends nothing is left to gain on the shared nodes either.
+    points = nodes.nodes_for(end.values)
+    sums = grid.expect(table, end.values, points)
+    loss = sums.loss - held.log_density(end.values)
+    assert end.converged and end.losses[-1] == pytest.approx(loss, abs=2e-3)
+    again = curves.maximise(table.columns, end.values, points, sums, held)
+    np.testing.assert_allclose(again["weights"], end.values["weights"], atol=1e-2)
