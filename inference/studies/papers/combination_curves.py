@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 JITTERS = (0.1, 1.0)
 """Of the log odds of either half of a split: what `SplittingEM` adds, and far more."""
 MANY_STARTS = 10
+MISSING = 0.3
+"""Share of training cells that are taken away, to see what pursuit makes of the others."""
 LABELLED = (50, 100, 500)
 COLUMNS = 24
 """Whose bits are predicted; the paper takes five a row at random."""
@@ -118,6 +120,12 @@ def run(options: argparse.Namespace) -> Outcome:
         "mixture": tuple(softmax(mixtures[-1].joints(part), axis=1) for part in (x, new)),
         "principal components": (scores, new_scores),
     }
+    seen = (rng.random(x.shape) > MISSING).astype(float)
+    usual = np.where(x.mean(0) > 0, 1.0, -1.0)
+    holes = {
+        "integrated out": pursue(x * seen, units, 1, rng, seen),
+        "filled by the usual bit": pursue(np.where(seen > 0, x, usual), units, 1, rng),
+    }
     before, after = study.test["machine"][units - 1], study.test["machine"][-1]
     # Pursuit ends with the first unit that is not worth its parameters.
     ends = {
@@ -147,6 +155,10 @@ def run(options: argparse.Namespace) -> Outcome:
         "units_of_least_test_error": {
             name: int(study.test["machine"][:units, i].argmin()) + 1
             for i, name in enumerate(Errors._fields)
+        },
+        "missing_cells": MISSING,
+        "test_with_missing_cells": {
+            name: models[-1].errors(new, columns)._asdict() for name, models in holes.items()
         },
         "accuracy": accuracies(features, (label[:rows], label[rows:])),
     }

@@ -49,34 +49,51 @@ class Machine(NamedTuple):
         return Errors(float(bits), float(((change > 0) + 0.5 * (change == 0)).mean()))
 
 
+def log_odds(
+    x: np.ndarray, weights: np.ndarray, bias: np.ndarray, seen: np.ndarray | None = None
+) -> np.ndarray:
+    """That units are on, (rows, units); missing cells, which x has as 0, are integrated out."""
+    total = x @ weights.T + bias
+    return total if seen is None else total + 0.5 * (1.0 - seen) @ (weights**2).T
+
+
 def one_unit(
-    x: np.ndarray, weights: np.ndarray, bias: np.ndarray, steps: int = EM_STEPS
+    x: np.ndarray,
+    weights: np.ndarray,
+    bias: np.ndarray,
+    seen: np.ndarray | None = None,
+    steps: int = EM_STEPS,
 ) -> tuple[np.ndarray, float, float]:
     """EM of a real machine of one unit, (3.14) and (3.15), and the log likelihood that it adds.
 
     :param weights: (starts, columns), of which the one that ends with most likelihood is taken.
+    :param seen: (rows, columns), 0 where a cell is missing.
     """
     for _ in range(steps):
-        on = expit(x @ weights.T + bias)
+        on = expit(log_odds(x, weights, bias, seen))
         rate = np.clip(on.mean(0), 1e-12, 1.0 - 1e-12)
-        weights = on.T @ x / (len(x) * rate[:, None])
+        known = len(x) * rate[:, None] if seen is None else on.T @ seen
+        weights = on.T @ x / np.maximum(known, 1e-12)
         bias = np.log(rate) - np.log1p(-rate) - 0.5 * (weights**2).sum(1)
     level = np.logaddexp(0.0, bias + 0.5 * (weights**2).sum(1))
-    gains = (np.logaddexp(0.0, x @ weights.T + bias) - level).sum(0)
+    gains = (np.logaddexp(0.0, log_odds(x, weights, bias, seen)) - level).sum(0)
     best = int(gains.argmax())
     return weights[best], float(bias[best]), float(gains[best])
 
 
-def pursue(x: np.ndarray, units: int, starts: int, rng: np.random.Generator) -> list[Machine]:
+def pursue(
+    x: np.ndarray, units: int, starts: int, rng: np.random.Generator, seen: np.ndarray | None = None
+) -> list[Machine]:
     """The machine after every unit, the last one complete."""
     left, found = x.copy(), []
     weights, bias = np.zeros((0, x.shape[1])), np.zeros(0)
     coins, gains = np.zeros((len(x), 0)), np.zeros(0)
     for _ in range(units):
         first = 0.5 * left[rng.integers(len(x), size=starts)]
-        unit, level, gain = one_unit(left, first, -0.5 * (first**2).sum(1))
-        on = (rng.random(len(x)) < expit(left @ unit + level)).astype(float)
-        left -= np.outer(on, unit)
+        unit, level, gain = one_unit(left, first, -0.5 * (first**2).sum(1), seen)
+        odds = log_odds(left, unit[None], np.array([level]), seen)[:, 0]
+        on = (rng.random(len(x)) < expit(odds)).astype(float)
+        left -= np.outer(on, unit) if seen is None else seen * np.outer(on, unit)
         weights, bias = np.vstack([weights, unit]), np.append(bias, level)
         coins, gains = np.column_stack([coins, on]), np.append(gains, gain)
         found.append(Machine(weights, bias, coins, gains))
