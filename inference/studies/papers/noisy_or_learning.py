@@ -4,7 +4,7 @@
 increasingly accurate.' §4, of all weights at the same time: 'This does not produce good results,
 however, because there is nothing to prevent the model from learning overly strong priors.' §5:
 'Gibbs sampling was stopped if the maximum state change probability was less than 0.05', so that a
-row stops because its state is sure of itself.
+row stops because its state is sure of itself. What comes out stands in docs/papers.md.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def figure(found: Trial, strength: float) -> Figure:
         axis.set_xticks(range(3), ["lower layer\nfirst", "all at\nonce", "first, no\nrule"])
         axis.set(xlim=(-0.5, 2.5), title=title)
     axes[3].axhline(strength, color="0.5", linestyle="--", label="the lines themselves")
-    axes[3].legend(fontsize=10)
+    axes[3].legend(fontsize=10, loc="upper right", bbox_to_anchor=(1.0, 0.92))
     return page
 
 
