@@ -198,7 +198,7 @@ def over_rows(left: Array, right: Array, precision: Any = None) -> Array:
 
     :param precision: by default what `jax.default_matmul_precision` says, else all digits.
     """
-    if precision is None and not jax.config.jax_default_matmul_precision:  # type: ignore[attr-defined]
+    if precision is None and not jax.config.values["jax_default_matmul_precision"]:
         precision = "highest"
     if not left.shape[1] * right.shape[1]:  # nothing to add up, as the pairs of a single bit
         return jnp.zeros((left.shape[1], right.shape[1]), jnp.result_type(left, right))

@@ -47,9 +47,10 @@ class Restarts(Algorithm):
     method: Algorithm
     num_starts: int
 
-    @property
-    def model(self) -> Callable:  # type: ignore[override]
-        return self.method.model
+    model: Callable = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", self.method.model)
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any

@@ -16,6 +16,7 @@ from ...reading.handlers import table_of
 from ...reading.reader import Reader, affine_too, open_program
 from ...reading.states import AllStates, Given, StateSet
 from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...running.padding import Padded, pad
 from ...types import Params
 from ..m_step import AffineUpdate
 from ..shared import CHUNK_FLOATS, Expectation, Posterior, chunk_rows
@@ -90,9 +91,9 @@ class EM(StatesEM):
 
     states: StateSet = AllStates()
 
-    @property
-    def pads(self) -> bool:  # type: ignore[override]
-        return type(self) is EM and not self._by_row()
+    def fill(self, args: tuple, kwargs: dict[str, Any]) -> Padded | None:
+        fills = type(self) is EM and not self._by_row()
+        return pad(self.model, args, kwargs, self.plate) if fills else None
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:

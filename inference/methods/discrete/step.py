@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -173,8 +173,6 @@ class GradientUpdate:
 class StatesEM(Algorithm):
     """EM over sets of states per datum: what `EM` and `TruncatedEM` share."""
 
-    precision: ClassVar[Precision] = "highest"
-
     model: Callable
     _: dataclasses.KW_ONLY
     m_step: ClosedForm | None = None
@@ -216,8 +214,13 @@ class StatesEM(Algorithm):
     def update(self, state: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]:
         # By default a GPU multiplies single precision with ten bits: runs that reach one
         # optimum would end nats apart.
-        with jax.default_matmul_precision(self.precision):
+        with jax.default_matmul_precision(self.digits):
             return self._update(state, args, kwargs)
+
+    @property
+    def digits(self) -> Precision:
+        """Of the matrix products of a step."""
+        return "highest"
 
     def _update(self, state: Any, args: tuple, kwargs: dict) -> tuple[Any, Array]:
         reader, rows = self.open(args, kwargs)

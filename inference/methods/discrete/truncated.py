@@ -73,7 +73,11 @@ class TruncatedEM(StatesEM):
     persistent: Persistent | None = None
     cut: Cut | None = None
     parameter_noise: dict[str, float] | None = None
-    precision: Precision = "highest"  # type: ignore[misc]  # fixed for other methods
+    precision: Precision = "highest"
+
+    @property
+    def digits(self) -> Precision:
+        return self.precision
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:

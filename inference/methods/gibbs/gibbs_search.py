@@ -94,14 +94,12 @@ class GibbsSearch(Algorithm):
     exchanged: float = 0.5
     polish: Annotated[int, Range(0)] = 100
     search: Search | None = SIDE_BY_SIDE
+    model: Callable = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.em, GibbsEM):
             object.__setattr__(self, "em", GibbsEM(self.em))
-
-    @property
-    def model(self) -> Callable:  # type: ignore[override]
-        return self.em.model
+        object.__setattr__(self, "model", self.em.model)
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
