@@ -159,7 +159,7 @@ def _one(
             compute = compiled(compute, opened.rows, compiler_options=little_effort())
             found = compute(opened.rows.leaves, wide)
             found = jax.tree.map(lambda x: np.asarray(x)[None], found)
-        many, lost = _errors(*found, _least(params))
+        many, lost = _errors(found[0], found[1], _least(params))
     return {name: value[0] for name, value in many.items()}, int(lost[0]), found[0].shape[1]
 
 
@@ -185,7 +185,7 @@ def many_standard_errors(
             return compute(bare._replace(leaves=(table,)), params)
 
         found = jax.device_get(remembered(jax.vmap(one))(_wide(params), data))
-        many, _ = _errors(*found, _least(params))
+        many, _ = _errors(found[0], found[1], _least(params))
     return {name: jnp.asarray(value.astype(jnp.result_type(float))) for name, value in many.items()}
 
 
