@@ -72,6 +72,7 @@ def compare(
     truth: dict[str, Any] | None = None,
     fresh: Callable[[int], np.ndarray] | None = None,
     density: Callable[[np.ndarray], np.ndarray] | None = None,
+    num_fresh: int | None = None,
     replicate: int = 0,
     name: str | None = None,
     on_result: Callable[[str, dict[str, Any]], None] | None = None,
@@ -95,6 +96,7 @@ def compare(
     :param fresh: from a count to so many rows of what made the data. Then all rows are learned
         from, and methods are judged by fresh ones: 20 000, or 1000 where a row needs quadrature.
     :param density: log density of fresh rows under what made them, where that is no program.
+    :param num_fresh: fewer rows to judge by, where that is enough.
     :param replicate: number of this comparison among several: methods have other random numbers,
         and of a table without fresh rows other rows are held out, in turn, as in cross-validation.
     :param on_result: called with a method's name and row as soon as it is done.
@@ -130,7 +132,7 @@ def compare(
             raise ValueError("fresh rows have no missing cells: leave out mask")
         cut = len(values)  # all of them are learned from
     train, test = np.sort(order[:cut]), np.sort(order[cut:])
-    setup = Setup(model, values, mask, train, test, sizes, truth or None, fresh, density)
+    setup = Setup(model, values, mask, train, test, sizes, truth or None, fresh, density, num_fresh)
     apart = pool is not None and portable(*setup)
     field = None if apart else field_of(setup)  # which others make for themselves
     args, kwargs = arguments_of(values, mask, train, sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -43,20 +44,24 @@ class Setup(NamedTuple):
     truth: dict[str, Any] | None
     fresh: Callable[[int], np.ndarray] | None  # so many rows of what made the data
     density: Callable[[np.ndarray], np.ndarray] | None  # and their log density
+    num_fresh: int | None = None  # None: as many as a difference of 0.003 nats needs
 
 
 def field_of(setup: Setup) -> Field:
     """The rows, the likelihood and the truth, ready for any contender."""
-    model, values, mask, train, test, sizes, truth, fresh, density = setup
+    model, values, mask, train, test, sizes, truth, fresh, density, num_fresh = setup
     known = arguments_of(values, mask, train, sizes)
     args, kwargs = arguments_of(values, mask, np.concatenate([train, test]), sizes)
     rows = likelihood(model, *args, num_nodes=NUM_NODES, **kwargs)
     seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
     table, there = values[test], seen[test]
-    judges = Judges(rows, len(train))
+    anatomy = inspect(model, *known)
+    listed = [float(x.num_values) ** x.size for x in anatomy.latents if x.num_values is not None]
+    judges = Judges(rows, len(train), states=int(min(math.prod(listed), 1e9)))
     if fresh is not None:
         count = len(train)
-        parts = -(-(FRESH_EXACT if rows.exact else FRESH_INEXACT) // count)
+        wanted = FRESH_EXACT if rows.exact else FRESH_INEXACT
+        parts = -(-(wanted if num_fresh is None else min(wanted, num_fresh)) // count)
         new = np.asarray(fresh(parts * count), np.float32)
         judges = judges._replace(fresh=tuple(
             rows.rows._replace(leaves=(jnp.asarray(new[i * count : (i + 1) * count]),))
@@ -64,7 +69,7 @@ def field_of(setup: Setup) -> Field:
         ))  # fmt: skip
         table, there = new[:count], np.ones((count, new.shape[1]), bool)
     asked, bits = None, np.empty(0)
-    if set(inspect(model, *known).likelihoods) <= BITS:
+    if set(anatomy.likelihoods) <= BITS:
         cells = np.argwhere(there)
         cells = cells[np.random.default_rng(0).permutation(len(cells))[:MOST_CELLS]]
         asked = ask(model, table, cells, mask=there, like=rows, num_nodes=NUM_NODES, **sizes)

@@ -28,6 +28,8 @@ BLOCK = 256
 MOST_EXACT, MOST_INEXACT = 8_000_000, 150_000
 """Likelihoods of fresh rows, of draws × rows, that are computed where a sum is exact, and where a
 row needs quadrature, which takes tens of times as long."""
+MOST_STATES = 2_000_000_000
+"""The same times the states of a row, where the sum is over these: half a minute."""
 MOST_TRAIN, LEAST_TRAIN = 150_000, 200
 """The same of training rows beside these where a row needs quadrature, and the fewest draws."""
 FRESH_EXACT, FRESH_INEXACT = 20_000, 1000
@@ -43,6 +45,7 @@ class Judges(NamedTuple):
     num_train: int  # of its rows, those to learn from; the rest are held out
     fresh: tuple[Rows, ...] = ()  # instead of these: rows that no method has, as many a part
     most_train: int | None = None  # draws that training rows are scored by; None: as many as fit
+    states: int = 1  # of a row, where they are listed
 
     @property
     def num_test(self) -> int:
@@ -99,7 +102,8 @@ def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
     train = max(1, -(-chains * count // max(some, chains)))
     if not judges.fresh:
         return train, train
-    most = min(most, (MOST_EXACT if found.exact else MOST_INEXACT) // judges.num_test)
+    each = min(MOST_EXACT, MOST_STATES // judges.states) if found.exact else MOST_INEXACT
+    most = min(most, each // judges.num_test)
     return train, max(1, -(-chains * count // max(most, chains)))
 
 

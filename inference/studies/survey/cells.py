@@ -37,6 +37,8 @@ GROWN = {"rows": (0.25, 1.0, 4.0), "columns": (0.5, 1.0, 2.0), "latents": (0.5, 
 KEPT = ("status", "reason", "bespoke", "kind", "excess", "excess_error", "seconds",
         "compile_seconds", "peak_memory")  # fmt: skip
 """Of a method's row."""
+NUM_FRESH = 4000
+"""Rows that judge: at 0.05 nats the error of fewer does not matter."""
 NOT_RUN = "not run"
 """The status of a method whose turn did not come."""
 
@@ -154,8 +156,8 @@ def run_cell(
         compare(
             model, values, missing, truth=truth.params, budget=settings.budget,
             limit=settings.memory, fresh=partial(draw_rows, program, truth, 2 * settings.seed + 2),
-            rng_key=random.key(settings.seed), name=program, on_result=done, keep=judged,
-            **truth.sizes,
+            rng_key=random.key(settings.seed), name=program, num_fresh=NUM_FRESH, on_result=done,
+            keep=judged, **truth.sizes,
         )  # fmt: skip
     except Exception as error:  # what judges them all has failed: the other cells go on
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
