@@ -185,8 +185,8 @@ class Algorithm(abc.ABC):
         An argument that is a `numpy.memmap` stays on disk and is read a chunk at a time.
 
         :param progress_bar: show one; never without a terminal or under CI.
-        :param tolerance: stop when the loss changes by less than this share of itself, and would do
-            so in all steps to come (Aitken's estimate).
+        :param tolerance: stop when less than this share of the loss is left to gain: in the last
+            step, and by Aitken's estimate in all steps to come.
         :param init_state: go on from here; `rng_key` is then not used.
         :param init_params: start from these parameters.
         :param record: a function of the parameters to keep after each step, in ``history``.

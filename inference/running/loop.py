@@ -128,7 +128,7 @@ def drive(
     reason = why.value
     if not np.asarray(progress.change) > limit:
         why = Stop.TOLERANCE
-        reason = f"{why.value} {how.tolerance} of itself"
+        reason = f"{why.value} {how.tolerance} of the loss"
     elif stop or done < how.num_steps:
         why = Stop.INTERRUPTED if stop else Stop.BUDGET
         if done < how.num_steps:

@@ -44,7 +44,7 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     """What the estimators share.
 
     :param max_steps: most steps of the method; by default as many as most runs take.
-    :param tolerance: stop when the loss changes by less than this share of itself.
+    :param tolerance: stop when less than this share of the loss is left to gain.
     :param random_state: of the starts and of `sample`.
 
     After `fit`: ``params_`` by site of the program, ``losses_`` by step, ``converged_``, and

@@ -98,7 +98,7 @@ def test_fit_prints_what_it_estimated(fitted):
     kept = json.loads(load(fitted[1])[1]["optima"])
     assert kept["starts"] == len(kept["losses"]) == 2 and said["starts"][0] == str(kept["agree"])
     assert f"{kept['probability_of_another']:.2f}" in said["another"]
-    ended = " ".join(said["stopped"]).startswith("the loss changed by less")
+    ended = " ".join(said["stopped"]).startswith("left to gain by Aitken's")
     assert said["converged"][0] == ("yes" if ended else "no:")
     assert said["fit"] == [str(fitted[1])]
     np.testing.assert_allclose(np.array(said["q3"], float), params["probs"][:, 3], rtol=5e-3)

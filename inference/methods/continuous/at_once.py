@@ -258,7 +258,7 @@ def run(
         losses = np.append(losses, np.full(left, losses[-1]))
         best.way.extend([best.way[-1]] * left)
     elif best.converged:
-        why, reason = Stop.TOLERANCE, f"{Stop.TOLERANCE.value} {how.tolerance} of itself"
+        why, reason = Stop.TOLERANCE, f"{Stop.TOLERANCE.value} {how.tolerance} of the loss"
     elif done < how.num_steps:
         why = Stop.INTERRUPTED if interrupted else Stop.BUDGET
         reason = f"{why.value} {done} of {how.num_steps} steps"

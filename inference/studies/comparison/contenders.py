@@ -72,7 +72,7 @@ WITH_PRIOR = ("EM", "QuadratureEM")
 for each kind of latent the one whose E-step is exact."""
 NUM_STARTS = 4
 TOLERANCE = 1e-6
-"""A point method stops when its loss changes by less than this share of itself."""
+"""A point method stops when less than this share of its loss is left to gain."""
 
 
 def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
