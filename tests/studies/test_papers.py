@@ -317,6 +317,8 @@ def test_the_command_writes_numbers_and_figure(tmp_path):
         ("bsc-bars --init-active 11", "--init-active"),
         ("bsc-bars --num-data -1", "--num-data"),
         ("bsc-truncation --steps 0", "--steps"),
+        ("bsc-causes --kinds ternary", "'ternary'"),
+        ("bsc-patches --centre 3 --surround 1", "--centre"),
     ],
 )
 def test_nonsense_is_refused_in_one_line(wrong, words, tmp_path, capsys):

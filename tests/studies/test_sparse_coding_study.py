@@ -1,21 +1,29 @@
 """The experiments of binary sparse coding, at small size."""
 
+import json
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from oracle import selection_scores
+from oracle import all_states, selection_scores
+from scipy.stats import multivariate_normal
 from tools import fast_jit
 
+from inference.methods.continuous.quadrature import QuadratureEM
 from inference.studies.papers.sparse_coding import (
     all_bars_found,
     bars_trial,
     paper_recipe,
     selection,
 )
+from inference.studies.papers.sparse_coding_patches import PAPER
+from ppl_models import sparse_coding
 from ppl_models.data import bars
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_recovery_is_blind_to_order_and_scale_but_not_to_a_bar_found_twice():
@@ -53,3 +61,34 @@ def test_improved_recipe_chooses_among_its_starts_by_free_energy():
     last = [float(last_loss(key_start)) for key_start in random.split(key_fit, 3)]
     assert int(trial.chosen) == int(np.argmin(last))
     assert trial.noise.shape == (3, 12)
+
+
+def test_two_nodes_per_strength_are_exact_for_a_gaussian_slab():
+    """In each state of the bits a row is Gaussian with covariance σ²I + Wᵀ diag(s) W."""
+    rng = np.random.default_rng(0)
+    weights, noise, sparsity = rng.normal(0.5, 2.0, (3, 5)), 0.7, 0.4
+    data = rng.normal(0.0, 2.0, (4, 5))
+    expected = np.full(4, -np.inf)
+    for state in all_states(3):
+        covariance = noise**2 * np.eye(5) + (weights.T * state) @ weights
+        prior = np.prod(np.where(state, sparsity, 1 - sparsity))
+        density = multivariate_normal(np.zeros(5), covariance).logpdf(data)
+        expected = np.logaddexp(expected, np.log(prior) + density)
+    params = {"weights": weights, "noise": noise, "sparsity": sparsity}
+    method = QuadratureEM(sparse_coding, num_nodes=2)
+    found = method.evidence(jax.tree.map(jnp.asarray, params), jnp.asarray(data), num_causes=3)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_figure_2_at_full_size_ran_as_the_paper_and_is_what_the_page_says():
+    page = (ROOT / "docs" / "papers.md").read_text()
+    kept = json.loads((ROOT / "tests" / "golden" / "patches.json").read_text())
+    for name, run in kept["runs"].items():
+        assert PAPER._replace(num_causes=run["settings"]["num_causes"])._asdict() == run["settings"]
+        active, noise = np.array(run["pi_h"]), np.array(run["sigma"])
+        assert len(active) == len(noise) == PAPER.num_steps
+        assert np.diff(noise).max() < 1e-3 and np.ptp(active[-50:]) < 0.03, name
+        # Rows are left out between a third of the iterations and half of them: the paper's kink.
+        assert noise[66] - noise[100] > noise[33] - noise[66]
+        assert f"{run['globular']} of {run['settings']['num_causes']}" in page
+        assert f"| {active[-1]:.2f} |" in page

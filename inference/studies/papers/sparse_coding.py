@@ -147,7 +147,9 @@ def run_bars(options: argparse.Namespace) -> Outcome:
         "cpu_seconds_per_trial": cpu_seconds / len(padded),
         "compile_seconds": compile_seconds,
     }
-    return Outcome(numbers, lambda: bars_figure(options.seed, options.num_data, joined))
+    return Outcome(
+        numbers, lambda: bars_figure(options.seed, options.num_data, joined, options.init_active)
+    )
 
 
 def bars_options(parser: argparse.ArgumentParser) -> None:
@@ -161,8 +163,11 @@ def bars_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def bars_figure(seed: int, num_data: int, trials: Trial) -> Figure:
-    """Data, basis functions over the iterations of the first trial, and the course of πH and σ."""
+def bars_figure(seed: int, num_data: int, trials: Trial, active: float) -> Figure:
+    """Data, basis functions over the iterations of the first trial, and the course of πH and σ.
+
+    In red the course from πH = 1 on the same data, as in figure 1C.
+    """
     import matplotlib.pyplot as plt
 
     from ..figures import house_style, image_grid, time_course
@@ -170,14 +175,21 @@ def bars_figure(seed: int, num_data: int, trials: Trial) -> Figure:
     key = random.split(random.key(seed), len(trials.recovered))[0]
     key_data, key_fit = random.split(key)
     truth = bars(key_data, num_data)
-    method = paper_recipe(5.0)
-    state = method.init(random.split(key_fit, 1)[0], truth.data, num_causes=10)
+    method = paper_recipe(active)
     update = jax.jit(lambda state: method.update(state, truth.data, num_causes=10)[0])
-    shown, rows = (0, 5, 10, 20, 40, 60), []
-    for step in range(NUM_STEPS + 1):
-        if step in shown:
-            rows.append(np.asarray(state.params["weights"]).reshape(10, 5, 5))
-        state = update(state)
+    shown = (0, 5, 10, 20, 40, 60)
+
+    def single(recipe: TruncatedEM) -> list[Params]:
+        """The parameters by iteration; what they start from is all that differs."""
+        state = recipe.init(random.split(key_fit, 1)[0], truth.data, num_causes=10)
+        course = [state.params]
+        for _ in range(NUM_STEPS):
+            state = update(state)
+            course.append(state.params)
+        return jax.device_get(course)
+
+    rows = [params["weights"].reshape(10, 5, 5) for params in single(method)]
+    other = single(paper_recipe(1.0))[1:]
 
     with house_style():
         figure = plt.figure(figsize=(11, 5.4), layout="constrained")
@@ -186,7 +198,7 @@ def bars_figure(seed: int, num_data: int, trials: Trial) -> Figure:
         image_grid(top, np.asarray(truth.data[:10]).reshape(1, 10, 5, 5), title="A  data")
         image_grid(
             bottom,
-            np.stack(rows),
+            np.stack([rows[step] for step in shown]),
             title="B  basis functions by iteration",
             row_labels=[f"{step}" for step in shown],
         )
@@ -194,9 +206,15 @@ def bars_figure(seed: int, num_data: int, trials: Trial) -> Figure:
         count = min(40, len(trials.recovered))
         chosen = np.arange(count), trials.chosen[:count]
         time_course(axes[0], {"πH": trials.active[chosen]}, 2.0, label="")
-        axes[0].set(title=f"C  active causes πH, {count} trials", ylim=(0, None))
         time_course(axes[1], {"σ": trials.noise[chosen]}, 2.0)
-        axes[1].set(title="D  noise σ", ylim=(0, None))
+        when = np.arange(1, NUM_STEPS + 1)
+        from_one = [10 * x["sparsity"] for x in other], [x["noise"] for x in other]
+        for panel, values in zip(axes, from_one, strict=True):
+            panel.plot(when, values, color="red", label="from πH = 1")
+            panel.set(ylim=(0, None))
+            panel.legend()
+        axes[0].set(title=f"C  active causes πH, {count} trials")
+        axes[1].set(title="D  noise σ")
     return figure
 
 

@@ -1,0 +1,198 @@
+"""Sparse coding with other causes: what the discussion of Henniges et al. (2010) leaves open.
+
+Binary causes that add up, binary causes that hide each other, causes with a Gaussian or a Laplace
+strength: each makes bars, all are fitted to each set, and rows that none has seen say which fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array, lax, random
+from latentbits.models import binary_sparse_coding, sparse_coding
+from latentbits.models.data import InputError
+from latentbits.models.data.strokes import stroke_masks
+from numpyro import handlers
+
+from ...methods.continuous.quadrature import QuadratureEM
+from ...methods.discrete.em import EM
+from ...methods.discrete.truncated import TruncatedEM
+from ...types import Params
+from .experiment import Experiment, Outcome
+from .sparse_coding import all_bars_found
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIDE = 3
+BARS = np.array([3.0, -4.0, 5.0])[:, None] * stroke_masks(SIDE)[[0, 2, 3]]
+"""Two rows and the column that crosses them: as many as quadrature goes through."""
+NOISE, SPARSITY = 0.7, 0.4
+NUM_CAUSES = len(BARS)
+NODES = 5
+"""Of each strength under a Laplace prior: off by 0.001 nats per row. Under a Gaussian one its
+posterior is Gaussian in each state of the bits, and two nodes are exact."""
+
+
+class Kind(NamedTuple):
+    """A kind of causes: its program, and a method of ours that reads it."""
+
+    program: Any
+    sizes: dict[str, Any]
+    method: Any
+
+    @property
+    def truth(self) -> Params:
+        params = {"weights": jnp.asarray(BARS, float), "noise": jnp.asarray(NOISE)}
+        spike = self.sizes.get("spike", True)
+        return {**params, "sparsity": jnp.asarray(SPARSITY)} if spike else params
+
+    def draw(self, key: Array, num_data: int) -> Array:
+        """Rows of the bars."""
+        program = handlers.substitute(handlers.seed(self.program, key), self.truth)
+        with handlers.block():
+            return program(num_data=num_data, num_features=SIDE**2, **self.sizes)
+
+    def fit(
+        self, key: Array, train: Array, test: Array, num_steps: int, num_starts: int
+    ) -> tuple[Params, Array]:
+        """The best of several fits by the likelihood, and the evidence of each new row."""
+
+        def one(key: Array) -> tuple[Params, Array]:
+            weights = 2.0 * random.normal(key, BARS.shape)
+            spread = jnp.sqrt(jnp.mean(train**2))
+            start = {**self.truth, "weights": weights, "noise": spread}
+            state = self.method.init(key, train, init_params=start, **self.sizes)
+            step = lambda state, _: self.method.update(state, train, **self.sizes)  # noqa: E731
+            state, losses = lax.scan(step, state, None, length=num_steps)
+            return self.method.get_params(state), losses[-1]
+
+        every, losses = lax.map(one, random.split(key, num_starts))
+        best = jnp.nanargmin(losses)
+        params = {name: value[best] for name, value in every.items()}
+        if isinstance(self.method, QuadratureEM):
+            return params, self.method.evidence(params, test, **self.sizes)
+        return params, self.method.posterior(params, test, **self.sizes).evidence
+
+
+def kinds() -> dict[str, Kind]:
+    """What the bars are made of, by name."""
+    sizes = {"num_causes": NUM_CAUSES}
+    one, all_three = {"search": None}, {"max_active": NUM_CAUSES, "num_candidates": NUM_CAUSES}
+    laplace = {"spike": False, "slab": dist.Laplace(0.0, 1.0)}
+    return {
+        "binary": Kind(binary_sparse_coding, sizes, EM(binary_sparse_coding, **one)),
+        "maximal": Kind(
+            binary_sparse_coding,
+            {**sizes, "superposition": "max"},
+            TruncatedEM(binary_sparse_coding, **one, **all_three),
+        ),
+        "spike-and-slab": Kind(
+            sparse_coding, sizes, QuadratureEM(sparse_coding, num_nodes=2, **one)
+        ),
+        "Laplace": Kind(
+            sparse_coding,
+            {**sizes, **laplace},
+            QuadratureEM(sparse_coding, num_nodes=NODES, **one),
+        ),
+    }
+
+
+def run_causes(options: argparse.Namespace) -> Outcome:
+    """`bsc-causes`: the log-likelihood of new rows, by what made them and by what is fitted."""
+    if min(options.num_data, options.steps, options.starts) < 1:
+        raise InputError("--num-data, --steps and --starts must be at least 1")
+    known = kinds()
+    chosen = options.kinds or list(known)
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise InputError(f"--kinds has {unknown[0]!r}: wanted some of {', '.join(known)}")
+    keys = random.split(random.key(options.seed), len(chosen))
+    data = {
+        name: known[name].draw(key, 2 * options.num_data)
+        for name, key in zip(chosen, keys, strict=True)
+    }
+    scores: dict[str, dict[str, np.ndarray]] = {name: {} for name in chosen}
+    functions, found = {}, {}
+    for fitted in chosen:
+        kind = known[fitted]
+        fit = jax.jit(
+            lambda key, train, test, kind=kind: kind.fit(
+                key, train, test, options.steps, options.starts
+            )
+        )
+        for made, rows in data.items():
+            params, evidence = jax.device_get(
+                fit(keys[0], rows[: options.num_data], rows[options.num_data :])
+            )
+            scores[made][fitted] = evidence
+            if made == fitted:
+                functions[made] = params["weights"]
+                found[made] = bool(all_bars_found(np.abs(BARS), np.abs(params["weights"])))
+    numbers: dict[str, Any] = {"num_data": options.num_data}
+    for made, row in scores.items():
+        gaps = {name: row[name] - row[made] for name in chosen}
+        numbers[f"made of {made}"] = {
+            "all bars found": found[made],
+            "best": max(chosen, key=lambda name, row=row: float(row[name].mean())),
+            "log-likelihood": {name: float(row[name].mean()) for name in chosen},
+            "standard error of the difference": {
+                name: float(x.std() / np.sqrt(len(x))) for name, x in gaps.items() if name != made
+            },
+        }
+    return Outcome(numbers, lambda: causes_figure(scores, functions))
+
+
+def causes_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kinds", nargs="+", help=f"some of: {', '.join(kinds())} (all)")
+    parser.add_argument("--num-data", type=int, default=300, help="rows to learn from (300)")
+    parser.add_argument("--steps", type=int, default=40, help="of EM (%(default)s)")
+    parser.add_argument("--starts", type=int, default=3, help="of each fit (%(default)s)")
+
+
+def causes_figure(
+    scores: dict[str, dict[str, np.ndarray]], functions: dict[str, np.ndarray]
+) -> Figure:
+    """What a wrong kind of causes costs, and the basis functions that the right one finds."""
+    import matplotlib.pyplot as plt
+
+    from ..figures import house_style, image_grid
+
+    names = list(scores)
+    table = np.array([[scores[made][name].mean() for name in names] for made in names])
+    lost = table - np.diagonal(table)[:, None]
+    with house_style():
+        figure = plt.figure(figsize=(10, 4.8), layout="constrained")
+        left, right = figure.subfigures(1, 2, width_ratios=(1.3, 1), squeeze=False)[0]
+        axes = left.subplots()
+        axes.imshow(lost, cmap="Blues_r", vmin=2.5 * min(lost.min(), -1.0), vmax=0)
+        for (i, j), value in np.ndenumerate(lost):
+            axes.text(j, i, f"{value:+.2f}", ha="center", va="center", color="black")
+        axes.set(xticks=range(len(names)), yticks=range(len(names)), xlabel="causes fitted")
+        axes.set(yticklabels=names, ylabel="causes that made the data")
+        axes.set_xticklabels(names, rotation=30, ha="right")
+        axes.set_title("A  nats per new row, against the true kind")
+        pictures = np.stack([functions[name] for name in names])
+        image_grid(
+            right,
+            pictures.reshape(len(names), NUM_CAUSES, SIDE, SIDE),
+            title="B  basis functions, true kind",
+            row_labels=names,
+        )
+    return figure
+
+
+EXPERIMENTS = (
+    Experiment(
+        "bsc-causes",
+        "bars of causes that add up, hide each other or have a strength: which kind made them",
+        run_causes,
+        {"kinds": ["binary"], "num_data": 20, "steps": 2, "starts": 1},
+        causes_options,
+    ),
+)
