@@ -15,7 +15,7 @@ from inference.studies.comparison.golden import HERE, NUM_KEPT, load
 from inference.studies.comparison.judge import progress, remaining
 from inference.studies.comparison.reference import refer, strict_doubts
 from inference.studies.comparison.replicates import repeat, spread
-from inference.studies.comparison.verdict import headline, settle, verdict
+from inference.studies.comparison.verdict import headline, settle, verdict, winner
 
 
 def row(held_out, bespoke=True, **more):
@@ -164,6 +164,13 @@ def test_the_headline_names_the_winner_and_by_how_much():
         "Bespoke inference wins here: ours comes within 0.01 nats per row of the best in 0.5 s; "
         "theirs needs 2 s (4 times as long)."
     )
+    paths["theirs"] = (np.array([-2.5]), np.array([0.7]))
+    rows = settled(scores, paths, theirs={"bespoke": False})
+    assert winner(rows) is None and headline(rows) == (
+        "Neither bespoke nor generic inference wins here: ours comes within 0.01 nats per row of "
+        "the best in 0.5 s; theirs needs 0.7 s (1.4 times as long)."
+    )
+    paths["theirs"] = (np.array([-2.5]), np.array([2.0]))
     paths["ours"], paths["theirs"] = paths["theirs"], paths["ours"]
     rows = settled(scores, paths, theirs={"bespoke": False})
     assert "Generic inference wins" in headline(rows) and "4 times" in headline(rows)

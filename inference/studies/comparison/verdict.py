@@ -6,6 +6,8 @@ as good     not failing its checks, and its paired difference from the best, row
             a 95 % interval: over data sets by Student's t; of a single one two standard errors of
             its rows, the Monte-Carlo errors of both scores included
 reached     the time from which on the held-out score was within 0.01 nats per row of the best
+wins        reached it first, of those whose checks pass; where the first of the other side needs
+            less than 1.5 times as long, neither does: another seed could turn that round
 trusted     its checks pass (below)
 """
 
@@ -20,6 +22,8 @@ from . import checks
 from .checks import CLOSE, Standing, Status, doubts, in_words, standing
 
 RULES = __doc__.split("\n\n", 1)[1] + "\n" + checks.RULES
+TIE = 1.5
+"""Times as long that the other side needs at least where one wins."""
 MOST_NAMED = 8
 """Methods that one clause of the headline names."""
 
@@ -156,8 +160,7 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
     passing = _passing(rows)
     if not passing:
         return f"No method passes its checks here, so none is recommended.{_not_passing(rows)}"
-    side = winner(rows)
-    assert side is not None, "the best is within any distance of itself"
+    side = bool(min(_near(passing), key=lambda r: r["seconds_to_best"])["bespoke"])
     name, other = _first(passing, side), _first(passing, not side)
     assert name is not None
     alone = other is None or passing[other]["seconds_to_best"] is None
@@ -165,6 +168,8 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
     words = f"{kinds[side].capitalize()} inference wins here: "
     if alone:
         words = f"Only {kinds[side]} inference comes within {CLOSE} nats per row of the best: "
+    elif winner(rows) is None:
+        words = "Neither bespoke nor generic inference wins here: "
     words += _reaches(name, passing[name])
     if other is None:
         return f"{words}. No {kinds[not side]} method passes its checks.{_not_passing(rows)}"
@@ -178,10 +183,22 @@ def _passing(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def winner(rows: dict[str, dict[str, Any]]) -> bool | None:
-    """Whether bespoke inference was first within 0.01 nats of the best, of those that pass."""
-    near = [r for r in _passing(rows).values() if r["seconds_to_best"] is not None]
-    first = min(near, key=lambda r: r["seconds_to_best"], default=None)
-    return None if first is None else bool(first["bespoke"])
+    """Whether bespoke inference was first within 0.01 nats of the best, of those that pass.
+
+    None: neither side was, by a margin that another seed leaves alone.
+    """
+    near = _near(_passing(rows))
+    times = {side: [r["seconds_to_best"] for r in near if r["bespoke"] == side]
+             for side in (True, False)}  # fmt: skip
+    ours, theirs = (min(times[side], default=np.inf) for side in (True, False))
+    if max(ours, theirs) < TIE * min(ours, theirs) or not near:
+        return None
+    return bool(ours < theirs)
+
+
+def _near(passing: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Who came within 0.01 nats of the best: of those that pass always the best itself."""
+    return [r for r in passing.values() if r["seconds_to_best"] is not None]
 
 
 def _first(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
@@ -220,14 +237,14 @@ def certainty(about: dict[str, Any]) -> str:
     """How sure the headline is.
 
     >>> certainty({"replicates": 5, "agree": 4, "fresh": True})
-    'The same side comes first on 4 of 5 data sets; ± is the standard error over them.'
+    'The verdict is the same on 4 of 5 data sets; ± is the standard error over them.'
     """
     count = about.get("replicates", 1)
     if count < 2:
         return "From one data set: ± is the standard error over the rows that judge."
     sets = "data sets" if about["fresh"] else "choices of the rows held out"
     return (
-        f"The same side comes first on {about['agree']} of {count} {sets}; ± is the standard error "
+        f"The verdict is the same on {about['agree']} of {count} {sets}; ± is the standard error "
         "over them."
     )
 
