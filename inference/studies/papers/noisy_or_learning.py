@@ -98,7 +98,7 @@ def trial(num_data: int, num_test: int, epochs: int, key: Array) -> Trial:
         begun = em.init(key_fit, data, layers=LAYERS)._replace(step=first)
 
         def epoch(state: Any, _: None) -> tuple[Any, Params]:
-            state, _ = em.update(state, data, layers=LAYERS)
+            state = em.update(state, data, layers=LAYERS)[0]
             return state, state.params
 
         passed = lax.scan(epoch, begun, None, length=depth * epochs)[1]
