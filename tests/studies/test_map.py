@@ -12,7 +12,7 @@ from tools import fast_jit
 from inference.cli import main, make_parser
 from inference.studies.map.figure import merge, spread_places
 from inference.studies.map.fit import Map, fit_map
-from inference.studies.papers.latent_trait import compare, divergence
+from inference.studies.papers.trait_accuracy import compare, divergence
 from ppl_models import mixed_trait
 from ppl_models.data import InputError, load_mixed
 from ppl_models.mixed_trait import Layout
