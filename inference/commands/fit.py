@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import warnings
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 from latentbits.models.data import InputError, Table
 
-from ..methods.continuous.grid import few_rows
 from ..numerics.compiling import hurry
 from ..numerics.rotation import ROTATIONS
 from ..reading.arguments import put
@@ -21,6 +19,7 @@ from ..running.contract import Stop
 from ..studies.catalogue import blame
 from ..studies.fits import KIND, read_rows
 from ..studies.output import as_csv, check_output, versions, write_whole
+from .few_answers import held, hide, sparse
 from .options import Given, add_options, open_given, said, setting, tell
 from .progress import stage
 
@@ -65,7 +64,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from ..reading.anatomy import inspect as anatomy_of
+    from ..reading.anatomy import inspect
     from ..studies.cards import CARDS
     from ..studies.catalogue import methods
     from ..studies.comparison.contenders import contenders
@@ -73,13 +72,11 @@ def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".nc",))
     settings = dict(namespace.option)
     given = open_given(namespace)
-    given, hidden = _hide(given, namespace)
+    given, hidden = hide(given, namespace)
     if given.table.values.size <= SMALL:
         hurry()
     with blame(given.name):
-        anatomy = anatomy_of(
-            given.program, (given.table.values,), given.kwargs, plate=namespace.plate
-        )
+        anatomy = inspect(given.program, (given.table.values,), given.kwargs, plate=namespace.plate)
     if namespace.rotation != "none" and any(x.num_values is not None for x in anatomy.latents):
         raise InputError(
             f"--rotation {namespace.rotation}: {given.name} has no continuous factors to turn"
@@ -100,8 +97,8 @@ def main(namespace: argparse.Namespace) -> int:
         tell([f"{name} is used, since {own} does not apply: {refused[own]}"])
     if card and card.prior and getattr(methods().get(name), "prior", None) is False:
         settings.setdefault("prior", True)
-    if name in EXACT and "prior" not in settings and few_rows(given.table.values.shape):
-        given = _held(given)
+    if name in EXACT and "prior" not in settings and sparse(given.table):
+        given = held(given)
         settings["prior"] = True
     elif name in EXACT and "prior" not in settings and _guesses(given):
         settings["prior"] = True
@@ -149,45 +146,6 @@ def main(namespace: argparse.Namespace) -> int:
     return 130 if facts.get("stop") is Stop.INTERRUPTED else 0
 
 
-def _hide(given: Given, namespace: argparse.Namespace) -> tuple[Given, np.ndarray | None]:
-    """Some of the cells are masked, and these, (num_cells, 2)."""
-    share = namespace.hold_out
-    if share is None:
-        return given, None
-    if not 0.0 < share < 1.0 or namespace.valid is not None or _kind(given) != "binary":
-        raise InputError(f"--hold-out {share:g}: wanted a share between 0 and 1 of cells of bits, "
-                         "without --valid")  # fmt: skip
-    if "mask" not in inspect.signature(given.program).parameters:
-        raise InputError(f"--hold-out {share:g}: {given.name} takes no argument mask")
-    mask = given.table.mask
-    hidden = mask & (np.random.default_rng(namespace.seed).random(mask.shape) < share)
-    if not hidden.any() or not (mask & ~hidden).any():
-        raise InputError(f"--hold-out {share:g} leaves no cell, of {int(mask.sum())}")
-    table = given.table._replace(mask=mask & ~hidden)
-    kwargs = {**given.kwargs, "mask": table.mask}
-    return given._replace(table=table, kwargs=kwargs), np.argwhere(hidden)
-
-
-def _held(given: Given) -> Given:
-    """With priors that hold very many columns of few rows, where the program takes them and none
-    were said: those of latent_trait are wide, and columns would outweigh the scale of the factors.
-    """
-    import numpyro.distributions as dist
-
-    count, width = given.table.values.shape
-    takes = inspect.signature(given.program).parameters
-    size = given.kwargs.get("num_factors", getattr(takes.get("num_factors"), "default", 0))
-    priors, words = {}, "priors are used"
-    if {"prior_weights", "prior_bias"} <= set(takes) - set(given.kwargs) and size:
-        mean = np.eye(size, 1, dtype=np.float32)
-        priors = {"prior_weights": dist.Normal(mean, 0.5), "prior_bias": dist.Normal(0.0, 2.0)}
-        words += ", of discriminations Normal(1, 0.5), of intercepts Normal(0, 2)"
-        words += ", which leave factors beyond the first undetermined" if size > 1 else ""
-    tell([f"{words}: {count} rows alone do not determine {width} columns (--set prior_weights=... "
-          "for others, --option prior=False: maximum likelihood)"])  # fmt: skip
-    return given._replace(kwargs={**given.kwargs, **priors})
-
-
 def _guesses(given: Given) -> bool:
     """Whether the columns of the program have lower asymptotes."""
     from ..methods.continuous.opening import open_columns
@@ -230,7 +188,7 @@ def _fit(
 
     from ..baselines.samplers import BudgetError
     from ..evaluation.validation import keep_best
-    from ..reading.anatomy import inspect as anatomy_of
+    from ..reading.anatomy import inspect
     from ..running.algorithm import Algorithm
     from ..running.restarts import Restarts
     from ..running.search import optima_of
@@ -260,7 +218,7 @@ def _fit(
     if namespace.steps is None:
         namespace.steps = STEPS
         if engine.staged:
-            anatomy = anatomy_of(given.program, (data,), given.kwargs, plate=engine.plate)
+            anatomy = inspect(given.program, (data,), given.kwargs, plate=engine.plate)
             namespace.steps = engine.default_steps(anatomy)
     if namespace.starts > 1:
         engine = _several(engine, namespace)

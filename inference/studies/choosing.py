@@ -1,7 +1,6 @@
 """How many factors, classes or causes: held-out likelihood, BIC and the entropy of classes by size.
 
-All folds train on equally many rows, so that what was compiled for the first serves the others. A
-size is taken if no larger one explains held-out rows better by more than the error of that: of
+A size is taken if no larger one explains held-out rows better by more than the error of that: of
 sizes that predict alike, the smallest.
 """
 
@@ -64,15 +63,14 @@ class Choice(NamedTuple):
 
 
 def folds_of(num_rows: int, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(training rows, rows held out) of each fold, of the same sizes in all.
+    """(training rows, rows held out) of each fold: every row is held out once.
 
     >>> [(len(train), len(test)) for train, test in folds_of(11, 3, 0)]
-    [(8, 3), (8, 3), (8, 3)]
+    [(7, 4), (7, 4), (8, 3)]
     """
     order = np.random.default_rng(seed).permutation(num_rows)
-    size = num_rows // count
-    parts = [slice(k * size, (k + 1) * size) for k in range(count)]
-    return [(np.delete(order, np.r_[part]), order[part]) for part in parts]
+    parts = np.array_split(np.arange(num_rows), count)
+    return [(np.delete(order, part), order[part]) for part in parts]
 
 
 def class_entropy(probabilities: np.ndarray) -> float:

@@ -14,6 +14,7 @@ import inference.commands.fit_report as fit_report
 import inference.evaluation.standard_errors as information
 from inference import Algorithm, inspect
 from inference.cli import main
+from inference.commands.few_answers import sparse
 from inference.commands.options import Given
 from inference.running.contract import Stop
 from inference.studies.arviz import load
@@ -301,6 +302,10 @@ def test_few_rows_of_very_many_columns_are_fitted_scored_and_held_out(tmp_path, 
     assert base + 0.03 < nats < 0.0
     order = np.argsort(read(tmp_path / "fit_scores.csv")[1][:, 1])
     assert list(order) == list(range(6))
+    seen = np.zeros((50, 3), bool)
+    seen[:6] = True  # six answers a column: priors as well
+    some = Table(seen + 0.0, seen, ("a", "b", "c"), ("0/1",) * 3, "")
+    assert sparse(some) and not sparse(some._replace(mask=seen | True))
     arguments[arguments.index("0.2")] = "1.5"
     assert main(arguments) == 2
     assert "a share between 0 and 1" in capsys.readouterr().err
