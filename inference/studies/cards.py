@@ -142,6 +142,7 @@ CARDS: dict[str, Card] = {
             },
         ),
         {"weights": ("latent", "column")},
+        Growth(truths.strong_bars, 1000, 9, 3),
         (Figure("basis_functions"),),
     ),
     "bernoulli_mixture": Card(

@@ -246,6 +246,14 @@ def bars(num_data: int, count: int, causes: int) -> Truth:
     return Truth(num_data, count, {"num_causes": causes}, params, words)
 
 
+def strong_bars(num_data: int, count: int, causes: int) -> Truth:
+    """As `three_strong_bars`, of any size."""
+    weights = 4.0 * _patches(np.random.default_rng(0), causes, count)
+    params = {"weights": weights, "noise": np.array(1.0), "sparsity": np.array(0.4)}
+    words = f"{causes} patches of {count} columns, of any strength"
+    return Truth(num_data, count, {"num_causes": causes}, params, words)
+
+
 def pushes(num_data: int, count: int, causes: int) -> Truth:
     """As `two_units`, of any size: each pushes columns of its own and is on half of the time."""
     rng = np.random.default_rng(0)

@@ -8,6 +8,7 @@ of a method fail, which is all that one has on other tables, it is said.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -34,6 +35,11 @@ class Place(NamedTuple):
     method: str
     row: dict[str, Any]
     seconds: float | None  # to the excess asked for; None: it did not arrive
+
+    @property
+    def late(self) -> float:
+        """The same as a number: it never arrives in infinite time."""
+        return math.inf if self.seconds is None else self.seconds
 
     @property
     def doubted(self) -> bool:
@@ -68,7 +74,7 @@ def places(cells: Iterable[dict[str, Any]], within: float) -> list[Place]:
 
 def table(found: list[Place]) -> dict[str, list[Any]]:
     """The columns of a CSV file."""
-    shown = {
+    shown: dict[str, list[Any]] = {
         "rows": [x.cell.rows for x in found],
         "columns": [x.cell.columns for x in found],
         "latents": [x.cell.latents for x in found],
@@ -99,7 +105,7 @@ def sentences(found: list[Place], axis: str, base: Cell) -> list[str]:
 
 
 def _arrived(each: dict[str, Place]) -> list[Place]:
-    return sorted((x for x in each.values() if x.seconds is not None), key=lambda x: x.seconds)
+    return sorted((x for x in each.values() if x.seconds is not None), key=lambda x: x.late)
 
 
 def _firsts(line: dict[int, dict[str, Place]], axis: str) -> Iterable[str]:
@@ -129,11 +135,11 @@ def _crossing(line: dict[int, dict[str, Place]], axis: str, a: str, b: str) -> s
     """Where the first of two stops, or begins, to arrive before the second."""
     sides = []
     for size, each in line.items():
-        if a not in each or b not in each or each[a].row["status"] == NOT_RUN:
+        if any(x not in each or each[x].row["status"] == NOT_RUN for x in (a, b)):
             continue
-        one, other = (np.inf if each[x].seconds is None else each[x].seconds for x in (a, b))
-        if np.isfinite(min(one, other)):
-            sides.append((size, bool(one <= other), each))
+        one, other = each[a].late, each[b].late
+        if min(one, other) < math.inf:
+            sides.append((size, one <= other, each))
     if not sides:
         return None
     runs = [(ahead, list(some)) for ahead, some in groupby(sides, key=lambda x: x[1])]
