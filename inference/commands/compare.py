@@ -41,7 +41,8 @@ def add_parser(subparsers: Any) -> None:
         "--example",
         metavar="NAME",
         help="which data of ours: those of the program's paper at its size (paper, the default), a "
-        "small table (small), or of noisy_or_network lines in patterns (patterns)",
+        "small table (small), of noisy_or_network lines in patterns (patterns), or of "
+        "binary_sparse_coding bars that hide each other (maximal)",
     )
     parser.add_argument(
         "--replicates",

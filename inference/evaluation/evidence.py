@@ -7,7 +7,8 @@ it. Which one is read off the program, the first that applies:
     binary latents, log joint linear in them  closed form, a sum of softplus
     discrete latents, few enough states       all states
     discrete latents in layers, each small    all states of each layer
-    up to 3 continuous latents                quadrature about each datum's mode
+    up to 3 continuous latents                quadrature about each datum's mode, in each state
+                                              of its discrete latents, if it has any
     more of them                              importance sampling about each datum's mode
     more binary latents than can be listed    annealed importance sampling, by Gibbs sweeps
 
@@ -36,7 +37,7 @@ from ..methods.continuous.rules import (
     about_modes,
     climb,
     default_nodes,
-    gauss_hermite,
+    nodes_of,
 )
 from ..numerics.annealed import log_mean
 from ..numerics.gaussian import log_normal
@@ -186,16 +187,15 @@ def _likelihood(
     discrete = [x for x in anatomy.latents if x.num_values is not None]
     if len(discrete) == len(anatomy.latents):
         return _discrete(model, anatomy, args, kwargs, max_states)
-    if discrete:
-        # The discrete ones are summed inside, the continuous ones integrated outside.
-        model = marginal(model)
-        kept = tuple(x for x in anatomy.latents if x.num_values is None)
-        anatomy = anatomy._replace(latents=kept)
-    problem = not_continuous(anatomy)
+    problem = not_continuous(anatomy, mixed=True)
     if problem:
         raise ProgramError(f"nothing here integrates the latents of a datum out: {problem}")
     rows = rows_of(anatomy, args, kwargs)
     reader = FactorReader(model, anatomy)
+    if discrete and reader.num_factors > 3:
+        # The discrete ones are summed inside, the continuous ones integrated outside.
+        kept = tuple(x for x in anatomy.latents if x.num_values is None)
+        reader = FactorReader(marginal(model), anatomy._replace(latents=kept))
     opened = None if discrete else recognised(reader, rows)
     if opened is not None:
         reader = opened.reader
@@ -275,32 +275,35 @@ def _on_grid(opened: Opened, params: Params) -> tuple[Evidence, str] | None:
 
 
 def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
-    fine = gauss_hermite(reader.num_factors, num_nodes)
-    coarse = gauss_hermite(reader.num_factors, max(3, 2 * num_nodes // 3))
+    fine = nodes_of(reader, num_nodes)
+    coarse = nodes_of(reader, max(3, 2 * num_nodes // 3))
     # One run of the program on the points of both.
     join: Callable[..., Any] = np.concatenate
     both = Rule(*map(join, zip(fine, coarse, strict=True)))
-    size = chunk_of(None, len(both.points) * width(rows), rows)
+    num_states = reader.num_states  # of discrete latents: the points lie about a mode in each
+    size = chunk_of(None, num_states * len(both.points) * width(rows), rows)
 
     def function(params: Params, rows: Rows) -> Evidence:
         def chunk(arguments: Arguments, extra: None, start: Array) -> Evidence:
             del extra, start
             local = reader.at(size)
-            modes = _modes(local, params, arguments, size)
+            modes = _modes(local, params, arguments)
             moved = about_modes(local, params, arguments, modes, both)
             table = local.log_joint(params, moved.points, arguments) + moved.log_weights
-            parts = table[: len(fine.points)], table[len(fine.points) :]
-            value, rough = (log_total(part, 0, False) for part in parts)
+            table = table.reshape(num_states, len(both.points), -1)
+            parts = table[:, : len(fine.points)], table[:, len(fine.points) :]
+            value, rough = (log_total(x.reshape(-1, x.shape[-1]), 0, False) for x in parts)
             return Evidence(value, jnp.abs(value - rough))
 
         return map_over_chunks(chunk, rows, size, None)
 
     count = reader.num_factors
     each = f"in each of {count} dimensions" if count > 1 else "in one dimension"
+    each += f" and {num_states} states" if reader.anatomy.mixed else ""
     return Likelihood(f"quadrature, {num_nodes} nodes {each}", False, rows, function)
 
 
-def _modes(reader: FactorReader, params: Params, arguments: Arguments, size: int) -> Array:
+def _modes(reader: FactorReader, params: Params, arguments: Arguments) -> Array:
     """Each datum's mode: Newton steps from zero, three at a time, until none moves.
 
     Mostly six do, and a sampler's draws are scored by the thousand.
@@ -315,8 +318,8 @@ def _modes(reader: FactorReader, params: Params, arguments: Arguments, size: int
         new = climb(reader, params, arguments, place, 3)
         return new, jnp.abs(new - place).max(), rounds + 1
 
-    start = jnp.zeros((size, reader.num_factors))
-    return lax.while_loop(climbing, further, (start, jnp.asarray(jnp.inf), jnp.asarray(0)))[0]
+    start = reader.start(), jnp.asarray(jnp.inf), jnp.asarray(0)
+    return lax.while_loop(climbing, further, start)[0]
 
 
 def _sampled(reader: FactorReader, rows: Rows, num_draws: int) -> Likelihood:

@@ -12,6 +12,7 @@ from oracle import all_states, selection_scores
 from scipy.stats import multivariate_normal
 from tools import fast_jit
 
+from inference.evaluation.evidence import likelihood
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.studies.papers.sparse_coding import (
     all_bars_found,
@@ -75,9 +76,12 @@ def test_two_nodes_per_strength_are_exact_for_a_gaussian_slab():
         density = multivariate_normal(np.zeros(5), covariance).logpdf(data)
         expected = np.logaddexp(expected, np.log(prior) + density)
     params = {"weights": weights, "noise": noise, "sparsity": sparsity}
-    method = QuadratureEM(sparse_coding, num_nodes=2)
-    found = method.evidence(jax.tree.map(jnp.asarray, params), jnp.asarray(data), num_causes=3)
+    params, data = jax.tree.map(jnp.asarray, params), jnp.asarray(data)
+    found = QuadratureEM(sparse_coding, num_nodes=2).evidence(params, data, num_causes=3)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+    judged = likelihood(sparse_coding, data, num_nodes=3, num_causes=3)
+    assert judged.how.endswith("in each of 3 dimensions and 8 states")
+    np.testing.assert_allclose(judged(params).value, expected, rtol=1e-5)
 
 
 def test_figure_2_at_full_size_ran_as_the_paper_and_is_what_the_page_says():
