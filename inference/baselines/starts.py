@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array, lax, random
 from numpyro.infer import init_to_uniform
 from numpyro.infer.util import initialize_model
@@ -85,6 +84,8 @@ def good_start(
     program = differentiable(model, anatomy)
     if program is model:
         return None  # nothing was summed out: a joint density of factors is no place to climb
+    import optax  # where it is used: a fit of another method need not wait for it
+
     optimiser = optax.adam(optax.cosine_decay_schedule(STEP_SIZE, NUM_STEPS))
 
     def open_at(keys: Array) -> Any:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_uniform
@@ -90,6 +89,8 @@ def svi(
 
     def make() -> Steps:
         chosen = GUIDES[guide](program)
+        import optax  # where it is used: a fit of another method need not wait for it
+
         optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
         engine = SVI(program, chosen, optimiser, Trace_ELBO(1 if mode else num_particles))
         begin, state = _begin(engine, chosen, keys, arrays, hollow)

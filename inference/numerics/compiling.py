@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE as under_jit
 from numpyro.distributions import Distribution
 from numpyro.primitives import _PYRO_STACK
@@ -154,6 +155,18 @@ def once(function: Callable, **how: Any) -> Any:
     2
     """
     return jax.jit(function, compiler_options=least_effort(), **how)
+
+
+def split_key(key: Array, count: int) -> tuple[Array, ...]:
+    """`jax.random.split`, one by one: outside of `jit` that compiles twice, and with all effort.
+
+    >>> len(split_key(jax.random.key(0), 3))
+    3
+    """
+    every = remembered(
+        lambda key: tuple(jax.random.split(key, count)), compiler_options=least_effort()
+    )
+    return every(key)
 
 
 def hurry() -> None:

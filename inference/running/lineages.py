@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array, lax, random
 
 from ..numerics import clock
-from ..numerics.compiling import least_effort
+from ..numerics.compiling import least_effort, split_key
 from ..reading.anatomy import ChainError, inspect
 from ..reading.arguments import rows_of
 from ..reading.every_row import every_row
@@ -75,7 +75,7 @@ class Lineages:
     ) -> tuple[LineageState, Spent]:
         """The states that the search before a run ends with, and what it took."""
         method = self.method
-        key_rows, key_search, key_init = random.split(rng_key, 3)
+        key_rows, key_search, key_init = split_key(rng_key, 3)
         rows, some = self._rows(key_rows, args, kwargs)
         method.init(key_init, *args, **kwargs)  # refuses what it cannot do, in its own words
         if self.search.straight:

@@ -16,7 +16,7 @@ from ...reading.handlers import table_of
 from ...reading.reader import Reader, affine_too, open_program
 from ...reading.states import AllStates, Given, StateSet
 from ...rows.chunks import Rows, compiled, map_over_chunks
-from ...running.padding import Padded, pad
+from ...running.padding import Padded
 from ...types import Params
 from ..m_step import AffineUpdate
 from ..shared import CHUNK_FLOATS, Expectation, Posterior, chunk_rows
@@ -88,12 +88,12 @@ class EM(StatesEM):
     """
 
     by_row: ClassVar[tuple[str, ...] | None] = ()
+    pads = True
 
     states: StateSet = AllStates()
 
     def fill(self, args: tuple, kwargs: dict[str, Any]) -> Padded | None:
-        fills = type(self) is EM and not self._by_row()
-        return pad(self.model, args, kwargs, self.plate) if fills else None
+        return None if self._by_row() else super().fill(args, kwargs)
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:

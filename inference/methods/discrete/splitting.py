@@ -57,6 +57,7 @@ class SplittingEM(EM):
     """
 
     staged = True
+    pads = False
 
     steps_per_size: int = 20
     jitter: Annotated[float, Range(0)] = 0.1

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
+from ...numerics.compiling import split_key
 from ...reading.anatomy import Anatomy
 from ...reading.local import Structure, log_prior
 from ...reading.reader import Reader
@@ -206,7 +207,7 @@ class StatesEM(Algorithm):
     ) -> Any:
         reader, rows = self.open(args, kwargs)
         sets = self.sets(reader, rows)  # refuses what is too large, before any work
-        key_start, key_memory, key = random.split(rng_key, 3)
+        key_start, key_memory, key = split_key(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
         memory = sets.start(reader.anatomy, key_memory) if sets.keep else None
         return EMState(params, jnp.zeros((), int), key, memory)

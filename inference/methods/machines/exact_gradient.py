@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
+from ...numerics.compiling import split_key
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.local import Structure
 from ...running.algorithm import Algorithm
@@ -122,7 +123,7 @@ class ExactGradient(Algorithm):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> GradientState:
         climb = self._open(args, kwargs)
-        key_start, key = random.split(rng_key)
+        key_start, key = split_key(rng_key, 2)
         start = from_base_rates if self.start == "base_rates" else self.start
         params = near_origin(climb, key_start, self.spread, init_params, start, (args, kwargs))
         optimizer = self._optimizer(self._scaled(climb))
