@@ -28,7 +28,7 @@ def pursued(machine: Machine, key: Array) -> Params:
     state = _left_over(machine, key, machine.examples(machine.climb.rows.whole()))
 
     def once(_: Array, state: PursuitState) -> PursuitState:
-        return pursuit.one_more(state, _sample(machine, state))
+        return pursuit.one_more(state, _sample(machine, state), None)
 
     state = lax.fori_loop(0, len(state.gains), once, state)
     return _solved(machine, state.params["weights"], state.params["bias"])
