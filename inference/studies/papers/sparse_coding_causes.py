@@ -83,23 +83,14 @@ class Kind(NamedTuple):
 def kinds() -> dict[str, Kind]:
     """What the bars are made of, by name."""
     sizes = {"num_causes": NUM_CAUSES}
-    one, all_three = {"search": None}, {"max_active": NUM_CAUSES, "num_candidates": NUM_CAUSES}
-    laplace = {"spike": False, "slab": dist.Laplace(0.0, 1.0)}
+    maximal = TruncatedEM(binary_sparse_coding, max_active=NUM_CAUSES, num_candidates=NUM_CAUSES)
+    slab, laplace = (QuadratureEM(sparse_coding, num_nodes=n) for n in (2, NODES))
+    graded = {**sizes, "spike": False, "slab": dist.Laplace(0.0, 1.0)}
     return {
-        "binary": Kind(binary_sparse_coding, sizes, EM(binary_sparse_coding, **one)),
-        "maximal": Kind(
-            binary_sparse_coding,
-            {**sizes, "superposition": "max"},
-            TruncatedEM(binary_sparse_coding, **one, **all_three),
-        ),
-        "spike-and-slab": Kind(
-            sparse_coding, sizes, QuadratureEM(sparse_coding, num_nodes=2, **one)
-        ),
-        "Laplace": Kind(
-            sparse_coding,
-            {**sizes, **laplace},
-            QuadratureEM(sparse_coding, num_nodes=NODES, **one),
-        ),
+        "binary": Kind(binary_sparse_coding, sizes, EM(binary_sparse_coding)),
+        "maximal": Kind(binary_sparse_coding, {**sizes, "superposition": "max"}, maximal),
+        "spike-and-slab": Kind(sparse_coding, sizes, slab),
+        "Laplace": Kind(sparse_coding, graded, laplace),
     }
 
 
