@@ -18,6 +18,7 @@ from .latent_trait import latent_trait
 from .mixed_trait import mixed_trait
 from .noisy_or_network import noisy_or_network
 from .sparse_coding import sparse_coding
+from .trait_mixture import trait_mixture
 
 __all__ = [
     "bernoulli_mixture",
@@ -32,4 +33,5 @@ __all__ = [
     "noisy_or_network",
     "real_combination_machine",
     "sparse_coding",
+    "trait_mixture",
 ]

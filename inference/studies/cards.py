@@ -89,6 +89,19 @@ CARDS: dict[str, Card] = {
         Growth(truths.mixed, 600, 7, 2),
         (Figure("maps", {"rows": "mixed"}),),
     ),
+    "trait_mixture": Card(
+        "QuadratureEM",
+        lambda: truths.maps(120, 8, 2),
+        lambda: truths.maps(600, 16, 3),
+        lambda: Setting(60, 6, {"num_components": 2, "num_factors": 1}, {}),
+        {
+            "mixing": ("component",),
+            "weights": ("component", "latent", "column"),
+            "bias": ("component", "column"),
+        },
+        Growth(truths.maps, 600, 16, 3),
+        prior=True,
+    ),
     "graded_trait": Card(
         "QuadratureEM",
         lambda: truths.scales(160),

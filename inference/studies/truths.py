@@ -133,6 +133,19 @@ def clusters(num_data: int, components: int, features: int) -> Truth:
     return Truth(num_data, features, sizes, {"mixing": mixing, "probs": probs}, words)
 
 
+def maps(num_data: int, count: int, components: int) -> Truth:
+    """Groups of rows, each along a line of its own."""
+    rng = np.random.default_rng(0)
+    params = {
+        "mixing": _mixing(components),
+        "weights": rng.normal(0.0, 1.0, (components, 1, count)),
+        "bias": np.where(rng.random((components, count)) < 0.5, 1.5, -1.5),
+    }
+    sizes = {"num_components": components, "num_factors": 1}
+    words = f"{count} bits of {components} groups, each with a factor of its own"
+    return Truth(num_data, count, sizes, params, words)
+
+
 def coins(num_data: int, count: int) -> Truth:
     params = {"probs": np.random.default_rng(0).uniform(0.1, 0.9, count)}
     return Truth(num_data, count, {}, params, f"{count} independent bits")

@@ -277,6 +277,28 @@ def categorical_mixture(levels, num_components):
     )
 
 
+def trait_mixture(num_components, num_factors):
+    sizes = {"num_components": num_components, "num_factors": num_factors}
+    return Case(
+        "trait_mixture",
+        oracle.log_joint_trait_mixture,
+        lambda rng: {
+            "mixing": rng.dirichlet(np.full(num_components, 3.0)),
+            "weights": rng.normal(0.2, 1.2, (num_components, num_factors, NUM_FEATURES)),
+            "bias": rng.normal(-0.4, 1.2, (num_components, NUM_FEATURES)),
+        },
+        lambda rng, shape: {
+            "component": rng.integers(0, num_components, shape),
+            "factors": rng.normal(0.0, 1.0, (*shape, num_factors)),
+        },
+        binary_data,
+        sizes,
+        {},
+        simplex=("mixing",),
+        continuous=("factors",),
+    )
+
+
 CASES = {
     "sparse_coding": sparse_coding(3, 2.0),
     "sparse_coding_one_cause": sparse_coding(1, 2.0),
@@ -292,6 +314,7 @@ CASES = {
         2,
         ("observed_real", "observed_binary", "observed_3", "observed_4"),
     ),
+    "trait_mixture": trait_mixture(3, 2),
     "graded_trait": graded_trait((4, 2, 3, 4), 2),
     "categorical_mixture": categorical_mixture((4, 2, 3, 4), 3),
     "clipped_gaussian": clipped_gaussian(2, 1.2),

@@ -117,7 +117,13 @@ def log_probs(name, data, values, mask=None):
 
 def test_every_program_is_in_the_table():
     # These take columns of several kinds, or have latents of two, and have tests of their own.
-    others = {"mixed_trait", "graded_trait", "categorical_mixture", "sparse_coding"}
+    others = {
+        "mixed_trait",
+        "graded_trait",
+        "categorical_mixture",
+        "sparse_coding",
+        "trait_mixture",
+    }
     assert {*CASES, *others} == set(ppl_models.__all__)
 
 

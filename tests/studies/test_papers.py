@@ -216,6 +216,12 @@ def components(numbers):
         assert row["rows_nearest_by_pca"][0] > 0.8 and row["least_canonical_correlation"][0] > 0.9
 
 
+def mixture(numbers):
+    """Rows of three groups are less likely under any other model than under the true one."""
+    nats = dict(numbers["nats_per_new_row"])
+    assert nats.pop("the true model") > max(nats.values())
+
+
 CHECKS = {
     "bsc-bars": bars,
     "bsc-patches": patches,
@@ -235,6 +241,7 @@ CHECKS = {
     "noisyor-lines": noisy_or_lines,
     "noisyor-structure": noisy_or_structure,
     "noisyor-words": topics,
+    "trait-mixture": mixture,
     "trait-pca": components,
     "trait-strength": strength,
 }

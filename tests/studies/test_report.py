@@ -66,6 +66,15 @@ PROGRAMS = {
         {"num_components": 2, "levels": 3},
         None,
     ),
+    "trait_mixture": (
+        {
+            "mixing": np.array([0.7, 0.3]),
+            "weights": rng.normal(size=(2, 1, 6)),
+            "bias": rng.normal(size=(2, 6)),
+        },
+        {"num_components": 2, "num_factors": 1},
+        None,
+    ),
     "bernoulli_product": ({"probs": rng.uniform(size=6)}, {}, None),
     "combination_machine": (
         {"weights": rng.normal(size=(3, 6)), "bias": rng.normal(size=3)},
@@ -299,6 +308,7 @@ OWN = {
                          "Morph by QuadratureEM"],
     "graded_trait": [],
     "categorical_mixture": [],
+    "trait_mixture": [],
     "mixed_trait": ["Map by QuadratureEM", "Map by NUTS"],
     "binary_sparse_coding": ["Basis functions"],
     "sparse_coding": ["Basis functions"],

@@ -110,7 +110,7 @@ def _maps(method: Any, steps: int, keys: Array, flip: Array) -> Maps:
     data = truth.data
     step = lambda _, state: method.update(state, data)[0]  # noqa: E731
     state = jax.lax.fori_loop(0, steps, step, method.init(keys[1], data))
-    trait = method.posterior(method.get_params(state), data).mean
+    trait = method.posterior(method.get_params(state), data, gap=False).mean
     about = data - data.mean(axis=0)
     pca = about @ jnp.linalg.eigh(about.T @ about)[1][:, -2:]
     right = [_right(x, truth.label) for x in (trait, pca)]

@@ -38,6 +38,7 @@ from oracle.latent_trait import (
     bound_slope,
     bound_update_variational,
     log_joint_latent_trait,
+    log_joint_trait_mixture,
 )
 from oracle.levels import (
     graded_evidence,
@@ -126,6 +127,7 @@ __all__ = [
     "log_joint_real_combination_machine",
     "log_joint_sparse_coding",
     "log_joint_table",
+    "log_joint_trait_mixture",
     "log_sum_exp",
     "mixture_m_step",
     "noisy_or_leak_update",

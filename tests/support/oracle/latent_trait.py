@@ -41,6 +41,19 @@ def log_joint_latent_trait(sites, data, mask=None):
     return result
 
 
+def log_joint_trait_mixture(sites, data, mask=None):
+    """log π_z, and the log joint of the latent trait of that component."""
+    result = np.zeros(len(data))
+    for n in range(len(data)):
+        z = int(sites["component"][n])
+        one = {"weights": sites["weights"][z], "bias": sites["bias"][z]}
+        one["factors"] = [sites["factors"][n]]
+        row_mask = None if mask is None else [mask[n]]
+        result[n] = math.log(sites["mixing"][z])
+        result[n] += log_joint_latent_trait(one, [data[n]], row_mask)[0]
+    return result
+
+
 def bound_slope(variational):
     """λ(ξ) = (½ − σ(ξ)) / (2ξ), negative, −1/8 at zero."""
     if abs(variational) < 1e-6:
