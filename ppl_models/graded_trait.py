@@ -33,7 +33,8 @@ def graded_trait(
 
     Columns may have different numbers of levels: their cutpoints stand in one site for each number.
     In the 2PL's words the discrimination is :math:`w_i`, the difficulty of level k
-    :math:`c_{ik} / w_i`. The factors are identified up to a rotation.
+    :math:`c_{ik} / w_i`. The factors are identified up to a rotation. A scale has no right answer
+    that could be guessed: lower asymptotes are an option of `latent_trait`.
 
     ================  ===============  ====================================
     site              symbol           shape

@@ -108,7 +108,7 @@ def held_out(given: Given, params: dict, cells: np.ndarray) -> list[str]:
     """How well the cells that the fit did not see are predicted, in a line."""
     from ..evaluation.prediction import cell_probabilities
 
-    draws = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}
+    draws: Any = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}
     values, mask = given.table.values, given.table.mask
     kwargs = {x: v for x, v in given.kwargs.items() if x != "mask"}
     with stage("cells held out"):

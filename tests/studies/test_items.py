@@ -87,7 +87,7 @@ LSAT = """3 6 2 11 1 1 3 4 1 8 0 16 0 3 2 15 10 29 14 81 3 28 15 80 16 56 21 173
 
 
 def test_the_law_school_test_comes_out_to_the_published_digits():
-    """Log likelihood and items as R's mirt prints them, errors as ltm does (Rizopoulos 2006)."""
+    """As R's ``summary(ltm(LSAT ~ z1))`` prints them (Rizopoulos 2006, JSS 17(5))."""
     rows = np.array(list(itertools.product((0.0, 1.0), repeat=5)))
     data = np.repeat(rows, [int(x) for x in LSAT.split()], axis=0)
     method = QuadratureEM(latent_trait)
