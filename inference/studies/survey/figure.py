@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..figures import PALETTE
-from .cells import Cell
+from .cells import NOT_RUN, Cell
 from .words import Place, along
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def draw(
                 face = "white" if x.doubted else colour
                 axes.plot(size, x.seconds, marker, color=colour, mfc=face, ms=6, zorder=3)
             # In ranks above the panel's times, so that none hides another.
-            late = [size for size, x in here if x.seconds is None]
+            ran = [(size, x) for size, x in here if x.row["status"] != NOT_RUN]
+            late = [size for size, x in ran if x.seconds is None]
             above = high * (high / low) ** (0.035 * (number + 1))
             axes.plot(late, [above] * len(late), "x", color=colour, ms=4)
         axes.axhline(high, color="#999999", lw=0.6)

@@ -164,6 +164,8 @@ def _left(line: dict[int, dict[str, Place]], axis: str) -> list[str]:
     """Sizes at which one method, or the Gibbs samplers alone, arrive."""
     said = []
     for size, each in line.items():
+        if any(x.row["status"] == NOT_RUN for x in each.values()):
+            continue  # of these nothing is known
         names = [x.method for x in _arrived(each)]
         where = _range([size], axis)
         if len(names) == 1 < len(each):
