@@ -44,6 +44,10 @@ def test_admits_is_right(name, program):
     assert {site: x.shape for site, x in params.items()} == {
         site: np.shape(x) for site, x in made.truth.items()
     }
+    if engine.search is not None:  # what a search starts from, and what it tries instead
+        start = jax.eval_shape(lambda key: engine.propose(key, data, **sizes), random.key(0))
+        other = jax.eval_shape(lambda p: engine.vary(random.key(0), p, data, **sizes), params)
+        assert shapes(start) == shapes(other) == shapes(params)
     if hasattr(engine, "posterior"):
         posterior = jax.eval_shape(lambda x: engine.posterior(x, data, **sizes), params)
         assert all(x.shape[0] == len(data) for x in jax.tree.leaves(posterior.mean))
