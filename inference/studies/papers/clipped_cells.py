@@ -34,10 +34,9 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
         raise InputError("--columns must be at least 3, --draws 2")
     rng = np.random.default_rng(namespace.seed)
     weights, bias = rng.normal(size=(2, columns)), rng.normal(size=columns)
-    plane = enumerate_cells({"weights": weights, "bias": bias})
-    wedges = enumerate_cells({"weights": weights, "bias": np.zeros(columns)})
+    plane, wedges = _cells(weights, bias), _cells(weights, np.zeros(columns))
     angle = 2 * np.pi * np.arange(256) / 256
-    ring = enumerate_cells({"weights": np.stack([np.cos(angle), np.sin(angle)]), "bias": angle * 0})
+    ring = _cells(np.stack([np.cos(angle), np.sin(angle)]), np.zeros(256))
     counts = {name: neighbours(x) for name, x in (("biases", plane), ("none", wedges))}
     # A cell reaches to infinity in the directions of a cell of the same lines through the origin.
     open_ended = (plane.bits[:, None] == wedges.bits).all(axis=-1).any(axis=1)
@@ -85,6 +84,11 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
             for name, (facets, bounded) in found.items()
         }
     return Outcome(numbers, lambda: _draw(weights, bias, plane, counts["biases"], beyond))
+
+
+def _cells(weights: np.ndarray, bias: np.ndarray) -> Cells:
+    params: dict[str, Any] = {"weights": weights, "bias": bias}
+    return enumerate_cells(params)
 
 
 def neighbours(cells: Cells) -> np.ndarray:

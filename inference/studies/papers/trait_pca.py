@@ -24,14 +24,14 @@ COLUMNS = 8
 
 
 class Maps(NamedTuple):
-    """Two maps of one table, and how they compare."""
+    """Two maps of one table, and how they compare: arrays of JAX, later NumPy."""
 
-    trait: Array  # (600, 2) posterior means
-    pca: Array  # (600, 2)
-    label: Array  # (600,)
-    trait_right: Array  # share of rows nearest to the centre of their own prototype
-    pca_right: Array
-    alike: Array  # the smaller canonical correlation of both maps: 1 if one is the other, turned
+    trait: Any  # (600, 2) posterior means
+    pca: Any  # (600, 2)
+    label: Any  # (600,)
+    trait_right: Any  # share of rows nearest to the centre of their own prototype
+    pca_right: Any
+    alike: Any  # the smaller canonical correlation of both maps: 1 if one is the other, turned
 
 
 def beside_components(namespace: argparse.Namespace) -> Outcome:
@@ -83,7 +83,7 @@ def of_numbers(seed: int, steps: int) -> dict[str, Any]:
     components = vectors[:, -2:].T
     numbers: dict[str, Any] = {"variance_left_over_by_pca": float(values[:-2].mean())}
     for shared in (True, False):
-        sizes = {"kinds": ("real",) * COLUMNS, "shared_noise": shared}
+        sizes: dict[str, Any] = {"kinds": ("real",) * COLUMNS, "shared_noise": shared}
         result = BoundEM(mixed_trait).run(
             jax.random.key(seed), steps, jnp.asarray(table), tolerance=1e-7, progress_bar=False,
             **sizes,
@@ -102,7 +102,7 @@ def angle(first: np.ndarray, second: np.ndarray) -> float:
     """The largest angle between two planes, each spanned by the rows of a matrix, in degrees."""
     one, two = (np.linalg.qr(x.T)[0] for x in (first, second))
     outside = one - two @ (two.T @ one)
-    return float(np.degrees(np.arcsin(min(1.0, np.linalg.norm(outside, 2)))))
+    return float(np.degrees(np.arcsin(min(1.0, float(np.linalg.norm(outside, 2))))))
 
 
 def _maps(method: Any, steps: int, keys: Array, flip: Array) -> Maps:
@@ -113,10 +113,10 @@ def _maps(method: Any, steps: int, keys: Array, flip: Array) -> Maps:
     trait = method.posterior(method.get_params(state), data, gap=False).mean
     about = data - data.mean(axis=0)
     pca = about @ jnp.linalg.eigh(about.T @ about)[1][:, -2:]
-    right = [_right(x, truth.label) for x in (trait, pca)]
     bases = [jnp.linalg.qr(x - x.mean(axis=0))[0] for x in (trait, pca)]
     alike = jnp.linalg.svd(bases[0].T @ bases[1], compute_uv=False)[-1]
-    return Maps(trait, pca, truth.label, *right, alike)
+    label = truth.label
+    return Maps(trait, pca, label, _right(trait, label), _right(pca, label), alike)
 
 
 def _right(places: Array, label: Array) -> Array:

@@ -27,11 +27,11 @@ NUM_TEST = 500
 
 
 class Fit(NamedTuple):
-    """What is kept of one table's fit."""
+    """What is kept of one table's fit: arrays of JAX, later NumPy."""
 
-    size: Array  # of the weights, root mean square
-    gap: Array  # nats per row by which the method's own evidence is below the true one
-    test: Array  # nats per row of new rows
+    size: Any  # of the weights, root mean square
+    gap: Any  # nats per row by which the method's own evidence is below the true one
+    test: Any  # nats per row of new rows
 
 
 def strength(namespace: argparse.Namespace) -> Outcome:
