@@ -139,10 +139,16 @@ class AffineUpdate:
         )
         return dataclasses.replace(self, about=about)
 
+    def point(self) -> About:
+        """What the statistics are taken about, the same for all chunks."""
+        if self.about is not None:
+            return self.about
+        return about_of(self.reader.at(1).affine_form(self.params, self.table, self.row))
+
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         """Sums over a chunk, row n counted `weights[n]` times."""
         reader = self.reader.at(len(weights))
-        form = reader.affine_form(self.params, self.table, arguments, self.about)
+        form = reader.affine_form(self.params, self.table, arguments, self.point())
         cells = reader.cells(self.params, form, arguments)
         _, probability = posterior.weighted()
         return form.moments(cells, probability * weights)
@@ -151,9 +157,7 @@ class AffineUpdate:
         """Parameters after `num_steps` of L-BFGS on what the statistics say of Q."""
         one = self.reader.at(1)
         maps = transforms(one, params, self.row)
-        about = self.about
-        if about is None:
-            about = about_of(one.affine_form(self.params, self.table, self.row))
+        about = self.point()
 
         def constrain(free: Params) -> Params:
             return {name: maps[name](value) for name, value in free.items()}

@@ -10,7 +10,9 @@ with the sufficient statistics T of each cell d and its mask m, if there is one:
     bits                y
     categories          one indicator for each
     counts (Poisson)    y
-    normal              y − c and its square, c being near the means, so that no digits are lost
+    normal              y − c and its square, c being the mean of a state, in each cell of that
+                        nearest to the first row: no digits are lost, not even where the weight of a
+                        cause that no row has is far from all of them
 
 So a and η, tables of states × cells, are read by running the program on one row; the rows enter by
 T alone. The expected log joint of an M-step needs Σ_n r_ns T(y_n) and nothing else of the rows.
@@ -142,22 +144,27 @@ def unwrapped(fn: dist.Distribution) -> tuple[dist.Distribution, Array | None]:
     return fn, None
 
 
-def site_form(fn: dist.Distribution, layout: Layout, about: Array | None = None) -> SiteForm | None:
+def site_form(
+    fn: dist.Distribution, layout: Layout, value: Any, about: Array | None = None
+) -> SiteForm | None:
     """The form of a site whose states lie on the leftmost axis; None if it is not affine.
 
+    :param value: what is observed there, of one row or of all.
     :param about: the point that a normal's statistics are taken about, if it is not to be chosen.
     """
     base, mask = unwrapped(fn)
     if base.event_shape:
         return None
-    family = _family(settled(base), layout, about)
+    family = _family(settled(base), layout, value, about)
     return None if family is None else SiteForm(layout, family, mask is not None)
 
 
-def _family(base: dist.Distribution, layout: Layout, about: Array | None) -> Family | None:
+def _family(
+    base: dist.Distribution, layout: Layout, value: Any, about: Array | None
+) -> Family | None:
     support = base.support
     if isinstance(base, dist.Normal):
-        return _normal(base, layout, about)
+        return _normal(base, layout, value, about)
     if isinstance(base, dist.Poisson):
         return _poisson(base, layout)
     if support is constraints.boolean:
@@ -182,11 +189,15 @@ def _family(base: dist.Distribution, layout: Layout, about: Array | None) -> Fam
     return Family(lambda y: tuple((y == k).astype(nothing.dtype) for k in values), natural, nothing)
 
 
-def _normal(base: dist.Normal, layout: Layout, about: Array | None) -> Family | None:
+def _normal(base: dist.Normal, layout: Layout, value: Any, about: Array | None) -> Family | None:
     mean, scale = (layout.by_state(jnp.asarray(x, float)) for x in (base.loc, base.scale))
     if mean is None or scale is None:
         return None
-    center = lax.stop_gradient(mean.mean(0, keepdims=True)) if about is None else about
+    center = about
+    if center is None:
+        fixed = lax.stop_gradient(mean)
+        away = jnp.abs(fixed - layout.by_row(jnp.asarray(value))[:1])
+        center = jnp.take_along_axis(fixed, away.argmin(0)[None], axis=0)
     precision, away = scale**-2, mean - center
     constant = -0.5 * away**2 * precision - jnp.log(scale) - 0.5 * jnp.log(2 * jnp.pi)
     return Family(

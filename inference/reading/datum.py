@@ -32,7 +32,8 @@ def read_form(
     """The form for states (S, bits) that all rows share; None if a site is not affine.
 
     :param anatomy: that of one row.
-    :param row: the arguments with one row: nothing of its values shows in the form.
+    :param row: the arguments with one row: of its values the form has no more than a point near
+        them, which a normal's statistics are taken about.
     :param about: the points that a form of other parameters was taken about (`about_of`).
     """
     constant = jnp.zeros(len(table))
@@ -46,7 +47,8 @@ def read_form(
             constant = constant + power * anatomy.per_datum(site.log_prob())[:, 0]
             continue
         layout = layout_of(site.fn, anatomy.nesting, anatomy.plate_dim)
-        form = site_form(site.fn, layout, about[len(sites)] if about is not None else None)
+        point = about[len(sites)] if about is not None else None
+        form = site_form(site.fn, layout, site.value, point)
         if form is None:
             return None
         sites.append(form)

@@ -60,7 +60,7 @@ class Part(NamedTuple):
         return single and one_value and jnp.ndim(self.power) == 0 and (mask is None or self.alike)
 
     def form(self) -> SiteForm | None:
-        return site_form(self.component, self.layout) if self.by_cells else None
+        return site_form(self.component, self.layout, self.value) if self.by_cells else None
 
 
 class _Cells(NamedTuple):

@@ -16,6 +16,7 @@ from inference.reading import sums
 from inference.reading.datum import about_of
 from inference.reading.handlers import table_of
 from inference.reading.reader import affine_too, open_program
+from ppl_models import binary_sparse_coding
 
 AFFINE = {*CASES, "mixture"} - {"two_sites"}  # whose noise is Laplace
 
@@ -117,3 +118,23 @@ def test_marginal_is_the_program_on_its_states(name, digits, request, monkeypatc
     close(value, wanted, digits)
     for site in slopes:
         close(slopes[site], by_states[site], digits)
+
+
+def test_a_cause_far_from_all_rows_costs_no_digits():
+    """A cause that no row has may lie anywhere; half of the states have it."""
+    rng = np.random.default_rng(0)
+    weights = np.array([[2.0, -1.0], [0.5, 3.0], [1e6, 1e6]])
+    data = rng.normal(size=(12, 2))
+    params = {"weights": weights, "noise": 1.0, "sparsity": 0.2}
+    loss = 0.0
+    for y in data:
+        terms = []
+        for s in np.indices((2, 2, 2)).reshape(3, -1).T:
+            each = s[:, None] * weights
+            mean = each[np.abs(each).argmax(0), [0, 1]]
+            prior = s.sum() * np.log(0.2) + (3 - s.sum()) * np.log(0.8)
+            terms.append(prior - 0.5 * ((y - mean) ** 2).sum() - np.log(2 * np.pi))
+        loss -= np.logaddexp.reduce(terms)
+    method, sizes = EM(binary_sparse_coding), {"num_causes": 3, "superposition": "max"}
+    state = method.init(random.key(0), data, init_params=params, **sizes)
+    np.testing.assert_allclose(method.update(state, data, **sizes)[1], loss, rtol=1e-5)
