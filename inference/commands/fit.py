@@ -164,6 +164,8 @@ MOST, MOST_BITS = 1e9, 12
 up to which a fit sums them in every step: less than a second on two cores."""
 
 EXACT = ("QuadratureEM",)
+"""Methods that take priors of items where answers are few."""
+MAXIMA = (*EXACT, "EM", "SplittingEM")
 """Methods whose fixed points are maxima of the marginal likelihood that `standard_errors` takes."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..reading.anatomy import ProgramError
 from ..reading.floors import at_floor
 from ..running.contract import Stop
-from .fit import EXACT
+from .fit import MAXIMA
 from .options import Given
 from .progress import stage
 
@@ -78,8 +78,8 @@ def report(
                     "log_likelihood": found.log_likelihood, "free_parameters": found.num_free,
                     "rows": found.num_rows, "aic": found.aic, "bic": found.bic,
                 }  # fmt: skip
-                words = "only for converged maxima of the likelihood by " + " or ".join(EXACT)
-                if name in EXACT and stop is not Stop.STEPS:
+                words = "only for converged maxima by " + " or ".join(MAXIMA)
+                if name in MAXIMA and stop is not Stop.STEPS:
                     with stage("standard errors"):
                         errors, words = errors_of(
                             given.program, point, values, given.kwargs, found.num_free, prior

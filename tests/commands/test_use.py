@@ -12,7 +12,7 @@ import pytest
 import inference.commands.fit as fit_command
 import inference.commands.fit_report as fit_report
 import inference.evaluation.standard_errors as information
-from inference import Algorithm, inspect
+from inference import Algorithm, inspect, standard_errors
 from inference.cli import main
 from inference.commands.few_answers import sparse
 from inference.commands.options import Given
@@ -20,7 +20,7 @@ from inference.running.contract import Stop
 from inference.studies.arviz import load
 from inference.studies.comparison.contenders import contenders
 from inference.studies.examples import example
-from ppl_models import latent_trait, noisy_or_network
+from ppl_models import bernoulli_mixture, latent_trait, noisy_or_network
 from ppl_models.data import InputError, Table
 
 MADE = example("bernoulli_mixture", 60, which="small")
@@ -102,7 +102,10 @@ def test_fit_prints_what_it_estimated(fitted):
     ended = " ".join(said["stopped"]).startswith("left to gain by Aitken's")
     assert said["converged"][0] == ("yes" if ended else "no:")
     assert said["fit"] == [str(fitted[1])]
-    np.testing.assert_allclose(np.array(said["q3"], float), params["probs"][:, 3], rtol=5e-3)
+    estimate, error = np.array(said["q3"], float).reshape(3, 2).T
+    np.testing.assert_allclose(estimate, params["probs"][:, 3], rtol=5e-3)
+    wanted = standard_errors(bernoulli_mixture, params, MADE.values[:40], num_components=3)
+    np.testing.assert_allclose(error, wanted["probs"][:, 3], rtol=0.05)  # two digits are printed
     np.testing.assert_allclose(float(said["mixing[2]"][0]), params["mixing"][1], rtol=5e-3)
 
 
