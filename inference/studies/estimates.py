@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,8 @@ from .output import align
 MOST_LINES = 30
 """Of a table of parameters: the file holds the rest."""
 MOST_WORK = 300_000_000
-"""Cells × free parameters up to which standard errors are computed without being asked for."""
+"""Cells × free parameters up to which standard errors are computed without being asked for; ten
+times as many where each is for every state of a row."""
 MOST_FREE = 2_000
 """And free parameters, whose information is a matrix."""
 
@@ -84,9 +86,15 @@ def errors_of(
 ) -> tuple[dict[str, np.ndarray], str]:
     """Standard errors of a maximum of the likelihood or posterior; or none, and the reason."""
     from ..evaluation.standard_errors import standard_errors
-    from ..reading.anatomy import ProgramError
+    from ..reading.anatomy import ProgramError, inspect
 
-    if free * values.size > MOST_WORK or free > MOST_FREE:
+    try:
+        latents = inspect(program, (values,), kwargs).latents
+    except ProgramError as error:
+        return {}, " ".join(str(error).split())
+    states = math.prod(float(x.num_values) ** x.size for x in latents if x.num_values is not None)
+    work = free * values.size
+    if max(work, 0.1 * states * work) > MOST_WORK or free > MOST_FREE:
         return {}, "not computed for so large a table: latentbits.standard_errors gives them"
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
