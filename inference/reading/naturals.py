@@ -252,13 +252,13 @@ def _read_guessing(
     points = jnp.stack([FAR * way, -FAR * way])[:, None]
     far = _naturals(model, anatomy, params, arguments, points)
     at, slope = _affine(model, anatomy, params, arguments)
-    low, chance, bend = [], [], []
+    low, prob, bend = [], [], []
     for site in sites:
         ends = far[site.name]["probs"]
         low.append(jnp.minimum(ends[0], ends[-1]))
-        chance.append(at[site.name]["probs"].ravel())
-        bend.append(slope[site.name] * (chance[-1] * (1.0 - chance[-1])))
-    guess, own = _joined(low), _joined(chance)
+        prob.append(at[site.name]["probs"].ravel())
+        bend.append(slope[site.name] * (prob[-1] * (1.0 - prob[-1])))
+    guess, own = _joined(low), _joined(prob)
     share = (own - guess) / (1.0 - guess)
     values = {
         "weights": _joined(bend) / ((1.0 - guess) * share * (1.0 - share)),

@@ -56,6 +56,8 @@ NEAR = 1e-5
 
 SEARCHING = 0.5
 """Share of a budget that the search over starts may take."""
+SHORT = 0.05
+"""Share of that up to which the next block of steps may be twice as long."""
 
 
 class Lineages:
@@ -136,20 +138,25 @@ class Lineages:
         jax.block_until_ready(pair)
         compiling, began = time.perf_counter() - began, clock.seconds()
 
-        def late(pair: tuple) -> bool:
+        allowed = np.inf if how.budget is None else SEARCHING * how.budget
+
+        def taken(pair: tuple) -> float:
             if how.budget is None:
-                return False
+                return 0.0
             jax.block_until_ready(pair)
-            return clock.seconds() - began > SEARCHING * how.budget
+            return clock.seconds() - began
 
         for number in range(1 + rounds):
             end = steps if number else screening
-            done, size = 0, end if how.budget is None else 1
-            while done < end and not (done and late(pair)):
-                done, size = min(done + size, end), 2 * size
+            done, size, now = 0, end if how.budget is None else 1, taken(pair)
+            while done < end and not (done and now > allowed):
+                done = min(done + size, end)
                 pair = climb(pair, done)
+                before, now = now, taken(pair)
+                # No block is long against what is allowed: what is over is found out after it.
+                size *= 2 if now - before < SHORT * allowed else 1
             pair = following(rows.leaves, key, np.int32(number), pair)
-            if late(pair):
+            if taken(pair) > allowed:
                 break
         params = jax.block_until_ready(self.method.get_params(pair[0].state.states))
         return params, Spent(clock.seconds() - began, compiling)
@@ -181,7 +188,7 @@ class Lineages:
         """All rows, and those that the search looks at."""
         try:
             anatomy = inspect(every_row(self.model), args, kwargs, plate=self.method.plate)
-        except ChainError:  # it has steps, and all of them are looked at
+        except ChainError:  # it has steps, and the search uses all of them
             leaves, tree = jax.tree.flatten((args, kwargs))
             whole = Rows((), tuple(leaves), tree, 0)
             return whole, whole

@@ -67,6 +67,19 @@ equal) or that no sampler gets through (noise near zero). A calibration's are na
 FACTORS = {"weights": ("latent", "column"), "bias": ("column",)}
 UNITS = {"weights": ("latent", "column"), "bias": ("latent",)}
 
+
+def few_causes() -> Setting:
+    """Two causes of real columns, for calibration."""
+    return Setting(
+        40, 5, {"num_causes": 2},
+        {
+            "prior_weights": dist.Normal(0.0, 3.0),
+            "prior_noise": dist.Gamma(20.0, 20.0),
+            "prior_sparsity": dist.Beta(6.0, 12.0),
+        },
+    )  # fmt: skip
+
+
 CARDS: dict[str, Card] = {
     "latent_trait": Card(
         "QuadratureEM",
@@ -129,14 +142,7 @@ CARDS: dict[str, Card] = {
         "TruncatedEM",
         truths.four_bars,
         truths.ten_bars,
-        lambda: Setting(
-            40, 5, {"num_causes": 2},
-            {
-                "prior_weights": dist.Normal(0.0, 3.0),
-                "prior_noise": dist.Gamma(20.0, 20.0),
-                "prior_sparsity": dist.Beta(6.0, 12.0),
-            },
-        ),
+        few_causes,
         {"weights": ("latent", "column")},
         Growth(truths.bars, 1000, 25, 10),
         (Figure("basis_functions"),),
@@ -146,14 +152,7 @@ CARDS: dict[str, Card] = {
         "QuadratureEM",
         lambda: truths.three_strong_bars(160),
         lambda: truths.three_strong_bars(1000),
-        lambda: Setting(
-            40, 5, {"num_causes": 2},
-            {
-                "prior_weights": dist.Normal(0.0, 3.0),
-                "prior_noise": dist.Gamma(20.0, 20.0),
-                "prior_sparsity": dist.Beta(6.0, 12.0),
-            },
-        ),
+        few_causes,
         {"weights": ("latent", "column")},
         Growth(truths.strong_bars, 1000, 9, 3),
         (Figure("basis_functions"),),

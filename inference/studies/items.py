@@ -61,14 +61,14 @@ def curves(values: Values) -> tuple[np.ndarray, np.ndarray]:
     return 0.5 + 0.5 * np.tanh(0.5 * predictors), np.exp(nodes.log_weights)
 
 
-def number_right(chance: np.ndarray) -> np.ndarray:
+def number_right(prob: np.ndarray) -> np.ndarray:
     """The distribution of how many of P answers are right, (..., P + 1), given their chances.
 
     >>> number_right(np.array([0.5, 0.5])).tolist()
     [0.25, 0.5, 0.25]
     """
-    found = np.ones((*chance.shape[:-1], 1))
-    for each in np.moveaxis(chance, -1, 0):
+    found = np.ones((*prob.shape[:-1], 1))
+    for each in np.moveaxis(prob, -1, 0):
         more = np.zeros((*found.shape[:-1], found.shape[-1] + 1))
         more[..., :-1] = found * (1.0 - each[..., None])
         more[..., 1:] += found * each[..., None]
@@ -80,15 +80,15 @@ def item_fit(table: BitTable, values: Values) -> Fit:
     """S-X² of each item, of rows without holes."""
     from scipy.special import chdtrc  # scipy.stats takes longer to import than all this to compute
 
-    chance, weight = curves(values)
-    size = chance.shape[1]
+    prob, weight = curves(values)
+    size = prob.shape[1]
     total = table.bits.sum(1).astype(int)
     rows = np.bincount(total, table.times, size + 1)
     right = np.stack([np.bincount(total, table.times * x, size + 1) for x in table.bits.T], 1)
-    whole = weight @ number_right(chance)  # (P + 1,)
+    whole = weight @ number_right(prob)  # (P + 1,)
     others = np.array([[k for k in range(size) if k != i] for i in range(size)])
-    rest = number_right(chance[:, others])  # (S, P, P): of all items but one
-    joint = np.einsum("s,si,sik->ki", weight, chance, rest)  # k others right, and this one
+    rest = number_right(prob[:, others])  # (S, P, P): of all items but one
+    joint = np.einsum("s,si,sik->ki", weight, prob, rest)  # k others right, and this one
     expected = np.zeros((size + 1, size))
     expected[1:] = joint / whole[1:, None]
     statistic, df = np.zeros(size), np.zeros(size)
@@ -101,11 +101,11 @@ def item_fit(table: BitTable, values: Values) -> Fit:
     return Fit(statistic, df, p)
 
 
-def _joined(rows: np.ndarray, chance: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _joined(rows: np.ndarray, prob: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Cells (rows, expected proportion, right), each with enough expected right and wrong."""
     cells: list[list[float]] = []
     held = np.zeros(3)
-    for count, mean, seen in zip(rows, chance, right, strict=True):
+    for count, mean, seen in zip(rows, prob, right, strict=True):
         held += np.array([count, count * mean, seen])
         if min(held[1], held[0] - held[1]) >= LEAST_EXPECTED:
             cells.append(list(held))
@@ -125,29 +125,29 @@ def model_fit(table: BitTable, values: Values) -> ModelFit:
     from scipy.special import chdtrc
 
     nodes = nodes_for(values)
-    chance, weight = curves(values)
-    size, factors = chance.shape[1], len(values["weights"])
+    prob, weight = curves(values)
+    size, factors = prob.shape[1], len(values["weights"])
     if size > MOST_ITEMS:
         raise ValueError(f"M2 is for up to {MOST_ITEMS} items, found {size}")
     first, second = np.triu_indices(size, 1)
     sets = np.zeros((size + len(first), size), bool)
     sets[np.arange(size), np.arange(size)] = True
     sets[size + np.arange(len(first)), first] = sets[size + np.arange(len(first)), second] = True
-    margin = np.hstack([chance, chance[:, first] * chance[:, second]])  # (S, m)
+    margin = np.hstack([prob, prob[:, first] * prob[:, second]])  # (S, m)
     mean = weight @ margin
     count = table.times.sum()
     share = table.times / count
     pairs = (table.bits * share[:, None]).T @ table.bits
     residual = np.concatenate([np.diagonal(pairs), pairs[first, second]]) - mean
-    covariance = _unions(sets, margin, chance, weight) - np.outer(mean, mean)
-    bend = chance * (1.0 - chance)
+    covariance = _unions(sets, margin, prob, weight) - np.outer(mean, mean)
+    bend = prob * (1.0 - prob)
     design = np.hstack([nodes.points, np.ones((len(nodes.points), 1))])
     slope = np.zeros((len(mean), size, factors + 1))
     own = np.einsum("s,si,sk->ik", weight, bend, design)
     slope[np.arange(size), np.arange(size)] = own
     place = size + np.arange(len(first))
     for a, b in ((first, second), (second, first)):
-        slope[place, a] = np.einsum("s,sm,sm,sk->mk", weight, bend[:, a], chance[:, b], design)
+        slope[place, a] = np.einsum("s,sm,sm,sk->mk", weight, bend[:, a], prob[:, b], design)
     flat = slope.reshape(len(mean), -1)
     inverse = np.linalg.solve(covariance, np.hstack([flat, residual[:, None]]))
     within = flat.T @ inverse[:, :-1]
@@ -163,17 +163,17 @@ def model_fit(table: BitTable, values: Values) -> ModelFit:
 
 
 def _unions(
-    sets: np.ndarray, margin: np.ndarray, chance: np.ndarray, weight: np.ndarray
+    sets: np.ndarray, margin: np.ndarray, prob: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
     """The probability that all items of two margins are right, (m, m): of an item of both, once."""
     found = margin.T @ (margin * weight[:, None])
     shared = sets.astype(np.int8) @ sets.T.astype(np.int8)
     rows, columns = np.nonzero(shared)
     both = sets[rows] | sets[columns]
-    # At most three items are in the union: padded by a chance of one.
-    wide = np.hstack([chance, np.ones((len(chance), 1))])
+    # At most three items are in the union: padded by a prob of one.
+    wide = np.hstack([prob, np.ones((len(prob), 1))])
     order = np.argsort(~both, axis=1, kind="stable")[:, :3]
-    order = np.where(np.take_along_axis(both, order, 1), order, chance.shape[1])
+    order = np.where(np.take_along_axis(both, order, 1), order, prob.shape[1])
     step = max(1, (1 << 22) // len(weight))
     for start in range(0, len(rows), step):
         part = slice(start, start + step)

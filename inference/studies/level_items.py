@@ -78,13 +78,13 @@ def level_information(table: BitTable, values: Values, points: np.ndarray) -> np
         sigma = logistic(place @ values["weights"] + values["bias"])
         weight = values["weights"][q]
         if "guessing" in values:
-            chance = values["guessing"] + (1.0 - values["guessing"]) * sigma
-            found.append((weight**2 * sigma**2 * (1.0 - chance) / chance).sum(1))
+            prob = values["guessing"] + (1.0 - values["guessing"]) * sigma
+            found.append((weight**2 * sigma**2 * (1.0 - prob) / prob).sum(1))
             continue
         # Of level c the slope is w (1 − σ(A_c) − σ(A_{c+1})), of the lowest one −w σ(A_1).
         next_one = np.append(sigma[:, 1:], np.zeros((len(points), 1)), 1) * columns.inner
-        chance = np.exp(more + base[:, columns.column_of])
+        prob = np.exp(more + base[:, columns.column_of])
         slopes = (1.0 - sigma - next_one) * weight
         low = np.exp(base) * (sigma * weight)[:, columns.first] ** 2
-        found.append((chance * slopes**2).sum(1) + low.sum(1))
+        found.append((prob * slopes**2).sum(1) + low.sum(1))
     return np.stack(found)

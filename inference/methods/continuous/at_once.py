@@ -140,7 +140,7 @@ def unseen_cells(opened: Opened, params: Params, cells: np.ndarray) -> np.ndarra
         nodes = table.nodes(values)
     except TooManyNodesError:
         return None
-    chance = -np.expm1(tables(table.columns, values, nodes)[1])  # (S, P)
+    prob = -np.expm1(tables(table.columns, values, nodes)[1])  # (S, P)
     place = np.zeros(max(x.column for x in known.columns) + 1, int)
     place[[x.column for x in known.columns]] = np.arange(len(known.columns))
     rows, columns = table.place[cells[:, 0]], place[cells[:, 1]]
@@ -149,9 +149,9 @@ def unseen_cells(opened: Opened, params: Params, cells: np.ndarray) -> np.ndarra
     for block, _, probs in posteriors(table, values, nodes):
         ends = np.searchsorted(rows[order], [block.start, block.start + len(probs)])
         here = order[slice(*ends)]
-        for some in np.array_split(here, 1 + len(here) * len(chance) // FLOATS):
+        for some in np.array_split(here, 1 + len(here) * len(prob) // FLOATS):
             each = probs[rows[some] - block.start]
-            found[some] = np.einsum("ms,sm->m", each, chance[:, columns[some]])
+            found[some] = np.einsum("ms,sm->m", each, prob[:, columns[some]])
     return found
 
 

@@ -259,11 +259,11 @@ def _scoring(values: Values, nodes: Nodes, sums: Sums, prior: Prior | None) -> V
     design = np.hstack([nodes.points, np.ones((len(nodes.points), 1))])
     outer = (design[:, :, None] * design[:, None, :]).reshape(len(design), -1)
     sigma = logistic(nodes.points @ values["weights"] + values["bias"])
-    chance = guess + (1.0 - guess) * sigma
+    prob = guess + (1.0 - guess) * sigma
     along, aside = (1.0 - guess) * sigma * (1.0 - sigma), guess * (1.0 - guess) * (1.0 - sigma)
-    left = (sums.right - sums.number * chance) / chance
+    left = (sums.right - sums.number * prob) / prob
     up = np.vstack([design.T @ (left * sigma), (left * guess).sum(0)])  # (Q + 2, P)
-    weight = sums.number / chance
+    weight = sums.number / prob
     bend = np.zeros((size + 2, size + 2, len(guess)))
     bend[:-1, :-1] = (outer.T @ (weight * along * sigma)).reshape(size + 1, size + 1, -1)
     bend[:-1, -1] = bend[-1, :-1] = design.T @ (weight * along * guess)

@@ -101,9 +101,9 @@ def _scores(
     shown = np.ones((1, len(columns.first))) if seen is None else seen
     if "guessing" in values:
         guess = values["guessing"]
-        chance = guess + (1.0 - guess) * sigma
-        slope = (1.0 - guess) * sigma * (1.0 - sigma) / chance + sigma
-        low = guess * (1.0 - guess) * (1.0 - sigma) / chance + guess
+        prob = guess + (1.0 - guess) * sigma
+        slope = (1.0 - guess) * sigma * (1.0 - sigma) / prob + sigma
+        low = guess * (1.0 - guess) * (1.0 - sigma) / prob + guess
         along = bits[:, None] * slope - shown[:, None] * sigma
         aside = [bits[:, None] * low - shown[:, None] * guess]
     else:
@@ -144,11 +144,11 @@ def _guessing_bend(values: Values, nodes: Nodes, sums: Sums) -> np.ndarray:
     design = np.hstack([nodes.points, np.ones((len(nodes.points), 1))])
     outer = (design[:, :, None] * design[:, None, :]).reshape(len(design), -1)
     sigma = logistic(nodes.points @ values["weights"] + values["bias"])
-    chance, wrong = guess + (1.0 - guess) * sigma, sums.number - sums.right
+    prob, wrong = guess + (1.0 - guess) * sigma, sums.number - sums.right
     bent = sigma * (1.0 - sigma)
-    along, aside = (1.0 - guess) * bent / chance, guess * (1.0 - guess) * (1.0 - sigma) / chance
+    along, aside = (1.0 - guess) * bent / prob, guess * (1.0 - guess) * (1.0 - sigma) / prob
     own = sums.right * (along**2 - along * (1.0 - 2.0 * sigma)) + wrong * bent
-    cross = sums.right * (along * aside + guess * (1.0 - guess) * bent / chance)
+    cross = sums.right * (along * aside + guess * (1.0 - guess) * bent / prob)
     low = sums.right * (aside**2 - aside * (1.0 - 2.0 * guess)) + wrong * guess * (1.0 - guess)
     found = np.zeros((size + 2, size + 2, len(guess)))
     found[:-1, :-1] = (outer.T @ own).reshape(size + 1, size + 1, -1)

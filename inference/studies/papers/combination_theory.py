@@ -67,7 +67,7 @@ def exponents(states: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> np.n
 
 
 def farthest(weights: np.ndarray, bias: np.ndarray, count: int) -> tuple[np.ndarray, int]:
-    """A search for the `count` states of largest terms, and how many were looked at.
+    """A search for the `count` states of largest terms, and how many were evaluated.
 
     It begins at the corner that is farthest where the weight vectors are orthogonal, a unit being
     on if θ + ½‖ω‖² > 0, and at no unit and all units; then the best states found so far give way to
