@@ -28,7 +28,7 @@ from ..running.contract import Stop
 from ..types import Params
 from .pacing import Budget, Pace
 from .samplers import SNAPSHOTS, Draws
-from .starts import differentiable
+from .starts import differentiable, shapes_of
 
 GUIDES: dict[str, Callable] = {
     "mean_field": autoguide.AutoNormal,
@@ -105,18 +105,19 @@ def svi(
             kept = jnp.zeros((block, len(keys)))
             return lax.fori_loop(0, count, one, (state, kept))
 
-        def draw(params: Any, arrays: list[Array]) -> tuple[Params, dict[str, Array]]:
+        def draw(key: Array, params: Any, arrays: list[Array]) -> tuple[Params, dict[str, Array]]:
             args, kwargs = hollow.arguments(arrays)
             count = 1 if mode else num_samples
-            return _weighed(program, chosen, anatomy, key_draw, params, count, args, kwargs)
+            return _weighed(program, chosen, anatomy, key, params, count, args, kwargs)
 
         few = 1 if mode else num_samples // 5
         one = jax.eval_shape(lambda s: engine.get_params(jax.tree.map(lambda x: x[0], s)), state)
         return Steps(
             engine.get_params, begin,
             jax.jit(advance).lower(state, np.int32(1), arrays).compile(),
-            once(lambda p: _parameters(chosen, anatomy, key_draw, p, few)).lower(one).compile(),
-            once(draw).lower(one, arrays).compile(),
+            once(lambda key, p: _parameters(chosen, anatomy, key, p, few))
+            .lower(key_draw, one).compile(),
+            once(draw).lower(key_draw, one, arrays).compile(),
         )  # fmt: skip
 
     settings = (model, anatomy, guide, step_size, num_steps, num_samples, num_particles)
@@ -142,8 +143,8 @@ def svi(
         raise FloatingPointError(f"the ELBO is not finite after {done} steps")
     best = int(np.nanargmin(np.where(np.isfinite(last), last, np.inf)))
 
-    looks = [steps.look(jax.tree.map(lambda x: x[best], params)) for params in seen]
-    draws, stats = steps.draw(jax.tree.map(lambda x: x[best], seen[-1]), arrays)
+    looks = [steps.look(key_draw, jax.tree.map(lambda x: x[best], params)) for params in seen]
+    draws, stats = steps.draw(key_draw, jax.tree.map(lambda x: x[best], seen[-1]), arrays)
     stop = Stop.STEPS if done >= num_steps else Stop.BUDGET
     reason = stop.value if stop is Stop.STEPS else f"{stop.value} {done} steps"
     return Draws(
@@ -161,7 +162,7 @@ class Steps(NamedTuple):
     params: Callable[[Any], Any]  # of the state, (num_starts, ...)
     begin: Callable[..., Any]
     advance: Any
-    look: Callable[[Any], Params]  # some draws of the parameters
+    look: Callable[[Array, Any], Params]  # some draws of the parameters
     draw: Callable[..., tuple[Params, dict[str, Array]]]  # the last, with log p and log q
 
 
@@ -170,7 +171,8 @@ def _begin(
 ) -> tuple[Callable[..., Any], Any]:
     """`SVI.init` in one compiled piece, which by itself compiles every operation; and a state.
 
-    The guide remembers where it started; what it remembers must not be of a trace that is over.
+    The guide remembers where it started; what it remembers must not be of a trace that is over,
+    nor of these rows and this key: all that is compiled would be compiled anew for others.
     """
     names = ("_init_locs", "_init_latent")
 
@@ -183,11 +185,11 @@ def _begin(
 
         return jax.vmap(one)(keys)
 
-    compiled = once(begin).lower(keys, arrays).compile()
-    state, remembered = compiled(keys, arrays)
+    lowered = once(begin).lower(keys, arrays)
+    state, remembered = shapes_of(lowered)
     for name, value in remembered.items():
-        setattr(guide, name, jax.tree.map(lambda x: x[0], value))
-    return compiled, state
+        setattr(guide, name, jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), value))
+    return lowered.compile(), state
 
 
 def _parameters(guide: Any, anatomy: Anatomy, key: Array, params: Any, count: int) -> Params:
