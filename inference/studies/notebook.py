@@ -84,17 +84,19 @@ def contest(
     *,
     mask: Any = None,
     num_draws: int = 1000,
+    budget: float | None = None,
     truth: dict[str, Any] | None = None,
     columns: Sequence[str] | None = None,
     **sizes: Any,
 ) -> Contest:
     """Methods on one program and one table, judged as `latentbits compare` judges them.
 
-    A quarter of the rows is held out. No method has a budget of seconds, so that the result does
-    not depend on the load of the machine.
+    A quarter of the rows is held out.
 
     :param data: (num_data, num_features).
     :param num_draws: of each of a sampler's four chains, after three tenths as many of warm-up.
+    :param budget: seconds that each method may run, compiling apart (on a CPU those of the
+        processor, which do not depend on the load of the machine); by default any number.
     :param truth: true parameters by site, where they are known.
     :param columns: names of the columns, for ArviZ.
     :param sizes: keyword arguments of the program.
@@ -116,7 +118,7 @@ def contest(
     values = np.asarray(data)
     kept: dict[str, Any] = {}
     comparison = compare(
-        model, values, methods, mask=mask, truth=truth, budget=None, num_draws=num_draws,
+        model, values, methods, mask=mask, truth=truth, budget=budget, num_draws=num_draws,
         keep=kept, **sizes,
     )  # fmt: skip
     names = [f"x{i + 1}" for i in range(values.shape[1])] if columns is None else [*columns]
