@@ -27,6 +27,7 @@ extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.viewco
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 html_theme, html_title = "furo", "latentbits"
+html_static_path, html_css_files = ["_static"], ["site.css"]
 html_math_renderer = "mathml"
 nb_execution_mode = "off"  # outputs are those that were committed
 myst_heading_anchors = 3
@@ -62,11 +63,12 @@ def write_api() -> None:
 
 
 def copy_notebooks() -> None:
-    """Sphinx reads what lies below its own folder only."""
+    """Sphinx reads what lies below its own folder only; there the guides are one folder up."""
     target = HERE / "notebooks"
     target.mkdir(exist_ok=True)
     for file in (HERE.parent / "notebooks").glob("*.ipynb"):
-        shutil.copy(file, target)
+        text = file.read_text().replace("](../docs/", "](../")
+        (target / file.name).write_text(text)
     shutil.copytree(HERE.parent / "notebooks/pictures", target / "pictures", dirs_exist_ok=True)
 
 

@@ -32,7 +32,7 @@ from .pacing import MOST_DEPTH, Budget, BudgetError, Pace, depth_within
 from .starts import climb, climbs_of, differentiable, seconds_of_gradient, shapes_of
 
 SNAPSHOTS = 50
-"""How often a run is looked at."""
+"""How often the clock of a run is read."""
 
 
 class Draws(NamedTuple):
@@ -72,8 +72,8 @@ def nuts(
 
     >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
-    >>> found = nuts(bernoulli_product, random.key(1), data, num_warmup=50, num_samples=50)
-    >>> found.params["probs"].shape
+    >>> draws = nuts(bernoulli_product, random.key(1), data, num_warmup=50, num_samples=50)
+    >>> draws.params["probs"].shape
     (4, 50, 2)
     """
     check_data(args, kwargs)

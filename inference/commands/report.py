@@ -1,4 +1,4 @@
-"""`latentbits report RESULT.nc`: the page of a comparison, made again from its saved results."""
+"""`latentbits report RESULT.nc`: a comparison reported again from its saved results."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .progress import stage
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "report",
-        help="the page of a comparison, made again from result.nc",
-        description="Make the page of a comparison again from the result.nc that `latentbits "
+        help="the report of a comparison, written again from result.nc",
+        description="Write the report of a comparison again from the result.nc that `latentbits "
         "compare` wrote. No method is run.",
         allow_abbrev=False,
     )

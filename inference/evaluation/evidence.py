@@ -62,8 +62,8 @@ class Evidence(NamedTuple):
     """Marginal log likelihoods and how far off each may be.
 
     >>> from latentbits.models import bernoulli_product
-    >>> found = log_likelihood(bernoulli_product, {"probs": jnp.array([0.25])}, jnp.array([[1]]))
-    >>> round(float(jnp.exp(found.value[0])), 4), float(found.error[0])
+    >>> evidence = log_likelihood(bernoulli_product, {"probs": jnp.array([0.25])}, jnp.array([[1]]))
+    >>> round(float(jnp.exp(evidence.value[0])), 4), float(evidence.error[0])
     (0.25, 0.0)
     """
 
@@ -137,8 +137,8 @@ def log_likelihood(model: Callable, params: Params, *args: Any, **kwargs: Any) -
 
     >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
-    >>> found = log_likelihood(bernoulli_mixture, params, jnp.array([[1]]), num_components=2)
-    >>> round(float(jnp.exp(found.value[0])), 4)
+    >>> evidence = log_likelihood(bernoulli_mixture, params, jnp.array([[1]]), num_components=2)
+    >>> round(float(jnp.exp(evidence.value[0])), 4)
     0.5
     """
     return likelihood(model, *args, **kwargs)(params)

@@ -32,8 +32,8 @@ PerRow = Callable[[Array], Array]
 class Measure(NamedTuple):
     """A mean over rows.
 
-    >>> found = log_loss(lambda rows: -rows.sum(axis=1) * jnp.log(2.0), jnp.ones((5, 8)))
-    >>> round(float(found.value), 4), round(float(found.standard_error), 4)
+    >>> loss = log_loss(lambda rows: -rows.sum(axis=1) * jnp.log(2.0), jnp.ones((5, 8)))
+    >>> round(float(loss.value), 4), round(float(loss.standard_error), 4)
     (1.0, 0.0)
     """
 
@@ -174,8 +174,8 @@ def measure(
 
     >>> from latentbits.models import bernoulli_product
     >>> rows = jnp.array([[0.0, 1.0], [1.0, 1.0]])
-    >>> found = measure(bernoulli_product, {"probs": jnp.array([0.5, 0.9])}, rows)
-    >>> round(float(found["single_bit"].value), 3)
+    >>> errors = measure(bernoulli_product, {"probs": jnp.array([0.5, 0.9])}, rows)
+    >>> round(float(errors["single_bit"].value), 3)
     0.25
     """
     functions = row_functions(model, params, data, **kwargs)

@@ -37,14 +37,14 @@ def cell_probabilities(
 
     :param draws: parameters with a leading axis of draws; one draw for a point estimate.
     :param cells: (num_cells, 2), row and column of each cell asked for.
-    :param mask: what of the rows is observed; the cell asked for is never looked at.
+    :param mask: what of the rows is observed; the cell asked for is never used.
     :return: (num_cells,)
 
     >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([[0.5, 0.5]]), "probs": jnp.array([[[0.9, 0.9], [0.1, 0.1]]])}
-    >>> found = cell_probabilities(
+    >>> probability = cell_probabilities(
     ...     bernoulli_mixture, params, np.array([[1.0, 0.0]]), np.array([[0, 1]]), num_components=2)
-    >>> round(float(found[0]), 4)  # 0.9² + 0.1²
+    >>> round(float(probability[0]), 4)  # 0.9² + 0.1²
     0.82
     """
     quick = _on_nodes(model, draws, data, np.asarray(cells), mask, kwargs)
@@ -149,8 +149,8 @@ def reliability(probs: np.ndarray, bits: np.ndarray, num_bins: int = 10) -> dict
 
     >>> rng = np.random.default_rng(0)
     >>> probs = rng.random(4000)
-    >>> found = reliability(probs, rng.random(4000) < probs)
-    >>> found["error"] < 2 * found["expected"]
+    >>> curve = reliability(probs, rng.random(4000) < probs)
+    >>> curve["error"] < 2 * curve["expected"]
     True
     """
     order = np.argsort(probs, kind="stable")

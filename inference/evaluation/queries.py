@@ -3,7 +3,7 @@
 Freund & Haussler (1994), section 1: 'estimating the conditional distribution on certain components
 of the vector when provided with the values for the other components', and 'a kind of pattern
 completion'. Bits that are neither asked for nor given are summed out. All is exact: every state of
-the latents is looked at, so that it is for programs of up to some thousands of states.
+the latents is summed, so that it is for programs of up to some thousands of states.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def standard_errors(
     >>> from latentbits.models.data import prototypes
     >>> from latentbits.inference.methods.continuous.quadrature import QuadratureEM
     >>> data = prototypes(jax.random.key(0), copies=50, num_features=6, flip=0.3).data
-    >>> found = QuadratureEM(latent_trait).run(jax.random.key(1), 20, data, num_factors=1)
-    >>> standard_errors(latent_trait, found.params, data, num_factors=1)["bias"].shape
+    >>> fit = QuadratureEM(latent_trait).run(jax.random.key(1), 20, data, num_factors=1)
+    >>> standard_errors(latent_trait, fit.params, data, num_factors=1)["bias"].shape
     (6,)
     """
     errors, lost, count = _one(model, params, args, kwargs, num_nodes, chunk_size, prior)

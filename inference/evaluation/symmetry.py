@@ -85,9 +85,9 @@ def align(
 
     >>> from latentbits.models import bernoulli_mixture
     >>> wanted = {"mixing": np.array([0.9, 0.1]), "probs": np.array([[0.2], [0.7]])}
-    >>> found = {"mixing": np.array([0.2, 0.8]), "probs": np.array([[0.6], [0.1]])}
+    >>> estimate = {"mixing": np.array([0.2, 0.8]), "probs": np.array([[0.6], [0.1]])}
     >>> some = ((np.ones((3, 1)),), {"num_components": 2})
-    >>> align(bernoulli_mixture, found, wanted, some)["mixing"].tolist()
+    >>> align(bernoulli_mixture, estimate, wanted, some)["mixing"].tolist()
     [0.8, 0.2]
     """
     params = {name: np.asarray(value) for name, value in params.items()}

@@ -53,9 +53,9 @@ def keep_best(
     >>> from latentbits.inference.methods.discrete.em import EM
     >>> from jax import random
     >>> rows = prototypes(random.key(0), copies=50).data
-    >>> found = keep_best(EM(bernoulli_mixture), random.key(1), 40, rows[::2],
+    >>> best = keep_best(EM(bernoulli_mixture), random.key(1), 40, rows[::2],
     ...     valid=rows[1::2], every=5, num_components=3)
-    >>> bool(found.score == found.scores.max())
+    >>> bool(best.score == best.scores.max())
     True
     """
     if num_steps < 1 or every < 1 or patience < 1:

@@ -20,7 +20,7 @@ from ..types import Params
 class Expectation(NamedTuple):
     """The posterior of a chunk, as an M-step wants it."""
 
-    evidence: Array  # (num_data,) log of the sum of p(y, s) over the states looked at
+    evidence: Array  # (num_data,) log of the sum of p(y, s) over the states summed
     mean: Array  # (num_data, num_bits), ⟨s⟩
     second: Callable[[Array], Array]  # weights (num_data,) -> Σ_n w_n ⟨s sᵀ⟩, (num_bits, num_bits)
     weighted: Callable[[], tuple[Array, Array]]  # -> states (S, n or 1, bits), probabilities (S, n)
@@ -51,7 +51,7 @@ class Posterior(NamedTuple):
 
     mean: Array  # (num_data, num_bits) ⟨s⟩; sites in the order of the program
     best: Array  # (num_data, num_bits) the most probable state
-    evidence: Array  # (num_data,) log of the sum over the states looked at
+    evidence: Array  # (num_data,) log of the sum over the states summed
     missed: Array  # (num_data,) share of the posterior mass that lies elsewhere, at least
     missed_error: Array  # (num_data,) standard error of that estimate
     probabilities: dict[str, Array] = {}  # noqa: RUF012

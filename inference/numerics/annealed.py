@@ -58,8 +58,8 @@ def anneal(
     >>> log_density = lambda x, beta: -0.5 * (x * (1 + beta)) ** 2  # widths 1 and 1/2
     >>> draw = lambda key, x, beta: random.normal(key, x.shape) / (1 + beta)
     >>> start = random.normal(random.key(0), (1000,))
-    >>> found = anneal(random.key(1), start, log_density, draw, jnp.linspace(0.0, 1.0, 50))
-    >>> ratio = log_mean(found.log_weights)
+    >>> chains = anneal(random.key(1), start, log_density, draw, jnp.linspace(0.0, 1.0, 50))
+    >>> ratio = log_mean(chains.log_weights)
     >>> bool(abs(ratio.value - jnp.log(0.5)) < 3 * ratio.standard_error)
     True
     """

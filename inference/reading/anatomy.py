@@ -333,7 +333,7 @@ def drawn_shapes(trace: dict[str, dict]) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def unseen(read: Callable[[Any], Any], leaves: Any) -> Any:
-    """`read(leaves)` where no value can be looked at: stand-ins are no weights, and no counts.
+    """`read(leaves)` where no value can be read: stand-ins are no weights, and no counts.
 
     NumPyro refuses a scale below zero where it sees one.
     """
@@ -343,7 +343,7 @@ def unseen(read: Callable[[Any], Any], leaves: Any) -> Any:
 
 
 def trace_shapes(model: Callable, args: tuple, kwargs: dict) -> dict[str, dict]:
-    """The trace of one abstract run, of which only shapes may be looked at; not inside `jit`."""
+    """The trace of one abstract run, of which only shapes may be read; not inside `jit`."""
     return run_abstractly(model, args, kwargs, dict)
 
 

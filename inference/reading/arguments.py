@@ -1,4 +1,4 @@
-"""What a program is given, looked at before any work.
+"""What a program is given, checked before any work.
 
 Data that can only end in NaN, in a number of another size or in an error from deep inside are
 refused here, once for all methods, by name and place.

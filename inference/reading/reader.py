@@ -184,7 +184,7 @@ def open_program(
         )
     rows = rows_of(anatomy, args, kwargs)
     if not any(isinstance(x, OnDisk) for x in jax.tree.leaves((args, kwargs))):
-        check_support(model, anatomy, rows)  # what was opened before has been looked at
+        check_support(model, anatomy, rows)  # what was opened before has been checked
     if structure is None:
         structure = examined(find_structure, model, anatomy, rows, model, anatomy, rows)
     return Reader(model, anatomy, structure, tuple(x is None for x in rows.rest)), rows

@@ -202,10 +202,10 @@ def latent_posterior(
 
     >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
-    >>> found = latent_posterior(random.key(0), bernoulli_mixture, params, jnp.array([[1]]),
+    >>> posterior = latent_posterior(random.key(0), bernoulli_mixture, params, jnp.array([[1]]),
     ...     batch_ndims=0, num_components=2)
-    >>> found.best["component"].tolist(), [round(float(x), 4) for x in
-    ...     found.probabilities["component"][0]]
+    >>> posterior.best["component"].tolist(), [round(float(x), 4) for x in
+    ...     posterior.probabilities["component"][0]]
     ([0], [0.9, 0.1])
     """
     program = (model if isinstance(model, recover) else recover(model)).listing(args, kwargs)

@@ -2,7 +2,7 @@
 
 What a setting may be stands in its annotation: ``int`` is a whole number of at least 1 (0 where its
 default is 0), ``float`` any finite number, and ``Annotated[float, Range(0, 1)]`` says more.
-Annotations of other kinds than those below are not looked at.
+Annotations of other kinds than those below are not checked.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 HOST_CELLS = 1 << 21
-"""Cells looked at together where the host checks them."""
+"""Cells read together where the host checks them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

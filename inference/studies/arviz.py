@@ -115,8 +115,8 @@ def point_groups(
     """A point estimate and the way to it, with a note on what it can be used for.
 
     >>> from latentbits.models import latent_trait
-    >>> found = point_groups(latent_trait, {"bias": np.zeros(3)}, [2.0, 1.0])
-    >>> sorted(found), found["point_estimate"].attrs["note"][:16]
+    >>> groups = point_groups(latent_trait, {"bias": np.zeros(3)}, [2.0, 1.0])
+    >>> sorted(groups), groups["point_estimate"].attrs["note"][:16]
     (['optimization', 'point_estimate'], 'A point estimate')
     """
     losses = np.asarray(losses)
@@ -158,10 +158,10 @@ def posterior_groups(
     >>> probs = np.array([[[0.1], [0.9]], [[0.9], [0.1]]])[None]
     >>> draws = {"mixing": np.full((1, 2, 2), 0.5), "probs": probs}
     >>> some = ((np.ones((3, 1)),), {"num_components": 2})
-    >>> found = posterior_groups(bernoulli_mixture, draws, {}, arguments=some)
-    >>> bool((found["posterior"]["probs"][:, 0] == found["posterior"]["probs"][:, 1]).all())
+    >>> groups = posterior_groups(bernoulli_mixture, draws, {}, arguments=some)
+    >>> bool((groups["posterior"]["probs"][:, 0] == groups["posterior"]["probs"][:, 1]).all())
     True
-    >>> bool((found["posterior_raw"]["probs"] == probs).all())
+    >>> bool((groups["posterior_raw"]["probs"] == probs).all())
     True
     """
     raw = {x: np.asarray(v) for x, v in params.items()}
@@ -190,11 +190,11 @@ def latent_groups(
 
     >>> from latentbits import LatentPosterior, latent_groups
     >>> probs = np.full((4, 50, 3, 2), 0.5)
-    >>> found = LatentPosterior({"on": probs[..., 0]}, {"on": probs}, {"on": probs[..., 1]})
-    >>> groups = latent_groups(found, batch_ndims=2)
+    >>> posterior = LatentPosterior({"on": probs[..., 0]}, {"on": probs}, {"on": probs[..., 1]})
+    >>> groups = latent_groups(posterior, batch_ndims=2)
     >>> groups["latent_probabilities"]["on"].dims
     ('chain', 'draw', 'on_dim_0', 'on_value')
-    >>> draws = LatentPosterior(*({"on": values["on"][0]} for values in found))
+    >>> draws = LatentPosterior(*({"on": values["on"][0]} for values in posterior))
     >>> latent_groups(draws)["latents"]["on"].shape
     (1, 50, 3)
     """
@@ -311,8 +311,8 @@ def diagnose(draws: xr.Dataset) -> dict[str, dict[str, float]]:
     """R̂ and effective sample sizes of each scalar of a group of draws.
 
     >>> rng = np.random.default_rng(0)
-    >>> found = diagnose(dataset({"loss": rng.normal(size=(4, 200))}, ("chain", "draw")))
-    >>> sorted(found["loss"]), found["loss"]["rhat"] < 1.05
+    >>> checks = diagnose(dataset({"loss": rng.normal(size=(4, 200))}, ("chain", "draw")))
+    >>> sorted(checks["loss"]), checks["loss"]["rhat"] < 1.05
     (['ess_bulk', 'ess_tail', 'rhat'], True)
     """
     arviz = import_arviz()

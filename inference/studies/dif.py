@@ -230,7 +230,7 @@ def study_groups(
 
 
 def _vary(tables: Sequence[BitTable]) -> np.ndarray:
-    """Items that have both answers in every group, (P,): a difference can be told of these only."""
+    """Items that have both answers in every group, (P,): others cannot be tested."""
     found = []
     for table in tables:
         ones = table.times @ table.bits

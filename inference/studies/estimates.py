@@ -43,8 +43,8 @@ def measure_fit(program: Callable, point: Any, values: Any, kwargs: dict[str, An
     """The log likelihood of all rows, latents summed out, and what it was bought with.
 
     >>> from latentbits.models import bernoulli_product
-    >>> found = measure_fit(bernoulli_product, {"probs": np.array([0.5])}, np.eye(2)[:, :1], {})
-    >>> round(found.log_likelihood, 3), found.num_free, round(found.aic, 3)
+    >>> fit = measure_fit(bernoulli_product, {"probs": np.array([0.5])}, np.eye(2)[:, :1], {})
+    >>> round(fit.log_likelihood, 3), fit.num_free, round(fit.aic, 3)
     (-1.386, 1, 4.773)
     """
     from ..evaluation.evidence import likelihood

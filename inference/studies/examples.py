@@ -33,8 +33,8 @@ def example(
     :param which: of the examples on its card.
     :param number: of the data set: others are drawn independently from the same truth.
 
-    >>> found = example("latent_trait", which="small")
-    >>> found.values.shape, sorted(found.truth)
+    >>> data = example("latent_trait", which="small")
+    >>> data.values.shape, sorted(data.truth)
     ((160, 12), ['bias', 'weights'])
     >>> example("latent_trait").values.shape
     (600, 16)

@@ -73,8 +73,8 @@ def study_items(
     >>> from latentbits.models import latent_trait
     >>> point = {"weights": np.array([[1.0, 2.0, 1.0]]), "bias": np.zeros(3)}
     >>> data = np.array([[0.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
-    >>> found = study_items(latent_trait, point, {}, ((data,), {"num_factors": 1}))
-    >>> list(found.items), found.scores["factor_1"].shape
+    >>> study = study_items(latent_trait, point, {}, ((data,), {"num_factors": 1}))
+    >>> list(study.items), study.scores["factor_1"].shape
     (['discrimination', 'difficulty', 'loading'], (4,))
     """
     args, kwargs = arguments
@@ -134,8 +134,8 @@ def study_items(
         measures |= {f"reliability_{q + 1}": float(x) for q, x in enumerate(share)}
         lines.append(f"reliability {' '.join(f'{x:.3f}' for x in share)} (of the scores)")
     along = {**values, "weights": np.linalg.solve(standard.turn, weights)}
-    told = level_information(held, along, POINTS)
-    for q, each in enumerate(told, start=1):
+    curves = level_information(held, along, POINTS)
+    for q, each in enumerate(curves, start=1):
         shown = [f"{np.interp(at, POINTS, each):.2f} at {at:+.0f}" for at in PRINTED]
         lines.append(f"information of factor {q}: {', '.join(shown)}")
     if table is not None and table.seen is None and plain and len(first) > 3:
@@ -156,7 +156,7 @@ def study_items(
         groups = {} if study is None else study.items
     return ItemStudy(
         {x: v[order] for x, v in found.items()}, scores,
-        dict(zip(factors, told, strict=True)), turned, groups, measures, lines,
+        dict(zip(factors, curves, strict=True)), turned, groups, measures, lines,
     )  # fmt: skip
 
 

@@ -24,8 +24,8 @@ def level_items(
     >>> from ..methods.continuous.grid import distinct
     >>> table = distinct(np.array([[0, 1], [2, 0], [1, 1]]), None, (3, 2))
     >>> values = {"weights": np.array([[2.0, 2.0, 1.0]]), "bias": np.array([2.0, -1.0, 0.5])}
-    >>> found = level_items(table, values, errors=False)
-    >>> found["difficulty_2"].tolist()
+    >>> items = level_items(table, values, errors=False)
+    >>> items["difficulty_2"].tolist()
     [0.5, nan]
     """
     columns = table.columns

@@ -92,9 +92,9 @@ def as_json(content: dict[str, Any]) -> bytes:
     Its last entry is the SHA-256 of the rest as compact JSON, to tell a damaged file from a whole:
 
     >>> import hashlib
-    >>> found = json.loads(as_json({"loss": 0.5}))
-    >>> digest = found.pop("sha256")
-    >>> rest = json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+    >>> written = json.loads(as_json({"loss": 0.5}))
+    >>> digest = written.pop("sha256")
+    >>> rest = json.dumps(written, separators=(",", ":"), ensure_ascii=False)
     >>> hashlib.sha256(rest.encode()).hexdigest() == digest
     True
     """

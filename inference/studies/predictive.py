@@ -49,8 +49,8 @@ def predictive_groups(
 
     >>> from latentbits.models import bernoulli_product
     >>> draws = {"probs": np.full((2, 30, 3), 0.25)}
-    >>> found = predictive_groups(bernoulli_product, draws, ((np.ones((9, 3), np.float32),), {}))
-    >>> sorted(found), found["posterior_predictive"]["total"].shape
+    >>> groups = predictive_groups(bernoulli_product, draws, ((np.ones((9, 3), np.float32),), {}))
+    >>> sorted(groups), groups["posterior_predictive"]["total"].shape
     (['log_prior', 'posterior_predictive', 'prior'], (2, 30, 9))
     """
     rng_key = random.key(0) if rng_key is None else rng_key
@@ -142,8 +142,8 @@ STATISTICS = {"total": ("row",), "column_mean": ("column",), "observed": ("row",
 def statistics(rows: np.ndarray, mask: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """Totals of rows and means of columns, of tables (..., num_data, num_features).
 
-    >>> found = statistics(np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([[1, 1], [0, 1]]))
-    >>> found["total"].tolist(), found["column_mean"].tolist()
+    >>> values = statistics(np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([[1, 1], [0, 1]]))
+    >>> values["total"].tolist(), values["column_mean"].tolist()
     ([1.0, 1.0], [1.0, 0.5])
     """
     there = np.ones(rows.shape[-2:]) if mask is None else np.asarray(mask, float)
@@ -156,8 +156,8 @@ def check_totals(groups: Groups) -> dict[str, Any]:
 
     >>> seen = dataset({"total": np.array([0.0, 1.0, 1.0])}, dims=STATISTICS)
     >>> made = dataset({"total": np.ones((1, 5, 3))}, ("chain", "draw"), dims=STATISTICS)
-    >>> found = check_totals({"observed_data": seen, "posterior_predictive": made})
-    >>> found["observed"], found["mean"], found["outside"]
+    >>> check = check_totals({"observed_data": seen, "posterior_predictive": made})
+    >>> check["observed"], check["mean"], check["outside"]
     ([1, 2], [0.0, 3.0], 2)
     """
     seen = groups["observed_data"]["total"].values

@@ -111,8 +111,8 @@ class Columns(NamedTuple):
 def columns_of(levels: tuple[int, ...]) -> Columns:
     """The predictors of columns with so many levels each.
 
-    >>> found = columns_of((2, 4))
-    >>> found.column_of.tolist(), found.level.tolist(), found.first.tolist()
+    >>> columns = columns_of((2, 4))
+    >>> columns.column_of.tolist(), columns.level.tolist(), columns.first.tolist()
     ([0, 1, 1, 1], [1, 1, 2, 3], [0, 1])
     """
     number = np.asarray(levels) - 1

@@ -93,8 +93,8 @@ def distinct(
 ) -> BitTable:
     """Rows that are alike, once.
 
-    >>> found = distinct(np.array([[0, 1], [1, 1], [0, 1]]), None)
-    >>> found.bits.tolist(), found.times.tolist(), found.place.tolist()
+    >>> rows = distinct(np.array([[0, 1], [1, 1], [0, 1]]), None)
+    >>> rows.bits.tolist(), rows.times.tolist(), rows.place.tolist()
     ([[0.0, 1.0], [1.0, 1.0]], [2.0, 1.0], [0, 1, 0])
     >>> distinct(np.array([[2, 1]]), None, (3, 2)).bits.tolist()
     [[0.0, 1.0, 1.0]]
@@ -132,8 +132,8 @@ def observed_cells(
     :param columns: which column of `data` each of the table is.
 
     >>> data, mask = np.array([[1, 0], [0, 1]]), np.array([[True, False], [True, True]])
-    >>> found = observed_cells(data, mask, np.array([1, 0]))
-    >>> found.bits.toarray().tolist(), found.seen.toarray().tolist()
+    >>> cells = observed_cells(data, mask, np.array([1, 0]))
+    >>> cells.bits.toarray().tolist(), cells.seen.toarray().tolist()
     ([[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [1.0, 1.0]])
     """
     from scipy.sparse import csr_array
@@ -226,8 +226,8 @@ def score(table: BitTable, values: Values, fineness: float = 1.0) -> Scores:
     """Expected a posteriori factors of each row, and its evidence.
 
     >>> table = distinct(np.array([[1, 1], [0, 1]]), None)
-    >>> found = score(table, {"weights": np.array([[1.0, 0.0]]), "bias": np.zeros(2)})
-    >>> bool(np.allclose(np.exp(found.evidence), 0.25)), found.mean.round(3).tolist()
+    >>> scores = score(table, {"weights": np.array([[1.0, 0.0]]), "bias": np.zeros(2)})
+    >>> bool(np.allclose(np.exp(scores.evidence), 0.25)), scores.mean.round(3).tolist()
     (True, [[0.413], [-0.413]])
     """
     nodes = table.nodes(values, fineness)

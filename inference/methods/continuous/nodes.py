@@ -65,9 +65,9 @@ def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float =
     :param share: of its information that each predictor gives, (C,): those of a column of many
         levels overlap.
 
-    >>> found = nodes_for({"weights": np.array([[1.0, 40.0]]), "bias": np.zeros(2)})
-    >>> gaps = np.diff(found.points[:, 0])
-    >>> round(float(np.exp(found.log_weights).sum()), 4), bool(gaps.min() < 0.05 < 0.3 < gaps.max())
+    >>> nodes = nodes_for({"weights": np.array([[1.0, 40.0]]), "bias": np.zeros(2)})
+    >>> gaps = np.diff(nodes.points[:, 0])
+    >>> round(float(np.exp(nodes.log_weights).sum()), 4), bool(gaps.min() < 0.05 < 0.3 < gaps.max())
     (1.0, True)
     """
     weights, bias = values["weights"], values["bias"]

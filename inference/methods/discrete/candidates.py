@@ -107,7 +107,7 @@ class Candidates(NamedTuple):
         return _moments(self, reader, inside, outside, indices)
 
     def contains(self, reader: Reader, memory: Array, bits: Array) -> Array:
-        """Whether states (S, n, bits) are among those looked at: (S, n)."""
+        """Whether states (S, n, bits) are among those summed: (S, n)."""
         each = jnp.arange(memory.shape[0])[:, None]
         shape = (memory.shape[0], reader.anatomy.num_bits)
         member = jnp.zeros(shape, bool).at[each, memory].set(True)

@@ -22,7 +22,7 @@ from .step import EMState, Pass, Precision, StatesEM
 from .updates import ClosedForm, closed_form, truncation
 
 ALL_BITS = 10
-"""With so many bits or fewer a truncation saves little: by default all states are looked at."""
+"""With so many bits or fewer a truncation saves little: by default all states are summed."""
 SOME_BITS = 8, 4
 """H' and γ above: 163 states and the single bits."""
 
@@ -33,8 +33,8 @@ class TruncatedEM(StatesEM):
 
     :param model: any program with binary latents inside its data plate.
     :param max_active: γ, the most bits on at once; its correction of π (eq. 8) comes with it.
-    :param num_candidates: H', the bits whose combinations are looked at for a datum; every other
-        bit is looked at alone. By default both are all bits of a datum up to `ALL_BITS` of them,
+    :param num_candidates: H', the bits whose combinations are summed for a datum; every other
+        bit is taken alone. By default both are all bits of a datum up to `ALL_BITS` of them,
         where nothing is missed, and `SOME_BITS` above; the paper has γ = 3 and H' = 5.
     :param select: ranks the candidates, ``select(params, *args, **kwargs) -> (num_data, bits)``; by
         default the log joint of each bit alone, which needs nothing but the program.

@@ -155,8 +155,8 @@ def truncated(causes: Causes, max_active: int) -> Truncated:
     :math:`\tfrac12 \|\omega(h)\|^2 \le \tfrac m2 \sum_i h_i \|\omega^{(i)}\|^2` does the same.
 
     >>> causes = CombinationCauses(0.1 * jnp.ones((12, 4)), jnp.full(12, -4.0))
-    >>> found = truncated(causes, 3)
-    >>> bool(found.value <= causes.log_normalizer <= found.upper)
+    >>> estimate = truncated(causes, 3)
+    >>> bool(estimate.value <= causes.log_normalizer <= estimate.upper)
     True
     """
     weights, bias = jnp.asarray(causes.weights), jnp.asarray(causes.bias)
@@ -206,8 +206,8 @@ def annealed(
         default zero.
 
     >>> causes = CombinationCauses(0.5 * jnp.ones((3, 4)), jnp.array([-1.0, 0.0, 1.0]))
-    >>> found = annealed(random.key(0), causes, num_chains=50, num_steps=100)
-    >>> bool(abs(found.value - causes.log_normalizer) < 4 * found.standard_error + 1e-3)
+    >>> estimate = annealed(random.key(0), causes, num_chains=50, num_steps=100)
+    >>> bool(abs(estimate.value - causes.log_normalizer) < 4 * estimate.standard_error + 1e-3)
     True
     """
     weights, bias = jnp.asarray(causes.weights), jnp.asarray(causes.bias)

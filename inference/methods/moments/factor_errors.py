@@ -43,7 +43,7 @@ def factor_errors(
 ) -> FactorErrors:
     """Standard errors of the eigenvalues and loadings that `MomentInversion` found in these rows.
 
-    Those of loadings are for factors told apart by their eigenvalues: where two of these are
+    Those of loadings are for factors distinguished by their eigenvalues: where two of these are
     closer than their errors, the factors may as well be turned, and the errors are large.
 
     :param state: of ``MomentInversion(...).init`` on ``data``, without ``nearest``: a projection

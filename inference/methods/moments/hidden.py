@@ -39,8 +39,8 @@ def hidden_values(params: Params, data: ArrayLike, mask: ArrayLike | None = None
     :param mask: True where a cell was observed; the others ask for nothing.
 
     >>> params = {"weights": np.eye(3), "bias": np.zeros(3)}
-    >>> found = hidden_values(params, [[1, 0, 1]])
-    >>> np.sign(found.factors).tolist(), found.wrong.tolist()
+    >>> hidden = hidden_values(params, [[1, 0, 1]])
+    >>> np.sign(hidden.factors).tolist(), hidden.wrong.tolist()
     ([[1.0, -1.0, 1.0]], [0])
     """
     bits = np.atleast_2d(np.asarray(data))

@@ -35,8 +35,8 @@ class Polychoric(NamedTuple):
     """Correlations of the Gaussians behind the columns of a table.
 
     >>> bits = np.array([[0, 0], [0, 0], [1, 1], [1, 1], [1, 0], [0, 1]])
-    >>> found = polychoric(bits, ("binary", "binary"))
-    >>> round(float(found.correlation[0, 1]), 3), [len(x) for x in found.thresholds]
+    >>> estimate = polychoric(bits, ("binary", "binary"))
+    >>> round(float(estimate.correlation[0, 1]), 3), [len(x) for x in estimate.thresholds]
     (0.5, [1, 1])
     """
 
@@ -57,8 +57,8 @@ def polychoric(
         which both were.
 
     >>> table = np.array([[0, 0, -1.2], [1, 1, 0.1], [1, 2, 0.8], [0, 1, -0.3], [1, 2, 1.9]])
-    >>> found = polychoric(np.tile(table, (9, 1)), ("binary", 3, "real"))
-    >>> found.correlation.shape, bool(found.correlation[1, 2] > 0.8)
+    >>> estimate = polychoric(np.tile(table, (9, 1)), ("binary", 3, "real"))
+    >>> estimate.correlation.shape, bool(estimate.correlation[1, 2] > 0.8)
     ((3, 3), True)
     """
     values, count = np.asarray(data, float), np.shape(data)[1]

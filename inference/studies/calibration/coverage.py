@@ -122,8 +122,8 @@ def _share(truth: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> dict[str,
     """Over all tables; the intervals of one table hang together, so tables are counted.
 
     >>> truth, ends = np.zeros((4, 1)), np.array([[1.0], [1.0], [1.0], [np.nan]])
-    >>> found = _share(truth, -ends, ends)
-    >>> found["share"], found["without"]
+    >>> coverage = _share(truth, -ends, ends)
+    >>> coverage["share"], coverage["without"]
     (0.75, 1)
     """
     known = np.isfinite(upper - lower).reshape(len(truth), -1).all(1)

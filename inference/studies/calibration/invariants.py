@@ -34,10 +34,10 @@ def of_parameters(form: Known | None, params: Params) -> dict[str, Array]:
     >>> from latentbits.models import latent_trait
     >>> form = form_of(latent_trait, ((jnp.eye(2),), {}))
     >>> params = {"weights": jnp.array([[3.0, 1.0], [4.0, 1.0]]), "bias": jnp.zeros(2)}
-    >>> found = of_parameters(form, params)
-    >>> [name for name in sorted(found) if "weights" in name]
+    >>> values = of_parameters(form, params)
+    >>> [name for name in sorted(values) if "weights" in name]
     ['weights size', 'weights, largest axis', 'weights, x1·x2']
-    >>> round(float(found["weights, x1·x2"]), 3)
+    >>> round(float(values["weights, x1·x2"]), 3)
     7.0
     """
     known = symmetries(form)
@@ -75,8 +75,8 @@ def scalars(model: Callable, data: Array, **kwargs: Any) -> Callable[[Params, Ar
 
     >>> from latentbits.models import bernoulli_product
     >>> table = jnp.array([[1.0], [0.0]])
-    >>> found = scalars(bernoulli_product, table)({"probs": jnp.array([[0.5], [0.1]])}, table)
-    >>> [round(x, 3) for x in jnp.exp(found["log likelihood"]).tolist()]
+    >>> values = scalars(bernoulli_product, table)({"probs": jnp.array([[0.5], [0.1]])}, table)
+    >>> [round(x, 3) for x in jnp.exp(values["log likelihood"]).tolist()]
     [0.25, 0.09]
     """
     anatomy = inspect(model, (data,), kwargs)

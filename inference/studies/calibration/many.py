@@ -121,8 +121,8 @@ def many_svi(
 
     >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (7, 20, 2)).astype(float)
-    >>> found = many_svi(bernoulli_product, random.key(1), data, num_steps=20, num_samples=10)
-    >>> found.params["probs"].shape
+    >>> draws = many_svi(bernoulli_product, random.key(1), data, num_steps=20, num_samples=10)
+    >>> draws.params["probs"].shape
     (7, 10, 2)
     """
     anatomy = inspect(model, (data[0],), kwargs)

@@ -43,8 +43,8 @@ def setting_of(name: str, given: dict[str, Any]) -> Setting:
 def simulate(name: str, setting: Setting, num_trials: int, rng_key: Array) -> Trials:
     """Draw parameters, then data, from the program itself.
 
-    >>> found = simulate("bernoulli_product", setting_of("bernoulli_product", {}), 3, random.key(0))
-    >>> found.data.shape, found.truth["probs"].shape
+    >>> drawn = simulate("bernoulli_product", setting_of("bernoulli_product", {}), 3, random.key(0))
+    >>> drawn.data.shape, drawn.truth["probs"].shape
     ((3, 40, 4), (3, 4))
     """
     program = find_program(name)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 MOST_POINTS = 50
-"""Where the curve is looked at, at most."""
+"""Points of the curve, at most."""
 LEVEL = 0.95
 """Share of uniform curves that the band holds."""
 
@@ -77,8 +77,8 @@ def p_value(found: np.ndarray, num_draws: int) -> float:
 def band(num_trials: int, num_draws: int, level: float = LEVEL) -> Band:
     """The simultaneous band about the diagonal.
 
-    >>> found = band(100, 99)
-    >>> float(found.points[24]), float(found.lower[24]), float(found.upper[24])
+    >>> envelope = band(100, 99)
+    >>> float(envelope.points[24]), float(envelope.lower[24]), float(envelope.upper[24])
     (0.5, 0.36, 0.64)
     """
     chain = _chain(num_trials, num_draws + 1)
@@ -151,7 +151,7 @@ class _Chain(NamedTuple):
 def _steps(num_trials: int, num_ranks: int) -> np.ndarray:
     if num_trials < 1 or num_ranks < 2:
         raise ValueError(f"nothing to judge: {num_trials} trials of {num_ranks - 1} draws")
-    # Their square is held at each point: of very many trials it is looked at in fewer.
+    # Their square is held at each point: of very many trials there are fewer points.
     most = int(np.clip(1e7 / num_trials**2, 8, MOST_POINTS))
     steps = np.unique(np.arange(1, most) * num_ranks // most)
     return steps[steps > 0]

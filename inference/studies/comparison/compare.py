@@ -105,8 +105,8 @@ def compare(
 
     >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (40, 3)).astype(float)
-    >>> found = compare(bernoulli_product, data, ["MAP"])
-    >>> found.rows["MAP"]["status"], found.rows["MAP"]["best"]
+    >>> comparison = compare(bernoulli_product, data, ["MAP"])
+    >>> comparison.rows["MAP"]["status"], comparison.rows["MAP"]["best"]
     ('done', True)
     """
     rng_key = random.key(0) if rng_key is None else rng_key

@@ -27,8 +27,8 @@ def diagnose(values: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
     """The worst R̂ and effective sample sizes of the scalars of each array (chains, draws, ...).
 
     >>> rng = np.random.default_rng(0)
-    >>> found = diagnose({"lp": rng.normal(size=(4, 200))})["lp"]
-    >>> found["rhat"] < 1.05, found["ess_bulk"] > 400
+    >>> checks = diagnose({"lp": rng.normal(size=(4, 200))})["lp"]
+    >>> checks["rhat"] < 1.05, checks["ess_bulk"] > 400
     (True, True)
     """
     arviz = arviz_or_none()

@@ -49,7 +49,7 @@ WIDTH = 8
 DOWN = ("layer_2", "layer_1")
 LONGER = IMPROVED._replace(rounds=12)
 SWEEPS: dict[str, Any] = {"num_chains": 8, "annealing": 25, "num_sweeps": 25}
-"""How new patterns are looked at. Gibbs sampling alone sticks with the direction it took first."""
+"""How new patterns are sampled. Gibbs sampling alone sticks with the direction it took first."""
 
 
 class Trial(NamedTuple):

@@ -1,7 +1,7 @@
 """Noisy-OR networks on a table of words: causes that read as topics, and held-out likelihoods.
 
 On 20 newsgroups, 16 242 documents of 100 words (``--population 8 --rounds 10``, seed 0, one H200):
-−14.03 nats a held-out document for 16 and 4 units, −15.67 for independent words, −13.84 for a
+−14.03 nats per held-out document for 16 and 4 units, −15.67 for independent words, −13.84 for a
 mixture with as many parameters. One top cause reads as computing, one as politics, religion and
 health; space, cars and sports stand by themselves, and two top causes stay unused.
 """
