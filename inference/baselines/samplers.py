@@ -113,7 +113,7 @@ def discrete_gibbs(
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
-        start=climbs_of(model, anatomy),
+        start=climbs_of(model, anatomy), moves=anatomy.num_data,
     )  # fmt: skip
 
 
@@ -151,6 +151,7 @@ def sample(
     memory: float | None = None,
     start: Callable[[tuple, dict[str, Any]], Any] | None = None,
     slope: Callable | None = None,
+    moves: int = 0,
 ) -> Draws:
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
 
@@ -159,6 +160,8 @@ def sample(
         by default the kernel says where.
     :param slope: without climbs, the program whose gradient NUTS takes: what that costs says how
         long a trajectory may be.
+    :param moves: of single latents in one step, each of which lists the values of one on all rows,
+        a third of the work of a gradient: where these alone outlast the budget, none is run.
     """
     began = time.perf_counter()
     ran = 0.0  # seconds of what was compiled already, which the budget counts
@@ -169,6 +172,12 @@ def sample(
     if start is not None:
         places, gradient, ran = climb(start, given, keys_start, budget, memory)
         depth = depth_within(gradient, budget)
+        sweep = moves * gradient / 3.0
+        if budget is not None and sweep > budget:
+            raise BudgetError(
+                f"a sweep through {moves} latents, one at a time, takes about {sweep:.2g} s: no "
+                "draw was made"
+            )
     elif slope is not None and budget is not None:
         gradient = seconds_of_gradient(slope, given, keys_start)
         depth, ran = depth_within(gradient, budget), gradient

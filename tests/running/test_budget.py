@@ -161,10 +161,10 @@ def test_what_does_not_fit_into_memory_says_so_before_it_runs():
     not hasattr(__import__("numpyro").infer, "Gibbs"), reason="NumPyro has Gibbs from 0.22 on"
 )
 def test_numpyros_own_gibbs_runs_on_bits_and_parameters():
-    found = discrete_gibbs(
-        bernoulli_mixture, random.key(1), DATA, num_warmup=20, num_samples=20, num_chains=2,
-        num_components=2,
-    )  # fmt: skip
+    how = {"num_warmup": 20, "num_samples": 20, "num_chains": 2, "num_components": 2}
+    found = discrete_gibbs(bernoulli_mixture, random.key(1), DATA, **how)
+    with pytest.raises(BudgetError, match="a sweep through 24 latents, one at a time, takes about"):
+        discrete_gibbs(bernoulli_mixture, random.key(1), DATA, budget=1e-9, **how)
     assert found.params["probs"].shape == (2, 20, 2, 5)
     assert found.params["mixing"].std() > 0
     with pytest.raises(ProgramError, match="'causes' is a vector of bits"):
