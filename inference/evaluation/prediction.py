@@ -72,12 +72,28 @@ def _on_nodes(
     return unseen_cells(open_columns(model, args, kwargs, None), point, cells)
 
 
+def distinct(values: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each different row is first, in that order, and which of these every row is.
+
+    >>> rows = np.array([[0.0, 1.0], [0.0, 0.0], [0.0, 1.0], [9.0, 1.0]])
+    >>> distinct(rows, np.array([[1, 1], [1, 1], [1, 1], [0, 1]], bool))
+    (array([0, 1, 3]), array([0, 1, 0, 2]))
+    """
+    table = np.hstack([np.where(seen, values, 0.0), seen]).astype(np.float32)
+    whole = np.ascontiguousarray(table).view(np.dtype((np.void, 4 * table.shape[1])))[:, 0]
+    _, first, place = np.unique(whole, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[place.ravel()]
+
+
 class Asked(NamedTuple):
     """The rows in question with their cell set to 1, then with it set to 0, in some parts."""
 
     likelihood: Likelihood
     parts: list[Rows]
-    num_rows: int  # twice that of the cells; what the last part has beyond is there to fill it
+    place: np.ndarray  # (2 × cells,) where in these a row is: equal ones are there once
 
 
 def ask(
@@ -106,14 +122,16 @@ def ask(
         seen = np.asarray(mask, bool)[rows]
         seen[each, columns] = True
         seen = np.tile(seen, (2, 1))
+    first, place = distinct(values, seen)
+    values, seen = values[first], seen[first]
     if like is not None and like.rows.num_data <= len(values):
         parts = _parts(like, values, seen, kwargs)
         if parts is not None:
-            return Asked(like, parts, len(values))
+            return Asked(like, parts, place)
     # Without holes no mask is passed: a program may have a shorter way where all is seen.
     holes: dict[str, Any] = {} if seen.all() else {"mask": jnp.asarray(seen)}
     found = likelihood(model, jnp.asarray(values), num_nodes=num_nodes, **holes, **kwargs)
-    return Asked(found, [found.rows], len(values))
+    return Asked(found, [found.rows], place)
 
 
 def _parts(
@@ -134,7 +152,7 @@ def _parts(
 def answer(asked: Asked, draws: Any) -> np.ndarray:
     """P(cell = 1 | the rest of its row) of each cell that was asked for."""
     each = [asked.likelihood.of_draws(draws, rows).value for rows in asked.parts]
-    found = np.concatenate(each, axis=1).astype(np.float64)[:, : asked.num_rows]
+    found = np.concatenate(each, axis=1).astype(np.float64)[:, asked.place]
     one, zero = found.reshape(len(found), 2, -1).swapaxes(0, 1)
     # P(row with 1) over P(row either way), each averaged over the draws.
     return np.exp(logsumexp(one, axis=0) - logsumexp(np.logaddexp(one, zero), axis=0))

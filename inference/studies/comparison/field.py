@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...evaluation.evidence import likelihood
-from ...evaluation.prediction import ask
-from ...reading.anatomy import inspect
+from ...evaluation.prediction import ask, distinct
+from ...methods.continuous.rules import default_nodes
+from ...reading.anatomy import Anatomy, inspect
 from ...types import Arguments
 from .judge import Field
 from .scoring import FRESH_EXACT, FRESH_INEXACT, Judges
@@ -21,7 +22,7 @@ BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
 MOST_CELLS = 500
 """Held-out cells that are predicted from the rest of their rows, for calibration."""
 NUM_NODES = 9
-"""Of the quadrature that scores, in each dimension; its error is in every row of the table."""
+"""Of the quadrature that scores, in each dimension, where all rows differ."""
 
 
 def arguments_of(
@@ -47,32 +48,54 @@ class Setup(NamedTuple):
     num_fresh: int | None = None  # None: as many as a difference of 0.003 nats needs
 
 
+def enough_nodes(share: float, anatomy: Anatomy) -> int | None:
+    """Nodes in each dimension of the quadrature that scores; None where there is none.
+
+    What repeated rows save is spent on them: these are columns of few bits, whose weights can be
+    large, and on which few nodes are biased (`default_nodes`).
+
+    :param share: of the rows that differ.
+
+    >>> from latentbits.models import latent_trait
+    >>> parts = inspect(latent_trait, (np.eye(4),), {"num_factors": 2})
+    >>> enough_nodes(1.0, parts), enough_nodes(0.25, parts), enough_nodes(0.01, parts)
+    (9, 18, 21)
+    """
+    count = sum(x.size for x in anatomy.latents if x.num_values is None)
+    if not 0 < count <= 3:
+        return None
+    return min(default_nodes(count), int(NUM_NODES * share ** (-1.0 / count)))
+
+
 def field_of(setup: Setup) -> Field:
     """The rows, the likelihood and the truth, ready for any contender."""
     model, values, mask, train, test, sizes, truth, fresh, density, num_fresh = setup
     known = arguments_of(values, mask, train, sizes)
-    args, kwargs = arguments_of(values, mask, np.concatenate([train, test]), sizes)
-    rows = likelihood(model, *args, num_nodes=NUM_NODES, **kwargs)
-    seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
-    table, there = values[test], seen[test]
     anatomy = inspect(model, *known)
+    whole = np.concatenate([train, test])
+    seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
+    different, place = distinct(values[whole], seen[whole])
+    args, kwargs = arguments_of(values, mask, whole[different], sizes)
+    num_nodes = enough_nodes(len(different) / len(whole), anatomy)
+    rows = likelihood(model, *args, num_nodes=num_nodes, **kwargs)
+    table, there = values[test], seen[test]
     listed = [float(x.num_values) ** x.size for x in anatomy.latents if x.num_values is not None]
-    judges = Judges(rows, len(train), states=int(min(math.prod(listed), 1e9)))
+    judges = Judges(rows, place, len(train), states=int(min(math.prod(listed), 1e9)))
     if fresh is not None:
-        count = len(train)
         wanted = FRESH_EXACT if rows.exact else FRESH_INEXACT
-        parts = -(-(wanted if num_fresh is None else min(wanted, num_fresh)) // count)
-        new = np.asarray(fresh(parts * count), np.float32)
-        judges = judges._replace(fresh=tuple(
-            rows.rows._replace(leaves=(jnp.asarray(new[i * count : (i + 1) * count]),))
-            for i in range(parts)
-        ))  # fmt: skip
-        table, there = new[:count], np.ones((count, new.shape[1]), bool)
+        wanted = wanted if num_fresh is None else min(wanted, num_fresh)
+        new = np.asarray(fresh(wanted), np.float32)
+        table, there = new[: len(train)], np.ones(new[: len(train)].shape, bool)
+        first, fresh_place = distinct(new, np.ones(new.shape, bool))
+        size, count = len(different), len(first)
+        dealt = [first[np.arange(i, i + size) % count] for i in range(0, count, size)]
+        parts = tuple(rows.rows._replace(leaves=(jnp.asarray(new[i]),)) for i in dealt)
+        judges = judges._replace(fresh=parts, fresh_place=fresh_place)
     asked, bits = None, np.empty(0)
     if set(anatomy.likelihoods) <= BITS:
         cells = np.argwhere(there)
         cells = cells[np.random.default_rng(0).permutation(len(cells))[:MOST_CELLS]]
-        asked = ask(model, table, cells, mask=there, like=rows, num_nodes=NUM_NODES, **sizes)
+        asked = ask(model, table, cells, mask=there, like=rows, num_nodes=num_nodes, **sizes)
         bits = table[cells[:, 0], cells[:, 1]]
     true, scores = None, None
     if fresh is not None and density is not None:

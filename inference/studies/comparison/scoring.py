@@ -39,26 +39,42 @@ MOST_ROWS = 200
 
 
 class Judges(NamedTuple):
-    """The rows that contenders are scored by, and how the likelihood of a row is found."""
+    """The rows that contenders are scored by, and how the likelihood of a row is found.
 
-    likelihood: Likelihood  # compiled for its own rows, and for as many others
-    num_train: int  # of its rows, those to learn from; the rest are held out
+    Equal rows have equal likelihoods, so that of each different row is computed once.
+    """
+
+    likelihood: Likelihood  # compiled for different rows of the table, and for as many others
+    place: np.ndarray  # (num_data,) which of these a row is: first those to learn from
+    num_train: int  # so many; the rest are held out
     fresh: tuple[Rows, ...] = ()  # instead of these: rows that no method has, as many a part
+    fresh_place: np.ndarray = np.empty(0, int)  # (num_test,) which of them a fresh row is
     most_train: int | None = None  # draws that training rows are scored by; None: as many as fit
     states: int = 1  # of a row, where they are listed
 
     @property
     def num_test(self) -> int:
-        parts = sum(part.num_data for part in self.fresh)
-        return parts or self.likelihood.rows.num_data - self.num_train
+        return len(self.fresh_place) if self.fresh else len(self.place) - self.num_train
+
+    def table(self, flat: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Log likelihoods of the rows of the table, (num_draws, num_data), and their errors."""
+        found = self.likelihood.of_draws(flat)
+        return np.asarray(found.value)[:, self.place], np.asarray(found.error)[:, self.place]
 
     def test(self, flat: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Log likelihoods of the rows to be judged by, (num_draws, num_test), and their errors."""
         if not self.fresh:
-            value, error = map(np.asarray, self.likelihood.of_draws(flat))
+            value, error = self.table(flat)
             return value[:, self.num_train :], error[:, self.num_train :]
         each = [self.likelihood.of_draws(flat, part) for part in self.fresh]
-        return np.hstack([x.value for x in each]), np.hstack([x.error for x in each])
+        value, error = np.hstack([x.value for x in each]), np.hstack([x.error for x in each])
+        return value[:, self.fresh_place], error[:, self.fresh_place]
+
+    def first(self, count: int) -> Judges:
+        """Judged by so many of the fresh rows, the first of them."""
+        some = self.fresh_place[:count]
+        parts = -(-(some.max() + 1) // self.fresh[0].num_data)
+        return self._replace(fresh=self.fresh[:parts], fresh_place=some)
 
 
 class Scores(NamedTuple):
@@ -95,7 +111,7 @@ def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
     A property of the program and the table, not of the machine.
     """
     found = judges.likelihood
-    most = MOST_SAMPLED if found.sampled else MOST_CELLS // found.rows.num_data
+    most = MOST_SAMPLED if found.sampled else MOST_CELLS // len(judges.place)
     some = most if judges.most_train is None else judges.most_train
     if judges.fresh and not found.exact:  # these judge, the training rows do not
         some = min(some, max(LEAST_TRAIN, MOST_TRAIN // judges.num_train))
@@ -132,7 +148,7 @@ def _table(judges: Judges, kept: dict[str, np.ndarray], fresh: bool) -> tuple[np
         if fresh:
             value, error = judges.test(some)
         else:
-            value, error = map(np.asarray, judges.likelihood.of_draws(some))
+            value, error = judges.table(some)
             error = error[:, judges.num_train :]
         if values is None:
             values = np.empty((total, value.shape[1]), np.float32)
