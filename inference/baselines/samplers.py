@@ -60,6 +60,7 @@ def nuts(
     budget: float | None = None,
     memory: float | None = None,
     target_accept: float = 0.8,
+    together: bool = False,
     **kwargs: Any,
 ) -> Draws:
     """NUTS on all continuous sites, discrete latents summed out.
@@ -69,6 +70,7 @@ def nuts(
     :param budget: seconds for climbs, warm-up and draws, by `numerics.clock`.
     :param memory: bytes that its compiled steps may take; if they would take more, none is run.
     :param target_accept: of its steps, by which their size is adapted.
+    :param together: all chains begin at the best end of all climbs, in one mode of the posterior.
 
     >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
@@ -85,7 +87,7 @@ def nuts(
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
-        start=climbs_of(model, anatomy), slope=program,
+        start=climbs_of(model, anatomy), slope=program, together=together,
     )  # fmt: skip
 
 
@@ -152,6 +154,7 @@ def sample(
     start: Callable[[tuple, dict[str, Any]], Any] | None = None,
     slope: Callable | None = None,
     moves: int = 0,
+    together: bool = False,
 ) -> Draws:
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
 
@@ -162,6 +165,7 @@ def sample(
         long a trajectory may be.
     :param moves: of single latents in one step, each of which lists the values of one on all rows,
         a third of the work of a gradient: where these alone outlast the budget, none is run.
+    :param together: all chains begin at the best end of all climbs.
     """
     began = time.perf_counter()
     ran = 0.0  # seconds of what was compiled already, which the budget counts
@@ -170,7 +174,7 @@ def sample(
     given = one_device(args, kwargs)
     arrays, hollow = given.arrays, given._replace(arrays=[])
     if start is not None:
-        places, gradient, ran = climb(start, given, keys_start, budget, memory)
+        places, gradient, ran = climb(start, given, keys_start, budget, memory, together)
         depth = depth_within(gradient, budget)
         sweep = moves * gradient / 3.0
         if budget is not None and sweep > budget:

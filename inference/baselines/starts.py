@@ -130,8 +130,12 @@ def climb(
     keys: Array,
     budget: float | None,
     memory: float | None,
+    together: bool = False,
 ) -> tuple[Params, float, float]:
-    """Where chains begin, the seconds of a gradient for all of them, and those of the climbs."""
+    """Where chains begin, the seconds of a gradient for all of them, and those of the climbs.
+
+    :param together: all begin at the best place that any of them found.
+    """
     arrays, hollow = given.arrays, given._replace(arrays=[])
 
     def make() -> tuple[Any, Any, Any]:
@@ -165,6 +169,10 @@ def climb(
         done += count
     seconds = timer.seconds
     places = best(climbs, arrays)
+    if together:
+        lowest = np.asarray(climbs[2])
+        first = int(np.where(np.isfinite(lowest), lowest, np.inf).min(1).argmin())
+        places = jax.tree.map(lambda x: np.repeat(np.asarray(x)[first][None], len(x), 0), places)
     return places, seconds / done / NUM_CLIMBS, ran + seconds
 
 

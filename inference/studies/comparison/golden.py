@@ -43,7 +43,9 @@ def load(name: str, which: str = "paper", folder: Path = HERE) -> Reference | No
     return Reference(words, np.array(kept["log_density"]), kept["error"])
 
 
-def make(name: str, which: str, seconds: float, seed: int = 0) -> dict[str, Any]:
+def make(
+    name: str, which: str, seconds: float, num_chains: int = 4, seed: int = 0
+) -> dict[str, Any]:
     """A long chain on an example's first data set; raises ValueError if it cannot be trusted."""
     from jax import random
 
@@ -65,7 +67,7 @@ def make(name: str, which: str, seconds: float, seed: int = 0) -> dict[str, Any]
             None if density is None else partial(true_density, name, which),
         )
     )  # fmt: skip
-    found = long_judged(field, random.key(seed), seconds)
+    found = long_judged(field, random.key(seed), seconds, num_chains)
     problems = strict_doubts(found.row)
     if problems:
         raise ValueError(f"{name}: the chain is no reference: {', '.join(problems)}")
@@ -90,13 +92,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="+", metavar="NAME[:EXAMPLE]")
     parser.add_argument("--seconds", type=float, default=900.0, help="for each (%(default)g)")
     parser.add_argument("--out", type=Path, default=HERE, metavar="FOLDER")
+    parser.add_argument(
+        "--chains", type=int, default=4, metavar="N", help="on a GPU more cost little (%(default)s)"
+    )
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     status = 0
     for entry in options.names:
         name, _, which = entry.partition(":")
         try:
-            found = make(name, which or "paper", options.seconds)
+            found = make(name, which or "paper", options.seconds, options.chains)
         except (ValueError, RuntimeError, MemoryError, FloatingPointError) as error:
             print(f"{entry}: {' '.join(str(error).split())}", flush=True)
             status = 1

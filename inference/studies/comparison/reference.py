@@ -28,8 +28,10 @@ NUM_DRAWS = 30000
 TARGET_ACCEPT = 0.9
 """Shorter steps than NUTS takes by default: no divergence is allowed."""
 ESS = 1000.0
-MOST_JUDGED = 500
-"""Of each chain, evenly spaced: of more, the likelihoods of the rows take longer than the chain."""
+MOST_FRESH = 1000
+"""Fresh rows that a long chain is judged by."""
+MOST_JUDGED = 2000
+"""Of all chains, evenly spaced: of more, the likelihoods of rows take longer than the chains."""
 
 
 class Reference(NamedTuple):
@@ -40,26 +42,29 @@ class Reference(NamedTuple):
     error: float | None = None  # mean Monte-Carlo standard error of a row
 
 
-def long_judged(field: Field, rng_key: Array, seconds: float) -> Judged:
-    """NUTS for longer, judged as all are; by the first of fresh rows alone, but by more draws."""
+def long_judged(field: Field, rng_key: Array, seconds: float, num_chains: int = 4) -> Judged:
+    """NUTS for longer, judged as all are; by the first of fresh rows alone, but by more draws.
+
+    Its chains begin together, at the best of all their climbs: a program of hidden units has lesser
+    modes in which a chain would stay, and that hold next to no mass (`baselines.starts`).
+    """
     if field.judges.fresh:
-        judges = field.judges._replace(fresh=field.judges.fresh[:1], most_train=1)
+        judges = field.judges.first(MOST_FRESH)._replace(most_train=1)
         true = None if field.true_scores is None else field.true_scores[: judges.num_test]
         field = field._replace(judges=judges, true_scores=true)
     args, kwargs = field.train_arguments
     entry = contenders(inspect(field.model, args, kwargs))[0]["NUTS"]
     draws = nuts(
         field.model, rng_key, *args, num_warmup=NUM_WARMUP, num_samples=NUM_DRAWS, budget=seconds,
-        target_accept=TARGET_ACCEPT, **kwargs,
+        target_accept=TARGET_ACCEPT, num_chains=num_chains, together=True, **kwargs,
     )  # fmt: skip
-    step = max(1, len(draws.clock) // MOST_JUDGED)
+    step = max(1, len(draws.clock) * num_chains // MOST_JUDGED)
     some = draws._replace(
         params=every(draws.params, step), stats=every(draws.stats, step), snapshots={},
         clock=draws.clock[step - 1 :: step],
     )  # fmt: skip
     found = judge(field, entry, some, None)
-    found.row.update(chains(field, some, 4 * MOST_JUDGED))  # of a few, R̂ is noise at the gate
-    found.row["divergences"] = int(draws.stats["diverging"].sum())  # of all
+    found.row.update(chains(field, draws, MOST_JUDGED))  # of a few, R̂ is noise at the gate
     return found._replace(draws=draws)
 
 
