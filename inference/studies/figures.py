@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe & Ito (2008): distinguishable with every kind of colour vision."""
+MANY = (*PALETTE, "#8624FF", "#CE0C3D", "#8679FF", "#496D6D", "#DB7949", "#CE18B6", "#6D6D49")
+"""As many as a comparison has methods. Those beyond have a contrast of at least 3 with white and
+with black; of two, the nearest are 15 apart in CIELAB to an eye without red or green, and 23 to
+others, so marks tell methods apart too."""
 
 GREY = "#DCDCDC"
 

@@ -371,6 +371,8 @@ def test_a_method_looks_alike_in_every_figure():
     for name, style in styles(found).items():
         assert lines[name].get_marker() == style["marker"]
         assert lines[name].get_color() == style["color"]
+    many = made(methods={f"method {i}": (True, "point", {}) for i in range(14)})
+    assert len({x["color"] for x in styles(many).values()}) == 14
 
 
 def test_real_columns_are_not_called_bits():

@@ -6,7 +6,7 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..figures import PALETTE
+from ..figures import MANY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def ranked(found: Comparison) -> list[str]:
 
 def styles(found: Comparison) -> dict[str, dict[str, Any]]:
     """How each method is drawn, in every figure alike."""
-    colours = [INK if colour == "#000000" else colour for colour in PALETTE]
+    colours = [INK if colour == "#000000" else colour for colour in MANY]
     return {
         name: {
             "color": colours[i % len(colours)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..figures import PALETTE
+from ..figures import MANY
 from .cells import NOT_RUN, Cell
 from .words import Place, along
 
@@ -23,7 +23,7 @@ def draw(
 
     methods = list(dict.fromkeys(x.method for x in found))
     style = {
-        name: (PALETTE[i % len(PALETTE)], LINES[i // len(PALETTE) % 3], MARKERS[i % 3])
+        name: (MANY[i % len(MANY)], LINES[i // len(MANY) % 3], MARKERS[i % 3])
         for i, name in enumerate(methods)
     }
     times = [x.seconds for x in found if x.seconds is not None] or [1.0]
