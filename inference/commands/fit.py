@@ -126,7 +126,7 @@ def main(namespace: argparse.Namespace) -> int:
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
     }  # fmt: skip
 
-    from ..studies.arviz import save, table_group
+    from ..studies.netcdf import save, table_group
     from .fit_report import held_out, report
 
     lines, tables = report(given, name, found[name], params, facts, settings, namespace)
@@ -268,13 +268,15 @@ def _several(engine: Any, namespace: argparse.Namespace) -> Any:
 
 
 def _groups(kind: str, params: dict, facts: dict, given: Given) -> Any:
-    from ..studies.arviz import dataset, point_groups, posterior_groups
+    from ..studies.netcdf import group, point_groups
 
     columns = given.table.columns
-    groups = {"observed_data": dataset({"observed": given.table.values}, columns=columns)}
+    groups = {"observed_data": group({"observed": given.table.values}, columns=columns)}
     if kind == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
         return groups | point_groups(given.program, point, facts["losses"], columns=columns)
+    from ..studies.arviz import posterior_groups
+
     stats = facts.get("stats", {})
     return groups | posterior_groups(
         given.program, params, stats, columns=columns,

@@ -17,7 +17,8 @@ from pathlib import Path
 MOST_BYTES = 1 << 30
 """Of the folder, when a process begins: far more than one needs."""
 STAMP = ".checked"
-"""A file as old as the last look at the entries: only those written since may be in pieces."""
+"""A file as old as the last look at the entries: only those written since may be in pieces. It
+holds the size that was allowed then."""
 
 
 def cache_compilations(folder: str | Path | None = None, *, max_bytes: int = MOST_BYTES) -> None:
@@ -71,7 +72,11 @@ def tidy(folder: Path, max_bytes: int) -> None:
     stamp = folder / STAMP
     # A second earlier: clocks of file systems are coarse.
     last = stamp.stat().st_mtime - 1.0 if stamp.exists() else 0.0
-    stamp.touch()
+    # A folder is as old as the last entry that was added: to look through thousands takes longer
+    # than a small fit.
+    if folder.stat().st_mtime < last and stamp.read_text() == str(max_bytes):
+        return
+    stamp.write_text(str(max_bytes))
     kept = []
     with os.scandir(folder) as entries:
         for entry in entries:

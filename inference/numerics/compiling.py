@@ -120,6 +120,8 @@ def _keep(key: Hashable, make: Callable[[], Any]) -> Any:
 def least_effort() -> dict[str, Any]:
     """Options of the compiler for what runs once."""
     options = {LEVEL: 0, EMITTERS: False, SPLIT: 1}
+    if jax.__version_info__[:2] == LAST_WITH_BOTH:
+        return options
     try:
         jax.jit(lambda: 0, compiler_options=options).lower().compile()
     except Exception:  # this XLA knows no such switches

@@ -24,6 +24,7 @@ from numpyro.infer.initialization import init_to_uniform
 
 from latentbits import models
 
+from ..numerics.compiling import known
 from ..rows.disk import shape_of, stored
 
 MOST_LATENTS = 100_000
@@ -176,7 +177,28 @@ def inspect(
     >>> parts.plate, parts.num_data, parts.num_bits, parts.parameters
     ('data', 7, 10, ('weights', 'noise', 'sparsity'))
     """
-    return run_abstractly(model, args, kwargs or {}, lambda trace: _dissect(trace, sites, plate))
+    leaves, tree = jax.tree.flatten((args, kwargs or {}))
+    arrays = [x if hasattr(x, "shape") else None for x in leaves]
+
+    def find(arrays: list) -> Anatomy:
+        whole = [x if y is None else y for x, y in zip(leaves, arrays, strict=True)]
+        read = lambda trace: _dissect(trace, sites, plate)  # noqa: E731
+        return run_abstractly(model, *jax.tree.unflatten(tree, whole), read)
+
+    def same() -> Anatomy | None:
+        """What it is for all arrays of these shapes; None if the program looks at their values."""
+        try:
+            found = unseen(find, arrays)
+        except Exception:  # as each program has it: it is run with its values then
+            return None
+        return found if found == find(arrays) else None
+
+    kinds = [
+        x if y is None else (y.shape, str(y.dtype)) for x, y in zip(leaves, arrays, strict=True)
+    ]
+    context = jax.config.values["jax_enable_x64"]
+    found = known(same, "anatomy", model, kinds, tree, sites, plate, context)
+    return find(arrays) if found is None else found
 
 
 def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Anatomy:
@@ -284,12 +306,24 @@ def explained(doing: str = "") -> Iterator[None]:
         ) from error
 
 
+REAL = frozenset({"Normal", "HalfNormal", "Beta", "Gamma", "Dirichlet", "Exponential", "Uniform"})
+"""Distributions whose draws are known to be of JAX's own type of real numbers."""
+
+
 def improper(site: dict[str, Any]) -> Array | None:
     """A value of a site that nothing can be drawn from, near 0 on the line it is mapped to."""
     unknown = site["type"] == "sample" and site["value"] is None
     if unknown and _innermost(site["fn"]) == "ImproperUniform":
         return init_to_uniform(site, radius=1)
     return None
+
+
+def _undrawn(site: dict[str, Any]) -> Array | None:
+    """A value of the shape of a draw: to trace a generator takes longer than all else."""
+    unknown = site["type"] == "sample" and site["value"] is None
+    if unknown and _innermost(site["fn"]) in REAL:
+        return jnp.zeros(site["fn"].shape(site["kwargs"]["sample_shape"]))
+    return improper(site)
 
 
 def run_abstractly(
@@ -313,7 +347,7 @@ def run_abstractly(
     def run(shapes: list, drawn: dict[str, Any]) -> None:
         given = [x if shape is None else shape for x, shape in zip(leaves, shapes, strict=True)]
         args, kwargs = jax.tree.unflatten(tree, given)
-        filled, at_zero = handlers.substitute(substitute_fn=improper), handlers.seed(rng_seed=0)
+        filled, at_zero = handlers.substitute(substitute_fn=_undrawn), handlers.seed(rng_seed=0)
         program = handlers.substitute(model, data=drawn)
         with handlers.block(), handlers.trace() as trace, filled, at_zero, explained():
             program(*args, **kwargs)

@@ -363,5 +363,6 @@ def _inside(site: dict) -> Array:
         support = site["kwargs"].get("constraint", constraints.real)
     shape = jnp.shape(site["value"])
     # They rise a little, for what must be in order.
-    ramp = jnp.linspace(0.0, 1e-7, shape[-1]) if shape else 0.0
-    return jnp.stack([support(jnp.full(shape, x) + ramp).all() for x in PROBES])
+    ramp = np.linspace(0.0, 1e-7, shape[-1]) if shape else 0.0
+    values = np.reshape(PROBES, (-1,) + (1,) * len(shape)) + np.broadcast_to(ramp, shape)
+    return jnp.asarray(support(jnp.asarray(values))).reshape(len(PROBES), -1).all(1)

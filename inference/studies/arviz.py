@@ -23,11 +23,11 @@ import numpy as np
 import xarray as xr
 from latentbits.models.data import InputError
 from latentbits.models.data.hdf5 import MAGIC, check_hdf5
-from latentbits.models.data.sealed import check_seal, seal
+from latentbits.models.data.sealed import check_seal
 
 from ..types import Arguments
 from .cards import dims_of
-from .output import plain, write_with
+from .netcdf import SLASH, group
 
 Groups = dict[str, xr.Dataset]
 
@@ -40,105 +40,20 @@ def import_arviz() -> Any:
     return arviz
 
 
-def dataset(
-    values: Mapping[str, Any],
-    leading: Sequence[str] = (),
-    *,
-    columns: Sequence[str] | None = None,
-    attrs: Mapping[str, Any] | None = None,
-    dims: Mapping[str, tuple[str, ...]] | None = None,
-) -> xr.Dataset:
-    """Arrays as one group: `leading` dimensions first, then those of each site.
-
-    :param columns: names of the columns of the data, a coordinate wherever that dimension occurs.
-
-    >>> group = dataset({"bias": np.zeros((2, 5, 3))}, ("chain", "draw"), columns=["a", "b", "c"])
-    >>> group["bias"].dims, group["bias"].sel(column="b").shape
-    (('chain', 'draw', 'column'), (2, 5))
-    """
-    known = {**dims_of(), **(dims or {})}
-    variables: dict[str, Any] = {}
-    sizes: dict[str, int] = {}
-    for name, value in values.items():
-        array = np.asarray(value)
-        array = array.astype(np.int8) if array.dtype == bool and not leading else array
-        rest = array.shape[len(leading) :]
-        own = known.get(name, ())
-        own = own[-len(rest) :] if rest else own  # those of one component have no axis
-        if len(own) != len(rest) or (
-            "column" in own and columns and rest[own.index("column")] != len(columns)
-        ):
-            own = tuple(f"{name}_dim_{i}" for i in range(len(rest)))
-        for dim, size in zip((*leading, *own), array.shape, strict=True):
-            if sizes.setdefault(dim, size) != size:  # two sites of unlike sizes: not one dimension
-                own = tuple(f"{name}_dim_{i}" for i in range(len(rest)))
-        sizes.update(zip((*leading, *own), array.shape, strict=True))
-        variables[name] = ((*leading, *own), array)
-    coords = {dim: np.arange(sizes[dim]) for dim in leading}
-    used = {dim for where, _ in variables.values() for dim in where}
-    if columns and "column" in used:
-        coords["column"] = np.asarray(columns, dtype=object).astype(str)
-    made = {name: _attribute(value) for name, value in (attrs or {}).items()}
-    return xr.Dataset(variables, coords, made)
-
-
-def _attribute(value: Any) -> Any:
-    """What netCDF can hold: numbers and text."""
-    value = plain(value)
-    return (
-        value
-        if isinstance(value, int | float | str) and not isinstance(value, bool)
-        else str(value)
-    )
-
-
-POINT = (
-    "A point estimate: the group point_estimate holds it, and optimization the loss by iteration. "
-    "There are no draws of a posterior, so that arviz.summary, arviz.loo, R-hat and intervals do "
-    "not apply; standard errors are those of latentbits.standard_errors, draws those of a sampler."
-)
-"""What a file of a point estimate says of itself."""
 ALIGNED = (
     "Draws brought together: units matched and factors rotated to the mean draw, which changes no "
     "likelihood. As they were drawn they are in the group posterior_raw."
 )
 
 
-def point_groups(
-    model: Any,
-    params: Mapping[str, Any],
-    losses: Any,
-    *,
-    columns: Sequence[str] | None = None,
-    attrs: Mapping[str, Any] | None = None,
-) -> Groups:
-    """A point estimate and the way to it, with a note on what it can be used for.
+def dataset(values: Mapping[str, Any], leading: Sequence[str] = (), **how: Any) -> xr.Dataset:
+    """Arrays as one group of xarray's; see `netcdf.group`.
 
-    >>> from latentbits.models import latent_trait
-    >>> groups = point_groups(latent_trait, {"bias": np.zeros(3)}, [2.0, 1.0])
-    >>> sorted(groups), groups["point_estimate"].attrs["note"][:16]
-    (['optimization', 'point_estimate'], 'A point estimate')
+    >>> group = dataset({"bias": np.zeros((2, 5, 3))}, ("chain", "draw"), columns=["a", "b", "c"])
+    >>> group["bias"].dims, group["bias"].sel(column="b").shape
+    (('chain', 'draw', 'column'), (2, 5))
     """
-    losses = np.asarray(losses)
-    steps = {"iteration": np.arange(len(losses))}
-    dims, about = dims_of(getattr(model, "__name__", "")), {**(attrs or {}), "note": POINT}
-    return {
-        "point_estimate": dataset(params, columns=columns, attrs=about, dims=dims),
-        "optimization": xr.Dataset({"loss": ("iteration", losses)}, steps),
-    }
-
-
-def table_group(
-    table: Mapping[str, Any], dim: str, names: Sequence[Any] | None = None
-) -> xr.Dataset:
-    """A table as a group: a variable for each of its columns, along one dimension.
-
-    >>> group = table_group({"difficulty": [0.5, 1.0]}, "column", ["a", "b"])
-    >>> group["difficulty"].sel(column="b").item()
-    1.0
-    """
-    coords = {} if names is None else {dim: list(names)}
-    return xr.Dataset({name: (dim, np.asarray(x)) for name, x in table.items()}, coords)
+    return group(values, leading, **how).dataset()
 
 
 def posterior_groups(
@@ -250,23 +165,6 @@ def container(groups: Groups) -> Any:
 
 def _has_own_container(arviz: Any) -> bool:
     return int(arviz.__version__.split(".")[0]) < 1
-
-
-def save(groups: Groups, path: str | PathLike[str], attrs: Mapping[str, Any] | None = None) -> None:
-    """Write groups as netCDF that `arviz.from_netcdf` of either line opens, whole or not at all."""
-    top = xr.Dataset(attrs={name: _attribute(value) for name, value in (attrs or {}).items()})
-    flat = {f"/{name}": _flat(group) for name, group in groups.items()}
-    tree = xr.DataTree.from_dict({"/": top, **flat})
-
-    def write(file: Path) -> None:
-        tree.to_netcdf(file, engine="h5netcdf")
-        seal(file)
-
-    write_with(Path(path), write)
-
-
-SLASH = "%2F"
-"""What stands for the / of a site's name in a file, where it would part groups."""
 
 
 def _flat(group: xr.Dataset, found: str = "/", put: str = SLASH) -> xr.Dataset:

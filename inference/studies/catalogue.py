@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,11 @@ def methods() -> dict[str, type]:
     >>> "TruncatedEM" in methods()
     True
     """
+    return dict(_methods())
+
+
+@cache
+def _methods() -> dict[str, type]:
     from numpyro.infer.mcmc import MCMCKernel
 
     from .. import methods as wing

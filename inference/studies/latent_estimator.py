@@ -125,8 +125,8 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fit as ``latentbits fit`` does: `transform`, `complete` and `score` use it."""
-        from .arviz import point_groups, save
         from .fits import KIND
+        from .netcdf import point_groups, save
         from .output import versions
 
         check_is_fitted(self)

@@ -34,6 +34,9 @@ WORDS = {"yes": 1.0, "y": 1.0, "true": 1.0, "t": 1.0, "no": 0.0, "n": 0.0, "fals
 MOST_COLUMNS = 100_000
 """A table that is wider lies on its side, or has not been thinned out: no method here serves it."""
 
+FEWEST_ROWS = 8
+"""Of a column that is an id because it is in order: fewer are in order by accident."""
+
 Sort = Literal["missing", "number", "truth", "word", "text"]
 
 

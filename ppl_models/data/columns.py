@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cells import Cells, complain, show, understand
+from .cells import FEWEST_ROWS, Cells, complain, show, understand
 from .decoding import cell_error
 
 KINDS = ("real", "binary", "categorical", "ordinal", "count", "skip")
 """What a column can be called."""
-FEWEST_ROWS = 8
-"""Of a column that is an id because it is in order: fewer are in order by accident."""
 MOST_CELLS = 10**9
 INDEX = frozenset({"unnamed: 0", "index", "rownames", "row.names", "rowid", "row"})
 WEIGHT = re.compile(r"(^|_|\.)([psfw]?weights?|[psfw]?wgt|[psfw]?wt|pop|population)\d*($|_|\.)")

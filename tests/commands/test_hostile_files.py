@@ -22,12 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.cli import main
-from inference.studies.arviz import dataset, load, save
+from inference.studies.arviz import dataset, load
 from inference.studies.comparison.compare import Comparison
 from inference.studies.comparison.files import KIND as COMPARISON
 from inference.studies.comparison.files import load_comparison, save_comparison
 from inference.studies.fits import KIND, load_fit
 from inference.studies.map.fit import Map
+from inference.studies.netcdf import save
 from ppl_models.data import InputError, load_mixed, load_table
 from ppl_models.data.sealed import seal, sealed
 

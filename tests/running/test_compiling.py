@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from functools import partial
+from itertools import count
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from inference import (
 from inference.numerics import compiling
 from inference.numerics.compiling import remembered
 from inference.numerics.identity import NoIdentityError, identity
+from inference.reading.anatomy import inspect
 from inference.rows.chunks import counted
 from inference.running.padding import pad, size_class
 from ppl_models import (
@@ -127,6 +129,27 @@ def test_programs_that_look_at_other_rows_are_not_filled_up():
     assert pad(bernoulli_mixture, (data,), {**MIXTURE, "num_data": 103}) is None
     with found.counting(), pytest.raises(RuntimeError, match="argument of what is compiled"):
         jax.jit(lambda: counted())()
+
+
+def test_a_program_that_looks_at_its_data_is_read_with_each():
+    """Others are read once for all data of a shape."""
+    runs = count()
+
+    def levels(data, look):
+        next(runs)
+        size = int(data.max()) + 1 if look else 5
+        with numpyro.plate("data", len(data)):
+            kind = numpyro.sample("kind", dist.Categorical(jnp.full(size, 1 / size)))
+            numpyro.sample("seen", dist.Normal(kind, 1.0), obs=data)
+
+    def found(look):
+        parts = [inspect(levels, (np.arange(3.0) * k, look)) for k in (1, 2)]
+        return [part.latents[0].num_values for part in parts]
+
+    assert found(True) == [3, 5]
+    before = next(runs)
+    assert found(False) == [5, 5]
+    assert next(runs) == before + 3  # of the first it was run with its values and without
 
 
 def test_inside_anothers_computation_rows_stay_as_many():

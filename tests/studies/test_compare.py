@@ -27,7 +27,6 @@ from inference.studies.arviz import (
     load,
     posterior_groups,
     prior_sensitivity,
-    save,
 )
 from inference.studies.cards import CARDS
 from inference.studies.comparison.compare import compare
@@ -36,6 +35,7 @@ from inference.studies.comparison.files import load_comparison, method_groups, s
 from inference.studies.comparison.reference import Reference, of_the_run, refer
 from inference.studies.comparison.side_by_side import Task, as_done, close, processes
 from inference.studies.examples import example, fresh_rows, true_density
+from inference.studies.netcdf import save
 from inference.studies.output import as_json
 from inference.studies.predictive import check_totals
 from ppl_models import bernoulli_mixture, bernoulli_product, latent_trait

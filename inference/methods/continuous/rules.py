@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import lru_cache
 from typing import NamedTuple, cast
 
 import jax
@@ -35,6 +36,9 @@ class Rule(NamedTuple):
     log_weights: Array
 
 
+_hermegauss = lru_cache(8)(np.polynomial.hermite_e.hermegauss)
+
+
 def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
     """The product rule: exact for polynomials of degree 2·num_nodes − 1 times N(0, I).
 
@@ -49,7 +53,7 @@ def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
             f"num_nodes={num_nodes} in {num_factors} dimensions takes {size / 2**30:,.0f} GiB for "
             f"the nodes alone, and {MOST_BYTES / 2**30:g} are the most: a few tens are enough"
         )
-    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
+    nodes, weights = _hermegauss(num_nodes)
     grid = np.array(list(itertools.product(nodes, repeat=num_factors)))
     log_mass = np.log(weights / math.sqrt(2.0 * math.pi))
     mass = np.array([sum(row) for row in itertools.product(log_mass, repeat=num_factors)])

@@ -15,8 +15,9 @@ import numpy as np
 import xarray as xr
 from latentbits.models.data import InputError, Table
 
-from ..arviz import Groups, dataset, load, opened, point_groups, posterior_groups, save
+from ..arviz import Groups, dataset, load, opened, posterior_groups
 from ..cards import dims_of
+from ..netcdf import point_groups, save
 from ..predictive import STATISTICS, predictive_groups, statistics
 from .compare import Comparison
 from .judge import Judged
@@ -139,7 +140,8 @@ def method_groups(
     groups: Groups = {"observed_data": dataset(seen, columns=columns, dims=STATISTICS)}
     if found.row["kind"] == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in draws.params.items()}
-        return groups | point_groups(model, point, draws.losses, columns=columns, attrs=attrs)
+        made = point_groups(model, point, draws.losses, columns=columns, attrs=attrs)
+        return groups | {name: group.dataset() for name, group in made.items()}
     params, stats = every(draws.params, found.scores.step), every(draws.stats, found.scores.step)
     groups |= posterior_groups(
         model, params, stats, columns=columns, attrs=attrs, arguments=((found.observed,), sizes)
