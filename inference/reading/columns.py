@@ -7,8 +7,9 @@ then says where it came from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -77,3 +78,22 @@ def columns(
             (mask,) = same
         found.append(Column(leaf, column, mask))
     return tuple(found)
+
+
+def taken(places: Sequence[Column], leaves: Sequence[Any]) -> tuple[Any, Any]:
+    """The observed columns and what says where they were observed, as they lie in the arguments.
+
+    An argument that is all of them is handed on as it is, also where it is a file.
+    """
+    columns = [place.column for place in places]
+
+    def gather(sources: list[int]) -> Any:
+        first = leaves[sources[0]]
+        if len(set(sources)) == 1 and columns == list(range(int(np.prod(first.shape[1:])))):
+            return first if len(first.shape) > 1 else first[:, None]
+        pairs = zip(sources, columns, strict=True)
+        parts = [leaves[i].reshape(leaves[i].shape[0], -1)[:, column] for i, column in pairs]
+        return (np if isinstance(parts[0], np.ndarray) else jnp).stack(parts, 1)
+
+    masks = [place.mask for place in places if place.mask is not None]
+    return gather([place.leaf for place in places]), gather(masks) if masks else None

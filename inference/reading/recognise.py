@@ -140,11 +140,16 @@ def _taken(flat: Any, positions: np.ndarray) -> Any:
 
 
 def recognise(
-    model: Callable, anatomy: Anatomy, rows: Rows, among: Collection[Form] = tuple(Form)
+    model: Callable,
+    anatomy: Anatomy,
+    rows: Rows,
+    among: Collection[Form] = tuple(Form),
+    under: Callable[[Callable], Callable] | None = None,
 ) -> Known | None:
     """Which of our programs this one is, None if it is none; tested once for each program.
 
     :param among: the forms that are of interest.
+    :param under: the handler that the program is read under: ours is compared under it too.
 
     >>> import numpyro
     >>> import numpyro.distributions as dist
@@ -165,8 +170,9 @@ def recognise(
         return None
     for form in _candidates(anatomy):
         if form in among:
-            test = partial(_recognise, form)
-            name = f"recognise {form.value}"
+            ours: Any = getattr(models, form.value)
+            test = partial(_recognise, form, ours if under is None else under(ours))
+            name = f"recognise {form.value} {under and under.__name__}"
             known = examined(test, model, anatomy, rows, model, anatomy, rows, name=name)
             if known is not None:
                 return known
@@ -201,7 +207,9 @@ def _candidates(anatomy: Anatomy) -> list[Form]:
     return found
 
 
-def _recognise(form: Form, model: Callable, anatomy: Anatomy, rows: Rows) -> Known | None:
+def _recognise(
+    form: Form, ours: Callable, model: Callable, anatomy: Anatomy, rows: Rows
+) -> Known | None:
     num_rows = min(rows.num_data, 5)
     with jax.enable_x64(True), validation_enabled(False):
         leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
@@ -212,7 +220,7 @@ def _recognise(form: Form, model: Callable, anatomy: Anatomy, rows: Rows) -> Kno
         try:
             read = partial(observed_sites, few)
             sites = unseen(lambda x: run_abstractly(model, *rows.join(x), read), leaves)
-            return _try(form, model, few, rows, leaves, sites)
+            return _try(form, ours, model, few, rows, leaves, sites)
         except (NotThisError, ProgramError):
             return None
 
@@ -236,6 +244,7 @@ of noisy-OR networks the second and third. A program with a narrower support is 
 
 def _try(
     form: Form,
+    ours: Callable,
     model: Callable,
     anatomy: Anatomy,
     rows: Rows,
@@ -259,7 +268,6 @@ def _try(
             model, data={site.name: cells_of(x, site) for site, x in zip(sites, drawn, strict=True)}
         )
         direct = log_joint(own, anatomy, params, points, arguments)
-        ours: Any = getattr(models, form.value)
         table = jnp.concatenate([jnp.asarray(x, float) for x in drawn], -1)
         given = ((table,), {**settings, "mask": seen.mask})
         wanted = log_joint(ours, inspect(ours, *given), values, points, given)

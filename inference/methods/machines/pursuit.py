@@ -11,12 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
-from latentbits.models.distributions import CombinationCauses, RealCombinationCauses
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
 from ...reading.reader import check_data, check_support
-from ...rows.chunks import Numbers, Rows, chunk_limit, over_rows, sum_over_chunks, take_rows
+from ...reading.recognise import Form, Known, recognise
+from ...rows.chunks import (
+    Numbers,
+    Rows,
+    chunk_limit,
+    compiled,
+    over_rows,
+    sum_over_chunks,
+    take_rows,
+)
 from ...rows.draws import row_uniforms
 from ...running.algorithm import Algorithm
 from ...types import Arguments, Params
@@ -24,14 +32,14 @@ from ..discrete.updates import OneUnitUpdate
 from ..shared import CHUNK_FLOATS, Posterior
 from .ascent import linear_posterior, open_climb, without_normalizer
 from .partition import MACHINES
-from .units import MOST_UNITS, log_likelihood, solve_biases
+from .units import KINDS, MOST_UNITS, log_likelihood, solve_biases
 
 
 class PursuitState(NamedTuple):
     """What the next step needs."""
 
-    params: Params  # as pursuit finds them; units not found yet have weights 0: they do nothing
-    bias: Array  # (num_causes,): the biases of most likelihood for those weights
+    params: Params  # with the biases of most likelihood; units not found yet have weights 0
+    bias: Array  # (num_causes,): the biases as pursuit finds them
     residual: Array | None  # (num_data, num_features): the data without the structure found so far
     gains: Array  # (num_causes,): log likelihood that each unit added, 0 if not found
     finished: Array  # whether no unit improves the likelihood significantly any more
@@ -43,31 +51,35 @@ class PursuitState(NamedTuple):
 class Sample(NamedTuple):
     """The examples without the structure found so far, a chunk at a time."""
 
+    model: Callable  # without its normaliser
+    known: Known
     rows: Rows
     chunk_size: int
     state: PursuitState
-    bits: bool  # whether the data are 0/1 and stand for −1/+1
 
-    def examples(self, arguments: Arguments) -> Array:
-        """The rows as the machine has them; 0 where a cell is missing."""
-        args, kwargs = arguments
-        data = jnp.asarray(args[0] if args else kwargs["data"], float)
-        values = 2.0 * data - 1.0 if self.bits else data
-        seen = self.seen(arguments)
-        return values if seen is None else jnp.where(seen > 0, values, 0.0)
+    @property
+    def weights(self) -> Array:
+        """Of the units found so far, (num_causes, num_features)."""
+        return self.known.read(self.state.params)["weights"]
 
-    def seen(self, arguments: Arguments) -> Array | None:
-        """1 for a cell that is observed, 0 for a missing one; None: all are."""
-        mask = arguments[1].get("mask")
-        return None if mask is None else mask.astype(float)
+    def examples(self, arguments: Arguments) -> tuple[Array, Array | None]:
+        """The rows as the machine has them, 0 where a cell is missing; and 1 where it is not."""
+        value, mask = self.known.seen(self.model, arguments)
+        values = value.astype(float)
+        if self.known.form is Form.MACHINE:
+            values = 2.0 * values - 1.0
+        return (values, None) if mask is None else (jnp.where(mask, values, 0.0), mask * 1.0)
 
     def sum(self, function: Callable[[Array, Array | None, Array], Any]) -> Any:
         """The sum of `function(examples, seen, fresh)` over chunks of what is left of the data."""
 
         def part(arguments: Arguments, extra: tuple, fresh: Array) -> Any:
             residual, numbers = extra
-            left = residual if residual is not None else self._remove(arguments, numbers)
-            return function(left, self.seen(arguments), fresh)
+            if residual is not None and not self.known.masked:
+                return function(residual, None, fresh)
+            left, seen = self.examples(arguments)
+            left = residual if residual is not None else self._remove(left, seen, numbers)
+            return function(left, seen, fresh)
 
         extra = (self.state.residual, Numbers())
         return sum_over_chunks(part, self.rows, self.chunk_size, extra)
@@ -77,7 +89,7 @@ class Sample(NamedTuple):
 
         def part(arguments: Arguments, extra: None, fresh: Array) -> Any:
             del extra
-            return function(self.examples(arguments), fresh)
+            return function(self.examples(arguments)[0], fresh)
 
         return sum_over_chunks(part, self.rows, self.chunk_size, None)
 
@@ -85,19 +97,18 @@ class Sample(NamedTuple):
         """What is left of some examples."""
         if self.state.residual is not None:
             return take_rows(self.state.residual, numbers)
-        return self._remove(self.rows.take(numbers), numbers)
+        return self._remove(*self.examples(self.rows.take(numbers)), numbers)
 
-    def _remove(self, arguments: Arguments, numbers: Array) -> Array:
+    def _remove(self, examples: Array, seen: Array | None, numbers: Array) -> Array:
         """The coins of all units found so far, tossed again."""
-        state = self.state
+        state, weights = self.state, self.weights
 
         def once(unit: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             left, key = carry
             key, _, key_coin = random.split(key, 3)
-            weights, bias = state.params["weights"][unit], state.params["bias"][unit]
-            return remove(key_coin, numbers, left, seen, weights, bias), key
+            return remove(key_coin, numbers, left, seen, weights[unit], state.bias[unit]), key
 
-        start, seen = (self.examples(arguments), state.first_key), self.seen(arguments)
+        start = (examples, state.first_key)
         return lax.fori_loop(0, jnp.minimum(state.step, len(state.gains)), once, start)[0]
 
 
@@ -136,14 +147,14 @@ class ProjectionPursuit(Algorithm):
 
     Units that are found one after the other are together no machine of much likelihood: each was
     on as often as if the others were not there. So the biases are solved for at the end of every
-    step, the weights as they are; `PursuitState.params` has those of the paper. The loss is minus
+    step, the weights as they are; `PursuitState.bias` has those of the paper. The loss is minus
     the log likelihood of the machine with the solved biases. Of more than 14 units, whose states
     are too many to sum again and again, the biases stay and the loss is that of the real machine as
     pursuit builds it. So it is with missing cells (``mask=``), which the real machine integrates
     out: a unit's weight in a column is then the mean of the cells that are observed.
 
     :param model: `combination_machine`, whose bits t are taken as x = 2t − 1, or
-        `real_combination_machine`.
+        `real_combination_machine`, under whatever names.
     :param em_steps: of EM for each unit; the paper's 4 are enough.
     :param num_starts: EM starts from so many examples, and the most likely unit is taken.
     :param significant: keep only significant units; False: every one, as the paper does with 45.
@@ -172,7 +183,7 @@ class ProjectionPursuit(Algorithm):
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
-        if not anatomy.binary or set(anatomy.parameters) != {"weights", "bias"}:
+        if not anatomy.binary:
             return "pursuit finds the weights and biases of hidden bits"
         if not {latent.kind for latent in anatomy.latents} <= MACHINES:
             return "its latents are normalised by themselves: it is no combination machine"
@@ -184,86 +195,96 @@ class ProjectionPursuit(Algorithm):
         if init_params is not None:
             raise ValueError("projection pursuit starts from no units: it takes no init_params")
         check_data(args, kwargs)
-        anatomy = inspect(without_normalizer(self.model), args, kwargs, plate=self.plate)
-        problem = self.admits(anatomy)
-        if problem is not None:
-            raise ProgramError(f"projection pursuit does not apply: {problem}")
+        model, anatomy, rows, known = self._open(args, kwargs)
         anatomy.check_rows_are_all()
         anatomy.check_unweighted()
-        rows = rows_of(anatomy, args, kwargs)
-        check_support(without_normalizer(self.model), anatomy, rows)
-        data, num_causes = args[0] if args else kwargs["data"], anatomy.num_bits
-        params = {
-            "weights": jnp.zeros((num_causes, data.shape[1])),
-            "bias": jnp.zeros(num_causes),
-        }
+        check_support(model, anatomy, rows)
+        num_causes = anatomy.num_bits
+        bias = jnp.zeros(num_causes)
+        params = known.write({"weights": jnp.zeros((num_causes, len(known.kinds))), "bias": bias})
         state = PursuitState(
-            params, params["bias"], None, jnp.zeros(num_causes), jnp.zeros((), bool),
-            jnp.zeros((), int), rng_key, rng_key,
-        )  # fmt: skip
+            params, bias, None, bias, jnp.zeros((), bool), jnp.zeros((), int), rng_key, rng_key
+        )
         if rows.on_disk:
             return state
-        return state._replace(residual=self._sample(state, args, kwargs).examples((args, kwargs)))
+        sample = self._sample(state, args, kwargs)._replace(rows=None)
+        find = compiled(lambda rows: sample.examples(rows.whole())[0], rows)
+        return state._replace(residual=find(rows.leaves))
 
     def update(self, state: PursuitState, *args: Any, **kwargs: Any) -> tuple[PursuitState, Array]:
         sample = self._sample(state, args, kwargs)
-        seen = None if state.residual is None else sample.seen((args, kwargs))
+        known, count = sample.known, sample.rows.total
+        masked = known.masked and state.residual is not None
+        seen = sample.examples((args, kwargs))[1] if masked else None
         new = self.one_more(state, sample, seen)
-        weights, count = state.params["weights"], sample.rows.total
-        if len(state.gains) > MOST_UNITS or kwargs.get("mask") is not None:
+        weights = known.read(new.params)["weights"]
+        if len(state.gains) > MOST_UNITS or known.masked:
             loss = -state.gains.sum() - _gaussian(sample)
-            return new._replace(bias=new.params["bias"]), loss
-        kind = CombinationCauses if sample.bits else RealCombinationCauses
-        loss = -log_likelihood(kind, sample.whole, count, weights, state.bias)
-        at = jnp.minimum(state.step, len(state.bias) - 1)
-        first = state.bias.at[at].set(new.params["bias"][at])
-        bias = solve_biases(kind, sample.whole, count, new.params["weights"], first)
-        return new._replace(bias=jnp.where(new.finished, state.bias, bias)), loss
+            return new._replace(params=known.write({"weights": weights, "bias": new.bias})), loss
+        kind, bias = KINDS[known.form], known.read(state.params)["bias"]
+        loss = -log_likelihood(kind, sample.whole, count, sample.weights, bias)
+        at = jnp.minimum(state.step, len(bias) - 1)
+        first = bias.at[at].set(new.bias[at])
+        solved = solve_biases(kind, sample.whole, count, weights, first)
+        solved = jnp.where(new.finished, bias, solved)
+        return new._replace(params=known.write({"weights": weights, "bias": solved})), loss
 
     def one_more(self, state: PursuitState, sample: Sample, seen: Array | None) -> PursuitState:
         """Find a unit in what is left of the data, and take its structure from them."""
         key, key_unit, key_coin = random.split(state.rng_key, 3)
         num_causes, num_data = len(state.gains), sample.rows.total
-        width = state.params["weights"].shape[1]
+        values = sample.known.read(state.params)
         weights, bias, gain = self.one_unit(key_unit, sample)
-        worth = jnp.where(self.significant, 0.5 * (width + 1) * math.log(num_data), -jnp.inf)
+        worth = jnp.where(self.significant, 0.5 * (len(weights) + 1) * math.log(num_data), -jnp.inf)
         good = (gain > worth) & ~state.finished & (state.step < num_causes)
         at = jnp.minimum(state.step, num_causes - 1)
-        params = {
-            "weights": state.params["weights"].at[at].set(weights),
-            "bias": state.params["bias"].at[at].set(bias),
-        }
+        values["weights"] = values["weights"].at[at].set(weights)
         residual = state.residual
         if residual is not None:
             numbers = Numbers().rows(0, len(residual))
             residual = remove(key_coin, numbers, residual, seen, weights, bias)
-        gains = state.gains.at[at].set(gain)
-        found = PursuitState(
-            params, state.bias, residual, gains, state.finished, state.step + 1, key,
-            state.first_key,
-        )  # fmt: skip
+        found = state._replace(
+            params=sample.known.write(values),
+            bias=state.bias.at[at].set(bias),
+            residual=residual,
+            gains=state.gains.at[at].set(gain),
+            step=state.step + 1,
+            rng_key=key,
+        )
         idle = state._replace(finished=jnp.ones((), bool), rng_key=key)
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), found, idle)
 
     def get_params(self, state: PursuitState) -> Params:
-        return {**state.params, "bias": state.bias}
+        return state.params
 
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row under the units found, exact; the evidence lacks its log Z."""
-        if kwargs.get("mask") is not None:
+        model, _, _, known = self._open(args, kwargs)
+        if known.masked:
             raise ProgramError(
                 "with missing cells (mask) the units are not independent given a row: use "
                 "latent_posterior(model, params, ...), which sums their states"
             )
-        climb = open_climb(without_normalizer(self.model), args, kwargs, self.plate)
-        return linear_posterior(climb, params, without_normalizer(self.model))
+        return linear_posterior(open_climb(model, args, kwargs, self.plate), params, model)
+
+    def _open(self, args: tuple, kwargs: dict) -> tuple[Callable, Anatomy, Rows, Known]:
+        """The program without its normaliser, which may be a sum over 2^45 states, by its form."""
+        model = without_normalizer(self.model)
+        anatomy = inspect(model, args, kwargs, plate=self.plate)
+        problem, rows = self.admits(anatomy), rows_of(anatomy, args, kwargs)
+        known = None
+        if problem is None:
+            known = recognise(model, anatomy, rows, tuple(KINDS), under=without_normalizer)
+            problem = "its log joint is not that of a combination machine"
+        if known is None:
+            raise ProgramError(f"projection pursuit does not apply: {problem}")
+        return model, anatomy, rows, known
 
     def _sample(self, state: PursuitState, args: tuple, kwargs: dict) -> Sample:
-        anatomy = inspect(without_normalizer(self.model), args, kwargs, plate=self.plate)
-        rows = rows_of(anatomy, args, kwargs)
-        fitting = CHUNK_FLOATS // (4 * (state.params["weights"].shape[1] + self.num_starts))
+        model, _, rows, known = self._open(args, kwargs)
+        fitting = CHUNK_FLOATS // (4 * (len(known.kinds) + self.num_starts))
         size = chunk_limit(max(1, fitting) if self.chunk_size is None else self.chunk_size, rows)
-        return Sample(rows, size, state, anatomy.likelihoods == ("BernoulliLogits",))
+        return Sample(model, known, rows, size, state)
 
     @jax.default_matmul_precision("highest")
     def one_unit(self, key: Array, sample: Sample) -> tuple[Array, Array, Array]:
@@ -307,7 +328,7 @@ def _gaussian(sample: Sample) -> Array:
 
     def part(arguments: Arguments, extra: None, fresh: Array) -> Array:
         del extra
-        x, seen = sample.examples(arguments), sample.seen(arguments)
+        x, seen = sample.examples(arguments)
         cells = x.shape[1] if seen is None else seen.sum(-1)
         return fresh @ (-0.5 * (x**2).sum(-1) - 0.5 * cells * math.log(2.0 * math.pi))
 

@@ -31,7 +31,7 @@ def pursued(machine: Machine, key: Array) -> Params:
         return pursuit.one_more(state, _sample(machine, state), None)
 
     state = lax.fori_loop(0, len(state.gains), once, state)
-    return _solved(machine, state.params["weights"], state.params["bias"])
+    return _solved(machine, machine.known.read(state.params)["weights"], state.bias)
 
 
 def replanted(machine: Machine, key: Array, params: Params) -> Params:
@@ -77,14 +77,14 @@ def _pursuit(machine: Machine) -> ProjectionPursuit:
 def _left_over(machine: Machine, key: Array, left: Array) -> PursuitState:
     """Pursuit before its first unit, on what is left of the data."""
     count = machine.climb.reader.anatomy.num_bits
-    params = {"weights": jnp.zeros((count, left.shape[1])), "bias": jnp.zeros(count)}
-    no, zero = jnp.zeros((), bool), jnp.zeros((), int)
-    return PursuitState(params, params["bias"], left, jnp.zeros(count), no, zero, key, key)
+    bias, no, zero = jnp.zeros(count), jnp.zeros((), bool), jnp.zeros((), int)
+    params = machine.known.write({"weights": jnp.zeros((count, left.shape[1])), "bias": bias})
+    return PursuitState(params, bias, left, bias, no, zero, key, key)
 
 
 def _sample(machine: Machine, state: PursuitState) -> Sample:
     climb = machine.climb
-    return Sample(climb.rows, climb.chunk_size, state, machine.known.form is Form.MACHINE)
+    return Sample(climb.reader.model, machine.known, climb.rows, climb.chunk_size, state)
 
 
 def _solved(machine: Machine, weights: Array, bias: Array) -> Params:

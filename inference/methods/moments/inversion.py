@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect as signatures
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -12,10 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpyro import handlers
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
-from ...reading.reader import check_data
+from ...reading.arguments import check_data, rows_of
+from ...reading.columns import taken
+from ...reading.naturals import run_program, unwrap
+from ...reading.recognise import Form, Known, recognise
 from ...reading.settings import Range
+from ...rows.chunks import Rows
 from ...rows.disk import pieces
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
@@ -102,8 +107,8 @@ class MomentInversion(Algorithm):
     ξ_i = c a_i/√ψ_i, where Ψ is what factors beside a uniqueness leave (principal axes). With noise
     0, the paper's hard clip, there is no Ψ: Ŵ are principal components, scaled to unit variance.
 
-    :param model: `clipped_gaussian`.
-    :param rank: number of factors P; None: the program's ``num_factors``; ``"spectrum"``: as many
+    :param model: `clipped_gaussian`, under whatever names.
+    :param rank: number of factors P; None: as many as the program has; ``"spectrum"``: as many
         as there are eigenvalues above the largest that independent columns show (parallel analysis,
         see `inference.methods.moments.spectrum.noise_edge`).
     :param smoothing: rows of independence added to each pair's table; fills empty cells.
@@ -137,11 +142,9 @@ class MomentInversion(Algorithm):
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
-        if anatomy.likelihoods != ("ClippedNormal",):
+        if set(anatomy.likelihoods) != {"ClippedNormal"}:
             return "what is observed is no clipped Gaussian"
-        if len(anatomy.latents) != 1 or set(anatomy.parameters) != {"weights", "bias"}:
-            return "it wants one latent vector, weights and a bias"
-        return None
+        return None if anatomy.latents else "it has no latent factors"
 
     def default_steps(self, anatomy: Anatomy) -> int:
         """It does its work at the start."""
@@ -153,10 +156,10 @@ class MomentInversion(Algorithm):
     ) -> MomentState:
         if init_params is not None:
             raise ValueError("moment inversion does not start from parameters: it has a solution")
-        data, mask, noise = self._open(args, kwargs)
-        rank = self.rank if self.rank is not None else kwargs.get("num_factors")
-        if rank is None:
+        if self.rank is None and self._wants_number(kwargs):
             raise ValueError("say how many factors: rank=..., or num_factors=... of the program")
+        known, (data, mask), noise = self._open(args, kwargs)
+        rank = known.places["weights"].positions.shape[0] if self.rank is None else self.rank
         pairs = count_pairs(data, mask, self.chunk_size)
         inverted, solved = _invert(pairs, (self.smoothing, self.nearest, self.errors))
         edge = None
@@ -166,12 +169,11 @@ class MomentInversion(Algorithm):
             rank = max(1, int((solved.spectrum.eigenvalues > edge).sum()))
         if rank > data.shape[1]:
             raise ValueError(f"`rank` is {rank}, but there are only {data.shape[1]} columns")
-        hard = not np.asarray(noise).any()
-        factors, params, residual = _factors(
-            solved.correlation, inverted.threshold, noise, rank, hard
+        factors, values, residual = _factors(
+            solved.correlation, inverted.threshold, noise, rank, not noise.any()
         )
         return MomentState(
-            params,
+            _written(known, values),
             solved.correlation,
             inverted.threshold,
             solved.spectrum,
@@ -189,7 +191,7 @@ class MomentInversion(Algorithm):
         return state, state.residual
 
     def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
-        return len(args[0] if args else kwargs["data"])
+        return super().num_rows(args, self._given(kwargs))
 
     def get_params(self, state: MomentState) -> Params:
         return state.params
@@ -203,39 +205,91 @@ class MomentInversion(Algorithm):
         from it. With a hard clip and up to two factors: exact, over the cells of the plane in which
         all bits are as observed.
         """
-        data, mask, noise = self._open(args, kwargs)
-        if np.asarray(noise).all():
-            kwargs = {"num_factors": params["weights"].shape[0], **kwargs}
+        known, (data, mask), noise = self._open(args, kwargs)
+        values = _read(known, params)
+        num_factors = len(values["weights"])
+        if noise.all():
+            if self._wants_number(kwargs):
+                kwargs = {"num_factors": num_factors, **kwargs}
             return laplace(self.model, params, args, kwargs, num_draws)
-        if np.asarray(noise).any():
+        if noise.any():
             raise ValueError("`noise` is 0 in some columns only: give all some noise, or none")
-        if params["weights"].shape[0] > 2:
+        if num_factors > 2:
             raise ValueError(
                 "the exact posterior of a hard clip is for up to 2 factors, found "
-                f"{params['weights'].shape[0]}: `hidden_values` and `draw_hidden` take any number, "
+                f"{num_factors}: `hidden_values` and `draw_hidden` take any number, "
                 "or relax the clip (noise > 0, with the parameters of a run with that setting)"
             )
-        return cell_posterior(params, data, mask)
+        return cell_posterior(values, data, mask)
 
-    def _open(self, args: tuple, kwargs: dict) -> tuple[Any, Any, Any]:
-        """Data, mask and noise, after all checks."""
+    def _wants_number(self, kwargs: dict) -> bool:
+        """Whether the program must be given a number of factors, as ours must, and is not."""
+        wanted = signatures.signature(self.model).parameters.get("num_factors")
+        return wanted is not None and wanted.default is wanted.empty and "num_factors" not in kwargs
+
+    def _given(self, kwargs: dict) -> dict:
+        rank = self.rank if isinstance(self.rank, int) else 1
+        return {"num_factors": rank, **kwargs} if self._wants_number(kwargs) else kwargs
+
+    def _open(self, args: tuple, kwargs: dict) -> tuple[Known, tuple[Any, Any], np.ndarray]:
+        """The program by its form, its bits and mask, and its noise by column, after all checks."""
         check_data(args, kwargs)
-        given = dict(kwargs)
-        if "num_factors" in signatures.signature(self.model).parameters:
-            given = {"num_factors": self.rank if isinstance(self.rank, int) else 1, **kwargs}
-        if isinstance(self.rank, int) and given.get("num_factors", self.rank) != self.rank:
-            raise ValueError(f"`rank` is {self.rank}, but num_factors is {given['num_factors']}")
+        given = self._given(kwargs)
         anatomy = inspect(self.model, args, given)
-        problem = self.admits(anatomy)
-        if problem:
+        problem, rows = self.admits(anatomy), rows_of(anatomy, args, given)
+        known = None
+        if problem is None:
+            known = recognise(self.model, anatomy, rows, [Form.CLIPPED])
+            problem = "its log joint is not that of clipped_gaussian"
+        if known is None:
             raise ProgramError(f"moment inversion is for clipped Gaussians: {problem}")
+        if isinstance(self.rank, int) and anatomy.num_bits != self.rank:
+            raise ValueError(f"`rank` is {self.rank}, but the program has {anatomy.num_bits}")
         anatomy.check_rows_are_all()
         anatomy.check_unweighted()
-        bound = signatures.signature(self.model).bind(*args, **given)
-        bound.apply_defaults()
-        data, mask = bound.arguments["data"], bound.arguments.get("mask")
-        check_bits(data, mask)
-        return data, mask, bound.arguments.get("noise", 1.0)
+        if known.columns is None:
+            table: tuple[Any, Any] = known.seen(self.model, rows.whole())
+        else:
+            table = taken(known.columns, rows.leaves)
+        check_bits(*table)
+        return known, table, _noise(known, self.model, rows)
+
+
+def _noise(known: Known, model: Callable, rows: Rows) -> np.ndarray:
+    """What the program adds before the clip, (num_features,): a setting, so a number here."""
+    ones = {name: np.ones(shape) for name, shape in known.shapes.items()}
+    with jax.ensure_compile_time_eval():
+        trace = run_program(handlers.substitute(model, data=ones), rows.slice(0, 1))
+        sites = [trace[name]["fn"] for name in known.sites]
+        scales = [np.broadcast_to(unwrap(fn)[0].scale, fn.shape()).ravel() for fn in sites]
+    return np.concatenate(scales)
+
+
+def _written(known: Known, values: Params) -> Params:
+    """The program's parameters, of any number of factors."""
+    if all(values[role].shape == x.positions.shape for role, x in known.places.items()):
+        return known.write(values)
+    return {site: values[x].T if turned else values[x] for x, site, turned in _sites(known)}
+
+
+def _read(known: Known, params: Params) -> Params:
+    """The other way round."""
+    if {site: np.shape(x) for site, x in params.items()} == known.shapes:
+        return known.read(params)
+    return {x: params[site].T if turned else params[site] for x, site, turned in _sites(known)}
+
+
+def _sites(known: Known) -> Iterator[tuple[str, str, bool]]:
+    """What the form calls it, the site that holds it, and whether transposed: the number of factors
+    that the spectrum has need not be that of the program as it was opened."""
+    for role, (positions, site, turned) in known.places.items():
+        if site is None:
+            raise ProgramError(
+                f"the {role} are spread over several sites, so their number cannot change: give "
+                "the program as many factors as it is to have"
+            )
+        shape, own = known.shapes[site], positions.shape
+        yield role, site, turned or shape == own[::-1] != own
 
 
 class _Solved(NamedTuple):
@@ -290,8 +344,9 @@ def check_bits(data: Any, mask: Any) -> None:
     if isinstance(data, jax.core.Tracer):
         return
     known = None if mask is None or isinstance(mask, jax.core.Tracer) else np.asarray(mask)
-    for piece in pieces(data):
-        values = np.asarray(data[piece])
+    cells = np.asarray(data)  # of a file a view: nothing is read
+    for piece in pieces(cells):
+        values = np.asarray(cells[piece])
         bad = (values != 0) & (values != 1)
         if known is not None:
             bad &= known[piece]

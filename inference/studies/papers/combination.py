@@ -78,6 +78,7 @@ def trial(setting: Setting, num_data: int, num_steps: int, key: Array) -> Trial:
     state = pursuit.init(key_pursuit, truth.data, **sizes)
     step = lambda state, _: pursuit.update(state, truth.data, **sizes)  # noqa: E731
     state, _ = lax.scan(step, state, None, length=UNITS)
+    pursued = {**state.params, "bias": state.bias}  # the paper's own biases
 
     gradient = ExactGradient(combination_machine, learning_rate=LEARNING_RATE, momentum=MOMENTUM)
 
@@ -90,14 +91,14 @@ def trial(setting: Setting, num_data: int, num_steps: int, key: Array) -> Trial:
         return short.params, walk(max(num_steps - 100, 0), short).params
 
     near_origin = gradient.init(key_start, truth.data, **sizes).params
-    starts = jax.tree.map(lambda *x: jnp.stack(x), near_origin, state.params)
+    starts = jax.tree.map(lambda *x: jnp.stack(x), near_origin, pursued)
     (_, short), (plain, long) = (
         [jax.tree.map(itemgetter(i), end) for i in range(2)] for end in lax.map(climb, starts)
     )
     params = {
         "true_model": {"weights": truth.weights, "bias": truth.bias},
         "gradient": plain,
-        "pursuit": state.params,
+        "pursuit": pursued,
         "pursuit_gradient_100": short,
         "pursuit_gradient": long,
     }

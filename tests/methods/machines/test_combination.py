@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import optax
 import oracle
@@ -365,7 +366,7 @@ def test_pursuit_integrates_missing_cells_out():
         ratio = np.where(mask, data * weights - 0.5 * weights**2, 0.0).sum(1)
         return np.log(1 - share + share * np.exp(ratio)).sum()
 
-    unit, bias = np.asarray(state.params["weights"][0], float), float(state.params["bias"][0])
+    unit, bias = np.asarray(state.params["weights"][0], float), float(state.bias[0])
     np.testing.assert_allclose(unit, weights, atol=0.4)  # 110 rows, 60 % of the cells: 0.12
     np.testing.assert_allclose(state.gains[0], log_likelihood(unit, bias), rtol=1e-4)
     for step in (*np.eye(4), None):
@@ -398,11 +399,42 @@ def test_pursuit_reports_the_likelihood_of_the_machine_it_hands_out(name):
         result.state
     )
     np.testing.assert_allclose(-loss, log_evidence(weights, bias, data).sum(), rtol=1e-5)
-    found_by_pursuit = np.asarray(result.state.params["bias"], float)
+    found_by_pursuit = np.asarray(result.state.bias, float)
     before = log_evidence(weights, found_by_pursuit, data).sum()
     assert log_evidence(weights, bias, data).sum() >= before
     slope = gradient(weights, bias, data)["bias"] / len(data)
     np.testing.assert_allclose(slope, 0.0, atol=2e-3)
+
+
+def links(table, given=None, *, units):
+    """A combination machine under other names, its weights transposed."""
+    level = numpyro.sample("level", dist.Normal(0.0, 9.0).expand((units,)).to_event(1))
+    size = (table.shape[1], units)
+    link = numpyro.sample("link", dist.Normal(0.0, 1.0).expand(size).to_event(2))
+    with numpyro.plate("people", len(table)):
+        hidden = numpyro.sample("hidden", CombinationCauses(link.T, level))
+        answers = dist.Bernoulli(logits=2.0 * (hidden @ link.T))
+        answers = answers if given is None else answers.mask(given)
+        numpyro.sample("answers", answers.to_event(1), obs=table)
+
+
+def test_pursuit_takes_a_copy_under_other_names_of_as_many_units():
+    """Thirty units, of which no method could sum the states: the copy's first unit is ours."""
+    data = jnp.asarray(copied(copies=15, flip=0.1), float)
+    mask = jnp.asarray(np.random.default_rng(1).random(data.shape) < 0.8)
+
+    def first(model, *args, **kwargs):
+        pursuit = ProjectionPursuit(model, significant=False, em_steps=4, num_starts=2)
+        state = pursuit.init(random.key(0), *args, **kwargs)
+        state, loss = fast_jit(lambda state: pursuit.update(state, *args, **kwargs))(state)
+        return pursuit.get_params(state), loss
+
+    ours, loss = first(combination_machine, data, mask=mask, num_causes=30)
+    copy, other = first(links, data, mask, units=30)
+    assert ours["weights"][0].any() and not ours["weights"][1:].any()
+    np.testing.assert_array_equal(copy["link"].T, ours["weights"])
+    np.testing.assert_array_equal(copy["level"], ours["bias"])
+    np.testing.assert_array_equal(loss, other)
 
 
 def test_a_scaled_step_has_the_gradient_of_the_program():
@@ -446,7 +478,7 @@ def test_pursuit_refuses_what_it_cannot_do():
         pursuit.posterior({}, data, mask=data > -1, **SIZES)
     with pytest.raises(ValueError, match="takes no init_params"):
         pursuit.init(random.key(0), data, init_params={}, **SIZES)
-    with pytest.raises(ProgramError, match="weights and biases"):
+    with pytest.raises(ProgramError, match="no combination machine"):
         ProjectionPursuit(bernoulli_mixture).init(random.key(0), data, num_components=2)
 
 

@@ -3,13 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from jax import random
 from numpyro.infer import Predictive
 from scipy import special
 from tools import fast_jit
 
-from inference import MomentInversion, factor_errors, implied_correlation
+from inference import MomentInversion, ProgramError, factor_errors, implied_correlation
 from inference.methods.moments.pairs import (
     Pairs,
     count_pairs,
@@ -25,6 +27,7 @@ from inference.methods.moments.spectrum import (
 )
 from ppl_models import clipped_gaussian
 from ppl_models.data import ring_moments, sum_constraint_moments
+from ppl_models.distributions import ClippedNormal
 
 TRUTH = {
     "weights": jnp.array([[1.2, -0.8, 0.5, 1.0, -1.5, 0.7], [0.0, 0.9, 1.1, -0.6, 0.4, 0.8]]),
@@ -267,6 +270,41 @@ def test_hard_clip_recovers_the_ring():
     assert np.abs(correlations(state.params, 0.0) - wanted).max() < 0.1
 
 
+def votes(table, cast=None, *, axes=2, blur=1.0):
+    """A clipped Gaussian under other names, its weights transposed, and of fewer columns."""
+    place = numpyro.sample("place", dist.Normal(0.0, 4.0).expand((5,)).to_event(1))
+    pull = numpyro.sample("pull", dist.Laplace(0.0, 2.0).expand((5, axes)).to_event(2))
+    with numpyro.plate("people", len(table)):
+        opinion = numpyro.sample("opinion", dist.Normal(0.0, 1.0).expand((axes,)).to_event(1))
+        side = ClippedNormal(place + opinion @ pull.T, blur)
+        side = side if cast is None else side.mask(cast[:, 1:])
+        numpyro.sample("votes", side.to_event(1), obs=table[:, 1:])
+
+
+def unlike(table, *, axes=2):
+    """The same, but a curved one."""
+    place = numpyro.sample("place", dist.Normal(0.0, 4.0).expand((6,)).to_event(1))
+    pull = numpyro.sample("pull", dist.Normal(0.0, 2.0).expand((6, axes)).to_event(2))
+    with numpyro.plate("people", len(table)):
+        opinion = numpyro.sample("opinion", dist.Normal(0.0, 1.0).expand((axes,)).to_event(1))
+        at = place + (opinion + 0.1 * opinion**2) @ pull.T
+        numpyro.sample("votes", ClippedNormal(at, 1.0).to_event(1), obs=table)
+
+
+def test_a_copy_under_other_names_is_inverted_too(data):
+    """With its own noise, columns and missing cells; of other forms nothing is inverted."""
+    mask = np.random.default_rng(2).random(data.shape) < 0.9
+    noise = np.linspace(0.5, 2.0, 5)
+    copy = MomentInversion(votes).init(random.key(0), data, cast=mask, blur=noise).params
+    ours = MomentInversion(clipped_gaussian).init(
+        random.key(0), data[:, 1:], mask=mask[:, 1:], num_factors=2, noise=noise
+    )
+    np.testing.assert_array_equal(copy["pull"].T, ours.params["weights"])
+    np.testing.assert_array_equal(copy["place"], ours.params["bias"])
+    with pytest.raises(ProgramError, match="not that of clipped_gaussian"):
+        MomentInversion(unlike).init(random.key(0), data)
+
+
 def test_rank_by_the_spectrum():
     """Three strong factors are found among twelve columns, none in coin tosses."""
     generator = np.random.default_rng(3)
@@ -330,7 +368,7 @@ def test_the_contract(data):
         ({"smoothing": -1.0}, {}, "smoothing"),
         ({}, {}, "how many factors"),
         ({"rank": 9}, {}, "only 6 columns"),
-        ({"rank": 2}, {"num_factors": 3}, "num_factors is 3"),
+        ({"rank": 2}, {"num_factors": 3}, "program has 3"),
         ({"rank": 2}, {"init_params": TRUTH}, "does not start"),
     ],
 )
