@@ -104,6 +104,26 @@ def widths(jaxpr):
                 yield from widths(inner)
 
 
+def unread(jaxpr, get_params, state):
+    """The leaves of a state that neither its step reads nor its parameters are made of."""
+    shown = jax.make_jaxpr(get_params)(state).jaxpr
+    *after, loss = jaxpr.outvars
+    read = needed(jaxpr, [loss, *(b for a, b in zip(jaxpr.invars, after, strict=True) if a != b)])
+    used = needed(shown, shown.outvars)
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)]
+    variables = zip(paths, jaxpr.invars, shown.invars, strict=True)
+    return {path for path, x, y in variables if x not in read and y not in used}
+
+
+def needed(jaxpr, results):
+    """The variables that some of its variables are computed from."""
+    found = {x for x in results if not hasattr(x, "val")}
+    for equation in reversed(jaxpr.eqns):
+        if found.intersection(equation.outvars):
+            found.update(x for x in equation.invars if not hasattr(x, "val"))
+    return found
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_compiles_once_and_rows_may_stay_on_disk(tmp_path, name, compilations):
     """On disk nothing in a step, nor what it leaves, is as long as the file."""
@@ -139,3 +159,5 @@ def test_a_run_compiles_once_and_rows_may_stay_on_disk(tmp_path, name, compilati
     rows = disk.as_stored(file)
     step = jax.make_jaxpr(lambda state: method.update(state, rows, **settings))(stored.state)
     assert len(data) not in widths(step.jaxpr)
+    # A state is what the next step needs. EM over states has a key, whether or not it draws any.
+    assert unread(step.jaxpr, method.get_params, stored.state) <= {".rng_key"}

@@ -52,8 +52,6 @@ class FactorState(NamedTuple):
     """What the next step needs."""
 
     params: Params
-    step: Array
-    rng_key: Array
     memory: Any  # of each datum: its posterior or its mode; or the points all data share
     trail: Trail | None
     known: Known | None = None  # which site holds what turns with the factors; no array
@@ -153,13 +151,13 @@ class FactorEM(Algorithm, abc.ABC):
 
         def first(rows: Rows, rng_key: Array, given: Params) -> FactorState:
             here = hollow._replace(rows=rows)
-            key_start, key_memory, key = jax.random.split(rng_key, 3)
+            key_start, key_memory, _ = jax.random.split(rng_key, 3)
             params = start_params(here, given, key_start)
             memory = self.first_memory(here, key_memory)
             trail = None
             if self.accelerate:
                 trail = begin(_space(here, params).flatten(params), HISTORY)
-            return FactorState(params, jnp.zeros((), int), key, memory, trail, here.known)
+            return FactorState(params, memory, trail, here.known)
 
         # Compiled as one: a run of the program, operation by operation, takes seconds.
         find = compiled(first, opened.rows, compiler_options=least_effort())
@@ -185,7 +183,7 @@ class FactorEM(Algorithm, abc.ABC):
             trail, params, memory, loss = step(
                 visit, space, state.trail, state.params, state.memory
             )
-        return state._replace(params=params, step=state.step + 1, memory=memory, trail=trail), loss
+        return state._replace(params=params, memory=memory, trail=trail), loss
 
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
         """A start far from principal components, so that agreement says something."""

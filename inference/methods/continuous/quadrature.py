@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import numpy as np
 from jax import Array
 
@@ -132,8 +131,7 @@ class QuadratureEM(FactorEM):
             return None
         result, values, means = found
         params = {name: at_once.array(x) for name, x in values.items()}
-        step = jax.device_put(np.int32(len(result.losses)))
-        state = FactorState(params, step, rng_key, at_once.array(means), None, opened.known)
+        state = FactorState(params, at_once.array(means), None, opened.known)
         return result._replace(params=params, state=state)
 
     def sums(

@@ -50,7 +50,7 @@ class GibbsEMState(NamedTuple):
     rng_key: Array
     bits: Array | None  # (num_data, num_bits): where the next sweep begins; None: all units off
     level: Array  # layers that are open, counted from the inputs
-    changed: Array  # (num_bits,) how often each bit changed in a sweep of the last epoch
+    changed: Array | None  # (num_bits,) how often bits changed in a sweep; of "stability" alone
     memory: Memory | None  # running sums over all blocks; None: each block is learned by itself
 
 
@@ -173,7 +173,8 @@ class GibbsEM(Algorithm):
             bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
         level = jnp.ones((), int) * (1 if self.schedule != "joint" else len(anatomy.latents))
         zero = jnp.zeros((), int)
-        changed, memory = jnp.ones(anatomy.num_bits), self.memory(layered, params, (args, kwargs))
+        changed = jnp.ones(anatomy.num_bits) if self.schedule == "stability" else None
+        memory = self.memory(layered, params, (args, kwargs))
         return GibbsEMState(params, zero, key, bits, level, changed, memory)
 
     def update(self, state: GibbsEMState, *args: Any, **kwargs: Any) -> tuple[GibbsEMState, Array]:
@@ -193,9 +194,8 @@ class GibbsEM(Algorithm):
             rules=self.rules, priors=priors, memory=memory, exact=self.exact(anatomy),
         )  # fmt: skip
         params = layered.names.update(state.params, epoch.network)
-        new = GibbsEMState(
-            params, state.step + 1, key, epoch.bits, level, epoch.changed, epoch.memory
-        )
+        changed = None if state.changed is None else epoch.changed
+        new = GibbsEMState(params, state.step + 1, key, epoch.bits, level, changed, epoch.memory)
         return new, -epoch.log_joint
 
     def get_params(self, state: GibbsEMState) -> Params:
@@ -303,6 +303,7 @@ class GibbsEM(Algorithm):
             turn = state.step // self.epochs_per_layer + 1
             level = jnp.minimum(turn, depth)
             return level, layered.phase(level, turn > depth)
+        assert state.changed is not None
         changed = layered.program.split(state.changed)
         calm = jnp.stack([changed[site].mean() for site in reversed(layered.wiring.hidden)])
         settled = calm[state.level - 1] < self.stable_below

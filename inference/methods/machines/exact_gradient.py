@@ -52,7 +52,6 @@ class GradientState(NamedTuple):
 
     params: Params
     optim_state: Any
-    rng_key: Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,11 +122,11 @@ class ExactGradient(Algorithm):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> GradientState:
         climb = self._open(args, kwargs)
-        key_start, key = split_key(rng_key, 2)
+        key_start, _ = split_key(rng_key, 2)
         start = from_base_rates if self.start == "base_rates" else self.start
         params = near_origin(climb, key_start, self.spread, init_params, start, (args, kwargs))
         optimizer = self._optimizer(self._scaled(climb))
-        return GradientState(params, first_state(climb, optimizer, params), key)
+        return GradientState(params, first_state(climb, optimizer, params))
 
     def update(
         self, state: GradientState, *args: Any, **kwargs: Any
@@ -158,7 +157,7 @@ class ExactGradient(Algorithm):
             total, gradient = total + extra, jax.tree.map(jnp.add, gradient, slope)
         optim_state = optimizer.update(along(gradient), state.optim_state, value=-total)
         params = climb.constrain(optimizer.get_params(optim_state), state.params)
-        return GradientState(params, optim_state, state.rng_key), -total
+        return GradientState(params, optim_state), -total
 
     def get_params(self, state: GradientState) -> Params:
         return state.params

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect as signatures
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -12,21 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro import handlers
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import check_data, rows_of
 from ...reading.columns import taken
-from ...reading.naturals import run_program, unwrap
 from ...reading.recognise import Form, Known, recognise
 from ...reading.settings import Range
-from ...rows.chunks import Rows
-from ...rows.disk import pieces
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...types import Params
 from ..continuous.factors import FactorPosterior
 from .cells import cell_posterior
+from .clipped import check_bits, noise_of, read, write
 from .pairs import (
     Inverted,
     Pairs,
@@ -49,7 +46,14 @@ from .spectrum import (
 
 
 class MomentState(NamedTuple):
-    """Everything that was found. There is no next step that would need anything."""
+    """The solution: there is no next step."""
+
+    params: Params
+    residual: Array  # Σ over pairs of (ρ − ŵ_i·ŵ_j)²
+
+
+class MomentInfo(NamedTuple):
+    """The solution with all that was found on the way, from `MomentInversion.invert`."""
 
     params: Params
     correlation: Array  # (num_features, num_features) C^xx as used for the factors
@@ -72,8 +76,8 @@ class MomentState(NamedTuple):
         >>> from jax import random
         >>> from latentbits.models import clipped_gaussian
         >>> bits = jnp.array([[1, 1, 0], [0, 0, 0], [1, 0, 0], [0, 1, 0]])
-        >>> state = MomentInversion(clipped_gaussian, rank=1).init(random.key(0), bits)
-        >>> print(state.report().splitlines()[0])
+        >>> found = MomentInversion(clipped_gaussian, rank=1).invert(random.key(0), bits)
+        >>> print(found.report().splitlines()[0])
         1 constant columns (2): bias of half a count, correlations 0
         """
         lines = self.repairs.lines() + self.spectrum.lines()
@@ -100,7 +104,8 @@ class MomentInversion(Algorithm):
 
     Lee & Sompolinsky (1998). One pass over the data for means and second moments; biases by (9);
     the arcsine law (7) where means vanish, else the integral equation (10), for all pairs; then
-    factors of the correlations. All the work is in `init`; `update` is idle.
+    factors of the correlations. All the work is in `init`; `update` is idle. `invert` does the same
+    and returns the correlations, their spectrum and what had to be repaired as well.
 
     A clip does not know the scale of its input, so the solution has unit variances, C ≈ ŴŴᵀ + Ψ.
     The parameters returned are those of the program with its own ``noise`` c: w_i = c ŵ_i/√ψ_i and
@@ -156,6 +161,14 @@ class MomentInversion(Algorithm):
     ) -> MomentState:
         if init_params is not None:
             raise ValueError("moment inversion does not start from parameters: it has a solution")
+        found = self.invert(rng_key, *args, **kwargs)
+        return MomentState(found.params, found.residual)
+
+    def invert(self, rng_key: Array, *args: Any, **kwargs: Any) -> MomentInfo:
+        """The solution, and what the data show besides.
+
+        :param rng_key: of the tables of independent columns that the spectrum is compared with.
+        """
         if self.rank is None and self._wants_number(kwargs):
             raise ValueError("say how many factors: rank=..., or num_factors=... of the program")
         known, (data, mask), noise = self._open(args, kwargs)
@@ -172,8 +185,8 @@ class MomentInversion(Algorithm):
         factors, values, residual = _factors(
             solved.correlation, inverted.threshold, noise, rank, not noise.any()
         )
-        return MomentState(
-            _written(known, values),
+        return MomentInfo(
+            write(known, values),
             solved.correlation,
             inverted.threshold,
             solved.spectrum,
@@ -206,7 +219,7 @@ class MomentInversion(Algorithm):
         all bits are as observed.
         """
         known, (data, mask), noise = self._open(args, kwargs)
-        values = _read(known, params)
+        values = read(known, params)
         num_factors = len(values["weights"])
         if noise.all():
             if self._wants_number(kwargs):
@@ -252,44 +265,7 @@ class MomentInversion(Algorithm):
         else:
             table = taken(known.columns, rows.leaves)
         check_bits(*table)
-        return known, table, _noise(known, self.model, rows)
-
-
-def _noise(known: Known, model: Callable, rows: Rows) -> np.ndarray:
-    """What the program adds before the clip, (num_features,): a setting, so a number here."""
-    ones = {name: np.ones(shape) for name, shape in known.shapes.items()}
-    with jax.ensure_compile_time_eval():
-        trace = run_program(handlers.substitute(model, data=ones), rows.slice(0, 1))
-        sites = [trace[name]["fn"] for name in known.sites]
-        scales = [np.broadcast_to(unwrap(fn)[0].scale, fn.shape()).ravel() for fn in sites]
-    return np.concatenate(scales)
-
-
-def _written(known: Known, values: Params) -> Params:
-    """The program's parameters, of any number of factors."""
-    if all(values[role].shape == x.positions.shape for role, x in known.places.items()):
-        return known.write(values)
-    return {site: values[x].T if turned else values[x] for x, site, turned in _sites(known)}
-
-
-def _read(known: Known, params: Params) -> Params:
-    """The other way round."""
-    if {site: np.shape(x) for site, x in params.items()} == known.shapes:
-        return known.read(params)
-    return {x: params[site].T if turned else params[site] for x, site, turned in _sites(known)}
-
-
-def _sites(known: Known) -> Iterator[tuple[str, str, bool]]:
-    """What the form calls it, the site that holds it, and whether transposed: the number of factors
-    that the spectrum has need not be that of the program as it was opened."""
-    for role, (positions, site, turned) in known.places.items():
-        if site is None:
-            raise ProgramError(
-                f"the {role} are spread over several sites, so their number cannot change: give "
-                "the program as many factors as it is to have"
-            )
-        shape, own = known.shapes[site], positions.shape
-        yield role, site, turned or shape == own[::-1] != own
+        return known, table, noise_of(known, self.model, rows)
 
 
 class _Solved(NamedTuple):
@@ -337,22 +313,3 @@ def _params(factors: Factors, threshold: Array, noise: Any, hard: bool) -> Param
         return {"weights": factors.loadings * scale, "bias": threshold}
     scale = jnp.asarray(noise) / jnp.sqrt(factors.uniqueness)
     return {"weights": factors.loadings * scale, "bias": threshold * scale}
-
-
-def check_bits(data: Any, mask: Any) -> None:
-    """Refuse data other than 0/1 by row and column."""
-    if isinstance(data, jax.core.Tracer):
-        return
-    known = None if mask is None or isinstance(mask, jax.core.Tracer) else np.asarray(mask)
-    cells = np.asarray(data)  # of a file a view: nothing is read
-    for piece in pieces(cells):
-        values = np.asarray(cells[piece])
-        bad = (values != 0) & (values != 1)
-        if known is not None:
-            bad &= known[piece]
-        if bad.any():
-            row, column = (int(i) for i in np.argwhere(bad)[0])
-            raise ValueError(
-                f"data holds {values[row, column]} in row {piece.start + row}, column {column}: "
-                "wanted 0 or 1"
-            )

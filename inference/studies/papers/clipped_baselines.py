@@ -64,8 +64,8 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
         return *timed(lambda: ready(key)), compiling
 
     method = MomentInversion(clipped_gaussian)
-    _, cold = timed(lambda: method.init(keys[3], data, num_factors=rank))
-    state, warm = timed(lambda: method.init(keys[3], data, num_factors=rank))
+    _, cold = timed(lambda: method.invert(keys[3], data, num_factors=rank))
+    state, warm = timed(lambda: method.invert(keys[3], data, num_factors=rank))
     record("moments, pairs", state.correlation, warm, cold - warm)
     record("moments, factors", correlations(state.params), warm, cold - warm)
 

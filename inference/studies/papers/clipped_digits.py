@@ -12,7 +12,7 @@ from latentbits.models import clipped_gaussian
 from latentbits.models.data import InputError, digits, load_table, small_digits
 
 from ...methods.moments.hidden import hidden_values
-from ...methods.moments.inversion import MomentInversion, MomentState
+from ...methods.moments.inversion import MomentInfo, MomentInversion
 from ...methods.moments.pairs import Pairs, count_pairs
 from ...methods.moments.probit import modes, morph, reconstruct
 from ...methods.moments.spectrum import principal_components
@@ -45,9 +45,9 @@ def run_digits(namespace: argparse.Namespace) -> Outcome:
         raise InputError(f"--smoothing {namespace.smoothing}: must not be negative")
     if not 0 < rank <= bits.shape[1]:
         raise InputError(f"--rank {rank}: must be from 1 to {bits.shape[1]}, the number of columns")
-    raw = MomentInversion(clipped_gaussian, rank="spectrum").init(key, data)
+    raw = MomentInversion(clipped_gaussian, rank="spectrum").invert(key, data)
     settings: dict[str, Any] = {"smoothing": namespace.smoothing, "nearest": True}
-    state = MomentInversion(clipped_gaussian, rank=rank, **settings).init(key, data)
+    state = MomentInversion(clipped_gaussian, rank=rank, **settings).invert(key, data)
     factors = modes(clipped_gaussian, state.params, (data,), {"num_factors": rank})
     wrong = np.abs(np.asarray(reconstruct(state.params, factors)) - bits).sum(axis=1)
     inside = hidden_values(_hard(state), bits[:IN_CELLS])
@@ -91,7 +91,7 @@ def run_digits(namespace: argparse.Namespace) -> Outcome:
     return Outcome(numbers, lambda: _draw_digits(state, spectra, edge, paths, bits[pair], shape))
 
 
-def _hard(state: MomentState) -> dict[str, Array]:
+def _hard(state: MomentInfo) -> dict[str, Array]:
     """The paper's own parameters from the same correlations: principal components, no noise."""
     loadings = principal_components(state.correlation, state.rank).loadings
     size = jnp.linalg.norm(loadings, axis=0)
@@ -222,7 +222,7 @@ def _unlike(bits: np.ndarray) -> list[int]:
 
 
 def _draw_digits(
-    state: MomentState,
+    state: MomentInfo,
     spectra: dict[str, np.ndarray],
     edge: float,
     paths: tuple[np.ndarray, ...],

@@ -53,7 +53,7 @@ def run_errors(namespace: argparse.Namespace) -> Outcome:
         keys = random.split(key)
         hidden = random.normal(keys[0], (rows, 2)) @ truth["weights"] + truth["bias"]
         bits = (hidden + random.normal(keys[1], hidden.shape) > 0).astype(float)
-        state = method.init(key, bits, noise=noise)
+        state = method.invert(key, bits, noise=noise)
         loadings = state.factors.loadings
         sign = jnp.where(jnp.sum(loadings * true["loadings"], 1, keepdims=True) < 0, -1.0, 1.0)
         found = {"eigenvalues": state.spectrum.eigenvalues[:2], "loadings": sign * loadings}

@@ -46,7 +46,7 @@ def run_ring(namespace: argparse.Namespace) -> Outcome:
     scaled = eigenvalues(rescaled(correlation, namespace.seed))
     data = ring(random.key(namespace.seed), rows, size).data
     method = MomentInversion(clipped_gaussian, rank="spectrum")
-    state = method.init(random.key(namespace.seed), data, noise=0.0)
+    state = method.invert(random.key(namespace.seed), data, noise=0.0)
     assert state.edge is not None
     sample = {
         "binary": eigenvalues(count_pairs(data).second_moment),

@@ -263,7 +263,7 @@ def test_hard_clip_recovers_the_ring():
 
     method = MomentInversion(clipped_gaussian, rank="spectrum")
     data = fast_jit(lambda key: ring(key, 3000, 16).data)(random.key(1))
-    state = method.init(random.key(0), data, noise=0.0)
+    state = method.invert(random.key(0), data, noise=0.0)
     assert state.rank == 2 and state.edge < 2
     assert np.allclose((state.params["weights"] ** 2).sum(axis=0), 1.0, atol=1e-4)
     wanted = np.cos(2 * np.pi * (np.arange(16)[:, None] - np.arange(16)) / 16)
@@ -311,9 +311,9 @@ def test_rank_by_the_spectrum():
     params = {"weights": 2 * generator.normal(size=(3, 12)), "bias": np.linspace(-1, 1, 12)}
     method = MomentInversion(clipped_gaussian, rank="spectrum")
     data = simulate(random.key(4), 2000, params=params)
-    assert method.init(random.key(5), data).rank == 3
+    assert method.invert(random.key(5), data).rank == 3
     tosses = (generator.random(data.shape) < 0.3).astype(np.float32)
-    state = method.init(random.key(5), tosses)
+    state = method.invert(random.key(5), tosses)
     assert (state.spectrum.eigenvalues > state.edge).sum() <= 1
     assert "rank" in state.report()
 
@@ -349,11 +349,14 @@ def test_the_contract(data):
     state = method.init(random.key(0), data, num_factors=2)
     after, loss = fast_jit(method.update)(state, data, num_factors=2)
     jax.tree.map(np.testing.assert_array_equal, state, after)
-    assert loss == state.residual and state.standard_error.shape == (6, 6)
+    assert loss == state.residual
+    found = method.invert(random.key(0), data, num_factors=2)
+    jax.tree.map(np.testing.assert_array_equal, tuple(state), (found.params, found.residual))
+    assert found.standard_error.shape == (6, 6)
     traced = fast_jit(lambda x: method.init(random.key(0), x, num_factors=2).params)(data)
     for name, value in method.get_params(state).items():
         assert np.allclose(value, traced[name], atol=1e-3)
-    chunked = MomentInversion(clipped_gaussian, chunk_size=300).init(
+    chunked = MomentInversion(clipped_gaussian, chunk_size=300).invert(
         random.key(0), data, num_factors=2
     )
     whole = fast_jit(lambda x: invert_pairs(count_pairs(x)).correlation)(data)
@@ -398,7 +401,7 @@ def test_errors_of_factors_are_those_of_the_jackknife(noise, factors):
 
     with jax.enable_x64(True):
         method = MomentInversion(clipped_gaussian, rank=1)
-        state = method.init(random.key(0), bits, mask=seen, noise=noise)
+        state = method.invert(random.key(0), bits, mask=seen, noise=noise)
         found = factor_errors(state, bits, seen, noise=noise)
         assert not state.factors.held.any()
         on, off = patterns * mask, (1 - patterns) * mask
