@@ -30,6 +30,7 @@ html_theme, html_title = "furo", "latentbits"
 html_static_path, html_css_files = ["_static"], ["site.css"]
 html_math_renderer = "mathml"
 nb_execution_mode = "off"  # outputs are those that were committed
+nb_render_markdown_format = "myst"  # by default tables of an output are shown as lines of text
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist", "dollarmath"]
 default_role = "py:obj"  # `EM` in a docstring is a link where there is something to link to

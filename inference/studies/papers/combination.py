@@ -198,7 +198,7 @@ def figure(setting: Setting, trials: Trial) -> Figure:
 
     from ..figures import image_grid
 
-    page = Figure(figsize=(13, 7.6))
+    page = Figure(figsize=(13, 6.6))
     left, right = page.subfigures(1, 2, width_ratios=(1.55, 1), squeeze=False)[0]
     shown = ("true_model", "gradient", "pursuit", "pursuit_gradient")
     first = {row: {k: v[0] for k, v in trials.params[row].items()} for row in shown}
@@ -207,7 +207,7 @@ def figure(setting: Setting, trials: Trial) -> Figure:
         weights = first[row]["weights"]
         order = _matching(first["true_model"]["weights"], weights)
         grids.append(weights[order].reshape(UNITS, 8, 8))
-    top, low = left.subfigures(2, 1, height_ratios=(3.2, 1), squeeze=False)[:, 0]
+    top, low = left.subfigures(2, 1, height_ratios=(1.2, 1), squeeze=False)[:, 0]
     image_grid(
         top,
         np.stack(grids),
