@@ -2,8 +2,9 @@
 
 All overlapping patches are the data. Each cause has a prior of its own, each patch remembers its
 best states so far (`Persistent`), and a pixel is the mean of what the patches that hold it have
-there. The same model and picture are in Drefs, Guiraud & Lücke, JMLR 23 (2022), whose search for
-states flips bits blindly, over about a thousand epochs.
+there, the surer of it the more. The same model and picture are in Drefs, Guiraud & Lücke, JMLR 23
+(2022), whose search for states flips bits blindly, over about a thousand epochs, and whose patches
+all count alike.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
+from jax import Array, lax, random
 from latentbits.models import binary_sparse_coding
 from latentbits.models.data import InputError
 from latentbits.models.data.images import open_grey
@@ -84,6 +85,7 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
     noisy = picture + options.sigma * noise
     places = patch_places(picture.shape, size.side, size.stride)
     data = jnp.asarray(noisy.ravel()[places], jnp.float32)
+    places = jnp.asarray(places)
 
     # Three children of each kept state: the best flip, one that is drawn, and two at once.
     sets = Persistent(size.kept, 3 * size.kept)
@@ -111,25 +113,32 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         params = {name: jnp.where(searching, old[name], x) for name, x in learned.items()}
         return new._replace(params=params)
 
-    def means(state: EMState, data: Array) -> Array:
-        return patch_means(method, state, data, sizes)
+    def pictures(state: EMState, data: Array, places: Array) -> tuple[Array, Array]:
+        mean, variance = patches_of(method, state, data, sizes)
+        # No pixel is better known than the mean of a patch.
+        sure = 1.0 / (variance + state.params["noise"] ** 2 / data.shape[1])
+        weights = sure, jnp.ones_like(sure)
+        return tuple(mean_of_patches(mean, each, places, picture.size) for each in weights)
 
     # Programs are read one after the other, and compiled at the same time.
-    functions = jax.jit(longer, donate_argnums=0), jax.jit(means)
-    lowered = [function.lower(state, data) for function in functions]
+    lowered = (
+        jax.jit(longer, donate_argnums=0).lower(state, data),
+        jax.jit(pictures).lower(state, data, places),
+    )
     with ThreadPoolExecutor() as threads:
-        update, clean_patches = threads.map(lambda one: one.compile(), lowered)
+        update, pictures_of = threads.map(lambda one: one.compile(), lowered)
     for _ in range(ROUNDS):
         state = update(state, data)
 
     course: dict[int, float] = {}
-    first, clean, step, over = 0.0, noisy, 0, False
+    first, clean, alike, step, over = 0.0, noisy, noisy, 0, False
     while not over:
         step += 1
         state = update(state, data)
         over = step == size.steps
         if step % options.every == 0 or step == 1 or over:
-            clean = mean_of_patches(clean_patches(state, data), places, picture.shape)
+            found = pictures_of(state, data, places)
+            clean, alike = (np.asarray(x).reshape(picture.shape) for x in found)
             course[step] = psnr(clean, picture)
             seconds = time.perf_counter() - begin
             over = over or (options.seconds is not None and seconds > options.seconds)
@@ -141,6 +150,7 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         "sigma": options.sigma,
         "psnr_noisy": psnr(noisy, picture),
         "psnr": course[step],
+        "psnr_equal_weights": psnr(alike, picture),
         "psnr_by_iteration": {str(step): value for step, value in course.items()},
         "noise": float(params["noise"]),
         "active_causes": float(params["sparsity"].sum()),
@@ -173,18 +183,29 @@ def start(key: Array, data: Array, num_causes: int, **sizes: Any) -> Params:
     }
 
 
-def patch_means(method: TruncatedEM, state: EMState, data: Array, sizes: dict) -> Array:
-    """What each patch is without noise, (num_data, D): its mean over the states it remembers."""
+def patches_of(
+    method: TruncatedEM, state: EMState, data: Array, sizes: dict
+) -> tuple[Array, Array]:
+    """Each patch without noise over the states it remembers, (num_data, D): mean and variance."""
     reader, rows = method.open((data,), sizes)
     sets, params = method.sets(reader, rows), state.params
     size = chunk_rows(method.chunk_size, reader, sets.num_states(reader.anatomy), rows)
 
-    def part(arguments: tuple, memory: Array, start: Array) -> Array:
+    def part(arguments: tuple, memory: Array, start: Array) -> tuple[Array, Array]:
         del start
-        mean = sets.expect(reader.at(size), params, arguments, memory).mean
-        return jnp.matmul(mean, params["weights"], precision="highest")
+        states, share = sets.expect(reader.at(size), params, arguments, memory).weighted()
 
-    return map_over_chunks(part, rows, size, state.memory)
+        def add(sums: tuple[Array, Array], each: tuple[Array, Array]) -> tuple[tuple, None]:
+            shown, weight = each[0] @ params["weights"], each[1][:, None]
+            return (sums[0] + weight * shown, sums[1] + weight * shown**2), None
+
+        none = jnp.zeros((size, data.shape[1]))
+        mean, square = lax.scan(add, (none, none), (states.astype(none.dtype), share))[0]
+        return mean, jnp.maximum(square - mean**2, 0.0)
+
+    # By default a GPU multiplies single precision with ten bits.
+    with jax.default_matmul_precision("highest"):
+        return map_over_chunks(part, rows, size, state.memory)
 
 
 def patch_places(shape: tuple[int, ...], side: int, stride: int) -> np.ndarray:
@@ -201,16 +222,16 @@ def patch_places(shape: tuple[int, ...], side: int, stride: int) -> np.ndarray:
     return first[:, None] + place[:side, :side].ravel()
 
 
-def mean_of_patches(values: Array, places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The picture of which patches (num_data, side²) are cut: the mean where they overlap.
+def mean_of_patches(values: Array, weights: Array, places: Array, num_pixels: int) -> Array:
+    """The picture of which patches (num_data, side²) are cut, by their weights where they overlap.
 
     >>> places = patch_places((2, 3), 2, 1)
-    >>> mean_of_patches(jnp.array([[1.0] * 4, [3.0] * 4]), places, (2, 3)).tolist()
-    [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]
+    >>> values, weights = jnp.array([[1.0] * 4, [3.0] * 4]), jnp.array([[1.0] * 4, [3.0] * 4])
+    >>> mean_of_patches(values, weights, places, 6).tolist()
+    [1.0, 2.5, 3.0, 1.0, 2.5, 3.0]
     """
-    num_pixels = int(np.prod(shape))
-    total = np.bincount(places.ravel(), np.asarray(values, float).ravel(), num_pixels)
-    return (total / np.bincount(places.ravel(), minlength=num_pixels)).reshape(shape)
+    none = jnp.zeros(num_pixels)
+    return none.at[places].add(weights * values) / none.at[places].add(weights)
 
 
 def psnr(found: np.ndarray, picture: np.ndarray) -> float:
