@@ -180,12 +180,16 @@ class Persistent(NamedTuple):
 
 def _values(reader: Reader, params: Params, arguments: Arguments, bits: Array) -> Array:
     """Log joint of states (n, K, bits): (n, K)."""
+    if reader.structure.shared:
+        return reader.form(params, arguments).value(bits)
     return own_log_joint(reader, params, arguments, jnp.swapaxes(bits, 0, 1)).T
 
 
 def _codes(bits: Array) -> Array:
     """Two random 32-bit sums that tell states apart, (2, ...); random agreement is 1 in 2^64."""
-    multipliers = random.bits(random.key(0), (2, bits.shape[-1]), jnp.uint32)
+    multipliers = np.random.default_rng(0).integers(
+        1 << 32, size=(2, bits.shape[-1]), dtype="uint32"
+    )
     return jnp.stack([(bits * m).sum(-1, dtype=jnp.uint32) for m in multipliers])
 
 
