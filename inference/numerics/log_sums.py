@@ -29,13 +29,18 @@ def normalise(logits: Any, axis: int) -> tuple[Array, Any]:
     >>> normalise(jnp.array([-jnp.inf, -jnp.inf]), 0)[1].tolist()
     [0.0, 0.0]
     """
-    total, terms, count = _terms(logits, axis)
+    total, terms, count = shares(logits, axis)
     scale = jnp.expand_dims(1.0 / count, axis)
     return total, jax.tree.map(lambda x: x * scale, terms)
 
 
-def _terms(logits: Any, axis: int) -> tuple[Array, Any, Array]:
-    """The log of the sum, and terms whose share in it is theirs in the third, which is not zero."""
+def shares(logits: Any, axis: int) -> tuple[Array, Any, Array]:
+    """The log of the sum, and terms whose share in it is theirs in the third, which is not zero.
+
+    >>> total, terms, count = shares(jnp.log(jnp.array([1.0, 3.0])), 0)
+    >>> [round(float(x), 4) for x in terms / count]
+    [0.25, 0.75]
+    """
     parts = jax.tree.leaves(logits)
     largest = lax.stop_gradient(parts[0].max(axis, keepdims=True))
     for part in parts[1:]:
@@ -59,7 +64,7 @@ def log_total(logits: Array, axis: int, keep: bool) -> Array:
     2.0
     """
     del keep
-    return _terms(logits, axis)[0]
+    return shares(logits, axis)[0]
 
 
 @log_total.defjvp
@@ -93,7 +98,7 @@ def log_product(design: Array, features: Array, level: Array | None, keep: bool)
     0.0
     """
     del keep
-    return _terms(scores(design, features, level), 0)[0]
+    return shares(scores(design, features, level), 0)[0]
 
 
 def scores(design: Array, features: Array, level: Array | None) -> Array:
@@ -107,7 +112,7 @@ def _log_product_jvp(
     keep: bool, primals: tuple[Array, Array, Any], tangents: tuple[Array, Array, Any]
 ) -> tuple[Array, Array]:
     (design, features, level), (_, slopes, rise) = primals, tangents
-    total, terms, count = _terms(scores(design, features, level), 0)
+    total, terms, count = shares(scores(design, features, level), 0)
     terms = checkpoint_name(terms, KEPT[1]) if keep else terms
     mean = jnp.matmul(design.T, terms, precision="highest") / count
     total, mean, count = (checkpoint_name(x, KEPT[0]) for x in (total, mean, count))

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ...numerics.log_sums import normalise
+from ...numerics.log_sums import normalise, shares
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.local import Structure
 from ...reading.reader import Form, Reader
@@ -183,8 +184,7 @@ def _logits(
         inside = _product(features, design.T)
     if scene.single is None:
         return inside, None
-    each = jnp.arange(indices.shape[0])[:, None]
-    return inside, scene.single.at[each, indices].set(-jnp.inf)
+    return inside, at_bits(scene.single, indices, jnp.full(indices.shape, -jnp.inf))
 
 
 def _moments(
@@ -192,12 +192,14 @@ def _moments(
 ) -> Expectation:
     num_bits, num_candidates = reader.anatomy.num_bits, sets.num_candidates
     table = sets.table()
-    evidence, (probability, alone) = normalise((inside, outside), 1)
-    moments = _product(probability, _design(table))
+    evidence, (terms, alone), count = shares((inside, outside), 1)
+    scale = 1.0 / count[:, None]
+    # Scaled after the product: before it, that is a pass over the states.
+    moments = scale * _product(terms, _design(table))
     inner, pairs = moments[:, :num_candidates], moments[:, num_candidates:]
     each = jnp.arange(indices.shape[0])[:, None]
     first, second = np.triu_indices(num_candidates, 1)
-    mean = inner if alone is None else alone.at[each, indices].set(inner)
+    mean = inner if alone is None else at_bits(scale * alone, indices, inner)
 
     def second_moment(weights: Array) -> Array:
         total = lambda x: over_rows(weights[:, None], x)[0]  # noqa: E731
@@ -211,11 +213,11 @@ def _moments(
 
     def weighted() -> tuple[Array, Array]:
         if alone is None:
-            return jnp.asarray(table)[:, None, :], probability.T
+            return jnp.asarray(table)[:, None, :], (scale * terms).T
         eye = jnp.eye(num_bits, dtype=jnp.int32)[:, None, :]
         eye = jnp.broadcast_to(eye, (num_bits, indices.shape[0], num_bits))
         states = jnp.concatenate([_scatter(table, indices, reader), eye])
-        return states, jnp.concatenate([probability, alone], axis=1).T
+        return states, (scale * jnp.concatenate([terms, alone], axis=1)).T
 
     def best() -> Array:
         chosen = jnp.asarray(table)[jnp.argmax(inside, axis=1)].astype(jnp.int32)
@@ -228,21 +230,43 @@ def _moments(
     return Expectation(evidence, mean, second_moment, weighted, best)
 
 
+FEW = 16
+"""So many candidates are picked and compared one by one, which costs less than to sort, or to
+scatter, all bits."""
+
+
 def best_bits(scores: Array, count: int) -> Array:
     """Indices of the `count` largest scores of each row, (n, count), the largest first.
 
-    A few rounds of argmax cost less than the sort behind `lax.top_k`, which is left for many.
+    On a GPU a few rounds of argmax cost less than the sort behind `lax.top_k`.
+
+    >>> best_bits(jnp.array([[3.0, 1.0, 2.0, 3.0]]), 3).tolist()
+    [[0, 3, 2]]
     """
-    if count > 16:
+    if count > FEW or jax.default_backend() == "cpu":
         return lax.top_k(scores, count)[1].astype(jnp.int32)
-    each, chosen = jnp.arange(scores.shape[1], dtype=jnp.int32), []
     # Impossible bits score minus infinity; they must still rank above those already taken.
-    scores = jnp.maximum(scores, jnp.finfo(scores.dtype).min)
+    scores, chosen = jnp.maximum(scores, jnp.finfo(scores.dtype).min), []
     for _ in range(count):
-        best = lax.argmax(scores, 1, jnp.int32)
+        best = lax.argmax(scores, 1, jnp.int32)[:, None]
         chosen.append(best)
-        scores = jnp.where(each == best[:, None], -jnp.inf, scores)
-    return jnp.stack(chosen, axis=1)
+        scores = at_bits(scores, best, jnp.full(best.shape, -jnp.inf))
+    return jnp.concatenate(chosen, axis=1)
+
+
+def at_bits(table: Array, indices: Array, values: Array) -> Array:
+    """A table (n, bits) with other values (n, C) at the bits `indices` (n, C) of each row.
+
+    >>> at_bits(jnp.zeros((1, 3)), jnp.array([[2, 0]]), jnp.array([[1.0, 2.0]])).tolist()
+    [[2.0, 0.0, 1.0]]
+    """
+    if indices.shape[1] > FEW:
+        return table.at[jnp.arange(len(table))[:, None], indices].set(values)
+    # Compared, not scattered: what makes the table, and what is made of it, then stay one pass.
+    each = jnp.arange(table.shape[1], dtype=indices.dtype)
+    for bit, value in zip(indices.T, values.T, strict=True):
+        table = jnp.where(each == bit[:, None], value[:, None], table)
+    return table
 
 
 def _product(left: Array, right: np.ndarray) -> Array:
