@@ -33,6 +33,9 @@ EMITTERS = "xla_cpu_use_fusion_emitters"
 """XLA's newer way to write a fused loop: it takes twice as long to compile, and saves a tenth."""
 SPLIT = "xla_cpu_parallel_codegen_split_count"
 """Pieces of a program that are compiled at once: on one core they cost, and gain nothing."""
+TRITON = "xla_gpu_enable_triton_gemm"
+"""XLA's own matrix products on a GPU: of each it compiles dozens, to time them, half a minute a
+product on one core. The library's have the same digits and are as fast."""
 LAST_WITH_BOTH = 0, 10
 """The last JAX that is known to have both switches: one without would end the process."""
 FEW_CELLS = 1 << 14
@@ -119,13 +122,29 @@ def _keep(key: Hashable, make: Callable[[], Any]) -> Any:
 @cache
 def least_effort() -> dict[str, Any]:
     """Options of the compiler for what runs once."""
-    options = {LEVEL: 0, EMITTERS: False, SPLIT: 1}
-    if jax.__version_info__[:2] == LAST_WITH_BOTH:
-        return options
+    options = {EMITTERS: False, SPLIT: 1}
+    if jax.__version_info__[:2] != LAST_WITH_BOTH:
+        options = _heard(options)
+    return {LEVEL: 0, **options, **by_library()}
+
+
+@cache
+def by_library() -> dict[str, Any]:
+    """Options of the compiler: on a GPU its library makes all matrix products; none on a CPU, or
+    where the user has set who makes them.
+
+    >>> by_library() if jax.default_backend() == "cpu" else {}
+    {}
+    """
+    set_already = TRITON in os.environ.get("XLA_FLAGS", "")
+    return {} if set_already or jax.default_backend() == "cpu" else _heard({TRITON: False})
+
+
+def _heard(options: dict[str, Any]) -> dict[str, Any]:
     try:
         jax.jit(lambda: 0, compiler_options=options).lower().compile()
     except Exception:  # this XLA knows no such switches
-        return {LEVEL: 0}
+        return {}
     return options
 
 
@@ -147,7 +166,8 @@ def enough_effort(arrays: Any) -> dict[str, Any]:
     {}
     """
     cells = sum(x.size for x in jax.tree.leaves(arrays))
-    return little_effort() if cells <= FEW_CELLS and jax.default_backend() == "cpu" else {}
+    few = cells <= FEW_CELLS and jax.default_backend() == "cpu"
+    return little_effort() if few else by_library()
 
 
 def once(function: Callable, **how: Any) -> Any:

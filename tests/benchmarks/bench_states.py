@@ -34,6 +34,7 @@ from inference.methods.discrete.candidates import (
     best_bits,
 )
 from inference.methods.discrete.step import EMState, Precision
+from inference.numerics.compiling import by_library
 from inference.numerics.log_sums import normalise
 from inference.reading.local import Structure
 from inference.reading.reader import open_program
@@ -131,10 +132,11 @@ def iteration(
         precision=precision,
     )
     state = EMState(params, jnp.zeros((), int), random.key(0), None)
-    read = jax.jit(lambda state, data: em.update(state, data, num_causes=num_causes)[0].params)
+    quick = partial(jax.jit, compiler_options=by_library())
+    read = quick(lambda state, data: em.update(state, data, num_causes=num_causes)[0].params)
     # A GPU would take ten bits by default.
     written = jax.default_matmul_precision(precision)(by_hand)
-    hand = jax.jit(partial(written, sets=sets, chunk=chunk))
+    hand = quick(partial(written, sets=sets, chunk=chunk))
     began = time.perf_counter()
     ours, theirs = read(state, data), hand(params, data)
     jax.block_until_ready((ours, theirs))
@@ -166,13 +168,15 @@ def ceiling(num_data: int, num_causes: int, sets: Candidates, columns: int = 676
         arguments = ((data,), {"num_causes": num_causes})
         return _logits(sets, scene, reader, params, arguments, chosen)[0]
 
-    scene, chosen = jax.jit(prepare)(params, data)
+    quick = partial(jax.jit, compiler_options=by_library())
+    prepare, evaluate = quick(prepare), quick(evaluate)
+    scene, chosen = prepare(params, data)
     features = random.normal(random.key(1), (num_data, design.shape[1]))
-    product = jax.jit(lambda f: jnp.matmul(f, design.T, precision=lax.Precision.HIGHEST))
+    product = quick(lambda f: jnp.matmul(f, design.T, precision=lax.Precision.HIGHEST))
     states = num_data * len(sets.table())
-    ours = seconds(jax.jit(evaluate), params, data, scene, chosen)
+    ours = seconds(evaluate, params, data, scene, chosen)
     plain = seconds(product, features)
-    form = seconds(jax.jit(prepare), params, data)
+    form = seconds(prepare, params, data)
     return {
         "states_per_second": states / ours, "ceiling_per_second": states / plain,
         "share_of_ceiling": plain / ours, "form_and_candidates_seconds": form,

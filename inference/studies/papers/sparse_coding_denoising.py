@@ -27,6 +27,7 @@ from ...methods.discrete.persistent import Persistent
 from ...methods.discrete.step import EMState
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.shared import chunk_rows
+from ...numerics.compiling import by_library
 from ...reading.local import Structure
 from ...rows.chunks import map_over_chunks
 from ...types import Params
@@ -55,7 +56,9 @@ class Size(NamedTuple):
 
 
 SMALL = Size(8, 2, 64, 8, 40)
-PAPER = Size(10, 1, 256, 32, 600)
+PAPER = Size(12, 1, 256, 16, 1500)
+GPU_ROWS = 16_000
+"""Patches read at a time on a GPU, by default: 8 GB at the paper's size."""
 
 
 def run_denoise(options: argparse.Namespace) -> Outcome:
@@ -63,7 +66,10 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
     size = PAPER if options.full else SMALL
     chosen = {name: getattr(options, name) for name in Size._fields}
     size = size._replace(**{name: value for name, value in chosen.items() if value is not None})
-    for name, value in {**size._asdict(), "every": options.every}.items():
+    every = options.every
+    if every is None:
+        every = 20 if options.full else 1
+    for name, value in {**size._asdict(), "every": every}.items():
         if value < 1:
             raise InputError(f"--{name} must be at least 1, found {value}")
     if size.causes > 16 * size.side**2:
@@ -87,12 +93,15 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
     data = jnp.asarray(noisy.ravel()[places], jnp.float32)
     places = jnp.asarray(places)
 
+    chunk_size = options.chunk_size
+    if chunk_size is None and jax.default_backend() != "cpu":
+        chunk_size = GPU_ROWS
     # Three children of each kept state: the best flip, one that is drawn, and two at once.
     sets = Persistent(size.kept, 3 * size.kept)
     method = TruncatedEM(
         binary_sparse_coding,
         persistent=sets,
-        chunk_size=options.chunk_size,
+        chunk_size=chunk_size,
         start=start,
         structure=Structure.SHARED,
     )
@@ -121,9 +130,10 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         return tuple(mean_of_patches(mean, each, places, picture.size) for each in weights)
 
     # Programs are read one after the other, and compiled at the same time.
+    how: dict[str, Any] = {"compiler_options": by_library()}
     lowered = (
-        jax.jit(longer, donate_argnums=0).lower(state, data),
-        jax.jit(pictures).lower(state, data, places),
+        jax.jit(longer, donate_argnums=0, **how).lower(state, data),
+        jax.jit(pictures, **how).lower(state, data, places),
     )
     with ThreadPoolExecutor() as threads:
         update, pictures_of = threads.map(lambda one: one.compile(), lowered)
@@ -136,7 +146,7 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         step += 1
         state = update(state, data)
         over = step == size.steps
-        if step % options.every == 0 or step == 1 or over:
+        if step % every == 0 or step == 1 or over:
             found = pictures_of(state, data, places)
             clean, alike = (np.asarray(x).reshape(picture.shape) for x in found)
             course[step] = psnr(clean, picture)
@@ -262,7 +272,7 @@ def denoise_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--causes", type=int, help=f"basis functions ({SMALL.causes})")
     parser.add_argument("--kept", type=int, help=f"states of a patch ({SMALL.kept})")
     parser.add_argument("--steps", type=int, help=f"iterations ({SMALL.steps})")
-    parser.add_argument("--every", type=int, default=1, help="iterations between pictures (1)")
+    parser.add_argument("--every", type=int, help="iterations between pictures (1)")
     parser.add_argument("--seconds", type=float, help="stop after so many, compiling included")
     parser.add_argument("--chunk-size", type=int, help="patches read at a time")
 
