@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..methods.continuous.grid import BitTable, arrived, distinct, posteriors
+from ..methods.continuous.climbing import arrived
+from ..methods.continuous.grid import BitTable, distinct, posteriors
 from ..methods.continuous.nodes import nodes_for
 
 LEVEL = 0.05

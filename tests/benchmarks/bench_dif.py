@@ -12,7 +12,8 @@ import argparse
 
 import numpy as np
 
-from inference.methods.continuous.grid import climb, distinct
+from inference.methods.continuous.climbing import climb
+from inference.methods.continuous.grid import distinct
 from inference.methods.continuous.principal import principal
 from inference.studies.dif import LEVEL, study_groups
 

@@ -10,7 +10,7 @@ from tools import quick_run
 
 from inference import EM, QuadratureEM, standard_errors
 from inference.cli import main
-from inference.methods.continuous import grid
+from inference.methods.continuous import climbing, grid
 from inference.methods.continuous.information import information
 from inference.methods.continuous.principal import principal
 from inference.studies import items
@@ -156,7 +156,7 @@ def test_a_model_that_does_not_hold_is_told(every):
     halves = rng.random((500, 3)) < 0.5
     data = np.hstack([halves, halves ^ (rng.random((500, 3)) < 0.1)]) + 0.0
     table = grid.distinct(data, None)
-    fitted = grid.climb(table, principal(table, 1), 200, 1e-8)
+    fitted = climbing.climb(table, principal(table, 1), 200, 1e-8)
     found = items.model_fit(table, fitted.values)
     assert found.p_value < 1e-6 and found.rmsea > 0.1
 

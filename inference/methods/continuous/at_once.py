@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 
 from ...numerics import clock
+from ...numerics.threads import one_thread
 from ...reading.arguments import put
 from ...reading.recognise import Form
 from ...rows.chunks import counted
@@ -23,33 +24,22 @@ from ...running.contract import RunResult, Stop
 from ...running.loop import Drive, interrupts
 from ...running.search import optima_of
 from ...types import Params
+from .climbing import Fitted, climb
 from .curves import tables
 from .factor_em import turned
 from .factors import FactorPosterior
-from .grid import (
-    FLOATS,
-    BitTable,
-    Fitted,
-    climb,
-    distinct,
-    few_rows,
-    observed_cells,
-    posteriors,
-    score,
-)
+from .grid import FEW_CELLS, FLOATS, BitTable, distinct, few_rows, observed_cells, posteriors, score
 from .information import information
 from .nodes import REACH, TooManyNodesError, Values
 from .opening import Opened
 from .principal import principal
 from .priors import normal_priors
 
-TOLERANCE = {"float64": 1e-10, "float32": 1e-8}
+TOLERANCE = {"float64": 1e-9, "float32": 1e-8}
 """The most of the loss that may be left to gain, by how the table is held: steps cost little here,
 and a flat likelihood moves a difficulty by a hundredth of its error at a loss of 1e-8."""
 FEW_OBSERVED = 0.2
 """Of the cells of a table, below which only those are kept."""
-NEAR = 1e-6
-"""The same of further starts, which are to show whether they end at the same optimum."""
 
 
 def applies(opened: Opened) -> bool:
@@ -116,7 +106,8 @@ def posterior(opened: Opened, params: Params) -> tuple[FactorPosterior, str] | N
         return None
     values = values_of(opened, params)
     try:
-        found, finer = score(table, values), score(table, values, 2.0)
+        with one_thread(table.bits.size <= FEW_CELLS):
+            found, finer = score(table, values), score(table, values, 2.0)
     except TooManyNodesError:
         return None
     gap = finer.evidence - found.evidence
@@ -225,7 +216,7 @@ def run(
     limit = TOLERANCE[str(table.bits.dtype)]
     limit = limit if how.tolerance is None else min(how.tolerance, limit)
     fitted: list[Fitted] = []
-    with interrupts() as heard:
+    with interrupts() as heard, one_thread(table.bits.size <= FEW_CELLS):
 
         def stop() -> bool:
             late = how.budget is not None and clock.seconds() - began > how.budget
@@ -240,8 +231,9 @@ def run(
             for jitter in jitters:
                 noise = jitter * draws.normal(size=(size, len(columns.first)))
                 begin = {**first, "weights": first["weights"] + noise[:, columns.column_of]}
-                enough = max(limit, NEAR) if fitted else limit
-                fitted.append(climb(table, begin, how.num_steps, enough, stop, held))
+                # Further starts are to show whether they end at the same optimum.
+                rough = bool(fitted)
+                fitted.append(climb(table, begin, how.num_steps, limit, stop, held, rough))
             best = min(fitted, key=_last)
             if best is not fitted[0] and best.converged:
                 best = climb(table, best.values, how.num_steps, limit, stop, held)
@@ -278,7 +270,8 @@ def run(
         optima_of(ends.T) if len(fitted) > 1 else None,
     )  # fmt: skip
     params = ready(best.values)
-    return result, params, score(table, values_of(opened, params)).mean
+    with one_thread(table.bits.size <= FEW_CELLS):
+        return result, params, score(table, values_of(opened, params)).mean
 
 
 def _last(fitted: Fitted) -> float:

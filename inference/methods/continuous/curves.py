@@ -82,11 +82,7 @@ class Columns(NamedTuple):
     level: np.ndarray  # (C,) from 1 to K − 1
     groups: tuple[np.ndarray, ...]  # (columns, K − 1) for each K
     share: np.ndarray  # (C,) of its information: a cell tells of two cutpoints at most
-
-    @property
-    def bits(self) -> bool:
-        """Whether all have two levels."""
-        return not self.inner.any()
+    bits: bool  # whether all have two levels
 
     def flat(self, values: Values) -> np.ndarray:
         """The free numbers as one vector: weights of each column, biases, logits of asymptotes."""
@@ -124,7 +120,7 @@ def columns_of(levels: tuple[int, ...]) -> Columns:
     level = 1 + np.arange(len(column)) - first[column]
     share = np.minimum(1.0, OVERLAP / number)[column]
     inner = np.append(column[1:] == column[:-1], False)
-    return Columns(column, first, inner, level, groups, share)
+    return Columns(column, first, inner, level, groups, share, not inner.any())
 
 
 def logistic(value: np.ndarray) -> np.ndarray:
@@ -174,13 +170,19 @@ def maximise(
     sums: Sums,
     prior: Prior | None = None,
     num_steps: int = 3,
-) -> Values:
-    """The M-step: a regression for each column, by Newton steps from where it is."""
+) -> tuple[Values, float]:
+    """The M-step: a regression for each column, by Newton steps from where it is.
+
+    :return: the values, and what the first of the steps adds to the expected log likelihood.
+    """
     number = asked(columns, sums)
+    gains = []
     for _ in range(num_steps):
         if "guessing" in values:
-            values = _scoring(values, nodes, sums, prior)
+            values, gain = _scoring(values, nodes, sums, prior)
+            gains.append(gain)
             continue
+        gains.append(0.0)
         slope, bend = derivatives(columns, values, nodes, sums.right, number, prior)
         weights, bias = values["weights"].copy(), values["bias"].copy()
         size = len(weights)
@@ -193,10 +195,14 @@ def maximise(
                 closing = (np.diff(move[:, size:]) / gap).max(1)
                 most = np.minimum(most, MOST_CLOSING / np.maximum(closing, MOST_CLOSING))
             move = move * most[:, None]
+            gains[-1] += 0.5 * float(np.vdot(up, move))
+            if columns.bits:
+                weights, bias = weights + move[:, :size].T, bias + move[:, size]
+                continue
             weights[:, group] += move[:, :size].T[:, :, None]
             bias[group] += move[:, size:]
         values = {"weights": weights, "bias": bias}
-    return values
+    return values, gains[0]
 
 
 def derivatives(
@@ -224,6 +230,8 @@ def derivatives(
         slope[-1] -= precision * (values["bias"] - middle)
         bend[np.arange(size), np.arange(size)] += strength
         bend[size, size] += precision
+    if columns.bits:
+        return [slope.T], [bend.transpose(2, 0, 1)]
     ones = right.sum(0)
     slopes, bends = [], []
     for group in columns.groups:
@@ -252,8 +260,9 @@ def derivatives(
     return slopes, bends
 
 
-def _scoring(values: Values, nodes: Nodes, sums: Sums, prior: Prior | None) -> Values:
-    """A step of Fisher's for columns with a lower asymptote, of which the best share is taken."""
+def _scoring(values: Values, nodes: Nodes, sums: Sums, prior: Prior | None) -> tuple[Values, float]:
+    """A step of Fisher's for columns with a lower asymptote, of which the best share is taken, and
+    what it gains."""
     size = len(values["weights"])
     guess = values["guessing"]
     design = np.hstack([nodes.points, np.ones((len(nodes.points), 1))])
@@ -285,7 +294,7 @@ def _scoring(values: Values, nodes: Nodes, sums: Sums, prior: Prior | None) -> V
     tried = [now + share * move for share in (0.0, *SHARES)]
     found = np.stack([_expected(x, nodes, sums, prior) for x in tried])
     best = np.stack(tried)[found.argmax(0), :, np.arange(len(guess))].T
-    return _guessed(best)
+    return _guessed(best), float((found.max(0) - found[0]).sum())
 
 
 def _guessed(numbers: np.ndarray) -> Values:

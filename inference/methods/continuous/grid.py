@@ -13,12 +13,11 @@ Nothing is compiled: a small table is fitted in less time than a compiler takes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .curves import Columns, Prior, Sums, columns_of, maximise, tables
+from .curves import Columns, Sums, columns_of, tables
 from .nodes import MANY_COLUMNS, MOST_OWN_ROWS, Nodes, Values, nodes_for, own_nodes
 
 FLOATS = 1 << 20
@@ -26,12 +25,6 @@ FLOATS = 1 << 20
 FEW_CELLS = 1 << 16
 """Of a table up to which it is held in float64; beyond, a row keeps seven digits, and so their sum:
 the noise of rounding grows as the root of the number of rows."""
-HISTORY = 8
-"""Past steps that the acceleration looks at."""
-SLACK = 1e-9
-"""Of the loss, by which a step may lead up."""
-NEAR_ENOUGH = 0.05
-"""Of a parameter, by which it may have moved since its nodes were made."""
 
 
 class BitTable(NamedTuple):
@@ -57,12 +50,24 @@ class BitTable(NamedTuple):
     def sparse(self) -> bool:
         return not isinstance(self.bits, np.ndarray)
 
+    @property
+    def few_rows(self) -> bool:
+        """Whether each has nodes of its own."""
+        return few_rows(self.bits.shape)
+
+    def single(self) -> BitTable:
+        """In single precision."""
+        if self.bits.dtype == np.float32:
+            return self
+        seen = None if self.seen is None else self.seen.astype(np.float32)
+        return self._replace(bits=self.bits.astype(np.float32), seen=seen)
+
     def nodes(self, values: Values, fineness: float = 1.0, before: Nodes | None = None) -> Nodes:
         """Nodes for these rows: shared ones, or, of few rows of very many columns, of their own.
 
         :param before: those of values nearby.
         """
-        if few_rows(self.bits.shape):
+        if self.few_rows:
             return own_nodes(self._at_own, self.bits.shape[0], values, fineness, before)
         return nodes_for(values, fineness, self.share)
 
@@ -169,10 +174,11 @@ def posteriors(table: BitTable, values: Values, nodes: Nodes) -> Any:
     more, base = tables(table.columns, values, nodes)
     num_rows = table.bits.shape[0]
     if nodes.owner is not None:
-        probs = np.full((num_rows, len(nodes.points)), -np.inf)
+        probs = np.full((len(nodes.points), num_rows), -np.inf)
         place = np.arange(len(nodes.points))
-        probs[nodes.owner, place] = table.of_own(more, base) + nodes.log_weights
-        yield slice(0, num_rows), *_normalised(probs)
+        probs[place, nodes.owner] = table.of_own(more, base) + nodes.log_weights
+        evidence, probs = _normalised(probs)
+        yield slice(0, num_rows), evidence, probs.T
         return
     fixed = nodes.log_weights + (base.sum(1) if table.seen is None else 0.0)
     kind = table.bits.dtype
@@ -180,21 +186,23 @@ def posteriors(table: BitTable, values: Values, nodes: Nodes) -> Any:
     size = max(1, FLOATS // len(nodes.points))
     for start in range(0, num_rows, size):
         rows = slice(start, start + size)
-        probs = table.bits[rows] @ more.T
+        # Nodes first: what is summed over them lies apart, so that rows are added as vectors.
+        probs = (table.bits[rows] @ more.T).T if table.sparse else more @ table.bits[rows].T
         if table.seen is not None:
-            probs += table.seen[rows] @ base.T
-        probs += fixed
-        yield rows, *_normalised(probs)
+            probs += (table.seen[rows] @ base.T).T if table.sparse else base @ table.seen[rows].T
+        probs += fixed[:, None]
+        evidence, probs = _normalised(probs)
+        yield rows, evidence, probs.T
 
 
 def _normalised(probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log evidence, and probabilities in the place of these log joints."""
-    top = probs.max(1, keepdims=True)
+    """Log evidence, and probabilities in the place of these log joints, (S, rows)."""
+    top = probs.max(0)
     probs -= top
     np.exp(probs, out=probs)
-    total = probs.sum(1, keepdims=True)
+    total = probs.sum(0)
     probs *= 1.0 / total
-    return (top + np.log(total))[:, 0].astype(float), probs
+    return (top + np.log(total)).astype(float), probs
 
 
 def expect(table: BitTable, values: Values, nodes: Nodes) -> Sums:
@@ -244,76 +252,3 @@ def score(table: BitTable, values: Values, fineness: float = 1.0) -> Scores:
     if nodes.owner is not None:
         how = f"Gauss-Hermite quadrature, {count // len(evidence)} nodes for each row"
     return Scores(evidence[at], mean[at], covariance[at], effective[at], how)
-
-
-class Fitted(NamedTuple):
-    """Where a start led to."""
-
-    values: Values
-    losses: list[float]
-    converged: bool
-    way: list[np.ndarray]  # after each step, flat
-
-
-def climb(
-    table: BitTable,
-    values: Values,
-    num_steps: int,
-    tolerance: float,
-    stop: Callable[[], bool] = lambda: False,
-    prior: Prior | None = None,
-) -> Fitted:
-    """EM with Anderson steps, each of them taken back if it leads up; see `acceleration`."""
-    columns, size = table.columns, len(values["weights"])
-    point = safe = columns.flat(values)
-    nodes, made_for = table.nodes(values), point
-    best, before = np.inf, None
-    losses: list[float] = []
-    way: list[np.ndarray] = []
-    changes: list[np.ndarray] = []
-    images: list[np.ndarray] = []
-    while len(losses) < num_steps and not stop():
-        here = columns.whole(point, size)
-        near = NEAR_ENOUGH * (1.0 + np.abs(point))
-        if nodes.owner is not None or not (np.abs(point - made_for) <= near).all():
-            nodes, made_for = table.nodes(here, before=nodes), point
-        ordered = columns.bits or (np.diff(here["bias"])[columns.inner[:-1]] < 0).all()
-        sums = expect(table, here, nodes) if ordered else None
-        loss = np.inf if sums is None else sums.loss
-        loss -= 0.0 if prior is None else prior.log_density(here)
-        if sums is None or (not loss <= best + SLACK * abs(best) and point is not safe):
-            if point is safe:  # the start itself is out of order
-                return Fitted(here, [np.inf], False, [point])
-            point, before = safe, None
-            changes, images = [], []
-            continue
-        steps = 3 if nodes.owner is None else 2  # which are then most of the work
-        image = columns.flat(maximise(columns, here, nodes, sums, prior, steps))
-        residual = image - point
-        losses.append(loss)
-        way.append(image)
-        if before is not None:
-            changes = [residual - before[0], *changes][:HISTORY]
-            images = [image - before[1], *images][:HISTORY]
-        best, before, safe = min(best, loss), (residual, image), image
-        if arrived(losses, tolerance):
-            return Fitted(here, losses, True, way)
-        point = image
-        if changes:
-            table_of = np.array(changes).T
-            share = np.linalg.lstsq(table_of, residual, rcond=1e-8)[0]
-            point = image - share @ np.array(images)
-    return Fitted(columns.whole(safe, size), losses, False, way)
-
-
-def arrived(losses: list[float], tolerance: float) -> bool:
-    """Whether the loss will not change by more than a share of itself (Aitken's estimate).
-
-    >>> arrived([8.0, 4.0, 2.0, 1.0], 1e-3), arrived([8.0, 1.0, 1.0, 1.0], 1e-3)
-    (False, True)
-    """
-    if len(losses) < 3:
-        return False
-    before, fall = abs(losses[-3] - losses[-2]), abs(losses[-2] - losses[-1])
-    rate = min(fall / before, 0.99) if before > 0 else 0.0
-    return max(fall, fall * rate / (1.0 - rate)) <= tolerance * abs(losses[-1])

@@ -77,8 +77,7 @@ def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float =
     back = np.linalg.inv(basis)  # from coordinates to factors
     slope = back.T @ weights  # (Q, C): of each predictor along each axis
     sharp = np.abs(weights).max() > BLUNT
-    fine = np.linspace(-reach, reach, 1201 if sharp else 601)
-    mesh = np.stack(np.meshgrid(*[np.linspace(-reach, reach, 41)] * size), -1).reshape(-1, size)
+    fine = np.linspace(-reach, reach, 1201 if sharp else 601 if fineness >= 1.0 else 301)
     axes, logs = [], []
     for q in range(size):
         other = np.delete(slope, q, 0)
@@ -87,6 +86,7 @@ def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float =
         power = share * slope[q] ** 2
         least = back[:, q] @ back[:, q]  # of the prior
         if not own.all():
+            mesh = _mesh(*[np.linspace(-reach, reach, 41)] * size)
             least = least + _held(mesh, slope[:, ~own], bias[~own], power[~own]).max()
         speed = np.sqrt(least + _held(fine[:, None], slope[q : q + 1, own], bias[own], power[own]))
         place, gap = _spread(fine, speed, step)
@@ -95,15 +95,18 @@ def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float =
     count = np.prod([len(x) for x in axes])
     if count > MOST_NODES * fineness**size or count * len(bias) > MOST_NUMBERS * fineness**size:
         raise TooManyNodesError(f"{count} nodes for {len(bias)} predictors")
-    points, log_weights = (
-        np.stack(np.meshgrid(*each, indexing="ij"), -1).reshape(-1, size) for each in (axes, logs)
-    )
+    points, log_weights = _mesh(*axes), _mesh(*logs)
     points = points @ back.T
     radius = (points**2).sum(1)
     found = log_weights.sum(1) - 0.5 * radius - 0.5 * size * np.log(2.0 * np.pi)
     found = found + np.log(np.abs(np.linalg.det(back)))
     inside = radius <= reach**2 + 1e-9
     return Nodes(points[inside], found[inside])
+
+
+def _mesh(*axes: np.ndarray) -> np.ndarray:
+    """All points whose coordinates are these, (S, Q)."""
+    return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
 
 
 def _held(places: np.ndarray, slope: np.ndarray, bias: np.ndarray, power: np.ndarray) -> np.ndarray:
@@ -194,10 +197,7 @@ def own_nodes(
         if length.max() < CENTRED:
             break
     place, weight = np.polynomial.hermite_e.hermegauss(round(OWN[size] * fineness))
-    mesh, share = (
-        np.stack(np.meshgrid(*[x] * size, indexing="ij"), -1).reshape(-1, size)
-        for x in (place, np.log(weight) + 0.5 * place**2)
-    )
+    mesh, share = (_mesh(*[x] * size) for x in (place, np.log(weight) + 0.5 * place**2))
     points = centre[:, None] + np.einsum("nqk,sk->nsq", spread, mesh)
     area = np.log(np.abs(np.linalg.det(spread)))[:, None]
     log_weights = share.sum(1) + area - 0.5 * (points**2).sum(-1) - 0.5 * size * LOG_TWO_PI

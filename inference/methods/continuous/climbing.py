@@ -1,0 +1,142 @@
+"""EM on a table of levels with Anderson steps, from a start to the maximum of the likelihood.
+
+Most of the way needs neither all nodes nor all digits: a first stage, on fewer nodes and in single
+precision, ends near the maximum, and a second one takes its last steps as it takes all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from .curves import Prior, maximise
+from .grid import BitTable, expect
+from .nodes import Values
+
+FINENESS = {1: 0.6, 2: 0.8}
+"""Number of factors -> of the nodes of the first stage, which are off by 1e-6 nats per row."""
+NEAR = 1e-5
+"""What may be left to gain where the first stage is enough."""
+HISTORY = 8
+"""Past steps that the acceleration uses."""
+RATES = (0.9, 0.99)
+"""Of a step's gain in the root of that of the step before: that of EM, as far as it can be told."""
+SMALL_MOVE = 0.3
+"""Of all parameters in a step, below which one Newton step is an M-step, else two."""
+
+
+class Stage(NamedTuple):
+    """How exactly the likelihood is computed, and up to which share of it."""
+
+    table: BitTable
+    fineness: float  # of the nodes
+    tolerance: float
+    near: float  # of a parameter, by which it may have moved since its nodes were made
+    slack: float  # of the loss, by which a step may lead up
+
+
+class Fitted(NamedTuple):
+    """Where a start led to."""
+
+    values: Values
+    losses: list[float]
+    converged: bool
+    way: list[np.ndarray]  # after each step, flat
+
+
+def stages(table: BitTable, size: int, tolerance: float, rough: bool = False) -> list[Stage]:
+    """What a climb goes through, of so many factors.
+
+    :param rough: the first of them is enough.
+    """
+    whole = Stage(table, 1.0, tolerance, 0.05, 1e-9)
+    if table.few_rows:  # which have nodes of their own, a few each
+        return [whole]
+    enough = max(tolerance, NEAR) if rough else tolerance
+    first = Stage(table.single(), FINENESS[size], enough, 0.5, 1e-7)
+    return [first] if rough else [first, whole]
+
+
+def climb(
+    table: BitTable,
+    values: Values,
+    num_steps: int,
+    tolerance: float,
+    stop: Callable[[], bool] = lambda: False,
+    prior: Prior | None = None,
+    rough: bool = False,
+) -> Fitted:
+    """EM with Anderson steps, each of them taken back if it leads up; see `acceleration`.
+
+    :param rough: see `stages`.
+    """
+    columns, size = table.columns, len(values["weights"])
+    ahead = stages(table, size, tolerance, rough)
+    stage, nodes = ahead.pop(0), None
+    point = safe = made_for = columns.flat(values)
+    best, before = np.inf, None
+    losses: list[float] = []
+    gains: list[float] = []
+    way: list[np.ndarray] = []
+    changes: list[np.ndarray] = []
+    images: list[np.ndarray] = []
+    steps = 2
+    while len(losses) < num_steps and not stop():
+        here = columns.whole(point, size)
+        near = stage.near * (1.0 + np.abs(point))
+        if nodes is None or table.few_rows or not (np.abs(point - made_for) <= near).all():
+            nodes, made_for = stage.table.nodes(here, stage.fineness, nodes), point
+        ordered = columns.bits or (np.diff(here["bias"])[columns.inner[:-1]] < 0).all()
+        sums = expect(stage.table, here, nodes) if ordered else None
+        loss = np.inf if sums is None else sums.loss
+        loss -= 0.0 if prior is None else prior.log_density(here)
+        if sums is None or (not loss <= best + stage.slack * abs(best) and point is not safe):
+            if point is safe:  # the start itself is out of order
+                return Fitted(here, [np.inf], False, [point])
+            point, before = safe, None
+            changes, images = [], []
+            continue
+        after, gain = maximise(columns, here, nodes, sums, prior, steps)
+        image = columns.flat(after)
+        residual = image - point
+        if np.abs(residual).max() < SMALL_MOVE:
+            steps = 1
+        losses.append(loss)
+        gains.append(gain)
+        way.append(image)
+        if before is not None:
+            changes = [residual - before[0], *changes][:HISTORY]
+            images = [image - before[1], *images][:HISTORY]
+        best, before, safe = min(best, loss), (residual, image), image
+        if _left(gains) <= stage.tolerance * abs(loss):
+            if not ahead:
+                return Fitted(here, losses, True, way)
+            stage, nodes, best = ahead.pop(0), None, np.inf
+        point = image
+        if changes:
+            table_of = np.array(changes).T
+            share = np.linalg.lstsq(table_of, residual, rcond=1e-8)[0]
+            point = image - share @ np.array(images)
+    return Fitted(columns.whole(safe, size), losses, False, way)
+
+
+def _left(gains: list[float]) -> float:
+    """What steps that gain less and less will gain: of the last two, that of EM itself is known to
+    all digits where the likelihood is not."""
+    rate = np.sqrt(gains[-1] / gains[-2]) if len(gains) > 1 and gains[-2] > 0 else 1.0
+    return gains[-1] / (1.0 - np.clip(rate, *RATES))
+
+
+def arrived(losses: list[float], tolerance: float) -> bool:
+    """Whether the loss will not change by more than a share of itself (Aitken's estimate).
+
+    >>> arrived([8.0, 4.0, 2.0, 1.0], 1e-3), arrived([8.0, 1.0, 1.0, 1.0], 1e-3)
+    (False, True)
+    """
+    if len(losses) < 3:
+        return False
+    before, fall = abs(losses[-3] - losses[-2]), abs(losses[-2] - losses[-1])
+    rate = min(fall / before, 0.99) if before > 0 else 0.0
+    return max(fall, fall * rate / (1.0 - rate)) <= tolerance * abs(losses[-1])
