@@ -18,7 +18,9 @@ from ..reading.anatomy import Anatomy, inspect
 from ..running.algorithm import Algorithm
 from .estimates import Measures, measure_fit
 
-TOLERANCE = 1e-7
+TOLERANCE, ROUGHLY = 1e-7, 1e-6
+"""Of the loss that may be left to gain in a fit to all rows, and in one of many: a size that a
+table does not want climbs long without an end."""
 
 
 class Sized(NamedTuple):
@@ -30,13 +32,17 @@ class Sized(NamedTuple):
     steps: int
 
     def fit(
-        self, seed: int, rows: np.ndarray, mask: np.ndarray | None, budget: float | None = None
+        self,
+        seed: int,
+        rows: np.ndarray,
+        mask: np.ndarray | None,
+        budget: float | None = None,
+        tolerance: float = ROUGHLY,
     ) -> dict[str, Any]:
         """The parameters that these rows lead to."""
-        tolerance = None if self.engine.staged else TOLERANCE
         found = self.engine.run(
-            random.key(seed), self.steps, rows, tolerance=tolerance, progress_bar=False,
-            budget=budget, **self.arguments(mask),
+            random.key(seed), self.steps, rows, progress_bar=False, budget=budget,
+            tolerance=None if self.engine.staged else tolerance, **self.arguments(mask),
         )  # fmt: skip
         return found.params
 
@@ -120,7 +126,7 @@ def choose(
             held.append(sized.log_likelihood(params, values[test], outside))
             if on_fit is not None:
                 on_fit(size)
-        params = sized.fit(seed, values, mask)
+        params = sized.fit(seed, values, mask, tolerance=TOLERANCE)
         if on_fit is not None:
             on_fit(size)
         measures = measure_fit(program, params, values, whole)

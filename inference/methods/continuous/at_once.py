@@ -213,7 +213,7 @@ def run(
         return None
     began = clock.seconds()
     draws = np.random.default_rng(np.asarray(jax.random.key_data(rng_key)).tolist())
-    limit = TOLERANCE[str(table.bits.dtype)]
+    limit, enough = TOLERANCE[str(table.bits.dtype)], how.tolerance or 0.0
     limit = limit if how.tolerance is None else min(how.tolerance, limit)
     fitted: list[Fitted] = []
     with interrupts() as heard, one_thread(table.bits.size <= FEW_CELLS):
@@ -233,10 +233,10 @@ def run(
                 begin = {**first, "weights": first["weights"] + noise[:, columns.column_of]}
                 # Further starts are to show whether they end at the same optimum.
                 rough = bool(fitted)
-                fitted.append(climb(table, begin, how.num_steps, limit, stop, held, rough))
+                fitted.append(climb(table, begin, how.num_steps, limit, stop, held, rough, enough))
             best = min(fitted, key=_last)
             if best is not fitted[0] and best.converged:
-                best = climb(table, best.values, how.num_steps, limit, stop, held)
+                best = climb(table, best.values, how.num_steps, limit, stop, held, enough=enough)
         except TooManyNodesError:
             return None
         interrupted = bool(heard)

@@ -15,14 +15,17 @@ from .curves import Prior, maximise
 from .grid import BitTable, expect
 from .nodes import Values
 
-FINENESS = {1: 0.6, 2: 0.8}
-"""Number of factors -> of the nodes of the first stage, which are off by 1e-6 nats per row."""
+FINENESS = {1: 0.6, 2: 0.8, 3: 0.7}
+"""Number of factors -> of the nodes of the first stage, which are off by 1e-5 nats per row."""
 NEAR = 1e-5
 """What may be left to gain where the first stage is enough."""
+MANY = 50
+"""Steps after which `enough` is enough; few tables need as many."""
 HISTORY = 8
 """Past steps that the acceleration uses."""
-RATES = (0.9, 0.99)
-"""Of a step's gain in the root of that of the step before: that of EM, as far as it can be told."""
+SLOWNESS = (10.0, 100.0)
+"""What is left to gain after a step of EM in what it gained, where few accelerated steps are
+enough, and where they are not: at least."""
 SMALL_MOVE = 0.3
 """Of all parameters in a step, below which one Newton step is an M-step, else two."""
 
@@ -67,10 +70,14 @@ def climb(
     stop: Callable[[], bool] = lambda: False,
     prior: Prior | None = None,
     rough: bool = False,
+    enough: float = 0.0,
 ) -> Fitted:
     """EM with Anderson steps, each of them taken back if it leads up; see `acceleration`.
 
+    :param tolerance: of the loss that may be left to gain.
     :param rough: see `stages`.
+    :param enough: the same after `MANY` steps. A factor too many lets the weights of a column grow
+        without bound, and every tenth of what is left then takes as many steps again.
     """
     columns, size = table.columns, len(values["weights"])
     ahead = stages(table, size, tolerance, rough)
@@ -110,7 +117,8 @@ def climb(
             changes = [residual - before[0], *changes][:HISTORY]
             images = [image - before[1], *images][:HISTORY]
         best, before, safe = min(best, loss), (residual, image), image
-        if _left(gains) <= stage.tolerance * abs(loss):
+        wanted = max(stage.tolerance, enough if len(losses) > MANY else 0.0)
+        if _left(gains) <= wanted * abs(loss):
             if not ahead:
                 return Fitted(here, losses, True, way)
             stage, nodes, best = ahead.pop(0), None, np.inf
@@ -123,10 +131,13 @@ def climb(
 
 
 def _left(gains: list[float]) -> float:
-    """What steps that gain less and less will gain: of the last two, that of EM itself is known to
-    all digits where the likelihood is not."""
-    rate = np.sqrt(gains[-1] / gains[-2]) if len(gains) > 1 and gains[-2] > 0 else 1.0
-    return gains[-1] / (1.0 - np.clip(rate, *RATES))
+    """What is left to gain, from what steps of EM gained so far: their likelihoods are rounded, so
+    that differences of these tell less.
+
+    >>> _left([8.0, 1.0]), _left([1.0] * MANY)
+    (80.0, 100.0)
+    """
+    return max(gains[-2:]) * SLOWNESS[len(gains) > MANY // 2]
 
 
 def arrived(losses: list[float], tolerance: float) -> bool:

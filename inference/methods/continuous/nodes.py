@@ -22,11 +22,12 @@ import numpy as np
 Values = dict[str, np.ndarray]
 """weights (Q, C) and bias (C,) of the predictors; guessing (P,) where items have it"""
 
-REACH = {1: 7.0, 2: 6.0}
+REACH = {1: 7.0, 2: 6.0, 3: 6.0}
 """Number of factors -> where the nodes end, in standard deviations of a factor."""
-STEP = {1: 0.6, 2: 0.75}
+STEP = {1: 0.6, 2: 0.75, 3: 0.9}
 """Number of factors -> h."""
-MOST_NODES = 30_000
+MOST_NODES = {1: 30_000, 2: 30_000, 3: 60_000}
+"""Number of factors -> nodes of the box about them all; of three, half lie in the ball."""
 MOST_NUMBERS = 1 << 25
 """Nodes times predictors: a few rows that tell each other apart by very many columns are better
 served by nodes of their own."""
@@ -38,7 +39,7 @@ LEAST_SINE = 0.5
 """Of the angle between two axes."""
 MOST_OWN_ROWS, MANY_COLUMNS = 64, 1000
 """Rows up to which, and columns from which, each row has nodes of its own."""
-OWN = {1: 5, 2: 4}
+OWN = {1: 5, 2: 4, 3: 3}
 """Number of factors -> their nodes along an axis: thousands of columns leave a posterior normal."""
 MOST_MOVES, CENTRED = 30, 0.1
 """Of the search for a mode, and how far from it its nodes may lie, in standard deviations."""
@@ -86,14 +87,17 @@ def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float =
         power = share * slope[q] ** 2
         least = back[:, q] @ back[:, q]  # of the prior
         if not own.all():
-            mesh = _mesh(*[np.linspace(-reach, reach, 41)] * size)
+            mesh = _mesh(*[np.linspace(-reach, reach, 41 if size < 3 else 15)] * size)
             least = least + _held(mesh, slope[:, ~own], bias[~own], power[~own]).max()
         speed = np.sqrt(least + _held(fine[:, None], slope[q : q + 1, own], bias[own], power[own]))
         place, gap = _spread(fine, speed, step)
         axes.append(place)
         logs.append(np.log(gap))
     count = np.prod([len(x) for x in axes])
-    if count > MOST_NODES * fineness**size or count * len(bias) > MOST_NUMBERS * fineness**size:
+    if (
+        count > MOST_NODES[size] * fineness**size
+        or count * len(bias) > MOST_NUMBERS * fineness**size
+    ):
         raise TooManyNodesError(f"{count} nodes for {len(bias)} predictors")
     points, log_weights = _mesh(*axes), _mesh(*logs)
     points = points @ back.T
@@ -122,22 +126,26 @@ def _held(places: np.ndarray, slope: np.ndarray, bias: np.ndarray, power: np.nda
 
 
 def _axes(weights: np.ndarray) -> np.ndarray:
-    """Directions of two factors along which the sharpest predictors change, (2, 2).
+    """Directions of the factors along which the sharpest predictors change, (Q, Q).
 
-    A predictor that changes along one axis alone needs no fine nodes along the other. The second is
-    that of the predictor which changes most across the first, unless they are almost parallel.
+    A predictor that changes along one axis alone needs no fine nodes along the others. Each further
+    one is that of the predictor which changes most across those before, unless it is almost among
+    them.
     """
+    size = len(weights)
     length = np.sqrt((weights**2).sum(0))
     if length.max() <= BLUNT:
-        return np.eye(2)
-    first = weights[:, length.argmax()] / length.max()
-    across = np.array([-first[1], first[0]])
-    rest = across @ weights
-    second = weights[:, np.abs(rest).argmax()]
-    sine = np.abs(rest).max() / max(np.linalg.norm(second), 1e-30)
-    if sine >= LEAST_SINE:
-        across = second / np.linalg.norm(second)
-    return np.stack([first, across])
+        return np.eye(size)
+    axes: list[np.ndarray] = []
+    rest = weights.copy()
+    for _ in range(size):
+        left = np.sqrt((rest**2).sum(0))
+        most = left.argmax()
+        across = rest[:, most] / max(left[most], 1e-30)
+        sharp = left[most] >= LEAST_SINE * length[most] > 0.0
+        axes.append(weights[:, most] / length[most] if sharp else across)
+        rest = rest - np.outer(across, across @ rest)
+    return np.stack(axes)
 
 
 def _spread(fine: np.ndarray, speed: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:

@@ -69,6 +69,24 @@ def test_evidence_of_two_factors_is_that_of_a_fine_plane():
     np.testing.assert_allclose(found.mean, mean, atol=2e-5)
 
 
+@pytest.mark.parametrize(("sharp", "tolerance"), [(2.0, 2e-6), (15.0, 1e-4)])
+def test_evidence_of_three_factors_is_that_of_each_alone(sharp, tolerance):
+    """Two items a factor, one of them a step, and the factors turned: rows are what they were."""
+    rng = np.random.default_rng(2)
+    parts, bias = rng.normal(1.2, 0.4, (3, 2)), rng.normal(size=6)
+    parts[0, 1] = sharp
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    weights = turn @ (np.repeat(np.eye(3), 2, axis=1) * parts.ravel())
+    data = bits(0, 30, weights, bias)
+    found = grid.score(grid.distinct(data, None), {"weights": weights, "bias": bias})
+    alone = 0.0
+    for k, own in enumerate(parts):
+        some = slice(2 * k, 2 * k + 2)
+        values = {"weights": own[None], "bias": bias[some]}
+        alone = alone + grid.score(grid.distinct(data[:, some], None), values, 2.0).evidence
+    np.testing.assert_allclose(found.evidence, alone, atol=tolerance)
+
+
 def levels_of(num_factors: int) -> tuple[dict, np.ndarray, tuple[int, ...]]:
     """Columns of 2, 3 and 4 levels, and some rows of them."""
     columns = curves.columns_of((2, 3, 4))
