@@ -18,7 +18,8 @@ from numpyro.infer.util import log_density
 
 from ..numerics.compiling import once
 from ..numerics.memory import in_words
-from ..reading.anatomy import Anatomy, ProgramError, inspect, trace_shapes
+from ..reading.abstract import trace_shapes
+from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.chain import Chain
 from ..reading.datum import find_affine

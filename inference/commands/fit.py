@@ -149,7 +149,7 @@ def main(namespace: argparse.Namespace) -> int:
 def _guesses(given: Given) -> bool:
     """Whether the columns of the program have lower asymptotes."""
     from ..methods.continuous.opening import open_columns
-    from ..reading.naturals import Form
+    from ..reading.forms import Form
 
     known = open_columns(given.program, (given.table.values,), given.kwargs, None).known
     return known is not None and known.form is Form.GUESSING

@@ -22,7 +22,8 @@ from latentbits.models.data import InputError, Said, Table, load_levels, load_ta
 from latentbits.models.data.columns import KINDS
 from numpyro.distributions import constraints
 
-from ..reading.anatomy import ProgramError, trace_shapes
+from ..reading.abstract import trace_shapes
+from ..reading.anatomy import ProgramError
 from ..reading.naturals import unwrap
 from ..reading.settings import check_settings
 from ..studies.catalogue import _nearest, blame, find_program

@@ -32,13 +32,7 @@ from jax import Array, lax, random
 from ..methods.continuous.at_once import applies, posterior
 from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous, width
 from ..methods.continuous.opening import Opened, recognised
-from ..methods.continuous.rules import (
-    Rule,
-    about_modes,
-    climb,
-    default_nodes,
-    nodes_of,
-)
+from ..methods.continuous.rules import Rule, about_modes, climb, default_nodes, nodes_of
 from ..numerics.annealed import log_mean
 from ..numerics.gaussian import log_normal
 from ..numerics.log_sums import log_total

@@ -17,7 +17,8 @@ from scipy.optimize import linear_sum_assignment
 
 from ..reading.anatomy import inspect
 from ..reading.arguments import rows_of
-from ..reading.recognise import Form, Known, recall, recognise
+from ..reading.known import recall
+from ..reading.recognise import Form, Known, recognise
 from ..types import Arguments
 
 Values = dict[str, np.ndarray]

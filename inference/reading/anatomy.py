@@ -9,39 +9,21 @@ refuses, by name, a program that no reading can handle.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from traceback import extract_tb
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from numpyro import handlers
 from numpyro.distributions import constraints
-from numpyro.infer.initialization import init_to_uniform
-
-from latentbits import models
 
 from ..numerics.compiling import known
-from ..rows.disk import shape_of, stored
+from .abstract import ProgramError, innermost, run_abstractly, unseen
 
 MOST_LATENTS = 100_000
 """Of one datum: beyond that nothing here can be held."""
 MOST_NUMBERS = 1 << 31
 """Of one parameter."""
-
-
-class ProgramError(ValueError):
-    """A program that the reading at hand cannot be applied to; the message says what to change.
-
-    >>> try:
-    ...     inspect(lambda data: None, (jnp.zeros((7, 16)),))
-    ... except ProgramError as error:
-    ...     print(str(error).split(":")[0])
-    the program has no numpyro.plate
-    """
 
 
 class ChainError(ProgramError):
@@ -227,7 +209,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
         elif site["is_observed"]:
             if inside:
                 observed.append(name)
-                likelihoods.append(_innermost(site["fn"]))
+                likelihoods.append(innermost(site["fn"]))
             elif not site["infer"].get("is_auxiliary"):
                 outside.append(name)
         elif not inside:
@@ -245,7 +227,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
             latents.append(
                 Latent(
                     name, shape, len(batch), len(batch) + frame.dim, num_values(site["fn"]),
-                    _odd(site["fn"]), _innermost(site["fn"]),
+                    _odd(site["fn"]), innermost(site["fn"]),
                 )
             )  # fmt: skip
     _check_sizes(trace, latents, parameters)
@@ -278,107 +260,6 @@ def _check_sizes(trace: dict, latents: list[Latent], parameters: list[str]) -> N
         shape = jnp.shape(trace[name]["value"])
         if math.prod(shape) > MOST_NUMBERS:
             raise ProgramError(f"parameter {name!r} has shape {shape}: more than can be held")
-
-
-@contextmanager
-def explained(doing: str = "") -> Iterator[None]:
-    """Say of an error inside a program that it is the program's, and where in its file."""
-    try:
-        yield
-    except Exception as error:
-        places = extract_tb(error.__traceback__)
-        ours = [Path(package).parent for package in (models.__file__, __file__)]
-        written = Path(places[-1].filename).parent in ours and isinstance(error, ValueError)
-        if written or isinstance(error, ProgramError):  # for people already
-            raise
-        libraries = {"jax", "jaxlib", "numpyro", "numpy"}
-        own = [
-            place
-            for place in places
-            if not libraries & set(Path(place.filename).parts)
-            and Path(place.filename).parent != ours[1]
-        ]
-        where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-        # The first line says what; JAX writes a page below it.
-        words = f": {' '.join(str(error).split(chr(10))[0].split())[:300]}" if str(error) else ""
-        raise ProgramError(
-            f"the program fails{doing and ' '}{doing}: {type(error).__name__}{words}{where}"
-        ) from error
-
-
-REAL = frozenset({"Normal", "HalfNormal", "Beta", "Gamma", "Dirichlet", "Exponential", "Uniform"})
-"""Distributions whose draws are known to be of JAX's own type of real numbers."""
-
-
-def improper(site: dict[str, Any]) -> Array | None:
-    """A value of a site that nothing can be drawn from, near 0 on the line it is mapped to."""
-    unknown = site["type"] == "sample" and site["value"] is None
-    if unknown and _innermost(site["fn"]) == "ImproperUniform":
-        return init_to_uniform(site, radius=1)
-    return None
-
-
-def _undrawn(site: dict[str, Any]) -> Array | None:
-    """A value of the shape of a draw: to trace a generator takes longer than all else."""
-    unknown = site["type"] == "sample" and site["value"] is None
-    if unknown and _innermost(site["fn"]) in REAL:
-        return jnp.zeros(site["fn"].shape(site["kwargs"]["sample_shape"]))
-    return improper(site)
-
-
-def run_abstractly(
-    model: Callable,
-    args: tuple,
-    kwargs: dict,
-    read: Callable[[dict[str, dict]], Any],
-    drawn: dict[str, Any] | None = None,
-) -> Any:
-    """What `read` makes of the trace of one abstract run, hidden from every handler outside.
-
-    The trace holds tracers of a run that is over as soon as this returns: what `read` gives back
-    must hold none.
-
-    :param drawn: shapes of sites, where they are known: these need not be drawn.
-    """
-    found = []
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    unread = [shape_of(x) if stored(x) else None for x in leaves]
-
-    def run(shapes: list, drawn: dict[str, Any]) -> None:
-        given = [x if shape is None else shape for x, shape in zip(leaves, shapes, strict=True)]
-        args, kwargs = jax.tree.unflatten(tree, given)
-        filled, at_zero = handlers.substitute(substitute_fn=_undrawn), handlers.seed(rng_seed=0)
-        program = handlers.substitute(model, data=drawn)
-        with handlers.block(), handlers.trace() as trace, filled, at_zero, explained():
-            program(*args, **kwargs)
-        found.append(read(trace))
-
-    jax.eval_shape(run, unread, drawn or {})
-    return found[0]
-
-
-def drawn_shapes(trace: dict[str, dict]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Of the sites that a run draws."""
-    return {
-        name: jax.ShapeDtypeStruct(jnp.shape(site["value"]), jnp.result_type(site["value"]))
-        for name, site in trace.items()
-        if site["type"] == "sample" and not site["is_observed"]
-    }
-
-
-def unseen(read: Callable[[Any], Any], leaves: Any) -> Any:
-    """`read(leaves)` where no value can be read: stand-ins are no weights, and no counts.
-
-    NumPyro refuses a scale below zero where it sees one.
-    """
-    found = []
-    jax.eval_shape(lambda leaves: found.append(read(leaves)), leaves)
-    return found[0]
-
-
-def trace_shapes(model: Callable, args: tuple, kwargs: dict) -> dict[str, dict]:
-    """The trace of one abstract run, of which only shapes may be read; not inside `jit`."""
-    return run_abstractly(model, args, kwargs, dict)
 
 
 def _data_plate(trace: dict, sites: Sequence[str] | None, plate: str | None, frames: dict) -> str:
@@ -428,12 +309,6 @@ def _plate_of_latents(trace: dict, sites: Sequence[str] | None) -> str | None:
 def _draws_rows(plate: dict | None) -> bool:
     size, wanted = plate["args"] if plate is not None and plate["type"] == "plate" else (0, None)
     return wanted is not None and wanted != size
-
-
-def _innermost(fn: Any) -> str:
-    while hasattr(fn, "base_dist"):  # masked, expanded, several columns as one event
-        fn = fn.base_dist
-    return type(fn).__name__
 
 
 def _odd(fn: Any) -> str | None:

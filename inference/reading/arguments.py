@@ -18,7 +18,8 @@ from latentbits.models.data.cells import MOST_COLUMNS, show
 
 from ..rows.chunks import Rows
 from ..rows.disk import as_stored, pieces, stored
-from .anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from .abstract import run_abstractly
+from .anatomy import Anatomy, ProgramError, inspect
 
 LARGEST = 1e15
 """Of a cell: sums of squares of larger ones leave the range of float32."""

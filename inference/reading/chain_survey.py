@@ -18,7 +18,8 @@ from numpyro import handlers
 from numpyro.ops.provenance import eval_provenance
 from numpyro.primitives import Messenger
 
-from .anatomy import ProgramError, num_values, run_abstractly
+from .abstract import run_abstractly
+from .anatomy import ProgramError, num_values
 from .chain import Chain, Link, NoSites, first_step, has_latents, is_latent, traced
 
 MOST_RUNS = 1 << 16

@@ -21,7 +21,8 @@ from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
 from ..types import Params
-from .anatomy import ProgramError, num_values, run_abstractly
+from .abstract import run_abstractly
+from .anatomy import ProgramError, num_values
 from .bounds import map_base
 
 BEYOND = 100

@@ -14,8 +14,9 @@ from numpyro.distributions.distribution import validation_enabled
 from ..numerics.compiling import once
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
+from .abstract import run_abstractly
 from .affine import AffineForm, Cells, SiteForm, layout_of, site_form, unwrapped
-from .anatomy import Anatomy, ProgramError, run_abstractly
+from .anatomy import Anatomy, ProgramError
 from .local import anywhere, local_sites, log_joint, stand_in
 
 About = tuple[Array | None, ...]

@@ -15,7 +15,8 @@ from numpyro.distributions import constraints
 
 from ..numerics.compiling import known, once
 from ..types import Arguments, Params
-from .anatomy import ProgramError, inspect, run_abstractly
+from .abstract import run_abstractly
+from .anatomy import ProgramError, inspect
 from .arguments import rows_of
 from .every_row import every_row
 

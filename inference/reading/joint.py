@@ -15,8 +15,9 @@ from jax import Array
 from numpyro import handlers
 
 from ..types import Arguments, Params
+from .abstract import explained
 from .affine import unwrapped
-from .anatomy import Anatomy, explained
+from .anatomy import Anatomy
 from .bits import BitsForm, Quadratic
 from .handlers import states
 from .local import local_sites

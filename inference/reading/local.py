@@ -30,7 +30,8 @@ from numpyro.infer import init_to_uniform
 from ..numerics.compiling import once
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .anatomy import Anatomy, ProgramError, explained, improper, inspect, unseen
+from .abstract import explained, improper, unseen
+from .anatomy import Anatomy, ProgramError, inspect
 from .handlers import states
 from .settled import settled
 from .sums import log_prior_of, scale_ratio

@@ -24,8 +24,9 @@ import numpyro.distributions as dist
 from jax import Array
 
 from ..rows.chunks import Rows
+from .abstract import run_abstractly
 from .affine import product_floats, unwrapped
-from .anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import rows_of
 from .bits import BitsForm
 from .every_row import every_row

@@ -17,8 +17,9 @@ from ..numerics.compiling import known
 from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
+from .abstract import drawn_shapes, run_abstractly
 from .affine import AffineForm, Cells
-from .anatomy import Anatomy, ProgramError, drawn_shapes, inspect, run_abstractly
+from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import check_data, rows_of
 from .bits import Quadratic
 from .datum import About, cells_of, find_affine, read_form

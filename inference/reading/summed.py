@@ -13,8 +13,9 @@ from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from ..types import Arguments, Params
+from .abstract import run_abstractly
 from .affine import unwrapped
-from .anatomy import Anatomy, Latent, ProgramError, inspect, run_abstractly
+from .anatomy import Anatomy, Latent, ProgramError, inspect
 from .chain import Chain
 from .chain_sums import sum_chain
 from .counts import with_counts

@@ -17,11 +17,14 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .anatomy import ProgramError, inspect, num_values, run_abstractly
+from .abstract import run_abstractly
+from .anatomy import ProgramError, inspect, num_values
 from .chain import Chain, is_latent
 from .chain_survey import find_chain
-from .elements import Elements, find_elements
-from .graph import Graph, find_graph
+from .elements import Elements
+from .elements_survey import find_elements
+from .graph import Graph
+from .graph_survey import find_graph
 from .handlers import states as at_states
 from .plan import find_layers
 from .states import AllStates, StateSet

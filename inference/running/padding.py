@@ -20,7 +20,8 @@ import numpy as np
 from numpyro.primitives import _PYRO_STACK
 
 from ..numerics.compiling import known
-from ..reading.anatomy import Anatomy, ProgramError, inspect, trace_shapes
+from ..reading.abstract import trace_shapes
+from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_kinds, put, rows_of
 from ..reading.local import Structure, find_structure
 from ..reading.reader import examined

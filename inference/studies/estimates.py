@@ -60,7 +60,8 @@ def num_free(program: Callable, args: tuple, kwargs: dict[str, Any]) -> int:
     from numpyro.distributions import biject_to
 
     from ..methods.continuous.opening import FORMS
-    from ..reading.anatomy import inspect, trace_shapes
+    from ..reading.abstract import trace_shapes
+    from ..reading.anatomy import inspect
     from ..reading.arguments import rows_of
     from ..reading.recognise import recognise
 

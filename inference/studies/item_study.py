@@ -17,7 +17,7 @@ from ..methods.continuous.nodes import TooManyNodesError, Values
 from ..methods.continuous.opening import open_columns
 from ..methods.continuous.priors import normal_priors
 from ..numerics.rotation import rotate
-from ..reading.naturals import Form
+from ..reading.forms import Form
 from ..types import Arguments
 from .dif import FEWEST_ROWS, GroupStudy, group_lines, study_groups
 from .dif import MOST_WORK as MOST_GROUP_WORK

@@ -16,7 +16,7 @@ from inference import (
     marginal,
     quadratic_bound,
 )
-from inference.reading.anatomy import trace_shapes
+from inference.reading.abstract import trace_shapes
 from inference.reading.reader import open_program
 from ppl_models import binary_sparse_coding, latent_trait
 

@@ -21,7 +21,8 @@ from numpyro import handlers
 
 from ...numerics.compiling import once
 from ...numerics.gaussian import invert, root
-from ...reading.anatomy import Anatomy, ProgramError, inspect, run_abstractly
+from ...reading.abstract import run_abstractly
+from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.bounds import unmasked
 from ...reading.handlers import quadratic_bound, states
 from ...reading.local import (

@@ -8,7 +8,8 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
 
-from ...reading.naturals import Form, run_program, unwrap
+from ...reading.forms import Form
+from ...reading.naturals import run_program, unwrap
 from .curves import Prior
 from .opening import Opened
 

@@ -12,7 +12,8 @@ from numpyro import handlers
 
 from ...numerics import chain as sums
 from ...numerics.compiling import once, under_jit
-from ...reading.anatomy import ProgramError, improper
+from ...reading.abstract import improper
+from ...reading.anatomy import ProgramError
 from ...reading.arguments import check_data
 from ...reading.chain import Chain
 from ...reading.chain_sums import chain_posterior

@@ -27,7 +27,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax
 
-from ...reading.anatomy import run_abstractly
+from ...reading.abstract import run_abstractly
 from ...reading.recognise import Form, Known
 from ...rows.chunks import Rows
 from ...types import Arguments, Params

@@ -15,10 +15,12 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro import handlers
 
-from ...reading.anatomy import ProgramError, num_values, run_abstractly
+from ...reading.abstract import run_abstractly
+from ...reading.anatomy import ProgramError, num_values
 from ...reading.chain import is_latent
 from ...reading.counts import unbounded
-from ...reading.graph import Graph, find_graph, log_prob_of
+from ...reading.graph import Graph, log_prob_of
+from ...reading.graph_survey import find_graph
 from ...types import Arguments, Params
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from ...reading.naturals import Form
+from ...reading.forms import Form
 from ...types import Params
 from .pursuit import ProjectionPursuit, PursuitState, Sample
 from .units import Machine, solve_biases
