@@ -21,6 +21,7 @@ from numpyro.infer.util import log_density
 
 from ..numerics.compiling import executable, once
 from ..numerics.memory import check_fits
+from ..reading.abstract import drawn_shapes, run_abstractly
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
 from ..rows.devices import OneDevice, one_device
@@ -221,13 +222,5 @@ def _weighed(
 
 
 def _num_continuous(program: Callable, args: tuple, kwargs: dict) -> int:
-    shapes = jax.eval_shape(
-        lambda: {
-            name: site["value"]
-            for name, site in handlers.trace(handlers.seed(program, random.key(0)))
-            .get_trace(*args, **kwargs)
-            .items()
-            if site["type"] == "sample" and not site["is_observed"]
-        }
-    )
+    shapes = run_abstractly(program, args, kwargs, drawn_shapes)
     return sum(int(np.prod(x.shape)) for x in shapes.values())

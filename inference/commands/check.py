@@ -13,12 +13,11 @@ import numpy as np
 from jax import Array, random
 from latentbits.models.data import Table
 from numpyro import handlers
-from numpyro.distributions import constraints
 from numpyro.infer.util import log_density
 
 from ..numerics.compiling import once
 from ..numerics.memory import in_words
-from ..reading.abstract import trace_shapes
+from ..reading.abstract import each_value, innermost, trace_shapes
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.chain import Chain
@@ -115,9 +114,8 @@ def _site_rows(anatomy: Anatomy, sites: dict[str, dict]) -> list[tuple[str, ...]
             kind = f"latent, {_values(anatomy, name, fn)}"
         elif name not in anatomy.parameters:
             kind = "observed" if name in anatomy.observed else "observed, not per datum"
-        while hasattr(fn, "base_dist"):  # masked, expanded, several columns as one event
-            fn = fn.base_dist
-        found.append((name, kind, str(jnp.shape(site["value"])), type(fn).__name__ if fn else "-"))
+        words = type(innermost(fn)).__name__ if fn else "-"
+        found.append((name, kind, str(jnp.shape(site["value"])), words))
     return found
 
 
@@ -146,7 +144,7 @@ def _draw(given: Given) -> list[_Draw]:
         for site in trace.values():
             if site["type"] == "sample" and site["is_observed"]:
                 seen[site["name"]] = site["value"]
-                fits[site["name"]] = _one_by_one(site["fn"].support)(site["value"])
+                fits[site["name"]] = each_value(site["fn"].support)(site["value"])
             elif site["type"] in ("sample", "param"):
                 free[site["name"]] = site["value"]
         return _Draw(free, fits, seen)
@@ -163,18 +161,11 @@ def _check_support(given: Given, draw: _Draw, sites: dict[str, dict]) -> None:
             possible = possible | ~given.table.mask
         if not possible.all():
             place = tuple(int(i) for i in np.argwhere(~possible)[0])
-            support = type(_one_by_one(sites[site]["fn"].support)).__name__
+            support = type(each_value(sites[site]["fn"].support)).__name__
             raise ProgramError(
                 f"{given.name}: site {site!r} cannot be {np.asarray(draw.seen[site])[place]:g} "
                 f"({_place(place, given.table)}): it must be {support.strip('_').replace('_', ' ')}"
             )
-
-
-def _one_by_one(support: Any) -> Any:
-    """The constraint on a single value of a vector."""
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support
 
 
 def _place(index: tuple[int, ...], table: Table) -> str:

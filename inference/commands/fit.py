@@ -165,8 +165,6 @@ up to which a fit sums them in every step: less than a second on two cores."""
 
 EXACT = ("QuadratureEM",)
 """Methods that take priors of items where answers are few."""
-MAXIMA = (*EXACT, "EM", "SplittingEM")
-"""Methods whose fixed points are maxima of the marginal likelihood that `standard_errors` takes."""
 
 
 def _preferred(given: Given, anatomy: Any, found: dict[str, Any]) -> str:

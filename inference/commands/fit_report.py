@@ -11,9 +11,11 @@ import numpy as np
 from ..reading.anatomy import ProgramError
 from ..reading.floors import at_floor
 from ..running.contract import Stop
-from .fit import MAXIMA
 from .options import Given
 from .progress import stage
+
+MAXIMA = ("QuadratureEM", "EM", "SplittingEM")
+"""Methods whose fixed points are maxima of the marginal likelihood that `standard_errors` takes."""
 
 
 class Written(NamedTuple):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from ..numerics.elimination import find_order
 from ..numerics.memory import in_words
+from ..reading.abstract import innermost
 from ..reading.chain import Chain
 from ..reading.elements import Elements
 from ..reading.graph import Graph
@@ -72,9 +73,8 @@ def site_rows(way: Way, sites: dict[str, dict]) -> list[tuple[str, ...]]:
         kind = "latent, discrete" if name in way.names else "observed"
         kind = "parameter" if name in way.parameters else kind
         fn: Any = site.get("fn") if site["type"] == "sample" else None
-        while hasattr(fn, "base_dist"):
-            fn = fn.base_dist
-        found.append((name, kind, str(jnp.shape(site["value"])), type(fn).__name__ if fn else "-"))
+        words = type(innermost(fn)).__name__ if fn else "-"
+        found.append((name, kind, str(jnp.shape(site["value"])), words))
     return found
 
 

@@ -20,9 +20,8 @@ import numpy as np
 import numpyro.distributions as dist
 from latentbits.models.data import InputError, Said, Table, load_levels, load_table
 from latentbits.models.data.columns import KINDS
-from numpyro.distributions import constraints
 
-from ..reading.abstract import trace_shapes
+from ..reading.abstract import each_value, trace_shapes
 from ..reading.anatomy import ProgramError
 from ..reading.naturals import unwrap
 from ..reading.settings import check_settings
@@ -284,8 +283,7 @@ def _counts(support: Any) -> bool:
     >>> _counts(dist.Poisson(2.0).support), _counts(dist.Bernoulli(0.5).support)
     (True, False)
     """
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
+    support = each_value(support)
     upper = getattr(support, "upper_bound", 1)
     unbounded = hasattr(support, "lower_bound") and not hasattr(support, "upper_bound")
     return unbounded or not (isinstance(upper, int) and upper == 1)

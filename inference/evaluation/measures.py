@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
-from numpyro import handlers
 
 from ..methods.discrete.em import EM
+from ..reading.abstract import trace_of
 from ..reading.anatomy import Anatomy, inspect
 from ..reading.handlers import states
 from ..reading.linear import linear_form
@@ -156,10 +156,7 @@ def log_given(
     model: Callable, anatomy: Anatomy, params: Params, bits: Array, arguments: Arguments
 ) -> Array:
     """log p(y_n | s): the observed sites alone, (S, num_data), of states (S, num_data, bits)."""
-    args, kwargs = arguments
-    program = handlers.substitute(states(model, anatomy.unpack(bits)), data=params)
-    with handlers.block():
-        trace = handlers.trace(program).get_trace(*args, **kwargs)
+    trace = trace_of(states(model, anatomy.unpack(bits)), arguments, params)
     parts = [
         anatomy.per_datum(trace[name]["fn"].log_prob(trace[name]["value"]))
         for name in anatomy.observed

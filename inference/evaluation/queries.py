@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
-from numpyro import handlers
 
 from ..methods.discrete.em import EM
 from ..methods.shared import chunk_rows
 from ..numerics.log_sums import normalise
+from ..reading.abstract import innermost, trace_of
 from ..reading.anatomy import Anatomy
 from ..reading.handlers import states, table_of
 from ..reading.local import Structure
@@ -108,13 +108,8 @@ def _means(
     model: Callable, anatomy: Anatomy, params: Params, table: Array, arguments: Arguments
 ) -> Array:
     """P(bit is 1 | state), (num_states, num_data or 1, num_features)."""
-    args, kwargs = arguments
-    program = handlers.substitute(states(model, anatomy.unpack(table)), data=params)
-    with handlers.block():
-        fn = handlers.trace(program).get_trace(*args, **kwargs)[anatomy.observed[0]]["fn"]
-    while hasattr(fn, "base_dist"):
-        fn = fn.base_dist
-    mean = jnp.asarray(fn.mean)
+    trace = trace_of(states(model, anatomy.unpack(table)), arguments, params)
+    mean = jnp.asarray(innermost(trace[anatomy.observed[0]]["fn"]).mean)
     mean = mean.reshape((1,) * (3 - mean.ndim) + mean.shape)
     return jnp.broadcast_to(mean, (len(table), *mean.shape[1:]))
 

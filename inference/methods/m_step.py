@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
-from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 
+from ..reading.abstract import trace_of
 from ..reading.datum import About, about_of
 from ..reading.local import log_prior
 from ..reading.reader import Reader, shared_hessian
@@ -49,10 +49,7 @@ def transforms_of(
     model: Callable, names: Sequence[str], params: Params, arguments: Arguments
 ) -> dict[str, Any]:
     """The same for sites that are named."""
-    args, kwargs = arguments
-    with handlers.block(), handlers.seed(rng_seed=0):
-        program = handlers.substitute(model, data=params)
-        trace = handlers.trace(program).get_trace(*args, **kwargs)
+    trace = trace_of(model, arguments, params)
     out = {}
     for name in names:
         site = trace[name]

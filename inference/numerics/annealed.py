@@ -16,6 +16,7 @@ the likelihood of a datum; with data and chains as two axes, those of all data a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -98,3 +99,12 @@ def log_mean(log_weights: Array, axis: int = 0) -> LogMean:
     error = jnp.sqrt(spread * count / (count - 1)) if count > 1 else jnp.full_like(total, jnp.nan)
     effective = jnp.where(lost, 0.0, 1.0 / jnp.sum(share**2, axis=axis))
     return LogMean(total - jnp.log(count), jnp.where(lost, jnp.inf, error), effective)
+
+
+def good_k(num_draws: int) -> float:
+    """The largest Pareto k̂ at which so many draws can be trusted, as ArviZ has it.
+
+    >>> round(good_k(500), 3), good_k(4000)
+    (0.629, 0.7)
+    """
+    return min(1.0 - 1.0 / math.log10(max(num_draws, 11)), 0.7)

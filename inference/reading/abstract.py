@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
@@ -10,13 +10,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from jax import Array
 from numpyro import handlers
+from numpyro.distributions import constraints
 from numpyro.infer.initialization import init_to_uniform
 
 from latentbits import models
 
 from ..rows.disk import shape_of, stored
+from ..types import Arguments
 
 
 class ProgramError(ValueError):
@@ -38,7 +41,7 @@ REAL = frozenset({"Normal", "HalfNormal", "Beta", "Gamma", "Dirichlet", "Exponen
 def improper(site: dict[str, Any]) -> Array | None:
     """A value of a site that nothing can be drawn from, near 0 on the line it is mapped to."""
     unknown = site["type"] == "sample" and site["value"] is None
-    if unknown and innermost(site["fn"]) == "ImproperUniform":
+    if unknown and isinstance(innermost(site["fn"]), dist.ImproperUniform):
         return init_to_uniform(site, radius=1)
     return None
 
@@ -46,7 +49,7 @@ def improper(site: dict[str, Any]) -> Array | None:
 def _undrawn(site: dict[str, Any]) -> Array | None:
     """A value of the shape of a draw: to trace a generator takes longer than all else."""
     unknown = site["type"] == "sample" and site["value"] is None
-    if unknown and innermost(site["fn"]) in REAL:
+    if unknown and type(innermost(site["fn"])).__name__ in REAL:
         return jnp.zeros(site["fn"].shape(site["kwargs"]["sample_shape"]))
     return improper(site)
 
@@ -132,7 +135,32 @@ def explained(doing: str = "") -> Iterator[None]:
         ) from error
 
 
-def innermost(fn: Any) -> str:
-    while hasattr(fn, "base_dist"):  # masked, expanded, several columns as one event
+def trace_of(
+    model: Callable, arguments: Arguments, given: Mapping[str, Any] | None = None
+) -> dict[str, dict]:
+    """The trace of a run with some sites given, hidden from every handler outside.
+
+    The others are drawn: from a key of the caller's where the program has one (`handlers.seed`).
+    """
+    args, kwargs = arguments
+    program = handlers.substitute(model, data=given or {})
+    with handlers.block(), handlers.seed(rng_seed=0):
+        return handlers.trace(program).get_trace(*args, **kwargs)
+
+
+def innermost(fn: Any) -> Any:
+    """The distribution that was masked, expanded, or made an event of several columns.
+
+    >>> type(innermost(dist.LogNormal(jnp.zeros(3)).mask(False).to_event(1))).__name__
+    'LogNormal'
+    """
+    while isinstance(fn, dist.MaskedDistribution | dist.ExpandedDistribution | dist.Independent):
         fn = fn.base_dist
-    return type(fn).__name__
+    return fn
+
+
+def each_value(support: Any) -> Any:
+    """The constraint on a single value of a vector."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support

@@ -18,7 +18,7 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from ..numerics.compiling import known
-from .abstract import ProgramError, innermost, run_abstractly, unseen
+from .abstract import ProgramError, each_value, innermost, run_abstractly, unseen
 
 MOST_LATENTS = 100_000
 """Of one datum: beyond that nothing here can be held."""
@@ -209,7 +209,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
         elif site["is_observed"]:
             if inside:
                 observed.append(name)
-                likelihoods.append(innermost(site["fn"]))
+                likelihoods.append(type(innermost(site["fn"])).__name__)
             elif not site["infer"].get("is_auxiliary"):
                 outside.append(name)
         elif not inside:
@@ -227,7 +227,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
             latents.append(
                 Latent(
                     name, shape, len(batch), len(batch) + frame.dim, num_values(site["fn"]),
-                    _odd(site["fn"]), innermost(site["fn"]),
+                    _odd(site["fn"]), type(innermost(site["fn"])).__name__,
                 )
             )  # fmt: skip
     _check_sizes(trace, latents, parameters)
@@ -312,25 +312,18 @@ def _draws_rows(plate: dict | None) -> bool:
 
 
 def _odd(fn: Any) -> str | None:
-    support = fn.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
+    support = each_value(fn.support)
     if support.is_discrete:
         words = "it counts without bound: up_to(model, most) lists it"
         return words if num_values(fn) is None else None
     if support is constraints.real or support is constraints.real_vector:
         return None
-    return f"it does not range over the whole real line but is {_words(support)}"
-
-
-def _words(support: Any) -> str:
-    return type(support).__name__.strip("_").replace("_", " ")
+    words = type(support).__name__.strip("_").replace("_", " ")
+    return f"it does not range over the whole real line but is {words}"
 
 
 def num_values(fn: Any) -> int | None:
-    support = fn.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
+    support = each_value(fn.support)
     if support is constraints.boolean:
         return 2
     lower, upper = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)

@@ -23,6 +23,7 @@ from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from ..types import Arguments, Params
+from .abstract import trace_of
 from .settled import settled
 from .states import AllStates
 from .sums import log_prior_of, scale_ratio
@@ -176,12 +177,9 @@ class Chain(NamedTuple):
         begin: Array,
     ) -> tuple[Array, Array]:
         """Log probabilities of some sites by step, (T, N), and of the start, (N,), on one path."""
-        args, kwargs = arguments
         values = self.values(self.start, begin[None]) if self.start else {}
         steps = _Steps(model, self, names, codes)
-        program = handlers.substitute(steps, data={**given, **values})
-        with handlers.block(), handlers.seed(rng_seed=0):
-            trace = handlers.trace(program).get_trace(*args, **kwargs)
+        trace = trace_of(steps, arguments, {**given, **values})
         assert steps.found is not None
         first = [trace[x] for x in (*(link.name for link in self.start), *self.starters)]
         reference = first[0]["scale"] if first else None

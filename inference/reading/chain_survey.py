@@ -18,7 +18,7 @@ from numpyro import handlers
 from numpyro.ops.provenance import eval_provenance
 from numpyro.primitives import Messenger
 
-from .abstract import run_abstractly
+from .abstract import run_abstractly, trace_of
 from .anatomy import ProgramError, num_values
 from .chain import Chain, Link, NoSites, first_step, has_latents, is_latent, traced
 
@@ -304,9 +304,7 @@ def _provenance(
 
     def run(returned: Any, start: dict[str, Array]) -> tuple[dict, list, Any]:
         program = _Returning(model, chain, returned)
-        with handlers.block(), handlers.seed(rng_seed=0):
-            substituted = handlers.substitute(program, data=start)
-            sites = handlers.trace(substituted).get_trace(*args, **kwargs)
+        sites = trace_of(program, (args, kwargs), start)
         found = {}
         for name in outer:
             site = sites[name]

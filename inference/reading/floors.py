@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro import handlers
 from numpyro.distributions import constraints
 
 from ..numerics.compiling import known, once
 from ..types import Arguments, Params
-from .abstract import run_abstractly
+from .abstract import each_value, innermost, run_abstractly, trace_of
 from .anatomy import ProgramError, inspect
 from .arguments import rows_of
 from .every_row import every_row
@@ -91,9 +90,7 @@ def _positive(trace: dict[str, dict]) -> set[str]:
     """The sites of positive numbers."""
     found = set()
     for name, site in trace.items():
-        support = site["fn"].support if site["type"] == "sample" else None
-        while isinstance(support, constraints.independent):
-            support = support.base_constraint
+        support = each_value(site["fn"].support) if site["type"] == "sample" else None
         if support in (constraints.positive, constraints.nonnegative):
             found.add(name)
     return found
@@ -103,15 +100,9 @@ def _scales(
     model: Callable, params: Params, arguments: Arguments
 ) -> dict[str, tuple[Array, Array]]:
     """Observed site -> its scale, and the standard deviation of its values by column."""
-    args, kwargs = arguments
-    program = handlers.substitute(handlers.seed(model, 0), data=params)
-    with handlers.block():
-        trace = handlers.trace(program).get_trace(*args, **kwargs)
     found = {}
-    for name, site in trace.items():
-        fn = site.get("fn")
-        while hasattr(fn, "base_dist"):
-            fn = fn.base_dist
+    for name, site in trace_of(model, arguments, params).items():
+        fn = innermost(site.get("fn"))
         if site["type"] == "sample" and site["is_observed"] and hasattr(fn, "scale"):
             found[name] = jnp.asarray(fn.scale), jnp.std(site["value"], axis=0)
     return found

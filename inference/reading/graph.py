@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro import handlers
 
 from ..numerics.elimination import (
     Factor,
@@ -26,6 +25,7 @@ from ..numerics.elimination import (
     factor_of,
 )
 from ..types import Arguments, Params
+from .abstract import trace_of
 from .chain import Link
 from .settled import settled
 from .states import AllStates
@@ -125,14 +125,11 @@ class Graph(NamedTuple):
         self, model: Callable, given: Params, arguments: Arguments, codes: Array
     ) -> dict[str, Array]:
         """Log probabilities on the grid, where variables of one colour are in the same state."""
-        args, kwargs = arguments
         values = {}
         for colour, variable in zip(self.colours, self.variables, strict=True):
             code = jnp.minimum(codes[colour], variable.num_states - 1)
             values[variable.link.name] = variable.values(code[None])
-        program = handlers.substitute(model, data={**given, **values})
-        with handlers.block(), handlers.seed(rng_seed=0):
-            trace = handlers.trace(program).get_trace(*args, **kwargs)
+        trace = trace_of(model, arguments, {**given, **values})
         found = {}
         for component in self.components:
             first = self.variables[component.variables[0]].link.name

@@ -10,11 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from numpyro import handlers
 from numpyro.ops.provenance import eval_provenance
 
 from ..numerics.elimination import CrossedError, Problem, find_order, find_rounds
-from .abstract import ProgramError, run_abstractly
+from .abstract import ProgramError, run_abstractly, trace_of
 from .anatomy import num_values
 from .chain import Link, is_latent
 from .graph import Component, Graph, Variable
@@ -173,9 +172,7 @@ def _provenance(
     }  # fmt: skip
 
     def run(**values: Array) -> dict[str, Array]:
-        program = handlers.substitute(model, data={**fixed, **values})
-        with handlers.block(), handlers.seed(rng_seed=0):
-            again = handlers.trace(program).get_trace(*args, **kwargs)
+        again = trace_of(model, (args, kwargs), {**fixed, **values})
         found = {}
         for name in wanted:
             site = again[name]

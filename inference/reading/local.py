@@ -30,7 +30,7 @@ from numpyro.infer import init_to_uniform
 from ..numerics.compiling import once
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .abstract import explained, improper, unseen
+from .abstract import explained, improper, trace_of, unseen
 from .anatomy import Anatomy, ProgramError, inspect
 from .handlers import states
 from .settled import settled
@@ -133,9 +133,7 @@ def row_weights(
 
 def log_prior(model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments) -> Array:
     """Sum of the log prior densities of the parameters."""
-    args, kwargs = arguments
-    with handlers.block(), handlers.seed(rng_seed=0):
-        trace = handlers.trace(handlers.substitute(model, data=params)).get_trace(*args, **kwargs)
+    trace = trace_of(model, arguments, params)
     sites = [trace[name] for name in anatomy.parameters if trace[name]["type"] == "sample"]
     return sum((jnp.sum(_scaled(site)) for site in sites), jnp.zeros(()))
 
@@ -293,19 +291,15 @@ def anywhere(model: Callable, anatomy: Anatomy, key: Array, arguments: Arguments
 
     A narrow prior would draw them where any smooth function looks quadratic.
     """
-    args, kwargs = arguments
     spread = handlers.substitute(handlers.seed(model, key), substitute_fn=init_to_uniform(radius=2))
-    with handlers.block():
-        trace = handlers.trace(spread).get_trace(*args, **kwargs)
+    trace = trace_of(spread, arguments)
     return {name: jnp.asarray(trace[name]["value"], float) for name in anatomy.parameters}
 
 
 def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Arguments) -> Params:
     """One draw of the parameters from their priors."""
-    args, kwargs = arguments
-    with handlers.block():
-        filled = handlers.substitute(handlers.seed(model, key), substitute_fn=improper)
-        trace = handlers.trace(filled).get_trace(*args, **kwargs)
+    filled = handlers.substitute(handlers.seed(model, key), substitute_fn=improper)
+    trace = trace_of(filled, arguments)
     return {name: trace[name]["value"] for name in anatomy.parameters}
 
 

@@ -17,7 +17,7 @@ from ..numerics.compiling import known
 from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
-from .abstract import drawn_shapes, run_abstractly
+from .abstract import drawn_shapes, each_value, run_abstractly
 from .affine import AffineForm, Cells
 from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import check_data, rows_of
@@ -236,9 +236,7 @@ def check_support(model: Callable, anatomy: Anatomy, rows: Rows) -> None:
 
     def check(first: int, trace: dict[str, dict]) -> None:
         for name in anatomy.observed:
-            support, value = trace[name]["fn"].support, trace[name]["value"]
-            while isinstance(support, constraints.independent):
-                support = support.base_constraint
+            support, value = each_value(trace[name]["fn"].support), trace[name]["value"]
             try:
                 # By NumPy where it can: JAX would compile each comparison.
                 with jax.ensure_compile_time_eval():

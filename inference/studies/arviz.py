@@ -25,6 +25,7 @@ from latentbits.models.data import InputError
 from latentbits.models.data.hdf5 import MAGIC, check_hdf5
 from latentbits.models.data.sealed import check_seal
 
+from ..numerics.annealed import good_k
 from ..types import Arguments
 from .cards import dims_of
 from .netcdf import SLASH, group
@@ -285,8 +286,6 @@ def rank(results: Mapping[str, Groups]) -> list[dict[str, Any]]:
 
     On the marginal likelihood of each datum: with latents in the condition it would say nothing.
     """
-    from .comparison.diagnostics import good_k
-
     arviz = import_arviz()
     held = {name: container(groups) for name, groups in results.items()}
     with warnings.catch_warnings():

@@ -8,15 +8,13 @@ from typing import Any
 
 from latentbits import models
 
-from ..public import (
-    EM,
-    BoundEM,
-    ExactGradient,
-    GibbsEM,
-    MomentInversion,
-    QuadratureEM,
-    TruncatedEM,
-)
+from ..methods.continuous.bound import BoundEM
+from ..methods.continuous.quadrature import QuadratureEM
+from ..methods.discrete.em import EM
+from ..methods.discrete.truncated import TruncatedEM
+from ..methods.gibbs.gibbs_em import GibbsEM
+from ..methods.machines.exact_gradient import ExactGradient
+from ..methods.moments.inversion import MomentInversion
 from .latent_estimator import BitEstimator, LatentEstimator
 
 MOST_LISTED = 10

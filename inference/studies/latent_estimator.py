@@ -19,10 +19,8 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..public import (
-    inspect,
-    likelihood,
-)
+from ..evaluation.evidence import likelihood
+from ..reading.anatomy import inspect
 from ..reading.arguments import put
 
 

@@ -50,8 +50,8 @@ WINGS = {
     "baselines": {"types", "numerics", "rows", "reading", "running", "methods"},
     "evaluation": {"types", "numerics", "rows", "reading", "running", "methods"},
 }
-WINGS["studies"] = {*WINGS, "public"}
-WINGS["commands"] = {*WINGS, "public"}
+WINGS["studies"] = {*WINGS}
+WINGS["commands"] = {*WINGS}
 """Wing -> the wings that it may import."""
 
 FAMILIES = {

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array, random
-from numpyro import handlers
 
 from ...numerics.compiling import once
 from ...numerics.gaussian import invert, root
-from ...reading.abstract import run_abstractly
+from ...reading.abstract import innermost, run_abstractly, trace_of
 from ...reading.anatomy import Anatomy, ProgramError, inspect
-from ...reading.bounds import unmasked
 from ...reading.handlers import quadratic_bound, states
 from ...reading.local import (
     Structure,
@@ -66,12 +64,8 @@ class Bounded(NamedTuple):
 
         Logits are linear in the latents, so that the points have their moments too.
         """
-        args, kwargs = arguments
-        values = reader.anatomy.unpack(points)
-        program = handlers.substitute(states(reader.model, values), data=params)
-        with handlers.block():
-            trace = handlers.trace(program).get_trace(*args, **kwargs)
-        logits = {site: _base(trace[site]["fn"]).logits for site in self.sites}
+        trace = trace_of(states(reader.model, reader.anatomy.unpack(points)), arguments, params)
+        logits = {site: innermost(trace[site]["fn"]).logits for site in self.sites}
         return {
             site: value.mean(0) if value.ndim > 3 else jnp.sqrt((value**2).mean(0))
             for site, value in logits.items()
@@ -125,7 +119,9 @@ def bounded_program(reader: FactorReader, rows: Rows, check: bool = False) -> Bo
     )
 
     def bounded(trace: dict[str, dict]) -> tuple[str, ...]:
-        return tuple(x for x in reader.anatomy.observed if isinstance(_base(trace[x]["fn"]), kinds))
+        return tuple(
+            x for x in reader.anatomy.observed if isinstance(innermost(trace[x]["fn"]), kinds)
+        )
 
     sites = run_abstractly(reader.model, *rows.slice(0, 1), bounded)
     found = Bounded(reader, rows, sites)
@@ -186,10 +182,3 @@ def _check_quadratic(program: Bounded) -> None:
 
 def _widen(rows: np.ndarray) -> np.ndarray:
     return rows.astype(np.float64) if rows.dtype.kind == "f" else rows
-
-
-def _base(fn: Any) -> Any:
-    fn = unmasked(fn)
-    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
-        fn = fn.base_dist
-    return fn

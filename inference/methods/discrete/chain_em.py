@@ -12,7 +12,7 @@ from numpyro import handlers
 
 from ...numerics import chain as sums
 from ...numerics.compiling import once, under_jit
-from ...reading.abstract import improper
+from ...reading.abstract import improper, trace_of
 from ...reading.anatomy import ProgramError
 from ...reading.arguments import check_data
 from ...reading.chain import Chain
@@ -61,8 +61,7 @@ class Paths(NamedTuple):
 
         def draw(key: Array) -> Params:
             filled = handlers.substitute(handlers.seed(self.model, key), substitute_fn=improper)
-            with handlers.block():
-                trace = handlers.trace(filled).get_trace(*args, **kwargs)
+            trace = trace_of(filled, (args, kwargs))
             return {name: trace[name]["value"] for name in chain.parameters}
 
         drawn = jax.eval_shape(draw, rng_key)
@@ -131,10 +130,7 @@ class Paths(NamedTuple):
     def _log_prior(self, chain: Chain, params: Params, arguments: Any) -> Array:
         if not self.prior:
             return jnp.zeros(())
-        args, kwargs = arguments
-        program = handlers.substitute(self.model, data=params)
-        with handlers.block(), handlers.seed(rng_seed=0):
-            trace = handlers.trace(program).get_trace(*args, **kwargs)
+        trace = trace_of(self.model, arguments, params)
         sites = [trace[name] for name in chain.parameters if trace[name]["type"] == "sample"]
         return sum((jnp.sum(x["fn"].log_prob(x["value"])) for x in sites), jnp.zeros(()))
 

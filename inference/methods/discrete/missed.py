@@ -18,6 +18,7 @@ from jax import Array, lax, random
 from numpyro import handlers
 
 from ...numerics.log_sums import log_total
+from ...reading.abstract import trace_of
 from ...reading.reader import Reader
 from ...types import Arguments, Params
 from ..shared import Expectation
@@ -93,10 +94,7 @@ def _log_draw(bits: Array, rate: Array) -> Array:
 
 def _prior_state(reader: Reader, params: Params, arguments: Arguments, key: Array) -> Array:
     """A draw of each datum's latents from the program, (n, bits)."""
-    args, kwargs = arguments
-    program = handlers.substitute(handlers.seed(reader.model, key), data=params)
-    with handlers.block():
-        trace = handlers.trace(program).get_trace(*args, **kwargs)
+    trace = trace_of(handlers.seed(reader.model, key), arguments, params)
     parts = [jnp.moveaxis(trace[x.name]["value"], x.axis, 0) for x in reader.anatomy.latents]
     rows = reader.anatomy.num_data
     return jnp.concatenate([x.reshape(rows, -1) for x in parts], axis=1).astype(bool)

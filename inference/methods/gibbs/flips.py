@@ -19,6 +19,7 @@ from jax import Array, lax, random
 from jax.nn import sigmoid
 from numpyro import handlers
 
+from ...reading.abstract import trace_of
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.handlers import tempered
 from ...reading.local import log_joint
@@ -120,10 +121,7 @@ class BitProgram(NamedTuple):
 
     def prior_draw(self, key: Array, params: Params, arguments: Arguments) -> Array:
         """Bits drawn from the program itself, without a look at the data."""
-        args, kwargs = arguments
-        program = handlers.substitute(handlers.seed(self.model, key), data=params)
-        with handlers.block():
-            trace = handlers.trace(program).get_trace(*args, **kwargs)
+        trace = trace_of(handlers.seed(self.model, key), arguments, params)
         return self.pack({name: trace[name]["value"] for name in self.anatomy.names})
 
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
-from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
+from ...reading.abstract import trace_of
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.local import prior_draw
@@ -272,10 +272,8 @@ class GibbsEM(Algorithm):
 
         @cache
         def trace() -> dict:
-            args, kwargs = one
-            program = handlers.seed(handlers.substitute(self.model, data=params), rng_seed=0)
-            with handlers.block(), validation_enabled(False):
-                return handlers.trace(program).get_trace(*args, **kwargs)
+            with validation_enabled(False):
+                return trace_of(self.model, one, params)
 
         priors = read_priors(layered, trace, self.prior)
         return network, Blocks(rows, size, look), priors

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro import handlers
 
-from ...reading.abstract import run_abstractly
+from ...reading.abstract import run_abstractly, trace_of
 from ...reading.anatomy import ProgramError, num_values
 from ...reading.chain import is_latent
 from ...reading.counts import unbounded
@@ -45,14 +45,11 @@ class LatentProgram(NamedTuple):
 
     def read(self, params: Params, arguments: Arguments) -> tuple[Callable, Callable]:
         """How to sweep through the latents, and what states are worth."""
-        args, kwargs = arguments
         graph = self.graph
         scopes = dict(graph.scopes)
 
         def factors(parts: list[Array], names: list[str], power: Array | float) -> list[Array]:
-            program = handlers.substitute(self.model, data={**params, **self._values(parts)})
-            with handlers.block(), handlers.seed(rng_seed=0):
-                trace = handlers.trace(program).get_trace(*args, **kwargs)
+            trace = trace_of(self.model, arguments, {**params, **self._values(parts)})
             found = []
             for name in names:
                 site = trace[name]
@@ -117,10 +114,7 @@ class LatentProgram(NamedTuple):
 
     def prior_draw(self, key: Array, params: Params, arguments: Arguments) -> Array:
         """Latents drawn from the program itself, without a look at the data."""
-        args, kwargs = arguments
-        program = handlers.substitute(handlers.seed(self.model, key), data=params)
-        with handlers.block():
-            trace = handlers.trace(program).get_trace(*args, **kwargs)
+        trace = trace_of(handlers.seed(self.model, key), arguments, params)
         return self.pack({name: trace[name]["value"] for name in self.graph.names})
 
     def _joined(self, parts: list[Array]) -> Array:

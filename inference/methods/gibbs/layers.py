@@ -17,6 +17,7 @@ import numpyro.distributions as dist
 from jax import Array, lax, random
 
 from ...numerics.log_sums import log_total
+from ...reading.abstract import innermost
 from ...reading.anatomy import ProgramError
 from ...reading.states import AllStates
 from ...rows.chunks import Rows
@@ -143,9 +144,7 @@ def read_priors(
     def prior_of(name: str) -> dist.Distribution | None:
         if not isinstance(given, str):
             return given
-        fn = trace_of()[name]["fn"]
-        while hasattr(fn, "base_dist"):
-            fn = fn.base_dist
+        fn = innermost(trace_of()[name]["fn"])
         if not isinstance(fn, dist.Gamma):
             raise ProgramError(
                 f"the prior of {name!r} is {type(fn).__name__}: equation (9) is for Gamma; pass "

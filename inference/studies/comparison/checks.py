@@ -19,8 +19,8 @@ import enum
 from typing import Any
 
 from ...evaluation.standard_errors import undetermined_words
+from ...numerics.annealed import good_k
 from ...running.contract import Stop
-from .diagnostics import good_k
 
 CLOSE = 0.01
 """Nats per row."""

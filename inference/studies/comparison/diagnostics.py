@@ -6,7 +6,6 @@ al. 2021), and no k̂: a guide is then neither trusted nor distrusted.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -67,15 +66,6 @@ def pareto_k(log_ratios: Any) -> float | None:
     """Pareto's k̂ of importance ratios; None without ArviZ."""
     arviz = arviz_or_none()
     return None if arviz is None else arviz.pareto_k(log_ratios)
-
-
-def good_k(num_draws: int) -> float:
-    """The largest Pareto k̂ at which so many draws can be trusted, as ArviZ has it.
-
-    >>> round(good_k(500), 3), good_k(4000)
-    (0.629, 0.7)
-    """
-    return min(1.0 - 1.0 / math.log10(max(num_draws, 11)), 0.7)
 
 
 def _normal_scores(values: np.ndarray) -> np.ndarray:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..figures import GREY, PALETTE, intervals
+from ..figures import GREY, PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 from typing import TYPE_CHECKING
 
 MOST_ELLIPSES = 150
@@ -148,32 +147,6 @@ def spread_places(mean: ArrayLike, number: int = 4) -> np.ndarray:
         apart = np.linalg.norm(sample[:, None] - sample[chosen][None], axis=-1).min(1)
         chosen.append(int(np.argmax(apart)))
     return sample[chosen]
-
-
-def items_figure(
-    columns: Sequence[str], estimates: Mapping[str, Mapping[str, ArrayLike]]
-) -> Figure:
-    """What each column owes to each factor, and its bias, as intervals by method.
-
-    :param estimates: method -> site -> lower end, middle and upper end on a leading axis: weights
-        (3, num_factors, num_features), bias (3, num_features).
-    """
-    from matplotlib.figure import Figure
-
-    first = np.asarray(next(iter(estimates.values()))["weights"])
-    titles = [f"weight of factor {q + 1}" for q in range(first.shape[1])]
-    figure = Figure(figsize=(4.0 + 2.6 * len(titles), 1.6 + 0.33 * len(columns)))
-    panels = figure.subplots(1, len(titles) + 1, sharey=True)
-    for q, (axes, title) in enumerate(zip(panels, [*titles, "bias"], strict=True)):
-        sites = {
-            name: np.asarray(one["weights"])[:, q] if q < len(titles) else np.asarray(one["bias"])
-            for name, one in estimates.items()
-        }
-        intervals(axes, columns, {name: tuple(x) for name, x in sites.items()})
-        axes.set_title(title)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    return figure
 
 
 MOST_LABELS = 24
