@@ -17,11 +17,11 @@ from numpyro.distributions.distribution import validation_enabled
 from ..numerics.compiling import once
 from ..numerics.elimination import find_order, find_rounds
 from ..rows.chunks import Rows
-from .abstract import ProgramError, unseen
-from .anatomy import Anatomy, inspect
+from .abstract import ProgramError
+from .anatomy import Anatomy
 from .arguments import rows_of
 from .elements import Elements
-from .local import anywhere, log_joint, stand_in
+from .local import anywhere, few_rows, log_joint
 from .reader import examined
 from .states import MAX_STATES
 
@@ -74,9 +74,7 @@ def find_elements(
 def _examine(model: Callable, anatomy: Anatomy, rows: Rows) -> Elements | None:
     num_rows = min(rows.num_data, 2)
     with jax.enable_x64(True), validation_enabled(False):  # the rows are stand-ins
-        leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
-        kind = partial(inspect, model, sites=anatomy.names, plate=anatomy.plate)
-        few = unseen(lambda leaves: kind(*rows.join(leaves)), leaves)
+        leaves, few = few_rows(model, anatomy, rows, num_rows)
         if few.num_data != num_rows:
             return None  # its plate does not follow its data
         elements = Elements(few, ())

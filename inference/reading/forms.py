@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from numpyro import handlers
 
 from ..types import Arguments, Params
 from .anatomy import Anatomy
 from .handlers import states
-from .naturals import KINDS, NotThisError, run_program, unwrap
+from .naturals import KINDS, NotThisError, Site, run_program, unwrap
 
 
 class Form(Enum):
@@ -54,93 +53,95 @@ def _part(value: Any, size: int, event_dim: int, last: bool = False) -> Array:
     return jnp.broadcast_to(value, jnp.broadcast_shapes(value.shape, tail)).reshape(-1, *tail)
 
 
-def _naturals(
-    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, points: Array
-) -> dict[str, dict[str, Array]]:
-    """Site -> what its distribution has, for each state of (S, 1, bits) and column."""
-    program = handlers.substitute(states(model, anatomy.unpack(points)), data=params)
-    trace = run_program(program, arguments)
-    found: dict[str, dict[str, Array]] = {}
-    for name in (*anatomy.names, *anatomy.observed):
-        fn = trace[name]["fn"]
-        base, _ = unwrap(fn)
-        size = fn.event_shape[-1] if fn.event_dim else 1
-        part = partial(_part, size=size, event_dim=fn.event_dim)
-        kind = KINDS.get(type(base).__name__)
-        if kind in ("real", "clipped"):
-            found[name] = {"at": part(base.loc), "scale": part(base.scale)}
-        elif kind == "binary":
-            found[name] = {"at": part(base.logits), "probs": part(base.probs)}
-        elif kind == "levels":
-            logits = part(base.logits, last=True)
-            found[name] = {"at": logits[..., 1:] - logits[..., :1]}
-            found[name]["probs"] = part(base.probs, last=True)
-        elif kind == "ordered":
-            found[name] = {"at": part(base.predictor)}
-            found[name]["cutpoints"] = part(base.cutpoints, last=True)
-        elif kind == "noisy-or":
-            found[name] = {"at": part(base.causal_input)}
-    return found
+Read = tuple[Params, dict[str, Any]]
+"""The parameters by our names, and the settings of our program."""
 
 
-def _affine(
-    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments
-) -> tuple[dict[str, dict[str, Array]], dict[str, Array]]:
-    """What the sites have where all latents are zero; and the slopes of `at`, (bits, columns)."""
+class Run(NamedTuple):
+    """A program at some parameters, whose form is to be read."""
 
-    def read(point: Array) -> tuple[dict[str, Array], Any]:
-        found = _naturals(model, anatomy, params, arguments, point[None, None])
-        found = {name: {k: v[0] for k, v in parts.items()} for name, parts in found.items()}
-        return {name: parts["at"].ravel() for name, parts in found.items()}, found
+    model: Callable
+    anatomy: Anatomy
+    params: Params
+    arguments: Arguments
+    sites: tuple[Site, ...]  # observed
 
-    slopes, found = jax.jacfwd(read, has_aux=True)(jnp.zeros(anatomy.num_bits))
-    return found, {name: value.T for name, value in slopes.items()}
+    def naturals(self, points: Array) -> dict[str, dict[str, Array]]:
+        """Site -> what its distribution has, for each state of (S, 1, bits) and column."""
+        program = states(self.model, self.anatomy.unpack(points))
+        trace = run_program(program, self.arguments, self.params)
+        found: dict[str, dict[str, Array]] = {}
+        for name in (*self.anatomy.names, *self.anatomy.observed):
+            fn = trace[name]["fn"]
+            base, _ = unwrap(fn)
+            size = fn.event_shape[-1] if fn.event_dim else 1
+            part = partial(_part, size=size, event_dim=fn.event_dim)
+            kind = KINDS.get(type(base).__name__)
+            if kind in ("real", "clipped"):
+                found[name] = {"at": part(base.loc), "scale": part(base.scale)}
+            elif kind == "binary":
+                found[name] = {"at": part(base.logits), "probs": part(base.probs)}
+            elif kind == "levels":
+                logits = part(base.logits, last=True)
+                found[name] = {"at": logits[..., 1:] - logits[..., :1]}
+                found[name]["probs"] = part(base.probs, last=True)
+            elif kind == "ordered":
+                found[name] = {"at": part(base.predictor)}
+                found[name]["cutpoints"] = part(base.cutpoints, last=True)
+            elif kind == "noisy-or":
+                found[name] = {"at": part(base.causal_input)}
+        return found
+
+    def affine(self) -> tuple[dict[str, dict[str, Array]], dict[str, Array]]:
+        """What the sites have where all latents are zero; the slopes of `at`, (bits, columns)."""
+
+        def read(point: Array) -> tuple[dict[str, Array], Any]:
+            found = self.naturals(point[None, None])
+            found = {name: {k: v[0] for k, v in parts.items()} for name, parts in found.items()}
+            return {name: parts["at"].ravel() for name, parts in found.items()}, found
+
+        slopes, found = jax.jacfwd(read, has_aux=True)(jnp.zeros(self.anatomy.num_bits))
+        return found, {name: value.T for name, value in slopes.items()}
 
 
 def _joined(parts: list[Array]) -> Array:
     return jnp.concatenate(parts, -1)
 
 
-def _read_trait(
-    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
-) -> tuple[Params, dict[str, Any]]:
-    at, slope = _affine(model, anatomy, params, arguments)
+def _read_trait(run: Run) -> Read:
+    at, slope = run.affine()
     values = {
-        "weights": _joined([slope[site.name] for site in sites]),
-        "bias": _joined([at[site.name]["at"].ravel() for site in sites]),
+        "weights": _joined([slope[site.name] for site in run.sites]),
+        "bias": _joined([at[site.name]["at"].ravel() for site in run.sites]),
     }
     shared = False
-    if sites[0].kind == "real":
-        noise = _joined([at[s.name]["scale"] for s in sites if s.kind == "real"])
+    if run.sites[0].kind == "real":
+        noise = _joined([at[s.name]["scale"] for s in run.sites if s.kind == "real"])
         # One noise for all columns, or one of each: as many numbers as the program has.
-        count = sum(x.size for x in params.values())
+        count = sum(x.size for x in run.params.values())
         shared = noise.size > 1 and count == values["weights"].size + values["bias"].size + 1
         values["noise"] = noise[0] if shared else noise
-    kinds = tuple(kind for site in sites for kind in site.kinds)
-    return values, {"num_factors": anatomy.num_bits, "kinds": kinds, "shared_noise": shared}
+    kinds = tuple(kind for site in run.sites for kind in site.kinds)
+    return values, {"num_factors": run.anatomy.num_bits, "kinds": kinds, "shared_noise": shared}
 
 
-def _read_graded(
-    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
-) -> tuple[Params, dict[str, Any]]:
-    at, slope = _affine(model, anatomy, params, arguments)
-    values = {"weights": _joined([slope[site.name] for site in sites])}
-    cutpoints = {site.name: at[site.name]["cutpoints"] for site in sites}
-    values |= _by_levels("cutpoints", cutpoints, sites, 0)
-    kinds = tuple(kind for site in sites for kind in site.kinds)
-    return values, {"num_factors": anatomy.num_bits, "levels": kinds}
+def _read_graded(run: Run) -> Read:
+    at, slope = run.affine()
+    values = {"weights": _joined([slope[site.name] for site in run.sites])}
+    cutpoints = {site.name: at[site.name]["cutpoints"] for site in run.sites}
+    values |= _by_levels("cutpoints", cutpoints, run.sites, 0)
+    kinds = tuple(kind for site in run.sites for kind in site.kinds)
+    return values, {"num_factors": run.anatomy.num_bits, "levels": kinds}
 
 
-def _read_guessing(
-    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
-) -> tuple[Params, dict[str, Any]]:
+def _read_guessing(run: Run) -> Read:
     """Far away on either side of zero, a probability is at its asymptotes, of which one is 1."""
-    way = jnp.sin(1.0 + jnp.arange(anatomy.num_bits))
+    way = jnp.sin(1.0 + jnp.arange(run.anatomy.num_bits))
     points = jnp.stack([FAR * way, -FAR * way])[:, None]
-    far = _naturals(model, anatomy, params, arguments, points)
-    at, slope = _affine(model, anatomy, params, arguments)
+    far = run.naturals(points)
+    at, slope = run.affine()
     low, prob, bend = [], [], []
-    for site in sites:
+    for site in run.sites:
         ends = far[site.name]["probs"]
         low.append(jnp.minimum(ends[0], ends[-1]))
         prob.append(at[site.name]["probs"].ravel())
@@ -152,76 +153,68 @@ def _read_guessing(
         "bias": jnp.log(share) - jnp.log1p(-share),
         "guessing": guess,
     }
-    return values, {"num_factors": anatomy.num_bits, "guessing": True}
+    return values, {"num_factors": run.anatomy.num_bits, "guessing": True}
 
 
 FAR = 1e6
 """Of a point at which a logistic curve is 0 or 1 to all digits."""
 
 
-def _read_clipped(
-    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
-) -> tuple[Params, dict[str, Any]]:
-    values, _ = _read_trait(model, anatomy, params, arguments, sites)
-    at, _ = _affine(model, anatomy, params, arguments)
-    scale = _joined([at[site.name]["scale"] for site in sites])
-    return values, {"num_factors": anatomy.num_bits, "noise": scale}
+def _read_clipped(run: Run) -> Read:
+    values, _ = _read_trait(run)
+    at, _ = run.affine()
+    scale = _joined([at[site.name]["scale"] for site in run.sites])
+    return values, {"num_factors": run.anatomy.num_bits, "noise": scale}
 
 
-def _read_sparse_coding(
-    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
-) -> tuple[Params, dict[str, Any]]:
-    at, slope = _affine(model, anatomy, params, arguments)
-    prior = at.get(anatomy.names[0], {})
+def _read_sparse_coding(run: Run) -> Read:
+    at, slope = run.affine()
+    prior = at.get(run.anatomy.names[0], {})
     if "probs" not in prior:
         raise NotThisError
-    weights, num_causes = _joined([slope[site.name] for site in sites]), anatomy.num_bits
+    weights, num_causes = _joined([slope[site.name] for site in run.sites]), run.anatomy.num_bits
     # One prior for all causes, or one of each: as many numbers as the program has.
-    count = sum(x.size for x in params.values())
+    count = sum(x.size for x in run.params.values())
     shared = num_causes == 1 or count != weights.size + 1 + num_causes
     values = {
         "weights": weights,
-        "noise": at[sites[0].name]["scale"][0],
+        "noise": at[run.sites[0].name]["scale"][0],
         "sparsity": prior["probs"][0] if shared else prior["probs"],
     }
     return values, {"num_causes": num_causes, "shared_sparsity": shared}
 
 
-def _read_machine(
-    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
-) -> tuple[Params, dict[str, Any]]:
-    _, slope = _affine(model, anatomy, params, arguments)
-    half = 1.0 if sites[0].kind == "real" else 0.5
+def _read_machine(run: Run) -> Read:
+    _, slope = run.affine()
+    half = 1.0 if run.sites[0].kind == "real" else 0.5
     # The biases show in the prior of the causes alone: what has their shape is tried.
-    bias = [value for value in params.values() if value.shape == (anatomy.num_bits,)]
-    if len(params) != 2 or not bias:
+    bias = [value for value in run.params.values() if value.shape == (run.anatomy.num_bits,)]
+    if len(run.params) != 2 or not bias:
         raise NotThisError
-    weights = half * _joined([slope[site.name] for site in sites])
-    return {"weights": weights, "bias": bias[-1]}, {"num_causes": anatomy.num_bits}
+    weights = half * _joined([slope[site.name] for site in run.sites])
+    return {"weights": weights, "bias": bias[-1]}, {"num_causes": run.anatomy.num_bits}
 
 
-def _read_mixture(
-    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
-) -> tuple[Params, dict[str, Any]]:
-    count = anatomy.latents[0].num_values
+def _read_mixture(run: Run) -> Read:
+    count = run.anatomy.latents[0].num_values
     assert count is not None
     table = jnp.arange(count)[:, None, None]
-    found = _naturals(model, anatomy, params, arguments, table)
+    found = run.naturals(table)
 
     def by_state(x: Array) -> Array:
         """The first row of each state, or what all of them share: (states, columns, ...)."""
         first = x.reshape(count if len(x) > 1 else 1, -1, *x.shape[1:])[:, 0]
         return jnp.broadcast_to(first, (count, *x.shape[1:]))
 
-    probs = {site.name: by_state(found[site.name]["probs"]) for site in sites}
-    mixing = found[anatomy.names[0]]["probs"].ravel()
+    probs = {site.name: by_state(found[site.name]["probs"]) for site in run.sites}
+    mixing = found[run.anatomy.names[0]]["probs"].ravel()
     if len(mixing) != count:  # a bit: it has one probability, and no simplex
         raise NotThisError
     values, settings = {"mixing": mixing}, {"num_components": count}
-    if not sites[0].levels:
+    if not run.sites[0].levels:
         return {**values, "probs": _joined(list(probs.values()))}, settings
-    kinds = tuple(kind for site in sites for kind in site.kinds)
-    return values | _by_levels("probs", probs, sites, 1), settings | {"levels": kinds}
+    kinds = tuple(kind for site in run.sites for kind in site.kinds)
+    return values | _by_levels("probs", probs, run.sites, 1), settings | {"levels": kinds}
 
 
 def _by_levels(name: str, parts: dict[str, Array], sites: Any, axis: int) -> Params:
@@ -232,15 +225,13 @@ def _by_levels(name: str, parts: dict[str, Array], sites: Any, axis: int) -> Par
     }
 
 
-def _read_noisy_or(
-    model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments, sites: Any
-) -> tuple[Params, dict[str, Any]]:
-    at, slope = _affine(model, anatomy, params, arguments)
-    layers = anatomy.latents[::-1]  # the lowest first
-    if set(at) != {*anatomy.names, *anatomy.observed}:
+def _read_noisy_or(run: Run) -> Read:
+    at, slope = run.affine()
+    layers = run.anatomy.latents[::-1]  # the lowest first
+    if set(at) != {*run.anatomy.names, *run.anatomy.observed}:
         raise NotThisError
-    values = {"leak_0": _joined([at[site.name]["at"] for site in sites])}
-    end, below = anatomy.num_bits, [site.name for site in sites]
+    values = {"leak_0": _joined([at[site.name]["at"] for site in run.sites])}
+    end, below = run.anatomy.num_bits, [site.name for site in run.sites]
     for level, layer in enumerate(layers, 1):
         start = end - layer.size
         values[f"leak_{level}"] = at[layer.name]["at"]
@@ -249,7 +240,7 @@ def _read_noisy_or(
     return values, {"layers": tuple(layer.size for layer in layers)}
 
 
-READERS: dict[Form, Callable[..., tuple[Params, dict[str, Any]]]] = {
+READERS: dict[Form, Callable[[Run], Read]] = {
     Form.TRAIT: _read_trait,
     Form.GUESSING: _read_guessing,
     Form.GRADED: _read_graded,

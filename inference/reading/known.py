@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro import handlers
 
 from ..types import Arguments
 from .columns import Column
@@ -81,7 +80,7 @@ class Known:
     def seen(self, model: Callable, arguments: Arguments) -> Seen:
         """What the program observes in these rows."""
         ones = {name: jnp.ones(shape) for name, shape in self.shapes.items()}
-        trace = run_program(handlers.substitute(model, data=ones), arguments)
+        trace = run_program(model, arguments, ones)
         return observed([trace[name] for name in self.sites])
 
 

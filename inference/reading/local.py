@@ -222,9 +222,7 @@ def find_structure(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
         return Structure.GENERAL
     num_rows = min(rows.num_data, 5)
     with jax.enable_x64(True):
-        leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
-        kind = partial(inspect, model, sites=anatomy.names, plate=anatomy.plate)
-        few = unseen(lambda leaves: kind(*rows.join(leaves)), leaves)
+        leaves, few = few_rows(model, anatomy, rows, num_rows)
         if few.num_data != num_rows:
             raise ProgramError(
                 f"the plate {anatomy.plate!r} has {few.num_data} rows when {num_rows} are given: "
@@ -301,6 +299,15 @@ def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Argumen
     filled = handlers.substitute(handlers.seed(model, key), substitute_fn=improper)
     trace = trace_of(filled, arguments)
     return {name: trace[name]["value"] for name in anatomy.parameters}
+
+
+def few_rows(
+    model: Callable, anatomy: Anatomy, rows: Rows, count: int
+) -> tuple[list[np.ndarray], Anatomy]:
+    """Stand-ins for a few rows, and the program on them, of other rows if it counts its own."""
+    leaves = [stand_in(x, count, i) for i, x in enumerate(rows.leaves)]
+    kind = partial(inspect, model, sites=anatomy.names, plate=anatomy.plate)
+    return leaves, unseen(lambda leaves: kind(*rows.join(leaves)), leaves)
 
 
 def stand_in(leaf: Any, num_rows: int, seed: int, *, exact: bool = False) -> np.ndarray:

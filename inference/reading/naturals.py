@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
-from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
-from ..types import Arguments
-from .abstract import explained
+from ..types import Arguments, Params
+from .abstract import explained, trace_of
 from .anatomy import Anatomy
 
 
@@ -72,19 +71,14 @@ def observed_sites(anatomy: Anatomy, trace: dict[str, dict]) -> tuple[Site, ...]
     return tuple(sorted(found, key=lambda site: site.order))
 
 
-def run_program(model: Callable, arguments: Arguments) -> dict[str, dict]:
-    """A trace; what no handler has fixed is drawn, and nothing must use it."""
-    args, kwargs = arguments
+def run_program(
+    model: Callable, arguments: Arguments, given: Params | None = None
+) -> dict[str, dict]:
+    """A trace; what is not given is drawn, and nothing must use it."""
     # What is read must be exact, and some devices round the factors of a product to ten bits.
     precise = jax.default_matmul_precision("highest")
-    with (
-        handlers.block(),
-        handlers.seed(rng_seed=0),
-        validation_enabled(False),
-        explained(),
-        precise,
-    ):
-        return handlers.trace(model).get_trace(*args, **kwargs)
+    with validation_enabled(False), explained(), precise:
+        return trace_of(model, arguments, given)
 
 
 def unwrap(fn: Any) -> tuple[Any, list[Array]]:

@@ -37,9 +37,9 @@ from ..types import Params
 from .abstract import run_abstractly, unseen
 from .anatomy import Anatomy, ProgramError, inspect
 from .columns import codes, columns
-from .forms import READERS, Form
+from .forms import READERS, Form, Run
 from .known import Known, Place
-from .local import anywhere, log_joint, stand_in
+from .local import anywhere, few_rows, log_joint
 from .naturals import (
     KINDS,
     NotThisError,
@@ -127,9 +127,7 @@ def _recognise(
 ) -> Known | None:
     num_rows = min(rows.num_data, 5)
     with jax.enable_x64(True), validation_enabled(False):
-        leaves = [stand_in(x, num_rows, i) for i, x in enumerate(rows.leaves)]
-        kind = partial(inspect, model, sites=anatomy.names, plate=anatomy.plate)
-        few = unseen(lambda leaves: kind(*rows.join(leaves)), leaves)
+        leaves, few = few_rows(model, anatomy, rows, num_rows)
         if few.num_data != num_rows:
             return None
         try:
@@ -175,7 +173,7 @@ def _try(
         arguments = rows.join(leaves)
         # A generator that XLA has ready made, and need not compile.
         params = anywhere(model, anatomy, random.key(seed, impl="rbg"), arguments)
-        values, settings = READERS[form](model, anatomy, params, arguments, sites)
+        values, settings = READERS[form](Run(model, anatomy, params, arguments, sites))
         still = handlers.substitute(model, data={**params, **zeros})
         trace = run_program(still, arguments)
         seen = observed([trace[site.name] for site in sites])

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from numpyro import handlers
 
 from ...reading.anatomy import ProgramError
 from ...reading.naturals import run_program, unwrap
@@ -19,9 +19,9 @@ from ...types import Params
 
 def noise_of(known: Known, model: Callable, rows: Rows) -> np.ndarray:
     """What the program adds before the clip, (num_features,): a setting, so a number here."""
-    ones = {name: np.ones(shape) for name, shape in known.shapes.items()}
+    ones = {name: jnp.ones(shape) for name, shape in known.shapes.items()}
     with jax.ensure_compile_time_eval():
-        trace = run_program(handlers.substitute(model, data=ones), rows.slice(0, 1))
+        trace = run_program(model, rows.slice(0, 1), ones)
         sites = [trace[name]["fn"] for name in known.sites]
         scales = [np.broadcast_to(unwrap(fn)[0].scale, fn.shape()).ravel() for fn in sites]
     return np.concatenate(scales)
