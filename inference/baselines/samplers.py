@@ -19,17 +19,25 @@ from jax import Array, lax, random
 from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
+from ..methods.gibbs.flips import Rules
 from ..methods.gibbs.kernel import LatentGibbs
 from ..numerics import clock
 from ..numerics.compiling import executable, once
 from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
-from ..rows.devices import one_device
+from ..rows.devices import OneDevice, one_device
 from ..running.contract import Stop
 from ..types import Params
 from .pacing import MOST_DEPTH, Budget, BudgetError, Pace, depth_within
-from .starts import climb, climbs_of, differentiable, seconds_of_gradient, shapes_of
+from .starts import (
+    climb,
+    climbs_of,
+    differentiable,
+    seconds_of_gradient,
+    seconds_of_reading,
+    shapes_of,
+)
 
 SNAPSHOTS = 50
 """How often the clock of a run is read."""
@@ -61,6 +69,7 @@ def nuts(
     memory: float | None = None,
     target_accept: float = 0.8,
     together: bool = False,
+    program: Callable | None = None,
     **kwargs: Any,
 ) -> Draws:
     """NUTS on all continuous sites, discrete latents summed out.
@@ -71,6 +80,7 @@ def nuts(
     :param memory: bytes that its compiled steps may take; if they would take more, none is run.
     :param target_accept: of its steps, by which their size is adapted.
     :param together: all chains begin at the best end of all climbs, in one mode of the posterior.
+    :param program: another with the same parameters that is sampled in its place.
 
     >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
@@ -80,7 +90,7 @@ def nuts(
     """
     check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
-    program = differentiable(model, anatomy)
+    program = differentiable(model, anatomy) if program is None else program
 
     def kernel(depth: int) -> MCMCKernel:
         return NUTS(program, max_tree_depth=depth, target_accept_prob=target_accept)
@@ -115,7 +125,7 @@ def discrete_gibbs(
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
-        start=climbs_of(model, anatomy), moves=anatomy.num_data,
+        start=climbs_of(model, anatomy), first=lambda *x: anatomy.num_data * x[2] / 3.0,
     )  # fmt: skip
 
 
@@ -153,7 +163,7 @@ def sample(
     memory: float | None = None,
     start: Callable[[tuple, dict[str, Any]], Any] | None = None,
     slope: Callable | None = None,
-    moves: int = 0,
+    first: Callable[[OneDevice, Array, float], float] | None = None,
     together: bool = False,
 ) -> Draws:
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
@@ -163,8 +173,8 @@ def sample(
         by default the kernel says where.
     :param slope: without climbs, the program whose gradient NUTS takes: what that costs says how
         long a trajectory may be.
-    :param moves: of single latents in one step, each of which lists the values of one on all rows,
-        a third of the work of a gradient: where these alone outlast the budget, none is run.
+    :param first: from the arguments, the keys and the seconds of a gradient to those that it takes
+        at least before it has a draw: what cannot be ended is not begun without half a budget.
     :param together: all chains begin at the best end of all climbs.
     """
     began = time.perf_counter()
@@ -176,12 +186,10 @@ def sample(
     if start is not None:
         places, gradient, ran = climb(start, given, keys_start, budget, memory, together)
         depth = depth_within(gradient, budget)
-        sweep = moves * gradient / 3.0
-        if budget is not None and sweep > budget:
-            raise BudgetError(
-                f"a sweep through {moves} latents, one at a time, takes about {sweep:.2g} s: no "
-                "draw was made"
-            )
+        if first is not None and budget is not None:
+            least = first(given, keys_start, gradient)
+            if least > 0.5 * budget:
+                raise BudgetError(f"before a draw it takes about {least:.2g} s, so none was made")
     elif slope is not None and budget is not None:
         gradient = seconds_of_gradient(slope, given, keys_start)
         depth, ran = depth_within(gradient, budget), gradient
@@ -302,6 +310,18 @@ def binary_gibbs_kernel(model: Callable, anatomy: Anatomy, others: MCMCKernel) -
     """`LatentGibbs` for the bits, which begin where the parameters put them, `others` in turn."""
     bits = LatentGibbs(model, sweeps=SWEEPS, restarts=RESTARTS)
     return numpyro.infer.Gibbs([(bits, list(anatomy.names)), (others, None)])
+
+
+def seconds_to_settle(
+    model: Callable, anatomy: Anatomy, given: OneDevice, keys: Array, gradient: float
+) -> float:
+    """What the bits of all chains take at least until they begin: two readings for each visit.
+
+    For one of `RESTARTS`, which run side by side: some programs are read by shorter ways.
+    """
+    del gradient
+    visits = Rules().max_sweeps * anatomy.num_bits
+    return 2 * visits * seconds_of_reading(model, given, keys)
 
 
 def no_binary_gibbs(anatomy: Anatomy) -> str | None:

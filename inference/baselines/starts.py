@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from numpyro import handlers
 from numpyro.infer import init_to_uniform
-from numpyro.infer.util import initialize_model
+from numpyro.infer.util import initialize_model, log_density
 
 from ..numerics import clock
 from ..numerics.compiling import executable, once
@@ -191,6 +192,25 @@ def seconds_of_gradient(program: Callable, given: OneDevice, keys: Array) -> flo
         return once(slope).lower(keys, arrays).compile()
 
     compiled = executable(make, (keys, arrays), "slope", program, hollow.static, hollow.tree)
+    jax.block_until_ready(compiled(keys, arrays))
+    before = clock.seconds()
+    jax.block_until_ready(compiled(keys, arrays))
+    return clock.seconds() - before
+
+
+def seconds_of_reading(model: Callable, given: OneDevice, keys: Array) -> float:
+    """Seconds of one run of the program for all chains, as little optimised as a start is."""
+    arrays, hollow = given.arrays, given._replace(arrays=[])
+
+    def make() -> Any:
+        def read(keys: Array, arrays: list[Array]) -> Array:
+            args, kwargs = hollow.arguments(arrays)
+            one = lambda key: log_density(handlers.seed(model, key), args, kwargs, {})[0]  # noqa: E731
+            return jax.vmap(one)(keys)
+
+        return once(read).lower(keys, arrays).compile()
+
+    compiled = executable(make, (keys, arrays), "reading", model, hollow.static, hollow.tree)
     jax.block_until_ready(compiled(keys, arrays))
     before = clock.seconds()
     jax.block_until_ready(compiled(keys, arrays))

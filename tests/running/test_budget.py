@@ -163,7 +163,7 @@ def test_what_does_not_fit_into_memory_says_so_before_it_runs():
 def test_numpyros_own_gibbs_runs_on_bits_and_parameters():
     how = {"num_warmup": 20, "num_samples": 20, "num_chains": 2, "num_components": 2}
     found = discrete_gibbs(bernoulli_mixture, random.key(1), DATA, **how)
-    with pytest.raises(BudgetError, match="a sweep through 24 latents, one at a time, takes about"):
+    with pytest.raises(BudgetError, match=r"before a draw it takes about .* s, so none"):
         discrete_gibbs(bernoulli_mixture, random.key(1), DATA, budget=1e-9, **how)
     assert found.params["probs"].shape == (2, 20, 2, 5)
     assert found.params["mixing"].std() > 0

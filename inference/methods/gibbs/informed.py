@@ -65,6 +65,10 @@ class GradientFlips(LatentGibbs):
     (20, 1, 2)
     """
 
+    why_not_compared = (
+        "LatentGibbs is there for both: `latentbits bench --only flips` tells them apart"
+    )
+
     def __init__(
         self,
         model: Callable,

@@ -10,6 +10,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from ...baselines.samplers import (
     no_binary_gibbs,
     nuts,
     sample,
+    seconds_to_settle,
 )
 from ...baselines.starts import climbs_of
 from ...baselines.variational import svi
@@ -182,6 +184,7 @@ def _with_nuts(model: Callable, key: Any, arguments: Arguments, limits: Limits) 
     found = sample(
         kernel, anatomy, key, args, kwargs, limits.num_warmup, limits.num_draws, 4, limits.seconds,
         limits.memory, start=climbs_of(model, anatomy),
+        first=partial(seconds_to_settle, model, anatomy),
     )  # fmt: skip
     return found, None
 
