@@ -170,6 +170,13 @@ def test_the_headline_names_the_winner_and_by_how_much():
         "Neither bespoke nor generic inference wins here: ours comes within 0.01 nats per row of "
         "the best in 0.5 s; theirs needs 0.7 s (1.4 times as long)."
     )
+    third = {**scores, "third": [-2.0, -3.0]}
+    for times in ((0.5, 0.6), (0.6, 0.5)):  # which of two is first is left to chance
+        for name, time in zip(("ours", "third"), times, strict=True):
+            paths[name] = (np.array([-2.5]), np.array([time]))
+        said = headline(settled(third, paths, theirs={"bespoke": False}))
+        assert ": ours and third come within 0.01 nats per row of the best in 0.5 s" in said
+    paths["ours"] = paths.pop("third")
     paths["theirs"] = (np.array([-2.5]), np.array([2.0]))
     paths["ours"], paths["theirs"] = paths["theirs"], paths["ours"]
     rows = settled(scores, paths, theirs={"bespoke": False})

@@ -7,7 +7,8 @@ as good     not failing its checks, and its paired difference from the best, row
             its rows, the Monte-Carlo errors of both scores included
 reached     the time from which on the held-out score was within 0.01 nats per row of the best
 wins        reached it first, of those whose checks pass; where the first of the other side needs
-            less than 1.5 times as long, neither does: another seed could turn that round
+            less than 1.5 times as long, neither does: another seed could turn that round, so
+            methods of one side that are that near to each other are named together
 trusted     its checks pass (below)
 """
 
@@ -170,7 +171,7 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
         words = f"Only {kinds[side]} inference comes within {CLOSE} nats per row of the best: "
     elif winner(rows) is None:
         words = "Neither bespoke nor generic inference wins here: "
-    words += _reaches(name, passing[name])
+    words += _reaches(name, passing)
     if other is None:
         return f"{words}. No {kinds[not side]} method passes its checks.{_not_passing(rows)}"
     called = f"{other}, the nearest {kinds[not side]} method," if alone else other
@@ -210,11 +211,21 @@ def _first(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
     return min(mine, key=lambda x: mine[x]["behind"], default=None)
 
 
-def _reaches(name: str, row: dict[str, Any]) -> str:
+def _reaches(name: str, passing: dict[str, dict[str, Any]]) -> str:
+    """The first of a side with its numbers, together with those that another seed puts first."""
+    row = passing[name]
+    latest = TIE * row["seconds_to_best"]
+    near = {x: r for x, r in passing.items() if r["seconds_to_best"] is not None}
+    same = {x: r for x, r in near.items() if r["bespoke"] == row["bespoke"]}
+    level = [x for x, r in same.items() if x == name or r["seconds_to_best"] < latest]
+    several = len(level) > 1
+    names = f"{', '.join(level[:-1])} and {level[-1]}" if several else name
     seconds = _seconds(row["seconds_to_best"])
     if row.get("excess") is None:
-        return f"{name} comes within {CLOSE} nats per row of the best in {seconds}"
-    return f"{name} reaches {_excess(row)} nats per row of the truth in {seconds}"
+        verb = "come" if several else "comes"
+        return f"{names} {verb} within {CLOSE} nats per row of the best in {seconds}"
+    verb = "reach" if several else "reaches"
+    return f"{names} {verb} {_excess(row)} nats per row of the truth in {seconds}"
 
 
 def _needs(row: dict[str, Any], first: dict[str, Any]) -> str:
