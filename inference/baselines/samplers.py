@@ -69,7 +69,6 @@ def nuts(
     memory: float | None = None,
     target_accept: float = 0.8,
     together: bool = False,
-    program: Callable | None = None,
     **kwargs: Any,
 ) -> Draws:
     """NUTS on all continuous sites, discrete latents summed out.
@@ -80,7 +79,6 @@ def nuts(
     :param memory: bytes that its compiled steps may take; if they would take more, none is run.
     :param target_accept: of its steps, by which their size is adapted.
     :param together: all chains begin at the best end of all climbs, in one mode of the posterior.
-    :param program: another with the same parameters that is sampled in its place.
 
     >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
@@ -90,7 +88,7 @@ def nuts(
     """
     check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
-    program = differentiable(model, anatomy) if program is None else program
+    program = differentiable(model, anatomy)
 
     def kernel(depth: int) -> MCMCKernel:
         return NUTS(program, max_tree_depth=depth, target_accept_prob=target_accept)

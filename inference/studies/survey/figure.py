@@ -38,11 +38,11 @@ def draw(
             there = [(size, x) for size, x in here if x.seconds is not None]
             axes.plot(
                 [size for size, _ in there], [x.seconds for _, x in there],
-                dash, color=colour, label=name, zorder=2,
+                dash, color=colour, label=name, marker=marker, ms=6, zorder=2,
             )  # fmt: skip
             for size, x in there:
-                face = "white" if x.doubted else colour
-                axes.plot(size, x.seconds, marker, color=colour, mfc=face, ms=6, zorder=3)
+                if x.doubted:
+                    axes.plot(size, x.seconds, marker, color=colour, mfc="white", ms=6, zorder=3)
             # In ranks above the panel's times, so that none hides another.
             ran = [(size, x) for size, x in here if x.row["status"] != NOT_RUN]
             late = [size for size, x in ran if x.seconds is None]
