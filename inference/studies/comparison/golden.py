@@ -44,7 +44,12 @@ def load(name: str, which: str = "paper", folder: Path = HERE) -> Reference | No
 
 
 def make(
-    name: str, which: str, seconds: float, num_chains: int = 4, seed: int = 0
+    name: str,
+    which: str,
+    seconds: float,
+    num_chains: int = 4,
+    num_warmup: int = 500,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """A long chain on an example's first data set; raises ValueError if it cannot be trusted."""
     from jax import random
@@ -67,7 +72,7 @@ def make(
             None if density is None else partial(true_density, name, which),
         )
     )  # fmt: skip
-    found = long_judged(field, random.key(seed), seconds, num_chains)
+    found = long_judged(field, random.key(seed), seconds, num_chains, num_warmup)
     problems = strict_doubts(found.row)
     if problems:
         raise ValueError(f"{name}: the chain is no reference: {', '.join(problems)}")
@@ -76,8 +81,8 @@ def make(
     return {
         "settings": {
             "program": name, "example": which, "method": "NUTS", "seed": seed, "chains": chains,
-            "draws": draws, "seconds": found.draws.seconds, "rows": len(made.values),
-            "fresh": len(found.held_out), **versions(),
+            "warmup": num_warmup, "draws": draws, "seconds": found.draws.seconds,
+            "rows": len(made.values), "fresh": len(found.held_out), **versions(),
         },
         "gates": {x: found.row[x] for x in gates},
         "held_out": found.row["held_out"],
@@ -95,13 +100,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--chains", type=int, default=4, metavar="N", help="on a GPU more cost little (%(default)s)"
     )
+    parser.add_argument("--warmup", type=int, default=500, metavar="N", help="(%(default)s)")
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     status = 0
     for entry in options.names:
         name, _, which = entry.partition(":")
         try:
-            found = make(name, which or "paper", options.seconds, options.chains)
+            how = options.seconds, options.chains, options.warmup
+            found = make(name, which or "paper", *how)
         except (ValueError, RuntimeError, MemoryError, FloatingPointError) as error:
             print(f"{entry}: {' '.join(str(error).split())}", flush=True)
             status = 1

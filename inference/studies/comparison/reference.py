@@ -42,7 +42,13 @@ class Reference(NamedTuple):
     error: float | None = None  # mean Monte-Carlo standard error of a row
 
 
-def long_judged(field: Field, rng_key: Array, seconds: float, num_chains: int = 4) -> Judged:
+def long_judged(
+    field: Field,
+    rng_key: Array,
+    seconds: float,
+    num_chains: int = 4,
+    num_warmup: int = NUM_WARMUP,
+) -> Judged:
     """NUTS for longer, judged as all are; by the first of fresh rows alone, but by more draws.
 
     Its chains begin together, at the best of all their climbs: a program of hidden units has lesser
@@ -55,7 +61,7 @@ def long_judged(field: Field, rng_key: Array, seconds: float, num_chains: int = 
     args, kwargs = field.train_arguments
     entry = contenders(inspect(field.model, args, kwargs))[0]["NUTS"]
     draws = nuts(
-        field.model, rng_key, *args, num_warmup=NUM_WARMUP, num_samples=NUM_DRAWS, budget=seconds,
+        field.model, rng_key, *args, num_warmup=num_warmup, num_samples=NUM_DRAWS, budget=seconds,
         target_accept=TARGET_ACCEPT, num_chains=num_chains, together=True, **kwargs,
     )  # fmt: skip
     step = max(1, len(draws.clock) * num_chains // MOST_JUDGED)
