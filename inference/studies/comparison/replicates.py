@@ -20,7 +20,8 @@ from .verdict import factor, settle, winner
 MOST = 5
 """Data sets by default: with so many a t interval is not much wider than a normal one."""
 EXTRA = 1.0
-"""Budgets that all runs on further data sets may take together, by default."""
+"""Budgets that all runs on further data sets may take together, by default; two are there always,
+and another where there is room for as much as the last took."""
 MEANS = ("held_out", "behind", "excess", "train", "seconds", "seconds_to_best", "recovery",
          "calibration_error", "distance", "distance_error", "score_error")  # fmt: skip
 """Numbers of a row of which the mean over data sets is shown; of the others, those of the first."""
@@ -42,9 +43,10 @@ def repeat(
     most = MOST if count is None else count
     spent, stopped = 0.0, parts[0].about["interrupted"]
     room = np.inf if count is not None or budget is None else EXTRA * budget
-    while len(parts) < most and spent < room and not stopped:
+    while len(parts) < most and not stopped:
         names = [x for x in parts[-1].held_out if _stands(parts[-1], x) is Standing.PASSES]
-        if not names:
+        next_takes = sum(parts[-1].rows[x].get("seconds", 0.0) for x in names)
+        if not names or (len(parts) > 1 and spent + next_takes > room):
             break
         part = one(len(parts), names)
         stopped = part.about["interrupted"]
