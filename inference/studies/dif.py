@@ -1,8 +1,9 @@
 r"""Items that work differently in groups (DIF): likelihood-ratio tests by item, on one factor.
 
 In group g the factor is :math:`\theta \sim \mathcal N(\mu_g, \sigma_g^2)`, standard in the largest
-group, the reference, and :math:`P(t_i = 1) = \sigma(a_{ig} \theta + d_{ig})`. Anchors have the same
-a and d in all groups and tie the groups' scales together. Each item is tested by three fits
+group, the reference, and :math:`P(t_i \ge c) = \sigma(a_{ig} \theta + d_{icg})`, with an intercept
+for each level but the lowest: of bits one. Anchors have the same a and d in all groups and tie the
+groups' scales together. Each item is tested by three fits
 (Thissen, Steinberg & Wainer 1993): nothing of it differs, d alone does, a and d do. The first
 against the last is the test of the item, the first against the second of a uniform difference, the
 second against the last of a non-uniform one.
@@ -15,13 +16,14 @@ are found. Every fit is EM on nodes that rows share (`continuous.grid`), from th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..methods.continuous.climbing import arrived
-from ..methods.continuous.grid import BitTable, distinct, posteriors
-from ..methods.continuous.nodes import nodes_for
+from ..methods.continuous.curves import Columns, Sums, asked, derivatives, gaps, logistic
+from ..methods.continuous.grid import FEW_CELLS, BitTable, expect
+from ..methods.continuous.nodes import Nodes, Values, nodes_for
 
 LEVEL = 0.05
 """Of the false discoveries among the items that are said to differ."""
@@ -32,7 +34,9 @@ FEWEST_ROWS = 20
 """Of a group."""
 MOST_WORK = 30_000_000
 """Cells × items up to which the tests are made without being asked for."""
-STEPS, TOLERANCE, MEMORY, MOST_MOVE = 300, 1e-9, 6, 3.0
+STEPS, TOLERANCE, MEMORY = 300, 1e-9, 6
+MOST_MOVE, MOST_CLOSING = 3.0, 0.9
+"""Of a number in a step of its regression, and of the gap between two intercepts that narrows."""
 POINTS = np.linspace(-4.0, 4.0, 81)
 WEIGHTS = np.exp(-0.5 * POINTS**2) / np.exp(-0.5 * POINTS**2).sum()
 """A normal density, for effect sizes."""
@@ -41,19 +45,24 @@ WEIGHTS = np.exp(-0.5 * POINTS**2) / np.exp(-0.5 * POINTS**2).sum()
 class Groups(NamedTuple):
     """The parameters of all groups; the first is the reference."""
 
-    items: np.ndarray  # (2, G, P): slopes a, intercepts d
+    slopes: np.ndarray  # (G, P)
+    intercepts: np.ndarray  # (G, C)
     mean: np.ndarray  # (G,), of the factor
     log_deviation: np.ndarray  # (G,)
 
     def join(self) -> np.ndarray:
-        return np.concatenate([self.items.ravel(), self.mean, self.log_deviation])
+        return np.concatenate([x.ravel() for x in self])
 
     def split(self, vector: np.ndarray) -> Groups:
-        size, count = self.items.size, len(self.mean)
-        return Groups(
-            vector[:size].reshape(self.items.shape), vector[size : size + count],
-            vector[size + count :],
-        )  # fmt: skip
+        parts = np.split(vector, np.cumsum([x.size for x in self])[:-1])
+        return Groups(*(x.reshape(y.shape) for x, y in zip(parts, self, strict=True)))
+
+    def values(self, columns: Columns, g: int, standard: bool = True) -> Values:
+        """Of one group, in units of its own deviation about its own mean, or of the reference's."""
+        slope, bias = self.slopes[g][columns.column_of], self.intercepts[g]
+        if standard:
+            slope, bias = slope * np.exp(self.log_deviation[g]), bias + slope * self.mean[g]
+        return {"weights": slope[None], "bias": bias}
 
 
 class GroupFit(NamedTuple):
@@ -64,67 +73,75 @@ class GroupFit(NamedTuple):
 def step(tables: Sequence[BitTable], at: Groups, free: np.ndarray) -> tuple[Groups, float]:
     """One step of EM: the parameters after it, and the loss before.
 
-    :param free: (2, P), whether the slope and the intercept of an item differ between groups.
+    :param free: (2, P), whether the slope and the intercepts of an item differ between groups.
     """
-    count, size = len(tables), at.items.shape[2]
+    count, columns = len(tables), tables[0].columns
     mean, log_deviation = at.mean.copy(), at.log_deviation.copy()
-    loss = 0.0
-    sums: list[tuple[Any, Any, Any]] = []
+    sums: list[tuple[Nodes, Sums]] = []
+    if not columns.bits and any((gaps(columns, x) <= 0).any() for x in at.intercepts):
+        return at, np.inf
     for g, table in enumerate(tables):
-        slope, intercept = at.items[:, g]
-        deviation = np.exp(at.log_deviation[g])
-        values = {
-            "weights": (slope * deviation)[None], "bias": intercept + slope * at.mean[g]
-        }  # fmt: skip
-        nodes = nodes_for(values)
-        theta = at.mean[g] + deviation * nodes.points[:, 0]
-        right: Any = 0.0
-        number: Any = 0.0
-        mass = np.zeros(len(theta))
-        for rows, evidence, probs in posteriors(table, values, nodes):
-            times = table.times[rows]
-            loss -= evidence @ times
-            probs *= times[:, None].astype(probs.dtype)
-            mass += probs.sum(0)
-            right = right + probs.T @ table.bits[rows]
-            if table.seen is not None:
-                number = number + probs.T @ table.seen[rows]
-        sums.append((theta, right, mass[:, None] if table.seen is None else number))
+        values = at.values(columns, g)
+        nodes = nodes_for(values, 1.0, table.share)
+        found = expect(table, values, nodes)
+        theta = at.mean[g] + np.exp(at.log_deviation[g]) * nodes.points
+        sums.append((nodes._replace(points=theta), found))
         if g:
-            mean[g] = mass @ theta / mass.sum()
-            spread = mass @ (theta - mean[g]) ** 2 / mass.sum()
+            mean[g] = found.mass @ theta[:, 0] / found.mass.sum()
+            spread = found.mass @ (theta[:, 0] - mean[g]) ** 2 / found.mass.sum()
             log_deviation[g] = 0.5 * np.log(spread)
-    # An item's 2G numbers are C times its free ones: one column for all groups, or one for each.
+    charts = _charts(columns, free, count)
+    slopes, intercepts = at.slopes.copy(), at.intercepts.copy()
+    for _ in range(3):
+        here = Groups(slopes, intercepts, mean, log_deviation)
+        parts = [
+            derivatives(columns, here.values(columns, g, False), nodes, x.right, asked(columns, x))
+            for g, (nodes, x) in enumerate(sums)
+        ]
+        for k, (group, chart) in enumerate(zip(columns.groups, charts, strict=True)):
+            up = np.stack([part[0][k] for part in parts], 1)  # (items, G, K)
+            size, _, width = up.shape
+            bend = np.zeros((size, count, width, count, width))
+            for g, part in enumerate(parts):
+                bend[:, g, :, g] = part[1][k]
+            bent = chart.transpose(0, 2, 1) @ bend.reshape(size, count * width, -1) @ chart
+            unused = np.abs(chart).sum(1) == 0
+            bent += np.eye(count * width) * (1e-9 + unused[:, None, :])
+            along = np.einsum("pij,pi->pj", chart, up.reshape(size, -1))
+            move = chart @ np.linalg.solve(bent, along[..., None])
+            move = move.reshape(size, count, width)
+            most = MOST_MOVE / np.maximum(np.abs(move).max((1, 2)), MOST_MOVE)
+            if width > 2:
+                gap = np.moveaxis(-np.diff(intercepts[:, group]), 0, 1)  # (items, G, K - 2)
+                closing = (np.diff(move[:, :, 1:]) / gap).max((1, 2))
+                most = np.minimum(most, MOST_CLOSING / np.maximum(closing, MOST_CLOSING))
+            move = np.moveaxis(move * most[:, None, None], 1, 0)
+            slopes[:, columns.column_of[group[:, 0]]] += move[:, :, 0]
+            intercepts[:, group] += move[:, :, 1:]
+    return Groups(slopes, intercepts, mean, log_deviation), sum(x.loss for _, x in sums)
+
+
+def _charts(columns: Columns, free: np.ndarray, count: int) -> list[np.ndarray]:
+    """From an item's free numbers to its slope and intercepts in all groups, (items, GK, GK), by K:
+    a column for all groups, or one for each."""
     shared = np.zeros((count, count))
     shared[:, 0] = 1.0
-    maps = np.zeros((size, 2, count, 2, count))
-    for k in range(2):
-        maps[:, k, :, k] = np.where(free[k][:, None, None], np.eye(count), shared)
-    chart = maps.reshape(size, 2 * count, 2 * count)
-    unused = np.eye(2 * count) * (np.abs(chart).sum(1) == 0)[:, None, :]
-    items = at.items
-    for _ in range(3):
-        gradient, bend = np.zeros((size, 2, count)), np.zeros((size, 2, count, 2, count))
-        for g, (theta, right, number) in enumerate(sums):
-            design = np.stack([theta, np.ones_like(theta)])  # (2, S)
-            probability = 0.5 + 0.5 * np.tanh(0.5 * (design.T @ items[:, g]))
-            gradient[:, :, g] = (design @ (right - number * probability)).T
-            weight = number * probability * (1.0 - probability)
-            outer = design[:, None] * design[None]  # (2, 2, S)
-            bend[:, :, g, :, g] = np.moveaxis(outer @ weight, -1, 0)
-        along = np.einsum("pij,pi->pj", chart, gradient.reshape(size, -1))
-        bent = chart.transpose(0, 2, 1) @ bend.reshape(size, 2 * count, -1) @ chart + unused
-        bent += 1e-9 * np.eye(2 * count)
-        move = np.einsum("pij,pj->ip", chart, np.linalg.solve(bent, along[..., None])[..., 0])
-        move = move * (MOST_MOVE / np.maximum(np.abs(move).max(0), MOST_MOVE))
-        items = items + move.reshape(items.shape)
-    return Groups(items, mean, log_deviation), float(loss)
+    charts = []
+    for group in columns.groups:
+        items, width = columns.column_of[group[:, 0]], 1 + group.shape[1]
+        chart = np.zeros((len(items), count, width, count, width))
+        for k in range(width):
+            own = free[min(k, 1)][items]
+            chart[:, :, k, :, k] = np.where(own[:, None, None], np.eye(count), shared)
+        charts.append(chart.reshape(len(items), count * width, -1))
+    return charts
 
 
 def fit_groups(tables: Sequence[BitTable], begin: Groups, free: np.ndarray) -> GroupFit:
     """Maximum likelihood, by steps of EM and Anderson's combination of the last few of them."""
-    pooled = begin.items.mean(1, keepdims=True)
-    at = begin._replace(items=np.where(free[:, None, :], begin.items, pooled))
+    own = free[0], free[1][tables[0].columns.column_of]
+    slopes, intercepts = (np.where(x, y, y.mean(0)) for x, y in zip(own, begin[:2], strict=True))
+    at = begin._replace(slopes=slopes, intercepts=intercepts)
     safe, best = at, np.inf
     losses: list[float] = []
     trail: list[tuple[np.ndarray, np.ndarray]] = []  # residuals and images
@@ -172,14 +189,12 @@ class GroupStudy(NamedTuple):
     anchors: np.ndarray  # (P,) bool
 
 
-def study_groups(
-    data: np.ndarray, mask: np.ndarray | None, labels: Sequence[str], start: dict[str, np.ndarray]
-) -> GroupStudy:
-    """Test every item of a table of bits for a difference between groups of its rows.
+def study_groups(table: BitTable, labels: Sequence[str], start: Values) -> GroupStudy:
+    """Test every item of a table for a difference between groups of its rows.
 
-    :param data: (num_data, P), with `mask` True where a cell was observed.
+    :param table: bits or levels, dense.
     :param labels: (num_data,), the group of each row.
-    :param start: weights (1, P) and bias (P,) of a fit to all rows.
+    :param start: weights (1, C) and bias (C,) of a fit to all rows.
     """
     from scipy.special import chdtrc
 
@@ -187,17 +202,19 @@ def study_groups(
     names, counts = np.unique(labelled, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     names, counts = names[order], counts[order]
-    rows = [labelled == name for name in names]
-    tables = [distinct(data[x], None if mask is None else mask[x]) for x in rows]
-    count, size = len(names), data.shape[1]
-    fixed = np.stack([start["weights"][0], start["bias"]])[:, None]
-    begin = Groups(np.tile(fixed, (1, count, 1)), np.zeros(count), np.zeros(count))
-    testable = _vary(tables)
+    tables = [_rows_of(table, labelled == name) for name in names]
+    columns, count = table.columns, len(names)
+    size = len(columns.first)
+    begin = Groups(
+        np.tile(start["weights"][0, columns.first], (count, 1)), np.tile(start["bias"], (count, 1)),
+        np.zeros(count), np.zeros(count),
+    )  # fmt: skip
+    testable = np.all([_varies(one) for one in tables], axis=0)
     anchors = np.ones(size, bool)
     for _ in range(ROUNDS):
         base = fit_groups(tables, begin, np.tile(~anchors, (2, 1)))
         begin = base.groups
-        losses = np.full((3, size), np.nan)  # nothing differs, the intercept does, both do
+        losses = np.full((3, size), np.nan)  # nothing differs, the intercepts do, all does
         effects = np.full((2, size), np.nan)
         for i in np.flatnonzero(testable):
             fits = []
@@ -207,21 +224,21 @@ def study_groups(
                 free[:, i] = some
                 fits.append(base if same else fit_groups(tables, begin, free))
             losses[:, i] = [one.loss for one in fits]
-            effects[:, i] = _effects(fits[-1].groups, int(i))
+            effects[:, i] = _effects(fits[-1].groups, columns, int(i))
         none, uniform, both = losses
         statistic, shift, bend = (
             2.0 * np.maximum(x, 0.0) for x in (none - both, none - uniform, uniform - both)
         )
-        df = count - 1
-        p_value = chdtrc(2 * df, statistic)
+        df = (count - 1) * np.asarray(table.levels)
+        p_value = chdtrc(df, statistic)
         corrected = adjusted(p_value)
         new = ~(corrected < LEVEL)
         if (new == anchors).all() or new.sum() < FEWEST_ANCHORS:
             break
         anchors = new
     items = {
-        "chi2": statistic, "df": np.full(size, 2 * df), "p_value": p_value, "p_adjusted": corrected,
-        "p_uniform": chdtrc(df, shift), "p_nonuniform": chdtrc(df, bend),
+        "chi2": statistic, "df": df, "p_value": p_value, "p_adjusted": corrected,
+        "p_uniform": chdtrc(df - (count - 1), shift), "p_nonuniform": chdtrc(count - 1, bend),
         "difference": effects[0], "absolute_difference": effects[1], "anchor": anchors + 0,
     }  # fmt: skip
     found = base.groups
@@ -230,24 +247,34 @@ def study_groups(
     )
 
 
-def _vary(tables: Sequence[BitTable]) -> np.ndarray:
-    """Items that have both answers in every group, (P,): others cannot be tested."""
-    found = []
-    for table in tables:
-        ones = table.times @ table.bits
-        seen = table.times.sum() if table.seen is None else table.times @ table.seen
-        found.append((ones > 0) & (ones < seen))
-    return np.all(found, axis=0)
+def _rows_of(table: BitTable, some: np.ndarray) -> BitTable:
+    """Some rows of a table, as a table of its own."""
+    first, place, count = np.unique(table.place[some], return_inverse=True, return_counts=True)
+    kind = np.float64 if first.size * table.bits.shape[1] <= FEW_CELLS else table.bits.dtype
+    seen = None if table.seen is None else table.seen[first].astype(kind)
+    bits = table.bits[first].astype(kind)
+    return table._replace(bits=bits, seen=seen, times=count.astype(float), place=place)
 
 
-def _effects(groups: Groups, item: int) -> tuple[float, float]:
+def _varies(table: BitTable) -> np.ndarray:
+    """Items whose levels all occur, (P,): a difference can be told of these only."""
+    columns = table.columns
+    counts = table.times @ table.bits
+    seen = table.times.sum() if table.seen is None else table.times @ table.seen
+    least = np.minimum.reduceat(counts, columns.first)
+    return (least > 0) & (np.add.reduceat(counts, columns.first) < seen)
+
+
+def _effects(groups: Groups, columns: Columns, item: int) -> tuple[float, float]:
     """The expected difference of the answer from the reference's, over the factor of a group, and
-    that of its absolute value (Meade 2010): of the group where the latter is largest."""
+    that of its absolute value (Meade 2010): of the group where the latter is largest. Levels count
+    as numbers from zero."""
     theta = groups.mean[1:, None] + np.exp(groups.log_deviation[1:, None]) * POINTS
-    slope, intercept = groups.items[:, :, item]
-    own = slope[1:, None] * theta + intercept[1:, None]
-    theirs = slope[0] * theta + intercept[0]
-    gap = 0.5 * (np.tanh(0.5 * own) - np.tanh(0.5 * theirs))
+    cuts = np.flatnonzero(columns.column_of == item)
+    slope, intercept = groups.slopes[:, item], groups.intercepts[:, cuts]
+    own = slope[1:, None, None] * theta[:, None] + intercept[1:, :, None]  # (G - 1, cuts, points)
+    theirs = slope[0] * theta[:, None] + intercept[0][:, None]
+    gap = (logistic(own) - logistic(theirs)).sum(1)
     signed, absolute = gap @ WEIGHTS, np.abs(gap) @ WEIGHTS
     most = int(np.argmax(absolute))
     return float(signed[most]), float(absolute[most])

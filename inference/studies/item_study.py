@@ -151,7 +151,7 @@ def study_items(
     order = order if len(places) else np.arange(len(first))
     groups = {}
     if labels is not None:
-        study, said = _grouped(table if plain else None, values, labels, order)
+        study, said = _grouped(table, values, labels, order)
         lines += said
         groups = {} if study is None else study.items
     return ItemStudy(
@@ -178,21 +178,21 @@ def _grouped(
     """The tests by item, or the reason why there are none."""
     names, counts = np.unique(np.asarray(labels.of_rows), return_counts=True)
     why = None
-    if table is None or len(values["weights"]) > 1:
-        why = "differences between groups are tested for bits on one factor"
+    if table is None or len(values["weights"]) > 1 or "guessing" in values:
+        why = "differences between groups are tested on one factor without guessing: --set "
+        why += "num_factors=1"
     elif len(names) < 2:
         why = f"there is one group, {names[0]}"
     elif counts.min() < FEWEST_ROWS:
         least = names[int(np.argmin(counts))]
         why = f"{least} has {counts.min()} rows: a group wants {FEWEST_ROWS}"
-    elif table.bits.shape[1] < 3:
+    elif len(table.levels) < 3:
         why = "an item is tested against at least two others"
     elif table.sparse or len(table.place) * table.bits.shape[1] ** 2 > MOST_GROUP_WORK:
         why = "not tested for so large a table: latentbits.inference.studies.dif does it"
     if why is not None or table is None:
         return None, [f"groups    {labels.column}: {why}"]
-    bits = table.bits[table.place][:, order]
-    seen = None if table.seen is None else table.seen[table.place][:, order] > 0
-    start = {x: v[..., order] for x, v in values.items()}
-    found = study_groups(bits, seen, labels.of_rows, start)
+    found = study_groups(table, labels.of_rows, values)
+    items = {x: v[order] for x, v in found.items.items()}
+    found = found._replace(items=items, anchors=found.anchors[order])
     return found, group_lines(found, labels.column, labels.items)

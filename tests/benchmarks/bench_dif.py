@@ -33,7 +33,7 @@ def study(rng, shift=0.0, half=1.0):
     data, group = table(rng, shift, half)
     counted = distinct(data, None)
     start = climb(counted, principal(counted, 1), 200, 1e-8).values
-    return study_groups(data, None, group, start).items
+    return study_groups(counted, group, start).items
 
 
 def main():

@@ -20,42 +20,51 @@ def drawn(count, shift, seed=0):
     return (rng.random((count, SIZE)) < 1.0 / (1.0 + np.exp(-predictor))) + 0.0, group
 
 
-def loss(vector, data, seen, group):
-    """Minus the log likelihood by a sum over a line, row by row: slopes, intercepts, the other
-    group's intercept of item 3, its mean and log deviation."""
+def loss(vector, levels, data, seen, group):
+    """Minus the log likelihood by a sum over a line, row by row: slopes, intercepts from the lowest
+    level up, the other group's intercepts of item 3, its mean and log deviation."""
     line = np.linspace(-8.0, 8.0, 401)
     weight = np.exp(-0.5 * line**2) / np.exp(-0.5 * line**2).sum()
+    ends = np.cumsum(np.array(levels) - 1)
+    intercepts = np.split(vector[SIZE : SIZE + ends[-1]], ends[:-1])
     total = 0.0
     for row, there, g in zip(data, seen, group, strict=True):
-        intercepts = vector[SIZE : 2 * SIZE].copy()
-        theta = line
-        if g:
-            intercepts[2] = vector[2 * SIZE]
-            theta = vector[-2] + np.exp(vector[-1]) * line
-        predictor = theta[:, None] * vector[:SIZE] + intercepts
-        each = np.where(row == 1, predictor, 0.0) - np.logaddexp(0.0, predictor)
-        total -= np.log(weight @ np.exp(each[:, there].sum(1)))
+        theta = vector[-2] + np.exp(vector[-1]) * line if g else line
+        each = np.ones(len(line))
+        for i in np.flatnonzero(there):
+            own = vector[SIZE + ends[-1] : -2] if g and i == 2 else intercepts[i]
+            above = 1.0 / (1.0 + np.exp(-vector[i] * theta[:, None] - own))
+            above = np.hstack([np.ones((len(line), 1)), above, np.zeros((len(line), 1))])
+            each = each * (above[:, int(row[i])] - above[:, int(row[i]) + 1])
+        total -= np.log(weight @ each)
     return total
 
 
-def test_a_fit_is_a_maximum_of_the_likelihood_of_both_groups():
+@pytest.mark.parametrize("levels", [(2,) * 6, (3, 2, 4, 2, 3, 2)])
+def test_a_fit_is_a_maximum_of_the_likelihood_of_both_groups(levels):
     data, group = drawn(120, 0.0)
-    seen = np.random.default_rng(1).random(data.shape) < 0.9
-    tables = [distinct(data[group == g], seen[group == g]) for g in range(2)]
+    rng = np.random.default_rng(1)
+    data = data + rng.integers(0, np.array(levels) - 1, data.shape)  # up to the highest level
+    seen = rng.random(data.shape) < 0.9
+    tables = [distinct(data[group == g], seen[group == g], levels) for g in range(2)]
     free = np.zeros((2, SIZE), bool)
     free[1, 2] = True
-    start = np.stack([np.ones((2, SIZE)), np.zeros((2, SIZE))])
-    found = dif.fit_groups(tables, dif.Groups(start, np.zeros(2), np.zeros(2)), free)
-    (slopes, others), (intercepts, theirs) = found.groups.items
+    columns = tables[0].columns
+    start = dif.Groups(
+        np.ones((2, SIZE)), np.tile(1.0 - columns.level, (2, 1)), np.zeros(2), np.zeros(2)
+    )
+    found = dif.fit_groups(tables, start, free)
+    (slopes, others), (intercepts, theirs) = found.groups[:2]
     np.testing.assert_array_equal(slopes, others)
-    assert (np.flatnonzero(intercepts != theirs) == [2]).all()
-    ends = [theirs[2], found.groups.mean[1], found.groups.log_deviation[1]]
-    vector = np.concatenate([slopes, intercepts, ends])
-    assert found.loss == pytest.approx(loss(vector, data, seen, group), rel=1e-6)
-    for k in (0, SIZE + 1, 2 * SIZE, len(vector) - 2, len(vector) - 1):
+    own = columns.column_of == 2
+    assert ((intercepts != theirs) == own).all()
+    ends = [found.groups.mean[1], found.groups.log_deviation[1]]
+    vector = np.concatenate([slopes, intercepts, theirs[own], ends])
+    assert found.loss == pytest.approx(loss(vector, levels, data, seen, group), rel=1e-6)
+    for k in (0, SIZE + 1, *range(len(vector) - 2 - own.sum(), len(vector))):
         step = np.zeros(len(vector))
         step[k] = 1e-4
-        up, down = (loss(vector + s * step, data, seen, group) for s in (1, -1))
+        up, down = (loss(vector + s * step, levels, data, seen, group) for s in (1, -1))
         assert abs(up - down) / 2e-4 < 0.02
 
 
@@ -63,7 +72,7 @@ def test_the_item_that_differs_is_found_and_is_no_anchor():
     data, group = drawn(900, -1.2, seed=3)
     start = {"weights": SLOPES[None], "bias": INTERCEPTS}
     labels = np.where(group, "city", "village")
-    found = dif.study_groups(data, None, labels, start)
+    found = dif.study_groups(distinct(data, None), labels, start)
     assert found.anchors.tolist() == [True] * (SIZE - 1) + [False]
     assert found.items["p_adjusted"][-1] < 1e-4 and found.items["p_uniform"][-1] < 1e-4
     assert (found.items["p_adjusted"][:-1] > 0.05).all()

@@ -39,6 +39,7 @@ class Sums(NamedTuple):
     loss: float
     right: np.ndarray  # (S, C) Σ_n r_ns 1[level of predictor c]
     number: np.ndarray  # (S, P) or (S, 1) Σ_n r_ns of those who answered
+    mass: np.ndarray  # (S,) Σ_n r_ns
 
 
 class Prior(NamedTuple):

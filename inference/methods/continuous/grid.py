@@ -207,17 +207,17 @@ def _normalised(probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def expect(table: BitTable, values: Values, nodes: Nodes) -> Sums:
     """The E-step."""
-    loss, right, number = 0.0, 0.0, 0.0
+    loss, right, number, mass = 0.0, 0.0, 0.0, np.zeros(len(nodes.points))
     for rows, evidence, probs in posteriors(table, values, nodes):
         count = table.times[rows]
         loss -= evidence @ count
         probs *= count[:, None].astype(probs.dtype)
         right = right + table.bits[rows].T @ probs
-        seen = table.seen
-        number = number + (
-            probs.sum(0)[None] if seen is None else seen[rows].T @ probs
-        )  # fmt: skip
-    return Sums(float(loss), np.asarray(right).T, np.asarray(number).T)
+        mass += probs.sum(0)
+        if table.seen is not None:
+            number = number + table.seen[rows].T @ probs
+    number = mass[None] if table.seen is None else np.asarray(number)
+    return Sums(float(loss), np.asarray(right).T, number.T, mass)
 
 
 class Scores(NamedTuple):
