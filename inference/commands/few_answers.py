@@ -52,6 +52,12 @@ def held(given: Given) -> Given:
     size = given.kwargs.get("num_factors", getattr(takes.get("num_factors"), "default", 0))
     priors, words = {}, "priors are used"
     if {"prior_weights", "prior_bias"} <= set(takes) - set(given.kwargs) and size:
+        if size > 1 and few_rows(mask.shape):
+            raise InputError(
+                f"--set num_factors={size}: {mask.shape[0]} rows do not determine the scale of a "
+                f"second factor of {mask.shape[1]} columns; wanted num_factors=1, or "
+                "--set prior_weights=... that do"
+            )
         mean = np.eye(size, 1, dtype=np.float32)
         priors = {"prior_weights": dist.Normal(mean, 0.5), "prior_bias": dist.Normal(0.0, 2.0)}
         words += ", of discriminations Normal(1, 0.5), of intercepts Normal(0, 2)"

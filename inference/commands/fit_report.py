@@ -16,6 +16,8 @@ from .progress import stage
 
 MAXIMA = ("QuadratureEM", "EM", "SplittingEM")
 """Methods whose fixed points are maxima of the marginal likelihood that `standard_errors` takes."""
+SHARP = 8.0
+"""A discrimination, of a loading of 0.98."""
 
 
 class Written(NamedTuple):
@@ -91,7 +93,7 @@ def report(
     if stop is not Stop.INTERRUPTED and not settings.get("plate") and _continuous(given):
         with stage("items"):
             study = _items(given, name, point, errors, prior, namespace)
-    lines += study.lines if study is not None else []
+    lines += study.lines + sharp_items(study.items, columns) if study is not None else []
     lines.append("holds     a point estimate, no draws: arviz.summary and arviz.loo want NUTS")
     said = parameter_lines(point, errors, columns, given.table.levels)
     tables: dict[str, Written] = {}
@@ -104,6 +106,18 @@ def report(
         value = {"value": list(measures.values())}
         tables["measures"] = Written(value, "measure", list(measures), "measure")
     return [*lines, "", *said, ""], tables
+
+
+def sharp_items(items: dict[str, Any], columns: Sequence[str]) -> list[str]:
+    """A line on items that are almost steps: more factors than a table has make them.
+
+    >>> sharp_items({"discrimination": np.array([1.0, 30.0])}, ["a", "b"])
+    ['sharp     b: loadings near 1, so without a finite maximum: fewer factors, or priors']
+    """
+    found = [x for x, slope in zip(columns, items["discrimination"], strict=True) if slope > SHARP]
+    listed = ", ".join(found[:12]) + (", …" if len(found) > 12 else "")
+    words = f"sharp     {listed}: loadings near 1, so without a finite maximum: fewer factors, or "
+    return [words + "priors"] if found else []
 
 
 def held_out(given: Given, params: dict, cells: np.ndarray) -> list[str]:

@@ -62,7 +62,7 @@ class Stop(enum.Enum):
     """
 
     STEPS = "all steps done"
-    TOLERANCE = "left to gain by Aitken's estimate: less than"
+    TOLERANCE = "left to gain by estimate: less than"
     BUDGET = "out of budget after"
     INTERRUPTED = "interrupted after"
 

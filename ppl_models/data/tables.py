@@ -117,7 +117,7 @@ def load_table(
         cells = unpack_bits(file, cells, packed)
     said = said or Said()
     if kind == "binary" and (names := long_columns(file, cells, said)) is not None:
-        return _long(file, cells, names, columns, levels)
+        return _long(file, cells, names, columns, levels, allow_constant)
     fitting = {"skip", kind} | ({"binary", "ordinal", "count"} if kind == "real" else set())
     for name, wanted in said.kinds.items():
         if wanted not in fitting:
@@ -168,6 +168,7 @@ def _long(
     names: tuple[str, str, str],
     columns: Sequence[str] | None,
     levels: Mapping[str, tuple[str, str]] | None,
+    allow_constant: bool,
 ) -> Table:
     """One answer a row: the column of responses is read as a table of one column is."""
     known = None if not levels else {names[2]: next(iter(levels.values()))}
@@ -176,12 +177,13 @@ def _long(
     codes = np.where(mask, values, -1)[:, 0].astype(np.int8)
     found = spread(path, cells, names, codes, columns)
     pair = tuple(two.get(names[2], ()))
-    if columns is None:
+    if columns is None and not allow_constant:
         ones, seen = found.values.sum(0, dtype=int), found.mask.sum(0)
         constant = np.flatnonzero((ones == 0) | (ones == seen))
         if len(constant):
             others = f" ({len(constant) - 1} more like it)" if len(constant) > 1 else ""
-            problem = f"every answer is the same{others}: leave the item out"
+            problem = f"every answer is the same{others}: leave the item out, or say --constant"
+            problem += " (allow_constant=True) to keep it"
             raise complain(path, problem, column=found.items[int(constant[0])])
     note = (
         f"one answer a row: {len(found.people)} of {show(names[0])} × {len(found.items)} of "

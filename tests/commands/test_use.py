@@ -99,7 +99,7 @@ def test_fit_prints_what_it_estimated(fitted):
     kept = json.loads(load(fitted[1])[1]["optima"])
     assert kept["starts"] == len(kept["losses"]) == 2 and said["starts"][0] == str(kept["agree"])
     assert f"{kept['probability_of_another']:.2f}" in said["another"]
-    ended = " ".join(said["stopped"]).startswith("left to gain by Aitken's")
+    ended = " ".join(said["stopped"]).startswith("left to gain by estimate")
     assert said["converged"][0] == ("yes" if ended else "no:")
     assert said["fit"] == [str(fitted[1])]
     estimate, error = np.array(said["q3"], float).reshape(3, 2).T
@@ -309,6 +309,9 @@ def test_few_rows_of_very_many_columns_are_fitted_scored_and_held_out(tmp_path, 
     seen[:6] = True  # six answers a column: priors as well
     some = Table(seen + 0.0, seen, ("a", "b", "c"), ("0/1",) * 3, "")
     assert sparse(some) and not sparse(some._replace(mask=seen | True))
+    more = [x.replace("num_factors=1", "num_factors=2") for x in arguments]
+    assert main(more) == 2
+    assert "6 rows do not determine the scale of a second factor" in capsys.readouterr().err
     arguments[arguments.index("0.2")] = "1.5"
     assert main(arguments) == 2
     assert "a share between 0 and 1" in capsys.readouterr().err

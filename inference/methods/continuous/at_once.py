@@ -1,4 +1,4 @@
-"""A program on ordered levels with one or two factors, fitted and read by NumPy alone.
+"""A program on ordered levels with one to three factors, fitted and read by NumPy alone.
 
 What `grid` does, for any program of the form of `latent_trait`, with or without guessing, or of
 `graded_trait`, whatever its names. Whether it applies is seen from what is known of the program and
@@ -43,7 +43,7 @@ FEW_OBSERVED = 0.2
 
 
 def applies(opened: Opened) -> bool:
-    """Whether the program observes levels in order, on one or two factors, in rows at hand."""
+    """Whether the program observes levels in order, on one to three factors, in rows at hand."""
     known, rows = opened.known, opened.rows
     if known is None or known.columns is None:
         return False

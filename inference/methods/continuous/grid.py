@@ -1,4 +1,4 @@
-r"""Maximum likelihood of a table of ordered levels on one or two factors, in NumPy.
+r"""Maximum likelihood of a table of ordered levels on one to three factors, in NumPy.
 
 With nodes :math:`x_s` that do not depend on the row, all log likelihoods are one matrix product:
 of bits,

@@ -1,12 +1,12 @@
-r"""Nodes that all rows share, for items of one or two factors.
+r"""Nodes that all rows share, for items of one to three factors.
 
 They are equidistant in a metric in which every posterior is at least one unit wide,
 
 .. math:: du = \sqrt{1 + \textstyle\sum_i \frac14 w_i^2 / (1 + \frac14 A_i^2)}\; dx, \qquad
           \frac14 / (1 + \frac14 A^2) \ge \sigma(A)(1 - \sigma(A)),
 
-so that they are dense where items discriminate, however sharply. In two dimensions the axes are
-those along which the two sharpest items change, which need no fine nodes across; the others enter
+so that they are dense where items discriminate, however sharply. In several dimensions the axes
+are those along which the sharpest items change, which need no fine nodes across; the others enter
 by the largest value of their sum. The trapezoidal rule is off by
 :math:`e^{-2\pi^2 / h^2}` or so at a distance of h. The bound in place of the information itself has
 no pole near the real line where u(x) bends: without it that exponential rate would be lost.

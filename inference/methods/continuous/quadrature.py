@@ -115,7 +115,7 @@ class QuadratureEM(FactorEM):
     def at_once(
         self, rng_key: Array, how: Drive, args: tuple, kwargs: dict[str, Any]
     ) -> RunResult | None:
-        """Levels on one or two factors: by NumPy, on nodes that all rows share (`grid`)."""
+        """Levels on one to three factors: by NumPy, on nodes that all rows share (`grid`)."""
         if not self.accelerate or self.start is not None or not self._plain():
             return None
         opened = self._open(args, kwargs)

@@ -337,7 +337,7 @@ def test_pursuit_finds_how_many_units_there_are():
     result = search((causes * weights + noise).astype(np.float32))
     units = found(result.params)
     assert len(units["bias"]) == 1
-    assert result.reason.startswith("left to gain by Aitken's")
+    assert result.reason.startswith("left to gain by estimate")
     assert (np.diff(result.losses) <= 0).all()
     # A mean of 180 rows of unit variance: standard error 0.075.
     np.testing.assert_allclose(units["weights"][0], weights, atol=0.3)
