@@ -112,8 +112,10 @@ def test_an_interrupted_comparison_claims_nothing_of_what_did_not_end():
     )
 
 
-def test_one_start_is_never_trusted():
-    assert standing(row(-2.0, starts=1, starts_near=None)) is Standing.ONE_START
+def test_one_start_is_never_trusted_unless_there_is_no_other():
+    alone = row(-2.0, starts=1, starts_near=None)
+    assert standing(alone) is Standing.ONE_START
+    assert standing({**alone, "start_free": True}) is Standing.PASSES
     rows = settled({"ours": [-2.0, -3.0]}, ours={"starts": 1, "starts_near": None})
     assert "one start" in dict(verdict(rows))["ours"] and "pass" not in dict(verdict(rows))["ours"]
     assert headline(rows) == (

@@ -10,7 +10,8 @@ point       at most 0.01 nats per row left to gain when it stopped; at least two
             that of any other point estimate (a posterior mode aside); no scale of the noise at
             its floor; information of the likelihood that is positive definite, where that is
             computed (at most 3 continuous latents, small tables; the verdict says where not).
-            With one start it is neither trusted nor distrusted.
+            With one start it is neither trusted nor distrusted, unless it has none to choose, as
+            a solution of equations.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ def standing(row: dict[str, Any]) -> Standing:
     if doubts(row):
         return Standing.FAILS
     if row["kind"] == "point":
-        return Standing.PASSES if row.get("starts", 1) > 1 else Standing.ONE_START
+        several = row.get("starts", 1) > 1 or row.get("start_free", False)
+        return Standing.PASSES if several else Standing.ONE_START
     needed = "rhat" if row["kind"] == "sampler" else "pareto_k"
     return Standing.UNCHECKED if row.get(needed) is None else Standing.PASSES

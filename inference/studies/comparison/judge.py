@@ -20,6 +20,7 @@ from ...evaluation.symmetry import align
 from ...numerics.compiling import once
 from ...reading.floors import at_floor
 from ...running.algorithm import Algorithm
+from ...running.contract import Starts
 from ...running.search import optima_of
 from .checks import CLOSE, Status
 from .contenders import Contender
@@ -107,6 +108,8 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         if not contender.posterior_mode:
             row |= information(field, point)
         if engine is not None:
+            # At one place, and in one step: a solution of equations.
+            row["start_free"] = engine.starts is Starts.ONE and len(draws.losses) == 1
             row |= _quality(field, engine, point)
     if field.truth is not None:
         row["recovery"] = recovery(field, thin(draws.params, MOST_ALIGNED))
