@@ -349,22 +349,27 @@ GRADIENT_TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
 
 
 def readings():
-    """(row, masked, candidates): all four for a program's first row, the fullest for others."""
+    """(row, masked, candidates, precision): all of a program's first row in double precision, of
+    others the fullest; that one in single precision too."""
     chosen, seen = [], set()
     for name, case in CASES.items():
         every = itertools.product((False, True), repeat=2)
         chosen += [
-            (name, *pair) for pair in (every if case.program not in seen else [(True, True)])
+            (name, *pair, "float64")
+            for pair in (every if case.program not in seen else [(True, True)])
         ]
+        chosen.append((name, True, True, "float32"))
         seen.add(case.program)
     return [
         pytest.param(
             name,
             masked,
             candidates,
-            id=f"{name}-{'masked' if masked else 'complete'}-{'many' if candidates else 'one'}",
+            precision,
+            id=f"{name}-{'masked' if masked else 'complete'}-{'many' if candidates else 'one'}"
+            f"-{precision}",
         )
-        for name, masked, candidates in chosen
+        for name, masked, candidates, precision in chosen
     ]
 
 
@@ -400,6 +405,7 @@ def draw(case, masked, candidates, precision):
     data = case.data(rng, (NUM_DATA,))
     mask = rng.random(data.shape) < 0.7 if masked else None
     if masked:
+        mask[0] = False  # a row without any answer
         data = np.where(mask, data, 0.0)
 
     def rounded(value):
@@ -453,7 +459,9 @@ def value_and_jacobian(function, point):
     return value, jacobian
 
 
-@pytest.mark.parametrize(("name", "masked", "candidates"), readings())
+@pytest.mark.parametrize(
+    ("name", "masked", "candidates", "precision"), readings(), indirect=["precision"]
+)
 def test_log_joint_and_gradient(name, masked, candidates, precision):
     case = CASES[name]
     parameters, latents, data, mask = draw(case, masked, candidates, precision)

@@ -71,8 +71,6 @@ CASES = {
 REAL = {"binary_sparse_coding", "real_combination_machine"}
 CONTINUOUS = ["bernoulli_product", "clipped_gaussian", "latent_trait"]
 EACH = pytest.mark.parametrize("name", CASES)
-# Rounding of single precision, in sums of a few dozen log probabilities.
-LOG_DENSITY = {"rtol": 2e-5, "atol": 2e-5}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -100,19 +98,6 @@ def trace(name, data, values, mask=None, num_data=None):
     model = handlers.substitute(handlers.seed(program(name), random.key(9)), values)
     kwargs = {**CASES[name][0], "mask": mask, "num_data": num_data}
     return handlers.trace(model).get_trace(data, **kwargs)
-
-
-@functools.partial(jax.jit, static_argnames="name")
-def compiled_log_probs(name, data, values, mask):
-    sites = trace(name, data, values, mask)
-    in_plate = (*CASES[name][2], "observed")
-    return {site: sites[site]["fn"].log_prob(sites[site]["value"]) for site in in_plate}
-
-
-def log_probs(name, data, values, mask=None):
-    """The log probability of each site of the data plate, where every other site is given."""
-    given = {site: value for site, value in values.items() if site != "observed"}
-    return compiled_log_probs(name, data, given, mask)
 
 
 def test_every_program_is_in_the_table():
@@ -181,47 +166,6 @@ def test_a_minibatch_counts_for_the_whole(name):
 
     plain, scaled, local = joint(data, values)
     np.testing.assert_allclose(scaled - plain, (ROWS / 2 - 1) * local, rtol=1e-4, atol=1e-4)
-
-
-@EACH
-def test_masked_columns_are_as_if_they_were_not_there(name):
-    """The observed site with its last two columns hidden, against the parameters without them."""
-    values = simulate(name)[0]
-    data = values["observed"]
-    mask = np.broadcast_to(np.arange(FEATURES) < 3, data.shape)
-    masked = log_probs(name, np.where(mask, data, 0), values, mask)["observed"]
-    shapes = CASES[name][1]
-    fewer = {
-        site: value[..., :3] if shapes.get(site, ())[-1:] == (FEATURES,) else value
-        for site, value in values.items()
-    }
-    expected = log_probs(name, data[:, :3], fewer)["observed"]
-    np.testing.assert_allclose(masked, expected, **LOG_DENSITY)
-
-
-@EACH
-def test_a_row_without_any_answer_says_nothing(name):
-    values = simulate(name)[0]
-    data = values["observed"]
-    mask = np.arange(ROWS)[:, None] * np.ones(FEATURES) != 1
-    masked = log_probs(name, data, values, mask)["observed"]
-    full = log_probs(name, data, values)["observed"]
-    assert masked[1] == 0
-    np.testing.assert_allclose(masked[2:], full[2:], rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][2]])
-def test_a_candidate_axis_is_free(name):
-    """Latents of shape (S, N, ...) give log probabilities (S, N), equal to those one by one."""
-    values, *others = simulate(name)
-    data = values["observed"]
-    stacked = {site: np.stack([other[site] for other in others]) for site in CASES[name][2]}
-    together = log_probs(name, data, {**values, **stacked})
-    for i, other in enumerate(others):
-        alone = log_probs(name, data, {**values, **{site: other[site] for site in stacked}})
-        for site, log_prob in alone.items():
-            assert together[site].shape == (3, ROWS)
-            np.testing.assert_allclose(together[site][i], log_prob, **LOG_DENSITY)
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
