@@ -1,5 +1,7 @@
 """Every method on every program: it applies where `admits` says so, and refuses where not."""
 
+from functools import cache
+
 import jax
 import numpy as np
 import pytest
@@ -13,6 +15,12 @@ from inference.studies.examples import example
 METHODS = {name: method for name, method in methods().items() if issubclass(method, Algorithm)}
 
 
+@cache
+def drawn(program):
+    """The same rows for every method: to draw them compiles the program."""
+    return example(program, 13, which="small")
+
+
 def shapes(tree):
     return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
 
@@ -22,7 +30,7 @@ def shapes(tree):
 def test_admits_is_right(name, program):
     """Traced for three keys, not compiled: shapes are the program's, a step gives a like state."""
     model, method = programs()[program], METHODS[name]
-    made = example(program, 13, which="small")
+    made = drawn(program)
     data, sizes = made.values, made.sizes
     anatomy = inspect(model, (data,), sizes)
     reason = method.admits(anatomy)

@@ -110,7 +110,7 @@ def test_a_process_killed_at_random_moments_ends_with_the_same_numbers(tmp_path)
     assert status() == 0
     dice = chance.Random(0)
     kills = steps = 0
-    while kills < 3 and not again.exists():
+    while kills < 2 and not again.exists():
         before = mtime(folder)
         process = start(folder, again)
         # Wait until the run itself is under way, then for as long as the dice say.
