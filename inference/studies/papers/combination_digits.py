@@ -180,10 +180,10 @@ def load(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 def run(options: argparse.Namespace) -> Outcome:
     """All runs, one compiled call; the table is their mean."""
     size = PAPER if options.full else SMALL
-    given = {"units": options.units, "runs": options.runs, "steps": options.steps}
+    given = {name: getattr(options, name, None) for name in Size._fields}
     size = size._replace(**{name: value for name, value in given.items() if value is not None})
-    if min(size.units, size.runs, size.steps) < 1:
-        raise InputError("--units, --runs and --steps must be at least 1")
+    if min(size[:5]) < 1:
+        raise InputError("--units, --runs, --steps, --chains, --temperatures must be at least 1")
     train, test = load(options)
     keys = random.split(random.key(options.seed), size.runs)
 
@@ -229,6 +229,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--units", type=int, help="hidden units and components; default 45")
     parser.add_argument("--runs", type=int, help="from different starts; default 2, with --full 5")
     parser.add_argument("--steps", type=int, help="of the persistent gradient")
+    parser.add_argument("--chains", type=int, help="of the estimate of log Z")
+    parser.add_argument("--temperatures", type=int, help="of each of these chains")
 
 
 def figure(train: np.ndarray, runs: Run) -> Figure:
@@ -283,7 +285,7 @@ EXPERIMENTS = (
         "combination-digits",
         "machine against mixture and product on digits (Freund & Haussler 1994, figures 4.3-4.9)",
         run,
-        {"rows": 40, "units": 2, "runs": 1, "steps": 2},
+        {"rows": 40, "units": 2, "runs": 1, "steps": 2, "chains": 4, "temperatures": 10},
         options,
     ),
 )
