@@ -27,6 +27,15 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Tracing makes objects by the million and hardly a cycle: looking for those less often saves 3 %.
 gc.set_threshold(100_000, 20, 100)
 
+# Half a minute and more each: were they last, one worker would wait for the other.
+LONGEST = "papers", "compare", "methods", "admits", "endurance", "devices", "documentation"
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first; the others in their order."""
+    first = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: first.get(item.path.stem, len(first)))
+
 
 @pytest.fixture
 def double():
