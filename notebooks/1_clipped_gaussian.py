@@ -73,7 +73,7 @@ rho = implied_correlation(truth, 0.0)
 predicted = 2 / jnp.pi * jnp.arcsin(rho[:3, :3].clip(-1, 1))
 off = abs(spins.T @ spins / num_data - predicted).max()
 print(f"(7), three columns without bias: off by at most {off:.4f}")
-inverted = MomentInversion(clipped_gaussian).init(random.key(2), bits, **sizes)
+inverted = MomentInversion(clipped_gaussian).invert(random.key(2), bits, **sizes)
 print(f"(10) inverted, all six columns: off by at most {abs(inverted.correlation - rho).max():.4f}")
 print(f"standard error of one count in {num_data} rows: {num_data**-0.5:.4f}")
 

@@ -23,10 +23,10 @@ FOLDER = Path(__file__).parents[2] / "notebooks"
 SIZES = {
     "0": {"num_days": 20, "num_draws": 5, "num_steps": 2},
     "1": {"num_data": 1000, "num_people": 40, "num_draws": 40, "methods": "MomentInversion NUTS"},
-    "2": {"num_data": 20, "num_draws": 40, "methods": "NUTS"},
-    "3": {"num_data": 40, "num_draws": 40, "methods": "NUTS"},
+    "2": {"num_data": 20, "methods": "ExactGradient"},
+    "3": {"num_data": 40, "methods": "EM"},
     "4": {"num_data": 60, "num_draws": 40, "methods": "NUTS"},
-    "5": {"num_data": 24, "num_draws": 40, "methods": "NUTS"},
+    "5": {"num_data": 40, "methods": "GibbsEM"},
     "6": {"num_steps": 4, "num_draws": 40, "every": 20},
 }
 
@@ -282,7 +282,7 @@ def test_notebook_runs_as_itself(path, monkeypatch):
             names.update(sizes)
     assert seen == 1
     if "race" in names:
-        assert "NUTS" in names["race"]._repr_markdown_()
+        assert all(x in names["race"]._repr_markdown_() for x in names["methods"])
         assert names["race"].paths._repr_png_()[0][:4] == b"\x89PNG"
     plt.close("all")
 
