@@ -80,7 +80,8 @@ def test_crossovers_are_named():
         "At 5 latents NUTS is first, in 2 s.",
         "From 10 to 20 latents TruncatedEM is first, in 4 s to 6 s.",
         "At 40 latents GibbsEM is first, in 7 s.",
-        "At 80 latents no method arrives (TruncatedEM ends 0.40 nats per row from the truth).",
+        "At 80 latents no method that was run arrives (TruncatedEM ends 0.40 nats per row from the "
+        "truth).",
         "At 5 latents NUTS is before TruncatedEM (2 s against 3 s); from 10 to 20 latents "
         "TruncatedEM is before NUTS (at 20: 6 s; NUTS: out of budget).",
         "At 20 latents TruncatedEM is the only one left.",

@@ -20,6 +20,7 @@ def draw(
 ) -> Figure:
     """One panel an axis. Hollow: its checks fail. Crosses above: it does not arrive."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     methods = list(dict.fromkeys(x.method for x in found))
     style = {
@@ -53,6 +54,9 @@ def draw(
         axes.set_xticks(places, [str(x) for x in places])
         axes.minorticks_off()
     panels[0].set_ylim(low, high * (high / low) ** (0.035 * (len(methods) + 1)))
+    if high < 100 * low:  # of one power of ten nothing could be read off
+        panels[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panels[0].set_ylabel("CPU seconds" if device == "cpu" else f"seconds ({device})")
     panels[0].set_title(program)
     handles, labels = panels[0].get_legend_handles_labels()

@@ -115,7 +115,9 @@ def _firsts(line: dict[int, dict[str, Place]], axis: str) -> Iterable[str]:
         run = list(some)
         where = _range([size for size, _ in run], axis)
         if name is None:
-            yield _sentence(f"{where} no method arrives{_nearest(line[run[-1][0]])}")
+            left = any(x.row["status"] == NOT_RUN for size, _ in run for x in line[size].values())
+            none = "no method that was run" if left else "no method"
+            yield _sentence(f"{where} {none} arrives{_nearest(line[run[-1][0]])}")
             continue
         times = " to ".join(dict.fromkeys(_seconds(x.seconds) for _, x in (run[0], run[-1]) if x))
         doubted = any(x is not None and x.doubted for _, x in run)
