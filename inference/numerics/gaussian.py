@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import jax
 import jax.numpy as jnp
-from jax import Array
-from jax.scipy.linalg import solve_triangular
+from jax import Array, lax
+from jax.scipy.linalg import cho_solve, solve_triangular
 
 
 def invert(precision: Array) -> tuple[Array, Array]:
@@ -55,3 +56,26 @@ def log_normal(values: Array) -> Array:
 def with_one(values: Array) -> Array:
     """x̂ = (x, 1): (..., Q + 1)."""
     return jnp.concatenate([values, jnp.ones_like(values[..., :1])], -1)
+
+
+def solve_moments(matrix: Array, right: Array) -> Array:
+    """matrix⁻¹ right, where the matrix is one of second moments: positive, but for rounding.
+
+    On a GPU by its Cholesky factor, in half the time of LU, which is left for a matrix that
+    rounding has made indefinite.
+
+    >>> solve = jax.jit(solve_by_cholesky)
+    >>> for matrix in (jnp.array([[4.0, 0.0], [0.0, 1.0]]), jnp.array([[0.0, 2.0], [4.0, 0.0]])):
+    ...     solve(matrix, jnp.array([[4.0], [8.0]])).tolist()
+    [[1.0], [8.0]]
+    [[2.0], [2.0]]
+    """
+    if jax.default_backend() == "cpu":
+        return jnp.linalg.solve(matrix, right)
+    return solve_by_cholesky(matrix, right)
+
+
+def solve_by_cholesky(matrix: Array, right: Array) -> Array:
+    found = cho_solve((jnp.linalg.cholesky(matrix), True), right)
+    general = lambda: jnp.linalg.solve(matrix, right)  # noqa: E731
+    return lax.cond(jnp.isfinite(found).all(), lambda: found, general)

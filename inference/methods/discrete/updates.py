@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import gammaln, logsumexp
 
+from ...numerics.gaussian import solve_moments
 from ...reading.anatomy import ProgramError
 from ...reading.reader import Reader
 from ...reading.recognise import Form, recognise
@@ -88,7 +89,7 @@ class SparseCodingUpdate(Update):
         ridge = 10 * jnp.finfo(second.dtype).eps * trace / num_causes + 1e-30
         second_ridge = second + ridge * jnp.eye(num_causes)
         if second.ndim == 2:
-            weights = jnp.linalg.solve(second_ridge, cross)
+            weights = solve_moments(second_ridge, cross)
         else:
             weights = jnp.linalg.solve(second_ridge, cross.T[..., None])[..., 0].T
         at = weights if self.noise_at == "new" else params["weights"]

@@ -56,9 +56,9 @@ class Size(NamedTuple):
 
 
 SMALL = Size(8, 2, 64, 8, 40)
-PAPER = Size(12, 1, 256, 16, 1500)
-GPU_ROWS = 16_000
-"""Patches read at a time on a GPU, by default: 8 GB at the paper's size."""
+PAPER = Size(12, 1, 256, 16, 1200)
+GPU_ROWS = 32_000
+"""Patches read at a time on a GPU, at most, by default."""
 
 
 def run_denoise(options: argparse.Namespace) -> Outcome:
@@ -95,7 +95,8 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
 
     chunk_size = options.chunk_size
     if chunk_size is None and jax.default_backend() != "cpu":
-        chunk_size = GPU_ROWS
+        # All chunks of one size, so that no patch is read twice.
+        chunk_size = -(-len(data) // -(-len(data) // GPU_ROWS))
     # Three children of each kept state: the best flip, one that is drawn, and two at once.
     sets = Persistent(size.kept, 3 * size.kept)
     method = TruncatedEM(
