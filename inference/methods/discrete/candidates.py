@@ -202,7 +202,7 @@ def _moments(
     mean = inner if alone is None else at_bits(scale * alone, indices, inner)
 
     def second_moment(weights: Array) -> Array:
-        total = lambda x: over_rows(weights[:, None], x)[0]  # noqa: E731
+        total = lambda x: over_rows(weights[:, None], x, "highest")[0]  # noqa: E731
         if outside is None:
             upper = jnp.zeros((num_bits, num_bits)).at[first, second].set(total(pairs))
         else:

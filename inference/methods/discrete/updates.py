@@ -65,15 +65,17 @@ class SparseCodingUpdate(Update):
         heavy = posterior.mean * weights[:, None]
         if mask is None:
             second, cells = posterior.second(weights), weights.sum() * data.shape[1]
+            active = jnp.diagonal(second)  # of bits, whose squares they are
         else:
             # A column's sums run over the rows in which it was seen: (D, H, H).
             seen = mask * weights[:, None]
             second, cells = lax.map(posterior.second, seen.T), seen.sum()
+            active = heavy.sum(0)
             data = data * mask
         return {
             "count": weights.sum(),
             "cells": cells,
-            "active": heavy.sum(0),
+            "active": active,
             "cross": over_rows(heavy, data),  # Σ ⟨s⟩ yᵀ, (H, D)
             "second": second,
             "power": jnp.sum(weights * jnp.sum(data * data, axis=1)),
