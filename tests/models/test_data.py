@@ -122,11 +122,11 @@ def test_ring_moments_are_those_of_all_positions():
 
 
 def test_ring_becomes_two_dimensional_under_the_arcsine_law():
-    correlation = np.asarray(ring_moments(256).correlation, np.float64)
+    correlation = np.asarray(ring_moments(64).correlation, np.float64)
     spectrum = np.linalg.eigvalsh(np.sin(np.pi * correlation / 2))
-    np.testing.assert_allclose(spectrum[-2:], 128.0, rtol=1e-6)
+    np.testing.assert_allclose(spectrum[-2:], 32.0, rtol=1e-6)
     np.testing.assert_allclose(spectrum[:-2], 0.0, atol=1e-4)
-    assert (np.linalg.eigvalsh(correlation) > 1e-3).sum() == 128
+    assert (np.linalg.eigvalsh(correlation) > 1e-3).sum() == 32
 
 
 def test_ring_draws_have_the_exact_moments():

@@ -8,7 +8,7 @@ import pytest
 from jax import random
 from tools import close, fast_jit, in_double
 
-from inference import BoundEM, MonteCarloEM, QuadratureEM, standard_errors
+from inference import BoundEM, QuadratureEM, standard_errors
 from inference.evaluation.symmetry import align, form_of
 from inference.methods.continuous.factor_em import canonical
 from inference.methods.continuous.opening import open_columns
@@ -72,7 +72,6 @@ def mixed_data():
 METHODS = {
     "bound": BoundEM,
     "quadrature": lambda model: QuadratureEM(model, num_nodes=5),
-    "monte carlo": lambda model: MonteCarloEM(model, num_draws=60),
 }
 
 
