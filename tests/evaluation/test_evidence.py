@@ -98,13 +98,12 @@ CASES = {
 }
 
 
-NOT_AGAIN = (("latent_trait", False), ("clipped_gaussian", True))
+# A machine is summed in another way where cells are missing; the others are read alike.
+READINGS = [(name, True) for name in CASES if name != "clipped_gaussian"]
+READINGS += [(name, False) for name in CASES if "machine" in name or name == "clipped_gaussian"]
 
 
-# A mask changes nothing in how continuous latents are integrated: one of the two is enough.
-@pytest.mark.parametrize(
-    ("name", "masked"), [(x, m) for x in CASES for m in (False, True) if (x, m) not in NOT_AGAIN]
-)
+@pytest.mark.parametrize(("name", "masked"), READINGS)
 def test_evidence_is_the_oracles_sum_over_latents(name, masked):
     params, data, sizes, wanted = CASES[name]
     extra = {"mask": MASK} if masked else {}

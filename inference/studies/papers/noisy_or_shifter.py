@@ -62,6 +62,9 @@ class Trial(NamedTuple):
     accuracy_all: Array  # of the top layer on all new patterns
     decidable: Array  # share of new patterns whose direction can be inferred at all
     params: Params
+    test: Shifter  # the new patterns,
+    after: Array  # their best states, (num_data, 22),
+    before: Array  # and those of the lower layer by itself, (num_data, 20)
 
 
 def shifter_trial(recipe: Recipe, num_data: int, key: Array) -> Trial:
@@ -75,9 +78,11 @@ def shifter_trial(recipe: Recipe, num_data: int, key: Array) -> Trial:
     right = lambda votes: 0.5 + 0.5 * sign * votes * test.direction  # noqa: E731, a toss if 0
     can = decidable(test.row)
     among = lambda values: (values * can).sum() / can.sum()  # noqa: E731
-    with_feedback = right(vote(look(params, test.data, keys[1])))
+    after = look(params, test.data, keys[1])
+    with_feedback = right(vote(after))
     flat = jnp.full(LAYERS[0], 0.5)
-    without = right(vote(look_upwards(params, test.data, flat, keys[2])[1]))
+    before, top = look_upwards(params, test.data, flat, keys[2])
+    without = right(vote(top))
     rates = right(vote(look_upwards(params, test.data, mean_rates(params), keys[3])[1]))
     return Trial(
         features_found(params),
@@ -87,6 +92,9 @@ def shifter_trial(recipe: Recipe, num_data: int, key: Array) -> Trial:
         with_feedback.mean(),
         can.mean(),
         params,
+        test,
+        after,
+        before,
     )
 
 
@@ -186,7 +194,7 @@ def run_shifter(options: argparse.Namespace) -> Outcome:
         "accuracy_by_trial": sorted(float(x) for x in found.accuracy),
         **seconds,
     }
-    return Outcome(numbers, lambda: shifter_figure(found, options.seed))
+    return Outcome(numbers, lambda: shifter_figure(found))
 
 
 def shifter_options(parser: argparse.ArgumentParser) -> None:
@@ -201,14 +209,11 @@ def shifter_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=5, help="trials at once (%(default)s)")
 
 
-def shifter_figure(found: Trial, seed: int) -> Figure:
+def shifter_figure(found: Trial) -> Figure:
     """The network of the trial that inferred most directions."""
     best = int(np.argmax(found.accuracy + found.features.mean(1)))
-    params = {x: jnp.asarray(value[best]) for x, value in found.params.items()}
-    test, keys = shifter(random.key(seed + 1), 200, WIDTH), random.split(random.key(seed), 2)
-    flat = jnp.full(LAYERS[0], 0.5)
-    before, _ = look_upwards(params, test.data, flat, keys[1])
-    return network_figure(params, test, look(params, test.data, keys[0]), before)
+    one: Trial = jax.tree.map(lambda x: jnp.asarray(x[best]), found)
+    return network_figure(one.params, one.test, one.after, one.before)
 
 
 def network_figure(params: Params, test: Shifter, after: Array, before: Array) -> Figure:
