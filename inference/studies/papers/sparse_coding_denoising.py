@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,9 +90,8 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         )
     noise = np.random.default_rng(options.seed).standard_normal(picture.shape)
     noisy = picture + options.sigma * noise
-    places = patch_places(picture.shape, size.side, size.stride)
-    data = jnp.asarray(noisy.ravel()[places], jnp.float32)
-    places = jnp.asarray(places)
+    cut = patch_places(picture.shape, size.side, size.stride)
+    data, places = jnp.asarray(noisy.ravel()[cut], jnp.float32), jnp.asarray(cut)
 
     chunk_size = options.chunk_size
     if chunk_size is None and jax.default_backend() != "cpu":
@@ -127,8 +127,8 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         mean, variance = patches_of(method, state, data, sizes)
         # No pixel is better known than the mean of a patch.
         sure = 1.0 / (variance + state.params["noise"] ** 2 / data.shape[1])
-        weights = sure, jnp.ones_like(sure)
-        return tuple(mean_of_patches(mean, each, places, picture.size) for each in weights)
+        merge = partial(mean_of_patches, mean, places=places, num_pixels=picture.size)
+        return merge(sure), merge(jnp.ones_like(sure))
 
     # Programs are read one after the other, and compiled at the same time.
     how: dict[str, Any] = {"compiler_options": by_library()}
