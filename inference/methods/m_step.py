@@ -170,6 +170,16 @@ class AffineUpdate:
         return constrain(minimise(lambda derive, free: derive(loss)(free), free, self.num_steps))
 
 
+def _of_all(
+    local: Reader, params: Params, rows: Rows, chunk_size: int, memory: Any, expect: Expect
+) -> Any:
+    """The posterior of all rows if they are one chunk: found once, not whenever Q is."""
+    if rows.on_disk or rows.num_data > chunk_size:
+        return None
+    read = lambda arguments, memory, _: expect(local, params, arguments, memory)  # noqa: E731
+    return map_over_chunks(read, rows, chunk_size, memory)
+
+
 def _by_states(
     reader: Reader,
     params: Params,
@@ -180,9 +190,10 @@ def _by_states(
 ) -> tuple[Callable, Callable, Any]:
     """Q of a chunk by running the program on its states; nothing that all chunks share."""
     local = reader.at(min(chunk_size, rows.num_data))
+    every = _of_all(local, params, rows, chunk_size, memory, expect)
 
     def by_chunk(new: Params, arguments: Arguments, memory: Any, fresh: Array) -> Array:
-        posterior = expect(local, params, arguments, memory)
+        posterior = every or expect(local, params, arguments, memory)
         states, probability = lax.stop_gradient(posterior.weighted())
         log_joint = local.log_joint(new, states, arguments)
         # A state of probability zero may have a log joint of minus infinity: 0 · ∞ is 0 here.
@@ -203,14 +214,15 @@ def _by_moments(
 ) -> tuple[Callable, Callable, Any]:
     """Q of a chunk from the means of its latents; the Hessian and the second moments, once."""
     local = reader.at(min(chunk_size, rows.num_data))
+    every = _of_all(local, params, rows, chunk_size, memory, expect)
 
     def means(arguments: Arguments, memory: Any, start: Array) -> tuple[Array, Array | None]:
         del start
-        posterior = expect(local, params, arguments, memory)
+        posterior = every or expect(local, params, arguments, memory)
         return posterior.mean, posterior.weight
 
     def seconds(arguments: Arguments, memory: Any, fresh: Array) -> Array:
-        posterior = expect(local, params, arguments, memory)
+        posterior = every or expect(local, params, arguments, memory)
         return posterior.second(posterior.heavy(fresh))
 
     # Of rows on disk nothing is kept: their means are found again whenever they are wanted.

@@ -167,15 +167,25 @@ def linear_part(function: Callable[[Array], Array], point: Array) -> tuple[Array
     return value, pullback(jnp.ones_like(value))[0]
 
 
-def hessians(function: Callable[[Array], Array], point: Array) -> Array:
-    """Hessian of each row's function at a point, (num_data, num_bits, num_bits).
+def quadratic_part(function: Callable[[Array], Array], point: Array) -> tuple[Array, Array, Array]:
+    """Value (num_data,), gradient (num_data, num_bits) and Hessian (num_data, num_bits, num_bits).
 
     One forward pass over the gradient for each bit; rows do not interact, so one pass serves all.
     """
-    gradient = jax.grad(lambda x: function(x).sum())
+
+    def total(x: Array) -> tuple[Array, Array]:
+        each = function(x)
+        return each.sum(), each
+
+    slope, push, value = jax.linearize(jax.grad(total, has_aux=True), point, has_aux=True)
     directions = jnp.eye(point.shape[-1], dtype=point.dtype)
-    column = lambda e: jax.jvp(gradient, (point,), (jnp.broadcast_to(e, point.shape),))[1]  # noqa: E731
-    return jax.vmap(column, out_axes=-1)(directions)
+    column = lambda e: push(jnp.broadcast_to(e, point.shape))  # noqa: E731
+    return value, slope, jax.vmap(column, out_axes=-1)(directions)
+
+
+def hessians(function: Callable[[Array], Array], point: Array) -> Array:
+    """Hessian of each row's function at a point, (num_data, num_bits, num_bits)."""
+    return quadratic_part(function, point)[2]
 
 
 def general_position(num_data: int, num_bits: int) -> Array:
@@ -245,9 +255,9 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndar
             direct = log_joint(model, anatomy, params, bits.astype(jnp.int32), arguments)
         function = row_function(model, anatomy, params, arguments)
         point = general_position(*shape[1:])
-        quadratic = hessians(function, point)
+        value, slope, quadratic = quadratic_part(function, point)
         bend = jnp.einsum("nhk,nk->nh", quadratic, point)
-        constant, linear = at_zero(*linear_part(function, point), bend, point)
+        constant, linear = at_zero(value, slope, bend, point)
         s = bits.astype(point.dtype)
         read = constant + jnp.einsum("snh,nh->sn", s, linear)
         read = read + 0.5 * jnp.einsum("snh,nhk,snk->sn", s, quadratic, s)

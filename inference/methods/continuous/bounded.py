@@ -25,10 +25,9 @@ from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.handlers import quadratic_bound, states
 from ...reading.local import (
     Structure,
-    hessians,
-    linear_part,
     log_joint,
     prior_draw,
+    quadratic_part,
     row_function,
 )
 from ...rows.chunks import Rows
@@ -51,8 +50,8 @@ class Bounded(NamedTuple):
         program = bound_sites(reader.model, self.variational(reader, params, arguments, points))
         function = row_function(program, reader.anatomy, params, arguments)
         zero = jnp.zeros_like(mean)
-        constant, slope = linear_part(function, zero)
-        covariance, log_det = invert(-hessians(function, zero))
+        constant, slope, hessian = quadratic_part(function, zero)
+        covariance, log_det = invert(-hessian)
         mean = jnp.einsum("nqr,nr->nq", covariance, slope)
         evidence = constant + 0.5 * jnp.sum(mean * slope, -1) - 0.5 * log_det
         return mean, covariance, evidence + 0.5 * mean.shape[-1] * math.log(2.0 * math.pi)
@@ -158,8 +157,7 @@ def _check_quadratic(program: Bounded) -> None:
             model = bound_sites(reader.model, program.variational(few, params, arguments, points))
             function = row_function(model, few.anatomy, params, arguments)
             zero = jnp.zeros(shape)
-            constant, slope = linear_part(function, zero)
-            bend = hessians(function, zero)
+            constant, slope, bend = quadratic_part(function, zero)
             points = random.normal(key_states, (8, *shape))
             direct = log_joint(model, few.anatomy, params, points, arguments)
             read = constant + jnp.einsum("snq,nq->sn", points, slope)

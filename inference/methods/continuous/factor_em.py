@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from ...numerics.compiling import least_effort, remembered
 from ...reading.anatomy import Anatomy
 from ...reading.local import log_prior
 from ...reading.recognise import Known
-from ...rows.chunks import Rows, compiled, sum_over_chunks
+from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...running.search import Search
@@ -199,8 +200,14 @@ class FactorEM(Algorithm, abc.ABC):
 
     def _visit(self, opened: Opened, params: Params, memory: Any) -> Visit:
         reader, rows, known, columns = opened
-        found = self.look(opened, params, memory)
-        size, prior = self.size(opened), _log_prior(opened) if self.prior else None
+        found, size = self.look(opened, params, memory), self.size(opened)
+        if size >= rows.num_data and not rows.on_disk:  # found once, for the loss and the M-step
+            read = lambda arguments, by_row, _: found.expect(  # noqa: E731
+                reader.at(size), params, arguments, by_row
+            )
+            every = map_over_chunks(read, rows, size, found.by_row)
+            found = found._replace(expect=lambda *_: every)
+        prior = _log_prior(opened) if self.prior else None
         values = {} if columns is None else opened.values(params)
 
         def summarise(arguments: Arguments, by_row: Any, fresh: Array) -> Any:
@@ -257,10 +264,15 @@ def turned(known: Known | None, params: Params) -> Params:
     """The parameters of a program whose factors rotate, in canonical form; others as they are."""
     if known is None or known.form not in FORMS:
         return params
-    values = known.read(params)
     if all(isinstance(x, np.ndarray) for x in params.values()):
-        return known.write(_canonical(values, np))
-    return known.write(canonical(values))
+        return known.write(_canonical(known.read(params), np))
+    # In one piece: where parameters have other shapes than the form's, to take them apart one by
+    # one is to compile twenty programs.
+    return remembered(partial(_turned, known), compiler_options=least_effort())(params)
+
+
+def _turned(known: Known, params: Params) -> Params:
+    return known.write(_canonical(known.read(params)))
 
 
 def canonical(params: Params) -> Params:

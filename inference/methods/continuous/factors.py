@@ -23,7 +23,7 @@ from jax import Array
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
-from ...reading.local import Structure, hessians, linear_part, log_joint, row_function
+from ...reading.local import Structure, log_joint, quadratic_part, row_function
 from ...reading.reader import check_data
 from ...reading.states import AllStates
 from ...rows.chunks import Rows, chunk_limit
@@ -68,7 +68,8 @@ class FactorReader(NamedTuple):
         if self.closed is not None:
             return self.closed.bend(params, place, arguments)
         function = row_function(self.model, self.anatomy, params, arguments)
-        slope, found = linear_part(function, place)[1], -hessians(function, place)
+        _, slope, hessian = quadratic_part(function, place)
+        found = -hessian
         if self.anatomy.mixed:  # no step moves a discrete latent
             found = found + jnp.diag(jnp.asarray(~self.continuous, found.dtype))
         return slope, found
