@@ -108,22 +108,31 @@ def discrete_gibbs(
     num_chains: int = 4,
     budget: float | None = None,
     memory: float | None = None,
+    latent: bool = False,
     **kwargs: Any,
 ) -> Draws:
-    """NumPyro's own Gibbs: its `DiscreteGibbs` for the bits, NUTS for the parameters."""
+    """NumPyro's own Gibbs: its `DiscreteGibbs` for the bits, NUTS for the parameters.
+
+    :param latent: `LatentGibbs` for the bits.
+    """
     check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
-    problem = no_discrete_gibbs(anatomy)
+    problem = (no_binary_gibbs if latent else no_discrete_gibbs)(anatomy)
     if problem is not None:
         raise ProgramError(problem)
 
     def kernel(depth: int) -> MCMCKernel:
         others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=depth)
-        return discrete_gibbs_kernel(model, others)
+        return (binary_gibbs_kernel if latent else discrete_gibbs_kernel)(model, anatomy, others)
+
+    def first(begin: OneDevice, key: Array, seconds: float) -> float:
+        if latent:
+            return seconds_to_settle(model, anatomy, begin, key, seconds)
+        return anatomy.num_data * seconds / 3.0
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
-        start=climbs_of(model, anatomy), first=lambda *x: anatomy.num_data * x[2] / 3.0,
+        start=climbs_of(model, anatomy), first=first,
     )  # fmt: skip
 
 
@@ -140,8 +149,9 @@ def no_discrete_gibbs(anatomy: Anatomy) -> str | None:
     return None
 
 
-def discrete_gibbs_kernel(model: Callable, others: MCMCKernel) -> MCMCKernel:
+def discrete_gibbs_kernel(model: Callable, anatomy: Anatomy, others: MCMCKernel) -> MCMCKernel:
     """Bits by listing their values, `others` for the rest, in turn."""
+    del anatomy
     from numpyro.infer.gibbs import discrete_latent_sites
 
     bits = numpyro.infer.DiscreteGibbs(model)
@@ -323,7 +333,7 @@ def seconds_to_settle(
 
 
 def no_binary_gibbs(anatomy: Anatomy) -> str | None:
-    """Why `many_binary_gibbs` does not apply, or None."""
+    """Why `LatentGibbs` in turn with NUTS does not apply, or None."""
     if not anatomy.binary:
         return "it is run here on binary latents alone"
     if not hasattr(numpyro.infer, "Gibbs"):

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax import Array, random
 from latentbits.models.distributions import NoisyOr
 from numpyro import handlers
@@ -30,6 +29,7 @@ from numpyro.distributions.distribution import validation_enabled
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.handlers import states
 from ...reading.local import anywhere, log_joint, stand_in
+from ...reading.naturals import Seen, unwrap
 from ...rows.disk import OnDisk
 from ...types import Arguments, Params
 
@@ -74,13 +74,6 @@ class Network(NamedTuple):
 
     leak: dict[str, Array]  # site -> (units,)
     weights: dict[Edge, Array]  # (parent, child) -> (units of the parent, units of the child)
-
-
-class Seen(NamedTuple):
-    """An observed site: its bits, and which of them count."""
-
-    value: Array  # (num_data, units)
-    mask: Array | None  # (num_data, units) or what broadcasts to it
 
 
 def causal_inputs(wiring: Wiring, network: Network, bits: Mapping[str, Array], site: str) -> Array:
@@ -312,19 +305,10 @@ def _inputs(
 
 def _unwrap(fn: Any) -> tuple[NoisyOr, Array | None]:
     """The units of a site, and which of its cells count."""
-    if fn.event_dim != 1:
+    base, masks = unwrap(fn)
+    if fn.event_dim != 1 or not isinstance(base, NoisyOr):
         raise _NotANetworkError
-    mask = None
-    while not isinstance(fn, NoisyOr):
-        if isinstance(fn, dist.MaskedDistribution):
-            # A mask outside the event is one of whole rows.
-            here = jnp.asarray(fn._mask)
-            here = here[..., None] if fn.event_dim == 1 else here
-            mask = here if mask is None else mask & here
-        elif not isinstance(fn, dist.ExpandedDistribution | dist.Independent):
-            raise _NotANetworkError
-        fn = fn.base_dist
-    return fn, mask
+    return base, reduce(jnp.logical_and, masks) if masks else None
 
 
 def _stand_in(leaf: Any) -> np.ndarray:

@@ -24,8 +24,7 @@ from .coverage import coverage, no_coverage
 from .invariants import scalars
 from .many import (
     ManyDraws,
-    many_binary_gibbs,
-    many_discrete_gibbs,
+    many_gibbs,
     many_nuts,
     many_svi,
 )
@@ -65,8 +64,8 @@ def _rows_unknown(anatomy: Anatomy) -> str | None:
 
 METHODS: dict[str, Bayesian] = {
     "NUTS": Bayesian(many_nuts, THIN, _never),
-    "LatentGibbs": Bayesian(many_binary_gibbs, THIN_GIBBS, no_binary_gibbs),
-    "DiscreteGibbs": Bayesian(many_discrete_gibbs, THIN_GIBBS, no_discrete_gibbs),
+    "LatentGibbs": Bayesian(partial(many_gibbs, latent=True), THIN_GIBBS, no_binary_gibbs),
+    "DiscreteGibbs": Bayesian(many_gibbs, THIN_GIBBS, no_discrete_gibbs),
     "SVI mean_field": Bayesian(many_svi, 1, _never),
     "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1, _never),
     "SVI flow": Bayesian(partial(many_svi, guide="flow", num_steps=2000), 1, _rows_unknown),

@@ -60,50 +60,22 @@ def many_nuts(
     return _sample(kernel, model, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
 
 
-def many_binary_gibbs(
+def many_gibbs(
     model: Callable, rng_key: Array, data: Array, *, num_warmup: int = 200, num_samples: int = 300,
-    **kwargs: Any,
+    latent: bool = False, **kwargs: Any,
 ) -> ManyDraws:  # fmt: skip
-    """`LatentGibbs` for the bits and NUTS for the parameters in turn, for each of ``data[i]``."""
+    """NumPyro's own `DiscreteGibbs`, and NUTS for the parameters, for each of ``data[i]``.
 
-    def kernel(others: MCMCKernel, anatomy: Anatomy) -> MCMCKernel:
-        return binary_gibbs_kernel(model, anatomy, others)
-
-    steps = num_warmup, num_samples
-    return _in_turn(model, no_binary_gibbs, kernel, rng_key, data, steps, kwargs)
-
-
-def many_discrete_gibbs(
-    model: Callable, rng_key: Array, data: Array, *, num_warmup: int = 200, num_samples: int = 300,
-    **kwargs: Any,
-) -> ManyDraws:  # fmt: skip
-    """NumPyro's own `DiscreteGibbs`, and NUTS for the parameters, for each of ``data[i]``."""
-
-    def kernel(others: MCMCKernel, anatomy: Anatomy) -> MCMCKernel:
-        del anatomy
-        return discrete_gibbs_kernel(model, others)
-
-    steps = num_warmup, num_samples
-    return _in_turn(model, no_discrete_gibbs, kernel, rng_key, data, steps, kwargs)
-
-
-def _in_turn(
-    model: Callable,
-    refused: Callable[[Anatomy], str | None],
-    kernel: Callable[[MCMCKernel, Anatomy], MCMCKernel],
-    rng_key: Array,
-    data: Array,
-    steps: tuple[int, int],
-    kwargs: dict[str, Any],
-) -> ManyDraws:
-    """A kernel for the bits in turn with NUTS for the parameters, unless it is refused."""
+    :param latent: `LatentGibbs` for the bits.
+    """
     anatomy = inspect(model, (data[0],), kwargs)
-    problem = refused(anatomy)
+    problem = (no_binary_gibbs if latent else no_discrete_gibbs)(anatomy)
     if problem is not None:
         raise ProgramError(problem)
     others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=MAX_TREE_DEPTH)
-    make = lambda: kernel(others, anatomy)  # noqa: E731
-    return _sample(make, model, anatomy, rng_key, data, *steps, kwargs)
+    bits = binary_gibbs_kernel if latent else discrete_gibbs_kernel
+    make = lambda: bits(model, anatomy, others)  # noqa: E731
+    return _sample(make, model, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
 
 
 def many_svi(

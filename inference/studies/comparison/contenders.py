@@ -10,26 +10,16 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
-from ...baselines.samplers import (
-    Draws,
-    binary_gibbs_kernel,
-    discrete_gibbs,
-    no_binary_gibbs,
-    nuts,
-    sample,
-    seconds_to_settle,
-)
-from ...baselines.starts import climbs_of
+from ...baselines.samplers import Draws, discrete_gibbs, nuts
 from ...baselines.variational import svi
 from ...numerics import clock
 from ...numerics.compiling import once
-from ...reading.anatomy import Anatomy, ProgramError
+from ...reading.anatomy import Anatomy
 from ...reading.floors import FloorWarning
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
@@ -92,7 +82,7 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
                 run = _bespoke(method, anatomy, prior=True)
                 found[f"{name} MAP"] = Contender(f"{name} MAP", True, "point", run, True)
         elif anatomy.binary:
-            found[name] = Contender(name, True, "sampler", _with_nuts)
+            found[name] = Contender(name, True, "sampler", _generic(discrete_gibbs, latent=True))
         else:
             refused[name] = "it is compared on programs with binary latents alone"
     found["NUTS"] = Contender("NUTS", False, "sampler", _generic(nuts))
@@ -162,31 +152,6 @@ def _begin(
         began = clock.seconds()
         state = jax.block_until_ready(start(key))
     return state, clock.seconds() - began
-
-
-def _with_nuts(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
-    """`LatentGibbs` for the bits, NUTS for the parameters, as blocks of NumPyro's Gibbs."""
-    args, kwargs = arguments
-    from numpyro.infer import NUTS
-    from numpyro.infer.mcmc import MCMCKernel
-
-    from ...reading.anatomy import inspect
-
-    anatomy = inspect(model, args, kwargs)
-    problem = no_binary_gibbs(anatomy)
-    if problem is not None:
-        raise ProgramError(problem)
-
-    def kernel(depth: int) -> MCMCKernel:
-        others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=depth)
-        return binary_gibbs_kernel(model, anatomy, others)
-
-    found = sample(
-        kernel, anatomy, key, args, kwargs, limits.num_warmup, limits.num_draws, 4, limits.seconds,
-        limits.memory, start=climbs_of(model, anatomy),
-        first=partial(seconds_to_settle, model, anatomy),
-    )  # fmt: skip
-    return found, None
 
 
 def _generic(function: Callable, **settings: Any) -> Callable:
