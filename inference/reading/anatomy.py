@@ -165,7 +165,8 @@ def inspect(
     def find(arrays: list) -> Anatomy:
         whole = [x if y is None else y for x, y in zip(leaves, arrays, strict=True)]
         read = lambda trace: _dissect(trace, sites, plate)  # noqa: E731
-        return run_abstractly(model, *jax.tree.unflatten(tree, whole), read)
+        args, kwargs = jax.tree.unflatten(tree, whole)
+        return run_abstractly(model, args, kwargs, read)
 
     def same() -> Anatomy | None:
         """What it is for all arrays of these shapes; None if the program looks at their values."""

@@ -207,7 +207,8 @@ class ProjectionPursuit(Algorithm):
         )
         if rows.on_disk:
             return state
-        sample = self._sample(state, args, kwargs)._replace(rows=None)
+        nothing: Any = None
+        sample = self._sample(state, args, kwargs)._replace(rows=nothing)
         find = compiled(lambda rows: sample.examples(rows.whole())[0], rows)
         return state._replace(residual=find(rows.leaves))
 
