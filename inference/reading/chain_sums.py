@@ -6,15 +6,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpyro
-import numpyro.distributions as dist
 from jax import Array
-from numpyro import handlers
 
 from ..numerics import chain as sums
 from ..types import Arguments, Params
 from .chain import Chain, Link
-from .outside import given_by, outside
+from .outside import leave, outside
 
 
 def sum_chain(model: Callable, chain: Chain, args: tuple, kwargs: dict) -> Any:
@@ -26,17 +23,10 @@ def sum_chain(model: Callable, chain: Chain, args: tuple, kwargs: dict) -> Any:
     if not chain.observed:
         return model(*args, **kwargs)
     within = {*chain.names, *chain.observed, *chain.starters, *chain.hidden}
-
-    def hidden(site: dict[str, Any]) -> bool:
-        return site.get("name") in within
-
-    trace, returned = outside(model, hidden, args, kwargs)
-    factors, start = chain.factors(model, given_by(trace, hidden), (args, kwargs))
-    evidence = sums.evidence(factors, start)
-    unit = dist.Unit(evidence if chain.plates else evidence[0])
-    scale = trace[chain.links[0].name]["scale"]
-    with handlers.scale(scale=1.0 if scale is None else scale):
-        numpyro.sample(chain.observed[0], unit, obs=unit.sample(None))
+    trace, given, returned = outside(model, within, args, kwargs)
+    evidence = sums.evidence(*chain.factors(model, given, (args, kwargs)))
+    left = evidence if chain.plates else evidence[0]
+    leave(chain.observed[0], left, trace[chain.links[0].name]["scale"])
     return returned
 
 

@@ -25,10 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 from jax import Array, lax, random
-from numpyro import handlers
 
 from ..numerics import elimination
 from ..numerics.elimination import Factor, Problem
@@ -37,7 +34,7 @@ from ..types import Arguments, Params
 from .anatomy import Anatomy
 from .arguments import rows_of
 from .local import log_joint
-from .outside import given_by, outside
+from .outside import leave, outside
 
 CHUNK_FLOATS = 1 << 22
 
@@ -135,22 +132,15 @@ def sum_elements(model: Callable, elements: Elements, args: tuple, kwargs: dict)
     It has the name of the first observed site of a row.
     """
     within = {*elements.names, *elements.observed, *elements.hidden}
-
-    def hidden(site: dict[str, Any]) -> bool:
-        return site.get("name") in within
-
-    trace, returned = outside(model, hidden, args, kwargs)
-    given = given_by(trace, hidden)
+    trace, given, returned = outside(model, within, args, kwargs)
 
     def evidence(problem: Problem, base: Array, factors: list[Factor], start: Array) -> Array:
         del start
         return base + elimination.evidence(problem, factors)
 
     each = elements.by_chunk(evidence, model, given, (args, kwargs))
-    unit = dist.Unit(each.reshape(-1, *(1,) * (-elements.anatomy.plate_dim - 1)))
-    scale = trace[elements.names[0]]["scale"]
-    with handlers.scale(scale=1.0 if scale is None else scale):
-        numpyro.sample(elements.observed[0], unit, obs=unit.sample(None))
+    each = each.reshape(-1, *(1,) * (-elements.anatomy.plate_dim - 1))
+    leave(elements.observed[0], each, trace[elements.names[0]]["scale"])
     return returned
 
 

@@ -6,17 +6,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpyro
-import numpyro.distributions as dist
 from jax import Array, random
-from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from ..numerics import elimination
 from ..numerics.elimination import Factor
 from ..types import Arguments, Params
 from .graph import Graph
-from .outside import given_by, outside
+from .outside import leave, outside
 
 
 # A continuous site that depends on latents is sampled outside, and its density belongs to the sum.
@@ -42,12 +39,7 @@ def sum_graph(model: Callable, graph: Graph, args: tuple, kwargs: dict) -> Any:
     if not graph.observed and not graph.silent:
         return model(*args, **kwargs)
     within = {*graph.names, *graph.observed, *graph.hidden}
-
-    def hidden(site: dict[str, Any]) -> bool:
-        return site.get("name") in within
-
-    trace, returned = outside(_Silenced(model, graph.silent), hidden, args, kwargs)
-    given = given_by(trace, hidden)
+    trace, given, returned = outside(_Silenced(model, graph.silent), within, args, kwargs)
     parts = graph.factors(model, given, (args, kwargs))
     for component, factors in zip(graph.components, parts, strict=True):
         if component.name is None:
@@ -56,10 +48,7 @@ def sum_graph(model: Callable, graph: Graph, args: tuple, kwargs: dict) -> Any:
         left = left.reshape([size for *_, size in component.plates])
         scale = trace[graph.variables[component.variables[0]].link.name]["scale"]
         shown = component.name in graph.observed
-        unit = dist.Unit(left)
-        with handlers.scale(scale=1.0 if scale is None else scale):
-            name = component.name if shown else f"_{component.name}_summed"
-            numpyro.sample(name, unit, obs=unit.sample(None), infer={"is_auxiliary": not shown})
+        leave(component.name if shown else f"_{component.name}_summed", left, scale, shown)
     return returned
 
 

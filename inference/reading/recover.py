@@ -29,7 +29,7 @@ from .graph import Graph
 from .graph_sums import graph_posterior
 from .handlers import table_of
 from .joint import Parts, parts_of
-from .outside import given_by, outside
+from .outside import outside
 from .states import AllStates, StateSet
 from .summed import marginal
 from .sums import over_states
@@ -99,12 +99,8 @@ class recover(Messenger):  # noqa: N801
         if listed is not self:
             return listed(*args, **kwargs)
         anatomy = self.anatomy(args, kwargs)
-
-        def hidden(site: dict[str, Any]) -> bool:
-            within = {*anatomy.names, *anatomy.observed}
-            return site["type"] == "deterministic" or site.get("name") in within
-
-        given = given_by(outside(self.fn, hidden, args, kwargs)[0], hidden)
+        within = {*anatomy.names, *anatomy.observed}
+        _, given, _ = outside(self.fn, within, args, kwargs, kinds=("deterministic",))
         found = self.posterior(anatomy, given, (args, kwargs))
         latents = found.best() if key is None or self.most_probable else found.draw(key)
         self._given = given
