@@ -9,9 +9,10 @@ A method looks like `numpyro.infer.SVI`:
     em.get_params(state)
     em.posterior(result.params, data, num_causes=10)           # of each row's latents
 
-A one-shot method does its work in `init` and has an idle `update`. The loss is what the method
-minimises, summed over the data: for EM the negative log evidence (or its bound) of the parameters
-*before* the update.
+A state is what the next step needs, and nothing else: what a diagnosis needs comes from functions
+of its own, as `posterior` is. A one-shot method does its work in `init` and has an idle `update`.
+The loss is what the method minimises, summed over the data: for EM the negative log evidence (or
+its bound) of the parameters *before* the update.
 """
 
 from __future__ import annotations
