@@ -125,10 +125,10 @@ def discrete_gibbs(
         others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=depth)
         return (binary_gibbs_kernel if latent else discrete_gibbs_kernel)(model, anatomy, others)
 
-    def first(begin: OneDevice, key: Array, seconds: float) -> float:
+    def first(given: OneDevice, keys: Array, gradient: float) -> float:
         if latent:
-            return seconds_to_settle(model, anatomy, begin, key, seconds)
-        return anatomy.num_data * seconds / 3.0
+            return seconds_to_settle(model, anatomy, given, keys, gradient)
+        return anatomy.num_data * gradient / 3.0
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,

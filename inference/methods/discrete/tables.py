@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from ...numerics.log_sums import normalise, scores
+from ...numerics.log_sums import normalise, scores, shares
 from ...reading.affine import states_met
 from ...reading.anatomy import Anatomy
 from ...reading.handlers import table_of
@@ -90,18 +90,19 @@ def own_log_joint(reader: Reader, params: Params, arguments: Arguments, states: 
 
 def shared_expectation(table: Array, logits: Array, row: Array) -> Expectation:
     """The posterior over states (S, bits) that all rows share, from log joints (S, n) + (n,)."""
-    evidence, probability = normalise(logits, 0)
+    # What is divided by the sum is the moments, and not each of S × n terms.
+    evidence, terms, count = shares(logits, 0)
     values = table.astype(logits.dtype)
 
     def second(weights: Array) -> Array:
-        heavy = states_met(probability, weights[:, None])
+        heavy = states_met(terms, (weights / count)[:, None])
         return jnp.matmul(values.T * heavy[:, 0], values, precision="highest")
 
     def best() -> Array:
         return table[jnp.argmax(logits, axis=0)].astype(jnp.int32)
 
-    mean = jnp.matmul(probability.T, values, precision="highest")
-    return Expectation(evidence + row, mean, second, lambda: (table[:, None], probability), best)
+    mean = jnp.matmul(terms.T, values, precision="highest") / count[:, None]
+    return Expectation(evidence + row, mean, second, lambda: (table[:, None], terms / count), best)
 
 
 def own_expectation(states: Array, logits: Array) -> Expectation:
