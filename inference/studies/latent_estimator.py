@@ -90,13 +90,15 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def transform(self, X: Any) -> np.ndarray:  # noqa: N803
         """The posterior mean of each row's latents; of classes, their probabilities."""
         args, kwargs = self._arguments(*self._read(X))
-        return self._place(*args, **kwargs)
+        with _whole_digits():
+            return self._place(*args, **kwargs)
 
     def score_samples(self, X: Any) -> np.ndarray:  # noqa: N803
         """The log likelihood of each row, latents summed out, (num_rows,)."""
         args, kwargs = self._arguments(*self._read(X))
-        found = likelihood(type(self)._program, *args, **kwargs)(self._params())
-        return np.asarray(found.value, np.float64)
+        with _whole_digits():
+            found = likelihood(type(self)._program, *args, **kwargs)(self._params())
+            return np.asarray(found.value, np.float64)
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
         """The mean log likelihood per row."""
@@ -185,7 +187,7 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return random.key(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
     def _params(self) -> dict[str, Any]:
-        return {name: put(np.asarray(x, np.float32)) for name, x in self.params_.items()}
+        return {name: put(np.asarray(x, np.float64)) for name, x in self.params_.items()}
 
     def _read(self, X: Any, first: bool = False) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
         """The cells of a table, zero where missing, and which there are."""
@@ -214,6 +216,14 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             (found,) = found.probabilities.values()
             return np.asarray(found, np.float64).reshape(len(args[0]), -1)
         return np.asarray(found.mean, np.float64)
+
+
+def _whole_digits() -> Any:
+    """In double precision: the last digit of a float32 depends on where in the table a row stands,
+    which scikit-learn's checks see."""
+    import jax
+
+    return jax.enable_x64(True)
 
 
 ENDS = ((np.min, np.inf), (np.max, -np.inf))

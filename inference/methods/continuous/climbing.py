@@ -13,7 +13,7 @@ import numpy as np
 
 from .curves import Prior, maximise
 from .grid import BitTable, expect
-from .nodes import Values
+from .nodes import BLUNT, Values
 
 FINENESS = {1: 0.6, 2: 0.8, 3: 0.7}
 """Number of factors -> of the nodes of the first stage, which are off by 1e-5 nats per row."""
@@ -49,17 +49,12 @@ class Fitted(NamedTuple):
     way: list[np.ndarray]  # after each step, flat
 
 
-def stages(table: BitTable, size: int, tolerance: float, rough: bool = False) -> list[Stage]:
-    """What a climb goes through, of so many factors.
-
-    :param rough: the first of them is enough.
-    """
-    whole = Stage(table, 1.0, tolerance, 0.05, 1e-9)
+def stages(table: BitTable, size: int, tolerance: float) -> list[Stage]:
+    """What a climb goes through, of so many factors."""
+    whole = Stage(table, 1.0, tolerance, 0.05, 1e-8)
     if table.few_rows:  # which have nodes of their own, a few each
         return [whole]
-    enough = max(tolerance, NEAR) if rough else tolerance
-    first = Stage(table.single(), FINENESS[size], enough, 0.5, 1e-7)
-    return [first] if rough else [first, whole]
+    return [Stage(table.single(), FINENESS[size], tolerance, 0.5, 1e-7), whole]
 
 
 def climb(
@@ -75,12 +70,12 @@ def climb(
     """EM with Anderson steps, each of them taken back if it leads up; see `acceleration`.
 
     :param tolerance: of the loss that may be left to gain.
-    :param rough: see `stages`.
+    :param rough: the first stage is enough, unless a weight is too large for it.
     :param enough: the same after `MANY` steps. A factor too many lets the weights of a column grow
         without bound, and every tenth of what is left then takes as many steps again.
     """
     columns, size = table.columns, len(values["weights"])
-    ahead = stages(table, size, tolerance, rough)
+    ahead = stages(table, size, max(tolerance, NEAR) if rough else tolerance)
     stage, nodes = ahead.pop(0), None
     point = safe = made_for = columns.flat(values)
     best, before = np.inf, None
@@ -92,6 +87,8 @@ def climb(
     steps = 2
     while len(losses) < num_steps and not stop():
         here = columns.whole(point, size)
+        if ahead and np.abs(here["weights"]).max() > BLUNT:  # few nodes do not follow its curve
+            stage, nodes, best = ahead.pop(0), None, np.inf
         near = stage.near * (1.0 + np.abs(point))
         if nodes is None or table.few_rows or not (np.abs(point - made_for) <= near).all():
             nodes, made_for = stage.table.nodes(here, stage.fineness, nodes), point
@@ -119,7 +116,7 @@ def climb(
         best, before, safe = min(best, loss), (residual, image), image
         wanted = max(stage.tolerance, enough if len(losses) > MANY else 0.0)
         if _left(gains) <= wanted * abs(loss):
-            if not ahead:
+            if rough or not ahead:
                 return Fitted(here, losses, True, way)
             stage, nodes, best = ahead.pop(0), None, np.inf
         point = image
