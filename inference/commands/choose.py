@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import math
 from typing import Any
 
@@ -75,11 +74,12 @@ def main(namespace: argparse.Namespace) -> int:
     figure = check_output("--figure", namespace.figure, FIGURES) if namespace.figure else None
     name, sizes = namespace.over
     namespace.set = [*namespace.set, (name, sizes[0])]
-    given = open_given(namespace)
+    try:
+        given = open_given(namespace)
+    except InputError as error:
+        raise InputError(str(error).replace(f"--set {name}:", f"--over {name}:", 1)) from None
     if given.table.values.size <= SMALL:
         hurry()
-    if name not in inspect.signature(given.program).parameters:
-        raise InputError(f"--over {name}: {given.name} has no such argument")
     count = len(given.table.values)
     if not 2 <= namespace.folds <= count // 2:
         raise InputError(f"--folds {namespace.folds}: wanted 2 to {count // 2} of {count} rows")

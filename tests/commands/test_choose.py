@@ -85,7 +85,10 @@ def test_tables_are_drawn_from_the_smaller_fit():
 
 @pytest.mark.parametrize(
     ("over", "words"),
-    [("num_causes=1..2", "latent_trait has no such argument"), ("num_factors=1..2", "--folds 99")],
+    [
+        ("num_causes=1..2", "--over num_causes: latent_trait has no"),
+        ("num_factors=1..2", "--folds 99"),
+    ],
 )
 def test_what_cannot_be_is_refused_before_any_work(data, capsys, over, words):
     more = ["--folds", "99"] if words.startswith("--folds") else []

@@ -207,7 +207,9 @@ def _normalised(probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def expect(table: BitTable, values: Values, nodes: Nodes) -> Sums:
     """The E-step."""
-    loss, right, number, mass = 0.0, 0.0, 0.0, np.zeros(len(nodes.points))
+    loss, mass = 0.0, np.zeros(len(nodes.points))
+    right: Any = 0.0
+    number: Any = 0.0
     for rows, evidence, probs in posteriors(table, values, nodes):
         count = table.times[rows]
         loss -= evidence @ count
@@ -216,8 +218,8 @@ def expect(table: BitTable, values: Values, nodes: Nodes) -> Sums:
         mass += probs.sum(0)
         if table.seen is not None:
             number = number + table.seen[rows].T @ probs
-    number = mass[None] if table.seen is None else np.asarray(number)
-    return Sums(float(loss), np.asarray(right).T, number.T, mass)
+    answered = mass[None] if table.seen is None else np.asarray(number)
+    return Sums(float(loss), np.asarray(right).T, answered.T, mass)
 
 
 class Scores(NamedTuple):
