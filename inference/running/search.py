@@ -25,7 +25,8 @@ class Search:
     :param steps: steps of a round. These three go by the length of the run where they are not
         given, so that all starts together take no longer than five plain runs.
     :param effort: multiplies the rounds, where they are not given.
-    :param num_rows: rows that the search looks at, drawn at random; the runs to the end see all.
+    :param num_rows: rows that the search uses of a table more than twice as long, drawn at random;
+        the runs to the end use all.
     :param least_steps: with fewer steps of a run there is no room for a search.
 
     >>> from jax import random

@@ -23,7 +23,9 @@ from inference.numerics.compiling import remembered
 from inference.numerics.identity import NoIdentityError, identity
 from inference.reading.anatomy import inspect
 from inference.rows.chunks import counted
+from inference.running.lineages import Lineages
 from inference.running.padding import pad, size_class
+from inference.running.search import Search
 from ppl_models import (
     bernoulli_mixture,
     latent_trait,
@@ -129,6 +131,16 @@ def test_programs_that_look_at_other_rows_are_not_filled_up():
     assert pad(bernoulli_mixture, (data,), {**MIXTURE, "num_data": 103}) is None
     with found.counting(), pytest.raises(RuntimeError, match="argument of what is compiled"):
         jax.jit(lambda: counted())()
+
+
+def test_a_search_uses_all_rows_of_a_table_that_is_little_longer():
+    """Those of another number would be compiled for a second time."""
+    lineages = Lineages(EM(bernoulli_mixture), Search(num_rows=50))
+    used = [
+        lineages._rows(random.key(0), (traits(num_rows),), MIXTURE)[1].num_data
+        for num_rows in (100, 101)
+    ]
+    assert used == [100, 50]
 
 
 def test_a_program_that_looks_at_its_data_is_read_with_each():
