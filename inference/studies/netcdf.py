@@ -147,7 +147,7 @@ def save(
 def _write(place: Any, found: Group | xr.Dataset) -> None:
     if not isinstance(found, Group):
         found = Group(
-            {str(name): (x.dims, x.values) for name, x in found.data_vars.items()},
+            {str(name): (tuple(map(str, x.dims)), x.values) for name, x in found.data_vars.items()},
             {str(name): x.values for name, x in found.coords.items()},
             found.attrs,
         )
