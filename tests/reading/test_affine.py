@@ -95,12 +95,10 @@ def test_stepwise_em_without_a_closed_step_comes_to_rest_where_em_does():
     assert abs(found - wanted) < 0.02 * (first - wanted)
 
 
-@pytest.mark.parametrize("digits", [1e-10, 1e-5], ids=["double", "single"])
+@in_double
 @pytest.mark.parametrize("name", [*CASES, "mixture"])
-def test_marginal_is_the_program_on_its_states(name, digits, request, monkeypatch):
-    """Value and slopes, in chunks of two rows; relative to the largest slope of a site."""
-    if digits < 1e-6:
-        request.getfixturevalue("double")
+def test_marginal_is_the_program_on_its_states(name, monkeypatch):
+    """Value and slopes, in chunks of two rows; in single precision: test_forms."""
     case = mixture_case() if name == "mixture" else CASES[name]
     reader, _ = open_program(case.model, *case.arguments, structure=case.structure)
     table = table_of(reader.anatomy, AllStates())
@@ -115,9 +113,9 @@ def test_marginal_is_the_program_on_its_states(name, digits, request, monkeypatc
 
     value, slopes = fast_jit(jax.value_and_grad(fast))(case.typed())
     wanted, by_states = fast_jit(jax.value_and_grad(slow))(case.typed())
-    close(value, wanted, digits)
+    close(value, wanted, 1e-10)
     for site in slopes:
-        close(slopes[site], by_states[site], digits)
+        close(slopes[site], by_states[site], 1e-10)
 
 
 def test_a_cause_far_from_all_rows_costs_no_digits():
