@@ -19,7 +19,7 @@
 # the bound cost, against quadrature, Monte Carlo and NUTS on the same program?**
 
 # %% tags=["parameters"]
-experiments = {"trait-clusters": {}, "trait-strength": {}}
+experiments = {"trait-clusters": {}, "trait-strength": {"tables": 2}, "trait-mixture": {}}
 num_data, num_draws = 600, 700
 methods = ["BoundEM", "MonteCarloEM", "QuadratureEM", "NUTS"]
 
@@ -98,7 +98,9 @@ for name, ours, paper in zip("Cμ", read_off(fit.params), by_hand(fit.params), s
 # 0.15. The paper's two maps show three compact clusters, and three that overlap but lie on their
 # own sides of the lines at which a bit is as likely one as zero. So do ours, drawn from posterior
 # means $\boldsymbol\mu_n$; the patterns are random, so positions and orientation are not
-# comparable.
+# comparable. Principal components of such tables make maps as good as these (`latentbits reproduce
+# trait-pca`, [the papers and ours](../docs/papers.md)); what the model adds are likelihoods,
+# ellipses, lines and missing cells.
 
 # %%
 maps = reproduce("trait-clusters", **experiments["trait-clusters"])
@@ -118,9 +120,6 @@ maps
 # %%
 race = contest(latent_trait, data, methods, num_draws=num_draws, num_factors=2)
 race
-
-# %%
-race.paths
 
 # %% [markdown]
 # NUTS quantifies the uncertainty of the parameters, which no EM does by itself. A rotation of the
@@ -144,6 +143,19 @@ strength = reproduce("trait-strength", **experiments["trait-strength"])
 for name, one in strength.numbers.items():
     print(f"{name:22s} by the bound {one['bound']:.2f}, by quadrature {one['quadrature']:.2f}")
 strength
+
+# %% [markdown]
+# ## Beyond the paper: a map of each group
+#
+# The paper ends with "multiple models in a more complex hierarchical architecture". As a program
+# that is a component and a position for each row, `trait_mixture`; quadrature reads it. Rows of
+# three groups, each with a position that only the bits of that group show:
+
+# %%
+groups = reproduce("trait-mixture", **experiments["trait-mixture"])
+for name, nats in groups.numbers["nats_per_new_row"].items():
+    print(f"{name:24s} {nats:.2f} nats per new row")
+groups
 
 # %% [markdown]
 # ## To take home
