@@ -238,43 +238,21 @@ scatter, all bits."""
 def best_bits(scores: Array, count: int) -> Array:
     """Indices of the `count` largest scores of each row, (n, count), the largest first.
 
+    On a GPU a few rounds of argmax cost less than the sort behind `lax.top_k`. To search groups of
+    bits costs half of that by itself, and more inside of an iteration (docs/papers.md).
+
     >>> best_bits(jnp.array([[3.0, 1.0, 2.0, 3.0]]), 3).tolist()
     [[0, 3, 2]]
     """
     if count > FEW or jax.default_backend() == "cpu":
         return lax.top_k(scores, count)[1].astype(jnp.int32)
-    return best_by_groups(scores, count)
-
-
-def best_by_groups(scores: Array, count: int) -> Array:
-    """The same, where `lax.top_k` sorts whole rows, as on a GPU.
-
-    A round finds the best of the groups' best, and then reads the bits of that group alone, so that
-    all scores are read once and not in each round.
-
-    >>> scores = jnp.array([[3.0, 1.0, 2.0, 3.0, -jnp.inf, -jnp.inf]])
-    >>> jax.jit(best_by_groups, static_argnums=1)(scores, 5).tolist()
-    [[0, 3, 2, 1, 4]]
-    """
-    num_data, num_bits = scores.shape
-    # Groups of one size: to fill up the last costs more than their number is away from the root.
-    widths = [width for width in range(1, num_bits + 1) if num_bits % width == 0]
-    width = min(widths, key=lambda width: abs(np.log(width**2 / num_bits)))
-    groups = num_bits // width
     # Impossible bits score minus infinity; they must still rank above those already taken.
-    scores = jnp.maximum(scores, jnp.finfo(scores.dtype).min)
-    table = scores.reshape(num_data, groups, width)
-    each, inside = jnp.arange(groups, dtype=jnp.int32), jnp.arange(width, dtype=jnp.int32)
-    tops, chosen = table.max(2), jnp.zeros((num_data, 0), jnp.int32)
+    scores, chosen = jnp.maximum(scores, jnp.finfo(scores.dtype).min), []
     for _ in range(count):
-        group = lax.argmax(tops, 1, jnp.int32)[:, None]
-        left = jnp.take_along_axis(table, group[:, :, None], 1)[:, 0]
-        left = at_bits(left, chosen - group * width, jnp.full(chosen.shape, -jnp.inf))
-        best = lax.argmax(left, 1, jnp.int32)[:, None]
-        chosen = jnp.concatenate([chosen, group * width + best], 1)
-        left = jnp.where(inside == best, -jnp.inf, left)
-        tops = jnp.where(each == group, left.max(1, keepdims=True), tops)
-    return chosen
+        best = lax.argmax(scores, 1, jnp.int32)[:, None]
+        chosen.append(best)
+        scores = at_bits(scores, best, jnp.full(best.shape, -jnp.inf))
+    return jnp.concatenate(chosen, axis=1)
 
 
 def at_bits(table: Array, indices: Array, values: Array) -> Array:

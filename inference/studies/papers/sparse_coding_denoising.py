@@ -273,7 +273,7 @@ def denoise_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--causes", type=int, help=f"basis functions ({SMALL.causes})")
     parser.add_argument("--kept", type=int, help=f"states of a patch ({SMALL.kept})")
     parser.add_argument("--steps", type=int, help=f"iterations ({SMALL.steps})")
-    parser.add_argument("--every", type=int, help="iterations between pictures (1)")
+    parser.add_argument("--every", type=int, help="iterations between pictures (1, full 20)")
     parser.add_argument("--seconds", type=float, help="stop after so many, compiling included")
     parser.add_argument("--chunk-size", type=int, help="patches read at a time")
 
