@@ -57,18 +57,22 @@ class NoisyOrUpdate(Update):
         values = self.read(self.params)
         data, mask = self.seen(arguments)
         data = data.astype(weights.dtype)
-        seen = jnp.ones_like(data) if mask is None else mask.astype(data.dtype)
+        seen = None if mask is None else mask.astype(data.dtype)
+        ones = data if seen is None else data * seen
         states, probability = posterior.weighted()
         heavy = probability * weights
         if states.shape[1] == 1:  # of all rows: their data add up first
             total = lambda x: jnp.matmul(heavy, x, precision="highest")  # noqa: E731
-            return _shares(values, states[:, 0], heavy.sum(1), total(data * seen), total(seen))
+            met = heavy.sum(1)
+            every = met[:, None] if seen is None else total(seen)
+            return _shares(values, states[:, 0], met, total(ones), every)
+        seen = jnp.ones_like(data) if seen is None else seen
 
         # One state of every row at a time: nothing of size states × rows × columns is held.
         def step(sums: Any, one: tuple[Array, Array]) -> tuple[Any, None]:
             bits, count = one
             each = count[:, None]
-            more = _shares(values, bits, count, each * data * seen, each * seen)
+            more = _shares(values, bits, count, each * ones, each * seen)
             return jax.tree.map(jnp.add, sums, more), None
 
         shapes = jax.eval_shape(_shares, values, states[0], heavy[0], data, seen)
@@ -95,7 +99,8 @@ def _shares(
     """The sums of (9) over m states, each counted `weight` times.
 
     :param bits: (m, bits), the top layer first; weight: (m,).
-    :param ones: (m, columns), how often an input was seen to be on; seen: how often at all.
+    :param ones: (m, columns), how often an input was seen to be on; seen: how often at all, or what
+        broadcasts to it.
     """
     share, counts = {}, {}
     bits, end, level = bits.astype(weight.dtype), bits.shape[-1], 0
@@ -109,6 +114,7 @@ def _shares(
         # Where the input is zero there is nothing to share.
         ratio = ones / -jnp.expm1(-jnp.maximum(inputs, SMALLEST))
         share[f"leak_{level}"] = -jnp.expm1(-leak) * ratio.sum(0)
+        seen = jnp.broadcast_to(seen, ones.shape)
         counts[f"leak_{level}"] = seen.sum(0)
         level += 1
         if above is None:
