@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax, random
 
 from ...reading.anatomy import Anatomy
@@ -18,15 +19,21 @@ from ...running.algorithm import Algorithm
 from ...running.contract import RunResult, Starts
 from ...running.search import Search
 from ...types import Params
+from .averaged import Averaged
 from .exact import sum_states
 from .gibbs_em import GibbsEM
 from .layers import Block, Blocks, Layered, Phase, forgotten, run_epoch, settle_block
-from .noisy_or import Network
+from .noisy_or import Network, Seen
+from .planting import given_up, missing_patterns, residuals, unit_gains
 
 SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0, least_steps=2)
 """The members of a population have one ancestor: what it finds, a second one must find too."""
 
 
+SWEEPS = 2
+"""Through a block in an epoch: states are kept, and many short epochs do more than few long."""
+SAMPLE = 4096
+"""Rows, drawn at random, that new units are made from, at most."""
 NEGLIGIBLE = 1e-7
 """Of the loss: what is left to gain when polishing ends."""
 
@@ -49,18 +56,19 @@ class GibbsSearch(Algorithm):
     A unit of a noisy-OR network that stands for a blend of two causes stays so: more sweeps, epochs
     or data do not part them. Two remedies, layer by layer:
 
-    *A start from what patterns share.* A new unit is given the bits that two rows, drawn at random,
-    have in common; upper layers, likewise, what two states of the layer below have in common.
+    *A start from what patterns share.* At first a unit is given the bits that two rows, drawn at
+    random, have in common; upper layers, likewise, what two states of the layer below share.
 
     *A population.* In each round the best member is copied, in each copy some units of the layer
-    are replaced, by new ones or by those of other members, the copies learn for a few epochs, and
-    the best of old and new survive, by the log joint of data and states (`Layered.score`).
+    are replaced, those that are missed least by patterns that the member lacks
+    (`inference.methods.gibbs.planting`), the copies learn for a few epochs, and the best of old and
+    new survive, by the log joint of data and states (`Layered.score`).
 
     A step is a round; after `rounds` of them the next layer opens. The loss is the negative log
     joint of the best member *after* the step. A run of all rounds ends with `polish` epochs in
     which the best member learns all layers together; all its states are summed if they are few.
 
-    :param em: how members learn: a `GibbsEM`, or a program for one with default arguments; its
+    :param em: how members learn: a `GibbsEM`, or a program for one of two sweeps a block; its
         schedule, start and rules for layers do not matter here. It says whether states are kept, a
         byte a unit, row and member; where they are not, as with rows on disk, they are sampled
         again when members are compared.
@@ -68,8 +76,8 @@ class GibbsSearch(Algorithm):
     :param rounds: for each layer.
     :param epochs: of learning in a round.
     :param replaced: the mean share of units replaced in a copy; copies get from none to twice that.
-    :param exchanged: how many of the replaced units come from other members.
-    :param polish: most epochs after the last round, of the best member alone; 0: none.
+    :param polish: most epochs after the last round, of the best member alone; 0: none. Where states
+        are drawn, the result is the mean over the second half of them.
     :param search: how many populations there are side by side, and whether they agree; None: one.
 
     >>> from latentbits.models import noisy_or_network
@@ -87,29 +95,22 @@ class GibbsSearch(Algorithm):
 
     em: Any  # a `GibbsEM`, once it is built
     _: dataclasses.KW_ONLY
-    population: Annotated[int, Range(2)] = 20
-    rounds: int = 6
-    epochs: int = 5
-    replaced: float = 0.2
-    exchanged: float = 0.5
-    polish: Annotated[int, Range(0)] = 100
+    population: Annotated[int, Range(2)] = 4
+    rounds: int = 30
+    epochs: int = 2
+    replaced: float = 0.06
+    polish: Annotated[int, Range(0)] = 60
     search: Search | None = SIDE_BY_SIDE
     model: Callable = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.em, GibbsEM):
-            object.__setattr__(self, "em", GibbsEM(self.em))
+            object.__setattr__(self, "em", GibbsEM(self.em, max_sweeps=SWEEPS))
         object.__setattr__(self, "model", self.em.model)
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
         return GibbsEM.admits(anatomy)
-
-    @classmethod
-    def of(cls, model: Callable, anatomy: Anatomy) -> GibbsSearch:
-        """Of a few members: a comparison is on a small table."""
-        del anatomy
-        return cls(GibbsEM(model), population=8)
 
     def default_steps(self, anatomy: Anatomy) -> int:
         """The rounds of all layers."""
@@ -145,8 +146,7 @@ class GibbsSearch(Algorithm):
         phase = layered.phase(level, False)
         best = jnp.argmax(state.scores)
 
-        def copy(key: Array, rate: Array) -> tuple[Network, Array | None]:
-            share = jnp.where(fresh, 1.0, rate)
+        def copy(key: Array, share: Array) -> tuple[Network, Array | None]:
             return self._replace(layered, state, blocks, best, level, fresh, share, key)
 
         def learn(key: Array, network: Network, bits: Array | None) -> tuple:
@@ -194,11 +194,16 @@ class GibbsSearch(Algorithm):
             return result
         if budget is not None and result.seconds >= budget:
             return result
-        em = dataclasses.replace(self.em, schedule="joint")
+        em: Any = dataclasses.replace(self.em, schedule="joint")
         begin = em.init(rng_key, *args, init_params=result.params, **kwargs)
-        begin = begin if state.bits is None else begin._replace(bits=state.bits[0])
+        tolerance: float | None = NEGLIGIBLE
+        if state.bits is not None:
+            begin = begin._replace(bits=state.bits[0])
+        if not em.exact(em.open(args, kwargs).program.anatomy):
+            em, tolerance = Averaged(em, self.polish // 2), None
+            begin = em.begin(begin)
         found = em.run(
-            rng_key, self.polish, *args, init_state=begin, tolerance=NEGLIGIBLE, **kwargs,
+            rng_key, self.polish, *args, init_state=begin, tolerance=tolerance, **kwargs,
             budget=None if budget is None else budget - result.seconds,
         )  # fmt: skip
         return result._replace(
@@ -247,27 +252,38 @@ class GibbsSearch(Algorithm):
         """A copy of the best member, some units of whose highest open layer are new."""
         network = jax.tree.map(lambda x: x[best], state.members)
         bits = None if state.bits is None else layered.program.split(state.bits[best])
+        key, key_rows = random.split(key)
+        num_data = blocks.rows.num_data
+        size = min(SAMPLE, 1 << (num_data.bit_length() - 1))
+        rows = random.randint(key_rows, (size,), 0, num_data)
+        hidden, seen = self._sample(layered, network, blocks, bits, rows, level - fresh, key_rows)
         leak, weights = dict(network.leak), dict(network.weights)
         for site in layered.wiring.hidden:
-            key, key_which, key_rows, key_other, key_kind, key_noise = random.split(key, 6)
+            key, key_which, key_pairs, key_noise, key_new = random.split(key, 5)
             here = level == layered.height(site)
             units = network.leak[site].shape[0]
-            which = here & (random.uniform(key_which, (units,)) < share)
-            member, unit = random.randint(
-                key_other, (2, units), 0, jnp.array([[self.population], [units]])
-            )
-            exchange = random.bernoulli(key_kind, self.exchanged, (units, 1)) & ~fresh
-            rows = random.randint(key_rows, (2, units), 0, blocks.rows.num_data)
-            value = self._values(layered, network, blocks, bits, rows, level - 1, key_rows)
-            for child in layered.wiring.children(site):
-                edge = (site, child)
-                common = value[child][0] * value[child][1]
-                noise = random.uniform(key_noise, common.shape, minval=0.05, maxval=0.15)
-                other = state.members.weights[edge][member, unit]
-                new = jnp.where(exchange, other, noise + common)
+            edges = [(site, child) for child in layered.wiring.children(site)]
+            gains = unit_gains(layered.wiring, network, hidden, seen, site)
+            left = [residuals(layered.wiring, network, hidden, seen, child) for _, child in edges]
+            patterns = missing_patterns(key_new, jnp.concatenate(left, 1), hidden[site])
+            works = -jnp.expm1(-jnp.concatenate([network.weights[edge] for edge in edges], 1))
+            which, place = given_up(key_which, gains, works, patterns, share)
+            which = here & (which | fresh)
+            ends = np.cumsum([x.shape[1] for x in left])[:-1]
+            one, other = random.randint(key_pairs, (2, units), 0, len(rows))
+            for edge, planted in zip(edges, jnp.split(patterns[place], ends, 1), strict=True):
+                child = edge[1]
+                value = hidden[child] if child in hidden else shown(seen[child])
+                noise = random.uniform(key_noise, planted.shape, minval=0.05, maxval=0.15)
+                new = noise + jnp.where(fresh, value[one] * value[other], planted)
                 weights[edge] = jnp.where(which[:, None], new, weights[edge])
-                if child not in layered.wiring.observed and child in layered.names.leak:
-                    # It stood for all that was above: now there is a cause.
+                if child not in layered.names.leak:
+                    continue
+                if child in layered.wiring.observed:
+                    # Where a leak has vanished nothing is left for a new unit to explain.
+                    more = jnp.maximum(leak[child], 0.02)
+                    leak[child] = jnp.where(which.any(), more, leak[child])
+                else:  # It stood for all that was above: now there is a cause.
                     leak[child] = jnp.where(here & fresh, 0.1, leak[child])
             if site in layered.names.leak:
                 typical = jnp.where(fresh, 0.1, leak[site].mean())
@@ -279,7 +295,7 @@ class GibbsSearch(Algorithm):
         joined = jnp.concatenate([bits[name] for name in layered.program.anatomy.names], axis=-1)
         return Network(leak, weights), joined
 
-    def _values(
+    def _sample(
         self,
         layered: Layered,
         network: Network,
@@ -288,16 +304,20 @@ class GibbsSearch(Algorithm):
         rows: Array,
         level: Array,
         key: Array,
-    ) -> dict[str, Array]:
-        """The bits of all sites in some rows, (2, units) of them: (2, units, units of the site)."""
-        seen = blocks.look(blocks.rows.take(rows.reshape(-1)))
+    ) -> tuple[dict[str, Array], dict[str, Seen]]:
+        """States of the hidden units in some rows, and what was observed there."""
+        seen = blocks.look(blocks.rows.take(rows))
         if bits is not None:
-            hidden = {site: x[rows] for site, x in bits.items()}
+            found = {site: x[rows] for site, x in bits.items()}
         else:
             zero, fresh = jnp.zeros((), int), jnp.ones(rows.size)
             few, phase = Block(zero, zero, seen, fresh), layered.phase(level, False)
-            found = settle_block(layered, network, few, None, phase, key, self.em.rules)[0]
-            flat = layered.program.split(found.bits)
-            hidden = {site: x.reshape(*rows.shape, -1) for site, x in flat.items()}
-        given = {site: part.value.reshape(*rows.shape, -1) for site, part in seen.items()}
-        return {**hidden, **given}
+            found = layered.program.split(
+                settle_block(layered, network, few, None, phase, key, self.em.rules)[0].bits
+            )
+        return {site: x.astype(float) for site, x in found.items()}, seen
+
+
+def shown(seen: Seen) -> Array:
+    """Bits that were observed to be on."""
+    return seen.value if seen.mask is None else seen.value * seen.mask
