@@ -8,6 +8,7 @@
     python tests/benchmarks/keys.py bars EM 20 --out cpu.json             # on one machine,
     python tests/benchmarks/keys.py bars EM 20 --against cpu.json         # and on another
     python tests/benchmarks/keys.py network EM 100 --prior --table IMG.npz
+    python tests/benchmarks/keys.py many-network GibbsSearch --sets 1..20
 
 All keys are one compiled call; so many side by side (`--batch`) as memory holds. A run is at the
 optimum if it ends within 5e-5 of it (0.05 nats at least), and the combination machine if its
@@ -148,17 +149,18 @@ def network(path: str | None = None) -> Case:
     return from_network(bits, weights, priors)
 
 
-def drawn_network(kind: str) -> Case:
-    """10 000 × 64 of eight causes of half of the columns each (dense), of eight that come in pairs
-    (correlated), or of 24."""
-    rng = np.random.default_rng(1)
-    count = 24 if kind == "many" else 8
-    touched = rng.uniform(size=(count, 64)) < (0.5 if kind == "dense" else 0.2)
+def drawn_network(kind: str, seed: int = 1) -> Case:
+    """10 000 × 64 of eight causes of a fifth of the columns each: or of half of them (dense), of
+    causes that come in pairs (correlated), of 24 causes (many)."""
+    rng = np.random.default_rng(seed)
+    count = 24 if "many" in kind else 8
+    touched = rng.uniform(size=(count, 64)) < (0.5 if "dense" in kind else 0.2)
     weights = np.where(touched, rng.uniform(1.0, 2.5, touched.shape), 0.0)
-    priors = rng.uniform(0.05 if kind == "many" else 0.1, 0.2, count)
+    priors = rng.uniform(0.05 if "many" in kind else 0.1, 0.2, count)
     on = rng.uniform(size=(10_000, count)) < priors
-    if kind == "correlated":  # two of a pair are on together in half of the cases
-        on[:, 1::2] = np.where(rng.uniform(size=(10_000, 4)) < 0.5, on[:, ::2], on[:, 1::2])
+    if "correlated" in kind:  # two of a pair are on together in half of the cases
+        both = rng.uniform(size=(10_000, count // 2)) < 0.5
+        on[:, 1::2] = np.where(both, on[:, ::2], on[:, 1::2])
     bits = rng.uniform(size=(10_000, 64)) < -np.expm1(-(on @ weights + LEAK))
     return from_network(bits, weights, on.mean(0))
 
@@ -179,6 +181,7 @@ def carcinoma(classes: int, path: str | None = None) -> Case:
     return Case(bernoulli_mixture, data, {"num_components": classes}, MIXED, 2000)
 
 
+KINDS = "dense", "correlated", "many", "many-correlated"
 CASES: dict[str, Callable[..., Case]] = {
     "bars": ten_bars,
     "even-mixture": lambda: mixture(True),
@@ -189,7 +192,7 @@ CASES: dict[str, Callable[..., Case]] = {
     "items": lambda: items(latent_trait, 20),
     "clipped": lambda: items(clipped_gaussian, 12),
     "network": network,
-    **{f"{kind}-network": partial(drawn_network, kind) for kind in ("dense", "correlated", "many")},
+    **{f"{kind}-network": partial(drawn_network, kind) for kind in KINDS},
     **{f"carcinoma-{k}": partial(carcinoma, k) for k in (2, 3, 4)},
 }
 
@@ -295,6 +298,7 @@ def main() -> None:
         "--prior", action="store_true", help="maximise the posterior, as `fit` does"
     )
     parser.add_argument("--cost", action="store_true", help="of a run, in plain ones, from 3 keys")
+    parser.add_argument("--sets", help="seeds of drawn networks, as 1..20: one key on each of them")
     parser.add_argument("--golden", action="store_true", help="find the best, and write it down")
     parser.add_argument("--into", type=Path, default=GOLDEN, help="the file for it")
     parser.add_argument("--out", help="write down where each key ended")
@@ -302,6 +306,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.set != "all":
         case = CASES[options.set](*([options.table] if options.table else []))
+        if options.sets:
+            over_sets(options, options.set.removesuffix("-network"), options.method)
+            return
         if options.golden:
             look(options, options.set, case)
             return
@@ -370,6 +377,28 @@ def count(options: argparse.Namespace, set_name: str, case: Case, name: str, num
         apart = np.abs(least - np.array(other["losses"]))
         print(f"  same optimum as in {options.against}: {int((apart < slack).sum())} of {num_keys}"
               f" (largest difference {apart.max():.4f})")  # fmt: skip
+
+
+def over_sets(options: argparse.Namespace, kind: str, name: str | None) -> None:
+    """Run a method once on each of many drawn networks; the first compiles for all."""
+    first, last = map(int, options.sets.split(".."))
+    whole = held = 0
+    for seed in range(first, last + 1):
+        case, began = drawn_network(kind, seed), time.process_time()
+        method = getattr(latentbits, name or case.methods[0])(case.model)
+        if options.prior:
+            method = dataclasses.replace(method, prior=True)
+        data, steps = jnp.asarray(case.data, float), options.steps or case.steps
+        if method.staged:
+            steps = method.default_steps(inspect(case.model, (data,), case.sizes))
+        result = method.run(random.key(seed), steps, data, tolerance=1e-7, **case.sizes)
+        spent, params = time.process_time() - began, jax.tree.map(lambda x: x[None], result.params)
+        found, nats = int(causes_found(case, params)[0]), float(behind(case, params)[0])
+        wanted = len(case.truth["leak_1"])
+        whole, held = whole + (found == wanted), held + (nats <= 0.04)
+        print(f"  {kind}, set {seed}: {found} of {wanted} causes, held out {nats:.4f} nats behind"
+              f" the true network, {spent:.0f} processor seconds", flush=True)  # fmt: skip
+    print(f"{kind}: all causes in {whole} of {last - first + 1} sets, within 0.04 nats in {held}")
 
 
 def cost(options: argparse.Namespace, case: Case, name: str) -> None:
