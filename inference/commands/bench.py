@@ -56,20 +56,20 @@ def main(namespace: argparse.Namespace) -> int:
         width = max(len(name) for name, _ in rows)
         print("\n".join(f"{name:{width}}   {words}" for name, words in rows))
         return 0
-    found = {}
+    tables = {}
     count = Methods(list(chosen))
     with one_core(), nothing_remembered():
         for name, run in chosen.items():
             began = time.process_time()
             with stage(count):
-                found[name] = run(namespace.full)
+                tables[name] = run(namespace.full)
             count.done(name)
-            found[name]["cpu_in_all"] = time.process_time() - began
-            print(found[name]["title"], *table(found[name]["rows"]), "", sep="\n", flush=True)
-    print(f"{sum(x['cpu_in_all'] for x in found.values()):.0f} CPU-seconds in all, to compile too")
+            tables[name]["cpu_in_all"] = time.process_time() - began
+            print(tables[name]["title"], *table(tables[name]["rows"]), "", sep="\n", flush=True)
+    print(f"{sum(x['cpu_in_all'] for x in tables.values()):.0f} CPU-seconds in all, to compile too")
     if file is not None:
         origin = {"full": namespace.full, "machine": machine(), "versions": versions()}
-        write_whole(file, as_json({**found, "made_by": origin}))
+        write_whole(file, as_json({**tables, "made_by": origin}))
     return 0
 
 
@@ -86,8 +86,8 @@ def benchmarks(folder: Path) -> dict[str, Benchmark]:
         modules = [importlib.import_module(file.stem) for file in files]
     finally:
         sys.path.remove(str(folder))
-    found = {name: run for x in modules for name, run in getattr(x, "BENCHMARKS", {}).items()}
-    return {name: found[name] for name in sorted(found, key=lambda name: name in LAST)}
+    runs = {name: run for x in modules for name, run in getattr(x, "BENCHMARKS", {}).items()}
+    return {name: runs[name] for name in sorted(runs, key=lambda name: name in LAST)}
 
 
 def choose(known: dict[str, Benchmark], only: str | None) -> dict[str, Benchmark]:

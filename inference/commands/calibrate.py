@@ -70,13 +70,13 @@ def main(namespace: argparse.Namespace) -> int:
         count.done(name)
 
     with stage(count):
-        found = calibrate(trials, key_methods, wanted, progress)
-    numbers = summary(found)
+        calibration = calibrate(trials, key_methods, wanted, progress)
+    numbers = summary(calibration)
     numbers["made_by"] = {"seed": namespace.seed, **versions()}
     if json_file is not None:
         write_whole(json_file, as_json(numbers))
-    print("\n".join(lines(found)))
+    print("\n".join(lines(calibration)))
     if picture is not None:
-        write_whole(picture, as_picture(draw(found), picture.suffix))
+        write_whole(picture, as_picture(draw(calibration), picture.suffix))
         print(f"\nfigure    {picture}")
     return 0

@@ -71,11 +71,11 @@ def main(namespace: argparse.Namespace) -> int:
     with stage("compiling and running the program on its prior"):
         draws = _draw(given)
         _check_support(given, draws[0], sites)
-        found = [f"density  {_density(given, anatomy, draws)}"]
-        found.append(f"rows     {_rows(given, anatomy, rows, draws[0])}")
+        facts = [f"density  {_density(given, anatomy, draws)}"]
+        facts.append(f"rows     {_rows(given, anatomy, rows, draws[0])}")
         lines = [_form(given, anatomy, rows)] if way is None else form_of(way, anatomy.num_data)
-        found.append("form     " + INDENT.join(lines))
-    print("\n".join(found), end="\n\n")
+        facts.append("form     " + INDENT.join(lines))
+    print("\n".join(facts), end="\n\n")
     _print_aligned([("method", "applies"), *_method_rows(anatomy)])
     return 0
 
@@ -104,7 +104,7 @@ def _print_table(table: Table) -> None:
 
 
 def _site_rows(anatomy: Anatomy, sites: dict[str, dict]) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for name, site in sites.items():
         if site["type"] not in ("sample", "param"):
             continue
@@ -115,8 +115,8 @@ def _site_rows(anatomy: Anatomy, sites: dict[str, dict]) -> list[tuple[str, ...]
         elif name not in anatomy.parameters:
             kind = "observed" if name in anatomy.observed else "observed, not per datum"
         words = type(innermost(fn)).__name__ if fn else "-"
-        found.append((name, kind, str(jnp.shape(site["value"])), words))
-    return found
+        rows.append((name, kind, str(jnp.shape(site["value"])), words))
+    return rows
 
 
 def _values(anatomy: Anatomy, name: str, fn: Any) -> str:
@@ -131,7 +131,7 @@ class _Draw(NamedTuple):
 
     free: dict[str, Array]  # unobserved site -> value
     fits: dict[str, Array]  # observed site -> whether each value lies in its support
-    seen: dict[str, Array]  # observed site -> its values
+    observed: dict[str, Array]  # observed site -> its values
 
 
 def _draw(given: Given) -> list[_Draw]:
@@ -140,14 +140,14 @@ def _draw(given: Given) -> list[_Draw]:
     @once
     def draw(key: Array, values: Array) -> _Draw:
         trace = handlers.trace(handlers.seed(program, key)).get_trace(values, **kwargs)
-        free, fits, seen = {}, {}, {}
+        free, fits, observed = {}, {}, {}
         for site in trace.values():
             if site["type"] == "sample" and site["is_observed"]:
-                seen[site["name"]] = site["value"]
+                observed[site["name"]] = site["value"]
                 fits[site["name"]] = each_value(site["fn"].support)(site["value"])
             elif site["type"] in ("sample", "param"):
                 free[site["name"]] = site["value"]
-        return _Draw(free, fits, seen)
+        return _Draw(free, fits, observed)
 
     with blame(name, "fails on this table"):
         return [draw(random.key(i), jnp.asarray(table.values)) for i in range(NUM_DRAWS)]
@@ -163,7 +163,7 @@ def _check_support(given: Given, draw: _Draw, sites: dict[str, dict]) -> None:
             place = tuple(int(i) for i in np.argwhere(~possible)[0])
             support = type(each_value(sites[site]["fn"].support)).__name__
             raise ProgramError(
-                f"{given.name}: site {site!r} cannot be {np.asarray(draw.seen[site])[place]:g} "
+                f"{given.name}: site {site!r} cannot be {np.asarray(draw.observed[site])[place]:g} "
                 f"({_place(place, given.table)}): it must be {support.strip('_').replace('_', ' ')}"
             )
 
@@ -324,12 +324,12 @@ def _form(given: Given, anatomy: Anatomy, rows: Rows) -> str:
 
 
 def _method_rows(anatomy: Anatomy) -> list[tuple[str, str]]:
-    found = []
+    reasons = []
     for name, method in methods().items():
         admits = getattr(method, "admits", None)
-        found.append((name, admits(anatomy) if admits is not None else None))
-    found += [(name, generic.problem(anatomy)) for name, generic in generics().items()]
-    return [(name, "yes" if reason is None else f"no: {reason}") for name, reason in found]
+        reasons.append((name, admits(anatomy) if admits is not None else None))
+    reasons += [(name, generic.problem(anatomy)) for name, generic in generics().items()]
+    return [(name, "yes" if reason is None else f"no: {reason}") for name, reason in reasons]
 
 
 def _print_aligned(rows: list[tuple[str, ...]]) -> None:

@@ -103,42 +103,42 @@ def main(namespace: argparse.Namespace) -> int:
     count_fits = Methods(fits)
     with stage(count_fits):
         anatomy_of(given.program, (given.table.values,), given.kwargs)  # refuses before any work
-        found = choose(
+        choices = choose(
             given.program, (given.table.values, given.kwargs), (name, sizes), method,
             folds=namespace.folds, steps=namespace.steps, seed=namespace.seed,
             on_fit=lambda size: count_fits.done(f"{name}={size}"),
         )  # fmt: skip
-    best = taken(found)
+    best = taken(choices)
     tests: list[Any] = []
-    if namespace.bootstrap and len(found) > 1:
+    if namespace.bootstrap and len(choices) > 1:
         drawn = Methods(
             [f"{name}={size}" for size in sizes[1:] for _ in range(namespace.bootstrap)]
         )
         with stage(drawn):
             tests = compare_sizes(
-                found, given.table.values, given.kwargs.get("mask"),
+                choices, given.table.values, given.kwargs.get("mask"),
                 replicates=namespace.bootstrap, budget=namespace.budget, seed=namespace.seed,
                 on_table=lambda size: drawn.done(f"{name}={size}"),
             )  # fmt: skip
-    print("\n".join(align(_rows(name, found, tests))))
-    least = min(found, key=lambda one: one.whole.bic)
+    print("\n".join(align(_rows(name, choices, tests))))
+    least = min(choices, key=lambda one: one.whole.bic)
     print(f"take      {name}={best.size}: no larger one explains held-out rows better by more than")
     print("          the error of the difference, in nats per row")
     print(f"by BIC    {name}={least.size}")
-    if namespace.bootstrap and len(found) > 1:
-        print(f"by LR     {_tested(name, found, tests, namespace)}")
+    if namespace.bootstrap and len(choices) > 1:
+        print(f"by LR     {_tested(name, choices, tests, namespace)}")
     if figure is not None:
-        write_whole(figure, as_picture(_draw(name, found, best), figure.suffix))
+        write_whole(figure, as_picture(_draw(name, choices, best), figure.suffix))
         print(f"figure    {namespace.figure}")
     return 0
 
 
-def _rows(name: str, found: list[Any], tests: list[Any]) -> list[list[str]]:
+def _rows(name: str, choices: list[Any], tests: list[Any]) -> list[list[str]]:
     heads = [name, "held out", "±", "log likelihood", "AIC", "BIC", "free"]
-    heads += ["entropy"] if any(one.entropy is not None for one in found) else []
+    heads += ["entropy"] if any(one.entropy is not None for one in choices) else []
     heads += ["LR", "p", "±", "tables"] if tests else []
     rows, made = [heads], {one.size: one for one in tests}
-    for one in found:
+    for one in choices:
         error = one.held_out.std(ddof=1) / math.sqrt(len(one.held_out))
         whole = one.whole
         row = [str(one.size), f"{one.held_out.mean():.4f}", f"{error:.4f}"]
@@ -155,7 +155,7 @@ def _rows(name: str, found: list[Any], tests: list[Any]) -> list[list[str]]:
     return rows
 
 
-def _tested(name: str, found: list[Any], tests: list[Any], namespace: argparse.Namespace) -> str:
+def _tested(name: str, choices: list[Any], tests: list[Any], namespace: argparse.Namespace) -> str:
     """What the tests of each size against the one before say together."""
     if not tests:
         return f"no table was drawn and fitted in {namespace.budget:g} s: a longer --budget"
@@ -163,10 +163,10 @@ def _tested(name: str, found: list[Any], tests: list[Any], namespace: argparse.N
 
     last = tests[-1]
     drawn = f"p {last.p_value:.3f} ± {last.error:.3f} by {last.replicates} tables"
-    small = max(one.size for one in found if one.size < last.size)
+    small = max(one.size for one in choices if one.size < last.size)
     if last.decided(namespace.bootstrap):
         kept = last.size if last.p_value <= LEVEL else small
-        if kept == last.size != found[-1].size:
+        if kept == last.size != choices[-1].size:
             return f"{name}={kept} or more ({drawn}): the --budget is spent"
         return f"{name}={kept}: {last.size} against {small} has {drawn}, drawn from the smaller fit"
     return (
@@ -175,19 +175,19 @@ def _tested(name: str, found: list[Any], tests: list[Any], namespace: argparse.N
     )
 
 
-def _draw(name: str, found: list[Any], best: Any) -> Any:
+def _draw(name: str, choices: list[Any], best: Any) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.4, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    sizes = [one.size for one in found]
-    mean = [one.held_out.mean() for one in found]
-    gap = [one.held_out - best.held_out for one in found]
+    sizes = [one.size for one in choices]
+    mean = [one.held_out.mean() for one in choices]
+    gap = [one.held_out - best.held_out for one in choices]
     error = [x.std(ddof=1) / math.sqrt(len(x)) for x in gap]
     left.errorbar(sizes, mean, error, marker="o", capsize=3)
     left.set_ylabel("held-out nats per row")
     left.set_title(f"held-out rows: {name}={best.size}", fontsize=10)
-    bic = [one.whole.bic for one in found]
+    bic = [one.whole.bic for one in choices]
     least = sizes[min(range(len(bic)), key=bic.__getitem__)]
     right.plot(sizes, bic, marker="o")
     right.set_ylabel("BIC")

@@ -170,24 +170,24 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
         )  # fmt: skip
 
     with stage(count):
-        found = repeat(one, namespace.replicates, namespace.budget)
-    found.about.update(context, seed=namespace.seed, versions=versions())
-    found.table["columns"] = np.array(given.table.columns, dtype=str)
+        comparison = repeat(one, namespace.replicates, namespace.budget)
+    comparison.about.update(context, seed=namespace.seed, versions=versions())
+    comparison.table["columns"] = np.array(given.table.columns, dtype=str)
     folder.mkdir(exist_ok=True)
-    missing = _write(found, kept, given, kwargs, folder)
-    numbers = summary(found)
+    missing = _write(comparison, kept, given, kwargs, folder)
+    numbers = summary(comparison)
     write_whole(folder / "manifest.json", as_json(numbers))
     if namespace.json:
         print(as_json(numbers).decode(), end="")
     else:
-        print("\n".join(lines(found)))
+        print("\n".join(lines(comparison)))
         last = missing or folder / "report.html"
         print(f"\nreport    {last}")
-    return 130 if found.about["stopped"] else 0
+    return 130 if comparison.about["stopped"] else 0
 
 
 def _write(
-    found: Any, kept: dict[str, Any], given: Given, sizes: dict[str, Any], folder: Path
+    comparison: Any, kept: dict[str, Any], given: Given, sizes: dict[str, Any], folder: Path
 ) -> str | None:
     """The files of the methods and the report; or why there are none: deciding needs neither."""
     try:
@@ -200,14 +200,14 @@ def _write(
     checked = {}
     for name, one in kept.items():
         file = folder / f"{name.replace(' ', '_')}.nc"
-        groups = save_method(given.program, sizes, one, given.table, found, name, file)
+        groups = save_method(given.program, sizes, one, given.table, comparison, name, file)
         if "log_prior" in groups:
-            found.rows[name]["prior_sensitivity"] = max(prior_sensitivity(groups).values())
+            comparison.rows[name]["prior_sensitivity"] = max(prior_sensitivity(groups).values())
         if "posterior_predictive" in groups:
             checked[name] = check_totals(groups)
-    found.about["predictive"] = checked
-    save_comparison(found, folder / "result.nc")
-    write_whole(folder / "report.html", render(found))
+    comparison.about["predictive"] = checked
+    save_comparison(comparison, folder / "result.nc")
+    write_whole(folder / "report.html", render(comparison))
     return None
 
 

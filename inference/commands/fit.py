@@ -83,16 +83,16 @@ def main(namespace: argparse.Namespace) -> int:
         )
     if namespace.plate is not None:
         settings.setdefault("plate", namespace.plate)
-    found, refused = contenders(anatomy)
+    admitted, refused = contenders(anatomy)
     card = CARDS.get(given.name)
     own = card.method if card else None  # of its own paper
-    taken = own in found and not getattr(methods().get(own), "draws", False)
-    name = namespace.method or (own if taken else _preferred(given, anatomy, found))
-    if name not in found:
+    taken = own in admitted and not getattr(methods().get(own), "draws", False)
+    name = namespace.method or (own if taken else _preferred(given, anatomy, admitted))
+    if name not in admitted:
         why = (
             f"does not apply to {given.name}: {refused[name]}" if name in refused else "is unknown"
         )
-        raise InputError(f"--method {name} {why}; choose from {', '.join(found)}")
+        raise InputError(f"--method {name} {why}; choose from {', '.join(admitted)}")
     if own in refused and namespace.method is None:
         tell([f"{name} is used, since {own} does not apply: {refused[own]}"])
     if card and card.prior and getattr(methods().get(name), "prior", None) is False:
@@ -112,8 +112,8 @@ def main(namespace: argparse.Namespace) -> int:
             namespace.valid, given.table.columns, _kind(given), namespace.key,
             said(namespace, guess=False), levels,
         )  # fmt: skip
-    params, facts = _fit(given, found[name], namespace, settings, valid)
-    groups = _groups(found[name].kind, params, facts, given)
+    params, facts = _fit(given, admitted[name], namespace, settings, valid)
+    groups = _groups(admitted[name].kind, params, facts, given)
     chosen = {x: getattr(namespace, x) for x in ("steps", "starts", "seed", "patience")}
     chosen |= {x: str(v) for x, v in settings.items()}
     attrs = {
@@ -129,7 +129,7 @@ def main(namespace: argparse.Namespace) -> int:
     from ..studies.netcdf import save, table_group
     from .fit_report import held_out, report
 
-    lines, tables = report(given, name, found[name], params, facts, settings, namespace)
+    lines, tables = report(given, name, admitted[name], params, facts, settings, namespace)
     lines += [] if hidden is None else held_out(given, params, hidden)
     groups |= {x: table_group(t.columns, t.dim, t.names) for x, t in tables.items()}
     save(groups, out, attrs)
@@ -167,7 +167,7 @@ EXACT = ("QuadratureEM",)
 """Methods that take priors of items where answers are few."""
 
 
-def _preferred(given: Given, anatomy: Any, found: dict[str, Any]) -> str:
+def _preferred(given: Given, anatomy: Any, admitted: dict[str, Any]) -> str:
     """Where no paper's method is taken: the exact one if that is cheap, else what asks least."""
     from ..reading.plan import every_state
 
@@ -177,7 +177,7 @@ def _preferred(given: Given, anatomy: Any, found: dict[str, Any]) -> str:
         many = cost > MOST or anatomy.num_bits > MOST_BITS
     order = ["EM", "QuadratureEM", "MonteCarloEM", "BoundEM"]
     order = ["GibbsSearch", "TruncatedEM", "EM"] if many else order
-    return next((name for name in order if name in found), next(iter(found)))
+    return next((name for name in order if name in admitted), next(iter(admitted)))
 
 
 def _fit(

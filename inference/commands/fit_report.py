@@ -73,20 +73,20 @@ def report(
     if stop is not Stop.INTERRUPTED:
         with stage("log likelihood"):
             try:
-                found = measure_fit(given.program, point, values, given.kwargs)
+                fit = measure_fit(given.program, point, values, given.kwargs)
             except ProgramError as error:
                 lines.append(f"log likelihood not computed: {error}")
             else:
-                lines += _measured(found)
+                lines += _measured(fit)
                 measures = {
-                    "log_likelihood": found.log_likelihood, "free_parameters": found.num_free,
-                    "rows": found.num_rows, "aic": found.aic, "bic": found.bic,
+                    "log_likelihood": fit.log_likelihood, "free_parameters": fit.num_free,
+                    "rows": fit.num_rows, "aic": fit.aic, "bic": fit.bic,
                 }  # fmt: skip
                 words = "only for converged maxima by " + " or ".join(MAXIMA)
                 if name in MAXIMA and stop is not Stop.STEPS:
                     with stage("standard errors"):
                         errors, words = errors_of(
-                            given.program, point, values, given.kwargs, found.num_free, prior
+                            given.program, point, values, given.kwargs, fit.num_free, prior
                         )
     lines += [f"errors    {words}"] if words else []
     study = None
@@ -114,10 +114,10 @@ def sharp_items(items: dict[str, Any], columns: Sequence[str]) -> list[str]:
     >>> sharp_items({"discrimination": np.array([1.0, 30.0])}, ["a", "b"])
     ['sharp     b: loadings near 1, so without a finite maximum: fewer factors, or priors']
     """
-    found = [x for x, slope in zip(columns, items["discrimination"], strict=True) if slope > SHARP]
-    listed = ", ".join(found[:12]) + (", …" if len(found) > 12 else "")
+    sharp = [x for x, slope in zip(columns, items["discrimination"], strict=True) if slope > SHARP]
+    listed = ", ".join(sharp[:12]) + (", …" if len(sharp) > 12 else "")
     words = f"sharp     {listed}: loadings near 1, so without a finite maximum: fewer factors, or "
-    return [words + "priors"] if found else []
+    return [words + "priors"] if sharp else []
 
 
 def held_out(given: Given, params: dict, cells: np.ndarray) -> list[str]:
@@ -128,10 +128,10 @@ def held_out(given: Given, params: dict, cells: np.ndarray) -> list[str]:
     values, mask = given.table.values, given.table.mask
     kwargs = {x: v for x, v in given.kwargs.items() if x != "mask"}
     with stage("cells held out"):
-        found = cell_probabilities(given.program, draws, values, cells, mask=mask, **kwargs)
+        probs = cell_probabilities(given.program, draws, values, cells, mask=mask, **kwargs)
     truth = values[tuple(cells.T)] > 0
-    log_probs = np.log(np.where(truth, found, 1.0 - found).clip(1e-12))
-    right = float(np.mean((found > 0.5) == truth))
+    log_probs = np.log(np.where(truth, probs, 1.0 - probs).clip(1e-12))
+    right = float(np.mean((probs > 0.5) == truth))
     share = np.where(mask, values, 0.0).sum(0) / np.maximum(mask.sum(0), 1)
     smooth = ((mask.sum(0) * share + 0.5) / (mask.sum(0) + 1.0))[cells[:, 1]]
     base = np.log(np.where(truth, smooth, 1.0 - smooth)).mean()
@@ -172,14 +172,14 @@ def _tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str
 
     columns = given.table.columns
     rows = given.table.ids or [str(i + 1) for i in range(len(given.table.values))]
-    found = {
+    tables = {
         "items": Written(study.items, "column", columns, "item"),
         "scores": Written(study.scores, "row", rows, namespace.id or "row"),
         "information": Written(study.information, "point", POINTS.tolist(), "at"),
         "factors": Written(study.factors, "factor", list(study.factors), "factor"),
         "groups": Written(study.groups, "column", columns, "item"),
     }
-    return {name: table for name, table in found.items() if table.columns}
+    return {name: table for name, table in tables.items() if table.columns}
 
 
 def _continuous(given: Given) -> bool:
@@ -190,12 +190,12 @@ def _continuous(given: Given) -> bool:
     return bool(latents) and all(x.num_values is None and not x.odd for x in latents)
 
 
-def _measured(found: Any) -> list[str]:
-    error = f" ± {found.error:.2g}" if found.error > 0.005 else ""
+def _measured(fit: Any) -> list[str]:
+    error = f" ± {fit.error:.2g}" if fit.error > 0.005 else ""
     return [
-        f"log likelihood {found.log_likelihood:.3f}{error} ({found.how})",
-        f"AIC       {found.aic:.2f} ({found.num_free} free parameters)",
-        f"BIC       {found.bic:.2f} ({found.num_rows} rows)",
+        f"log likelihood {fit.log_likelihood:.3f}{error} ({fit.how})",
+        f"AIC       {fit.aic:.2f} ({fit.num_free} free parameters)",
+        f"BIC       {fit.bic:.2f} ({fit.num_rows} rows)",
     ]
 
 

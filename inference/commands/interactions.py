@@ -66,7 +66,7 @@ def _tables(graph: Graph, component: Any) -> list[tuple[int, int, int]]:
 
 def site_rows(way: Way, sites: dict[str, dict]) -> list[tuple[str, ...]]:
     """Name, kind, shape and distribution of each site."""
-    found: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for name, site in sites.items():
         if site["type"] not in ("sample", "param"):
             continue
@@ -74,8 +74,8 @@ def site_rows(way: Way, sites: dict[str, dict]) -> list[tuple[str, ...]]:
         kind = "parameter" if name in way.parameters else kind
         fn: Any = site.get("fn") if site["type"] == "sample" else None
         words = type(innermost(fn)).__name__ if fn else "-"
-        found.append((name, kind, str(jnp.shape(site["value"])), words))
-    return found
+        rows.append((name, kind, str(jnp.shape(site["value"])), words))
+    return rows
 
 
 def method_rows(way: Way) -> list[tuple[str, str]]:

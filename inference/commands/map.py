@@ -67,8 +67,8 @@ def main(namespace: argparse.Namespace) -> int:
     spoken = said(namespace)
     if onto is not None:
         words = {"real": "real", "binary": "binary"}
-        given = zip(onto.columns, onto.kinds, strict=True)
-        known = {c: words.get(str(k), "categorical") for c, k in given}
+        pairs = zip(onto.columns, onto.kinds, strict=True)
+        known = {c: words.get(str(k), "categorical") for c, k in pairs}
         spoken = spoken._replace(kinds={**known, **spoken.kinds}, guess=False)
     table = load_mixed(
         namespace.file, label=namespace.label, key=namespace.key, packed=namespace.packed,
@@ -82,17 +82,17 @@ def main(namespace: argparse.Namespace) -> int:
             raise InputError(f"--image {height}x{width}: the table has {bits} binary columns")
     if onto is None:
         with stage("compiling and fitting two factors"):
-            found, posterior, nats = fit_map(
+            fitted, posterior, nats = fit_map(
                 table, seed=namespace.seed, num_steps=namespace.steps, method=namespace.method
             )
     else:
         with stage("placing the rows"):
-            found, posterior = onto, onto.transform(table)
+            fitted, posterior = onto, onto.transform(table)
         nats = -float(np.mean(posterior.evidence))
     places = None if namespace.at is None else np.array(namespace.at)
-    contents = {out: _picture(found, posterior, table, namespace, onto, places, out.suffix)}
+    contents = {out: _picture(fitted, posterior, table, namespace, onto, places, out.suffix)}
     if save is not None:
-        contents[save] = found.save()
+        contents[save] = fitted.save()
     if listed is not None:
         contents[listed] = _list(posterior, table)
     for file, content in contents.items():
@@ -100,13 +100,13 @@ def main(namespace: argparse.Namespace) -> int:
     print(f"rows      {len(table.values)}, {float(1 - table.mask.mean()):.1%} of the cells missing")
     for line in _counted(table):
         print(line)
-    print(f"fit       {nats:.4f} nats per row, by {found.method}, evaluated by quadrature")
+    print(f"fit       {nats:.4f} nats per row, by {fitted.method}, evaluated by quadrature")
     print(f"map       {namespace.out}")
     return 0
 
 
 def _picture(
-    found: Map,
+    fitted: Map,
     posterior: FactorPosterior,
     table: MixedTable,
     namespace: argparse.Namespace,
@@ -121,7 +121,7 @@ def _picture(
     matplotlib.use("Agg")
     with house_style():
         figure = draw(
-            found, posterior, label=table.label, lines=namespace.lines,
+            fitted, posterior, label=table.label, lines=namespace.lines,
             behind=None if onto is None else onto.mean, image=namespace.image, places=places,
             title=Path(namespace.file).name,
         )  # fmt: skip

@@ -171,9 +171,9 @@ def _made(name: str, arguments: list[Any]) -> Any:
     import numpyro.distributions
     import optax
 
-    found = getattr(numpyro.distributions, name, None)
-    if inspect.isclass(found) and issubclass(found, numpyro.distributions.Distribution):
-        return found(*arguments)
+    kind = getattr(numpyro.distributions, name, None)
+    if inspect.isclass(kind) and issubclass(kind, numpyro.distributions.Distribution):
+        return kind(*arguments)
     if name not in ("adam", "adabelief", "sgd", "rmsprop", "lamb"):
         raise ValueError(name)
     return getattr(optax, name)(*arguments)
@@ -245,15 +245,15 @@ def _load(
 
 def _wants_levels(program: Callable, settings: dict[str, Any]) -> bool:
     """Whether the program wants to know how many levels each column has, which the table says."""
-    found = inspect.signature(program).parameters.get("levels")
-    return found is not None and found.default is found.empty and "levels" not in settings
+    levels = inspect.signature(program).parameters.get("levels")
+    return levels is not None and levels.default is levels.empty and "levels" not in settings
 
 
 def _observes_order(program: Callable, settings: dict[str, Any]) -> bool:
     kwargs = {**settings, "levels": (3, 3)}
     sites = trace_shapes(program, (np.zeros((5, 2), np.int8),), kwargs).values()
-    seen = [unwrap(x["fn"])[0] for x in sites if x["type"] == "sample" and x["is_observed"]]
-    return any(isinstance(x, dist.OrderedLogistic) for x in seen)
+    observed = [unwrap(x["fn"])[0] for x in sites if x["type"] == "sample" and x["is_observed"]]
+    return any(isinstance(x, dist.OrderedLogistic) for x in observed)
 
 
 def _try_to_load(
@@ -273,8 +273,8 @@ def _try_to_load(
 
 def _observes_bits(program: Callable, values: np.ndarray, settings: dict[str, Any]) -> bool:
     sites = trace_shapes(program, (values,), settings).values()
-    seen = [x for x in sites if x["type"] == "sample" and x["is_observed"]]
-    return any(x["fn"].support.is_discrete and not _counts(x["fn"].support) for x in seen)
+    observed = [x for x in sites if x["type"] == "sample" and x["is_observed"]]
+    return any(x["fn"].support.is_discrete and not _counts(x["fn"].support) for x in observed)
 
 
 def _counts(support: Any) -> bool:

@@ -27,11 +27,11 @@ def main(namespace: argparse.Namespace) -> int:
     from ..studies.comparison.files import load_comparison
     from ..studies.report.page import render
 
-    found = load_comparison(namespace.result)
+    comparison = load_comparison(namespace.result)
     wanted = namespace.out or Path(namespace.result).with_name("report.html")
     out = check_output("--out", wanted, (".html", ".htm"))
     with stage("drawing"), opened(namespace.result, "comparison"):
-        page = render(found)
+        page = render(comparison)
     write_whole(out, page)
     print(f"report    {wanted}")
     return 0

@@ -76,12 +76,12 @@ def _numbers(text: str) -> list[int]:
     if text == "none":
         return []
     try:
-        found = [int(x) for x in text.split(",")]
+        numbers = [int(x) for x in text.split(",")]
     except ValueError:
-        found = [0]
-    if min(found) < 1:
+        numbers = [0]
+    if min(numbers) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be whole numbers from 1 on: N,N,…")
-    return found
+    return numbers
 
 
 def main(namespace: argparse.Namespace) -> int:
@@ -126,22 +126,22 @@ def _survey(namespace: argparse.Namespace, folder: Path) -> int:
     except KeyboardInterrupt:
         stopped = True
     known = [open_cell(where, program, cell, settings) for cell in cells]
-    found = places(known, namespace.within)
+    placed = places(known, namespace.within)
     base, device = base_of(growth), jax.default_backend()
-    said = text(program, found, sizes, base, namespace.within, device)
+    said = text(program, placed, sizes, base, namespace.within, device)
     numbers = {
         "program": program, "within": namespace.within, "device": device, "seed": namespace.seed,
         "budget": namespace.budget, "cores": os.cpu_count(), "sizes": sizes, "text": said,
         "places": [
             {**x.cell._asdict(), "method": x.method, "seconds_to_excess": x.seconds,
-             **{k: v for k, v in x.row.items() if k not in ("path", "clock")}} for x in found
+             **{k: v for k, v in x.row.items() if k not in ("path", "clock")}} for x in placed
         ],
         "versions": versions(),
     }  # fmt: skip
     write_whole(folder / "survey.json", as_json(numbers))
-    write_whole(folder / "survey.csv", as_csv(table(found)))
+    write_whole(folder / "survey.csv", as_csv(table(placed)))
     write_whole(folder / "survey.txt", said.encode())
-    drawn = _draw(program, found, sizes, base, device, folder)
+    drawn = _draw(program, placed, sizes, base, device, folder)
     print(as_json(numbers).decode() if namespace.json else said, end="")
     if not namespace.json:
         print(f"\nmap       {drawn}")
@@ -149,7 +149,7 @@ def _survey(namespace: argparse.Namespace, folder: Path) -> int:
 
 
 def _draw(
-    program: str, found: Any, sizes: dict[str, list[int]], base: Any, device: str, folder: Path
+    program: str, placed: Any, sizes: dict[str, list[int]], base: Any, device: str, folder: Path
 ) -> str:
     """Where the map is; or why there is none: the numbers need no matplotlib."""
     try:
@@ -157,7 +157,7 @@ def _draw(
         from ..studies.survey.figure import draw
 
         with house_style():
-            picture = as_picture(draw(program, found, sizes, base, device), ".png")
+            picture = as_picture(draw(program, placed, sizes, base, device), ".png")
     except ImportError as error:
         return f"none: {error.name} is not installed"
     write_whole(folder / "survey.png", picture)
@@ -189,8 +189,8 @@ def _run(
     tasks = {x.name: Task(run_cell, (program, x, settings, where, until)) for x in reversed(cells)}
     try:
         with stage(f"{program}, {len(cells)} sizes"):
-            for name, found in as_done(pool, tasks):
-                failed = isinstance(found, Exception)
+            for name, ended in as_done(pool, tasks):
+                failed = isinstance(ended, Exception)
                 say(f"{name}: {'its process ended, of memory say' if failed else 'done'}")
     finally:
         close(pool)
