@@ -68,21 +68,21 @@ def run_abstractly(
 
     :param drawn: shapes of sites, where they are known: these need not be drawn.
     """
-    found = []
+    collected = []
     leaves, tree = jax.tree.flatten((args, kwargs))
     unread = [shape_of(x) if stored(x) else None for x in leaves]
 
     def run(shapes: list, drawn: dict[str, Any]) -> None:
-        given = [x if shape is None else shape for x, shape in zip(leaves, shapes, strict=True)]
-        args, kwargs = jax.tree.unflatten(tree, given)
+        whole = [x if shape is None else shape for x, shape in zip(leaves, shapes, strict=True)]
+        args, kwargs = jax.tree.unflatten(tree, whole)
         filled, at_zero = handlers.substitute(substitute_fn=_undrawn), handlers.seed(rng_seed=0)
         program = handlers.substitute(model, data=drawn)
         with handlers.block(), handlers.trace() as trace, filled, at_zero, explained():
             program(*args, **kwargs)
-        found.append(read(trace))
+        collected.append(read(trace))
 
     jax.eval_shape(run, unread, drawn or {})
-    return found[0]
+    return collected[0]
 
 
 def drawn_shapes(trace: dict[str, dict]) -> dict[str, jax.ShapeDtypeStruct]:
@@ -99,9 +99,9 @@ def unseen(read: Callable[[Any], Any], leaves: Any) -> Any:
 
     NumPyro refuses a scale below zero where it sees one.
     """
-    found = []
-    jax.eval_shape(lambda leaves: found.append(read(leaves)), leaves)
-    return found[0]
+    collected = []
+    jax.eval_shape(lambda leaves: collected.append(read(leaves)), leaves)
+    return collected[0]
 
 
 def trace_shapes(model: Callable, args: tuple, kwargs: dict) -> dict[str, dict]:

@@ -93,8 +93,8 @@ class SiteForm(NamedTuple):
         values = self.layout.by_row(jnp.asarray(value)).astype(self.family.constant.dtype)
         if not self.masked:
             return values, None
-        seen = self.layout.by_row(jnp.asarray(True if mask is None else mask))
-        return values, jnp.broadcast_to(seen, values.shape)
+        present = self.layout.by_row(jnp.asarray(True if mask is None else mask))
+        return values, jnp.broadcast_to(present, values.shape)
 
     def natural(self) -> tuple[Array, ...]:
         """What each of `statistics` is multiplied with."""
@@ -109,11 +109,11 @@ class SiteForm(NamedTuple):
     def statistics(self, cells: tuple[Array, Array | None]) -> tuple[Array, ...]:
         """Sufficient statistics of the rows, (n, cells) each."""
         values, mask = cells
-        found = self.family.statistics(values)
+        statistics = self.family.statistics(values)
         if mask is None:
-            return found
-        seen = mask.astype(values.dtype)
-        return (*(jnp.where(mask, x, 0.0) for x in found), seen)
+            return statistics
+        present = mask.astype(values.dtype)
+        return (*(jnp.where(mask, x, 0.0) for x in statistics), present)
 
     def carrier(self, cells: tuple[Array, Array | None]) -> Array | float:
         """What a row adds whatever the state, (n,)."""
@@ -181,9 +181,9 @@ def _family(
     values = range(lower, upper + 1)
     if len(values) > MOST_CATEGORIES:
         return None
-    found = [layout.by_state(base.log_prob(k)) for k in values]
-    natural = tuple(x for x in found if x is not None)
-    if len(natural) < len(found):
+    log_probs = [layout.by_state(base.log_prob(k)) for k in values]
+    natural = tuple(x for x in log_probs if x is not None)
+    if len(natural) < len(log_probs):
         return None
     nothing = jnp.zeros((1, natural[0].shape[1]), natural[0].dtype)
     return Family(lambda y: tuple((y == k).astype(nothing.dtype) for k in values), natural, nothing)
@@ -313,5 +313,5 @@ def states_met(heavy: Array, statistic: Array) -> Array:
 def _dot(weights: Array, values: Array) -> Array:
     """The sum of products, where zero times minus infinity is zero, slopes included."""
     weights, values = jnp.broadcast_arrays(weights, values)
-    seen = weights != 0
-    return jnp.sum(jnp.where(seen, weights * jnp.where(seen, values, 0.0), 0.0))
+    nonzero = weights != 0
+    return jnp.sum(jnp.where(nonzero, weights * jnp.where(nonzero, values, 0.0), 0.0))

@@ -171,17 +171,17 @@ def inspect(
     def same() -> Anatomy | None:
         """What it is for all arrays of these shapes; None if the program looks at their values."""
         try:
-            found = unseen(find, arrays)
+            anatomy = unseen(find, arrays)
         except Exception:  # as each program has it: it is run with its values then
             return None
-        return found if found == find(arrays) else None
+        return anatomy if anatomy == find(arrays) else None
 
     kinds = [
         x if y is None else (y.shape, str(y.dtype)) for x, y in zip(leaves, arrays, strict=True)
     ]
     context = jax.config.values["jax_enable_x64"]
-    found = known(same, "anatomy", model, kinds, tree, sites, plate, context)
-    return find(arrays) if found is None else found
+    anatomy = known(same, "anatomy", model, kinds, tree, sites, plate, context)
+    return find(arrays) if anatomy is None else anatomy
 
 
 def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Anatomy:

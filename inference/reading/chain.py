@@ -105,12 +105,12 @@ class Chain(NamedTuple):
     def values(self, links: tuple[Link, ...], codes: Array) -> dict[str, Array]:
         """Numbers of states (..., N or 1) as values of each latent, (..., *shape)."""
         states = jnp.asarray(self.table(links))[codes]
-        found, begin = {}, 0
+        values, begin = {}, 0
         for link in links:
             part = states[..., begin : begin + link.size]
-            found[link.name] = link.place(part, self.sizes).astype(link.dtype)
+            values[link.name] = link.place(part, self.sizes).astype(link.dtype)
             begin += link.size
-        return found
+        return values
 
     def per_sequence(self, log_prob: Array) -> Array:
         """Sum a site's log probability over all that is not a sequence: (N,)."""
@@ -180,11 +180,11 @@ class Chain(NamedTuple):
         values = self.values(self.start, begin[None]) if self.start else {}
         steps = _Steps(model, self, names, codes)
         trace = trace_of(steps, arguments, {**given, **values})
-        assert steps.found is not None
+        assert steps.log_probs is not None
         first = [trace[x] for x in (*(link.name for link in self.start), *self.starters)]
         reference = first[0]["scale"] if first else None
         total = sum((self.site(site, reference) for site in first), jnp.zeros(self.num_sequences))
-        return steps.found, total
+        return steps.log_probs, total
 
 
 class _Steps(Messenger):
@@ -192,7 +192,7 @@ class _Steps(Messenger):
 
     def __init__(self, fn: Callable, chain: Chain, names: set[str], codes: Array):
         self.chain, self.names, self.codes = chain, names, codes
-        self.found: Array | None = None
+        self.log_probs: Array | None = None
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -214,9 +214,9 @@ class _Steps(Messenger):
         own = max([order for name, order in chain.orders if name in self.names], default=0)
         cells = max(chain.num_sequences, sum(x[0].size for x in jax.tree.leaves(xs)))
         if chain.num_states ** (own + 1) * read * cells <= MOST_AT_ONCE:
-            last, (self.found, ys) = self._at_once(body, init, items, own)
+            last, (self.log_probs, ys) = self._at_once(body, init, items, own)
         else:
-            last, (self.found, ys) = lax.scan(body, init, items)
+            last, (self.log_probs, ys) = lax.scan(body, init, items)
         # What the scan returns matters by its shape alone.
         ys = jax.tree.map(lambda x: jnp.resize(x, (chain.length, *x.shape[1:])), ys)
         return (length, None, last), (NoSites(), ys)
@@ -246,8 +246,8 @@ class _Steps(Messenger):
             for i, x in enumerate(after):
                 if i not in free:
                     before[i] = jnp.concatenate([jnp.asarray(first[i], x.dtype)[None], x[:-1]])
-        carry, found = jax.vmap(body)(jax.tree.unflatten(tree, before), items)
-        return jax.tree.map(lambda x: x[-1], carry), found
+        carry, outputs = jax.vmap(body)(jax.tree.unflatten(tree, before), items)
+        return jax.tree.map(lambda x: x[-1], carry), outputs
 
 
 class NoSites:

@@ -49,24 +49,24 @@ class ChainPosterior(NamedTuple):
         _, (joined, begin) = sums.statistics(self.factors, self.start)
         length, num_sequences, num_states, _ = joined.shape
         steps = joined.reshape(length, num_sequences, -1, num_states).sum(2)
-        found = self._values(self.chain.links, self._turned(steps))
-        return {**self._values(self.chain.start, begin), **found} if self.chain.start else found
+        probs = self._values(self.chain.links, self._turned(steps))
+        return {**self._values(self.chain.start, begin), **probs} if self.chain.start else probs
 
     def _values(self, links: tuple[Link, ...], states: Array) -> dict[str, Array]:
         """Probabilities of states (..., N, S) as those of each latent's values."""
-        table, place, found = jnp.asarray(self.chain.table(links)), 0, {}
+        table, place, probs = jnp.asarray(self.chain.table(links)), 0, {}
         for link in links:
             labels = table[:, place : place + link.size]
             hot = (labels[..., None] == jnp.arange(link.num_values)).astype(states.dtype)
             each = jnp.einsum("...ns,sik->k...ni", states, hot)
-            found[link.name] = jnp.moveaxis(link.place(each, self.chain.sizes), 0, -1)
+            probs[link.name] = jnp.moveaxis(link.place(each, self.chain.sizes), 0, -1)
             place += link.size
-        return found
+        return probs
 
     def _sites(self, codes: Array, begin: Array) -> dict[str, Array]:
-        found = self.chain.values(self.chain.links, self._turned(codes))
+        values = self.chain.values(self.chain.links, self._turned(codes))
         return (
-            {**self.chain.values(self.chain.start, begin), **found} if self.chain.start else found
+            {**self.chain.values(self.chain.start, begin), **values} if self.chain.start else values
         )
 
     def _turned(self, steps: Array) -> Array:

@@ -215,20 +215,20 @@ def _step(
     chain: Chain, f: Callable, carry: Any, x: Any, own: dict[str, Array]
 ) -> tuple[dict[str, Array], list]:
     trace, (carry, _) = traced(handlers.substitute(f, data=own), carry, x)
-    found = {
+    log_probs = {
         name: chain.site(site, site["scale"])
         for name, site in trace.items()
         if site["type"] == "sample"
     }
-    return found, jax.tree.leaves(carry)
+    return log_probs, jax.tree.leaves(carry)
 
 
 def _reached(carried: list[frozenset]) -> tuple[int, ...]:
     """The leaves of what is carried that a latent gets into, after however many steps."""
-    found = {f"carry {i}" for i, on in enumerate(carried) if "own" in on}
+    reached = {f"carry {i}" for i, on in enumerate(carried) if "own" in on}
     for _ in carried:
-        found |= {f"carry {i}" for i, on in enumerate(carried) if on & found}
-    return tuple(i for i in range(len(carried)) if f"carry {i}" in found)
+        reached |= {f"carry {i}" for i, on in enumerate(carried) if on & reached}
+    return tuple(i for i in range(len(carried)) if f"carry {i}" in reached)
 
 
 def _steady(depends: Depends, carried: list[frozenset]) -> tuple[str, ...]:
@@ -305,12 +305,12 @@ def _provenance(
     def run(returned: Any, start: dict[str, Array]) -> tuple[dict, list, Any]:
         program = _Returning(model, chain, returned)
         sites = trace_of(program, (args, kwargs), start)
-        found = {}
+        outputs = {}
         for name in outer:
             site = sites[name]
             sampled = site["type"] == "sample"
-            found[name] = site["fn"].log_prob(site["value"]) if sampled else site["value"]
-        return found, program.init, sum(map(jnp.sum, program.inside.values()), jnp.zeros(()))
+            outputs[name] = site["fn"].log_prob(site["value"]) if sampled else site["value"]
+        return outputs, program.init, sum(map(jnp.sum, program.inside.values()), jnp.zeros(()))
 
     first = _Returning(model, chain)
     with handlers.block(), handlers.seed(rng_seed=0):

@@ -27,18 +27,18 @@ def codes(leaves: list[np.ndarray], shift: int) -> list[np.ndarray]:
     >>> int(codes([np.zeros((1, 200), np.int8)], 0)[0].max())
     201
     """
-    found, start = [], 2
+    coded, start = [], 2
     total = start + sum(x[0].size for x in leaves)
     for leaf in leaves:
         if _hides(leaf, leaves):
-            found.append(leaf)
+            coded.append(leaf)
             continue
         number = np.arange(start, start + leaf[0].size).reshape(leaf.shape[1:]) + shift * total
         # A byte would not hold the numbers of more than some hundred columns.
         kind = np.int32 if leaf.dtype.kind in "biu" and leaf.itemsize < 4 else leaf.dtype
-        found.append(np.broadcast_to(number, leaf.shape).astype(kind))
+        coded.append(np.broadcast_to(number, leaf.shape).astype(kind))
         start += leaf[0].size
-    return found
+    return coded
 
 
 def _hides(leaf: np.ndarray, leaves: list[np.ndarray]) -> bool:
@@ -59,7 +59,7 @@ def columns(
     if (second - first != total).any() or (first != first[:1]).any():
         return None
     starts = np.cumsum([2, *(0 if _hides(x, leaves) else x[0].size for x in leaves)])
-    found = []
+    matched = []
     for place, code in enumerate(first[0].astype(int)):
         leaf = int(np.searchsorted(starts, code, side="right")) - 1
         column, mask = int(code - starts[leaf]), None
@@ -76,8 +76,8 @@ def columns(
             if len(same) != 1:
                 return None
             (mask,) = same
-        found.append(Column(leaf, column, mask))
-    return tuple(found)
+        matched.append(Column(leaf, column, mask))
+    return tuple(matched)
 
 
 def taken(places: Sequence[Column], leaves: Sequence[Any]) -> tuple[Any, Any]:

@@ -102,8 +102,8 @@ def with_counts(model: Callable, args: tuple, kwargs: dict) -> Callable:
     """The program, its latent counts listed as far as the data suggest; itself if it has none."""
 
     def read(trace: dict[str, dict]) -> list[str]:
-        seen = any(x["type"] == "sample" and x["is_observed"] for x in trace.values())
-        return [x["name"] for x in trace.values() if seen and unbounded(x)]
+        observed = any(x["type"] == "sample" and x["is_observed"] for x in trace.values())
+        return [x["name"] for x in trace.values() if observed and unbounded(x)]
 
     names = run_abstractly(model, args, kwargs, read)
     return up_to(model, _largest(names[0], args, kwargs) + BEYOND) if names else model
@@ -154,14 +154,14 @@ def left_out(model: Callable, params: Params, *args: Any, **kwargs: Any) -> dict
     program = with_counts(model, args, kwargs)
 
     def find(params: Params, last: bool) -> dict[str, Array]:
-        given = {name: jnp.asarray(value) for name, value in params.items()}
+        values = {name: jnp.asarray(value) for name, value in params.items()}
         ends = _Ends(program, last)
         with handlers.block(), handlers.seed(rng_seed=0):
-            handlers.substitute(ends, data=given)(*args, **kwargs)
+            handlers.substitute(ends, data=values)(*args, **kwargs)
         return ends.missed
 
     both = jax.jit(lambda params: (find(params, False), find(params, True)))(params)
-    return {name: jnp.maximum(*(found[name] for found in both)) for name in both[0]}
+    return {name: jnp.maximum(*(tails[name] for tails in both)) for name in both[0]}
 
 
 class _Ends(Messenger):

@@ -67,8 +67,8 @@ def cells_of(
 ) -> Cells:
     """What is observed in each row, and where: all that the form wants of the rows."""
     any_state = jnp.zeros((1, 1, anatomy.num_bits), jnp.int32)
-    found = local_sites(model, anatomy, params, any_state, arguments)
-    observed = [site for site in found if not site.latent]
+    sites = local_sites(model, anatomy, params, any_state, arguments)
+    observed = [site for site in sites if not site.latent]
     return tuple(
         form_of_site.cells(site.value, unwrapped(site.fn)[1])
         for form_of_site, site in zip(form.sites, observed, strict=True)

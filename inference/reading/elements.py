@@ -85,7 +85,7 @@ class Elements(NamedTuple):
             parts.append(part)
         return np.concatenate(parts)
 
-    def factors(self, found: Array) -> tuple[Array, list[Factor]]:
+    def factors(self, log_joints: Array) -> tuple[Array, list[Factor]]:
         """f(0) of each row, (n,), and the factors, from f at `states`, (runs, n)."""
         kinds: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = {}
         begin = 0
@@ -96,9 +96,9 @@ class Elements(NamedTuple):
         factors = []
         for own, parts in kinds.items():
             rows = np.array([first for first, _ in parts])[:, None] + np.arange(math.prod(own))
-            table = found[rows].reshape(len(parts), *own, -1)
+            table = log_joints[rows].reshape(len(parts), *own, -1)
             factors.append(Factor(np.array([scope for _, scope in parts]), table - table[:, :1]))
-        return found[0], factors
+        return log_joints[0], factors
 
     def by_chunk(
         self,
@@ -119,9 +119,9 @@ class Elements(NamedTuple):
         @jax.checkpoint
         def one(arguments: Arguments, start: Array) -> Any:
             local = self.anatomy.with_rows(size)
-            found = log_joint(model, local, given, states, arguments)
-            found = jnp.broadcast_to(found, (len(states), size))
-            return read(self.problem(size), *self.factors(found), start)
+            log_joints = log_joint(model, local, given, states, arguments)
+            log_joints = jnp.broadcast_to(log_joints, (len(states), size))
+            return read(self.problem(size), *self.factors(log_joints), start)
 
         return map_over_chunks(lambda arguments, _, start: one(arguments, start), rows, size, None)
 
@@ -170,11 +170,11 @@ class ElementsPosterior(NamedTuple):
         ends = np.cumsum([latent.size for latent in latents]).tolist()
         groups = [range(end - x.size, end) for x, end in zip(latents, ends, strict=True)]
         tables = self.elements.by_chunk(read, self.model, self.given, self.arguments)
-        found = {}
+        probs = {}
         for latent, each in zip(latents, tables, strict=True):
             each = each.reshape(len(each), *latent.datum_shape, -1)
-            found[latent.name] = jnp.moveaxis(each, 0, latent.axis)
-        return found
+            probs[latent.name] = jnp.moveaxis(each, 0, latent.axis)
+        return probs
 
     def _chosen(self, rng_key: Array | None) -> dict[str, Array]:
         def read(problem: Problem, base: Array, factors: list[Factor], start: Array) -> Array:

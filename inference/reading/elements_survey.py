@@ -104,14 +104,14 @@ def _meeting(
     run = run.lower(empty, empty, leaves).compile()
 
     def test(blocks: list[tuple[Span, Span]]) -> list[bool]:
-        found: list[bool] = []
+        interact: list[bool] = []
         for start in range(0, len(blocks), BLOCK):
             some = np.array(blocks[start : start + BLOCK])  # (blocks, 2, 2)
             sets = (place >= some[..., :1]) & (place < some[..., 1:])
             sets = np.pad(sets, ((0, BLOCK - len(sets)), (0, 0), (0, 0)))
             each = np.asarray(run(sets[:, 0], sets[:, 1], leaves))[: len(some)]
-            found += (~(each <= 1e-9)).tolist()  # also where it is NaN
-        return found
+            interact += (~(each <= 1e-9)).tolist()  # also where it is NaN
+        return interact
 
     def split(span: Span) -> list[Span]:
         """In halves; a short one in single elements, since what its elements do may cancel."""
@@ -158,8 +158,8 @@ def _differences(
         other = (state + random.randint(key_other, sizes.shape, 1, jnp.maximum(sizes, 2))) % sizes
         changed = jnp.concatenate([jnp.zeros_like(first[:1]), first, second, first | second])
         states = jnp.where(changed, other, state)[:, None]
-        found = log_joint(model, anatomy, params, states, arguments)
-        one, two, both = jnp.split(found[1:] - found[0], 3)
+        log_joints = log_joint(model, anatomy, params, states, arguments)
+        one, two, both = jnp.split(log_joints[1:] - log_joints[0], 3)
         return (jnp.abs(both - one - two) / (1.0 + jnp.abs(both))).max(1)
 
     return lax.map(at, jnp.arange(NUM_POINTS)).max(0)

@@ -88,21 +88,21 @@ no maximum; use fewer latents, more rows or a prior on it (prior=True)
 
 def _positive(trace: dict[str, dict]) -> set[str]:
     """The sites of positive numbers."""
-    found = set()
+    names = set()
     for name, site in trace.items():
         support = each_value(site["fn"].support) if site["type"] == "sample" else None
         if support in (constraints.positive, constraints.nonnegative):
-            found.add(name)
-    return found
+            names.add(name)
+    return names
 
 
 def _scales(
     model: Callable, params: Params, arguments: Arguments
 ) -> dict[str, tuple[Array, Array]]:
     """Observed site -> its scale, and the standard deviation of its values by column."""
-    found = {}
+    scales = {}
     for name, site in trace_of(model, arguments, params).items():
         fn = innermost(site.get("fn"))
         if site["type"] == "sample" and site["is_observed"] and hasattr(fn, "scale"):
-            found[name] = jnp.asarray(fn.scale), jnp.std(site["value"], axis=0)
-    return found
+            scales[name] = jnp.asarray(fn.scale), jnp.std(site["value"], axis=0)
+    return scales

@@ -70,7 +70,7 @@ class Run(NamedTuple):
         """Site -> what its distribution has, for each state of (S, 1, bits) and column."""
         program = states(self.model, self.anatomy.unpack(points))
         trace = run_program(program, self.arguments, self.params)
-        found: dict[str, dict[str, Array]] = {}
+        naturals: dict[str, dict[str, Array]] = {}
         for name in (*self.anatomy.names, *self.anatomy.observed):
             fn = trace[name]["fn"]
             base, _ = unwrap(fn)
@@ -78,30 +78,32 @@ class Run(NamedTuple):
             part = partial(_part, size=size, event_dim=fn.event_dim)
             kind = KINDS.get(type(base).__name__)
             if kind in ("real", "clipped"):
-                found[name] = {"at": part(base.loc), "scale": part(base.scale)}
+                naturals[name] = {"at": part(base.loc), "scale": part(base.scale)}
             elif kind == "binary":
-                found[name] = {"at": part(base.logits), "probs": part(base.probs)}
+                naturals[name] = {"at": part(base.logits), "probs": part(base.probs)}
             elif kind == "levels":
                 logits = part(base.logits, last=True)
-                found[name] = {"at": logits[..., 1:] - logits[..., :1]}
-                found[name]["probs"] = part(base.probs, last=True)
+                naturals[name] = {"at": logits[..., 1:] - logits[..., :1]}
+                naturals[name]["probs"] = part(base.probs, last=True)
             elif kind == "ordered":
-                found[name] = {"at": part(base.predictor)}
-                found[name]["cutpoints"] = part(base.cutpoints, last=True)
+                naturals[name] = {"at": part(base.predictor)}
+                naturals[name]["cutpoints"] = part(base.cutpoints, last=True)
             elif kind == "noisy-or":
-                found[name] = {"at": part(base.causal_input)}
-        return found
+                naturals[name] = {"at": part(base.causal_input)}
+        return naturals
 
     def affine(self) -> tuple[dict[str, dict[str, Array]], dict[str, Array]]:
         """What the sites have where all latents are zero; the slopes of `at`, (bits, columns)."""
 
         def read(point: Array) -> tuple[dict[str, Array], Any]:
-            found = self.naturals(point[None, None])
-            found = {name: {k: v[0] for k, v in parts.items()} for name, parts in found.items()}
-            return {name: parts["at"].ravel() for name, parts in found.items()}, found
+            naturals = self.naturals(point[None, None])
+            naturals = {
+                name: {k: v[0] for k, v in parts.items()} for name, parts in naturals.items()
+            }
+            return {name: parts["at"].ravel() for name, parts in naturals.items()}, naturals
 
-        slopes, found = jax.jacfwd(read, has_aux=True)(jnp.zeros(self.anatomy.num_bits))
-        return found, {name: value.T for name, value in slopes.items()}
+        slopes, naturals = jax.jacfwd(read, has_aux=True)(jnp.zeros(self.anatomy.num_bits))
+        return naturals, {name: value.T for name, value in slopes.items()}
 
 
 def _joined(parts: list[Array]) -> Array:
@@ -199,15 +201,15 @@ def _read_mixture(run: Run) -> Read:
     count = run.anatomy.latents[0].num_values
     assert count is not None
     table = jnp.arange(count)[:, None, None]
-    found = run.naturals(table)
+    naturals = run.naturals(table)
 
     def by_state(x: Array) -> Array:
         """The first row of each state, or what all of them share: (states, columns, ...)."""
         first = x.reshape(count if len(x) > 1 else 1, -1, *x.shape[1:])[:, 0]
         return jnp.broadcast_to(first, (count, *x.shape[1:]))
 
-    probs = {site.name: by_state(found[site.name]["probs"]) for site in run.sites}
-    mixing = found[run.anatomy.names[0]]["probs"].ravel()
+    probs = {site.name: by_state(naturals[site.name]["probs"]) for site in run.sites}
+    mixing = naturals[run.anatomy.names[0]]["probs"].ravel()
     if len(mixing) != count:  # a bit: it has one probability, and no simplex
         raise NotThisError
     values, settings = {"mixing": mixing}, {"num_components": count}

@@ -101,14 +101,14 @@ class Graph(NamedTuple):
         """The log factors of each component, where every other unobserved site is `given`."""
         counts, grid = self.counts, len(self.plates)
         codes = np.indices(counts).reshape(len(counts), -1).T
-        found = jax.vmap(lambda codes: self._run(model, given, arguments, codes))(
+        log_probs = jax.vmap(lambda codes: self._run(model, given, arguments, codes))(
             jnp.asarray(codes)
         )
         components = []
         for component in self.components:
             factors = []
             for name, scope in component.factors:
-                whole = found[name].reshape(*counts, *found[name].shape[1:])
+                whole = log_probs[name].reshape(*counts, *log_probs[name].shape[1:])
                 variables = [component.variables[place] for place in scope]
                 colours = [self.colours[v] for v in variables]
                 # Of the colours that do not occur, any value will do.
@@ -130,14 +130,14 @@ class Graph(NamedTuple):
             code = jnp.minimum(codes[colour], variable.num_states - 1)
             values[variable.link.name] = variable.values(code[None])
         trace = trace_of(model, arguments, {**given, **values})
-        found = {}
+        log_probs = {}
         for component in self.components:
             first = self.variables[component.variables[0]].link.name
             for name, _ in component.factors:
                 site = trace[name]
                 power = scale_ratio(site["scale"], trace[first]["scale"])
-                found[name] = self.on_grid(site, power * log_prob_of(site, name in values))
-        return found
+                log_probs[name] = self.on_grid(site, power * log_prob_of(site, name in values))
+        return log_probs
 
 
 def log_prob_of(site: dict[str, Any], latent: bool) -> Array:

@@ -66,13 +66,13 @@ class GraphPosterior(NamedTuple):
 
     def probabilities(self) -> dict[str, Array]:
         """Of each value of each latent, on one more axis at the end."""
-        found = {}
+        probs = {}
         for component, factors in zip(self.graph.components, self.factors, strict=True):
             each = [[place] for place in range(len(component.variables))]
             tables = elimination.probabilities(component.problem, factors, each)
             for v, table in zip(component.variables, tables, strict=True):
-                found[self.graph.variables[v].link.name] = self._by_value(v, table[0])
-        return found
+                probs[self.graph.variables[v].link.name] = self._by_value(v, table[0])
+        return probs
 
     def _by_value(self, v: int, table: Array) -> Array:
         """Probabilities of states, (S, *grid), as those of the site's values."""
@@ -86,7 +86,7 @@ class GraphPosterior(NamedTuple):
         return jnp.moveaxis(link.place(each, sizes), 0, -1)
 
     def _chosen(self, rng_key: Array | None) -> dict[str, Array]:
-        found = {}
+        values = {}
         for i, (component, factors) in enumerate(
             zip(self.graph.components, self.factors, strict=True)
         ):
@@ -95,8 +95,8 @@ class GraphPosterior(NamedTuple):
             for place, v in enumerate(component.variables):
                 variable = self.graph.variables[v]
                 own = tuple(slice(n) for n in component.problem.cells(place))
-                found[variable.link.name] = variable.values(codes[place, *own].reshape(-1))
-        return found
+                values[variable.link.name] = variable.values(codes[place, *own].reshape(-1))
+        return values
 
 
 def graph_posterior(

@@ -173,17 +173,19 @@ def _provenance(
 
     def run(**values: Array) -> dict[str, Array]:
         again = trace_of(model, (args, kwargs), {**fixed, **values})
-        found = {}
+        outputs = {}
         for name in wanted:
             site = again[name]
             sampled = site["type"] == "sample"
-            found[name] = site["fn"].log_prob(site["value"]) if sampled else site["value"]
-        return found
+            outputs[name] = site["fn"].log_prob(site["value"]) if sampled else site["value"]
+        return outputs
 
     start = {x: jnp.zeros_like(trace[x]["value"]) for x in latents}
-    found = eval_provenance(run, **start)
+    depends = eval_provenance(run, **start)
     leaf = lambda x: isinstance(x, frozenset)  # noqa: E731
-    return {name: frozenset().union(*jax.tree.leaves(found[name], is_leaf=leaf)) for name in wanted}
+    return {
+        name: frozenset().union(*jax.tree.leaves(depends[name], is_leaf=leaf)) for name in wanted
+    }
 
 
 def _colours(count: int, scopes: list[frozenset[int]]) -> tuple[int, ...]:
@@ -206,12 +208,12 @@ def _components(
     for scope in scopes.values():
         joined = {label[v] for v in scope}
         label = [min(joined) if x in joined else x for x in label]
-    found = []
+    components = []
     for one in sorted(set(label)):
         members = tuple(v for v, x in enumerate(label) if x == one)
         mine = {name: scope for name, scope in scopes.items() if scope <= set(members)}
-        found.append(_component(graph, members, mine, trace))
-    return tuple(found)
+        components.append(_component(graph, members, mine, trace))
+    return tuple(components)
 
 
 def _component(

@@ -64,7 +64,7 @@ def quadratic_of(
     """
     bits = BitsForm(anatomy.num_bits, None, linear=linear, shared=linear)
     table = jnp.asarray(bits.table, jnp.int32)[:, None]
-    found = parts_of(model, anatomy, params, table, arguments)
+    parts = parts_of(model, anatomy, params, table, arguments)
 
     def read(form: Quadratic, _: None) -> tuple[Array, Array, Array | None]:
         return form.constant, form.linear.T, None if form.pairs is None else form.pairs.T
@@ -72,20 +72,20 @@ def quadratic_of(
     # By default a GPU multiplies single precision with ten bits.
     with jax.default_matmul_precision("highest"):
         constant, slopes, pairs = over_states(
-            read, found.log_weights, found.sites, anatomy.num_data, bits=bits
+            read, parts.log_weights, parts.sites, anatomy.num_data, bits=bits
         )
-    return Quadratic(constant + found.rest, slopes.T, None if pairs is None else pairs.T)
+    return Quadratic(constant + parts.rest, slopes.T, None if pairs is None else pairs.T)
 
 
 def listed_of(
     model: Callable, anatomy: Anatomy, params: Params, table: Array, arguments: Arguments
 ) -> tuple[Array, Array]:
     """Log joints of the states of a table, (S, n): but for the second, (n,)."""
-    found = parts_of(model, anatomy, params, table, arguments)
-    joint = joint_of(found.log_weights, found.sites, anatomy.num_data)
+    parts = parts_of(model, anatomy, params, table, arguments)
+    joint = joint_of(parts.log_weights, parts.sites, anatomy.num_data)
     logits, row = joint.at(joint.rows)
     shape = (len(table), anatomy.num_data)
-    return jnp.broadcast_to(logits, shape), jnp.broadcast_to(row + found.rest, shape[1:])
+    return jnp.broadcast_to(logits, shape), jnp.broadcast_to(row + parts.rest, shape[1:])
 
 
 def masks_are_alike(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> bool:

@@ -48,24 +48,24 @@ class Known:
     def read(self, params: dict[str, Numbers]) -> dict[str, Numbers]:
         """The parameters by the form's names, in its shapes."""
         xp = _library(params)
-        found = {}
+        values = {}
         for role, place in self.places.items():
             if place.site is not None:
                 value = xp.asarray(params[place.site])
-                found[role] = value.T if place.turned else value.reshape(place.positions.shape)
+                values[role] = value.T if place.turned else value.reshape(place.positions.shape)
             else:
                 flat = xp.concatenate([xp.ravel(params[name]) for name in self.shapes])
-                found[role] = _taken(flat, place.positions)
-        return found
+                values[role] = _taken(flat, place.positions)
+        return values
 
     def write(self, values: dict[str, Numbers]) -> dict[str, Numbers]:
         """The program's parameters, from those by the form's names."""
         if all(place.site is not None for place in self.places.values()):
-            found = {}
+            params = {}
             for role, place in self.places.items():
                 value = values[role].T if place.turned else values[role]
-                found[str(place.site)] = value.reshape(self.shapes[str(place.site)])
-            return found
+                params[str(place.site)] = value.reshape(self.shapes[str(place.site)])
+            return params
         xp = _library(values)
         index = np.concatenate([np.ravel(place.positions) for place in self.places.values()])
         flat = xp.concatenate([xp.ravel(values[role]) for role in self.places])
@@ -87,8 +87,8 @@ class Known:
 def recall(model: Callable, params: Mapping[str, Array | np.ndarray]) -> Known | None:
     """What a program with parameters of these shapes was recognised as before, if it was."""
     shapes = {name: np.shape(value) for name, value in params.items()}
-    found = [x for x in findings(model) if isinstance(x, Known) and x.shapes == shapes]
-    return found[0] if found else None
+    matches = [x for x in findings(model) if isinstance(x, Known) and x.shapes == shapes]
+    return matches[0] if matches else None
 
 
 def _library(params: Mapping[str, Array | np.ndarray]) -> Any:

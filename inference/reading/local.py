@@ -101,7 +101,7 @@ def local_sites(
     with handlers.block(), explained("when its latents carry a leading axis of states"):
         trace = handlers.trace(program).get_trace(*args, **kwargs)
     scale = trace[anatomy.latents[0].name]["scale"] if anatomy.latents else None
-    found = []
+    sites = []
     for site in trace.values():
         if site["type"] != "sample":
             continue
@@ -111,8 +111,8 @@ def local_sites(
         fn = site["fn"] if latent else settled(site["fn"])
         # What the whole datum is scaled by (a subsampled plate) is outside the exponent.
         power = scale_ratio(site["scale"], scale)
-        found.append(LocalSite(site["name"], fn, site["value"], power, latent))
-    return found
+        sites.append(LocalSite(site["name"], fn, site["value"], power, latent))
+    return sites
 
 
 def row_weights(

@@ -58,7 +58,7 @@ class Site(NamedTuple):
 
 
 def observed_sites(anatomy: Anatomy, trace: dict[str, dict]) -> tuple[Site, ...]:
-    found = []
+    sites = []
     for name in anatomy.observed:
         fn = trace[name]["fn"]
         base, _ = unwrap(fn)
@@ -67,8 +67,8 @@ def observed_sites(anatomy: Anatomy, trace: dict[str, dict]) -> tuple[Site, ...]
         size = fn.event_shape[-1] if fn.event_dim else 1
         kind = KINDS[type(base).__name__]
         levels = jnp.shape(base.logits)[-1] if kind in ("levels", "ordered") else 0
-        found.append(Site(name, kind, size, levels, fn.event_dim))
-    return tuple(sorted(found, key=lambda site: site.order))
+        sites.append(Site(name, kind, size, levels, fn.event_dim))
+    return tuple(sorted(sites, key=lambda site: site.order))
 
 
 def run_program(
@@ -99,9 +99,9 @@ def observed(sites: list[dict]) -> Seen:
         fn = site["fn"]
         value = jnp.asarray(site["value"])
         value = value if fn.event_dim else value[..., None]
-        _, found = unwrap(fn)
+        _, own_masks = unwrap(fn)
         mask = jnp.ones(value.shape, bool)
-        for one in found:
+        for one in own_masks:
             mask, any_mask = mask & one, True
         values.append(value)
         masks.append(mask)

@@ -32,8 +32,8 @@ def outside(
     inside = handlers.seed(model, random.key(0) if key is None else key)
     with handlers.block(hide_fn=hidden), handlers.trace() as trace:
         returned = inside(*args, **kwargs)
-    given = ("sample", "param", "plate")
-    shown = [site for site in trace.values() if site["type"] in given and not hidden(site)]
+    fixed = ("sample", "param", "plate")
+    shown = [site for site in trace.values() if site["type"] in fixed and not hidden(site)]
     return trace, {site["name"]: site["value"] for site in shown}, returned
 
 

@@ -127,10 +127,10 @@ def _follows(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
     """Whether the program runs on fewer rows, as chunks are."""
     few = max(1, anatomy.num_data // 2)
     try:
-        found = inspect(model, *rows.slice(0, few), plate=anatomy.plate)
+        fewer = inspect(model, *rows.slice(0, few), plate=anatomy.plate)
     except ProgramError:
         return False
-    return found.num_data == few < anatomy.num_data
+    return fewer.num_data == few < anatomy.num_data
 
 
 # --- forms in the bits
@@ -298,7 +298,7 @@ def find_layers(
         depth[name] = 1 + above.pop() if above else 0
     lowest = max(depth.values())
     ordered = list(depth.values()) == sorted(depth.values())
-    below = {x for name, found in parents.items() if name not in depth for x in found}
+    below = {x for name, names in parents.items() if name not in depth for x in names}
     if not lowest or not ordered or any(depth[x] < lowest for x in below):
         return None
     layers = [tuple(x for x in anatomy.latents if depth[x.name] == d) for d in range(lowest + 1)]

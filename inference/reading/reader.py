@@ -198,7 +198,7 @@ def affine_too(reader: Reader, rows: Rows) -> Reader:
 
 
 # What was found by testing a program, by kind of arguments.
-_found: WeakKeyDictionary[Callable, dict[str, Any]] = WeakKeyDictionary()
+_findings: WeakKeyDictionary[Callable, dict[str, Any]] = WeakKeyDictionary()
 
 
 def examined(
@@ -215,18 +215,18 @@ def examined(
     what = name or test.__name__
     key = f"{what} {kinds} {rest} {rows.tree} {few}"
     try:
-        found = _found.setdefault(model, {})
+        cache = _findings.setdefault(model, {})
     except TypeError:  # a callable that nothing can be tied to
-        found = {}
-    if key not in found:
-        found[key] = known(lambda: test(*args), what, model, kinds, rest, rows.tree, few)
-    return found[key]
+        cache = {}
+    if key not in cache:
+        cache[key] = known(lambda: test(*args), what, model, kinds, rest, rows.tree, few)
+    return cache[key]
 
 
 def findings(model: Callable) -> list[Any]:
     """All that was found of a program so far."""
     try:
-        return list(_found.get(model, {}).values())
+        return list(_findings.get(model, {}).values())
     except TypeError:
         return []
 
@@ -246,10 +246,10 @@ def check_support(model: Callable, anatomy: Anatomy, rows: Rows) -> None:
             if not inside.all():
                 where = tuple(int(i) for i in np.argwhere(~inside)[0])
                 words = "0 and 1" if support is constraints.boolean else str(support)
-                found = np.asarray(value)[where]
+                cell = np.asarray(value)[where]
                 where = (where[0] + first, *where[1:])
                 raise ValueError(
-                    f"site {name!r} is given {found} at index {where}, outside its support: {words}"
+                    f"site {name!r} is given {cell} at index {where}, outside its support: {words}"
                 )
 
     if not rows.on_disk:

@@ -98,28 +98,28 @@ def _candidates(anatomy: Anatomy) -> list[Form]:
     """What a program can be at all, by its latents and the kinds of its observed sites."""
     kinds = {KINDS.get(name, "other") for name in anatomy.likelihoods}
     values = {latent.num_values for latent in anatomy.latents}
-    found = []
+    forms = []
     if values == {None} and not any(latent.odd for latent in anatomy.latents):
         if kinds <= {"real", "binary", "levels"}:
-            found.append(Form.TRAIT)
+            forms.append(Form.TRAIT)
         if kinds == {"binary"} and len(anatomy.parameters) > 2:
-            found.append(Form.GUESSING)
+            forms.append(Form.GUESSING)
         if kinds == {"ordered"}:
-            found.append(Form.GRADED)
+            forms.append(Form.GRADED)
         if kinds == {"clipped"}:
-            found.append(Form.CLIPPED)
+            forms.append(Form.CLIPPED)
     if anatomy.num_bits == 1 and None not in values and kinds == {"binary"}:
-        found.append(Form.MIXTURE)
+        forms.append(Form.MIXTURE)
     if anatomy.num_bits == 1 and None not in values and kinds == {"levels"}:
-        found.append(Form.CLASSES)
+        forms.append(Form.CLASSES)
     if values == {2}:
         if kinds == {"real"}:
-            found += [Form.SPARSE_CODING, Form.REAL_MACHINE]
+            forms += [Form.SPARSE_CODING, Form.REAL_MACHINE]
         if kinds == {"binary"}:
-            found.append(Form.MACHINE)
+            forms.append(Form.MACHINE)
         if kinds == {"noisy-or"}:
-            found.append(Form.NOISY_OR)
-    return found
+            forms.append(Form.NOISY_OR)
+    return forms
 
 
 def _recognise(
@@ -182,8 +182,8 @@ def _try(
         )
         direct = log_joint(own, anatomy, params, points, arguments)
         table = jnp.concatenate([jnp.asarray(x, float) for x in drawn], -1)
-        given = ((table,), {**settings, "mask": seen.mask})
-        wanted = log_joint(ours, inspect(ours, *given), values, points, given)
+        our_arguments = ((table,), {**settings, "mask": seen.mask})
+        wanted = log_joint(ours, inspect(ours, *our_arguments), values, points, our_arguments)
         gap = jnp.where(wanted == direct, 0.0, jnp.abs(wanted - direct))
         size = jnp.where(jnp.isfinite(wanted), jnp.abs(wanted), 0.0).max()
         coded = run_program(still, rows.join(codes))
@@ -224,21 +224,23 @@ def _places(
     flats = [np.concatenate([np.ravel(t.params[name]) for name in shapes]) for t in trials]
     order = np.argsort(flats[0])
     ranked = flats[0][order]
-    found: dict[str, np.ndarray] = {}
+    positions: dict[str, np.ndarray] = {}
     for role, value in trials[0].values.items():
         right = np.clip(np.searchsorted(ranked, value), 1, len(ranked) - 1)
         nearer = np.abs(ranked[right] - value) < np.abs(ranked[right - 1] - value)
-        found[role] = order[np.where(nearer, right, right - 1) if len(ranked) > 1 else 0 * right]
-    used = np.concatenate([np.ravel(index) for index in found.values()])
+        positions[role] = order[
+            np.where(nearer, right, right - 1) if len(ranked) > 1 else 0 * right
+        ]
+    used = np.concatenate([np.ravel(index) for index in positions.values()])
     if len(used) != len(order) or (np.sort(used) != np.arange(len(order))).any():
         return None
     for flat, trial in zip(flats, trials, strict=True):
-        for role, index in found.items():
+        for role, index in positions.items():
             if not np.allclose(flat[index], trial.values[role], rtol=1e-9, atol=1e-12):
                 return None
     ends = dict(zip(shapes, np.cumsum([int(np.prod(x)) for x in shapes.values()]), strict=True))
     places = {}
-    for role, index in found.items():
+    for role, index in positions.items():
         places[role] = Place(index, None, False)
         reach = (1, 2) if form is Form.NOISY_OR else REACH.get(role, (0, 1))
         reach = () if form is Form.CLASSES else reach  # shares of a whole, as `mixing`

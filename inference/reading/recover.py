@@ -101,8 +101,8 @@ class recover(Messenger):  # noqa: N801
         anatomy = self.anatomy(args, kwargs)
         within = {*anatomy.names, *anatomy.observed}
         _, given, _ = outside(self.fn, within, args, kwargs, kinds=("deterministic",))
-        found = self.posterior(anatomy, given, (args, kwargs))
-        latents = found.best() if key is None or self.most_probable else found.draw(key)
+        posterior = self.posterior(anatomy, given, (args, kwargs))
+        latents = posterior.best() if key is None or self.most_probable else posterior.draw(key)
         self._given = given
         try:
             with self:
@@ -131,25 +131,25 @@ class recover(Messenger):  # noqa: N801
                     "their prior; pass the data (obs=...)"
                 )
             return way
-        found = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
+        anatomy = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
         if self.sites is None:
-            discrete = tuple(x for x in found.latents if x.num_values is not None)
-            found = found._replace(latents=discrete)
-        if not found.latents:
+            discrete = tuple(x for x in anatomy.latents if x.num_values is not None)
+            anatomy = anatomy._replace(latents=discrete)
+        if not anatomy.latents:
             raise ProgramError("the program has no discrete latent in its data plate to give back")
-        if not found.observed:
+        if not anatomy.observed:
             raise ProgramError(
-                f"nothing is observed inside the plate {found.plate!r}: the posterior of its "
+                f"nothing is observed inside the plate {anatomy.plate!r}: the posterior of its "
                 "latents would be their prior; pass the data (obs=...)"
             )
-        return found
+        return anatomy
 
     def needs(self, anatomy: Opened, args: tuple, kwargs: dict) -> tuple[str, ...]:
         """The unobserved sites that are not given back."""
         if not isinstance(anatomy, Anatomy):
             return anatomy.parameters
-        found = inspect(self.fn, args, kwargs, plate=self.plate)
-        return (*found.parameters, *(x for x in found.names if x not in anatomy.names))
+        whole = inspect(self.fn, args, kwargs, plate=self.plate)
+        return (*whole.parameters, *(x for x in whole.names if x not in anatomy.names))
 
     def posterior(self, anatomy: Opened, given: Params, arguments: Arguments) -> Latents:
         """The posterior of the latents, all other unobserved sites being given."""
@@ -224,22 +224,24 @@ def latent_posterior(
         arguments = jax.tree.unflatten(tree, [known.get(i, x) for i, x in enumerate(leaves)])
 
         def one(pair: tuple[Array, Params]) -> LatentPosterior:
-            found = program.posterior(anatomy, pair[1], arguments)
-            return LatentPosterior(found.draw(pair[0]), found.probabilities(), found.best())
+            posterior = program.posterior(anatomy, pair[1], arguments)
+            return LatentPosterior(
+                posterior.draw(pair[0]), posterior.probabilities(), posterior.best()
+            )
 
         return lax.map(one, (keys, draws))
 
     keys = random.split(rng_key, len(next(iter(flat.values()))) if flat else 1)
     try:
-        found = each(keys, flat, known)
+        posterior = each(keys, flat, known)
     except ProgramError as error:
         # A program may take its sizes from values of its arguments, which are then constants.
         if not isinstance(error.__cause__, jax.errors.JAXTypeError | TypeError):
             raise
-        found = each(keys, flat, {})
+        posterior = each(keys, flat, {})
     if isinstance(program.fn, up_to):
-        _warn_of_last(found.probabilities, program.fn.most)
-    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)
+        _warn_of_last(posterior.probabilities, program.fn.most)
+    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), posterior)
 
 
 def _warn_of_last(probabilities: Sites, most: int) -> None:
@@ -284,14 +286,14 @@ class TablePosterior(NamedTuple):
         counts = [x.num_values or 0 for x in self.anatomy.latents]
 
         def sum_up(logits: Array, extra: dict[str, Array]) -> tuple[Array, ...]:
-            weight, start, found = normalise(logits, 0)[1], 0, []
+            weight, start, tables = normalise(logits, 0)[1], 0, []
             for size, count in zip(sizes, counts, strict=True):
                 labels = extra["table"][..., start : start + size]
                 is_value = labels[..., None] == jnp.arange(count)
                 how = "sn,nsik->nik" if is_value.ndim == 4 else "sn,sik->nik"
-                found.append(jnp.einsum(how, weight, is_value.astype(weight.dtype)))
+                tables.append(jnp.einsum(how, weight, is_value.astype(weight.dtype)))
                 start += size
-            return tuple(found)
+            return tuple(tables)
 
         return {
             latent.name: _placed(latent.axis, table.reshape(len(table), *latent.datum_shape, -1))

@@ -61,7 +61,7 @@ class _Kind(NamedTuple):
 @lru_cache(maxsize=256)
 def _kinds(function: Callable) -> dict[str, tuple[_Kind, ...]]:
     """Argument -> the kinds of its annotation; none where it says nothing that can be checked."""
-    found: dict[str, tuple[_Kind, ...]] = {}
+    by_name: dict[str, tuple[_Kind, ...]] = {}
     space: dict[str, Any] = {}
     if isinstance(function, type):  # the fields of a dataclass may come from several files
         for base in reversed(function.__mro__):
@@ -78,8 +78,8 @@ def _kinds(function: Callable) -> dict[str, tuple[_Kind, ...]]:
                 continue
         low = 0 if type(parameter.default) is int and parameter.default == 0 else 1
         kinds = _of(hint, Range(low, LARGEST_WHOLE), Range())
-        found[name] = () if any(kind is None for kind in kinds) else tuple(kinds)
-    return found
+        by_name[name] = () if any(kind is None for kind in kinds) else tuple(kinds)
+    return by_name
 
 
 def _of(hint: Any, whole: Range, real: Range) -> list[Any]:

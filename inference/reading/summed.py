@@ -168,10 +168,10 @@ class _Run:
         self.waiting = set(self.values)
 
     def _values(self) -> dict[str, Array]:
-        found: dict[str, Array] = {}
+        values: dict[str, Array] = {}
         for layer, table in zip(self.plan.layers, self.plan.tables, strict=True):
-            found |= layer.unpack(table.astype(jnp.int32))
-        return found
+            values |= layer.unpack(table.astype(jnp.int32))
+        return values
 
     def depends(self, fn: dist.Distribution) -> bool:
         return len(fn.batch_shape) > self.anatomy.nesting

@@ -83,8 +83,8 @@ def log_sum(
     count = len(log_weights) if bits is None or bits.states is None else len(bits.states)
     keep = num_data * count <= KEPT_FLOATS
 
-    def read(found: Any, states: Array | None) -> Array:
-        return log_total(found, 0, keep) if bits is None else bits.total(found, states, keep)
+    def read(joint: Any, states: Array | None) -> Array:
+        return log_total(joint, 0, keep) if bits is None else bits.total(joint, states, keep)
 
     return over_states(read, log_weights, parts, num_data, by_row, bits, keep, whole=True)
 
@@ -112,8 +112,8 @@ def over_states(
 
     def chunk(rows: tuple[Any, Any]) -> Any:
         logits, row = joint.at(rows[0])
-        found = read(logits, rows[1])
-        return found + row if whole and bits is None else found
+        values = read(logits, rows[1])
+        return values + row if whole and bits is None else values
 
     extra = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_data, *x.shape[1:])), extra)
     most = max(1, product_floats() // joint.floats)
@@ -241,5 +241,5 @@ def in_chunks(
         lacking = ((0, count * size - num_data), *((0, 0),) * (x.ndim - 1))
         return jnp.pad(x, lacking, mode="edge").reshape(count, size, *x.shape[1:])
 
-    found = lax.map(function, jax.tree.map(split, rows))
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:num_data], found)
+    chunks = lax.map(function, jax.tree.map(split, rows))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:num_data], chunks)
