@@ -87,9 +87,9 @@ def check_levels(
     for place, k in enumerate(numbers):
         if k < 2:
             raise ValueError(f"`levels` has {k} for column {place}: wanted at least 2")
-    found = num_columns(data, len(numbers) if data is None else num_features)
-    if found != len(numbers):
-        raise ValueError(f"`levels` names {len(numbers)} columns, but `data` has {found}")
+    width = num_columns(data, len(numbers) if data is None else num_features)
+    if width != len(numbers):
+        raise ValueError(f"`levels` names {len(numbers)} columns, but `data` has {width}")
     if data is not None and mask is not None and jnp.shape(mask) != jnp.shape(data):
         raise ValueError(
             f"`mask` has shape {jnp.shape(mask)}, but `data` has shape {jnp.shape(data)}"

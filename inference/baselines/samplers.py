@@ -125,9 +125,9 @@ def discrete_gibbs(
         others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=depth)
         return (binary_gibbs_kernel if latent else discrete_gibbs_kernel)(model, anatomy, others)
 
-    def first(given: OneDevice, keys: Array, gradient: float) -> float:
+    def first(device: OneDevice, keys: Array, gradient: float) -> float:
         if latent:
-            return seconds_to_settle(model, anatomy, given, keys, gradient)
+            return seconds_to_settle(model, anatomy, device, keys, gradient)
         return anatomy.num_data * gradient / 3.0
 
     return sample(
@@ -189,17 +189,17 @@ def sample(
     ran = 0.0  # seconds of what was compiled already, which the budget counts
     keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
     places, depth = None, MOST_DEPTH
-    given = one_device(args, kwargs)
-    arrays, hollow = given.arrays, given._replace(arrays=[])
+    device = one_device(args, kwargs)
+    arrays, hollow = device.arrays, device._replace(arrays=[])
     if start is not None:
-        places, gradient, ran = climb(start, given, keys_start, budget, memory, together)
+        places, gradient, ran = climb(start, device, keys_start, budget, memory, together)
         depth = depth_within(gradient, budget)
         if first is not None and budget is not None:
-            least = first(given, keys_start, gradient)
+            least = first(device, keys_start, gradient)
             if least > 0.5 * budget:
                 raise BudgetError(f"before a draw it takes about {least:.2g} s, so none was made")
     elif slope is not None and budget is not None:
-        gradient = seconds_of_gradient(slope, given, keys_start)
+        gradient = seconds_of_gradient(slope, device, keys_start)
         depth, ran = depth_within(gradient, budget), gradient
     most = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
 
@@ -237,8 +237,8 @@ def sample(
 
             def one(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
                 state = jax.vmap(lambda one: kernel.sample(one, args, kwargs))(carry[0])
-                found = jax.vmap(seen)(state)
-                return state, jax.tree.map(lambda all_, x: all_.at[i].set(x), carry[1], found)
+                draw = jax.vmap(seen)(state)
+                return state, jax.tree.map(lambda all_, x: all_.at[i].set(x), carry[1], draw)
 
             return lax.fori_loop(0, count, one, (state, kept))
 
@@ -264,8 +264,8 @@ def sample(
     ended, kept = [], []
     while sum(counts) < num_samples and not timer.spent:
         count = pace.next(num_samples - sum(counts))
-        state, found = jax.block_until_ready(compiled(state, np.int32(count), arrays))
-        kept.append(jax.tree.map(lambda x: np.asarray(x)[:count], found))  # noqa: B023
+        state, drawn = jax.block_until_ready(compiled(state, np.int32(count), arrays))
+        kept.append(jax.tree.map(lambda x: np.asarray(x)[:count], drawn))  # noqa: B023
         counts.append(count)
         ended.append(timer.seconds)
     if not kept:
@@ -296,11 +296,11 @@ def _stats(state: Any) -> dict[str, Array]:
         "accept_prob": "acceptance_rate",
         "energy": "energy",
     }
-    found = {new: getattr(x, old) for x in parts for old, new in names.items() if hasattr(x, old)}
+    stats = {new: getattr(x, old) for x in parts for old, new in names.items() if hasattr(x, old)}
     for part in parts:
         if hasattr(part, "potential_energy"):
-            found["lp"] = -part.potential_energy
-    return found
+            stats["lp"] = -part.potential_energy
+    return stats
 
 
 SWEEPS = 3
@@ -321,7 +321,7 @@ def binary_gibbs_kernel(model: Callable, anatomy: Anatomy, others: MCMCKernel) -
 
 
 def seconds_to_settle(
-    model: Callable, anatomy: Anatomy, given: OneDevice, keys: Array, gradient: float
+    model: Callable, anatomy: Anatomy, device: OneDevice, keys: Array, gradient: float
 ) -> float:
     """What the bits of all chains take at least until they begin: two readings for each visit.
 
@@ -329,7 +329,7 @@ def seconds_to_settle(
     """
     del gradient
     visits = Rules().max_sweeps * anatomy.num_bits
-    return 2 * visits * seconds_of_reading(model, given, keys)
+    return 2 * visits * seconds_of_reading(model, device, keys)
 
 
 def no_binary_gibbs(anatomy: Anatomy) -> str | None:

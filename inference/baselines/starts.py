@@ -127,7 +127,7 @@ CLIMBING = 0.25
 
 def climb(
     start: Callable[[tuple, dict[str, Any]], Any],
-    given: OneDevice,
+    device: OneDevice,
     keys: Array,
     budget: float | None,
     memory: float | None,
@@ -137,7 +137,7 @@ def climb(
 
     :param together: all begin at the best place that any of them found.
     """
-    arrays, hollow = given.arrays, given._replace(arrays=[])
+    arrays, hollow = device.arrays, device._replace(arrays=[])
 
     def make() -> tuple[Any, Any, Any]:
         def begin(keys: Array, arrays: list[Array]) -> Any:
@@ -177,9 +177,9 @@ def climb(
     return places, seconds / done / NUM_CLIMBS, ran + seconds
 
 
-def seconds_of_gradient(program: Callable, given: OneDevice, keys: Array) -> float:
+def seconds_of_gradient(program: Callable, device: OneDevice, keys: Array) -> float:
     """Seconds of a gradient for all chains."""
-    arrays, hollow = given.arrays, given._replace(arrays=[])
+    arrays, hollow = device.arrays, device._replace(arrays=[])
 
     def make() -> Any:
         def slope(keys: Array, arrays: list[Array]) -> Any:
@@ -198,9 +198,9 @@ def seconds_of_gradient(program: Callable, given: OneDevice, keys: Array) -> flo
     return clock.seconds() - before
 
 
-def seconds_of_reading(model: Callable, given: OneDevice, keys: Array) -> float:
+def seconds_of_reading(model: Callable, device: OneDevice, keys: Array) -> float:
     """Seconds of one run of the program for all chains, as little optimised as a start is."""
-    arrays, hollow = given.arrays, given._replace(arrays=[])
+    arrays, hollow = device.arrays, device._replace(arrays=[])
 
     def make() -> Any:
         def read(keys: Array, arrays: list[Array]) -> Array:

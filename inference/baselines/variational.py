@@ -85,8 +85,8 @@ def svi(
     key_init, key_draw = random.split(rng_key)
     keys = random.split(key_init, NUM_STARTS) if mode else key_init[None]
     block = max(1, num_steps // SNAPSHOTS)
-    given = one_device(args, kwargs)
-    arrays, hollow = given.arrays, given._replace(arrays=[])
+    device = one_device(args, kwargs)
+    arrays, hollow = device.arrays, device._replace(arrays=[])
 
     def make() -> Steps:
         chosen = GUIDES[guide](program)
@@ -128,7 +128,7 @@ def svi(
     compile_seconds = time.perf_counter() - began
     clock: list[float] = []
     losses: list[np.ndarray] = []
-    seen: list[Any] = []
+    history: list[Any] = []
     timer, done = Budget(budget), 0
     pace = Pace(timer, block)
     while done < num_steps and not timer.spent:
@@ -136,7 +136,7 @@ def svi(
         state, loss = jax.block_until_ready(steps.advance(state, np.int32(count), arrays))
         losses.append(np.asarray(loss)[:count])
         clock.append(timer.seconds)
-        seen.append(jax.tree.map(np.asarray, steps.params(state)))
+        history.append(jax.tree.map(np.asarray, steps.params(state)))
         done += count
     seconds = timer.seconds
     last = losses[-1][-1] if losses else np.array([np.nan])
@@ -144,8 +144,8 @@ def svi(
         raise FloatingPointError(f"the ELBO is not finite after {done} steps")
     best = int(np.nanargmin(np.where(np.isfinite(last), last, np.inf)))
 
-    looks = [steps.look(key_draw, jax.tree.map(lambda x: x[best], params)) for params in seen]
-    draws, stats = steps.draw(key_draw, jax.tree.map(lambda x: x[best], seen[-1]), arrays)
+    looks = [steps.look(key_draw, jax.tree.map(lambda x: x[best], params)) for params in history]
+    draws, stats = steps.draw(key_draw, jax.tree.map(lambda x: x[best], history[-1]), arrays)
     stop = Stop.STEPS if done >= num_steps else Stop.BUDGET
     reason = stop.value if stop is Stop.STEPS else f"{stop.value} {done} steps"
     return Draws(

@@ -109,12 +109,12 @@ class Likelihood:
         count = len(jax.tree.leaves(draws)[0])
         leaves, run = self._filled((self.rows if rows is None else rows).leaves), self._whole
         parts = [run(leaves, jax.tree.map(lambda x: x[i], draws)) for i in range(count)]  # noqa: B023
-        found = jax.tree.map(lambda *x: np.stack(x), *parts)
-        return jax.tree.map(lambda x: x[:, : self.rows.num_data], found)
+        evidence = jax.tree.map(lambda *x: np.stack(x), *parts)
+        return jax.tree.map(lambda x: x[:, : self.rows.num_data], evidence)
 
     def _run(self, leaves: tuple, params: Params) -> Evidence:
-        found = self._whole(self._filled(leaves), params)
-        return found if self.filled is None else self.filled[0].cut(found)
+        evidence = self._whole(self._filled(leaves), params)
+        return evidence if self.filled is None else self.filled[0].cut(evidence)
 
     def _filled(self, leaves: tuple) -> tuple:
         return leaves if self.filled is None else self.filled[0].fill(leaves)
@@ -160,11 +160,11 @@ def likelihood(
     settings: dict[str, Any] = {
         "num_nodes": num_nodes, "num_draws": num_draws, "max_states": max_states
     }  # fmt: skip
-    found = _likelihood(model, args, kwargs, **settings)
-    wide = None if found.sampled else pad(model, args, kwargs)
+    estimator = _likelihood(model, args, kwargs, **settings)
+    wide = None if estimator.sampled else pad(model, args, kwargs)
     if wide is None:
-        return found
-    return replace(found, filled=(wide, _likelihood(model, wide.args, wide.kwargs, **settings)))
+        return estimator
+    return replace(estimator, filled=(wide, _likelihood(model, wide.args, wide.kwargs, **settings)))
 
 
 def _likelihood(
@@ -194,10 +194,10 @@ def _likelihood(
     if opened is not None:
         reader = opened.reader
     if reader.num_factors <= 3:
-        found = _quadrature(reader, rows, num_nodes or default_nodes(reader.num_factors))
+        estimator = _quadrature(reader, rows, num_nodes or default_nodes(reader.num_factors))
         if opened is None or num_nodes is not None or not applies(opened):
-            return found
-        return replace(found, at_once=partial(_on_grid, opened))
+            return estimator
+        return replace(estimator, at_once=partial(_on_grid, opened))
     return _sampled(reader, rows, num_draws)
 
 
@@ -264,8 +264,8 @@ def _on_grid(opened: Opened, params: Params) -> tuple[Evidence, str] | None:
     quick = posterior(opened, params)
     if quick is None:
         return None
-    found, how = quick
-    return Evidence(found.evidence, jnp.abs(found.gap)), how
+    summary, how = quick
+    return Evidence(summary.evidence, jnp.abs(summary.gap)), how
 
 
 def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:

@@ -126,10 +126,12 @@ def row_functions(model: Callable, params: Params, data: Array, **kwargs: Any) -
     >>> bool((of.log_likelihood(rows) == of.log_decoded(rows)).all())
     True
     """
-    found = likelihood(model, data, **kwargs)
+    estimator = likelihood(model, data, **kwargs)
 
     def log_likelihood(rows: Array) -> Array:
-        return found.function(params, found.rows._replace(leaves=(rows,), num_data=len(rows))).value
+        return estimator.function(
+            params, estimator.rows._replace(leaves=(rows,), num_data=len(rows))
+        ).value
 
     if not inspect(model, (data,), kwargs).latents:
         return RowFunctions(log_likelihood, log_likelihood)

@@ -117,21 +117,21 @@ def ask(
     values = np.stack([data[rows], data[rows]])
     values[0, each, columns], values[1, each, columns] = 1.0, 0.0
     values = values.reshape(-1, data.shape[1])
-    seen = np.ones_like(values, bool)
+    observed = np.ones_like(values, bool)
     if mask is not None:
-        seen = np.asarray(mask, bool)[rows]
-        seen[each, columns] = True
-        seen = np.tile(seen, (2, 1))
-    first, place = distinct(values, seen)
-    values, seen = values[first], seen[first]
+        observed = np.asarray(mask, bool)[rows]
+        observed[each, columns] = True
+        observed = np.tile(observed, (2, 1))
+    first, place = distinct(values, observed)
+    values, observed = values[first], observed[first]
     if like is not None and like.rows.num_data <= len(values):
-        parts = _parts(like, values, seen, kwargs)
+        parts = _parts(like, values, observed, kwargs)
         if parts is not None:
             return Asked(like, parts, place)
     # Without holes no mask is passed: a program may have a shorter way where all is seen.
-    holes: dict[str, Any] = {} if seen.all() else {"mask": jnp.asarray(seen)}
-    found = likelihood(model, jnp.asarray(values), num_nodes=num_nodes, **holes, **kwargs)
-    return Asked(found, [found.rows], place)
+    holes: dict[str, Any] = {} if observed.all() else {"mask": jnp.asarray(observed)}
+    estimator = likelihood(model, jnp.asarray(values), num_nodes=num_nodes, **holes, **kwargs)
+    return Asked(estimator, [estimator.rows], place)
 
 
 def _parts(
@@ -152,8 +152,8 @@ def _parts(
 def answer(asked: Asked, draws: Any) -> np.ndarray:
     """P(cell = 1 | the rest of its row) of each cell that was asked for."""
     each = [asked.likelihood.of_draws(draws, rows).value for rows in asked.parts]
-    found = np.concatenate(each, axis=1).astype(np.float64)[:, asked.place]
-    one, zero = found.reshape(len(found), 2, -1).swapaxes(0, 1)
+    evidence = np.concatenate(each, axis=1).astype(np.float64)[:, asked.place]
+    one, zero = evidence.reshape(len(evidence), 2, -1).swapaxes(0, 1)
     # P(row with 1) over P(row either way), each averaged over the draws.
     return np.exp(logsumexp(one, axis=0) - logsumexp(np.logaddexp(one, zero), axis=0))
 
@@ -174,13 +174,13 @@ def reliability(probs: np.ndarray, bits: np.ndarray, num_bins: int = 10) -> dict
     order = np.argsort(probs, kind="stable")
     bins = [part for part in np.array_split(order, num_bins) if len(part)]
     said = np.array([probs[part].mean() for part in bins])
-    seen = np.array([bits[part].mean() for part in bins])
+    frequency = np.array([bits[part].mean() for part in bins])
     spread = np.array([np.sqrt((probs[p] * (1 - probs[p])).sum()) / len(p) for p in bins])
     share = np.array([len(part) for part in bins]) / len(probs)
     return {
         "said": said,
-        "seen": seen,
-        "error": float(share @ np.abs(said - seen)),
+        "seen": frequency,
+        "error": float(share @ np.abs(said - frequency)),
         "expected": float(share @ spread * np.sqrt(2 / np.pi)),
         "log_score": float(np.mean(np.log(np.where(bits > 0.5, probs, 1 - probs).clip(1e-12)))),
     }

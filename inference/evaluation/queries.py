@@ -125,5 +125,5 @@ def most_probable_state(
     >>> most_probable_state(combination_machine, params, rows, num_causes=2).tolist()
     [[1, 0], [0, 1]]
     """
-    seen = {} if mask is None else {"mask": jnp.asarray(mask, bool)}
-    return EM(model).posterior(params, jnp.asarray(data, float), **seen, **kwargs).best
+    holes = {} if mask is None else {"mask": jnp.asarray(mask, bool)}
+    return EM(model).posterior(params, jnp.asarray(data, float), **holes, **kwargs).best

@@ -143,24 +143,24 @@ def _one(
     with jax.enable_x64(True):
         opened, wide = _open(model, args, kwargs), _wide(params)
         plain = num_nodes is None and chunk_size is None
-        found: Any = information_of(opened, wide, prior) if plain else None
-        if prior and found is None:
+        information: Any = information_of(opened, wide, prior) if plain else None
+        if prior and information is None:
             raise ProgramError(
                 "errors of a maximum of the posterior are for bits on one or two factors, with "
                 "normal priors of weights and biases: NUTS gives those of any program"
             )
-        filled = pad(model, args, kwargs) if found is None else None
+        filled = pad(model, args, kwargs) if information is None else None
         if filled is not None:
             with filled.counting():
                 return _one(model, params, filled.args, filled.kwargs, num_nodes, chunk_size)
-        if found is None:
+        if information is None:
             compute = _computation(opened, num_nodes, chunk_size)
             # It runs for less time than it would take to be optimised.
             compute = compiled(compute, opened.rows, compiler_options=little_effort())
-            found = compute(opened.rows.leaves, wide)
-            found = jax.tree.map(lambda x: np.asarray(x)[None], found)
-        many, lost = _errors(found[0], found[1], _least(params))
-    return {name: value[0] for name, value in many.items()}, int(lost[0]), found[0].shape[1]
+            information = compute(opened.rows.leaves, wide)
+            information = jax.tree.map(lambda x: np.asarray(x)[None], information)
+        many, lost = _errors(information[0], information[1], _least(params))
+    return {name: value[0] for name, value in many.items()}, int(lost[0]), information[0].shape[1]
 
 
 def many_standard_errors(
@@ -184,8 +184,8 @@ def many_standard_errors(
         def one(params: Params, table: Array) -> Any:
             return compute(bare._replace(leaves=(table,)), params)
 
-        found = jax.device_get(remembered(jax.vmap(one))(_wide(params), data))
-        many, _ = _errors(found[0], found[1], _least(params))
+        information = jax.device_get(remembered(jax.vmap(one))(_wide(params), data))
+        many, _ = _errors(information[0], information[1], _least(params))
     return {name: jnp.asarray(value.astype(jnp.result_type(float))) for name, value in many.items()}
 
 
@@ -264,16 +264,16 @@ def _information(opened: Opened, rule: Rule | None, size: int, params: Params) -
         program = local._replace(closed=None)  # whose logarithms of products differentiate slowly
         return hessian(lambda new: weigh(program, new, arguments, moved)[0], fresh)
 
-    found = sum_over_chunks(summed, rows, size, None)
+    information = sum_over_chunks(summed, rows, size, None)
     if not _bits(opened) or known is None:
-        return found
+        return information
     # From the numbers of the form to those of the program, and to unconstrained ones. At a maximum
     # the second derivative of that map does not matter.
     places = {role: place.positions for role, place in known.places.items()}
     order = np.concatenate([places["weights"].T, places["bias"][:, None]], 1).ravel()
     carry = jax.jacobian(space.build)(point)
     flat = jnp.concatenate([carry[name].reshape(-1, len(order)) for name in known.shapes])
-    return flat[order].T @ found.reshape(len(order), len(order)) @ flat[order]
+    return flat[order].T @ information.reshape(len(order), len(order)) @ flat[order]
 
 
 def _least(params: Params) -> float:

@@ -94,8 +94,8 @@ def align(
     params = {name: np.asarray(value) for name, value in params.items()}
     reference = {name: np.asarray(value) for name, value in reference.items()}
     known = recall(model, reference) if arguments is None else form_of(model, arguments)
-    found = symmetries(known)
-    if known is None or not found:
+    group = symmetries(known)
+    if known is None or not group:
         return params
     if any(np.shape(reference[name]) != shape for name, shape in known.shapes.items()):
         return params  # of a network of another size
@@ -104,7 +104,7 @@ def align(
     leading = params[first].shape[: params[first].ndim - np.ndim(reference[first])]
     flat = {x: v.reshape((-1, *v.shape[len(leading) :])) for x, v in params.items()}
     draws = [
-        known.write(_align_one(found, known.read({x: v[i] for x, v in flat.items()}), goal))
+        known.write(_align_one(group, known.read({x: v[i] for x, v in flat.items()}), goal))
         for i in range(len(flat[first]))
     ]
     return {x: np.stack([d[x] for d in draws]).reshape(params[x].shape) for x in params}
@@ -126,9 +126,9 @@ def _match(symmetry: Exchange, params: Values, reference: Values) -> np.ndarray:
     """The unit of `params` that stands for each of the reference."""
     cost: np.ndarray | float = 0.0
     for site, axis in symmetry.sites:
-        found = np.moveaxis(params[site], axis, 0).reshape(params[site].shape[axis], -1)
+        units = np.moveaxis(params[site], axis, 0).reshape(params[site].shape[axis], -1)
         wanted = np.moveaxis(np.asarray(reference[site]), axis, 0)
         wanted = wanted.reshape(wanted.shape[0], -1)
         if axis == 0 or len(symmetry.sites) == 1:  # a layer above is put in order after this one
-            cost = cost + ((wanted[:, None] - found[None]) ** 2).sum(-1)
+            cost = cost + ((wanted[:, None] - units[None]) ** 2).sum(-1)
     return linear_sum_assignment(np.asarray(cost))[1]

@@ -64,12 +64,12 @@ def keep_best(
         _mean_evidence(method, valid, kwargs) if score is None else Held(lambda p, _: score(p), ())
     )
     state = method.init(rng_key, data, init_params=init_params, **kwargs)
-    judge, given, parts = held.score, *_parted(kwargs)
+    judge, arrays, parts = held.score, *_parted(kwargs)
 
     def steps(
-        state: Any, data: Array, given: dict[str, Any], leaves: tuple
+        state: Any, data: Array, arrays: dict[str, Any], leaves: tuple
     ) -> tuple[Any, Params, Array]:
-        step = lambda state, _: method.update(state, data, **given, **parts)  # noqa: E731
+        step = lambda state, _: method.update(state, data, **arrays, **parts)  # noqa: E731
         state, _ = lax.scan(step, state, None, length=every)
         params = method.get_params(state)
         return state, params, judge(params, leaves)
@@ -77,7 +77,7 @@ def keep_best(
     run = remembered(steps)
 
     def advance(state: Any, data: Array) -> tuple[Any, Params, Array]:
-        return run(state, data, given, held.leaves)
+        return run(state, data, arrays, held.leaves)
 
     best, best_step, best_params = -np.inf, 0, None
     scores: list[float] = []
@@ -108,16 +108,16 @@ def _mean_evidence(method: Any, valid: Array, kwargs: dict[str, Any]) -> Held:
     if hasattr(method, "log_likelihood"):  # its own, which is exact and need not be looked for
         own = lambda p, leaves: method.log_likelihood(p, *leaves, **kwargs).mean()  # noqa: E731
         return Held(own, (jnp.asarray(valid),))
-    found = likelihood(method.model, jnp.asarray(valid), **kwargs)
-    function, hollow = found.function, found.rows._replace(leaves=())
+    estimator = likelihood(method.model, jnp.asarray(valid), **kwargs)
+    function, hollow = estimator.function, estimator.rows._replace(leaves=())
 
     def mean(params: Params, leaves: tuple) -> Array:
         return function(params, hollow._replace(leaves=leaves)).value.mean()
 
-    return Held(mean, found.rows.leaves)
+    return Held(mean, estimator.rows.leaves)
 
 
 def _parted(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments that are arrays, which a compiled function is passed, and the others."""
-    given = {x: v for x, v in kwargs.items() if isinstance(v, np.ndarray | Array)}
-    return given, {x: v for x, v in kwargs.items() if x not in given}
+    arrays = {x: v for x, v in kwargs.items() if isinstance(v, np.ndarray | Array)}
+    return arrays, {x: v for x, v in kwargs.items() if x not in arrays}

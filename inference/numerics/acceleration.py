@@ -77,20 +77,20 @@ def step(
     # A loop of one or two rounds, not two calls in a branch: the method is compiled once.
     def attempt(carry: tuple) -> tuple:
         _, _, point, first = carry
-        found = visit(space.build(point), memory)
+        visited = visit(space.build(point), memory)
         # Rounding must not send a converged run back and forth.
-        slack = 4.0 * jnp.finfo(found.loss.dtype).eps * jnp.abs(found.loss)
-        good = found.loss <= trail.loss + slack  # False for NaN
+        slack = 4.0 * jnp.finfo(visited.loss.dtype).eps * jnp.abs(visited.loss)
+        good = visited.loss <= trail.loss + slack  # False for NaN
         again = first & ~good
-        return again, found, jnp.where(again, plain_step, point), first & good
+        return again, visited, jnp.where(again, plain_step, point), first & good
 
     shapes = jax.eval_shape(visit, safe, memory)
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     yes = jnp.array(True)
-    _, found, point, good = lax.while_loop(
+    _, visited, point, good = lax.while_loop(
         lambda carry: carry[0], attempt, (yes, nothing, trail.candidate, yes)
     )
-    image = space.flatten(found.fast)
+    image = space.flatten(visited.fast)
     residual = image - point
     known = good & jnp.isfinite(trail.loss)
     change = residual - (trail.image - trail.point)
@@ -102,9 +102,9 @@ def step(
     candidate = image - _mix(points, images, residual)
     usable = jnp.isfinite(candidate).all()
     candidate = jnp.where(usable, candidate, image)
-    lowest = jnp.fmin(trail.loss, found.loss)
+    lowest = jnp.fmin(trail.loss, visited.loss)
     new = Trail(candidate, point, image, points, images, lowest)
-    return new, found.safe, found.memory, found.loss
+    return new, visited.safe, visited.memory, visited.loss
 
 
 def _mix(points: Array, images: Array, residual: Array) -> Array:
@@ -124,5 +124,5 @@ def _inverse(transform: Any, value: Array) -> Array:
 
 def plain(visit: Callable[[Params, Any], Visit], params: Params, memory: Any) -> Any:
     """One step without acceleration: (parameters, memory, loss)."""
-    found = visit(params, memory)
-    return found.safe, found.memory, found.loss
+    visited = visit(params, memory)
+    return visited.safe, visited.memory, visited.loss

@@ -101,5 +101,5 @@ def paths(
         first = choose(alpha + factor[rows, :, window], key)
         return first * (width // num_states) + window // num_states, window % num_states
 
-    window, found = lax.scan(back, window, (factors, before, keys[:-1]), reverse=True)
-    return found, window % num_states
+    window, path = lax.scan(back, window, (factors, before, keys[:-1]), reverse=True)
+    return path, window % num_states

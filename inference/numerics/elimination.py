@@ -200,10 +200,10 @@ def _stacked(factors: list[Factor]) -> list[Factor]:
 
 
 def _by_number(places: Sequence[tuple[int, int]] | dict) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    rows: dict[int, list[int]] = {}
     for number, row in places:
-        found.setdefault(number, []).append(row)
-    return found
+        rows.setdefault(number, []).append(row)
+    return rows
 
 
 def _joined(
@@ -299,13 +299,13 @@ def choose(problem: Problem, factors: list[Factor], rng_key: Array | None = None
     """
     reduce = log_sum_exp if rng_key is not None else (lambda x, axis: x.max(axis))
     _, tables = eliminate(problem, factors, reduce)
-    found = jnp.zeros((len(problem.sizes), *problem.grid), int)
+    values = jnp.zeros((len(problem.sizes), *problem.grid), int)
     for number, (scopes, table) in reversed(list(enumerate(tables))):
         cells = problem.cells(scopes[0, 0])
         own = tuple(slice(n) for n in cells)
         code = jnp.zeros((len(scopes), *cells), int)
         for w in range(1, scopes.shape[1]):
-            code = code * table.shape[1 + w] + found[scopes[:, w]][:, *own]
+            code = code * table.shape[1 + w] + values[scopes[:, w]][:, *own]
         flat = table.reshape(*table.shape[:2], -1, *cells)
         logits = jnp.take_along_axis(flat, code[:, None, None], 2).squeeze(2)
         if rng_key is None:
@@ -313,5 +313,5 @@ def choose(problem: Problem, factors: list[Factor], rng_key: Array | None = None
         else:
             chosen = random.categorical(random.fold_in(rng_key, number), logits, axis=1)
         whole = jnp.broadcast_to(chosen, (len(scopes), *problem.grid))
-        found = found.at[scopes[:, 0]].set(whole)
-    return found
+        values = values.at[scopes[:, 0]].set(whole)
+    return values

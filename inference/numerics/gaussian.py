@@ -76,6 +76,6 @@ def solve_moments(matrix: Array, right: Array) -> Array:
 
 
 def solve_by_cholesky(matrix: Array, right: Array) -> Array:
-    found = cho_solve((jnp.linalg.cholesky(matrix), True), right)
+    solution = cho_solve((jnp.linalg.cholesky(matrix), True), right)
     general = lambda: jnp.linalg.solve(matrix, right)  # noqa: E731
-    return lax.cond(jnp.isfinite(found).all(), lambda: found, general)
+    return lax.cond(jnp.isfinite(solution).all(), lambda: solution, general)

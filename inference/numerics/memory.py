@@ -55,10 +55,10 @@ def check_fits(compiled: Any, limit: float | None, what: str) -> None:
     """  # noqa: E501
     if limit is None:
         return
-    found = compiled.memory_analysis()
-    if found is None:  # this backend does not say
+    usage = compiled.memory_analysis()
+    if usage is None:  # this backend does not say
         return
-    needed = found.temp_size_in_bytes + found.output_size_in_bytes + found.argument_size_in_bytes
+    needed = usage.temp_size_in_bytes + usage.output_size_in_bytes + usage.argument_size_in_bytes
     if needed > limit:
         raise DoesNotFitError(
             f"{what} takes {in_words(needed)}, more than the {in_words(limit)} allowed"
@@ -88,5 +88,5 @@ def peak() -> int | None:
         lines = PEAK.read_text().splitlines()
     except OSError:
         return None
-    found = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
-    return 1024 * int(found[0]) if found else None
+    sizes = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+    return 1024 * int(sizes[0]) if sizes else None

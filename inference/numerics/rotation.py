@@ -49,11 +49,11 @@ def rotate(loadings: np.ndarray, kind: str) -> Rotated:
     draws = np.random.default_rng(0)
     starts = [np.eye(size), *(np.linalg.qr(x)[0] for x in draws.normal(size=(STARTS, size, size)))]
     turn = min((_descend(table, x, criterion, project) for x in starts), key=lambda x: x[1])[0]
-    found = np.linalg.solve(turn, loadings)  # Lᵀ = T⁻¹ Aᵀ
-    sign = np.where(found.sum(1) < 0, -1.0, 1.0)
-    order = np.argsort(-(found**2).sum(1), kind="stable")
+    rotated = np.linalg.solve(turn, loadings)  # Lᵀ = T⁻¹ Aᵀ
+    sign = np.where(rotated.sum(1) < 0, -1.0, 1.0)
+    order = np.argsort(-(rotated**2).sum(1), kind="stable")
     turn = (turn * sign)[:, order]
-    return Rotated((found * sign[:, None])[order], turn, turn.T @ turn)
+    return Rotated((rotated * sign[:, None])[order], turn, turn.T @ turn)
 
 
 def varimax(table: np.ndarray) -> tuple[float, np.ndarray]:
@@ -102,11 +102,11 @@ def _descend(
         for _ in range(20):
             new = project(turn - step * move, None)
             inverse = np.linalg.inv(new)
-            found, gradient = criterion(table @ inverse.T)
-            if found < value - 0.5 * size * step:
+            new_value, gradient = criterion(table @ inverse.T)
+            if new_value < value - 0.5 * size * step:
                 break
             step *= 0.5
         else:
             break
-        turn, value, slope = new, found, gradient
+        turn, value, slope = new, new_value, gradient
     return turn, value

@@ -40,8 +40,8 @@ class OneDevice(NamedTuple):
 
     def arguments(self, arrays: list[Array]) -> Arguments:
         """The arguments of the program, of all rows, inside of what is compiled."""
-        given = iter(arrays)
-        return jax.tree.unflatten(self.tree, [next(given) if x is None else x for x in self.static])
+        queue = iter(arrays)
+        return jax.tree.unflatten(self.tree, [next(queue) if x is None else x for x in self.static])
 
     def place(self, progress: Any) -> Any:
         return progress
@@ -70,11 +70,11 @@ class Devices(NamedTuple):
 
     def arguments(self, arrays: list[Array]) -> Arguments:
         """The arguments of the program, with the rows of one device."""
-        given = iter(arrays)
+        queue = iter(arrays)
 
         def mine(x: Any) -> Any:
             if x is None:
-                return next(given)
+                return next(queue)
             if isinstance(x, OnDisk):
                 return OnDisk(x.file, self.share.size, self.share.begin)
             return x

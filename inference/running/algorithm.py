@@ -60,10 +60,10 @@ class Algorithm(abc.ABC):
     def __new__(cls, *args: Any, **settings: Any) -> Algorithm:
         """Hold the settings against the constructor's signature, whatever the method."""
         try:
-            given = inspect_call.signature(cls.__init__).bind_partial(None, *args, **settings)
+            bound = inspect_call.signature(cls.__init__).bind_partial(None, *args, **settings)
         except TypeError:  # the constructor itself says which argument there is too many
             return super().__new__(cls)
-        check_settings(cls, given.arguments)
+        check_settings(cls, bound.arguments)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -217,9 +217,9 @@ class Algorithm(abc.ABC):
         how = Drive(num_steps, progress_bar, tolerance, record, budget, checkpoint_every, mesh)
         if checkpoint is None and held and not given:
             check_kinds(args, kwargs)
-            found = self.at_once(rng_key, how, args, kwargs)
-            if found is not None:
-                return found
+            fitted = self.at_once(rng_key, how, args, kwargs)
+            if fitted is not None:
+                return fitted
         wide = self.fill(args, kwargs) if mesh is None and self.start is None else None
         every = (args, kwargs) if wide is None else (wide.args, wide.kwargs)
 

@@ -51,7 +51,7 @@ class Checkpoint:
     def __init__(self, folder: Path, origin: dict[str, str]):
         self.path, self.origin = folder / "checkpoint.npz", origin
         self._lock: Any = None
-        self._found: dict[str, np.ndarray] | None = None
+        self._saved: dict[str, np.ndarray] | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if jax.process_index() == 0:
@@ -67,8 +67,8 @@ class Checkpoint:
         """Read what is there: once, and before any work."""
         if self.path.exists():
             try:
-                found, self._found = _read(self.path)
-                _compare(self.path, found, self.origin)
+                origin, self._saved = _read(self.path)
+                _compare(self.path, origin, self.origin)
             except BaseException:
                 self.close()
                 raise
@@ -84,14 +84,14 @@ class Checkpoint:
 
     def resume(self, progress: Any, num_steps: int) -> Any:
         """The progress that was saved, or what was passed if nothing was."""
-        if self._found is None:
+        if self._saved is None:
             return progress
-        found, self._found = self._found, None
+        saved, self._saved = self._saved, None
         wanted = _leaves(progress)
-        other = set(wanted) ^ set(found)
+        other = set(wanted) ^ set(saved)
         if other:
             raise CheckpointError(f"{self.path} holds another state ({min(other)}): {_REMOVE}")
-        done = int(found["step"])
+        done = int(saved["step"])
         if done > num_steps:
             raise CheckpointError(
                 f"{self.path} is of step {done}: ask for at least as many, or remove it"
@@ -99,13 +99,13 @@ class Checkpoint:
         for name, new in wanted.items():
             shape = _plain(new).shape
             shape = (done, *shape[1:]) if _by_step(name) else shape
-            if found[name].shape != shape:
+            if saved[name].shape != shape:
                 raise CheckpointError(
-                    f"{self.path} holds {name} of shape {found[name].shape} where this run has "
+                    f"{self.path} holds {name} of shape {saved[name].shape} where this run has "
                     f"{shape}: {_REMOVE}"
                 )
         restored = [
-            _fill(new, found[name]) if _by_step(name) else _like(new, found[name])
+            _fill(new, saved[name]) if _by_step(name) else _like(new, saved[name])
             for name, new in wanted.items()
         ]
         return jax.tree.unflatten(jax.tree.structure(progress), restored)
@@ -161,16 +161,16 @@ def origin(
 ) -> dict[str, str]:
     """What makes a run the run it is, in words."""
     leaves, tree = jax.tree.flatten((args, kwargs))
-    found = {
+    words = {
         "method": public_name(type(method)),
         "model": public_name(method.model),
         "program's code": fingerprint(method.model),
     }
     for name, value in sorted(vars(method).items()):
         if name != "model" and not name.startswith("_"):  # those are caches
-            found[f"setting {name}"] = describe(value)
+            words[f"setting {name}"] = describe(value)
     return {
-        **found,
+        **words,
         "arguments": str(tree),
         "data": ", ".join(describe(x) for x in leaves),
         "start": describe(init_params if init_state is None else init_state),
@@ -192,8 +192,8 @@ def _lock(file: Any) -> None:
 
 def _leaves(tree: Any) -> dict[str, Array]:
     """Every array of a tree by its name, in the tree's own order."""
-    found, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in found}
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in leaves}
 
 
 def _by_step(name: str) -> bool:
@@ -216,11 +216,11 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
         raise CheckpointError(f"{path} is no checkpoint ({error}): {_REMOVE}") from None
 
 
-def _compare(path: Path, found: dict[str, str], wanted: dict[str, str]) -> None:
-    for name in [*wanted, *(set(found) - set(wanted))]:
-        if found.get(name) != wanted.get(name):
+def _compare(path: Path, saved: dict[str, str], wanted: dict[str, str]) -> None:
+    for name in [*wanted, *(set(saved) - set(wanted))]:
+        if saved.get(name) != wanted.get(name):
             raise CheckpointError(
-                f"{path} is of another run: its {name} is {found.get(name)}, here it is "
+                f"{path} is of another run: its {name} is {saved.get(name)}, here it is "
                 f"{wanted.get(name)}: {_REMOVE}"
             )
 

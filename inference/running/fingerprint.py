@@ -129,20 +129,20 @@ def _parts(x: Any, kind: str) -> tuple[str, Any]:
 
 def _surroundings(function: types.FunctionType) -> list[Any]:
     """What a function reads beside its arguments: its closure, and what its file defines."""
-    found: list[Any] = []
+    surroundings: list[Any] = []
     for cell in function.__closure__ or ():
         try:
-            found.append(cell.cell_contents)
+            surroundings.append(cell.cell_contents)
         except ValueError:  # not assigned yet
-            found.append("empty")
+            surroundings.append("empty")
     for name in sorted(_names(function.__code__)):
         value = function.__globals__.get(name)
         if isinstance(value, types.FunctionType):
             here, there = (Path(f.__code__.co_filename).parent for f in (function, value))
-            found += [name, value] if here == there else []
+            surroundings += [name, value] if here == there else []
         elif isinstance(value, (*PLAIN, tuple, list, dict, np.ndarray, Array)):
-            found += [name, value]
-    return found
+            surroundings += [name, value]
+    return surroundings
 
 
 def _names(code: types.CodeType) -> set[str]:

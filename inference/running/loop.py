@@ -149,9 +149,9 @@ def begin(
     method: Method, room: int, record: Callable[[Params], Any] | None, state: Any
 ) -> Progress:
     """A run before its first step."""
-    seen = None if record is None else record(method.get_params(state))
+    recorded = None if record is None else record(method.get_params(state))
     losses = jnp.full(room, jnp.nan, float)
-    history = jax.tree.map(lambda x: jnp.zeros((room, *x.shape), x.dtype), seen)
+    history = jax.tree.map(lambda x: jnp.zeros((room, *x.shape), x.dtype), recorded)
     # Copies: the caller's state is not written over, nor is one array in two places.
     state, good = (jax.tree.map(_copy, state) for _ in range(2))
     change = jnp.full((), jnp.inf, float)
@@ -201,8 +201,8 @@ def block_of(
         # A loss that is no number ends the loop: NaN is never larger than the limit.
         change = jnp.where(jnp.isfinite(loss), change, jnp.nan)
         losses = p.losses.at[p.step].set(loss)
-        seen = None if record is None else record(method.get_params(state))
-        history = jax.tree.map(lambda h, x: h.at[p.step].set(x), p.history, seen)
+        recorded = None if record is None else record(method.get_params(state))
+        history = jax.tree.map(lambda h, x: h.at[p.step].set(x), p.history, recorded)
         # The loss is that of the state passed in: where it is no number, that state is bad.
         choose = partial(jnp.where, jnp.isfinite(loss))
         state, good = jax.tree.map(choose, (state, p.state), (p.state, p.good))

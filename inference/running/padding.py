@@ -130,8 +130,8 @@ def pad(
 
 def _alike(model: Callable, anatomy: Anatomy, given: tuple, wide: tuple) -> bool:
     """Whether the filled-up arguments make the same program on a larger plate."""
-    found = inspect(model, *wide, plate=anatomy.plate)
-    if found != anatomy.with_rows(size_class(anatomy.num_data)):
+    filled = inspect(model, *wide, plate=anatomy.plate)
+    if filled != anatomy.with_rows(size_class(anatomy.num_data)):
         return False
     before, after = (trace_shapes(model, *each) for each in (given, wide))
     return all(

@@ -50,9 +50,9 @@ class Search:
     def __post_init__(self) -> None:
         least = {"num_lineages": 1, "screening": 0, "rounds": 0, "steps": 1, "num_rows": 1}
         for name, limit in {**least, "least_steps": 1}.items():
-            found = getattr(self, name)
-            if found is not None and found < limit:
-                raise ValueError(f"{name} must be at least {limit}, found {found}")
+            value = getattr(self, name)
+            if value is not None and value < limit:
+                raise ValueError(f"{name} must be at least {limit}, found {value}")
 
     @property
     def straight(self) -> bool:

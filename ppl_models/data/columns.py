@@ -140,10 +140,10 @@ def plain_bits(cells: Cells) -> np.ndarray:
     """Which columns of a frame are numbers 0 and 1 and nothing else, holes apart: most tables have
     thousands of these, and one look serves them all."""
     frame = cells.cells
-    found = np.array([isinstance(x, np.dtype) and x.kind in "iuf" for x in frame.dtypes], bool)
-    numbers = frame.iloc[:, np.flatnonzero(found)].to_numpy()
-    found[found] = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
-    return found
+    plain = np.array([isinstance(x, np.dtype) and x.kind in "iuf" for x in frame.dtypes], bool)
+    numbers = frame.iloc[:, np.flatnonzero(plain)].to_numpy()
+    plain[plain] = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(0)
+    return plain
 
 
 def _without_codes(cells: Cells, codes: Sequence[str]) -> Cells:
@@ -264,14 +264,14 @@ def recode(
     :param binary: columns that a person calls binary: there any two values are meant.
     :param known: what the values were in another table.
     """
-    found: dict[str, Levels] = {}
+    recoded: dict[str, Levels] = {}
     if isinstance(cells.cells, np.ndarray):
         if cells.cells.dtype.kind not in "iuf" or not cells.cells.size:
-            return cells, found
+            return cells, recoded
         low, high = np.nanmin(cells.cells, axis=0), np.nanmax(cells.cells, axis=0)
         doubtful = np.flatnonzero((low == 1) & (high == 2))
         if not len(doubtful) and not known:
-            return cells, found
+            return cells, recoded
     import pandas as pd
 
     frame = pd.DataFrame(cells.cells).copy()
@@ -294,8 +294,8 @@ def recode(
                 raise cell_error(path, cells, row, place, problem)
         table = np.array([places.get(word, np.nan) for word in words] + [np.nan])
         frame.isetitem(place, table[codes])
-        found[name] = Levels(*pair)
-    return (cells._replace(cells=frame), found) if found else (cells, found)
+        recoded[name] = Levels(*pair)
+    return (cells._replace(cells=frame), recoded) if recoded else (cells, recoded)
 
 
 def _pair(tokens: list, words: list[str], present: set[str], asked: bool) -> tuple | None:

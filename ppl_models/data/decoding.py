@@ -91,7 +91,7 @@ def _blocks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 def decode_binary(path: Path, cells: Cells, numbers: np.ndarray, words: np.ndarray) -> Decoded:
     values = np.zeros(numbers.shape, np.float32)
     mask = np.ones(numbers.shape, bool)
-    seen = np.zeros((3, numbers.shape[1]), bool)
+    occurs = np.zeros((3, numbers.shape[1]), bool)
     for start, block in _blocks(numbers):
         minus, zero, one = block == -1, block == 0, block == 1
         here = slice(start, start + len(block))
@@ -103,22 +103,22 @@ def decode_binary(path: Path, cells: Cells, numbers: np.ndarray, words: np.ndarr
             problem = f"found {show(block[row, place])}, wanted {BINARY}"
             raise cell_error(path, cells, start + row, place, problem)
         values[here] = one
-        seen |= np.stack([minus.any(axis=0), zero.any(axis=0), one.any(axis=0)])
-    torn = np.flatnonzero(seen[0] & seen[1])
+        occurs |= np.stack([minus.any(axis=0), zero.any(axis=0), one.any(axis=0)])
+    torn = np.flatnonzero(occurs[0] & occurs[1])
     if len(torn):
         place = int(torn[0])
         column = numbers[:, place]
         row = max(int(np.argmax(column == -1)), int(np.argmax(column == 0)))
         problem = f"found {show(column[row])}, but the column holds both -1 and 0: wanted {BINARY}"
         raise cell_error(path, cells, row, place, problem)
-    signed = seen[0]
+    signed = occurs[0]
     # Columns that hold 1 alone read the same either way; they are counted with the rest.
-    rest = "-1/+1" if signed.any() and not (seen[1] & ~words).any() else "0/1"
+    rest = "-1/+1" if signed.any() and not (occurs[1] & ~words).any() else "0/1"
     coding = tuple(
         "words" if words[place]
         else "-1/+1" if signed[place]
-        else "0/1" if seen[1, place]
-        else rest if seen[2, place]
+        else "0/1" if occurs[1, place]
+        else rest if occurs[2, place]
         else ""
         for place in range(len(words))
     )  # fmt: skip

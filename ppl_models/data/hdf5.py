@@ -30,7 +30,7 @@ def check_hdf5(path: Path) -> None:
 
     size = path.stat().st_size
     with h5py.File(path, "r") as file:
-        seen = {h5py.h5o.get_info(file["/"].id).addr}
+        addresses = {h5py.h5o.get_info(file["/"].id).addr}
         left: list[tuple[str, int, Any]] = [("", 0, file)]
         while left:
             name, depth, group = left.pop()
@@ -43,10 +43,10 @@ def check_hdf5(path: Path) -> None:
                     raise complain(path, f"{show(where)} is a link to somewhere else")
                 item = group[key]
                 address = h5py.h5o.get_info(item.id).addr
-                if address in seen:
+                if address in addresses:
                     raise complain(path, f"{show(where)} is an object that has another name too")
-                seen.add(address)
-                if len(seen) > MOST_OBJECTS:
+                addresses.add(address)
+                if len(addresses) > MOST_OBJECTS:
                     raise complain(path, f"holds more than {MOST_OBJECTS} objects")
                 list(item.attrs)
                 if isinstance(item, h5py.Group):

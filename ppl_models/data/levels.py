@@ -69,7 +69,7 @@ def load_levels(
         raise complain(file, f"has no {'columns' if cells.cells.shape[0] else 'rows'}")
     values = np.zeros(cells.cells.shape, np.int8)
     mask = np.zeros(cells.cells.shape, bool)
-    found: dict[str, tuple[str, ...]] = {}
+    by_column: dict[str, tuple[str, ...]] = {}
     for place, name in enumerate(cells.columns):
         codes, words = _words(series_of(cells, place))
         one = _Column(file, name, said.kinds.get(name), ordered, (levels or {}).get(name))
@@ -78,7 +78,7 @@ def load_levels(
         except _BadWordError as error:
             row = int(np.argmax(codes == error.place))
             raise cell_error(file, cells, row, place, str(error)) from None
-        found[name] = known
+        by_column[name] = known
         coded = table[codes]  # the last of the table stands for a missing cell, of code −1
         values[:, place], mask[:, place] = np.maximum(coded, 0), coded >= 0
     if not allow_empty:
@@ -86,8 +86,8 @@ def load_levels(
     ids, groups = arranged.ids, arranged.groups
     if arranged.counts is not None:
         values, mask, ids, groups = repeat(file, arranged.counts, values, mask, ids, groups)
-    notes = (*arranged.notes, *_said_of(found, ordered))
-    return _table(values, mask, found, file, ids, notes, ordered, groups)
+    notes = (*arranged.notes, *_said_of(by_column, ordered))
+    return _table(values, mask, by_column, file, ids, notes, ordered, groups)
 
 
 def _table(
@@ -182,12 +182,12 @@ def _words(series: Any) -> tuple[np.ndarray, list[str | None]]:
     return np.asarray(codes), words
 
 
-def _said_of(found: Mapping[str, tuple[str, ...]], ordered: bool) -> list[str]:
+def _said_of(by_column: Mapping[str, tuple[str, ...]], ordered: bool) -> list[str]:
     """A line for each set of levels, with the columns that have it."""
     lines = []
     between = " < " if ordered else ", "
-    for levels in dict.fromkeys(found.values()):
-        names = [show(name) for name, other in found.items() if other == levels]
+    for levels in dict.fromkeys(by_column.values()):
+        names = [show(name) for name, other in by_column.items() if other == levels]
         which = f"column{'s' if len(names) > 1 else ''} {listed(names)}"
         shown = between.join(levels[:12]) + (" ..." if len(levels) > 12 else "")
         lines.append(f"{which}: {len(levels)} levels, {shown}")
@@ -209,7 +209,7 @@ def _long(
     codes, words = _words(series_of(cells, place))
     one = _Column(path, names[2], said.kinds.get(names[2]), ordered, known or None)
     try:
-        found, table = one.read(words)
+        scale, table = one.read(words)
     except _BadWordError as error:
         row = int(np.argmax(codes == error.place))
         raise cell_error(path, cells, row, place, str(error)) from None
@@ -219,16 +219,16 @@ def _long(
     for item, name in enumerate(answers.items):
         cell = mask[:, item]
         present = np.unique(values[cell, item])  # an item keeps the levels that it has answers of
-        own = tuple(found[int(x)] for x in present)
+        own = tuple(scale[int(x)] for x in present)
         if levels:
             own = tuple(levels[name])
-            if unmet := {found[int(x)] for x in present} - set(own):
+            if unmet := {scale[int(x)] for x in present} - set(own):
                 problem = f"found {show(min(unmet))}, wanted one of {listed(own)}"
                 raise complain(path, problem, column=name)
         if len(own) < 2:
             problem = f"every answer is {show(own[0])}: leave the item out" if own else "no answer"
             raise complain(path, problem, column=name)
-        index = np.array([own.index(word) if word in own else 0 for word in found], np.int8)
+        index = np.array([own.index(word) if word in own else 0 for word in scale], np.int8)
         values[:, item] = np.where(cell, index[values[:, item]], 0)
         by_item[name] = own
     note = (

@@ -41,13 +41,13 @@ def long_columns(path: Path, cells: Cells, said: Said) -> tuple[str, str, str] |
         return said.long
     if len(cells.columns) != 3 or isinstance(cells.cells, np.ndarray):
         return None
-    found = []
+    matched = []
     for names in (PEOPLE, ITEMS, RESPONSES):
         same = [x for x in cells.columns if x.lower().removesuffix("_id") in names]
         if len(same) != 1:
             return None
-        found += same
-    return found[0], found[1], found[2]
+        matched += same
+    return matched[0], matched[1], matched[2]
 
 
 def spread(
@@ -65,11 +65,11 @@ def spread(
     places, labels = [], []
     for name in names[:2]:
         column = cells.columns.index(name)
-        found, values = different(series_of(cells, column))
-        if (found < 0).any():
-            row = int(np.argmax(found < 0))
+        indices, values = different(series_of(cells, column))
+        if (indices < 0).any():
+            row = int(np.argmax(indices < 0))
             raise cell_error(path, cells, row, column, "the cell is missing")
-        places.append(np.asarray(found))
+        places.append(np.asarray(indices))
         labels.append([level(x) for x in values])
     people, every = labels
     if items is not None:

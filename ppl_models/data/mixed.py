@@ -98,7 +98,7 @@ def load_mixed(
         left = {*columns, *keep[len(levels or {}) :]}
         wide = (name for name in cells.columns if name not in columns and name in left)
         cells = select(file, cells, [*columns, *wide])
-    names, values, masks, found, called = [], [], [], [], []
+    names, values, masks, column_kinds, called = [], [], [], [], []
     groups = None
     for place, name in enumerate(cells.columns):
         raw = column_of(cells, place)
@@ -110,7 +110,7 @@ def load_mixed(
         names.append(name)
         values.append(one[0])
         masks.append(one[1])
-        found.append(one[2])
+        column_kinds.append(one[2])
         called.append(one[3])
     if not names:
         raise complain(file, "has no column left to map")
@@ -120,12 +120,12 @@ def load_mixed(
         numbers, mask, ids, groups = repeat(file, arranged.counts, numbers, mask, ids, groups)
     coded = {
         name: pair
-        for name, kind, pair in zip(names, found, called, strict=True)
+        for name, kind, pair in zip(names, column_kinds, called, strict=True)
         if kind == "binary" and {understand(x).sort for x in pair} - {"word", "truth"}
         and pair not in (("0", "1"), ("-1", "1"))
     }  # fmt: skip
     return MixedTable(
-        numbers, mask, tuple(names), tuple(found), tuple(called), groups, str(file),
+        numbers, mask, tuple(names), tuple(column_kinds), tuple(called), groups, str(file),
         None if ids is None else tuple(ids), (*arranged.notes, *said_of(coded)),
     )  # fmt: skip
 
@@ -146,7 +146,7 @@ def _decode(
         raise complain(path, "every cell is missing: drop the column", column=name)
     sorts = {token.sort for token in tokens} - {"missing"}
     numbers = np.array([token.number for token in tokens])
-    seen = set(numbers[mask])
+    distinct = set(numbers[mask])
     kind = wanted
     if kind is not None and kind.partition(":")[0] == "ordinal":
         if sorts != {"number"}:
@@ -155,7 +155,11 @@ def _decode(
         kind = "real"
     if kind is None:
         if sorts == {"number"}:
-            kind = "binary" if seen <= {0.0, 1.0} or seen in ({-1.0, 1.0}, {1.0, 2.0}) else "real"
+            kind = (
+                "binary"
+                if distinct <= {0.0, 1.0} or distinct in ({-1.0, 1.0}, {1.0, 2.0})
+                else "real"
+            )
         else:
             kind = "binary" if sorts <= {"word", "truth"} else "categorical"
     if kind in ("real", "count"):
@@ -166,15 +170,15 @@ def _decode(
                 what = "a finite number (of float32)" if kind == "real" else "a count"
                 problem = f"found {show(raw[row])}, wanted {what}"
                 raise cell_error(path, cells, int(row), place, problem)
-        if len(seen) < 2:
+        if len(distinct) < 2:
             raise complain(path, f"every cell is {show(raw[mask][0])}: skip it", column=name)
         return np.where(mask, numbers, 0.0), mask, "real", ()
-    if known is None and kind == "binary" and "text" not in sorts and len(seen) <= 2:
-        low = min(seen)
-        if len(seen) < 2:
+    if known is None and kind == "binary" and "text" not in sorts and len(distinct) <= 2:
+        low = min(distinct)
+        if len(distinct) < 2:
             raise complain(path, f"every cell is {show(raw[mask][0])}: skip it", column=name)
         names = {numbers[i]: level(raw[i]) for i in np.flatnonzero(mask)}
-        return (numbers > low) & mask, mask, "binary", (names[low], names[max(seen)])
+        return (numbers > low) & mask, mask, "binary", (names[low], names[max(distinct)])
     words = np.array([level(cell) for cell in raw], object)
     return _levels(path, cells, place, words, mask, kind, known)
 

@@ -58,7 +58,7 @@ def in_order(words: Collection[str]) -> tuple[str, ...] | None:
     if all(token.sort == "number" for token in tokens.values()):
         return tuple(sorted(words, key=lambda word: tokens[word].number))
     first = {word: re.match(r"\s*(-?\d+)\b", word) for word in words}
-    numbers = [int(found[1]) for found in first.values() if found]
+    numbers = [int(match[1]) for match in first.values() if match]
     if len(set(numbers)) == len(words):
         return tuple(word for _, word in sorted(zip(numbers, words, strict=True)))
     plain = {word: " ".join(word.lower().replace("_", " ").split()) for word in words}

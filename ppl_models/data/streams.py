@@ -129,10 +129,10 @@ def _write(
         raise
     shape = (count, len(columns))
     table: Any = np.memmap(files[0], dtype, "r", shape=shape)
-    seen = None if whole else np.memmap(files[1], bool, "r", shape=shape)
+    present = None if whole else np.memmap(files[1], bool, "r", shape=shape)
     # Slices keep the map they are of alive, and with it the file.
     weakref.finalize(table._mmap, _remove, place)
-    return Stored(table, seen, columns)
+    return Stored(table, present, columns)
 
 
 def _keep_to_coding(

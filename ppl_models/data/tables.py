@@ -175,24 +175,24 @@ def _long(
     one, two = recode(path, select(path, cells, names[2:]), (), known)
     values, mask, coding = decode_binary(path, one, *to_numbers(path, one, "binary"))
     codes = np.where(mask, values, -1)[:, 0].astype(np.int8)
-    found = spread(path, cells, names, codes, columns)
+    answers = spread(path, cells, names, codes, columns)
     pair = tuple(two.get(names[2], ()))
     if columns is None and not allow_constant:
-        ones, seen = found.values.sum(0, dtype=int), found.mask.sum(0)
-        constant = np.flatnonzero((ones == 0) | (ones == seen))
+        ones, answered = answers.values.sum(0, dtype=int), answers.mask.sum(0)
+        constant = np.flatnonzero((ones == 0) | (ones == answered))
         if len(constant):
             others = f" ({len(constant) - 1} more like it)" if len(constant) > 1 else ""
             problem = f"every answer is the same{others}: leave the item out, or say --constant"
             problem += " (allow_constant=True) to keep it"
-            raise complain(path, problem, column=found.items[int(constant[0])])
+            raise complain(path, problem, column=answers.items[int(constant[0])])
     note = (
-        f"one answer a row: {len(found.people)} of {show(names[0])} × {len(found.items)} of "
-        f"{show(names[1])}, {int(found.mask.sum())} answers in {show(names[2])}"
+        f"one answer a row: {len(answers.people)} of {show(names[0])} × {len(answers.items)} of "
+        f"{show(names[1])}, {int(answers.mask.sum())} answers in {show(names[2])}"
     )
-    width = len(found.items)
+    width = len(answers.items)
     return Table(
-        found.values, found.mask, found.items, coding * width, str(path), (pair,) * width,
-        found.people, (note, *said_of(two)),
+        answers.values, answers.mask, answers.items, coding * width, str(path), (pair,) * width,
+        answers.people, (note, *said_of(two)),
     )  # fmt: skip
 
 
