@@ -50,14 +50,14 @@ def transforms_of(
 ) -> dict[str, Any]:
     """The same for sites that are named."""
     trace = trace_of(model, arguments, params)
-    out = {}
+    bijections = {}
     for name in names:
         site = trace[name]
         constraint = site["fn"].support if site["type"] == "sample" else None
         if constraint is None:
             constraint = site["kwargs"].get("constraint")
-        out[name] = biject_to(constraint) if constraint is not None else (lambda x: x)
-    return out
+        bijections[name] = biject_to(constraint) if constraint is not None else (lambda x: x)
+    return bijections
 
 
 def gradient_runs(reader: Reader, num_states: int) -> int:
@@ -197,8 +197,8 @@ def _by_states(
         states, probability = lax.stop_gradient(posterior.weighted())
         log_joint = local.log_joint(new, states, arguments)
         # A state of probability zero may have a log joint of minus infinity: 0 · ∞ is 0 here.
-        seen = probability > 0
-        terms = jnp.where(seen, probability * jnp.where(seen, log_joint, 0.0), 0.0)
+        possible = probability > 0
+        terms = jnp.where(possible, probability * jnp.where(possible, log_joint, 0.0), 0.0)
         return jnp.sum(terms.sum(0) * posterior.heavy(fresh))
 
     return by_chunk, lambda _: jnp.zeros(()), memory
@@ -230,8 +230,8 @@ def _by_moments(
     second = sum_over_chunks(seconds, rows, chunk_size, memory)
 
     def by_chunk(new: Params, arguments: Arguments, kept: Any, fresh: Array) -> Array:
-        found = means(arguments, kept, jnp.zeros((), int)) if rows.on_disk else kept
-        mean, weight = lax.stop_gradient(found)
+        moments = means(arguments, kept, jnp.zeros((), int)) if rows.on_disk else kept
+        mean, weight = lax.stop_gradient(moments)
         form = local.form(new, arguments)
         heavy = fresh if weight is None else weight * fresh
         return heavy @ (form.constant + (form.linear * mean).sum(1))

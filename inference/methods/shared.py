@@ -88,15 +88,15 @@ def start_params(
     kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in rows.leaves + rows.rest]
 
     def shapes() -> dict[str, tuple[int, ...]]:
-        found = jax.eval_shape(lambda key: compiled(draw, rows)(rows.leaves, key), key)
-        return {name: x.shape for name, x in found.items()}
+        drawn = jax.eval_shape(lambda key: compiled(draw, rows)(rows.leaves, key), key)
+        return {name: x.shape for name, x in drawn.items()}
 
     # To trace the program would take as long as all else here.
     for name, wanted in known(shapes, "parameters", reader, kinds, rows.tree).items():
-        found = jnp.shape(params[name])
-        if found != wanted:
+        shape = jnp.shape(params[name])
+        if shape != wanted:
             raise ValueError(
-                f"parameter {name!r} has shape {found}, but the program's has {wanted}"
+                f"parameter {name!r} has shape {shape}, but the program's has {wanted}"
             )
     return {name: jnp.asarray(value, float) for name, value in params.items()}
 

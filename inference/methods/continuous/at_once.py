@@ -76,25 +76,25 @@ def table_of(opened: Opened) -> BitTable | None:
     few = hides is not None and leaves[hides].mean() < FEW_OBSERVED
     if few and not few_rows(leaves[leaf].shape):
         return observed_cells(leaves[leaf], leaves[hides], columns, levels)
-    cells, seen = leaves[leaf], None if hides is None else leaves[hides]
+    cells, observed = leaves[leaf], None if hides is None else leaves[hides]
     if len(columns) != cells.shape[1] or (np.diff(columns) != 1).any():
-        cells, seen = cells[:, columns], None if seen is None else seen[:, columns]
-    return distinct(cells, seen, levels)
+        cells, observed = cells[:, columns], None if observed is None else observed[:, columns]
+    return distinct(cells, observed, levels)
 
 
 def values_of(opened: Opened, params: Mapping[str, Any]) -> Values:
     """The numbers of the predictors, in float64."""
     assert opened.known is not None
-    found: Any = opened.known.read({x: np.asarray(v, np.float64) for x, v in params.items()})
+    values: Any = opened.known.read({x: np.asarray(v, np.float64) for x, v in params.items()})
     columns: Any = opened.columns
-    return found if columns is None else columns.read(found)
+    return values if columns is None else columns.read(values)
 
 
 def params_of(opened: Opened, values: Values) -> dict[str, np.ndarray]:
     """The other way round."""
     known: Any = opened.known
-    found: Any = values
-    return known.write(found if opened.columns is None else opened.columns.written(found))
+    numbers: Any = values
+    return known.write(numbers if opened.columns is None else opened.columns.written(numbers))
 
 
 def posterior(opened: Opened, params: Params) -> tuple[FactorPosterior, str] | None:
@@ -107,13 +107,13 @@ def posterior(opened: Opened, params: Params) -> tuple[FactorPosterior, str] | N
     values = values_of(opened, params)
     try:
         with one_thread(table.bits.size <= FEW_CELLS):
-            found, finer = score(table, values), score(table, values, 2.0)
+            moments, finer = score(table, values), score(table, values, 2.0)
     except TooManyNodesError:
         return None
-    gap = finer.evidence - found.evidence
-    parts = (found.mean, found.covariance, found.evidence, gap, found.effective)
+    gap = finer.evidence - moments.evidence
+    parts = (moments.mean, moments.covariance, moments.evidence, gap, moments.effective)
     arrays: list[Any] = [array(x) for x in parts]
-    return FactorPosterior(*arrays), found.how
+    return FactorPosterior(*arrays), moments.how
 
 
 def unseen_cells(opened: Opened, params: Params, cells: np.ndarray) -> np.ndarray | None:
@@ -136,14 +136,14 @@ def unseen_cells(opened: Opened, params: Params, cells: np.ndarray) -> np.ndarra
     place[[x.column for x in known.columns]] = np.arange(len(known.columns))
     rows, columns = table.place[cells[:, 0]], place[cells[:, 1]]
     order = np.argsort(rows, kind="stable")
-    found = np.zeros(len(cells))
+    probability = np.zeros(len(cells))
     for block, _, probs in posteriors(table, values, nodes):
         ends = np.searchsorted(rows[order], [block.start, block.start + len(probs)])
         here = order[slice(*ends)]
         for some in np.array_split(here, 1 + len(here) * len(prob) // FLOATS):
             each = probs[rows[some] - block.start]
-            found[some] = np.einsum("ms,sm->m", each, prob[:, columns[some]])
-    return found
+            probability[some] = np.einsum("ms,sm->m", each, prob[:, columns[some]])
+    return probability
 
 
 def information_of(
@@ -161,7 +161,7 @@ def information_of(
     if prior and held is None:
         return None
     try:
-        found = information(table, values, held)
+        curvature = information(table, values, held)
     except TooManyNodesError:
         return None
     # Behind the weights are biases, or cutpoints by their number, and asymptotes.
@@ -169,9 +169,9 @@ def information_of(
     size = len(order)
     if table.columns.level.max() > 1:  # a cutpoint is minus a bias
         sign = np.where(np.arange(size) < weights.size, 1.0, -1.0)
-        found = found * sign * sign[:, None]
+        curvature = curvature * sign * sign[:, None]
     matrix = np.zeros((1, size, size))
-    matrix[0, order[:, None], order] = found
+    matrix[0, order[:, None], order] = curvature
     # Weights, biases and cutpoints are their own chart, laid end to end: at a maximum it does not
     # matter that the latter are in order. Asymptotes have their logits.
     slope = np.ones(size)

@@ -81,19 +81,19 @@ class BoundEM(FactorEM):
             if keeps:
                 return by_row[2], by_row
             first = _prior_moments(local.anatomy.num_data, local.num_factors)
-            found = _rounds(opened, local, params, arguments, first, self.tighten + 4)
-            return found[2], found
+            posterior = _rounds(opened, local, params, arguments, first, self.tighten + 4)
+            return posterior[2], posterior
 
         if not keeps:
             return Look((), None, expect)
-        found = self._tighten(opened, params, memory, self.tighten)
-        return Look(found[:2], found, expect)
+        posterior = self._tighten(opened, params, memory, self.tighten)
+        return Look(posterior[:2], posterior, expect)
 
     def sums(
-        self, opened: Opened, values: Params, responses: Responses, found: Any, fresh: Array
+        self, opened: Opened, values: Params, responses: Responses, posterior: Any, fresh: Array
     ) -> Any:
         columns: Any = opened.columns
-        return gaussian_sums(columns, values, responses, found[0], found[1], fresh)
+        return gaussian_sums(columns, values, responses, posterior[0], posterior[1], fresh)
 
     def regress(
         self, opened: Opened, values: Params, sums: Any, memory: Any, prior: Prior | None
@@ -103,8 +103,8 @@ class BoundEM(FactorEM):
         new = columns.advance(values, sums, prior)
         return new, new
 
-    def weighted(self, found: Any) -> tuple[Array, Array]:
-        points = gaussian_points(found[0], found[1])
+    def weighted(self, posterior: Any) -> tuple[Array, Array]:
+        points = gaussian_points(posterior[0], posterior[1])
         return points, jnp.full(points.shape[:2], 1.0 / len(points))
 
     def reading(self, opened: Opened, params: Params) -> Any:
@@ -134,12 +134,12 @@ class BoundEM(FactorEM):
             memory = _prior_moments(rows.num_data, reader.num_factors)
             mean, covariance, evidence = self._tighten(here, params, memory, tighten)
             nothing = jnp.full_like(evidence, jnp.nan)
-            found = FactorPosterior(mean, covariance, evidence, nothing, nothing)
+            posterior = FactorPosterior(mean, covariance, evidence, nothing, nothing)
             if not gap or reader.num_factors > 3:
-                return found
+                return posterior
             nodes = default_nodes(reader.num_factors)
             exact = by_quadrature(reader, rows, params, nodes, self.chunk_size)
-            return found._replace(gap=exact.evidence - evidence)
+            return posterior._replace(gap=exact.evidence - evidence)
 
         return compiled(compute, opened.rows)(opened.rows.leaves, params)
 
@@ -178,8 +178,8 @@ def _rounds(
         program = bounded_program(opened.reader, opened.rows)
         better = lambda m, c: program.posterior(local, params, arguments, m, c)  # noqa: E731
 
-    def once(_: Array, found: Any) -> Any:
-        return better(*found[:2])
+    def once(_: Array, posterior: Any) -> Any:
+        return better(*posterior[:2])
 
     return jax.lax.fori_loop(1, rounds, once, better(*memory))
 

@@ -123,10 +123,10 @@ def bounded_program(reader: FactorReader, rows: Rows, check: bool = False) -> Bo
         )
 
     sites = run_abstractly(reader.model, *rows.slice(0, 1), bounded)
-    found = Bounded(reader, rows, sites)
+    program = Bounded(reader, rows, sites)
     if check:
-        _check_quadratic(found)
-    return found
+        _check_quadratic(program)
+    return program
 
 
 def _check_quadratic(program: Bounded) -> None:

@@ -90,8 +90,8 @@ def gaussian_sums(
     centre, spread = predict(params, mean, covariance)
     residual, omega = columns.tangent(params, centre, spread)
     residual = residual + columns.mixed(responses.target)
-    seen = heavy[:, None] if responses.seen is None else heavy[:, None] * responses.seen
-    residual, omega = residual * seen, omega * seen
+    weight = heavy[:, None] if responses.seen is None else heavy[:, None] * responses.seen
+    residual, omega = residual * weight, omega * weight
     moments = with_one(mean)
     outer = moments[:, :, None] * moments[:, None, :]
     size = mean.shape[-1]
@@ -102,6 +102,6 @@ def gaussian_sums(
     slope = slope.at[:, :size].add(-jnp.einsum("pqr,rp->pq", around, params["weights"]))
     at = slice(len(columns.layout.real))
     power = (responses.target - centre)[:, at] ** 2 + spread[:, at]
-    seen = jnp.broadcast_to(seen, omega.shape)[:, at]
-    power, count = jnp.sum(power * seen, 0), jnp.sum(seen, 0)
+    weight = jnp.broadcast_to(weight, omega.shape)[:, at]
+    power, count = jnp.sum(power * weight, 0), jnp.sum(weight, 0)
     return Sums(slope, bend, power, count, heavy @ responses.target)

@@ -49,10 +49,10 @@ def _in_order(known: Known, leaves: list[np.ndarray]) -> bool:
     cells = answered = 0
     for piece in pieces(leaves[leaf]):
         data = leaves[leaf][piece] if whole else leaves[leaf][piece][:, at]
-        seen = True if mask is None else leaves[mask][piece][:, at].astype(bool)
-        cells += data.size if mask is None else int(np.sum(seen))
+        observed = True if mask is None else leaves[mask][piece][:, at].astype(bool)
+        cells += data.size if mask is None else int(np.sum(observed))
         for level in range(len(met)):
-            here = (data == level) & (level < levels) & seen
+            here = (data == level) & (level < levels) & observed
             answered += int(np.count_nonzero(here))
             met[level] |= here.any(0)
     return cells == answered and bool((met.sum(0) == levels).all())

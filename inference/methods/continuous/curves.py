@@ -65,13 +65,13 @@ class Prior(NamedTuple):
     def each(self, values: Values) -> np.ndarray:
         """Of each column, (C,)."""
         (mean, strength), (middle, precision) = self.weights, self.bias
-        found = -0.5 * (strength * (values["weights"] - mean) ** 2).sum(0)
-        found = found - 0.5 * precision * (values["bias"] - middle) ** 2
+        log_prior = -0.5 * (strength * (values["weights"] - mean) ** 2).sum(0)
+        log_prior = log_prior - 0.5 * precision * (values["bias"] - middle) ** 2
         if self.guessing is not None:
             low, high = self.guessing
-            found = found + low * np.log(values["guessing"])
-            found = found + high * np.log1p(-values["guessing"])
-        return found
+            log_prior = log_prior + low * np.log(values["guessing"])
+            log_prior = log_prior + high * np.log1p(-values["guessing"])
+        return log_prior
 
 
 class Columns(NamedTuple):
@@ -293,9 +293,9 @@ def _scoring(values: Values, nodes: Nodes, sums: Sums, prior: Prior | None) -> t
     move = move * np.minimum(1.0, MOST_MOVE / np.maximum(np.abs(move).max(0), MOST_MOVE))
     now = np.vstack([values["weights"], values["bias"], np.log(guess) - np.log1p(-guess)])
     tried = [now + share * move for share in (0.0, *SHARES)]
-    found = np.stack([_expected(x, nodes, sums, prior) for x in tried])
-    best = np.stack(tried)[found.argmax(0), :, np.arange(len(guess))].T
-    return _guessed(best), float((found.max(0) - found[0]).sum())
+    expected = np.stack([_expected(x, nodes, sums, prior) for x in tried])
+    best = np.stack(tried)[expected.argmax(0), :, np.arange(len(guess))].T
+    return _guessed(best), float((expected.max(0) - expected[0]).sum())
 
 
 def _guessed(numbers: np.ndarray) -> Values:
@@ -308,5 +308,5 @@ def _expected(numbers: np.ndarray, nodes: Nodes, sums: Sums, prior: Prior | None
     """The expected log likelihood of each column, with its prior, (P,)."""
     values = _guessed(numbers)
     more, base = tables(columns_of((2,) * numbers.shape[1]), values, nodes)
-    found = (sums.right * more + sums.number * base).sum(0)
-    return found if prior is None else found + prior.each(values)
+    expected = (sums.right * more + sums.number * base).sum(0)
+    return expected if prior is None else expected + prior.each(values)

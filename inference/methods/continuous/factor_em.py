@@ -115,7 +115,7 @@ class FactorEM(Algorithm, abc.ABC):
 
     @abc.abstractmethod
     def sums(
-        self, opened: Opened, values: Params, responses: Responses, found: Any, fresh: Array
+        self, opened: Opened, values: Params, responses: Responses, posterior: Any, fresh: Array
     ) -> Any:
         """What the regressions want of a chunk's posteriors, row n counted `fresh[n]` times."""
 
@@ -125,9 +125,9 @@ class FactorEM(Algorithm, abc.ABC):
     ) -> tuple[Params, Params]:
         """New parameters by regression: a step that is safe, and one that is fast."""
 
-    def weighted(self, found: Any) -> tuple[Array, Array]:
+    def weighted(self, posterior: Any) -> tuple[Array, Array]:
         """Posteriors as points (S, n or 1, Q) with probabilities (S, n)."""
-        return found
+        return posterior
 
     def reading(self, opened: Opened, params: Params) -> Any:
         """What the gradient M-step climbs: the program itself."""
@@ -200,47 +200,47 @@ class FactorEM(Algorithm, abc.ABC):
 
     def _visit(self, opened: Opened, params: Params, memory: Any) -> Visit:
         reader, rows, known, columns = opened
-        found, size = self.look(opened, params, memory), self.size(opened)
+        look, size = self.look(opened, params, memory), self.size(opened)
         if size >= rows.num_data and not rows.on_disk:  # found once, for the loss and the M-step
-            read = lambda arguments, by_row, _: found.expect(  # noqa: E731
+            read = lambda arguments, by_row, _: look.expect(  # noqa: E731
                 reader.at(size), params, arguments, by_row
             )
-            every = map_over_chunks(read, rows, size, found.by_row)
-            found = found._replace(expect=lambda *_: every)
+            every = map_over_chunks(read, rows, size, look.by_row)
+            look = look._replace(expect=lambda *_: every)
         prior = _log_prior(opened) if self.prior else None
         values = {} if columns is None else opened.values(params)
 
         def summarise(arguments: Arguments, by_row: Any, fresh: Array) -> Any:
-            evidence, posterior = found.expect(reader.at(size), params, arguments, by_row)
+            evidence, posterior = look.expect(reader.at(size), params, arguments, by_row)
             total = jnp.sum(fresh * evidence)
             if columns is None:
                 return total, ()
             responses = opened.responses(arguments)
             return total, self.sums(opened, values, responses, posterior, fresh)
 
-        evidence, sums = sum_over_chunks(summarise, rows, size, found.by_row)
+        evidence, sums = sum_over_chunks(summarise, rows, size, look.by_row)
         loss = -evidence if prior is None else -evidence - prior(params)
         if columns is None or known is None:
-            safe = fast = self._climb(opened, params, found, size)
+            safe = fast = self._climb(opened, params, look, size)
         else:
             named = None if prior is None else lambda values: prior(opened.write(values))
-            steps = self.regress(opened, values, sums, found.memory, named)
+            steps = self.regress(opened, values, sums, look.memory, named)
             safe, fast = map(opened.write, steps)
-        return Visit(loss, safe, fast, found.memory)
+        return Visit(loss, safe, fast, look.memory)
 
-    def _climb(self, opened: Opened, params: Params, found: Look, size: int) -> Params:
+    def _climb(self, opened: Opened, params: Params, look: Look, size: int) -> Params:
         """L-BFGS on the expected log joint."""
 
         def expect(local: Any, params: Params, arguments: Arguments, by_row: Any) -> Expectation:
             reader = opened.reader.at(local.anatomy.num_data)
-            evidence, posterior = found.expect(reader, params, arguments, by_row)
+            evidence, posterior = look.expect(reader, params, arguments, by_row)
             nothing: Any = None
             return Expectation(
                 evidence, nothing, nothing, lambda: self.weighted(posterior), nothing
             )
 
         return gradient_step(
-            self.reading(opened, params), params, opened.rows, size, found.by_row, expect,
+            self.reading(opened, params), params, opened.rows, size, look.by_row, expect,
             prior=self.prior, num_steps=self.gradient_steps,
         )  # fmt: skip
 

@@ -69,10 +69,10 @@ class FactorReader(NamedTuple):
             return self.closed.bend(params, place, arguments)
         function = row_function(self.model, self.anatomy, params, arguments)
         _, slope, hessian = quadratic_part(function, place)
-        found = -hessian
+        precision = -hessian
         if self.anatomy.mixed:  # no step moves a discrete latent
-            found = found + jnp.diag(jnp.asarray(~self.continuous, found.dtype))
-        return slope, found
+            precision = precision + jnp.diag(jnp.asarray(~self.continuous, precision.dtype))
+        return slope, precision
 
     @property
     def num_factors(self) -> int:
@@ -109,7 +109,7 @@ class FactorReader(NamedTuple):
         if not self.anatomy.mixed:
             return {}
         each = probability.reshape(self.num_states, -1, probability.shape[-1]).sum(1)
-        found, place = {}, 0
+        tables, place = {}, 0
         for latent in self.anatomy.latents:
             here = slice(place, place + latent.size)
             place += latent.size
@@ -117,8 +117,8 @@ class FactorReader(NamedTuple):
                 continue
             hot = self.origin[:, here, None] == np.arange(latent.num_values)
             table = jnp.einsum("kn,kiv->niv", each, jnp.asarray(hot, each.dtype))
-            found[latent.name] = table.reshape(-1, *latent.datum_shape, latent.num_values)
-        return found
+            tables[latent.name] = table.reshape(-1, *latent.datum_shape, latent.num_values)
+        return tables
 
     @property
     def structure(self) -> Structure:

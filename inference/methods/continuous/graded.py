@@ -69,12 +69,12 @@ class Graded(Regressions):
 
     def by_levels(self, flat: Array) -> dict[int, Array]:
         """Numbers of the predictors (..., P) as K: (..., columns of K levels, K − 1)."""
-        found, start = {}, 0
+        parts, start = {}, 0
         for k, columns in by_levels(self.levels).items():
             stop = start + len(columns) * (k - 1)
-            found[k] = flat[..., start:stop].reshape(*flat.shape[:-1], len(columns), k - 1)
+            parts[k] = flat[..., start:stop].reshape(*flat.shape[:-1], len(columns), k - 1)
             start = stop
-        return found
+        return parts
 
     def read(self, values: Params) -> Params:
         """Weights (Q, P) and biases (P,) of the bits, from those of the form."""
@@ -94,11 +94,11 @@ class Graded(Regressions):
         kind = jnp.result_type(float)
         below = np.concatenate([np.arange(k - 1) for k in self.levels])
         cell = jnp.asarray(value)[:, self.column_of].astype(jnp.int32) - below
-        target, seen = (cell == 1).astype(kind), ((cell == 0) | (cell == 1)).astype(kind)
+        target, observed = (cell == 1).astype(kind), ((cell == 0) | (cell == 1)).astype(kind)
         if mask is not None:
             shown = jnp.asarray(mask)[:, self.column_of].astype(kind)
-            target, seen = target * shown, seen * shown
-        return Responses(target, seen)
+            target, observed = target * shown, observed * shown
+        return Responses(target, observed)
 
     def base(self, params: Params, ones: Array) -> Array:
         return ones @ self._log_gaps(params["bias"])
@@ -121,9 +121,9 @@ class Graded(Regressions):
         weights, biases = [], []
         for k in by_levels(self.levels):
             slope, bend = (jnp.moveaxis(parts[x][k], (-2, -1), (0, 1)) for x in ("slope", "bend"))
-            found = _climb(slope, bend, parts["ones"][k], parts["bias"][k])
-            weights.append(jnp.repeat(found[:, :size], k - 1, axis=0))
-            biases.append(found[:, size:].ravel())
+            step = _climb(slope, bend, parts["ones"][k], parts["bias"][k])
+            weights.append(jnp.repeat(step[:, :size], k - 1, axis=0))
+            biases.append(step[:, size:].ravel())
         return {
             **params,
             "weights": params["weights"] + jnp.concatenate(weights).T,
@@ -154,10 +154,10 @@ def _climb(slope: Array, bend: Array, ones: Array, bias: Array) -> Array:
         """What is to be raised at steps (..., C, width); −inf where cutpoints change places."""
         new = gap + step @ apart.T
         logs = jnp.log(-jnp.expm1(-jnp.maximum(new, 1e-30)))
-        found = jnp.sum(step * linear, -1) - 0.5 * jnp.einsum(
+        quadratic = jnp.sum(step * linear, -1) - 0.5 * jnp.einsum(
             "...ci,cij,...cj->...c", step, square, step
         )
-        return jnp.where((new > 0).all(-1), found + jnp.sum(count * logs, -1), -jnp.inf)
+        return jnp.where((new > 0).all(-1), quadratic + jnp.sum(count * logs, -1), -jnp.inf)
 
     def once(_: Any, step: Array) -> Array:
         new = gap + step @ apart.T
@@ -187,8 +187,8 @@ def graded_start(
     :param seen: the cells of a chunk as they are observed.
     """
     numbers = Regressions(("real",) * len(columns.levels))
-    found = principal(numbers, lambda arguments: numbers.responses(*seen(arguments)))
-    loading = 0.7 * found["weights"] / found["noise"]  # the noise of that start is 0.7 deviations
+    start = principal(numbers, lambda arguments: numbers.responses(*seen(arguments)))
+    loading = 0.7 * start["weights"] / start["noise"]  # the noise of that start is 0.7 deviations
     share = jnp.sum(loading**2, 0)
     loading = loading / jnp.sqrt(1.0 + jnp.maximum(share - 0.8, 0.0))
     size = min(rows.num_data, max(1, (1 << 20) // len(columns.kinds)))

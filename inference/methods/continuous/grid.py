@@ -59,8 +59,8 @@ class BitTable(NamedTuple):
         """In single precision."""
         if self.bits.dtype == np.float32:
             return self
-        seen = None if self.seen is None else self.seen.astype(np.float32)
-        return self._replace(bits=self.bits.astype(np.float32), seen=seen)
+        observed = None if self.seen is None else self.seen.astype(np.float32)
+        return self._replace(bits=self.bits.astype(np.float32), seen=observed)
 
     def nodes(self, values: Values, fineness: float = 1.0, before: Nodes | None = None) -> Nodes:
         """Nodes for these rows: shared ones, or, of few rows of very many columns, of their own.
@@ -73,24 +73,24 @@ class BitTable(NamedTuple):
 
     def _at_own(self, values: Values, points: np.ndarray) -> np.ndarray:
         """The log likelihood of each row at points of its own, (rows, points)."""
-        found = tables(self.columns, values, Nodes(points.reshape(-1, points.shape[-1]), points))
-        return self.of_own(*found).reshape(points.shape[:-1])
+        logs = tables(self.columns, values, Nodes(points.reshape(-1, points.shape[-1]), points))
+        return self.of_own(*logs).reshape(points.shape[:-1])
 
     def of_own(self, more: np.ndarray, base: np.ndarray) -> np.ndarray:
         """The log likelihood on equally many nodes for each row, (S,), from their `tables`."""
         rows = self.bits.shape[0]
         parts = (x.reshape(rows, -1, x.shape[1]) for x in (more, base))
         # A product of matrices would give all rows on all nodes.
-        found = np.einsum("nc,nsc->ns", self.bits, next(parts))
+        total = np.einsum("nc,nsc->ns", self.bits, next(parts))
         low = next(parts)
-        found += low.sum(-1) if self.seen is None else np.einsum("np,nsp->ns", self.seen, low)
-        return found.ravel()
+        total += low.sum(-1) if self.seen is None else np.einsum("np,nsp->ns", self.seen, low)
+        return total.ravel()
 
     def block(self, rows: slice) -> tuple[np.ndarray, np.ndarray | None]:
         """Some rows, dense."""
         parts = [self.bits[rows], None if self.seen is None else self.seen[rows]]
-        bits, seen = (x.toarray() if self.sparse and x is not None else x for x in parts)
-        return bits, seen
+        bits, observed = (x.toarray() if self.sparse and x is not None else x for x in parts)
+        return bits, observed
 
 
 def distinct(
@@ -110,19 +110,19 @@ def distinct(
         bits = data > 0
     else:
         bits = np.asarray(data, np.int16)[:, columns.column_of] == columns.level
-    seen = np.ones(data.shape, bool) if mask is None else mask.astype(bool)
+    observed = np.ones(data.shape, bool) if mask is None else mask.astype(bool)
     if mask is not None:
-        bits = bits & (seen if columns.bits else seen[:, columns.column_of])
-    codes: Any = np.packbits(bits if mask is None else np.hstack([bits, seen]), axis=1)
+        bits = bits & (observed if columns.bits else observed[:, columns.column_of])
+    codes: Any = np.packbits(bits if mask is None else np.hstack([bits, observed]), axis=1)
     codes = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.shape[1]))).ravel()
     _, first, index, count = np.unique(
         codes, return_index=True, return_inverse=True, return_counts=True
     )
     exact = data.size <= FEW_CELLS or few_rows(bits.shape)
     kind = np.float64 if exact else np.float32
-    some = None if seen.all() else seen[first].astype(kind)
+    some = None if observed.all() else observed[first].astype(kind)
     return BitTable(
-        bits[first].astype(kind), some, count.astype(float), index, levels, _answered(seen)
+        bits[first].astype(kind), some, count.astype(float), index, levels, _answered(observed)
     )
 
 
@@ -152,11 +152,13 @@ def observed_cells(
     rows, across, value = rows[kept], across[kept], value[kept]
     layout = columns_of(levels)
     kind = np.float64 if len(rows) <= FEW_CELLS else np.float32
-    seen = csr_array((np.ones(len(rows), kind), (rows, across)), (len(data), len(columns)))
+    observed = csr_array((np.ones(len(rows), kind), (rows, across)), (len(data), len(columns)))
     more = value > 0
     at = (rows[more], layout.first[across[more]] + value[more] - 1)
     bits = csr_array((np.ones(len(at[0]), kind), at), (len(data), len(layout.level)))
-    return BitTable(bits, seen, np.ones(len(data)), np.arange(len(data)), levels, _answered(seen))
+    return BitTable(
+        bits, observed, np.ones(len(data)), np.arange(len(data)), levels, _answered(observed)
+    )
 
 
 def few_rows(shape: tuple[int, ...]) -> bool:
@@ -164,9 +166,9 @@ def few_rows(shape: tuple[int, ...]) -> bool:
     return shape[1] >= MANY_COLUMNS and shape[0] <= min(MOST_OWN_ROWS, shape[1] // 50)
 
 
-def _answered(seen: Any) -> float:
+def _answered(observed: Any) -> float:
     """Twice what a row has, for it may have the sharper ones."""
-    return min(1.0, 2.0 * float(seen.sum(1).max()) / seen.shape[1])
+    return min(1.0, 2.0 * float(observed.sum(1).max()) / observed.shape[1])
 
 
 def posteriors(table: BitTable, values: Values, nodes: Nodes) -> Any:

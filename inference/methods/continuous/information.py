@@ -22,15 +22,15 @@ def information(table: BitTable, values: Values, prior: Prior | None = None) -> 
     In the numbers of `Columns.flat`: weights of each column, biases, logits of asymptotes.
     """
     plain = table.seen is None and table.columns.bits and "guessing" not in values
-    found = _of_bits(table, values) if plain else _of_rows(table, values)
+    curvature = _of_bits(table, values) if plain else _of_rows(table, values)
     if prior is not None:
-        place = np.arange(len(found))
+        place = np.arange(len(curvature))
         own = [prior.weights[1].ravel(), prior.bias[1]]
         if prior.guessing is not None:
             guess = values["guessing"]
             own.append(prior.guessing.sum(0) * guess * (1.0 - guess))
-        found[place, place] += np.concatenate(own)
-    return found
+        curvature[place, place] += np.concatenate(own)
+    return curvature
 
 
 def _of_rows(table: BitTable, values: Values) -> np.ndarray:
@@ -38,22 +38,22 @@ def _of_rows(table: BitTable, values: Values) -> np.ndarray:
     columns = table.columns
     nodes = table.nodes(values)
     sums = expect(table, values, nodes)
-    found = _complete(columns, values, nodes, sums)
-    count = len(found)
+    curvature = _complete(columns, values, nodes, sums)
+    count = len(curvature)
     step = max(1, FLOATS // (len(nodes.points) * count))
     for rows, _, probs in posteriors(table, values, nodes):
-        bits, seen = table.block(rows)
+        bits, observed = table.block(rows)
         for start in range(0, len(probs), step):
             part = slice(start, start + step)
             weight = probs[part] * table.times[rows][part, None]
             scores = _scores(
-                columns, values, nodes, bits[part], None if seen is None else seen[part]
+                columns, values, nodes, bits[part], None if observed is None else observed[part]
             )
             mean = (probs[part][:, None] @ scores)[:, 0]
             flat = scores * np.sqrt(weight)[..., None]
             flat = flat.reshape(-1, count)
-            found -= flat.T @ flat - mean.T @ (mean * table.times[rows][part, None])
-    return found
+            curvature -= flat.T @ flat - mean.T @ (mean * table.times[rows][part, None])
+    return curvature
 
 
 def _of_bits(table: BitTable, values: Values) -> np.ndarray:
@@ -77,14 +77,14 @@ def _of_bits(table: BitTable, values: Values) -> np.ndarray:
         centre = table.bits[rows][:, :, None] * (probs @ design)[:, None, :]
         means.append(centre.reshape(len(probs), -1) - probs @ spread)
     moment, mean = np.concatenate(moments) * table.times[:, None], np.concatenate(means)
-    found = np.zeros((size, size, columns, columns))
+    squares = np.zeros((size, size, columns, columns))
     for k in range(size):
         for m in range(size):
             a = k * size + m
             cross = (probability * outer[:, a, None]).T @ sums.right
-            found[k, m] = table.bits.T @ (table.bits * moment[:, a, None]) - cross - cross.T
-            found[k, m] += probability.T @ (probability * (sums.number * outer[:, a, None]))
-    lacking = found.transpose(2, 0, 3, 1).reshape(size * columns, -1)
+            squares[k, m] = table.bits.T @ (table.bits * moment[:, a, None]) - cross - cross.T
+            squares[k, m] += probability.T @ (probability * (sums.number * outer[:, a, None]))
+    lacking = squares.transpose(2, 0, 3, 1).reshape(size * columns, -1)
     lacking = lacking - mean.T @ (mean * table.times[:, None])
     own = (outer.T @ (sums.number * probability * (1.0 - probability))).T.reshape(-1, size, size)
     full = np.zeros((columns, size, columns, size))
@@ -94,11 +94,11 @@ def _of_bits(table: BitTable, values: Values) -> np.ndarray:
 
 
 def _scores(
-    columns: Columns, values: Values, nodes: Nodes, bits: np.ndarray, seen: np.ndarray | None
+    columns: Columns, values: Values, nodes: Nodes, bits: np.ndarray, observed: np.ndarray | None
 ) -> np.ndarray:
     """The slope of log p(row | node) in all numbers, (rows, S, D)."""
     sigma = logistic(nodes.points @ values["weights"] + values["bias"])  # (S, C)
-    shown = np.ones((1, len(columns.first))) if seen is None else seen
+    shown = np.ones((1, len(columns.first))) if observed is None else observed
     if "guessing" in values:
         guess = values["guessing"]
         prob = guess + (1.0 - guess) * sigma
@@ -128,14 +128,14 @@ def _complete(columns: Columns, values: Values, nodes: Nodes, sums: Sums) -> np.
         )
     start = size * width + len(columns.level)
     count = start + ("guessing" in values) * width
-    found = np.zeros((count, count))
+    curvature = np.zeros((count, count))
     for group, block in zip(groups, blocks, strict=True):
         column = columns.column_of[group[:, 0]]
         places = [column + q * width for q in range(size)] + list(size * width + group.T)
         places += [start + column] if "guessing" in values else []
         place = np.stack(places, 1)
-        found[place[:, :, None], place[:, None, :]] = block
-    return found
+        curvature[place[:, :, None], place[:, None, :]] = block
+    return curvature
 
 
 def _guessing_bend(values: Values, nodes: Nodes, sums: Sums) -> np.ndarray:
@@ -150,8 +150,8 @@ def _guessing_bend(values: Values, nodes: Nodes, sums: Sums) -> np.ndarray:
     own = sums.right * (along**2 - along * (1.0 - 2.0 * sigma)) + wrong * bent
     cross = sums.right * (along * aside + guess * (1.0 - guess) * bent / prob)
     low = sums.right * (aside**2 - aside * (1.0 - 2.0 * guess)) + wrong * guess * (1.0 - guess)
-    found = np.zeros((size + 2, size + 2, len(guess)))
-    found[:-1, :-1] = (outer.T @ own).reshape(size + 1, size + 1, -1)
-    found[:-1, -1] = found[-1, :-1] = design.T @ cross
-    found[-1, -1] = low.sum(0)
-    return np.moveaxis(found, -1, 0)
+    bend = np.zeros((size + 2, size + 2, len(guess)))
+    bend[:-1, :-1] = (outer.T @ own).reshape(size + 1, size + 1, -1)
+    bend[:-1, -1] = bend[-1, :-1] = design.T @ cross
+    bend[-1, -1] = low.sum(0)
+    return np.moveaxis(bend, -1, 0)

@@ -82,15 +82,15 @@ class MonteCarloEM(FactorEM):
         return Look(points, None, expect)
 
     def sums(
-        self, opened: Opened, values: Params, responses: Responses, found: Any, fresh: Array
+        self, opened: Opened, values: Params, responses: Responses, posterior: Any, fresh: Array
     ) -> Any:
         del values
         columns: Any = opened.columns
-        target, seen = responses
-        heavy = found[1] * fresh
-        weight = heavy.sum(1)[:, None] if seen is None else heavy @ seen
+        target, observed = responses
+        heavy = posterior[1] * fresh
+        weight = heavy.sum(1)[:, None] if observed is None else heavy @ observed
         at = slice(len(columns.layout.real))
-        count = fresh[:, None] if seen is None else fresh[:, None] * seen[:, at]
+        count = fresh[:, None] if observed is None else fresh[:, None] * observed[:, at]
         square = jnp.sum(target[:, at] ** 2 * count, 0)
         return over_rows(heavy.T, target), weight, square
 
@@ -98,22 +98,22 @@ class MonteCarloEM(FactorEM):
         self, opened: Opened, values: Params, sums: Any, memory: Any, prior: Prior | None
     ) -> tuple[Params, Params]:
         columns: Any = opened.columns
-        points, (found, weight, square) = memory, sums
-        weight = jnp.broadcast_to(weight, found.shape)
+        points, (target, weight, square) = memory, sums
+        weight = jnp.broadcast_to(weight, target.shape)
 
         def expected(params: Params) -> Array:
             predictors = points @ params["weights"] + params["bias"]
             natural, partition = natural_form(columns, params, predictors)
-            value = found * natural - weight * partition
+            value = target * natural - weight * partition
             if "noise" in params:
                 at, noise = slice(len(columns.layout.real)), params["noise"]
                 own = -0.5 * square / noise**2 - weight[:, at].sum(0) * jnp.log(noise)
                 value = value.at[0, at].add(own)
-            total = jnp.sum(value) + columns.base(params, found.sum(0))
+            total = jnp.sum(value) + columns.base(params, target.sum(0))
             return total if prior is None else total + prior(params)
 
         def step(params: Params, _: None) -> tuple[Params, None]:
-            sums = shared_sums(columns, params, points, found, weight)
+            sums = shared_sums(columns, params, points, target, weight)
             safe, fast = (
                 columns.advance(params, one._replace(power=one.power + square), prior)
                 for one in sums
@@ -143,17 +143,17 @@ class MonteCarloEM(FactorEM):
 
             def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
                 del extra, start
-                evidence, found = look.expect(reader.at(size), params, arguments, None)
-                mean, covariance = moments(*found)
-                effective = 1.0 / jnp.sum(found[1] ** 2, 0)
+                evidence, posterior = look.expect(reader.at(size), params, arguments, None)
+                mean, covariance = moments(*posterior)
+                effective = 1.0 / jnp.sum(posterior[1] ** 2, 0)
                 nothing = jnp.full_like(evidence, jnp.nan)
                 return FactorPosterior(mean, covariance, evidence, nothing, effective)
 
-            found = map_over_chunks(summarise, rows, size, None)
+            posterior = map_over_chunks(summarise, rows, size, None)
             if reader.num_factors > 3:
-                return found
+                return posterior
             nodes = default_nodes(reader.num_factors)
             exact = by_quadrature(reader, rows, params, nodes, self.chunk_size)
-            return found._replace(gap=exact.evidence - found.evidence)
+            return posterior._replace(gap=exact.evidence - posterior.evidence)
 
         return compiled(compute, opened.rows)(opened.rows.leaves, params, points)

@@ -102,10 +102,10 @@ def nodes_for(values: Values, fineness: float = 1.0, share: np.ndarray | float =
     points, log_weights = _mesh(*axes), _mesh(*logs)
     points = points @ back.T
     radius = (points**2).sum(1)
-    found = log_weights.sum(1) - 0.5 * radius - 0.5 * size * np.log(2.0 * np.pi)
-    found = found + np.log(np.abs(np.linalg.det(back)))
+    log_mass = log_weights.sum(1) - 0.5 * radius - 0.5 * size * np.log(2.0 * np.pi)
+    log_mass = log_mass + np.log(np.abs(np.linalg.det(back)))
     inside = radius <= reach**2 + 1e-9
-    return Nodes(points[inside], found[inside])
+    return Nodes(points[inside], log_mass[inside])
 
 
 def _mesh(*axes: np.ndarray) -> np.ndarray:
@@ -115,14 +115,14 @@ def _mesh(*axes: np.ndarray) -> np.ndarray:
 
 def _held(places: np.ndarray, slope: np.ndarray, bias: np.ndarray, power: np.ndarray) -> np.ndarray:
     """Σ ¼ w² / (1 + ¼ A²) of the predictors at each place, some of them at a time."""
-    found = np.zeros(len(places))
+    total = np.zeros(len(places))
     size = max(1, FLOATS // len(places))
     for start in range(0, len(bias), size):
         part = slice(start, start + size)
         predictors = places @ slope[:, part] + bias[part]
         predictors *= predictors
-        found += (1.0 / (4.0 + predictors)) @ power[part]
-    return found
+        total += (1.0 / (4.0 + predictors)) @ power[part]
+    return total
 
 
 def _axes(weights: np.ndarray) -> np.ndarray:
@@ -225,8 +225,8 @@ def _curvature(
     unit = APART * np.eye(size)
     steps = np.concatenate([np.zeros((1, size)), unit, -unit, unit[first] + unit[second]])
     points = centre[:, None] + np.einsum("nqk,sk->nsq", spread, steps)
-    found = log_likelihood(values, points) - 0.5 * (points**2).sum(-1)
-    here, up, down, both = np.split(found, [1, 1 + size, 1 + 2 * size], axis=1)
+    log_posterior = log_likelihood(values, points) - 0.5 * (points**2).sum(-1)
+    here, up, down, both = np.split(log_posterior, [1, 1 + size, 1 + 2 * size], axis=1)
     bend = np.zeros((rows, size, size))
     mixed = -(both - up[:, first] - up[:, second] + here) / APART**2
     bend[:, first, second] = bend[:, second, first] = mixed

@@ -62,15 +62,15 @@ class ClosedColumns(NamedTuple):
     columns: Regressions
 
     def log_joint(self, params: Params, points: Array, arguments: Arguments) -> Array:
-        found = point_log_likelihood(self.columns, *self._read(params, arguments), points)
-        return found + log_normal(points)
+        log_likelihood = point_log_likelihood(self.columns, *self._read(params, arguments), points)
+        return log_likelihood + log_normal(points)
 
     def bend(self, params: Params, place: Array, arguments: Arguments) -> tuple[Array, Array]:
         return slope_and_bend(self.columns, *self._read(params, arguments), place)
 
     def _read(self, params: Params, arguments: Arguments) -> tuple[Params, Responses]:
-        seen = self.known.seen(self.model, arguments)
-        return self.columns.read(self.known.read(params)), self.columns.responses(*seen)
+        observed = self.known.seen(self.model, arguments)
+        return self.columns.read(self.known.read(params)), self.columns.responses(*observed)
 
 
 def open_columns(

@@ -37,9 +37,9 @@ def point_sums(
     total = over_rows(flat(slope + columns.mixed(responses.target)), moments)
     bends = [over_rows(flat(x), outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
     at = slice(len(columns.layout.real))
-    seen = jnp.broadcast_to(weight, centre.shape)[..., at]
-    power = jnp.sum((responses.target - centre)[..., at] ** 2 * seen, (0, 1))
-    count = jnp.sum(seen, (0, 1))
+    counted = jnp.broadcast_to(weight, centre.shape)[..., at]
+    power = jnp.sum((responses.target - centre)[..., at] ** 2 * counted, (0, 1))
+    count = jnp.sum(counted, (0, 1))
     ones = probability.sum(0) @ responses.target
     safe_sums = Sums(total, bends[0], power, count, ones)
     return safe_sums, safe_sums._replace(bend=bends[1])
@@ -64,13 +64,13 @@ def point_log_likelihood(
     columns: Regressions, params: Params, responses: Responses, points: Array
 ) -> Array:
     """log p(t_n | x) at points (S, n, Q): (S, n)."""
-    target, seen = responses
+    target, observed = responses
     centre = points @ params["weights"] + params["bias"]
     if columns.logistic:
-        return _bits(target, seen, centre) + columns.base(params, target)
+        return _bits(target, observed, centre) + columns.base(params, target)
     layout = columns.layout
     (real, bits, levels), (own, ones, hot) = layout.split(centre), layout.split(target)
-    know = (None, None, {}) if seen is None else layout.split(seen)
+    know = (None, None, {}) if observed is None else layout.split(observed)
     total = _bits(ones, know[1], bits) if len(layout.binary) else jnp.zeros(points.shape[:2])
     if len(layout.real):
         away = (own - real) / params["noise"]
@@ -80,7 +80,7 @@ def point_log_likelihood(
         # In two sums, one for each shape: XLA's CPU compiler gets the sum of both wrong.
         total = total + jnp.sum(hot[k] * predictors, (-2, -1))
         rest = log_sum(predictors)
-        total = total - jnp.sum(rest if seen is None else rest * know[2][k][..., 0], -1)
+        total = total - jnp.sum(rest if observed is None else rest * know[2][k][..., 0], -1)
     return total
 
 
@@ -88,7 +88,7 @@ def slope_and_bend(
     columns: Regressions, params: Params, responses: Responses, place: Array
 ) -> tuple[Array, Array]:
     """Gradient (n, Q) of log p(t_n, x) and minus its Hessian (n, Q, Q), at x (n, Q)."""
-    weights, layout, seen = params["weights"], columns.layout, responses.seen
+    weights, layout, observed = params["weights"], columns.layout, responses.seen
     centre = place @ weights + params["bias"]
     residual, _, bend = at_points(columns, centre)
     residual = residual + columns.mixed(responses.target)
@@ -97,14 +97,14 @@ def slope_and_bend(
     if levels:  # they bend by their probabilities, not by the metric of their bound
         real, bits, _ = layout.split(bend)
         bend = layout.join(real, bits, {k: jnp.zeros_like(x) for k, x in levels.items()})
-    if seen is not None:
-        residual, bend = residual * seen, bend * seen
+    if observed is not None:
+        residual, bend = residual * observed, bend * observed
     size = len(weights)
     outer = (dual[:, None, :] * weights[None, :, :]).reshape(size * size, -1)
     precision = jnp.eye(size) + (bend @ outer.T).reshape(-1, size, size)
     for k, part in levels.items():
         weight = layout.split(weights)[2][k]
-        probs = softmax(part) if seen is None else softmax(part) * layout.split(seen)[2][k]
+        probs = softmax(part) if observed is None else softmax(part) * layout.split(observed)[2][k]
         mean = jnp.einsum("ncj,qcj->ncq", probs, weight)
         precision = precision + jnp.einsum("ncj,qcj,rcj->nqr", probs, weight, weight)
         precision = precision - jnp.einsum("ncq,ncr->nqr", mean, mean)
@@ -173,27 +173,27 @@ def shared_log_likelihood(
 
 
 def shared_sums(
-    columns: Regressions, params: Params, points: Array, found: Array, weight: Array
+    columns: Regressions, params: Params, points: Array, target: Array, weight: Array
 ) -> tuple[Sums, Sums]:
     """The sums for points (S, Q) that all data share, safe and fast.
 
-    :param found: Σ_n r_sn target_n, (S, P); `weight`: Σ_n r_sn seen_n, (S, P).
+    :param target: Σ_n r_sn target_n, (S, P); `weight`: Σ_n r_sn observed_n, (S, P).
     """
     size = points.shape[-1]
     centre = points @ params["weights"] + params["bias"]
     slope, safe, fast = at_points(columns, centre)
     moments = with_one(points)
     outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(points), -1)
-    total = (slope * weight + columns.mixed(found)).T @ moments
+    total = (slope * weight + columns.mixed(target)).T @ moments
     bends = [((x * weight).T @ outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
     at = slice(len(columns.layout.real))
     # Σ r (y − A)² without its Σ r y², which `monte_carlo` adds.
-    power = weight[:, at] * centre[:, at] ** 2 - 2.0 * found[:, at] * centre[:, at]
-    first = Sums(total, bends[0], power.sum(0), weight[:, at].sum(0), found.sum(0))
+    power = weight[:, at] * centre[:, at] ** 2 - 2.0 * target[:, at] * centre[:, at]
+    first = Sums(total, bends[0], power.sum(0), weight[:, at].sum(0), target.sum(0))
     return first, first._replace(bend=bends[1])
 
 
-def _bits(target: Array, seen: Array | None, centre: Array) -> Array:
+def _bits(target: Array, observed: Array | None, centre: Array) -> Array:
     """Σ_i log Bernoulli(t_i; σ(A_i)) over the last axis.
 
     Σ log(1 + e^{−|A|}) is the log of a product, taken of 64 columns at once: each factor is at most
@@ -201,7 +201,7 @@ def _bits(target: Array, seen: Array | None, centre: Array) -> Array:
     """
     factor = 1.0 + jnp.exp(-jnp.abs(centre))
     main = target * centre - jnp.maximum(centre, 0.0)
-    if seen is not None:
-        main, factor = main * seen, jnp.where(seen > 0, factor, 1.0)
+    if observed is not None:
+        main, factor = main * observed, jnp.where(observed > 0, factor, 1.0)
     groups = [factor[..., start : start + 64] for start in range(0, factor.shape[-1], 64)]
     return jnp.sum(main, -1) - sum(jnp.log(jnp.prod(group, -1)) for group in groups)

@@ -77,13 +77,13 @@ def _components(
         size, vectors = size[::-1][:count], vectors[:, ::-1][:, :count]
     else:
         size, vectors = _leading(numbers, table.seen, weight, mean, spread, count)
-    found = np.zeros((num_factors, width))
-    found[:count] = (vectors * np.sqrt(np.maximum(size - 1.0, 0.1))).T
-    return found, spread
+    loadings = np.zeros((num_factors, width))
+    loadings[:count] = (vectors * np.sqrt(np.maximum(size - 1.0, 0.1))).T
+    return loadings, spread
 
 
 def _leading(
-    numbers: Any, seen: Any, weight: np.ndarray, mean: np.ndarray, spread: np.ndarray, count: int
+    numbers: Any, mask: Any, weight: np.ndarray, mean: np.ndarray, spread: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The leading correlations of many columns by powers, a hole read as the mean of its column."""
     total = weight.sum()
@@ -91,13 +91,13 @@ def _leading(
     def apply(vectors: np.ndarray) -> np.ndarray:
         scaled = vectors / spread[:, None]
         some = scaled * mean[:, None]
-        away = numbers @ scaled - (some.sum(0) if seen is None else seen @ some)
+        away = numbers @ scaled - (some.sum(0) if mask is None else mask @ some)
         away = away * weight
         back = numbers.T @ away
-        back = back - mean[:, None] * (away.sum(0) if seen is None else seen.T @ away)
+        back = back - mean[:, None] * (away.sum(0) if mask is None else mask.T @ away)
         return np.asarray(back, float) / (spread[:, None] * total)
 
-    share = 1.0 if seen is None else float((seen.T @ weight).mean() / total)
+    share = 1.0 if mask is None else float((mask.T @ weight).mean() / total)
     vectors = np.random.default_rng(0).normal(size=(len(mean), count))
     for _ in range(30):
         vectors = np.linalg.qr(apply(vectors))[0]

@@ -50,10 +50,10 @@ def normal_priors(opened: Opened) -> Prior | None:
         for parts, one in zip((first, second), pair, strict=True):
             parts.append(np.broadcast_to(np.asarray(one, float), shape).ravel())
     table = np.stack([np.concatenate(first), np.concatenate(second)])
-    found = {role: table[:, place.positions] for role, place in known.places.items()}
+    by_role = {role: table[:, place.positions] for role, place in known.places.items()}
     wanted = {"guessing": {"beta", "flat"}}
     for role, place in known.places.items():
         met = {kinds[i] for i in np.ravel(place.positions)}
         if not met <= wanted.get(role, {"normal", "flat"}):
             return None
-    return Prior(found["weights"], found["bias"], found.get("guessing"))
+    return Prior(by_role["weights"], by_role["bias"], by_role.get("guessing"))

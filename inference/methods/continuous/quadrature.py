@@ -126,19 +126,19 @@ class QuadratureEM(FactorEM):
         check_columns(opened.known, opened.rows, self.prior)
         count = self.search.num_lineages if self.search is not None and several else 1
         spread = np.random.default_rng(count).random(count - 1)
-        found = at_once.run(opened, rng_key, how, [JITTER, *LEAST_APART**spread], self.prior)
-        if found is None:
+        fitted = at_once.run(opened, rng_key, how, [JITTER, *LEAST_APART**spread], self.prior)
+        if fitted is None:
             return None
-        result, values, means = found
+        result, values, means = fitted
         params = {name: at_once.array(x) for name, x in values.items()}
         state = FactorState(params, at_once.array(means), None, opened.known)
         return result._replace(params=params, state=state)
 
     def sums(
-        self, opened: Opened, values: Params, responses: Responses, found: Any, fresh: Array
+        self, opened: Opened, values: Params, responses: Responses, posterior: Any, fresh: Array
     ) -> Any:
         assert opened.columns is not None
-        points, probability = found
+        points, probability = posterior
         return point_sums(opened.columns, values, responses, points, probability * fresh)
 
     def regress(
@@ -167,9 +167,9 @@ class QuadratureEM(FactorEM):
         nodes = num_nodes or self._nodes(reader)
 
         def compute(rows: Rows, params: Params) -> FactorPosterior:
-            found = by_quadrature(reader, rows, params, nodes, self.chunk_size)
+            posterior = by_quadrature(reader, rows, params, nodes, self.chunk_size)
             finer = by_quadrature(reader, rows, params, 2 * nodes, self.chunk_size)
-            return found._replace(gap=finer.evidence - found.evidence)
+            return posterior._replace(gap=finer.evidence - posterior.evidence)
 
         return compiled(compute, rows)(rows.leaves, params)
 

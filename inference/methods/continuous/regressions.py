@@ -77,7 +77,7 @@ class Regressions:
     def responses(self, value: Array, mask: Array | None = None) -> Responses:
         """What was observed of each column, (n, columns), as its predictors see it."""
         data = jnp.asarray(value).astype(jnp.result_type(float))
-        seen = None if mask is None else jnp.asarray(mask).astype(data.dtype)
+        observed = None if mask is None else jnp.asarray(mask).astype(data.dtype)
         layout = self.layout
         if not self.logistic:
             levels = {
@@ -85,8 +85,8 @@ class Regressions:
                 for k, columns in layout.categorical.items()
             }
             data = layout.join(data[:, layout.real], data[:, layout.binary], levels)
-            seen = None if seen is None else seen[:, layout.column_of]
-        return Responses(data if seen is None else data * seen, seen)
+            observed = None if observed is None else observed[:, layout.column_of]
+        return Responses(data if observed is None else data * observed, observed)
 
     def tangent(self, params: Params, mean: Array, spread: Array) -> tuple[Array, Array]:
         """The residual z − ω A and ω of the bound that touches at these predictors.
@@ -148,14 +148,14 @@ class Regressions:
         ridge = 10 * jnp.finfo(bend.dtype).eps * trace / size + 1e-30
         step = jnp.linalg.solve(bend + ridge * jnp.eye(size), slope[..., None])[..., 0]
         new = (current + step).T
-        out = {**params, "weights": new[:-1], "bias": new[-1]}
+        updated = {**params, "weights": new[:-1], "bias": new[-1]}
         if len(layout.real):
             at = slice(len(layout.real))
             step = step[at]
             power = sums.power - 2.0 * jnp.sum(step * sums.slope[at], -1)
             power = power + jnp.einsum("pq,pqr,pr->p", step, sums.bend[at], step)
-            out["noise"] = _noise(params, power, sums.number, prior)
-        return out
+            updated["noise"] = _noise(params, power, sums.number, prior)
+        return updated
 
     def _with_prior(
         self, params: Params, slope: Array, bend: Array, prior: Callable[[Params], Array]

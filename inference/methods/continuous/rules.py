@@ -132,13 +132,13 @@ def _bend(
     reader: FactorReader, params: Params, arguments: Arguments, place: Array
 ) -> tuple[Array, Array]:
     """Slope and precision, minus the Hessian; where that is none (it is not concave there), I."""
-    slope, found = reader.bend(params, place, arguments)
+    slope, precision = reader.bend(params, place, arguments)
     if reader.closed is not None:  # concave everywhere
-        return slope, found
-    found = 0.5 * (found + jnp.swapaxes(found, -1, -2))
-    _, log_det = invert(found)
-    sound = jnp.isfinite(log_det) & (jnp.diagonal(found, axis1=-2, axis2=-1) > 0).all(-1)
-    return slope, jnp.where(sound[:, None, None], found, jnp.eye(place.shape[-1]))
+        return slope, precision
+    precision = 0.5 * (precision + jnp.swapaxes(precision, -1, -2))
+    _, log_det = invert(precision)
+    sound = jnp.isfinite(log_det) & (jnp.diagonal(precision, axis1=-2, axis2=-1) > 0).all(-1)
+    return slope, jnp.where(sound[:, None, None], precision, jnp.eye(place.shape[-1]))
 
 
 def about_modes(

@@ -42,12 +42,12 @@ def start_params(opened: Opened, given: Params, key: Array, jitter: Array | floa
             principal_start, rows=rows, key=key, num_factors=reader.num_factors, jitter=jitter
         )
         if isinstance(columns, Graded):
-            found = graded_start(columns, start, partial(known.seen, reader.model), rows)
+            values = graded_start(columns, start, partial(known.seen, reader.model), rows)
         else:
             place = known.places.get("noise")
             shared = place is not None and not place.positions.shape
-            found = start(columns, opened.responses, shared=shared)
-        params = {**known.write(found), **params}
+            values = start(columns, opened.responses, shared=shared)
+        params = {**known.write(values), **params}
     if not names <= set(params):
         drawn = prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
         params = {**drawn, **params}
@@ -73,10 +73,10 @@ def principal_start(
 
     def summarise(arguments: Arguments, extra: None, fresh: Array) -> Any:
         del extra
-        target, seen = responses(arguments)
-        seen = jnp.ones_like(target) if seen is None else seen
-        target, seen = target * fresh[:, None], seen * fresh[:, None]
-        return target.sum(0), seen.sum(0), target.T @ target, seen.T @ target, seen.T @ seen
+        target, weight = responses(arguments)
+        weight = jnp.ones_like(target) if weight is None else weight
+        target, weight = target * fresh[:, None], weight * fresh[:, None]
+        return target.sum(0), weight.sum(0), target.T @ target, weight.T @ target, weight.T @ weight
 
     total, count, square, cross, both = sum_over_chunks(summarise, rows, size, None)
     mean = total / jnp.maximum(count, 1.0)
