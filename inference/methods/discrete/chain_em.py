@@ -121,9 +121,9 @@ class Paths(NamedTuple):
 
         def find(params: Params, held: dict[int, Array]) -> PathPosterior:
             arguments = jax.tree.unflatten(tree, [held.get(i, x) for i, x in enumerate(leaves)])
-            found = chain_posterior(self.model, chain, params, arguments)
-            evidence = sums.evidence(found.factors, found.start)
-            return PathPosterior(found.probabilities(), found.best(), evidence)
+            posterior = chain_posterior(self.model, chain, params, arguments)
+            evidence = sums.evidence(posterior.factors, posterior.start)
+            return PathPosterior(posterior.probabilities(), posterior.best(), evidence)
 
         return jax.jit(find)(params, held)
 
@@ -150,5 +150,5 @@ class Paths(NamedTuple):
 
 def _expected(probability: Array, log_factor: Array) -> Array:
     """Σ p log φ, where zero times minus infinity is zero, slopes included."""
-    seen = probability > 0
-    return jnp.sum(jnp.where(seen, probability * jnp.where(seen, log_factor, 0.0), 0.0))
+    possible = probability > 0
+    return jnp.sum(jnp.where(possible, probability * jnp.where(possible, log_factor, 0.0), 0.0))

@@ -53,13 +53,13 @@ class Cut(NamedTuple):
             each = lambda arguments, extra, fresh: count(evidence(arguments, extra), fresh)  # noqa: E731
             return sum_over_chunks(each, rows, size, extra)
 
-        found = lax.cond(
+        threshold = lax.cond(
             step > self.begin,
             lambda: kth_smallest(tally, rows.total - self.num_kept(step, rows.total, mass)),
             lambda: jnp.array(-jnp.inf, jnp.float32),
         )
         # Found anew, evidence may differ in its last digits: what is as good still counts.
-        return found - 1e-6 * jnp.abs(found)
+        return threshold - 1e-6 * jnp.abs(threshold)
 
 
 def as_good(evidence: Array, least: Array) -> Array:

@@ -132,21 +132,23 @@ class EM(StatesEM):
         def whole(rows: Rows, params: Params, memory: Any) -> Posterior:
             def summarise(arguments: Any, memory: Any, start: Array) -> Posterior:
                 del start
-                found: Expectation = sets.expect(reader.at(size), params, arguments, memory)
-                nothing = jnp.zeros_like(found.evidence)
+                posterior: Expectation = sets.expect(reader.at(size), params, arguments, memory)
+                nothing = jnp.zeros_like(posterior.evidence)
                 if not isinstance(self.states, AllStates):
                     nothing = nothing + jnp.nan  # a table of one's own: what it misses is not known
-                each = _per_value(reader.anatomy, found)
-                return Posterior(found.mean, found.best(), found.evidence, nothing, nothing, each)
+                each = _per_value(reader.anatomy, posterior)
+                return Posterior(
+                    posterior.mean, posterior.best(), posterior.evidence, nothing, nothing, each
+                )
 
             return map_over_chunks(summarise, rows, size, memory)
 
         return compiled(whole, rows)(rows.leaves, params, memory)
 
     def update_of(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm | None:
-        found = super().update_of(reader, rows, params)
-        if found is not None or not reader.affine:
-            return found
+        update = super().update_of(reader, rows, params)
+        if update is not None or not reader.affine:
+            return update
         table = table_of(reader.anatomy, self.states)[:, 0]
         cells = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
         if reader.structure.shared and len(table) * cells > CHUNK_FLOATS:
@@ -172,20 +174,20 @@ class EM(StatesEM):
         return Table(self.states)
 
 
-def _per_value(anatomy: Anatomy, found: Expectation) -> dict[str, Array]:
+def _per_value(anatomy: Anatomy, posterior: Expectation) -> dict[str, Array]:
     """The probability of each value of each site: the mean label of a category says nothing."""
     each: dict[str, Array] = {}
     place = 0
     for latent in anatomy.latents:
         here = slice(place, place + latent.size)
         place += latent.size
-        num_data = len(found.mean)
+        num_data = len(posterior.mean)
         assert latent.num_values is not None
         if latent.num_values == 2:
-            one = found.mean[:, here]
+            one = posterior.mean[:, here]
             table = jnp.stack([1.0 - one, one], -1)
         else:
-            states, weight = found.weighted()  # (S, n or 1, bits), (S, n)
+            states, weight = posterior.weighted()  # (S, n or 1, bits), (S, n)
             labels = states[..., here].astype(jnp.int32)
             if labels.shape[1] == 1:  # one table for all rows
                 hot = jax.nn.one_hot(labels[:, 0], latent.num_values, dtype=weight.dtype)

@@ -139,9 +139,9 @@ class _Flips:
         place = (each - firsts[0]) % num_bits
 
         def best_with(first: Array) -> tuple[Array, Array]:
-            found = self.pairs(bits, gains, first)
-            found = jnp.where(place < place[first], -jnp.inf, found)  # each pair once
-            return found.max(1), found.argmax(1)
+            pair_gains = self.pairs(bits, gains, first)
+            pair_gains = jnp.where(place < place[first], -jnp.inf, pair_gains)  # each pair once
+            return pair_gains.max(1), pair_gains.argmax(1)
 
         value, second = (x.T for x in lax.map(best_with, firsts))  # (n, tried)
         chosen = best_bits(value, min(count, tried))
@@ -161,14 +161,14 @@ class _Flips:
             pairs, _ = self.best_pairs(start, self.gains(start), turn, NUM_PAIRS)
             starts = jnp.concatenate([start[None], other[None], start ^ pairs])
             turns = 2 * (turn + jnp.arange(len(starts)))
-            found = lax.map(lambda x: self.climb(*x), (starts, turns))
-            value = self.reader.log_joint(self.params, found[0], self.arguments)
-            best = jnp.take_along_axis(found[0], value.argmax(0)[None, :, None], axis=0)[0]
-            return best, found
+            climbed = lax.map(lambda x: self.climb(*x), (starts, turns))
+            value = self.reader.log_joint(self.params, climbed[0], self.arguments)
+            best = jnp.take_along_axis(climbed[0], value.argmax(0)[None, :, None], axis=0)[0]
+            return best, climbed
 
         each: Any = (others, jnp.arange(len(others)))
-        found: tuple[Array, Array] = lax.scan(again, jnp.zeros_like(others[0]), each)[1]
-        ends, gains = found
+        climbed: tuple[Array, Array] = lax.scan(again, jnp.zeros_like(others[0]), each)[1]
+        ends, gains = climbed
         return ends.reshape(-1, *ends.shape[2:]), gains.reshape(-1, *gains.shape[2:])
 
     def climb(self, bits: Array, turn: Array) -> tuple[Array, Array]:

@@ -113,11 +113,11 @@ def _mixture_start(key: Array, seen: Seen, shapes: Shapes) -> Params:
 def _classes_start(key: Array, seen: Seen, shapes: Shapes) -> Params:
     """The same for columns of any number of levels."""
     del seen
-    found = {}
+    params = {}
     for role, shape in shapes.items():
         drawn = jnp.ones(shape) if role == "mixing" else random.exponential(key, shape)
-        found[role] = drawn / drawn.sum(-1, keepdims=True)
-    return found
+        params[role] = drawn / drawn.sum(-1, keepdims=True)
+    return params
 
 
 def _mixture_variant(key: Array, params: Params, posterior: Expectation, seen: Seen) -> Params:
@@ -157,15 +157,15 @@ def _classes_variant(key: Array, params: Params, posterior: Expectation, seen: S
     """The same for columns of any number of levels."""
     del seen
     *keys, key_apart = random.split(key, 3)
-    found = dict(params)
-    found["mixing"], given_up, split = _exchange(keys, params["mixing"], posterior)
+    changed = dict(params)
+    changed["mixing"], given_up, split = _exchange(keys, params["mixing"], posterior)
     for role, probs in params.items():
         if role != "mixing":
             middle = jnp.log(jnp.maximum(probs[split], 1e-3))
             apart = 0.5 * random.normal(key_apart, middle.shape)
-            found[role] = probs.at[given_up].set(jax.nn.softmax(middle + apart))
-            found[role] = found[role].at[split].set(jax.nn.softmax(middle - apart))
-    return found
+            changed[role] = probs.at[given_up].set(jax.nn.softmax(middle + apart))
+            changed[role] = changed[role].at[split].set(jax.nn.softmax(middle - apart))
+    return changed
 
 
 def _noisy_or_start(key: Array, seen: Seen, shapes: Shapes) -> Params:

@@ -57,25 +57,25 @@ class NoisyOrUpdate(Update):
         values = self.read(self.params)
         data, mask = self.seen(arguments)
         data = data.astype(weights.dtype)
-        seen = None if mask is None else mask.astype(data.dtype)
-        ones = data if seen is None else data * seen
+        observed = None if mask is None else mask.astype(data.dtype)
+        ones = data if observed is None else data * observed
         states, probability = posterior.weighted()
         heavy = probability * weights
         if states.shape[1] == 1:  # of all rows: their data add up first
             total = lambda x: jnp.matmul(heavy, x, precision="highest")  # noqa: E731
             met = heavy.sum(1)
-            every = met[:, None] if seen is None else total(seen)
+            every = met[:, None] if observed is None else total(observed)
             return _shares(values, states[:, 0], met, total(ones), every)
-        seen = jnp.ones_like(data) if seen is None else seen
+        observed = jnp.ones_like(data) if observed is None else observed
 
         # One state of every row at a time: nothing of size states × rows × columns is held.
         def step(sums: Any, one: tuple[Array, Array]) -> tuple[Any, None]:
             bits, count = one
             each = count[:, None]
-            more = _shares(values, bits, count, each * ones, each * seen)
+            more = _shares(values, bits, count, each * ones, each * observed)
             return jax.tree.map(jnp.add, sums, more), None
 
-        shapes = jax.eval_shape(_shares, values, states[0], heavy[0], data, seen)
+        shapes = jax.eval_shape(_shares, values, states[0], heavy[0], data, observed)
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return lax.scan(step, nothing, (states, heavy))[0]
 
@@ -94,13 +94,13 @@ class NoisyOrUpdate(Update):
 
 
 def _shares(
-    values: Params, bits: Array, weight: Array, ones: Array, seen: Array
+    values: Params, bits: Array, weight: Array, ones: Array, every: Array
 ) -> tuple[Params, Params]:
     """The sums of (9) over m states, each counted `weight` times.
 
     :param bits: (m, bits), the top layer first; weight: (m,).
-    :param ones: (m, columns), how often an input was seen to be on; seen: how often at all, or what
-        broadcasts to it.
+    :param ones: (m, columns), how often an input was observed to be on; every: how often at all,
+        or what broadcasts to it.
     """
     share, counts = {}, {}
     bits, end, level = bits.astype(weight.dtype), bits.shape[-1], 0
@@ -114,17 +114,17 @@ def _shares(
         # Where the input is zero there is nothing to share.
         ratio = ones / -jnp.expm1(-jnp.maximum(inputs, SMALLEST))
         share[f"leak_{level}"] = -jnp.expm1(-leak) * ratio.sum(0)
-        seen = jnp.broadcast_to(seen, ones.shape)
-        counts[f"leak_{level}"] = seen.sum(0)
+        every = jnp.broadcast_to(every, ones.shape)
+        counts[f"leak_{level}"] = every.sum(0)
         level += 1
         if above is None:
             break
         over = lambda x: jnp.matmul(cause.T, x, precision="highest")  # noqa: B023, E731
         share[f"weights_{level}"] = -jnp.expm1(-above) * over(ratio)
-        counts[f"weights_{level}"] = over(seen)
+        counts[f"weights_{level}"] = over(every)
         end -= len(above)
         ones = weight[:, None] * cause
-        seen = jnp.broadcast_to(weight[:, None], cause.shape)
+        every = jnp.broadcast_to(weight[:, None], cause.shape)
     return share, counts
 
 
@@ -144,9 +144,9 @@ def gamma_priors(model: Callable, rows: Rows, known: Known) -> tuple[Params, Par
             gamma = isinstance(fn, dist.Gamma | dist.Exponential)
             if not gamma or (np.asarray(values[1]) < 1.0).any():
                 return None
-            for found, value in zip((rates, shapes), values, strict=True):
-                found[name] = np.broadcast_to(np.asarray(value, np.float32), shape)
+            for table, value in zip((rates, shapes), values, strict=True):
+                table[name] = np.broadcast_to(np.asarray(value, np.float32), shape)
         return shapes, rates
 
-    found = run_abstractly(model, *rows.slice(0, 1), read)
-    return None if found is None else (known.read(found[0]), known.read(found[1]))
+    priors = run_abstractly(model, *rows.slice(0, 1), read)
+    return None if priors is None else (known.read(priors[0]), known.read(priors[1]))

@@ -253,8 +253,8 @@ class StatesEM(Algorithm):
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
         """Parameters of a start: by the form of the program, else a draw from its priors."""
         reader, rows = self.open(args, kwargs)
-        found = moves.start(closed_form(reader, rows, self.m_step), rng_key, rows.whole())
-        return super().propose(rng_key, *args, **kwargs) if found is None else found
+        params = moves.start(closed_form(reader, rows, self.m_step), rng_key, rows.whole())
+        return super().propose(rng_key, *args, **kwargs) if params is None else params
 
     def vary(self, rng_key: Array, params: Params, *args: Any, **kwargs: Any) -> Params:
         """The parameters with one unit planted anew, where the form of the program has a rule."""

@@ -100,9 +100,11 @@ class StepwiseEM(EM):
         reader, rows = self.open(args, kwargs)
         update = self.update_of(reader, rows, state.params)
         key, key_batch = random.split(state.rng_key)
-        evidence, found = self._average(reader, rows, state.params, update, key_batch)
+        evidence, statistics = self._average(reader, rows, state.params, update, key_batch)
         rate = (state.step + self.delay) ** -self.power
-        average = jax.tree.map(lambda s, new: (1 - rate) * s + rate * new, state.statistics, found)
+        average = jax.tree.map(
+            lambda s, new: (1 - rate) * s + rate * new, state.statistics, statistics
+        )
         whole = jax.tree.map(lambda s: rows.num_data * s, average)
         params = update.maximise(state.params, whole)
         return StepwiseState(params, average, state.step + 1, key), -rows.num_data * evidence
@@ -121,10 +123,10 @@ class StepwiseEM(EM):
         return jax.tree.map(lambda x: x / size, (evidence, sums))
 
     def update_of(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm:
-        found = super().update_of(reader, rows, params)
-        if found is None:
+        update = super().update_of(reader, rows, params)
+        if update is None:
             raise ProgramError(
                 "stepwise EM averages statistics of the rows, and this program has none: no closed "
                 "M-step is known, and its log joint is not affine in the datum; use EM"
             )
-        return found.remembering(rows) if isinstance(found, AffineUpdate) else found
+        return update.remembering(rows) if isinstance(update, AffineUpdate) else update

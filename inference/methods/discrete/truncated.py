@@ -158,15 +158,19 @@ class TruncatedEM(StatesEM):
                 if memory is None:
                     keys = row_keys(key_search, numbers)
                     memory = sets.grow(local, params, arguments, keys)
-                found = sets.expect(local, params, arguments, memory)
+                posterior = sets.expect(local, params, arguments, memory)
                 if isinstance(sets, Candidates) and sets.max_active == num_bits:
-                    nothing = jnp.zeros_like(found.evidence)  # the set holds every state
-                    return Posterior(found.mean, found.best(), found.evidence, nothing, nothing)
+                    nothing = jnp.zeros_like(posterior.evidence)  # the set holds every state
+                    return Posterior(
+                        posterior.mean, posterior.best(), posterior.evidence, nothing, nothing
+                    )
                 key = random.fold_in(key_missed, start)
                 missed, error = missed_mass(
-                    local, sets.contains, params, arguments, memory, found, key, num_draws
+                    local, sets.contains, params, arguments, memory, posterior, key, num_draws
                 )
-                return Posterior(found.mean, found.best(), found.evidence, missed, error)
+                return Posterior(
+                    posterior.mean, posterior.best(), posterior.evidence, missed, error
+                )
 
             return map_over_chunks(summarise, rows, size, (memory, Numbers()))
 

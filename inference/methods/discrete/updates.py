@@ -51,14 +51,14 @@ class SparseCodingUpdate(Update):
     form: ClassVar[Form] = Form.SPARSE_CODING
 
     def of(self, reader: Reader, rows: Rows) -> Self:
-        found = super().of(reader, rows)
-        assert found.known is not None
-        if self.max_active is not None and found.known.places["sparsity"].positions.ndim:
+        update = super().of(reader, rows)
+        assert update.known is not None
+        if self.max_active is not None and update.known.places["sparsity"].positions.ndim:
             raise ProgramError(
                 f"max_active={self.max_active} corrects a prior that all causes share (eq. 8), and "
                 "here each has its own: leave it out of SparseCodingUpdate"
             )
-        return found
+        return update
 
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         data, mask = self.seen(arguments)
@@ -68,8 +68,8 @@ class SparseCodingUpdate(Update):
             active = jnp.diagonal(second)  # of bits, whose squares they are
         else:
             # A column's sums run over the rows in which it was seen: (D, H, H).
-            seen = mask * weights[:, None]
-            second, cells = lax.map(posterior.second, seen.T), seen.sum()
+            counted = mask * weights[:, None]
+            second, cells = lax.map(posterior.second, counted.T), counted.sum()
             active = heavy.sum(0)
             data = data * mask
         return {
@@ -158,8 +158,8 @@ class MixtureUpdate(Update):
         sums = partial(over_rows, heavy.T, precision="highest")
         count = heavy.sum(1)
         if mask is None:
-            seen = jnp.broadcast_to(count[:, None], (num_components, data.shape[1]))
-            return {"count": count, "ones": sums(data), "seen": seen}
+            observed = jnp.broadcast_to(count[:, None], (num_components, data.shape[1]))
+            return {"count": count, "ones": sums(data), "seen": observed}
         return {"count": count, "ones": sums(data * mask), "seen": sums(mask)}
 
     def maximise(self, params: Params, statistics: Any) -> Params:
@@ -195,7 +195,7 @@ class ClassesUpdate(Update):
         data, mask = self.seen(arguments)
         assert self.known is not None
         heavy = members(posterior, weights, len(self.known.places["mixing"].positions))
-        start, found = 0, {"mixing": heavy.sum(1)}
+        start, counts = 0, {"mixing": heavy.sum(1)}
         for role, place in self.known.places.items():
             if role == "mixing":
                 continue
@@ -204,8 +204,8 @@ class ClassesUpdate(Update):
             cells = jax.nn.one_hot(data[:, at].astype(jnp.int32), levels)
             cells = cells if mask is None else cells * mask[:, at, None]
             sums = over_rows(heavy.T, cells.reshape(len(data), -1), precision="highest")
-            found[role] = sums.reshape(-1, columns, levels)
-        return found
+            counts[role] = sums.reshape(-1, columns, levels)
+        return counts
 
     def maximise(self, params: Params, statistics: Any) -> Params:
         del params

@@ -57,15 +57,15 @@ class BitProgram(NamedTuple):
             return self._by_two_readings(params, arguments)
         wiring = self.wiring
         network = read_network(self.model, self.anatomy, wiring, params, arguments)
-        seen = read_seen(self.model, self.anatomy, arguments, params)
+        observed = read_seen(self.model, self.anatomy, arguments, params)
 
         def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
-            swept = sweep(wiring, network, self.split(bits), seen, key, power=power)
+            swept = sweep(wiring, network, self.split(bits), observed, key, power=power)
             new = jnp.concatenate([swept.bits[name] for name in self.anatomy.names], axis=-1)
             return new.astype(bits.dtype), swept.largest_flip
 
         def score(bits: Array, power: Array | float) -> Array:
-            return network_log_joint(wiring, network, self.split(bits), seen, power)
+            return network_log_joint(wiring, network, self.split(bits), observed, power)
 
         return draw, score
 

@@ -202,16 +202,16 @@ class GibbsSearch(Algorithm):
         if not em.exact(em.open(args, kwargs).program.anatomy):
             em, tolerance = Averaged(em, self.polish // 2), None
             begin = em.begin(begin)
-        found = em.run(
+        polished = em.run(
             rng_key, self.polish, *args, init_state=begin, tolerance=tolerance, **kwargs,
             budget=None if budget is None else budget - result.seconds,
         )  # fmt: skip
         return result._replace(
-            params=found.params,
-            stop=found.stop,
-            reason=found.reason,
-            seconds=result.seconds + found.seconds,
-            compile_seconds=result.compile_seconds + found.compile_seconds,
+            params=polished.params,
+            stop=polished.stop,
+            reason=polished.reason,
+            seconds=result.seconds + polished.seconds,
+            compile_seconds=result.compile_seconds + polished.compile_seconds,
         )
 
     def _worth(
@@ -256,15 +256,19 @@ class GibbsSearch(Algorithm):
         num_data = blocks.rows.num_data
         size = min(SAMPLE, 1 << (num_data.bit_length() - 1))
         rows = random.randint(key_rows, (size,), 0, num_data)
-        hidden, seen = self._sample(layered, network, blocks, bits, rows, level - fresh, key_rows)
+        hidden, observed = self._sample(
+            layered, network, blocks, bits, rows, level - fresh, key_rows
+        )
         leak, weights = dict(network.leak), dict(network.weights)
         for site in layered.wiring.hidden:
             key, key_which, key_pairs, key_noise, key_new = random.split(key, 5)
             here = level == layered.height(site)
             units = network.leak[site].shape[0]
             edges = [(site, child) for child in layered.wiring.children(site)]
-            gains = unit_gains(layered.wiring, network, hidden, seen, site)
-            left = [residuals(layered.wiring, network, hidden, seen, child) for _, child in edges]
+            gains = unit_gains(layered.wiring, network, hidden, observed, site)
+            left = [
+                residuals(layered.wiring, network, hidden, observed, child) for _, child in edges
+            ]
             patterns = missing_patterns(key_new, jnp.concatenate(left, 1), hidden[site])
             works = -jnp.expm1(-jnp.concatenate([network.weights[edge] for edge in edges], 1))
             which, place = given_up(key_which, gains, works, patterns, share)
@@ -273,7 +277,7 @@ class GibbsSearch(Algorithm):
             one, other = random.randint(key_pairs, (2, units), 0, len(rows))
             for edge, planted in zip(edges, jnp.split(patterns[place], ends, 1), strict=True):
                 child = edge[1]
-                value = hidden[child] if child in hidden else shown(seen[child])
+                value = hidden[child] if child in hidden else shown(observed[child])
                 noise = random.uniform(key_noise, planted.shape, minval=0.05, maxval=0.15)
                 new = noise + jnp.where(fresh, value[one] * value[other], planted)
                 weights[edge] = jnp.where(which[:, None], new, weights[edge])
@@ -306,16 +310,16 @@ class GibbsSearch(Algorithm):
         key: Array,
     ) -> tuple[dict[str, Array], dict[str, Seen]]:
         """States of the hidden units in some rows, and what was observed there."""
-        seen = blocks.look(blocks.rows.take(rows))
+        observed = blocks.look(blocks.rows.take(rows))
         if bits is not None:
-            found = {site: x[rows] for site, x in bits.items()}
+            states = {site: x[rows] for site, x in bits.items()}
         else:
             zero, fresh = jnp.zeros((), int), jnp.ones(rows.size)
-            few, phase = Block(zero, zero, seen, fresh), layered.phase(level, False)
-            found = layered.program.split(
+            few, phase = Block(zero, zero, observed, fresh), layered.phase(level, False)
+            states = layered.program.split(
                 settle_block(layered, network, few, None, phase, key, self.em.rules)[0].bits
             )
-        return {site: x.astype(float) for site, x in found.items()}, seen
+        return {site: x.astype(float) for site, x in states.items()}, observed
 
 
 def shown(seen: Seen) -> Array:

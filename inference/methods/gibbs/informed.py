@@ -188,6 +188,6 @@ def curvature(
         along = lambda e: jax.jvp(jax.grad(total), (place,), (e,))[1] @ e  # noqa: E731
         return jax.vmap(along)(jnp.eye(anatomy.num_bits, dtype=place.dtype))
 
-    found = jnp.stack([read(0, 0.3), read(rows.num_data - 1, 0.8)])
-    gap = jnp.abs(found[0] - found[1]).max()
-    return jnp.where(gap <= 1e-3 * jnp.abs(found).max(), found[0], 0.0)
+    second = jnp.stack([read(0, 0.3), read(rows.num_data - 1, 0.8)])
+    gap = jnp.abs(second[0] - second[1]).max()
+    return jnp.where(gap <= 1e-3 * jnp.abs(second).max(), second[0], 0.0)

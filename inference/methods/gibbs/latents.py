@@ -50,14 +50,14 @@ class LatentProgram(NamedTuple):
 
         def factors(parts: list[Array], names: list[str], power: Array | float) -> list[Array]:
             trace = trace_of(self.model, arguments, {**params, **self._values(parts)})
-            found = []
+            terms = []
             for name in names:
                 site = trace[name]
                 scale = 1.0 if site["scale"] is None else site["scale"]
                 heat = power if site["is_observed"] else 1.0
                 log_prob = heat * scale * log_prob_of(site, name in graph.names)
-                found.append(graph.on_grid(site, log_prob))
-            return found
+                terms.append(graph.on_grid(site, log_prob))
+            return terms
 
         def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
             parts, largest = self._parts(bits), jnp.zeros(())
@@ -133,12 +133,12 @@ class LatentProgram(NamedTuple):
         return parts
 
     def _values(self, parts: list[Array]) -> dict[str, Array]:
-        found = {}
+        values = {}
         for variable, part in zip(self.graph.variables, parts, strict=True):
             sizes = tuple(size for *_, size in variable.plates)
             link = variable.link
-            found[link.name] = link.place(part, sizes).astype(link.dtype)
-        return found
+            values[link.name] = link.place(part, sizes).astype(link.dtype)
+        return values
 
 
 def open_latents(
@@ -163,14 +163,14 @@ def open_latents(
             and any(f.name in common for f in x["cond_indep_stack"])
             for x in trace.values()
         )  # fmt: skip
-        seen = [x for x in trace.values() if x["type"] == "sample" and x["is_observed"]]
+        observed = [x for x in trace.values() if x["type"] == "sample" and x["is_observed"]]
         # Latents may meet in a site that comes after them; a parameter that was fixed comes before.
         place = {name: i for i, name in enumerate(trace)}
         first = min((place[x["name"]] for x in latents), default=0)
-        meet = [x for x in seen if place[x["name"]] > first]
+        meet = [x for x in observed if place[x["name"]] > first]
         alone = alone and all(common & {f.name for f in x["cond_indep_stack"]} for x in meet)
         simple = binary and alone and (bool(common) if plate is None else plate in common)
-        return [x["name"] for x in latents], simple or not seen
+        return [x["name"] for x in latents], simple or not observed
 
     names, simple = run_abstractly(model, args, kwargs, read)
     if not names or simple:

@@ -196,8 +196,8 @@ class Blocks(NamedTuple):
         def step(carry: Any, start: Array) -> tuple[Any, None]:
             begin = jnp.minimum(start, self.rows.num_data - self.size)
             fresh = (begin + jnp.arange(self.size) >= start).astype(float)
-            seen = self.look(self.rows.slice(begin, self.size))
-            return function(carry, Block(start, begin, seen, fresh)), None
+            observed = self.look(self.rows.slice(begin, self.size))
+            return function(carry, Block(start, begin, observed, fresh)), None
 
         return lax.scan(step, start, jnp.arange(self.number) * self.size)[0]
 
@@ -235,10 +235,10 @@ def run_epoch(
     def visit(carry: tuple, block: Block) -> tuple:
         network, bits, total, changed, memory, whole = carry
         if exact:
-            found = sum_states(layered.wiring, network, block.seen, block.fresh, phase.open_sites)
-            worth, sums = found.evidence, found.sums
+            summed = sum_states(layered.wiring, network, block.seen, block.fresh, phase.open_sites)
+            worth, sums = summed.evidence, summed.sums
             # What two draws of the posterior would differ in.
-            flips = 2.0 * (found.mean * (1.0 - found.mean)).mean(0)
+            flips = 2.0 * (summed.mean * (1.0 - summed.mean)).mean(0)
         else:
             settled, score = settle_block(layered, network, block, bits, phase, key, rules)
             split = layered.program.split(settled.bits)

@@ -152,11 +152,11 @@ def read_seen(
     program = handlers.seed(handlers.substitute(model, data=params or {}), rng_seed=0)
     with handlers.block(), validation_enabled(False):
         trace = handlers.trace(program).get_trace(*args, **kwargs)
-    seen = {}
+    observed = {}
     for name in anatomy.observed:
         _, mask = _unwrap(trace[name]["fn"])
-        seen[name] = Seen(jnp.asarray(trace[name]["value"], float), mask)
-    return seen
+        observed[name] = Seen(jnp.asarray(trace[name]["value"], float), mask)
+    return observed
 
 
 FEW_ROWS = 3
@@ -190,9 +190,9 @@ def find_wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiri
     ]
 
     def join(arrays: list[Array]) -> Arguments:
-        given = iter(arrays)
+        values = iter(arrays)
         return jax.tree.unflatten(
-            tree, [next(given) if a else x for a, x in zip(is_array, leaves, strict=True)]
+            tree, [next(values) if a else x for a, x in zip(is_array, leaves, strict=True)]
         )
 
     try:
@@ -228,15 +228,15 @@ def _examine(
         network = read_network(model, anatomy, wiring, params, arguments)
         # Between the bits too: what is affine there is affine at the bits.
         real = random.uniform(key_real, (anatomy.num_bits,))
-        found = _inputs(model, anatomy, params, real, arguments)
+        inputs = _inputs(model, anatomy, params, real, arguments)
         bits = {name: x[0] for name, x in anatomy.unpack(real[None, None]).items()}
         sites = (*hidden, *anatomy.observed)
         wanted = {s: causal_inputs(wiring, network, bits, s).reshape(-1) for s in sites}
-        errors = [_distance(found[site], wanted[site]) for site in wanted]
+        errors = [_distance(inputs[site], wanted[site]) for site in wanted]
         random_bits = random.bernoulli(key_bits, 0.5, (3, anatomy.num_data, anatomy.num_bits))
         direct = log_joint(model, anatomy, params, random_bits.astype(jnp.int32), arguments)
-        seen = read_seen(model, anatomy, arguments, params)
-        read = network_log_joint(wiring, network, anatomy.unpack(random_bits), seen)
+        observed = read_seen(model, anatomy, arguments, params)
+        read = network_log_joint(wiring, network, anatomy.unpack(random_bits), observed)
         errors.append(_distance(read, direct))
         return params, network, jnp.stack(errors).max()
 
@@ -261,11 +261,11 @@ def _names(params: Params, network: Network, edges: tuple[Edge, ...]) -> Names:
 
     leak = {site: name_of(value) for site, value in network.leak.items()}
     weights = {edge: name_of(network.weights[edge]) for edge in edges}
-    found = [*leak.values(), *weights.values()]
+    names = [*leak.values(), *weights.values()]
     return Names(
         {site: name for site, name in leak.items() if name is not None},
         {edge: name for edge, name in weights.items() if name is not None},
-        tuple(name for name in params if found.count(name) != 1),
+        tuple(name for name in params if names.count(name) != 1),
     )
 
 
@@ -323,5 +323,5 @@ def _stand_in(leaf: Any) -> np.ndarray:
 
 def strengths(weights: Array) -> Array:
     """f = 1 − exp(−w): how often a cause alone turns its effect on; what is negligible is 0."""
-    found = -jnp.expm1(-jnp.asarray(weights))
-    return jnp.where(found > 1e-3, found, 0.0)
+    strength = -jnp.expm1(-jnp.asarray(weights))
+    return jnp.where(strength > 1e-3, strength, 0.0)

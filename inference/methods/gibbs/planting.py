@@ -94,11 +94,11 @@ def missing_patterns(key: Array, left: Array, on: Array) -> Array:
     inside = inside & (chosen.sum(1, keepdims=True) >= FEWEST)
     among = jnp.where(inside, chosen, 1.0)  # (units, rows)
     alone = exact_product(among, left**2)
-    found = left[random.categorical(key_row, jnp.log(among + 1e-6), axis=1)]
+    patterns = left[random.categorical(key_row, jnp.log(among + 1e-6), axis=1)]
     for _ in range(TURNS):
         # The covariance without its diagonal, which is large where a column is rare.
-        turned = exact_product(exact_product(found, left.T) * among, left) - alone * found
-        found = turned / (jnp.linalg.norm(turned, axis=1, keepdims=True) + 1e-9)
+        turned = exact_product(exact_product(patterns, left.T) * among, left) - alone * patterns
+        patterns = turned / (jnp.linalg.norm(turned, axis=1, keepdims=True) + 1e-9)
     # A cause turns few columns on: of a direction and its opposite it is the longer tail.
-    found = jnp.maximum(found * jnp.sign((found**3).sum(1, keepdims=True)), 0.0)
-    return PLANTED * found / (found.max(1, keepdims=True) + 1e-9)
+    patterns = jnp.maximum(patterns * jnp.sign((patterns**3).sum(1, keepdims=True)), 0.0)
+    return PLANTED * patterns / (patterns.max(1, keepdims=True) + 1e-9)
