@@ -173,8 +173,8 @@ class ContrastiveDivergence(Algorithm):
     def _optimizer(self) -> Any:
         from numpyro.optim import Momentum
 
-        given = self.optimizer
-        return Momentum(self.learning_rate, self.momentum) if given is None else optimizer_of(given)
+        optim = self.optimizer
+        return Momentum(self.learning_rate, self.momentum) if optim is None else optimizer_of(optim)
 
 
 def _surrogate(observed: Array, weights: Array | None = None) -> Callable[[Causes], Array]:

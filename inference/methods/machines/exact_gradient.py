@@ -241,8 +241,8 @@ def from_base_rates(
     """
     del sizes
     data = jnp.asarray(data, float)
-    seen = jnp.ones_like(data) if mask is None else jnp.asarray(mask, float)
-    rate = ((data * seen).sum(0) + 0.5) / (seen.sum(0) + 1.0)
+    observed = jnp.ones_like(data) if mask is None else jnp.asarray(mask, float)
+    rate = ((data * observed).sum(0) + 0.5) / (observed.sum(0) + 1.0)
     weights = spread * random.normal(key, (num_causes, data.shape[1]))
     bias = jnp.zeros(num_causes).at[0].set(8.0)
     return {"weights": weights.at[0].set(0.5 * jnp.log(rate / (1.0 - rate))), "bias": bias}

@@ -69,15 +69,15 @@ class normalizer(Messenger):  # noqa: N801
     def _changed(self, fn: Any) -> Any:
         if not isinstance(fn, Causes):
             return fn
-        given = self.log_normalizer(fn)
-        return type(fn)(fn.weights, fn.bias, log_normalizer=given, validate_args=False)
+        log_normalizer = self.log_normalizer(fn)
+        return type(fn)(fn.weights, fn.bias, log_normalizer=log_normalizer, validate_args=False)
 
 
 class _Catch(Messenger):
     """Keeps the distribution of the hidden units, and lets nothing be drawn from it."""
 
     def __init__(self, fn: Callable):
-        self.found: list[Any] = []
+        self.causes: list[Any] = []
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class _Catch(Messenger):
 
     def _keep(self, fn: Any, msg: dict[str, Any]) -> Any:
         if isinstance(fn, Causes):
-            self.found.append(fn)
+            self.causes.append(fn)
             msg["value"] = jnp.zeros(msg["fn"].shape())
         return fn
 
@@ -103,13 +103,13 @@ def causes_of(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Cau
     catch = _Catch(handlers.substitute(model, data=params))
     with handlers.block(), handlers.seed(rng_seed=0), validation_enabled(False):
         catch(*args, **kwargs)
-    if not catch.found:
+    if not catch.causes:
         raise ProgramError(
             "the program has no site distributed as CombinationCauses or RealCombinationCauses: "
             "its latents are normalised by themselves"
         )
-    found = catch.found[0]
-    return type(found)(found.weights, found.bias, validate_args=False)
+    causes = catch.causes[0]
+    return type(causes)(causes.weights, causes.bias, validate_args=False)
 
 
 class Truncated(NamedTuple):
@@ -232,8 +232,8 @@ def annealed(
         key_start, key_path = random.split(key)
         start = random.bernoulli(key_start, 0.5, (num_chains, num_causes)).astype(weights.dtype)
         betas = jnp.linspace(0.0, 1.0, num_steps + 1)
-        found = log_mean(anneal(key_path, start, log_density, transition, betas).log_weights)
+        estimate = log_mean(anneal(key_path, start, log_density, transition, betas).log_weights)
         # The base: every hidden state weighs the same.
-        return found._replace(value=found.value + num_causes * jnp.log(2.0) + log_mass(field))
+        return estimate._replace(value=estimate.value + num_causes * jnp.log(2.0) + log_mass(field))
 
     return run(rng_key)

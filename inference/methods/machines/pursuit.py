@@ -71,15 +71,15 @@ class Sample(NamedTuple):
         return (values, None) if mask is None else (jnp.where(mask, values, 0.0), mask * 1.0)
 
     def sum(self, function: Callable[[Array, Array | None, Array], Any]) -> Any:
-        """The sum of `function(examples, seen, fresh)` over chunks of what is left of the data."""
+        """The sum of `function(examples, mask, fresh)` over chunks of what is left of the data."""
 
         def part(arguments: Arguments, extra: tuple, fresh: Array) -> Any:
             residual, numbers = extra
             if residual is not None and not self.known.masked:
                 return function(residual, None, fresh)
-            left, seen = self.examples(arguments)
-            left = residual if residual is not None else self._remove(left, seen, numbers)
-            return function(left, seen, fresh)
+            left, mask = self.examples(arguments)
+            left = residual if residual is not None else self._remove(left, mask, numbers)
+            return function(left, mask, fresh)
 
         extra = (self.state.residual, Numbers())
         return sum_over_chunks(part, self.rows, self.chunk_size, extra)
@@ -99,33 +99,33 @@ class Sample(NamedTuple):
             return take_rows(self.state.residual, numbers)
         return self._remove(*self.examples(self.rows.take(numbers)), numbers)
 
-    def _remove(self, examples: Array, seen: Array | None, numbers: Array) -> Array:
+    def _remove(self, examples: Array, mask: Array | None, numbers: Array) -> Array:
         """The coins of all units found so far, tossed again."""
         state, weights = self.state, self.weights
 
         def once(unit: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             left, key = carry
             key, _, key_coin = random.split(key, 3)
-            return remove(key_coin, numbers, left, seen, weights[unit], state.bias[unit]), key
+            return remove(key_coin, numbers, left, mask, weights[unit], state.bias[unit]), key
 
         start = (examples, state.first_key)
         return lax.fori_loop(0, jnp.minimum(state.step, len(state.gains)), once, start)[0]
 
 
-def inputs(left: Array, seen: Array | None, weights: Array, bias: Array) -> Array:
+def inputs(left: Array, mask: Array | None, weights: Array, bias: Array) -> Array:
     """Log odds that units are on, (n, units): a missing cell, of which nothing is known, is
     integrated out of the real machine, where it has the mean h ω and unit variance."""
     total = left @ weights.T + bias
-    return total if seen is None else total + 0.5 * (1.0 - seen) @ (weights**2).T
+    return total if mask is None else total + 0.5 * (1.0 - mask) @ (weights**2).T
 
 
 def remove(
-    key: Array, numbers: Array, left: Array, seen: Array | None, weights: Array, bias: Array
+    key: Array, numbers: Array, left: Array, mask: Array | None, weights: Array, bias: Array
 ) -> Array:
     """What is left without a unit that was on, by a coin for each example, (n, num_features)."""
-    odds = inputs(left, seen, weights[None], bias)[:, 0]
+    odds = inputs(left, mask, weights[None], bias)[:, 0]
     taken = (row_uniforms(key, numbers) < jax.nn.sigmoid(odds))[:, None] * weights
-    return left - (taken if seen is None else taken * seen)
+    return left - (taken if mask is None else taken * mask)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -216,8 +216,8 @@ class ProjectionPursuit(Algorithm):
         sample = self._sample(state, args, kwargs)
         known, count = sample.known, sample.rows.total
         masked = known.masked and state.residual is not None
-        seen = sample.examples((args, kwargs))[1] if masked else None
-        new = self.one_more(state, sample, seen)
+        mask = sample.examples((args, kwargs))[1] if masked else None
+        new = self.one_more(state, sample, mask)
         weights = known.read(new.params)["weights"]
         if len(state.gains) > MOST_UNITS or known.masked:
             loss = -state.gains.sum() - _gaussian(sample)
@@ -230,7 +230,7 @@ class ProjectionPursuit(Algorithm):
         solved = jnp.where(new.finished, bias, solved)
         return new._replace(params=known.write({"weights": weights, "bias": solved})), loss
 
-    def one_more(self, state: PursuitState, sample: Sample, seen: Array | None) -> PursuitState:
+    def one_more(self, state: PursuitState, sample: Sample, mask: Array | None) -> PursuitState:
         """Find a unit in what is left of the data, and take its structure from them."""
         key, key_unit, key_coin = random.split(state.rng_key, 3)
         num_causes, num_data = len(state.gains), sample.rows.total
@@ -243,8 +243,8 @@ class ProjectionPursuit(Algorithm):
         residual = state.residual
         if residual is not None:
             numbers = Numbers().rows(0, len(residual))
-            residual = remove(key_coin, numbers, residual, seen, weights, bias)
-        found = state._replace(
+            residual = remove(key_coin, numbers, residual, mask, weights, bias)
+        grown = state._replace(
             params=sample.known.write(values),
             bias=state.bias.at[at].set(bias),
             residual=residual,
@@ -253,7 +253,7 @@ class ProjectionPursuit(Algorithm):
             rng_key=key,
         )
         idle = state._replace(finished=jnp.ones((), bool), rng_key=key)
-        return jax.tree.map(lambda a, b: jnp.where(good, a, b), found, idle)
+        return jax.tree.map(lambda a, b: jnp.where(good, a, b), grown, idle)
 
     def get_params(self, state: PursuitState) -> Params:
         return state.params
@@ -299,25 +299,25 @@ class ProjectionPursuit(Algorithm):
         def step(_: Array, units: tuple[Array, Array]) -> tuple[Array, Array]:
             weights, bias = units
 
-            def sums(left: Array, seen: Array | None, fresh: Array) -> tuple[dict, Array | None]:
-                on = jax.nn.sigmoid(inputs(left, seen, weights, bias)) * fresh[:, None]
+            def sums(left: Array, mask: Array | None, fresh: Array) -> tuple[dict, Array | None]:
+                on = jax.nn.sigmoid(inputs(left, mask, weights, bias)) * fresh[:, None]
                 count = jnp.broadcast_to(fresh.sum(), bias.shape)
-                found = {"count": count, "active": on.sum(0), "cross": over_rows(on, left)}
-                return found, None if seen is None else over_rows(on, seen)
+                moments = {"count": count, "active": on.sum(0), "cross": over_rows(on, left)}
+                return moments, None if mask is None else over_rows(on, mask)
 
-            found, known = sample.sum(sums)
+            moments, known = sample.sum(sums)
             if known is not None:
                 # As if the missing cells were as the others are; without any the weight stays.
-                mean = jnp.where(known > 0, found["cross"] / jnp.maximum(known, 1e-30), weights)
-                found = {**found, "cross": mean * found["active"][:, None]}
-            new = jax.vmap(lambda sums: OneUnitUpdate().maximise({}, sums))(found)
+                mean = jnp.where(known > 0, moments["cross"] / jnp.maximum(known, 1e-30), weights)
+                moments = {**moments, "cross": mean * moments["active"][:, None]}
+            new = jax.vmap(lambda sums: OneUnitUpdate().maximise({}, sums))(moments)
             return new["weights"][:, 0], new["bias"][:, 0]
 
         weights, bias = lax.fori_loop(0, self.em_steps, step, (weights, bias))
         level = jax.nn.softplus(bias + 0.5 * (weights**2).sum(-1))
 
-        def added(left: Array, seen: Array | None, fresh: Array) -> Array:
-            return fresh @ (jax.nn.softplus(inputs(left, seen, weights, bias)) - level)
+        def added(left: Array, mask: Array | None, fresh: Array) -> Array:
+            return fresh @ (jax.nn.softplus(inputs(left, mask, weights, bias)) - level)
 
         gains = sample.sum(added)
         best = jnp.argmax(jnp.where(jnp.isfinite(gains), gains, -jnp.inf))
@@ -329,8 +329,8 @@ def _gaussian(sample: Sample) -> Array:
 
     def part(arguments: Arguments, extra: None, fresh: Array) -> Array:
         del extra
-        x, seen = sample.examples(arguments)
-        cells = x.shape[1] if seen is None else seen.sum(-1)
+        x, mask = sample.examples(arguments)
+        cells = x.shape[1] if mask is None else mask.sum(-1)
         return fresh @ (-0.5 * (x**2).sum(-1) - 0.5 * cells * math.log(2.0 * math.pi))
 
     return sum_over_chunks(part, sample.rows, sample.chunk_size, None)

@@ -106,8 +106,8 @@ def enumerate_cells(params: Params) -> Cells:
         np.add.at(first, cells, -sign * normal * flow[:, None])
         np.add.at(second, cells, -sign * normal[:, :, None] * turn[:, None, :])
     second += probability[:, None, None] * np.eye(2)
-    found = (bits, probability, first, second)
-    bits, probability, first, second = (x[genuine] for x in found)
+    parts = (bits, probability, first, second)
+    bits, probability, first, second = (x[genuine] for x in parts)
     order = np.lexsort(bits.T[::-1])
     bits, probability, first, second = (x[order] for x in (bits, probability, first, second))
     kept = slice(0, num_factors)
@@ -197,8 +197,8 @@ def cell_posterior(params: Params, data: Array, mask: Array | None) -> FactorPos
     """
     cells = enumerate_cells(params)
     bits = np.asarray(data, np.float32)
-    seen = np.ones_like(bits) if mask is None else np.asarray(mask, np.float32)
-    on, off = bits * seen, (1 - bits) * seen
+    observed = np.ones_like(bits) if mask is None else np.asarray(mask, np.float32)
+    on, off = bits * observed, (1 - bits) * observed
     image = cells.bits.astype(np.float32)
     size = cells.first.shape[1]
     mean, covariance = np.zeros((len(bits), size)), np.zeros((len(bits), size, size))
@@ -214,8 +214,8 @@ def cell_posterior(params: Params, data: Array, mask: Array | None) -> FactorPos
         covariance[block] = square - mean[block, :, None] * mean[block, None, :]
         evidence[block] = np.where(least[:, 0] == 0, np.log(total), -np.inf)
         effective[block] = agree.sum(axis=1)
-    found = (mean, covariance, evidence, np.zeros(len(bits)), effective)
-    parts: list[Any] = [jnp.asarray(x, float) for x in found]
+    moments = (mean, covariance, evidence, np.zeros(len(bits)), effective)
+    parts: list[Any] = [jnp.asarray(x, float) for x in moments]
     return FactorPosterior(*parts)
 
 
@@ -248,5 +248,5 @@ def entropy(params: Params, rng_key: Array | None = None, num_draws: int = 20_00
     counts = np.unique(np.packbits(images, axis=1), axis=0, return_counts=True)[1]
     coverage = max(1 - np.sum(counts == 1) / num_draws, 1 / num_draws)
     share = coverage * counts / num_draws
-    seen = -np.expm1(num_draws * np.log1p(-share))
-    return Entropy(float(-np.sum(share * np.log(share) / seen)), leading, float(coverage))
+    drawn = -np.expm1(num_draws * np.log1p(-share))
+    return Entropy(float(-np.sum(share * np.log(share) / drawn)), leading, float(coverage))

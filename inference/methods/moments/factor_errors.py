@@ -120,28 +120,28 @@ def _prepare(pairs: Pairs, inverted: Inverted, factors: Factors, hard: bool) -> 
     itself = jnp.eye(rank, len(values), dtype=bool)
     share = jnp.where(itself, 0.5 / root[:, None], root[:, None] / jnp.where(itself, 1.0, apart))
     turns = jnp.einsum("il,kl,jl->kij", vectors, share, vectors)
-    axes, found = vectors[:, :rank], vectors[:, :rank] * root
+    axes, scaled = vectors[:, :rank], vectors[:, :rank] * root
     feedback = jnp.zeros_like(rho)
     if not hard:
-        feedback = 2 * jnp.einsum("ik,kij,jk->ij", found, turns, axes)
+        feedback = 2 * jnp.einsum("ik,kij,jk->ij", scaled, turns, axes)
     # The diagonal of a column that is held stays.
     solve = jnp.linalg.inv(jnp.eye(len(rho)) - jnp.where(held[:, None], 0.0, feedback))
     solve = jnp.zeros_like(rho) if hard else jnp.where(held, 0.0, solve)
     return _Parts(scale, first * scale, mean * scale, ends.any(axis=1), own, axes, turns, solve,
-                  found)  # fmt: skip
+                  scaled)  # fmt: skip
 
 
 @jax.jit
 def _squares(parts: _Parts, data: Array, mask: Array | None) -> tuple[Array, Array]:
     """Squared influences on eigenvalues (P,) and loadings (P, D), summed over rows."""
-    seen = jnp.ones(data.shape, parts.scale.dtype) if mask is None else mask.astype(float)
-    bits = data.astype(seen.dtype) * seen
+    observed = jnp.ones(data.shape, parts.scale.dtype) if mask is None else mask.astype(float)
+    bits = data.astype(observed.dtype) * observed
 
     def along(vector: Array) -> Array:
         """dC(n) v for each row, (n, D)."""
-        on = (bits * vector) @ parts.scale - (seen * vector) @ parts.first.T
-        off = (bits * vector) @ parts.first + (seen * vector) @ parts.mean
-        return bits * on - seen * off
+        on = (bits * vector) @ parts.scale - (observed * vector) @ parts.first.T
+        off = (bits * vector) @ parts.first + (observed * vector) @ parts.mean
+        return bits * on - observed * off
 
     eigen = jax.lax.map(lambda v: jnp.sum((along(v) @ v) ** 2), parts.vectors.T)
     moved = jax.lax.map(

@@ -44,11 +44,13 @@ def hidden_values(params: Params, data: ArrayLike, mask: ArrayLike | None = None
     ([[1.0, -1.0, 1.0]], [0])
     """
     bits = np.atleast_2d(np.asarray(data))
-    seen = np.ones(bits.shape, bool) if mask is None else np.atleast_2d(np.asarray(mask, bool))
+    observed = np.ones(bits.shape, bool) if mask is None else np.atleast_2d(np.asarray(mask, bool))
     normal, offset = _planes(params)
-    parts = [_deepest(normal, offset, row, known) for row, known in zip(bits, seen, strict=True)]
+    parts = [
+        _deepest(normal, offset, row, known) for row, known in zip(bits, observed, strict=True)
+    ]
     factors = np.array([place for place, _ in parts])
-    wrong = ((factors @ normal + offset > 0) != (bits > 0)) & seen
+    wrong = ((factors @ normal + offset > 0) != (bits > 0)) & observed
     return Hidden(factors, np.array([depth for _, depth in parts]), wrong.sum(axis=1))
 
 
@@ -125,10 +127,10 @@ def _deepest(
     box = [(-REACH, REACH)] * size
 
     def solve(cost: np.ndarray, slack: np.ndarray, demand: Any, bounds: list) -> np.ndarray:
-        found = linprog(cost, np.column_stack([slope, slack]), demand, bounds=bounds)
-        if found.x is None:
-            raise RuntimeError(f"the linear programme of a row failed: {found.message}")
-        return found.x
+        solution = linprog(cost, np.column_stack([slope, slack]), demand, bounds=bounds)
+        if solution.x is None:
+            raise RuntimeError(f"the linear programme of a row failed: {solution.message}")
+        return solution.x
 
     inside = solve(
         np.append(np.zeros(size), -1.0), np.ones((count, 1)), level, [*box, (None, REACH)]

@@ -161,8 +161,8 @@ class MomentInversion(Algorithm):
     ) -> MomentState:
         if init_params is not None:
             raise ValueError("moment inversion does not start from parameters: it has a solution")
-        found = self.invert(rng_key, *args, **kwargs)
-        return MomentState(found.params, found.residual)
+        fitted = self.invert(rng_key, *args, **kwargs)
+        return MomentState(fitted.params, fitted.residual)
 
     def invert(self, rng_key: Array, *args: Any, **kwargs: Any) -> MomentInfo:
         """The solution, and what the data show besides.
@@ -247,9 +247,9 @@ class MomentInversion(Algorithm):
     def _open(self, args: tuple, kwargs: dict) -> tuple[Known, tuple[Any, Any], np.ndarray]:
         """The program by its form, its bits and mask, and its noise by column, after all checks."""
         check_data(args, kwargs)
-        given = self._given(kwargs)
-        anatomy = inspect(self.model, args, given)
-        problem, rows = self.admits(anatomy), rows_of(anatomy, args, given)
+        filled = self._given(kwargs)
+        anatomy = inspect(self.model, args, filled)
+        problem, rows = self.admits(anatomy), rows_of(anatomy, args, filled)
         known = None
         if problem is None:
             known = recognise(self.model, anatomy, rows, [Form.CLIPPED])

@@ -174,7 +174,7 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
 
     # Margins of a pair's own rows: those of all rows of a column are about other rows, and the
     # table's cells must add up. Without missing cells they are the same, to the last bit.
-    seen, rows = pairs.seen, jnp.maximum(pairs.seen, 1)
+    observed, rows = pairs.seen, jnp.maximum(pairs.seen, 1)
     pair_on, pair_off = (pairs.both + pairs.one) / rows, (pairs.one.T + pairs.neither) / rows
     settled = (pair_on > 0) & (pair_off > 0)
     known = settled & settled.T & ~(constant[:, None] | constant)
@@ -186,12 +186,12 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
         pair_off * pair_on.T,
         pair_off * pair_off.T,
     )
-    kept = seen / jnp.maximum(seen + smoothing, 1e-30)
-    added = smoothing / jnp.maximum(seen + smoothing, 1e-30)
+    kept = observed / jnp.maximum(observed + smoothing, 1e-30)
+    added = smoothing / jnp.maximum(observed + smoothing, 1e-30)
     cells = tuple(
         count / rows * kept + free * added for count, free in zip(counts, independent, strict=True)
     )
-    unseen = ~(settled & settled.T) & (~(constant[:, None] | constant) | (seen == 0))
+    unseen = ~(settled & settled.T) & (~(constant[:, None] | constant) | (observed == 0))
     threshold = _threshold(share_on, share_off)
     return _invert(threshold, within, cells, constant, known, unseen, 0.0)
 
@@ -242,8 +242,8 @@ def _square(values: Array, size: int) -> Array:
     row, column = jnp.arange(size)[:, None], jnp.arange(size)
     ahead, behind = (column - row) % size, (row - column) % size
     start = jnp.where(ahead <= behind, row, column)
-    found = values[jnp.maximum(jnp.minimum(ahead, behind) - 1, 0), start]
-    return jnp.where(row == column, 1.0, found)
+    entries = values[jnp.maximum(jnp.minimum(ahead, behind) - 1, 0), start]
+    return jnp.where(row == column, 1.0, entries)
 
 
 def _threshold(share_on: Array, share_off: Array) -> Array:
@@ -272,8 +272,8 @@ def _invert(
         for cell in cells
     )
     own, other = within[first, second], within[second, first]
-    found = jnp.where(usable, correlation_of_cells(own, other, kept), 0.0)
-    correlation = _square(found, len(threshold))
+    rho = jnp.where(usable, correlation_of_cells(own, other, kept), 0.0)
+    correlation = _square(rho, len(threshold))
     repairs = Repairs(
         constant,
         (empty & counted).sum(),

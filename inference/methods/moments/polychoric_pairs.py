@@ -64,21 +64,21 @@ def polychoric(
     values, count = np.asarray(data, float), np.shape(data)[1]
     if len(kinds) != count:
         raise ValueError(f"`kinds` names {len(kinds)} columns, but `data` has {count}")
-    seen = np.ones(values.shape) if mask is None else np.asarray(mask, float)
+    observed = np.ones(values.shape) if mask is None else np.asarray(mask, float)
     steps = np.array([0 if k == "real" else (2 if k == "binary" else int(k)) - 1 for k in kinds])
-    _check(values, seen, steps)
+    _check(values, observed, steps)
     column = np.repeat(np.arange(count), np.maximum(steps, 1))  # of each feature
     rung = np.concatenate([np.arange(1, max(k, 1) + 1) for k in steps])
     real = steps[column] == 0
-    features = np.where(real, values[:, column], values[:, column] >= rung) * seen[:, column]
+    features = np.where(real, values[:, column], values[:, column] >= rung) * observed[:, column]
 
-    both = np.maximum(seen.T @ seen, 1e-300)
-    margin = (features.T @ seen) / both[column]  # (P, D): of a feature, where the other was seen
+    both = np.maximum(observed.T @ observed, 1e-300)
+    margin = (features.T @ observed) / both[column]  # (P, D): of a feature, in rows of both
     raised = features @ _by_column(column, count)
     cover = (raised.T @ raised) / both
     mean = _by_column(column, count).T @ margin  # (D, D)
     cover -= mean * mean.T
-    square = ((values * seen) ** 2).T @ seen / both
+    square = ((values * observed) ** 2).T @ observed / both
     deviation = np.sqrt(np.maximum(square - mean**2, 0.0))
 
     # P(t ≥ k) of a column in the rows of each other one: thresholds (D, D, K − 1), ∞ as padding.
@@ -86,10 +86,10 @@ def polychoric(
     cuts = np.full((count, count, wide), np.inf)
     with np.errstate(divide="ignore"):
         cuts[column[~real], :, rung[~real] - 1] = -ndtri(margin[~real])
-    found, at_end = np.eye(count), np.zeros((count, count), bool)
+    correlation, at_end = np.eye(count), np.zeros((count, count), bool)
     first, second = np.triu_indices(count, 1)
     constant = np.where(steps == 0, deviation.T == 0, ~np.isfinite(cuts).any(-1).T).T
-    unseen = (seen.T @ seen == 0) | constant | constant.T
+    unseen = (observed.T @ observed == 0) | constant | constant.T
     known = ~unseen[first, second]
     first, second = first[known], second[known]
     serial = (steps[first] == 0) | (steps[second] == 0)
@@ -104,11 +104,12 @@ def polychoric(
         i, j = first[at], second[at]
         rho[at] = _solve(cuts[i, j], cuts[j, i], cover[i, j])
     at_end[first, second] = at_end[second, first] = np.abs(rho) >= np.sin(END)
-    found[first, second] = found[second, first] = np.clip(rho, -1.0, 1.0)
+    correlation[first, second] = correlation[second, first] = np.clip(rho, -1.0, 1.0)
     np.fill_diagonal(unseen, False)
     own = np.arange(count)
-    return Polychoric(found, tuple(cuts[own, own][i][:k] for i, k in enumerate(steps)), at_end,
-                      unseen)  # fmt: skip
+    return Polychoric(
+        correlation, tuple(cuts[own, own][i][:k] for i, k in enumerate(steps)), at_end, unseen
+    )
 
 
 def _by_column(column: np.ndarray, count: int) -> np.ndarray:
@@ -116,11 +117,11 @@ def _by_column(column: np.ndarray, count: int) -> np.ndarray:
     return (column[:, None] == np.arange(count)).astype(float)
 
 
-def _check(values: np.ndarray, seen: np.ndarray, steps: np.ndarray) -> None:
+def _check(values: np.ndarray, observed: np.ndarray, steps: np.ndarray) -> None:
     top = np.where(steps == 0, np.inf, steps)
     low = np.where(steps == 0, -np.inf, 0)
     whole = (steps == 0) | (values == np.round(values))
-    wrong = (seen > 0) & ~((values >= low) & (values <= top) & whole)
+    wrong = (observed > 0) & ~((values >= low) & (values <= top) & whole)
     if wrong.any():
         row, place = (int(x) for x in np.argwhere(wrong)[0])
         wanted = "a finite number" if not steps[place] else f"a level from 0 to {steps[place]}"

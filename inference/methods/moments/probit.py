@@ -64,17 +64,17 @@ def laplace(
 
         def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
             del extra, start
-            found = _climb(local, params, arguments)
+            mode = _climb(local, params, arguments)
             function = row_function(reader.model, local.anatomy, params, arguments)
-            covariance = jnp.linalg.inv(-hessians(function, found))
+            covariance = jnp.linalg.inv(-hessians(function, mode))
             evidence, _ = weigh(
-                local, params, arguments, about_modes(local, params, arguments, found, at_mode)
+                local, params, arguments, about_modes(local, params, arguments, mode, at_mode)
             )
             drawn, share = weigh(
-                local, params, arguments, about_modes(local, params, arguments, found, about)
+                local, params, arguments, about_modes(local, params, arguments, mode, about)
             )
             effective = 1 / jnp.sum(share**2, axis=0)
-            return FactorPosterior(found, covariance, evidence, drawn - evidence, effective)
+            return FactorPosterior(mode, covariance, evidence, drawn - evidence, effective)
 
         return map_over_chunks(summarise, rows, size, None)
 

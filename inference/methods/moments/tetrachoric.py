@@ -237,15 +237,15 @@ def _solve(
         first_fine = step == settings.coarse[0]
         below, above = jnp.where(first_fine, low, below), jnp.where(first_fine, jnp.inf, above)
         angle = _angle(corner, position)
-        found = height(_log_cell(corner, angle, vanishing, fine))
-        below = jnp.where(found < target, position, below)
-        above = jnp.where(found < target, above, position)
+        level = height(_log_cell(corner, angle, vanishing, fine))
+        below = jnp.where(level < target, position, below)
+        above = jnp.where(level < target, above, position)
         edge = jnp.tan(angle / 2)
         log_slope = -(corner.high**2 + low**2) / 4 - LOG_TWO_PI
         log_slope -= corner.closing / edge**2 + corner.crossing * edge**2
-        rise = jnp.exp(log_slope - log_tail + 0.5 * found**2 + 0.5 * LOG_TWO_PI)
+        rise = jnp.exp(log_slope - log_tail + 0.5 * level**2 + 0.5 * LOG_TWO_PI)
         rise *= jnp.sin(angle) ** 2 / (mean + low * jnp.cos(angle))
-        proposed = position + (target - found) / rise
+        proposed = position + (target - level) / rise
         # The last steps are of the size of rounding: they may touch the bracket.
         slack = 1e-4 * (1 + jnp.abs(position))
         inside = (proposed > below - slack) & (proposed < above + slack)
