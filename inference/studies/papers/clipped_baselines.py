@@ -42,12 +42,12 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
     correlations = once(implied_correlation)
     wanted = np.asarray(correlations(truth))
     pairs = np.triu_indices(columns, k=1)
-    found: dict[str, np.ndarray] = {}
+    estimates: dict[str, np.ndarray] = {}
     table: dict[str, dict[str, float]] = {}
 
     def record(name: str, correlation: Array, seconds: float, compiling: float) -> None:
-        found[name] = np.asarray(correlation)
-        error = np.abs(found[name] - wanted)[pairs]
+        estimates[name] = np.asarray(correlation)
+        error = np.abs(estimates[name] - wanted)[pairs]
         table[name] = {
             "mean_abs_error": float(error.mean()),
             "seconds": seconds,
@@ -90,7 +90,7 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
         drawn, seconds, compiling = apart(work, key)
         record(name, correlations(drawn).mean(axis=0), seconds, compiling)
     numbers = {"rows": rows, "columns": columns, "factors": rank, "methods": table}
-    return Outcome(numbers, lambda: _draw_baselines(wanted[pairs], found, table, pairs))
+    return Outcome(numbers, lambda: _draw_baselines(wanted[pairs], estimates, table, pairs))
 
 
 def baselines_options(parser: argparse.ArgumentParser) -> None:
@@ -100,11 +100,13 @@ def baselines_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svi-steps", type=int, default=2000, help="of SVI (default 2000)")
 
 
-def _draw_baselines(wanted: np.ndarray, found: dict, table: dict, pairs: Any) -> Figure:
+def _draw_baselines(wanted: np.ndarray, estimates: dict, table: dict, pairs: Any) -> Figure:
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(found), figsize=(3.4 * len(found), 4.6), sharey=True)
-    for panel, (name, correlation) in zip(axes, found.items(), strict=True):
+    figure, axes = pyplot.subplots(
+        1, len(estimates), figsize=(3.4 * len(estimates), 4.6), sharey=True
+    )
+    for panel, (name, correlation) in zip(axes, estimates.items(), strict=True):
         panel.axline((0, 0), slope=1, color="black", linewidth=0.8)
         panel.plot(wanted, correlation[pairs], "o", markersize=4, alpha=0.7)
         error, seconds = table[name]["mean_abs_error"], table[name]["seconds"]

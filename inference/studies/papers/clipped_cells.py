@@ -71,8 +71,8 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
     }
     beyond = {}
     for factors in namespace.factors:
-        found = sampled_neighbours(rng, factors, columns, draws)
-        beyond[factors] = found["with biases"][0]
+        sampled = sampled_neighbours(rng, factors, columns, draws)
+        beyond[factors] = sampled["with biases"][0]
         numbers[f"{factors} factors, {draws} draws"] = {
             name: {
                 "least_neighbours": int(facets.min()),
@@ -81,7 +81,7 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
                 "share_of_rows_below_P+1": float(np.mean(facets < factors + 1)),
                 "least_neighbours_bounded": int(facets[bounded].min()) if bounded.any() else "none",
             }
-            for name, (facets, bounded) in found.items()
+            for name, (facets, bounded) in sampled.items()
         }
     return Outcome(numbers, lambda: _draw(weights, bias, plane, counts["biases"], beyond))
 
@@ -128,15 +128,15 @@ def sampled_neighbours(
     from scipy.spatial import ConvexHull
 
     weights, bias = rng.normal(size=(factors, columns)), rng.normal(size=columns)
-    found = {}
+    neighbours = {}
     for name, shift in (("with biases", bias), ("without", np.zeros(columns))):
         height = rng.normal(size=(draws, factors)) @ weights + shift
         dual = np.zeros((draws, columns + 1, factors))
         dual[:, :-1] = -weights.T / height[:, :, None]
         corners = [ConvexHull(points).vertices for points in dual]
         bounded = np.array([columns not in corner for corner in corners])
-        found[name] = np.array([len(x) for x in corners]) - ~bounded, bounded
-    return found
+        neighbours[name] = np.array([len(x) for x in corners]) - ~bounded, bounded
+    return neighbours
 
 
 def neighbours_options(parser: argparse.ArgumentParser) -> None:

@@ -240,8 +240,8 @@ def _draw_digits(
     draw_spectra(left.subplots(), spectra, edge)
     columns = int(np.ceil(state.rank**0.5))
     vectors = np.full((columns * columns, *shape), np.nan)
-    found = np.linalg.eigh(np.asarray(state.correlation))[1][:, ::-1].T[: state.rank]
-    vectors[: state.rank] = found.reshape(-1, *shape)
+    leading = np.linalg.eigh(np.asarray(state.correlation))[1][:, ::-1].T[: state.rank]
+    vectors[: state.rank] = leading.reshape(-1, *shape)
     vectors = vectors[: -(-state.rank // columns) * columns]
     image_grid(
         middle,

@@ -56,17 +56,17 @@ def run_errors(namespace: argparse.Namespace) -> Outcome:
         state = method.invert(key, bits, noise=noise)
         loadings = state.factors.loadings
         sign = jnp.where(jnp.sum(loadings * true["loadings"], 1, keepdims=True) < 0, -1.0, 1.0)
-        found = {"eigenvalues": state.spectrum.eigenvalues[:2], "loadings": sign * loadings}
-        return found, factor_errors(state, bits, noise=noise)._asdict()
+        estimates = {"eigenvalues": state.spectrum.eigenvalues[:2], "loadings": sign * loadings}
+        return estimates, factor_errors(state, bits, noise=noise)._asdict()
 
     keys = random.split(random.key(namespace.seed), tables)
-    found, errors = jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(keys))
+    estimates, errors = jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(keys))
     numbers: dict[str, Any] = {"tables": tables, "rows": rows, "columns": WEIGHTS.shape[1]}
     scores = {}
     for name, wanted in true.items():
         error = errors[name]
         usable = np.isfinite(error)
-        score = np.where(usable, found[name] - np.asarray(wanted), 0.0)
+        score = np.where(usable, estimates[name] - np.asarray(wanted), 0.0)
         scores[name] = score = score / np.where(usable, error, 1.0)
         numbers[name] = {
             "true": np.asarray(wanted, float).ravel(),

@@ -32,8 +32,8 @@ def run_hidden(namespace: argparse.Namespace) -> Outcome:
     known = {"weights": rng.normal(size=(factors, columns)), "bias": rng.normal(size=columns)}
     truth = rng.normal(size=(rows, factors))
     bits = (truth @ known["weights"] + known["bias"] > 0).astype(float)
-    found = hidden_values(known, bits)
-    drawn = draw_hidden(namespace.seed, known, bits, found.factors, draws)
+    deepest = hidden_values(known, bits)
+    drawn = draw_hidden(namespace.seed, known, bits, deepest.factors, draws)
     low, high = np.quantile(drawn, (0.05, 0.95), axis=0)
     mode = modes(clipped_gaussian, known, (bits,), {"num_factors": factors})
     error = lambda x: float(np.sqrt(np.mean((np.asarray(x) - truth) ** 2)))  # noqa: E731
@@ -42,9 +42,9 @@ def run_hidden(namespace: argparse.Namespace) -> Outcome:
         "rows": rows,
         "columns": columns,
         "factors": factors,
-        "bits_wrong": int(found.wrong.sum()),
+        "bits_wrong": int(deepest.wrong.sum()),
         "bits_wrong_by_mode": int(np.abs(np.asarray(reconstruct(known, mode)) - bits).sum()),
-        "error_of_deepest_point": error(found.factors),
+        "error_of_deepest_point": error(deepest.factors),
         "error_of_mean_of_draws": error(drawn.mean(axis=0)),
         "error_of_mode": error(mode),
         "inside_of_90_percent_intervals": float(np.mean((low <= truth) & (truth <= high))),

@@ -107,9 +107,9 @@ def trial(setting: Setting, num_data: int, num_steps: int, key: Array) -> Trial:
     def judge(data: Array) -> dict[str, Measure]:
         return lax.map(lambda p: measure(combination_machine, p, data, **sizes), stacked)
 
-    found = lax.map(judge, jnp.stack([truth.data, test]))  # (both sets, rows of the table)
+    measures = lax.map(judge, jnp.stack([truth.data, test]))  # (both sets, rows of the table)
     by_row = [
-        {name: jax.tree.map(itemgetter((part, i)), found) for i, name in enumerate(params)}
+        {name: jax.tree.map(itemgetter((part, i)), measures) for i, name in enumerate(params)}
         for part in range(2)
     ]
     return Trial(params, *by_row)
@@ -156,7 +156,7 @@ def summary(trials: Trial) -> dict[str, Any]:
         }
 
     count = len(trials.test["pursuit"]["log_loss"].value)
-    loss = {row: found["log_loss"].value for row, found in trials.test.items()}
+    loss = {row: measures["log_loss"].value for row, measures in trials.test.items()}
     return {
         "table": table(np.mean),
         "standard_errors": table(lambda x: x.std(ddof=1) / count**0.5) if count > 1 else {},
@@ -220,8 +220,8 @@ def figure(setting: Setting, trials: Trial) -> Figure:
     places = np.arange(len(ROWS))[::-1]
     for number, (name, words) in enumerate(MEASURES.items()):
         for part, mark, colour in (("train", "o", "C0"), ("test", "D", "C1")):
-            found = getattr(trials, part)
-            values = np.stack([found[row][name].value for row in ROWS])
+            measures = getattr(trials, part)
+            values = np.stack([measures[row][name].value for row in ROWS])
             axes[number].plot(values, places, color=colour, alpha=0.25, linestyle="", marker="|")
             axes[number].plot(
                 values.mean(1), places, color=colour, marker=mark, linestyle="", label=part,

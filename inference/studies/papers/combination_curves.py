@@ -120,11 +120,11 @@ def run(options: argparse.Namespace) -> Outcome:
         "mixture": tuple(softmax(mixtures[-1].joints(part), axis=1) for part in (x, new)),
         "principal components": (scores, new_scores),
     }
-    seen = (rng.random(x.shape) > MISSING).astype(float)
+    observed = (rng.random(x.shape) > MISSING).astype(float)
     usual = np.where(x.mean(0) > 0, 1.0, -1.0)
     holes = {
-        "integrated out": pursue(x * seen, units, 1, rng, seen),
-        "filled by the usual bit": pursue(np.where(seen > 0, x, usual), units, 1, rng),
+        "integrated out": pursue(x * observed, units, 1, rng, observed),
+        "filled by the usual bit": pursue(np.where(observed > 0, x, usual), units, 1, rng),
     }
     before, after = study.test["machine"][units - 1], study.test["machine"][-1]
     # Pursuit ends with the first unit that is not worth its parameters.

@@ -131,8 +131,8 @@ def one_run(size: Size, train: Array, test: Array, key: Array) -> Run:
 
         return lax.map(one, jnp.stack([train, test]))
 
-    def judge_machine(given: tuple[Array, Params]) -> tuple[Any, Array]:
-        key, value = given
+    def judge_machine(pair: tuple[Array, Params]) -> tuple[Any, Array]:
+        key, value = pair
         log_z = annealed(
             key, causes_of(combination_machine, value, train, **units), base=base,
             num_chains=size.chains, num_steps=size.temperatures,
@@ -142,12 +142,12 @@ def one_run(size: Size, train: Array, test: Array, key: Array) -> Run:
 
     machines = [params["combination"], params["combination_improved"]]
     both = jax.tree.map(lambda *x: jnp.stack(x), *machines)
-    found, errors = lax.map(judge_machine, (random.split(keys[3], 2), both))
+    measures, errors = lax.map(judge_machine, (random.split(keys[3], 2), both))
     scores = {
         "product": judge(bernoulli_product, {}, params["product"]),
         "mixture": judge(bernoulli_mixture, parts, params["mixture"]),
-        "combination": jax.tree.map(itemgetter(0), found),
-        "combination_improved": jax.tree.map(itemgetter(1), found),
+        "combination": jax.tree.map(itemgetter(0), measures),
+        "combination_improved": jax.tree.map(itemgetter(1), measures),
     }
     train_scores, test_scores = (jax.tree.map(itemgetter(i), scores) for i in range(2))
     error = {"combination": errors[0], "combination_improved": errors[1]}
@@ -180,8 +180,8 @@ def load(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 def run(options: argparse.Namespace) -> Outcome:
     """All runs, one compiled call; the table is their mean."""
     size = PAPER if options.full else SMALL
-    given = {name: getattr(options, name, None) for name in Size._fields}
-    size = size._replace(**{name: value for name, value in given.items() if value is not None})
+    chosen = {name: getattr(options, name, None) for name in Size._fields}
+    size = size._replace(**{name: value for name, value in chosen.items() if value is not None})
     if min(size[:5]) < 1:
         raise InputError("--units, --runs, --steps, --chains, --temperatures must be at least 1")
     train, test = load(options)

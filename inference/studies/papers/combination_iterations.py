@@ -50,68 +50,72 @@ class Machine(NamedTuple):
 
 
 def log_odds(
-    x: np.ndarray, weights: np.ndarray, bias: np.ndarray, seen: np.ndarray | None = None
+    x: np.ndarray, weights: np.ndarray, bias: np.ndarray, observed: np.ndarray | None = None
 ) -> np.ndarray:
     """That units are on, (rows, units); missing cells, which x has as 0, are integrated out."""
     total = x @ weights.T + bias
-    return total if seen is None else total + 0.5 * (1.0 - seen) @ (weights**2).T
+    return total if observed is None else total + 0.5 * (1.0 - observed) @ (weights**2).T
 
 
 def one_unit(
     x: np.ndarray,
     weights: np.ndarray,
     bias: np.ndarray,
-    seen: np.ndarray | None = None,
+    observed: np.ndarray | None = None,
     steps: int = EM_STEPS,
 ) -> tuple[np.ndarray, float, float]:
     """EM of a real machine of one unit, (3.14) and (3.15), and the log likelihood that it adds.
 
     :param weights: (starts, columns), of which the one that ends with most likelihood is taken.
-    :param seen: (rows, columns), 0 where a cell is missing.
+    :param observed: (rows, columns), 0 where a cell is missing.
     """
     for _ in range(steps):
-        on = expit(log_odds(x, weights, bias, seen))
+        on = expit(log_odds(x, weights, bias, observed))
         rate = np.clip(on.mean(0), 1e-12, 1.0 - 1e-12)
-        known = len(x) * rate[:, None] if seen is None else on.T @ seen
+        known = len(x) * rate[:, None] if observed is None else on.T @ observed
         weights = on.T @ x / np.maximum(known, 1e-12)
         bias = np.log(rate) - np.log1p(-rate) - 0.5 * (weights**2).sum(1)
     level = np.logaddexp(0.0, bias + 0.5 * (weights**2).sum(1))
-    gains = (np.logaddexp(0.0, log_odds(x, weights, bias, seen)) - level).sum(0)
+    gains = (np.logaddexp(0.0, log_odds(x, weights, bias, observed)) - level).sum(0)
     best = int(gains.argmax())
     return weights[best], float(bias[best]), float(gains[best])
 
 
 def pursue(
-    x: np.ndarray, units: int, starts: int, rng: np.random.Generator, seen: np.ndarray | None = None
+    x: np.ndarray,
+    units: int,
+    starts: int,
+    rng: np.random.Generator,
+    observed: np.ndarray | None = None,
 ) -> list[Machine]:
     """The machine after every unit, the last one complete."""
-    left, found = x.copy(), []
+    left, machines = x.copy(), []
     weights, bias = np.zeros((0, x.shape[1])), np.zeros(0)
     coins, gains = np.zeros((len(x), 0)), np.zeros(0)
     for _ in range(units):
         first = 0.5 * left[rng.integers(len(x), size=starts)]
-        unit, level, gain = one_unit(left, first, -0.5 * (first**2).sum(1), seen)
-        odds = log_odds(left, unit[None], np.array([level]), seen)[:, 0]
+        unit, level, gain = one_unit(left, first, -0.5 * (first**2).sum(1), observed)
+        odds = log_odds(left, unit[None], np.array([level]), observed)[:, 0]
         on = (rng.random(len(x)) < expit(odds)).astype(float)
-        left -= np.outer(on, unit) if seen is None else seen * np.outer(on, unit)
+        left -= np.outer(on, unit) if observed is None else observed * np.outer(on, unit)
         weights, bias = np.vstack([weights, unit]), np.append(bias, level)
         coins, gains = np.column_stack([coins, on]), np.append(gains, gain)
-        found.append(Machine(weights, bias, coins, gains))
-    return found
+        machines.append(Machine(weights, bias, coins, gains))
+    return machines
 
 
 def backfit(machine: Machine, x: np.ndarray, rng: np.random.Generator) -> list[Machine]:
     """Once more through the units: put one's structure back, fit it again, take it out again."""
     weights, bias, coins, gains = (part.copy() for part in machine)
-    left, found = x - coins @ weights, []
+    left, machines = x - coins @ weights, []
     for unit in range(len(bias)):
         left += np.outer(coins[:, unit], weights[unit])
         now = weights[unit, None], bias[unit, None]
         weights[unit], bias[unit], gains[unit] = one_unit(left, *now)
         coins[:, unit] = rng.random(len(x)) < expit(left @ weights[unit] + bias[unit])
         left -= np.outer(coins[:, unit], weights[unit])
-        found.append(Machine(weights.copy(), bias.copy(), coins.copy(), gains.copy()))
-    return found
+        machines.append(Machine(weights.copy(), bias.copy(), coins.copy(), gains.copy()))
+    return machines
 
 
 class Mixture(NamedTuple):
@@ -144,10 +148,10 @@ def split_and_fit(
     """The mixture after every iteration of EM; components double every 20 of them."""
     bits = 0.5 * (x + 1.0)
     mixture = Mixture(np.ones(1), np.clip(bits.mean(0, keepdims=True), 0.01, 0.99))
-    found = []
+    mixtures = []
     while True:
         for _ in range(STEPS_PER_SIZE):
-            found.append(mixture)
+            mixtures.append(mixture)
             share = softmax(mixture.joints(x), axis=1)
             size = share.sum(0)
             # A count of half a row each way, or a pixel never inked would be impossible.
@@ -155,7 +159,7 @@ def split_and_fit(
             mixture = Mixture((size + 1e-9) / (size.sum() + 1e-9 * len(size)), probs)
         count = len(mixture.mixing)
         if count == components:
-            return [*found, mixture]
+            return [*mixtures, mixture]
         extra = min(count, components - count)
         twice = np.concatenate([np.arange(count), np.arange(extra)])
         share = np.where(np.arange(count) < extra, 0.5, 1.0) * mixture.mixing

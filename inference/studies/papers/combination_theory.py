@@ -106,11 +106,11 @@ def terms(trials: int, rng: np.random.Generator) -> dict[str, dict[str, float]]:
             bias = rng.uniform(-1.4, 0.0, UNITS) - own - together
             value = exponents(states, weights, bias)
             probs = np.exp(value - logsumexp(value))
-            found, looked_at = farthest(weights, bias, KEPT)
+            kept, looked_at = farthest(weights, bias, KEPT)
             corner = (bias + own > 0) @ (1 << np.arange(UNITS - 1, -1, -1))
             rows.append([
-                probs[found].sum(), np.sort(probs)[-KEPT:].sum(), probs[few].sum(),
-                looked_at, value.argmax() in found, corner == value.argmax(),
+                probs[kept].sum(), np.sort(probs)[-KEPT:].sum(), probs[few].sum(),
+                looked_at, value.argmax() in kept, corner == value.argmax(),
             ])  # fmt: skip
         names = ("search", "best possible", "at most 3 active", "states visited",
                  "largest found", "corner is the largest")  # fmt: skip
@@ -133,9 +133,9 @@ def normality(repeats: int, rng: np.random.Generator) -> dict[str, dict[str, flo
         normal = ndtr(order)
         return float(np.maximum(steps[1:] - normal, normal - steps[:-1]).max(0).mean())
 
-    found: dict[str, dict[str, list[float]]] = {}
+    distances: dict[str, dict[str, list[float]]] = {}
     for size in DIMENSIONS:
-        row = found.setdefault(str(size), {})
+        row = distances.setdefault(str(size), {})
         for _ in range(repeats):
             directions = rng.normal(size=(size, DIRECTIONS))
             directions /= np.linalg.norm(directions, axis=0)
@@ -152,7 +152,7 @@ def normality(repeats: int, rng: np.random.Generator) -> dict[str, dict[str, flo
             row.setdefault("normal draws", []).append(distance(exact, np.ones(DIRECTIONS)))
     return {
         size: {name: float(np.mean(values)) for name, values in row.items()}
-        for size, row in found.items()
+        for size, row in distances.items()
     }
 
 
@@ -194,18 +194,18 @@ def figure(numbers: dict[str, Any]) -> Figure:
         circle = centres[:, 0] + 1j * centres[:, 1] + radius * around
         plane.plot(circle.real, circle.imag, color="0.35", linewidth=0.6)
     plane.set(title="A  three units, eight Gaussians (figure 2.2)", aspect="equal")
-    found = numbers["parity"]
+    parity = numbers["parity"]
     rows = {
-        "machine": found["log_loss_machine"],
-        "principal components": found["log_loss_principal_components"],
-        "true distribution": found["log_loss_true"],
+        "machine": parity["log_loss_machine"],
+        "principal components": parity["log_loss_principal_components"],
+        "true distribution": parity["log_loss_true"],
     }
     pairs.barh(list(rows), list(rows.values()), color=["C0", "C1", "0.6"])
     pairs.set(title="B  three bits, parity alone", xlabel="log-loss, bits per bit", xlim=(0, 1.15))
     for place, (value, wrong) in enumerate(
         zip(
             rows.values(),
-            (found["single_bit_machine"], found["single_bit_principal_components"], FLIPPED),
+            (parity["single_bit_machine"], parity["single_bit_principal_components"], FLIPPED),
             strict=True,
         )
     ):

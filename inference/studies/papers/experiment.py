@@ -81,11 +81,11 @@ def experiments() -> dict[str, Experiment]:
     """All experiments, by name."""
     from .. import papers
 
-    found = {}
+    by_name = {}
     for module in pkgutil.iter_modules(papers.__path__):
         listed = importlib.import_module(f"{papers.__name__}.{module.name}")
-        found.update({x.name: x for x in getattr(listed, "EXPERIMENTS", ())})
-    return found
+        by_name.update({x.name: x for x in getattr(listed, "EXPERIMENTS", ())})
+    return by_name
 
 
 def add_options(parser: argparse.ArgumentParser, experiment: Experiment) -> None:

@@ -113,8 +113,8 @@ def fit_gabors(functions: Array) -> GaborFit:
         ring = _closest(circular, lambda free: out_of_range(free[2:]), starts, target)
         return gabor, ring
 
-    found = jax.jit(lambda unit: lax.map(one, unit, batch_size=64))(unit)
-    (free, explained, even), (place, rounded, _) = found
+    fits = jax.jit(lambda unit: lax.map(one, unit, batch_size=64))(unit)
+    (free, explained, even), (place, rounded, _) = fits
     width, length, frequency = (jnp.exp(free[:, i]) for i in (3, 4, 5))
     spot = jnp.exp(place[:, 2:].min(axis=1))
     # A Gaussian falls to half of its height at 1.18 standard deviations.

@@ -120,14 +120,14 @@ def accuracy(params: Params, data: Array) -> Accuracy:
     kl = lambda q: (-entr(q) - q * log_posterior).sum(-1)  # noqa: E731
     distance = lambda q: 0.5 * jnp.abs(q - posterior).sum(-1)  # noqa: E731
     entropy = entr(posterior).sum(-1)
-    found = Accuracy(
+    by_row = Accuracy(
         every.sweeps[: len(data)], every.stopped[: len(data)], kl(ended), kl(without),
         distance(ended), distance(without),
         jnp.take_along_axis(ended, joint.argmax(1)[:, None], 1)[:, 0], distance(settled),
         entropy, entr(settled).sum(-1) - entropy,
         posterior @ size, ended @ size, logsumexp(joint, axis=1),
     )  # fmt: skip
-    return Accuracy(*(x.mean() for x in found))
+    return Accuracy(*(x.mean() for x in by_row))
 
 
 def second_layer(params: Params) -> Array:
@@ -135,8 +135,8 @@ def second_layer(params: Params) -> Array:
     top, units = params["weights_2"].shape
     states = all_states(units), all_states(top)
     inputs = states[1] @ params["weights_2"] + params["leak_1"]
-    given = states[0] @ (NoisyOr(inputs).log_prob(1.0) + inputs).T - inputs.sum(-1)
-    return logsumexp(given + NoisyOr(params["leak_2"]).log_prob(states[1]).sum(-1), axis=1)
+    conditional = states[0] @ (NoisyOr(inputs).log_prob(1.0) + inputs).T - inputs.sum(-1)
+    return logsumexp(conditional + NoisyOr(params["leak_2"]).log_prob(states[1]).sum(-1), axis=1)
 
 
 def independent(log_prior: Array) -> Array:

@@ -121,39 +121,39 @@ def run(options: argparse.Namespace) -> Outcome:
             f"--trials, --epochs, --num-test, --batch must be at least 1, --num-data {BLOCK}"
         )
     one = partial(trial, options.num_data, options.num_test, options.epochs)
-    found, seconds = in_batches(one, options.seed, trials, options.batch)
+    runs, seconds = in_batches(one, options.seed, trials, options.batch)
     table = {
         name: {
-            "lines": float(found.learned.lines[:, i].sum(-1).mean()),
-            "patterns": float(found.learned.patterns[:, i].sum(-1).mean()),
-            **{k: float(getattr(found.learned, k)[:, i].mean()) for k in Learned._fields[2:]},
+            "lines": float(runs.learned.lines[:, i].sum(-1).mean()),
+            "patterns": float(runs.learned.patterns[:, i].sum(-1).mean()),
+            **{k: float(getattr(runs.learned, k)[:, i].mean()) for k in Learned._fields[2:]},
         }
         for i, name in enumerate(VARIANTS)
     }
-    stronger, worse = found.learned.correlation.T, found.learned.test.T
+    stronger, worse = runs.learned.correlation.T, runs.learned.test.T
     true = jnp.log(jnp.asarray(line_probabilities()))
     strength = float((jnp.exp(true) * (true - independent(true))).sum())
     numbers = {
         "trials": trials,
         "num_data": options.num_data,
         "epochs_per_layer": options.epochs,
-        "by_epoch": {k: [float(v) for v in x.mean(0)] for k, x in found.by_epoch._asdict().items()},
+        "by_epoch": {k: [float(v) for v in x.mean(0)] for k, x in runs.by_epoch._asdict().items()},
         "learned": table,
         "total_correlation_of_the_lines": strength,
         "joint_prior_stronger": float((stronger[1] > stronger[0]).mean()),
         "joint_less_likely": float((worse[1] < worse[0]).mean()),
         **seconds,
     }
-    return Outcome(numbers, lambda: figure(found, strength))
+    return Outcome(numbers, lambda: figure(runs, strength))
 
 
-def figure(found: Trial, strength: float) -> Figure:
+def figure(trials: Trial, strength: float) -> Figure:
     """The E-step by epoch, and the networks that three ways of learning end with."""
     from matplotlib.figure import Figure
 
     page = Figure(figsize=(13, 7))
     axes = page.subplots(2, 3).ravel()
-    means = Accuracy(*(x.mean(0) for x in found.by_epoch))
+    means = Accuracy(*(x.mean(0) for x in trials.by_epoch))
     epochs = np.arange(len(means.kl))
     axes[0].plot(epochs, means.sweeps / MAX_SWEEPS, "o-", label=f"sweeps, of {MAX_SWEEPS}")
     axes[0].plot(epochs, means.best, "s-", label="ends in the most\nprobable state")
@@ -177,7 +177,7 @@ def figure(found: Trial, strength: float) -> Figure:
     }
     rng = np.random.default_rng(0)
     for axis, (name, title) in zip(axes[3:], panels.items(), strict=True):
-        values = getattr(found.learned, name)
+        values = getattr(trials.learned, name)
         for place in range(len(VARIANTS)):
             across = place + rng.uniform(-0.12, 0.12, len(values))
             axis.plot(across, values[:, place], "o", color=f"C{place}", alpha=0.6)

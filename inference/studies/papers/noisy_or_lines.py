@@ -155,41 +155,41 @@ def run_lines(options: argparse.Namespace) -> Outcome:
         raise InputError("--trials must be at least 1 and --num-data at least 200, one block")
     recipe = recipe_of(options, IMPROVED)
     trial = partial(lines_trial, recipe, options.num_data)
-    found, seconds = in_batches(trial, options.seed, options.trials, options.batch)
+    trials, seconds = in_batches(trial, options.seed, options.trials, options.batch)
     numbers = {
         "trials": options.trials,
         "num_data": options.num_data,
         "recipe": options.recipe,
         "pattern_probabilities": dict(zip(LINE_PATTERNS, PATTERN_PROBABILITIES, strict=True)),
         "line_probability": LINE_PROBABILITY,
-        "lines_recovered": float(found.lines.sum(1).mean()),
-        "all_lines": float(found.lines.all(1).mean()),
-        "patterns_recovered": float(found.patterns.sum(1).mean()),
-        "all_patterns": float(found.patterns.all(1).mean()),
-        "test_log_likelihood": float(found.test.mean()),
-        "true_network_log_likelihood": float(found.true.mean()),
-        "generator_log_likelihood": float(found.generator.mean()),
-        "failures": failures(found),
+        "lines_recovered": float(trials.lines.sum(1).mean()),
+        "all_lines": float(trials.lines.all(1).mean()),
+        "patterns_recovered": float(trials.patterns.sum(1).mean()),
+        "all_patterns": float(trials.patterns.all(1).mean()),
+        "test_log_likelihood": float(trials.test.mean()),
+        "true_network_log_likelihood": float(trials.true.mean()),
+        "generator_log_likelihood": float(trials.generator.mean()),
+        "failures": failures(trials),
         **seconds,
     }
-    return Outcome(numbers, lambda: lines_figure(found, options.seed))
+    return Outcome(numbers, lambda: lines_figure(trials, options.seed))
 
 
-def failures(found: Trial) -> dict[str, dict[str, Any]]:
+def failures(trials: Trial) -> dict[str, dict[str, Any]]:
     """Trials by what they found, and what the networks that failed are worth on new patterns."""
     kinds = {
-        "all lines, all patterns": found.lines.all(1) & found.patterns.all(1),
-        "all lines, patterns missing": found.lines.all(1) & ~found.patterns.all(1),
-        "lines missing": ~found.lines.all(1),
+        "all lines, all patterns": trials.lines.all(1) & trials.patterns.all(1),
+        "all lines, patterns missing": trials.lines.all(1) & ~trials.patterns.all(1),
+        "lines missing": ~trials.lines.all(1),
     }
     table = {}
     for name, chosen in kinds.items():
         if chosen.any():
             table[name] = {
                 "trials": int(chosen.sum()),
-                "lines": float(found.lines[chosen].sum(1).mean()),
-                "patterns": float(found.patterns[chosen].sum(1).mean()),
-                "test": float(found.test[chosen].mean()),
+                "lines": float(trials.lines[chosen].sum(1).mean()),
+                "patterns": float(trials.patterns[chosen].sum(1).mean()),
+                "test": float(trials.test[chosen].mean()),
             }
     return table
 
@@ -201,11 +201,11 @@ def lines_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=10, help="trials at once (%(default)s)")
 
 
-def lines_figure(found: Trial, seed: int) -> Figure:
+def lines_figure(trials: Trial, seed: int) -> Figure:
     """The network of the trial that found most."""
     data = lines(random.split(random.key(seed))[0], 24).data
-    best = int(np.argmax(found.lines.sum(1) + found.patterns.sum(1)))
-    return network_figure({name: value[best] for name, value in found.params.items()}, data)
+    best = int(np.argmax(trials.lines.sum(1) + trials.patterns.sum(1)))
+    return network_figure({name: value[best] for name, value in trials.params.items()}, data)
 
 
 def network_figure(params: Params, data: Array) -> Figure:

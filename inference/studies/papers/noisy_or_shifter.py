@@ -128,7 +128,7 @@ def _best_top(params: Params, states: Array) -> Array:
     """The best of all states of the top layer where the lower one is given, (num_data, 2)."""
     weights, dtype = params["weights_2"], params["weights_2"].dtype
     network = Network({"layer_1": params["leak_1"], "layer_2": params["leak_2"]}, {DOWN: weights})
-    wiring, seen = (
+    wiring, observed = (
         Wiring(DOWN[:1], DOWN[1:], (DOWN,)),
         {"layer_1": Seen(states.astype(dtype), None)},
     )
@@ -136,7 +136,7 @@ def _best_top(params: Params, states: Array) -> Array:
 
     def worth(state: Array) -> Array:
         bits = {"layer_2": jnp.broadcast_to(state, (len(states), LAYERS[1]))}
-        return network_log_joint(wiring, network, bits, seen)
+        return network_log_joint(wiring, network, bits, observed)
 
     return every[jnp.argmax(jax.vmap(worth)(every), axis=0)]
 
@@ -178,23 +178,23 @@ def run_shifter(options: argparse.Namespace) -> Outcome:
         raise InputError("--trials must be at least 1 and --num-data at least 200, one block")
     recipe = recipe_of(options, LONGER)
     trial = partial(shifter_trial, recipe, options.num_data)
-    found, seconds = in_batches(trial, options.seed, options.trials, options.batch)
+    trials, seconds = in_batches(trial, options.seed, options.trials, options.batch)
     numbers = {
         "trials": options.trials,
         "num_data": options.num_data,
         "recipe": options.recipe,
-        "shift_accuracy": float(np.median(found.accuracy)),
-        "shift_accuracy_without_feedback": float(np.median(found.without_feedback)),
-        "shift_accuracy_base_rates": float(np.median(found.base_rates)),
-        "share_of_trials_above_95": float((found.accuracy >= 0.95).mean()),
-        "shift_accuracy_all_patterns": float(np.median(found.accuracy_all)),
-        "decidable": float(found.decidable.mean()),
-        "features_recovered": float(found.features.sum(1).mean()),
-        "all_features": float(found.features.all(1).mean()),
-        "accuracy_by_trial": sorted(float(x) for x in found.accuracy),
+        "shift_accuracy": float(np.median(trials.accuracy)),
+        "shift_accuracy_without_feedback": float(np.median(trials.without_feedback)),
+        "shift_accuracy_base_rates": float(np.median(trials.base_rates)),
+        "share_of_trials_above_95": float((trials.accuracy >= 0.95).mean()),
+        "shift_accuracy_all_patterns": float(np.median(trials.accuracy_all)),
+        "decidable": float(trials.decidable.mean()),
+        "features_recovered": float(trials.features.sum(1).mean()),
+        "all_features": float(trials.features.all(1).mean()),
+        "accuracy_by_trial": sorted(float(x) for x in trials.accuracy),
         **seconds,
     }
-    return Outcome(numbers, lambda: shifter_figure(found))
+    return Outcome(numbers, lambda: shifter_figure(trials))
 
 
 def shifter_options(parser: argparse.ArgumentParser) -> None:
@@ -209,10 +209,10 @@ def shifter_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=5, help="trials at once (%(default)s)")
 
 
-def shifter_figure(found: Trial) -> Figure:
+def shifter_figure(trials: Trial) -> Figure:
     """The network of the trial that inferred most directions."""
-    best = int(np.argmax(found.accuracy + found.features.mean(1)))
-    one: Trial = jax.tree.map(lambda x: jnp.asarray(x[best]), found)
+    best = int(np.argmax(trials.accuracy + trials.features.mean(1)))
+    one: Trial = jax.tree.map(lambda x: jnp.asarray(x[best]), trials)
     return network_figure(one.params, one.test, one.after, one.before)
 
 
@@ -315,10 +315,10 @@ def _clearest(after: np.ndarray, before: np.ndarray, drawn: np.ndarray, test: Sh
 
 def _on_probs(params: Params, pattern: Array, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """P(on) of each lower unit given all others: from its children alone, and with feedback."""
-    seen = {"observed": Seen(pattern[None], None)}
+    observed = {"observed": Seen(pattern[None], None)}
     bits = {"layer_2": jnp.asarray(state[None, :2]), "layer_1": jnp.asarray(state[None, 2:])}
     wiring = Wiring(("layer_2", "layer_1"), ("observed",), (DOWN, ("layer_1", "observed")))
-    flips = once(lambda network: flip_probabilities(wiring, network, bits, seen)["layer_1"][0])
+    flips = once(lambda network: flip_probabilities(wiring, network, bits, observed)["layer_1"][0])
     leak = {"layer_2": params["leak_2"], "observed": params["leak_0"]}
     weights = {("layer_1", "observed"): params["weights_1"]}
     probs = []

@@ -169,10 +169,10 @@ def study(sets: int, num_data: int, particles: int, steps: int, seed: int) -> St
     drawn = [network.probs(network.draw(rng, (sets,))) for network in networks]
     probs = np.concatenate(drawn)
     counts = rng.multinomial(num_data, probs / probs.sum(-1, keepdims=True)).astype(float)
-    found = [weigh(network, counts, rng, particles, steps) for network in networks]
-    evidence = np.stack([one.evidence for one in found], axis=1)
-    cost = 0.5 * np.log(num_data) * np.array([one.parameters for one in found])
-    bic = np.stack([one.best for one in found], axis=1) - cost
+    weighed = [weigh(network, counts, rng, particles, steps) for network in networks]
+    evidence = np.stack([one.evidence for one in weighed], axis=1)
+    cost = 0.5 * np.log(num_data) * np.array([one.parameters for one in weighed])
+    bic = np.stack([one.best for one in weighed], axis=1) - cost
     truth = np.repeat(np.arange(len(networks)), sets)
     return Study(truth, softmax(evidence, axis=1), softmax(bic, axis=1))
 
@@ -203,32 +203,36 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError(
             "--sets, --num-data and --steps must be at least 1, --particles at least 10"
         )
-    found = study(sets, options.num_data, options.particles, options.steps, options.seed)
+    studied = study(sets, options.num_data, options.particles, options.steps, options.seed)
     numbers = {
         "sets_of_each_structure": sets,
         "num_data": options.num_data,
-        "evidence": judge(found.posterior, found.truth),
-        "bic": judge(found.bic, found.truth),
+        "evidence": judge(studied.posterior, studied.truth),
+        "bic": judge(studied.bic, studied.truth),
         "mean_posterior_by_truth": {
             name: dict(
-                zip(STRUCTURES, map(float, found.posterior[found.truth == i].mean(0)), strict=True)
+                zip(
+                    STRUCTURES,
+                    map(float, studied.posterior[studied.truth == i].mean(0)),
+                    strict=True,
+                )
             )
             for i, name in enumerate(STRUCTURES)
         },
     }
-    return Outcome(numbers, lambda: figure(found))
+    return Outcome(numbers, lambda: figure(studied))
 
 
-def figure(found: Study) -> Figure:
+def figure(studied: Study) -> Figure:
     """What is believed of each true structure, and how often beliefs of a size are right."""
     from matplotlib.figure import Figure
 
     page = Figure(figsize=(12, 4.4))
     *tables, line = page.subplots(1, 3, width_ratios=(1, 1, 1.1))
     size = len(STRUCTURES)
-    kinds = {"evidence": found.posterior, "BIC": found.bic}
+    kinds = {"evidence": studied.posterior, "BIC": studied.bic}
     for axis, letter, (name, posterior) in zip(tables, "AB", kinds.items(), strict=True):
-        means = np.stack([posterior[found.truth == i].mean(0) for i in range(size)])
+        means = np.stack([posterior[studied.truth == i].mean(0) for i in range(size)])
         axis.imshow(means, cmap="Blues", vmin=0, vmax=1)
         for i, j in np.ndindex(size, size):
             colour = "w" if means[i, j] > 0.5 else "k"
@@ -239,7 +243,7 @@ def figure(found: Study) -> Figure:
     edges = np.linspace(0.0, 1.0, 6)
     line.plot([0, 1], [0, 1], "--", color="0.5")
     for place, (name, posterior) in enumerate(kinds.items()):
-        right = np.arange(size) == found.truth[:, None]
+        right = np.arange(size) == studied.truth[:, None]
         group = np.digitize(posterior, edges[1:-1])
         full = [k for k in range(5) if (group == k).any()]
         claimed = np.array([posterior[group == k].mean() for k in full])

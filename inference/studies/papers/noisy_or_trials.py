@@ -86,12 +86,12 @@ def fit(recipe: Recipe, key: Array, data: Array, layers: tuple[int, ...]) -> Par
     search = GibbsSearch(
         recipe.em(), population=recipe.population, rounds=recipe.rounds, epochs=recipe.epochs
     )
-    found = _repeat(
+    searched = _repeat(
         search, search.init(key_fit, data, layers=layers), len(layers) * recipe.rounds, data, layers
     )
     em = recipe.em(schedule="joint", block_size=len(data))
-    state = em.init(key_tune, data, layers=layers, init_params=found.params)
-    state = state._replace(bits=found.bits[0])
+    state = em.init(key_tune, data, layers=layers, init_params=searched.params)
+    state = state._replace(bits=searched.bits[0])
     return _repeat(em, state, recipe.tuning, data, layers).params
 
 

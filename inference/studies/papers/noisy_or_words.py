@@ -90,12 +90,12 @@ def fit_words(options: argparse.Namespace, train: Array) -> Params:
         rounds=options.rounds,
         epochs=3,
     )
-    found = search.run(key_search, len(layers) * options.rounds, train, layers=layers)
+    searched = search.run(key_search, len(layers) * options.rounds, train, layers=layers)
     em = GibbsEM(
         noisy_or_network, schedule="joint", block_size=len(train), max_sweeps=5, **BY_DRAWS
     )
-    state = em.init(key_tune, train, layers=layers, init_params=found.params)
-    state = state._replace(bits=found.state.bits[0])
+    state = em.init(key_tune, train, layers=layers, init_params=searched.params)
+    state = state._replace(bits=searched.state.bits[0])
     return em.run(key_tune, TUNING, train, layers=layers, init_state=state).params
 
 
@@ -104,11 +104,11 @@ def network_log_likelihood(params: Params, test: Array, layers: list[int]) -> tu
     if max(layers) <= MAX_UNITS:
         of = likelihood(noisy_or_network, test, layers=tuple(layers), max_states=1 << MAX_UNITS)
         return float(of(params).value.mean()), 0.0
-    found = annealed_evidence(
+    evidence = annealed_evidence(
         noisy_or_network, params, test, num_chains=16, num_densities=100, layers=tuple(layers)
     )
-    error = float(jnp.sqrt(jnp.sum(found.standard_error**2)) / len(test))
-    return float(found.value.mean()), error
+    error = float(jnp.sqrt(jnp.sum(evidence.standard_error**2)) / len(test))
+    return float(evidence.value.mean()), error
 
 
 def product_log_likelihood(train: Array, test: Array) -> float:

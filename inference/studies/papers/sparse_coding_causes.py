@@ -109,7 +109,7 @@ def run_causes(options: argparse.Namespace) -> Outcome:
         for name, key in zip(chosen, keys, strict=True)
     }
     scores: dict[str, dict[str, np.ndarray]] = {name: {} for name in chosen}
-    functions, found = {}, {}
+    functions, recovered = {}, {}
     for fitted in chosen:
         kind = known[fitted]
         fit = jax.jit(
@@ -124,12 +124,12 @@ def run_causes(options: argparse.Namespace) -> Outcome:
             scores[made][fitted] = evidence
             if made == fitted:
                 functions[made] = params["weights"]
-                found[made] = bool(all_bars_found(np.abs(BARS), np.abs(params["weights"])))
+                recovered[made] = bool(all_bars_found(np.abs(BARS), np.abs(params["weights"])))
     numbers: dict[str, Any] = {"num_data": options.num_data}
     for made, row in scores.items():
         gaps = {name: row[name] - row[made] for name in chosen}
         numbers[f"made of {made}"] = {
-            "all bars found": found[made],
+            "all bars found": recovered[made],
             "best": max(chosen, key=lambda name, row=row: float(row[name].mean())),
             "log-likelihood": {name: float(row[name].mean()) for name in chosen},
             "standard error of the difference": {

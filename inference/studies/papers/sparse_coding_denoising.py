@@ -148,8 +148,8 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         state = update(state, data)
         over = step == size.steps
         if step % every == 0 or step == 1 or over:
-            found = pictures_of(state, data, places)
-            clean, alike = (np.asarray(x).reshape(picture.shape) for x in found)
+            both = pictures_of(state, data, places)
+            clean, alike = (np.asarray(x).reshape(picture.shape) for x in both)
             course[step] = psnr(clean, picture)
             seconds = time.perf_counter() - begin
             over = over or (options.seconds is not None and seconds > options.seconds)
@@ -245,13 +245,13 @@ def mean_of_patches(values: Array, weights: Array, places: Array, num_pixels: in
     return none.at[places].add(weights * values) / none.at[places].add(weights)
 
 
-def psnr(found: np.ndarray, picture: np.ndarray) -> float:
+def psnr(estimate: np.ndarray, picture: np.ndarray) -> float:
     """Peak signal-to-noise ratio in dB, of grey values up to 255.
 
     >>> round(psnr(np.full((2, 2), 50.0), np.zeros((2, 2))), 2)
     14.15
     """
-    return float(10.0 * np.log10(PEAK**2 / np.mean((found - picture) ** 2)))
+    return float(10.0 * np.log10(PEAK**2 / np.mean((estimate - picture) ** 2)))
 
 
 def shapes(pixels: int) -> np.ndarray:

@@ -64,12 +64,12 @@ def patches_method(size: Size, chunk_size: int | None = None) -> TruncatedEM:
 def run_patches(options: argparse.Namespace) -> Outcome:
     """`bsc-patches`: sparseness, noise, and how many basis functions are Gabor-like or globular."""
     size = PAPER if options.full else SMALL
-    given = {
+    chosen = {
         "num_data": options.num_data, "num_steps": options.steps,
         "side": options.side, "num_causes": options.causes,
         "max_active": options.max_active, "num_candidates": options.candidates,
     }  # fmt: skip
-    size = size._replace(**{name: value for name, value in given.items() if value is not None})
+    size = size._replace(**{name: value for name, value in chosen.items() if value is not None})
     if size.num_data < 1 or size.num_steps < 2:
         raise InputError("--num-data must be at least 1 and --steps at least 2")
     if not 0 < options.centre < options.surround:

@@ -60,17 +60,17 @@ def truncation_limits(
     def fit(key: Array, active: Array) -> Truncation:
         truth = bars(key, num_data, active=active)
         params = {"weights": truth.weights, "noise": truth.noise, "sparsity": truth.sparsity}
-        found, noise = {}, {}
+        learned, noise = {}, {}
         for name, method in methods.items():
             state = method.init(key, truth.data, init_params=params, num_causes=num_causes)
             step = lambda s, _, m=method: m.update(s, truth.data, num_causes=num_causes)  # noqa: E731
             state, _ = lax.scan(step, state, None, length=num_steps)
-            found[name] = num_causes * state.params["sparsity"]
+            learned[name] = num_causes * state.params["sparsity"]
             noise[name] = state.params["noise"]
         whole = exact.posterior(params, truth.data, num_causes=num_causes).evidence
         part = corrected.posterior(params, truth.data, num_causes=num_causes)
         missed = 1 - jnp.exp(part.evidence - whole)
-        return Truncation(active, found, noise, missed.mean(), part.missed.mean())
+        return Truncation(active, learned, noise, missed.mean(), part.missed.mean())
 
     sizes = jnp.asarray(active, float)
     keys = random.split(key, num_trials)

@@ -110,14 +110,14 @@ def _fit_all(name: str, factors: int, steps: int, rows: int) -> Any:
         first = method.init(key, train, num_factors=factors)
         step = lambda _, s: method.update(s, train, num_factors=factors)[0]  # noqa: E731
         params = method.get_params(jax.lax.fori_loop(0, steps, step, first))
-        found = bound.posterior(params, table, gap=False, num_factors=factors)
+        posterior = bound.posterior(params, table, gap=False, num_factors=factors)
         # The bound's Gaussian is too narrow: twice the variance covers the tails.
-        half = jnp.linalg.cholesky(2.0 * found.covariance)
+        half = jnp.linalg.cholesky(2.0 * posterior.covariance)
         # Draws of its own for each row: errors of shared ones would not average out.
-        draws = jax.random.normal(key, (NUM_DRAWS, *found.mean.shape))
+        draws = jax.random.normal(key, (NUM_DRAWS, *posterior.mean.shape))
 
         def log_weight(draw: Array) -> Array:
-            place = found.mean + jnp.einsum("nqr,nr->nq", half, draw)
+            place = posterior.mean + jnp.einsum("nqr,nr->nq", half, draw)
             logits = place @ params["weights"] + params["bias"]
             likelihood = jnp.sum(table * logits - jax.nn.softplus(logits), axis=1)
             size = jnp.sum(jnp.log(jnp.diagonal(half, axis1=1, axis2=2)), axis=1)

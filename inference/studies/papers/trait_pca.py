@@ -54,18 +54,18 @@ def beside_components(namespace: argparse.Namespace) -> Outcome:
     keys = jax.random.split(key, (len(FLIPS), namespace.tables, 2))
     method = BoundEM(latent_trait)
     each = jax.vmap(jax.vmap(partial(_maps, method, namespace.steps), (0, None)))
-    found: Maps = jax.tree.map(np.asarray, jax.jit(each)(keys, jnp.array(FLIPS)))
+    maps: Maps = jax.tree.map(np.asarray, jax.jit(each)(keys, jnp.array(FLIPS)))
     numbers["bits"] = {
         f"flip {flip:g}": {
             "tables": namespace.tables,
-            "rows_nearest_to_their_own_prototype": _mean(found.trait_right[i]),
-            "rows_nearest_by_pca": _mean(found.pca_right[i]),
-            "difference": _mean(found.trait_right[i] - found.pca_right[i]),
-            "least_canonical_correlation": _mean(found.alike[i]),
+            "rows_nearest_to_their_own_prototype": _mean(maps.trait_right[i]),
+            "rows_nearest_by_pca": _mean(maps.pca_right[i]),
+            "difference": _mean(maps.trait_right[i] - maps.pca_right[i]),
+            "least_canonical_correlation": _mean(maps.alike[i]),
         }
         for i, flip in enumerate(FLIPS)
     }
-    return Outcome(numbers, lambda: _draw(found))
+    return Outcome(numbers, lambda: _draw(maps))
 
 
 def _mean(values: np.ndarray) -> list[float]:
@@ -131,13 +131,13 @@ def pca_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=60, help="of each fit (%(default)s)")
 
 
-def _draw(found: Maps) -> Figure:
+def _draw(maps: Maps) -> Figure:
     from matplotlib.figure import Figure
 
     page = Figure(figsize=(3.6 * len(FLIPS), 7))
     axes = page.subplots(2, len(FLIPS))
     for column, flip in enumerate(FLIPS):
-        one = Maps(*(np.asarray(x)[column, 0] for x in found))
+        one = Maps(*(np.asarray(x)[column, 0] for x in maps))
         for row, (places, share) in enumerate(
             ((one.trait, one.trait_right), (one.pca, one.pca_right))
         ):

@@ -53,10 +53,10 @@ def strength(namespace: argparse.Namespace) -> Outcome:
     }
     one = partial(_one_table, methods, rows, namespace.steps)
     # Methods are pure functions: a strength's tables are fitted at once.
-    found = jax.jit(lambda keys, sizes: jax.lax.map(lambda x: jax.vmap(one)(*x), (keys, sizes)))(
+    fitted = jax.jit(lambda keys, sizes: jax.lax.map(lambda x: jax.vmap(one)(*x), (keys, sizes)))(
         keys, sizes
     )
-    fits = {name: Fit(*map(np.asarray, fit)) for name, fit in found.items()}
+    fits = {name: Fit(*map(np.asarray, fit)) for name, fit in fitted.items()}
     lost = fits["quadrature"].test - fits["bound"].test
     each = {name: fit.size for name, fit in fits.items()}
     each |= {"bound_below_evidence": fits["bound"].gap, "lost_on_new_rows": lost}
@@ -84,17 +84,17 @@ def _one_table(
     weights = size * weights / jnp.sqrt(jnp.mean(weights**2))
     data = _draw_rows(weights, rows + NUM_TEST, key_rows)
     table, new = data[:rows], data[rows:]
-    found = {}
+    fits = {}
     for name, method in methods.items():
         first = method.init(keys[1], table)
         empty = (first, method.get_params(first), jnp.zeros(()))
         _, params, loss = jax.lax.fori_loop(0, steps + 1, partial(_step, method, table), empty)
-        found[name] = Fit(
+        fits[name] = Fit(
             jnp.sqrt(jnp.mean(params["weights"] ** 2)),
             _evidence(params, table) + loss / rows,
             _evidence(params, new),
         )
-    return found
+    return fits
 
 
 def _step(method: Any, table: Array, _: Array, before: tuple) -> tuple:
