@@ -215,7 +215,7 @@ def diagnose(draws: xr.Dataset) -> dict[str, dict[str, float]]:
     (['ess_bulk', 'ess_tail', 'rhat'], True)
     """
     arviz = import_arviz()
-    found: dict[str, dict[str, float]] = {}
+    diagnostics: dict[str, dict[str, float]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a scalar that never changes has no R̂
         rhat = arviz.rhat(draws)
@@ -223,12 +223,12 @@ def diagnose(draws: xr.Dataset) -> dict[str, dict[str, float]]:
         # The 5 % and 95 % quantiles (Vehtari et al. 2021): releases differ in their default.
         tail = arviz.ess(draws, method="tail", prob=(0.05, 0.95))
     for name in draws.data_vars:
-        found[str(name)] = {
+        diagnostics[str(name)] = {
             "rhat": float(np.max(rhat[name].values)),
             "ess_bulk": float(np.min(bulk[name].values)),
             "ess_tail": float(np.min(tail[name].values)),
         }
-    return found
+    return diagnostics
 
 
 def mcse(draws: np.ndarray) -> np.ndarray:
@@ -241,8 +241,8 @@ def mcse(draws: np.ndarray) -> np.ndarray:
     arviz = import_arviz()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a scalar that never changes has none
-        found = arviz.mcse(dataset({"x": draws}, ("chain", "draw")), method="mean")
-    return np.nan_to_num(np.asarray(found["x"].values))
+        errors = arviz.mcse(dataset({"x": draws}, ("chain", "draw")), method="mean")
+    return np.nan_to_num(np.asarray(errors["x"].values))
 
 
 def pareto_k(log_ratios: Any) -> float:
@@ -275,10 +275,10 @@ def prior_sensitivity(groups: Groups) -> dict[str, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of power scaling whose weights are too uneven
         if _has_own_container(arviz):
-            found = arviz.psens(data, component="prior")
+            sensitivity = arviz.psens(data, component="prior")
         else:
-            found = arviz.psense(data, group="prior")
-    return {str(x): float(np.nanmax(found[x].values)) for x in found.data_vars}
+            sensitivity = arviz.psense(data, group="prior")
+    return {str(x): float(np.nanmax(sensitivity[x].values)) for x in sensitivity.data_vars}
 
 
 def rank(results: Mapping[str, Groups]) -> list[dict[str, Any]]:
@@ -296,16 +296,16 @@ def rank(results: Mapping[str, Groups]) -> list[dict[str, Any]]:
         }
     rows = []
     for name in table.index:
-        found = single[name]
+        loo = single[name]
         sizes = results[name]["posterior"].sizes
         limit = good_k(sizes["chain"] * sizes["draw"])
-        bad = int((np.asarray(found.pareto_k) > limit).sum())
+        bad = int((np.asarray(loo.pareto_k) > limit).sum())
         own = table.loc[name]
         elpd = own["elpd_loo"] if "elpd_loo" in own else own["elpd"]
         difference = own["elpd_diff"]
         rows.append({
             "name": name, "elpd": float(elpd), "error": float(own["se"]),
             "behind": abs(float(difference)), "behind_error": float(own["dse"]),
-            "bad_pareto_k": bad, "rows": int(found.n_data_points),
+            "bad_pareto_k": bad, "rows": int(loo.n_data_points),
         })  # fmt: skip
     return rows

@@ -86,7 +86,7 @@ def compare_sizes(
     """
     ordered = sorted(choices, key=lambda one: one.size)
     began = clock.seconds()
-    found: list[Ratio] = []
+    ratios: list[Ratio] = []
     for small, large in itertools.pairwise(ordered):
         draw = tables_like(small, rows, mask)
         fits: list[Sized] = [x.sized for x in (small, large) if x.sized is not None]
@@ -109,10 +109,10 @@ def compare_sizes(
                 on_table(large.size)
         if not done:
             break
-        found.append(Ratio(large.size, gain, done, exceeding))
-        if found[-1].p_value > LEVEL:
+        ratios.append(Ratio(large.size, gain, done, exceeding))
+        if ratios[-1].p_value > LEVEL:
             break
-    return found
+    return ratios
 
 
 def tables_like(
@@ -127,20 +127,20 @@ def tables_like(
     def draw(key: Any, table: Any) -> Any:
         return handlers.seed(drawing, key)(table, **fixed)
 
-    seen = np.ones(rows.shape, bool) if mask is None else np.asarray(mask)
-    constant = _constant(rows, seen).any()
+    observed = np.ones(rows.shape, bool) if mask is None else np.asarray(mask)
+    constant = _constant(rows, observed).any()
 
     def table(seed: int) -> np.ndarray:
         for key in random.split(random.key(seed), MOST_DRAWS):
-            found = draw(key, rows)
-            if np.shape(found) != rows.shape:
+            drawn = draw(key, rows)
+            if np.shape(drawn) != rows.shape:
                 raise ValueError(
                     f"{sized.program.__name__} does not return the table that it draws: return the "
                     "value of its observed site, or --bootstrap 0"
                 )
-            found = np.where(seen, np.asarray(found), 0).astype(rows.dtype)
-            if constant or not _constant(found, seen).any():
-                return found
+            drawn = np.where(observed, np.asarray(drawn), 0).astype(rows.dtype)
+            if constant or not _constant(drawn, observed).any():
+                return drawn
         raise ValueError(
             f"{MOST_DRAWS} tables drawn from {sized.program.__name__} all have a constant column"
         )
@@ -148,6 +148,6 @@ def tables_like(
     return table
 
 
-def _constant(rows: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    low = np.min(rows, axis=0, where=seen, initial=np.inf)
-    return low == np.max(rows, axis=0, where=seen, initial=-np.inf)
+def _constant(rows: np.ndarray, observed: np.ndarray) -> np.ndarray:
+    low = np.min(rows, axis=0, where=observed, initial=np.inf)
+    return low == np.max(rows, axis=0, where=observed, initial=-np.inf)

@@ -42,7 +42,7 @@ def _methods() -> dict[str, type]:
     from .. import methods as wing
     from ..running.algorithm import Algorithm
 
-    found: dict[str, type] = {}
+    classes: dict[str, type] = {}
     for entry in pkgutil.walk_packages(wing.__path__, f"{wing.__name__}."):
         module = importlib.import_module(entry.name)
         for name, member in vars(module).items():
@@ -53,8 +53,8 @@ def _methods() -> dict[str, type]:
                 and not name.startswith("_")
                 and not inspect.isabstract(member)
             ):
-                found[name] = member
-    return found
+                classes[name] = member
+    return classes
 
 
 class Generic(NamedTuple):
@@ -73,7 +73,7 @@ def generics() -> dict[str, Generic]:
     from ..baselines.samplers import no_discrete_gibbs
 
     summed = "discrete latents summed out"
-    found = {
+    summaries = {
         "NUTS": f"NumPyro's NUTS on the program, {summed}",
         "SVI mean_field": f"NumPyro's SVI with a diagonal normal guide, {summed}",
         "SVI low_rank": f"NumPyro's SVI with a low-rank normal guide, {summed}",
@@ -81,7 +81,9 @@ def generics() -> dict[str, Generic]:
         "MAP": f"the mode of the parameters by gradient ascent, {summed}",
     }
     gibbs = Generic("NumPyro's Gibbs: bits in turn, parameters by NUTS", no_discrete_gibbs)
-    return {name: Generic(words, _odd) for name, words in found.items()} | {"DiscreteGibbs": gibbs}
+    return {name: Generic(words, _odd) for name, words in summaries.items()} | {
+        "DiscreteGibbs": gibbs
+    }
 
 
 def _odd(anatomy: Anatomy) -> str | None:

@@ -40,18 +40,18 @@ class Sized(NamedTuple):
         tolerance: float = ROUGHLY,
     ) -> dict[str, Any]:
         """The parameters that these rows lead to."""
-        found = self.engine.run(
+        result = self.engine.run(
             random.key(seed), self.steps, rows, progress_bar=False, budget=budget,
             tolerance=None if self.engine.staged else tolerance, **self.arguments(mask),
         )  # fmt: skip
-        return found.params
+        return result.params
 
     def log_likelihood(
         self, params: dict[str, Any], rows: np.ndarray, mask: np.ndarray | None
     ) -> np.ndarray:
         """Of each row, latents summed out."""
-        found = likelihood(self.program, rows, **self.arguments(mask))(params)
-        return np.asarray(found.value, float)
+        evidence = likelihood(self.program, rows, **self.arguments(mask))(params)
+        return np.asarray(evidence.value, float)
 
     def arguments(self, mask: np.ndarray | None) -> dict[str, Any]:
         return self.settings if mask is None else {**self.settings, "mask": mask}
@@ -113,7 +113,7 @@ def choose(
     values, kwargs = arguments
     name, sizes = over
     mask = kwargs.get("mask")
-    found = []
+    choices = []
     for size in sizes:
         settings = {x: v for x, v in kwargs.items() if x != "mask"} | {name: size}
         whole = settings if mask is None else {**settings, "mask": mask}
@@ -131,8 +131,8 @@ def choose(
             on_fit(size)
         measures = measure_fit(program, params, values, whole)
         entropy = _entropy(engine, params, values, whole)
-        found.append(Choice(size, np.concatenate(held), measures, entropy, params, sized))
-    return found
+        choices.append(Choice(size, np.concatenate(held), measures, entropy, params, sized))
+    return choices
 
 
 def _entropy(engine: Any, params: Any, table: np.ndarray, kwargs: dict[str, Any]) -> float | None:
@@ -140,8 +140,8 @@ def _entropy(engine: Any, params: Any, table: np.ndarray, kwargs: dict[str, Any]
     (first, *others) = anatomy.latents
     if others or first.size != 1 or first.num_values is None or not hasattr(engine, "posterior"):
         return None
-    found = engine.posterior(params, table, **kwargs).probabilities[first.name]
-    return class_entropy(np.asarray(found, float).reshape(len(table), -1))
+    probs = engine.posterior(params, table, **kwargs).probabilities[first.name]
+    return class_entropy(np.asarray(probs, float).reshape(len(table), -1))
 
 
 def taken(choices: list[Choice]) -> Choice:

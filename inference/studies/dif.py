@@ -83,12 +83,12 @@ def step(tables: Sequence[BitTable], at: Groups, free: np.ndarray) -> tuple[Grou
     for g, table in enumerate(tables):
         values = at.values(columns, g)
         nodes = nodes_for(values, 1.0, table.share)
-        found = expect(table, values, nodes)
+        expected = expect(table, values, nodes)
         theta = at.mean[g] + np.exp(at.log_deviation[g]) * nodes.points
-        sums.append((nodes._replace(points=theta), found))
+        sums.append((nodes._replace(points=theta), expected))
         if g:
-            mean[g] = found.mass @ theta[:, 0] / found.mass.sum()
-            spread = found.mass @ (theta[:, 0] - mean[g]) ** 2 / found.mass.sum()
+            mean[g] = expected.mass @ theta[:, 0] / expected.mass.sum()
+            spread = expected.mass @ (theta[:, 0] - mean[g]) ** 2 / expected.mass.sum()
             log_deviation[g] = 0.5 * np.log(spread)
     charts = _charts(columns, free, count)
     slopes, intercepts = at.slopes.copy(), at.intercepts.copy()
@@ -170,12 +170,12 @@ def adjusted(p_values: np.ndarray) -> np.ndarray:
     >>> adjusted(np.array([0.01, 0.04, 0.03, np.nan])).round(3).tolist()
     [0.03, 0.04, 0.04, nan]
     """
-    found = p_values.copy()
+    q_values = p_values.copy()
     place = np.flatnonzero(np.isfinite(p_values))
     order = place[np.argsort(p_values[place])]
     scaled = p_values[order] * len(order) / np.arange(1, len(order) + 1)
-    found[order] = np.minimum.accumulate(scaled[::-1])[::-1]
-    return found
+    q_values[order] = np.minimum.accumulate(scaled[::-1])[::-1]
+    return q_values
 
 
 class GroupStudy(NamedTuple):
@@ -241,9 +241,9 @@ def study_groups(table: BitTable, labels: Sequence[str], start: Values) -> Group
         "p_uniform": chdtrc(df - (count - 1), shift), "p_nonuniform": chdtrc(count - 1, bend),
         "difference": effects[0], "absolute_difference": effects[1], "anchor": anchors + 0,
     }  # fmt: skip
-    found = base.groups
+    fitted = base.groups
     return GroupStudy(
-        items, tuple(map(str, names)), counts, found.mean, np.exp(found.log_deviation), anchors
+        items, tuple(map(str, names)), counts, fitted.mean, np.exp(fitted.log_deviation), anchors
     )
 
 
@@ -260,9 +260,9 @@ def _varies(table: BitTable) -> np.ndarray:
     """Items whose levels all occur, (P,): a difference can be told of these only."""
     columns = table.columns
     counts = table.times @ table.bits
-    seen = table.times.sum() if table.seen is None else table.times @ table.seen
+    answered = table.times.sum() if table.seen is None else table.times @ table.seen
     least = np.minimum.reduceat(counts, columns.first)
-    return (least > 0) & (np.add.reduceat(counts, columns.first) < seen)
+    return (least > 0) & (np.add.reduceat(counts, columns.first) < answered)
 
 
 def _effects(groups: Groups, columns: Columns, item: int) -> tuple[float, float]:

@@ -100,10 +100,10 @@ def errors_of(
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:
-            found = standard_errors(program, point, values, prior=prior, **kwargs)
+            spread = standard_errors(program, point, values, prior=prior, **kwargs)
         except (ProgramError, ValueError) as error:
             return {}, " ".join(str(error).split())
-    errors = {name: np.asarray(value) for name, value in found.items()}
+    errors = {name: np.asarray(value) for name, value in spread.items()}
     if not any(np.isfinite(value).any() for value in errors.values()):
         said = " ".join(str(heard[0].message).split()) if heard else ""
         return {}, said or "not determined by these data"
@@ -169,7 +169,7 @@ def _level_lines(
     >>> _level_lines(cuts, {}, ["calm"], [("never", "often", "always")])["cutpoints_3"]
     [['calm ≥ often', '-1'], ['calm ≥ always', '0.5']]
     """
-    found = {}
+    blocks = {}
     for name, value in params.items():
         _, _, number = name.rpartition("_")
         places = [i for i, x in enumerate(levels) if number == str(len(x))]
@@ -189,8 +189,8 @@ def _level_lines(
                     line += [] if spread is None else [_shown(spread[one, c, k])]
                 lines.append(line)
         more = [[f"{name}: … {len(lines) - MOST_LINES} more"]] if len(lines) > MOST_LINES else []
-        found[name] = [*lines[:MOST_LINES], *more]
-    return found
+        blocks[name] = [*lines[:MOST_LINES], *more]
+    return blocks
 
 
 def starts_lines(optima: Optima | None) -> list[str]:

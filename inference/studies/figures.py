@@ -189,8 +189,8 @@ def time_course(
     :param values: name -> (num_steps,) or (runs, num_steps).
     :param truth: dashed: one for all, or by name.
     """
-    for i, (name, given) in enumerate(values.items()):
-        course = np.atleast_2d(np.asarray(given, float))
+    for i, (name, value) in enumerate(values.items()):
+        course = np.atleast_2d(np.asarray(value, float))
         when = np.arange(1, course.shape[1] + 1) if steps is None else np.asarray(steps)
         colour = f"C{i}"
         if len(course) > 1:

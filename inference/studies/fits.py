@@ -112,13 +112,13 @@ def score(fit: Fit, table: Table) -> Answer:
 
     from ..evaluation.evidence import likelihood
 
-    found = likelihood(fit.program, table.values, **_mask(table), **fit.sizes)
+    evaluator = likelihood(fit.program, table.values, **_mask(table), **fit.sizes)
     if all(len(x) == 1 for x in fit.params.values()):
         point: Any = {x: v[0] for x, v in fit.params.items()}
-        one, how = found.explained(point)
+        one, how = evaluator.explained(point)
         each = type(one)(one.value[None], one.error[None])
     else:
-        each, how = found.of_draws(fit.params), found.how
+        each, how = evaluator.of_draws(fit.params), evaluator.how
     value = logsumexp(np.asarray(each.value, np.float64), axis=0) - np.log(len(each.value))
     error = np.asarray(each.error).mean(0)
     spread = value.std(ddof=1) / np.sqrt(len(value)) if len(value) > 1 else float("nan")
@@ -163,18 +163,18 @@ def transform(fit: Fit, table: Table) -> Answer:
         if method is None or not hasattr(method, "posterior") or method.admits(anatomy) is not None:
             continue
         params: Any = fit.point
-        found = method(fit.program).posterior(params, table.values, **extra)
-        if categories and not getattr(found, "probabilities", None):
+        posterior = method(fit.program).posterior(params, table.values, **extra)
+        if categories and not getattr(posterior, "probabilities", None):
             continue
-        names, columns = _columns(anatomy, found)
+        names, columns = _columns(anatomy, posterior)
         return names, columns, f"transform {len(columns)} rows, the posterior of {name}"
     raise InputError(f"no method gives the posterior of the latents of {fit.name}")
 
 
-def _columns(anatomy: Any, found: Any) -> tuple[list[str], np.ndarray]:
+def _columns(anatomy: Any, posterior: Any) -> tuple[list[str], np.ndarray]:
     """A posterior as columns with names: of each site its parts, of a category its values."""
-    rows = len(found.mean)
-    mean = np.asarray(found.mean).reshape(rows, -1)
+    rows = len(posterior.mean)
+    mean = np.asarray(posterior.mean).reshape(rows, -1)
     names: list[str] = []
     columns: list[np.ndarray] = []
     place = 0
@@ -186,10 +186,10 @@ def _columns(anatomy: Any, found: Any) -> tuple[list[str], np.ndarray]:
         else:
             parts = [latent.name] if latent.size == 1 else parts
             names += [f"{part}_{k}" for part in parts for k in range(latent.num_values)]
-            columns.append(np.asarray(found.probabilities[latent.name]).reshape(rows, -1))
+            columns.append(np.asarray(posterior.probabilities[latent.name]).reshape(rows, -1))
         place += latent.size
-    if hasattr(found, "covariance"):
-        spread = np.sqrt(np.diagonal(np.asarray(found.covariance), axis1=1, axis2=2))
+    if hasattr(posterior, "covariance"):
+        spread = np.sqrt(np.diagonal(np.asarray(posterior.covariance), axis1=1, axis2=2))
         names, columns = [*names, *(f"{x}_sd" for x in names)], [*columns, spread]
     return names, np.hstack(columns)
 

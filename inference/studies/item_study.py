@@ -100,15 +100,15 @@ def study_items(
     many = len(weights) > 1
     standard = rotate(loadings(weights[:, first]), rotation)
     with np.errstate(invalid="ignore"):  # where the point is no maximum, an error is NaN
-        found = level_items(
+        items = level_items(
             held, values, bool(errors) and table is not None,
             normal_priors(opened) if prior else None,
         )  # fmt: skip
-    if "discrimination_se" in found:
+    if "discrimination_se" in items:
         spread = known.read({x: np.asarray(v) for x, v in errors.items()})
-        found["discrimination_se"] = spread["weights"][0]
+        items["discrimination_se"] = spread["weights"][0]
     for q, each in enumerate(standard.loadings, start=1):
-        found[f"loading_{q}" if many else "loading"] = each
+        items[f"loading_{q}" if many else "loading"] = each
     plain = held.columns.bits and "guessing" not in values
     measures: dict[str, float] = {}
     lines: list[str] = []
@@ -141,7 +141,7 @@ def study_items(
     if table is not None and table.seen is None and plain and len(first) > 3:
         if len(first) <= MOST_FITTED:
             fit = item_fit(table, values)
-            found |= {"s_x2": fit.statistic, "df": fit.df, "p_value": fit.p_value}
+            items |= {"s_x2": fit.statistic, "df": fit.df, "p_value": fit.p_value}
         else:
             lines.append(f"item fit  not computed for more than {MOST_FITTED} items")
         lines += _fit_lines(table, values, measures)
@@ -155,7 +155,7 @@ def study_items(
         lines += said
         groups = {} if study is None else study.items
     return ItemStudy(
-        {x: v[order] for x, v in found.items()}, scores,
+        {x: v[order] for x, v in items.items()}, scores,
         dict(zip(factors, curves, strict=True)), turned, groups, measures, lines,
     )  # fmt: skip
 
@@ -192,7 +192,7 @@ def _grouped(
         why = "not tested for so large a table: latentbits.inference.studies.dif does it"
     if why is not None or table is None:
         return None, [f"groups    {labels.column}: {why}"]
-    found = study_groups(table, labels.of_rows, values)
-    items = {x: v[order] for x, v in found.items.items()}
-    found = found._replace(items=items, anchors=found.anchors[order])
-    return found, group_lines(found, labels.column, labels.items)
+    study = study_groups(table, labels.of_rows, values)
+    items = {x: v[order] for x, v in study.items.items()}
+    study = study._replace(items=items, anchors=study.anchors[order])
+    return study, group_lines(study, labels.column, labels.items)

@@ -67,13 +67,13 @@ def number_right(prob: np.ndarray) -> np.ndarray:
     >>> number_right(np.array([0.5, 0.5])).tolist()
     [0.25, 0.5, 0.25]
     """
-    found = np.ones((*prob.shape[:-1], 1))
+    probs = np.ones((*prob.shape[:-1], 1))
     for each in np.moveaxis(prob, -1, 0):
-        more = np.zeros((*found.shape[:-1], found.shape[-1] + 1))
-        more[..., :-1] = found * (1.0 - each[..., None])
-        more[..., 1:] += found * each[..., None]
-        found = more
-    return found
+        more = np.zeros((*probs.shape[:-1], probs.shape[-1] + 1))
+        more[..., :-1] = probs * (1.0 - each[..., None])
+        more[..., 1:] += probs * each[..., None]
+        probs = more
+    return probs
 
 
 def item_fit(table: BitTable, values: Values) -> Fit:
@@ -94,8 +94,8 @@ def item_fit(table: BitTable, values: Values) -> Fit:
     statistic, df = np.zeros(size), np.zeros(size)
     for i in range(size):
         cells = _joined(rows[1:size], expected[1:size, i], right[1:size, i])
-        count, mean, seen = cells.T
-        statistic[i] = np.sum((seen - count * mean) ** 2 / (count * mean * (1.0 - mean)))
+        count, mean, observed = cells.T
+        statistic[i] = np.sum((observed - count * mean) ** 2 / (count * mean * (1.0 - mean)))
         df[i] = len(cells) - len(values["weights"]) - 1
     p = np.where(df > 0, chdtrc(np.maximum(df, 1), statistic), np.nan)
     return Fit(statistic, df, p)
@@ -105,15 +105,15 @@ def _joined(rows: np.ndarray, prob: np.ndarray, right: np.ndarray) -> np.ndarray
     """Cells (rows, expected proportion, right), each with enough expected right and wrong."""
     cells: list[list[float]] = []
     held = np.zeros(3)
-    for count, mean, seen in zip(rows, prob, right, strict=True):
-        held += np.array([count, count * mean, seen])
+    for count, mean, observed in zip(rows, prob, right, strict=True):
+        held += np.array([count, count * mean, observed])
         if min(held[1], held[0] - held[1]) >= LEAST_EXPECTED:
             cells.append(list(held))
             held = np.zeros(3)
     if cells:
         cells[-1] = list(np.array(cells[-1]) + held)
-    found = np.array(cells).reshape(-1, 3)
-    return np.stack([found[:, 0], found[:, 1] / found[:, 0], found[:, 2]], 1)
+    joined = np.array(cells).reshape(-1, 3)
+    return np.stack([joined[:, 0], joined[:, 1] / joined[:, 0], joined[:, 2]], 1)
 
 
 def model_fit(table: BitTable, values: Values) -> ModelFit:
@@ -166,7 +166,7 @@ def _unions(
     sets: np.ndarray, margin: np.ndarray, prob: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
     """The probability that all items of two margins are right, (m, m): of an item of both, once."""
-    found = margin.T @ (margin * weight[:, None])
+    joint = margin.T @ (margin * weight[:, None])
     shared = sets.astype(np.int8) @ sets.T.astype(np.int8)
     rows, columns = np.nonzero(shared)
     both = sets[rows] | sets[columns]
@@ -177,8 +177,8 @@ def _unions(
     step = max(1, (1 << 22) // len(weight))
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        found[rows[part], columns[part]] = weight @ wide[:, order[part]].prod(-1)
-    return found
+        joint[rows[part], columns[part]] = weight @ wide[:, order[part]].prod(-1)
+    return joint
 
 
 def reliability(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:

@@ -65,9 +65,9 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Fit the program to rows X, (num_rows, num_columns)."""
         del y
         values, mask = self._read(X, first=True)
-        seen = np.where(mask, values, np.nan)
+        observed = np.where(mask, values, np.nan)
         with np.errstate(all="ignore"):
-            least, most = (f(seen, axis=0, initial=e, where=mask) for f, e in ENDS)
+            least, most = (f(observed, axis=0, initial=e, where=mask) for f, e in ENDS)
         self.kept_ = most > least
         if not self.kept_.any():
             raise ValueError("every column is constant: there is nothing to explain")
@@ -97,8 +97,8 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """The log likelihood of each row, latents summed out, (num_rows,)."""
         args, kwargs = self._arguments(*self._read(X))
         with _whole_digits():
-            found = likelihood(type(self)._program, *args, **kwargs)(self._params())
-            return np.asarray(found.value, np.float64)
+            evidence = likelihood(type(self)._program, *args, **kwargs)(self._params())
+            return np.asarray(evidence.value, np.float64)
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
         """The mean log likelihood per row."""
@@ -158,16 +158,16 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if attrs.get("model") != name or "estimator" not in attrs:
             raise InputError(f"{path}: holds no saved {cls.__name__}, but {attrs.get('model')!r}")
         about, settings = json.loads(attrs["estimator"]), json.loads(attrs["settings"])
-        found = cls(**{x: v for x, v in settings.items() if x != "random_state"})
-        found.params_ = {str(x): v.values for x, v in groups["point_estimate"].items()}
-        found.losses_ = groups["optimization"]["loss"].values
-        found.kept_, found.converged_ = np.array(about["kept"]), about["converged"]
-        found.n_features_in_, found._n_features_out = len(about["names"]), about["outputs"]
+        estimator = cls(**{x: v for x, v in settings.items() if x != "random_state"})
+        estimator.params_ = {str(x): v.values for x, v in groups["point_estimate"].items()}
+        estimator.losses_ = groups["optimization"]["loss"].values
+        estimator.kept_, estimator.converged_ = np.array(about["kept"]), about["converged"]
+        estimator.n_features_in_, estimator._n_features_out = len(about["names"]), about["outputs"]
         if about["thresholds"]:
-            found.thresholds_ = np.array(about["thresholds"])
+            estimator.thresholds_ = np.array(about["thresholds"])
         if about["named"]:
-            found.feature_names_in_ = np.array(about["names"], dtype=object)
-        return found
+            estimator.feature_names_in_ = np.array(about["names"], dtype=object)
+        return estimator
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -211,11 +211,11 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _place(self, *args: Any, **kwargs: Any) -> np.ndarray:
         engine = self._method()(type(self)._program)
-        found = engine.posterior(self._params(), *args, **kwargs)
+        posterior = engine.posterior(self._params(), *args, **kwargs)
         if self._classes:  # a category's mean says nothing
-            (found,) = found.probabilities.values()
-            return np.asarray(found, np.float64).reshape(len(args[0]), -1)
-        return np.asarray(found.mean, np.float64)
+            (posterior,) = posterior.probabilities.values()
+            return np.asarray(posterior, np.float64).reshape(len(args[0]), -1)
+        return np.asarray(posterior.mean, np.float64)
 
 
 def _whole_digits() -> Any:

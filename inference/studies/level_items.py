@@ -33,13 +33,13 @@ def level_items(
     length = weights[0] if len(weights) == 1 else np.sqrt((weights**2).sum(0))
     count = weights.size + len(columns.level) + ("guessing" in values) * len(length)
     errors = errors and len(weights) == 1 and count <= MOST_NUMBERS
-    found = {"discrimination": length}
+    items = {"discrimination": length}
     bias, slope, of = values["bias"], length[columns.column_of], columns.column_of
     spread = deviation = np.zeros(0)
     if errors:
         covariance = np.linalg.inv(information(table, values, prior))
         deviation = np.sqrt(np.diagonal(covariance))
-        found["discrimination_se"] = deviation[: len(length)]
+        items["discrimination_se"] = deviation[: len(length)]
         place = weights.size + np.arange(len(columns.level))
         along = np.stack([bias / slope**2, -1.0 / slope], 1)
         each = np.stack(
@@ -55,13 +55,13 @@ def level_items(
                 continue
             full = np.full(len(length), np.nan)
             full[of[here]] = numbers[here]
-            found[name + suffix] = full
+            items[name + suffix] = full
     if "guessing" in values:
         guess = values["guessing"]
-        found["guessing"] = guess
+        items["guessing"] = guess
         if errors:
-            found["guessing_se"] = guess * (1.0 - guess) * deviation[-len(guess) :]
-    return found
+            items["guessing_se"] = guess * (1.0 - guess) * deviation[-len(guess) :]
+    return items
 
 
 def level_information(table: BitTable, values: Values, points: np.ndarray) -> np.ndarray:
@@ -69,7 +69,7 @@ def level_information(table: BitTable, values: Values, points: np.ndarray) -> np
 
     The expectation of the squared slope of each column's log probability.
     """
-    columns, found = table.columns, []
+    columns, curves = table.columns, []
     for q in range(len(values["weights"])):
         place = np.zeros((len(points), len(values["weights"])))
         place[:, q] = points
@@ -79,12 +79,12 @@ def level_information(table: BitTable, values: Values, points: np.ndarray) -> np
         weight = values["weights"][q]
         if "guessing" in values:
             prob = values["guessing"] + (1.0 - values["guessing"]) * sigma
-            found.append((weight**2 * sigma**2 * (1.0 - prob) / prob).sum(1))
+            curves.append((weight**2 * sigma**2 * (1.0 - prob) / prob).sum(1))
             continue
         # Of level c the slope is w (1 − σ(A_c) − σ(A_{c+1})), of the lowest one −w σ(A_1).
         next_one = np.append(sigma[:, 1:], np.zeros((len(points), 1)), 1) * columns.inner
         prob = np.exp(more + base[:, columns.column_of])
         slopes = (1.0 - sigma - next_one) * weight
         low = np.exp(base) * (sigma * weight)[:, columns.first] ** 2
-        found.append((prob * slopes**2).sum(1) + low.sum(1))
-    return np.stack(found)
+        curves.append((prob * slopes**2).sum(1) + low.sum(1))
+    return np.stack(curves)

@@ -137,22 +137,22 @@ def save(
 
         with h5netcdf.File(file, "w") as top:
             top.attrs.update(_attributes(attrs))
-            for name, found in groups.items():
-                _write(top.create_group(name), found)
+            for name, group in groups.items():
+                _write(top.create_group(name), group)
         seal(file)
 
     write_with(Path(path), write)
 
 
-def _write(place: Any, found: Group | xr.Dataset) -> None:
-    if not isinstance(found, Group):
-        found = Group(
-            {str(name): (tuple(map(str, x.dims)), x.values) for name, x in found.data_vars.items()},
-            {str(name): x.values for name, x in found.coords.items()},
-            found.attrs,
+def _write(place: Any, group: Group | xr.Dataset) -> None:
+    if not isinstance(group, Group):
+        group = Group(
+            {str(name): (tuple(map(str, x.dims)), x.values) for name, x in group.data_vars.items()},
+            {str(name): x.values for name, x in group.coords.items()},
+            group.attrs,
         )
-    place.attrs.update(found.attrs)
-    every = {name: ((name,), array) for name, array in found.coords.items()} | found.variables
+    place.attrs.update(group.attrs)
+    every = {name: ((name,), array) for name, array in group.coords.items()} | group.variables
     for name, (dims, array) in every.items():
         for dim, size in zip(dims, array.shape, strict=True):
             if _flat(dim) not in place.dimensions:

@@ -123,15 +123,15 @@ def read_json(file: Path) -> dict[str, Any]:
     :raises InputError: if that is not what the file holds any more: one line.
     """
     try:
-        found = json.loads(file.read_bytes())
-        whole = found.pop("sha256") == _digest(found)
+        content = json.loads(file.read_bytes())
+        whole = content.pop("sha256") == _digest(content)
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         whole = False
     if not whole:
         raise InputError(
             f"{file}: does not match its checksum: it was damaged or changed; make it anew"
         )
-    return found
+    return content
 
 
 def _digest(made: dict[str, Any]) -> str:

@@ -62,8 +62,8 @@ def predictive_groups(
     fixed = [None if hasattr(x, "shape") else x for x in leaves]
 
     def opened(arrays: list[Any]) -> Arguments:
-        given = iter(arrays)
-        return jax.tree.unflatten(tree, [next(given) if x is None else x for x in fixed])
+        remaining = iter(arrays)
+        return jax.tree.unflatten(tree, [next(remaining) if x is None else x for x in fixed])
 
     def traced(point: Any, key: Any, arrays: list[Any]) -> Any:
         args, kwargs = opened(arrays)
@@ -104,8 +104,8 @@ def predictive_groups(
 
     def kept(points: Any, keys: Any, arrays: list[Any]) -> dict[str, np.ndarray]:
         rows = np.asarray(remembered(replicated, fixed)(points, keys, arrays))
-        found = statistics(rows, mask)
-        return {**found, "observed": rows} if whole else found
+        summary = statistics(rows, mask)
+        return {**summary, "observed": rows} if whole else summary
 
     group = dataset(_in_blocks(kept, some, arrays, keys), leading, columns=columns, dims=STATISTICS)
     groups["posterior_predictive"] = group.assign_coords(
@@ -130,8 +130,8 @@ def _in_blocks(
     for start in range(0, total, BLOCK):
         place = np.minimum(np.arange(start, start + BLOCK), total - 1)  # the last block is filled
         more = () if keys is None else (keys[place],)
-        found = function({x: v[place] for x, v in flat.items()}, *more, arrays)
-        parts.append({x: np.asarray(v)[: total - start] for x, v in found.items()})
+        block = function({x: v[place] for x, v in flat.items()}, *more, arrays)
+        parts.append({x: np.asarray(v)[: total - start] for x, v in block.items()})
     joined = {x: np.concatenate([part[x] for part in parts]) for x in parts[0]}
     return {x: v.reshape((*shape, *v.shape[1:])) for x, v in joined.items()}
 
@@ -147,8 +147,11 @@ def statistics(rows: np.ndarray, mask: np.ndarray | None = None) -> dict[str, np
     ([1.0, 1.0], [1.0, 0.5])
     """
     there = np.ones(rows.shape[-2:]) if mask is None else np.asarray(mask, float)
-    seen = rows * there
-    return {"total": seen.sum(-1), "column_mean": seen.sum(-2) / np.maximum(there.sum(0), 1.0)}
+    observed = rows * there
+    return {
+        "total": observed.sum(-1),
+        "column_mean": observed.sum(-2) / np.maximum(there.sum(0), 1.0),
+    }
 
 
 def check_totals(groups: Groups) -> dict[str, Any]:
@@ -160,13 +163,13 @@ def check_totals(groups: Groups) -> dict[str, Any]:
     >>> check["observed"], check["mean"], check["outside"]
     ([1, 2], [0.0, 3.0], 2)
     """
-    seen = groups["observed_data"]["total"].values
-    made = groups["posterior_predictive"]["total"].values.reshape((-1, len(seen)))[-MOST_TABLES:]
-    whole = bool((seen == np.round(seen)).all() and np.ptp(seen) <= MOST_BINS)
-    low, high = min(seen.min(), made.min()), max(seen.max(), made.max())
+    totals = groups["observed_data"]["total"].values
+    made = groups["posterior_predictive"]["total"].values.reshape((-1, len(totals)))[-MOST_TABLES:]
+    whole = bool((totals == np.round(totals)).all() and np.ptp(totals) <= MOST_BINS)
+    low, high = min(totals.min(), made.min()), max(totals.max(), made.max())
     edges = np.arange(low - 0.5, high + 1.0) if whole else np.linspace(low, high, MOST_BINS // 2)
     counts = np.stack([np.histogram(one, edges)[0] for one in made])
-    observed = np.histogram(seen, edges)[0]
+    observed = np.histogram(totals, edges)[0]
     band = np.quantile(counts, [0.05, 0.95], axis=0)
     return {
         "middle": (0.5 * (edges[1:] + edges[:-1])).tolist(), "observed": observed.tolist(),
@@ -178,5 +181,5 @@ def check_totals(groups: Groups) -> dict[str, Any]:
 def _like(table: np.ndarray, function: Callable, values: dict[str, Any], arrays: Any) -> bool:
     """Whether replicated rows are a table like the observed one."""
     some = {x: v[0, :1] for x, v in values.items()}
-    found = jax.eval_shape(function, some, random.split(random.key(0), 1), arrays)
-    return tuple(found.shape[1:]) == table.shape
+    replicate = jax.eval_shape(function, some, random.split(random.key(0), 1), arrays)
+    return tuple(replicate.shape[1:]) == table.shape

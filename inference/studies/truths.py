@@ -292,9 +292,9 @@ def blots(num_data: int, count: int, causes: int) -> Truth:
 
 
 def _patches(rng: np.random.Generator, causes: int, count: int) -> np.ndarray:
-    found = rng.random((causes, count)) < 0.2
-    found[np.arange(causes), np.arange(causes) % count] = True  # none is empty
-    return found
+    patches = rng.random((causes, count)) < 0.2
+    patches[np.arange(causes), np.arange(causes) % count] = True  # none is empty
+    return patches
 
 
 def _repeated(pattern: tuple[Any, ...], count: int) -> tuple[Any, ...]:

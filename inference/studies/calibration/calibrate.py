@@ -148,7 +148,7 @@ def calibrate(
     varying = [x for x, v in truth.items() if np.ptp(v) > 1e-4 * np.abs(v).max()]
     varying.sort(key=lambda x: (not x.startswith("log "), x))  # what knows all sites comes first
     key_methods, key_fit = random.split(rng_key)
-    found: dict[str, Judged] = {}
+    judged: dict[str, Judged] = {}
     failed: dict[str, str] = {}
     for name, key in zip(names, random.split(key_methods, len(names)), strict=True):
         began = time.perf_counter()
@@ -158,27 +158,27 @@ def calibrate(
                 trials.model, key, trials.data, num_samples=method.thin * NUM_DRAWS, **trials.kwargs
             )  # fmt: skip
             kept = jax.tree.map(lambda x: x[:, method.thin - 1 :: method.thin], draws.params)  # noqa: B023
-            seen = {x: np.asarray(v) for x, v in over_trials(kept, trials.data).items()}
+            sampled = {x: np.asarray(v) for x, v in over_trials(kept, trials.data).items()}
         except Exception as error:  # the others go on
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             failed[name] = f"failed after {time.perf_counter() - began:.0f} s: {reason[:300]}"
             continue
-        ranked = {x: _rank(truth[x], seen[x]) for x in varying}
-        found[name] = Judged(
+        ranked = {x: _rank(truth[x], sampled[x]) for x in varying}
+        judged[name] = Judged(
             ranked, together([x.p_value for x in ranked.values()]), time.perf_counter() - began,
-            float(np.mean(draws.diverging)), stuck(truth[LIKELIHOOD], seen[LIKELIHOOD]),
-            int((~np.isfinite(seen[LIKELIHOOD])).any(1).sum()), draws.params,
+            float(np.mean(draws.diverging)), stuck(truth[LIKELIHOOD], sampled[LIKELIHOOD]),
+            int((~np.isfinite(sampled[LIKELIHOOD])).any(1).sum()), draws.params,
         )  # fmt: skip
         if on_result is not None:
-            on_result(name, found[name])
-    if not found:
+            on_result(name, judged[name])
+    if not judged:
         raise InputError(f"no method finished: {failed}")
     table = None
-    if "NUTS" in found and not no_coverage(trials.model, trials.data[0], **trials.kwargs):
+    if "NUTS" in judged and not no_coverage(trials.model, trials.data[0], **trials.kwargs):
         table = coverage(
-            trials.model, key_fit, trials.truth, trials.data, found["NUTS"].draws, **trials.kwargs
+            trials.model, key_fit, trials.truth, trials.data, judged["NUTS"].draws, **trials.kwargs
         )
-    return Calibration(trials, found, refused, failed, table)
+    return Calibration(trials, judged, refused, failed, table)
 
 
 def stuck(truth: np.ndarray, draws: np.ndarray) -> int:

@@ -80,15 +80,15 @@ def coverage(
     :param truth: (num_trials, ...) by site.
     :param draws: (num_trials, num_draws, ...) by site, of the posterior.
     """
-    found = fit_many(model, rng_key, data, **kwargs)
-    errors = many_standard_errors(model, found, data, num_nodes=NUM_NODES, **kwargs)
+    fitted = fit_many(model, rng_key, data, **kwargs)
+    errors = many_standard_errors(model, fitted, data, num_nodes=NUM_NODES, **kwargs)
     known = form_of(model, ((data[0],), kwargs))
     assert known is not None
-    return shares(known, truth, found, errors, draws)
+    return shares(known, truth, fitted, errors, draws)
 
 
 def shares(
-    known: Known, truth: Params, found: Params, errors: Params, draws: Params
+    known: Known, truth: Params, fitted: Params, errors: Params, draws: Params
 ) -> dict[str, dict[str, Any]]:
     """`coverage` of given estimates (num_trials, ...) with their errors, and of given draws.
 
@@ -98,15 +98,15 @@ def shares(
 
     @jax.jit
     @jax.vmap
-    def bring(truth: Params, found: Params, draws: Params) -> tuple[Params, Params, Params]:
+    def bring(truth: Params, fitted: Params, draws: Params) -> tuple[Params, Params, Params]:
         truth = canonical(known.read(truth))
         turned = jax.vmap(lambda one: with_signs(canonical(known.read(one)), truth))(draws)
-        return truth, with_signs(known.read(found), truth), turned
+        return truth, with_signs(known.read(fitted), truth), turned
 
-    truth, found, draws = bring(truth, found, draws)
+    truth, fitted, draws = bring(truth, fitted, draws)
     out: dict[str, dict[str, Any]] = {"EM ± standard errors": {}, "NUTS quantiles": {}}
     for site in truth:
-        about, spread = np.asarray(found[site]), np.asarray(errors[site])
+        about, spread = np.asarray(fitted[site]), np.asarray(errors[site])
         for level in LEVELS:
             half = NormalDist().inv_cdf(0.5 + level / 2) * spread
             ends = np.quantile(np.asarray(draws[site]), [0.5 - level / 2, 0.5 + level / 2], axis=1)

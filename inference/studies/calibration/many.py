@@ -148,13 +148,13 @@ def _sample(
             return state, ManyDraws(kept, _diverging(state))
 
         # One loop for both: what is compiled twice takes twice as long.
-        found = lax.scan(step, state, None, length=num_warmup + num_samples)[1]
-        return jax.tree.map(lambda x: x[num_warmup:], found)
+        draws = lax.scan(step, state, None, length=num_warmup + num_samples)[1]
+        return jax.tree.map(lambda x: x[num_warmup:], draws)
 
     return jax.jit(jax.vmap(one))(random.split(rng_key, len(data)), data)
 
 
 def _diverging(state: Any) -> Array:
     parts = [state, *getattr(state, "block_states", ())]
-    found = [x.diverging for x in parts if hasattr(x, "diverging")]
-    return jnp.any(jnp.stack(found)) if found else jnp.zeros((), bool)
+    flags = [x.diverging for x in parts if hasattr(x, "diverging")]
+    return jnp.any(jnp.stack(flags)) if flags else jnp.zeros((), bool)

@@ -21,31 +21,31 @@ LEAST_P = 1e-9
 """Below, what is reported is rounding: it is one less a sum of float64."""
 
 
-def verdict(name: str, found: Judged) -> str:
+def verdict(name: str, judged: Judged) -> str:
     """One method in one line."""
     from .calibrate import NUM_DRAWS
 
-    count = len(next(iter(found.scalars.values())).ranks)
-    worst = min(found.scalars, key=lambda x: found.scalars[x].p_value)
-    one = found.scalars[worst]
-    level = f"p = {found.p_value:.2g}" if found.p_value > LEAST_P else f"p < {LEAST_P:g}"
-    if found.calibrated:
+    count = len(next(iter(judged.scalars.values())).ranks)
+    worst = min(judged.scalars, key=lambda x: judged.scalars[x].p_value)
+    one = judged.scalars[worst]
+    level = f"p = {judged.p_value:.2g}" if judged.p_value > LEAST_P else f"p < {LEAST_P:g}"
+    if judged.calibrated:
         return f"{name}: nothing wrong that {count} trials would show ({level})"
     foremost = f"foremost {worst}: its draws are {one.shape}"
     notes = []
-    if found.lost:
-        notes.append(f"in {_trials(found.lost)} its draws are no numbers: it diverges")
-    if found.stuck:
+    if judged.lost:
+        notes.append(f"in {_trials(judged.lost)} its draws are no numbers: it diverges")
+    if judged.stuck:
         notes.append(
-            f"in {_trials(found.stuck)} none of its draws came near the likelihood of the truth: "
+            f"in {_trials(judged.stuck)} none of its draws came near the likelihood of the truth: "
             "it sticks where it should not be"
         )
-    elif one.effective < 0.5 * NUM_DRAWS and not found.lost:
+    elif one.effective < 0.5 * NUM_DRAWS and not judged.lost:
         notes.append(f"strongly autocorrelated: effective sample size {one.effective:.0f}")
-    if found.p_value > DOUBT and not found.lost:
+    if judged.p_value > DOUBT and not judged.lost:
         return (
             f"{name}: in doubt ({level}), {foremost}; so far off are right draws in one run of "
-            f"{1 / found.p_value:.0f}, so try another --seed or more --trials"
+            f"{1 / judged.p_value:.0f}, so try another --seed or more --trials"
         )
     return "; ".join([f"{name}: not calibrated ({level}), {foremost}", *notes])
 
@@ -54,12 +54,12 @@ def _trials(count: int) -> str:
     return "1 trial" if count == 1 else f"{count} trials"
 
 
-def summary(found: Calibration) -> dict[str, Any]:
+def summary(calibration: Calibration) -> dict[str, Any]:
     """The numbers, as JSON has them."""
     from .calibrate import NUM_DRAWS
     from .trials import describe
 
-    trials = found.trials
+    trials = calibration.trials
     return {
         "model": trials.name,
         "num_trials": len(trials.data),
@@ -79,49 +79,53 @@ def summary(found: Calibration) -> dict[str, Any]:
                 "lost": one.lost,
                 "scalars": {x: r._asdict() for x, r in one.scalars.items()},
             }
-            for name, one in found.methods.items()
+            for name, one in calibration.methods.items()
         },
-        "refused": found.refused,
-        "failed": found.failed,
-        "coverage": found.coverage,
+        "refused": calibration.refused,
+        "failed": calibration.failed,
+        "coverage": calibration.coverage,
     }
 
 
-def lines(found: Calibration) -> list[str]:
+def lines(calibration: Calibration) -> list[str]:
     """What was tried, the p-values, the verdicts, the coverage."""
     from ..output import align
 
-    numbers = summary(found)
-    sizes = ", ".join(f"{x} = {v}" for x, v in found.trials.kwargs.items())
+    numbers = summary(calibration)
+    sizes = ", ".join(f"{x} = {v}" for x, v in calibration.trials.kwargs.items())
     out = [
         f"{numbers['model']}: {numbers['num_trials']} data sets of {numbers['num_data']} × "
         f"{numbers['num_features']}{sizes and ', '}{sizes}",
         "prior     " + ", ".join(f"{x} {v}" for x, v in numbers["priors"].items()),
         "",
     ]
-    names = list(found.methods)
+    names = list(calibration.methods)
     cells = [["p-value of", *names]]
-    for scalar in found.methods[names[0]].scalars:
-        ranked = [found.methods[x].scalars[scalar] for x in names]
+    for scalar in calibration.methods[names[0]].scalars:
+        ranked = [calibration.methods[x].scalars[scalar] for x in names]
         cells.append([scalar, *(f"{r.p_value:.3f}" for r in ranked)])
-    cells.append(["all together", *(f"{found.methods[x].p_value:.3f}" for x in names)])
-    worth = [f"{_worth(found.methods[x]):.0f} of {numbers['num_draws']}" for x in names]
+    cells.append(["all together", *(f"{calibration.methods[x].p_value:.3f}" for x in names)])
+    worth = [f"{_worth(calibration.methods[x]):.0f} of {numbers['num_draws']}" for x in names]
     cells.append(["draws that count", *worth])
-    cells.append(["trials it sticks in", *(str(found.methods[x].stuck) for x in names)])
-    cells.append(["seconds", *(f"{found.methods[x].seconds:.0f}" for x in names)])
-    out += [*align(cells), "", *(verdict(x, found.methods[x]) for x in names)]
-    out += [f"{x}: {reason}" for x, reason in found.failed.items()]
-    out += [f"{x}: does not apply, {reason}" for x, reason in found.refused.items()]
-    return out if found.coverage is None else [*out, "", *align(_coverage_table(found.coverage))]
+    cells.append(["trials it sticks in", *(str(calibration.methods[x].stuck) for x in names)])
+    cells.append(["seconds", *(f"{calibration.methods[x].seconds:.0f}" for x in names)])
+    out += [*align(cells), "", *(verdict(x, calibration.methods[x]) for x in names)]
+    out += [f"{x}: {reason}" for x, reason in calibration.failed.items()]
+    out += [f"{x}: does not apply, {reason}" for x, reason in calibration.refused.items()]
+    return (
+        out
+        if calibration.coverage is None
+        else [*out, "", *align(_coverage_table(calibration.coverage))]
+    )
 
 
-def _worth(found: Judged) -> float:
-    return min(x.effective for x in found.scalars.values())
+def _worth(judged: Judged) -> float:
+    return min(x.effective for x in judged.scalars.values())
 
 
-def _coverage_table(found: dict[str, dict[str, Any]]) -> list[list[str]]:
+def _coverage_table(coverage: dict[str, dict[str, Any]]) -> list[list[str]]:
     """Rows of cells: how many of the intervals of each kind hold the truth."""
-    sites = next(iter(found.values()))
+    sites = next(iter(coverage.values()))
     levels = list(next(iter(sites.values())))
     cells = [
         [
@@ -130,7 +134,7 @@ def _coverage_table(found: dict[str, dict[str, Any]]) -> list[list[str]]:
             "tables without an interval",
         ]
     ]
-    for name, by_site in found.items():
+    for name, by_site in coverage.items():
         cells.append(
             [
                 name,
@@ -146,7 +150,7 @@ def _coverage_table(found: dict[str, dict[str, Any]]) -> list[list[str]]:
     return cells
 
 
-def draw(found: Calibration) -> Figure:
+def draw(calibration: Calibration) -> Figure:
     """A panel for each scalar: how the ranks' distribution function strays from the diagonal."""
     from matplotlib.figure import Figure
 
@@ -154,13 +158,13 @@ def draw(found: Calibration) -> Figure:
     from .calibrate import METHODS, NUM_DRAWS
     from .uniformity import LEVEL, band, curve
 
-    names = list(found.methods)
-    panels = list(found.methods[names[0]].scalars)
+    names = list(calibration.methods)
+    panels = list(calibration.methods[names[0]].scalars)
     # In one row, or in two; more than ten in threes.
     columns = len(panels) if len(panels) <= 4 else -(-len(panels) // 2) if len(panels) <= 10 else 5
     rows = -(-len(panels) // columns)
     wide = int(1.5 * columns)  # names side by side
-    limits = band(len(found.trials.data), NUM_DRAWS)
+    limits = band(len(calibration.trials.data), NUM_DRAWS)
     with house_style():
         figure = Figure(figsize=(3.1 * columns, 2.6 * rows + 0.5 + 0.3 * -(-len(names) // wide)))
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
@@ -170,7 +174,7 @@ def draw(found: Calibration) -> Figure:
             high = np.concatenate([[0.0], limits.upper - limits.points, [0.0]])
             axes.fill_between(edge, low, high, color=GREY, linewidth=0)
             for name in names:
-                points, share = curve(found.methods[name].scalars[scalar].ranks, NUM_DRAWS)
+                points, share = curve(calibration.methods[name].scalars[scalar].ranks, NUM_DRAWS)
                 stray = np.concatenate([[0.0], share - points, [0.0]])
                 colour = PALETTE[list(METHODS).index(name)]  # of one program as of another
                 axes.plot(edge, stray, color=colour, linewidth=1.5, label=name)

@@ -31,12 +31,12 @@ class Trials(NamedTuple):
 
 def setting_of(name: str, given: dict[str, Any]) -> Setting:
     """The setting of a program; `given` has sizes that a person wants otherwise."""
-    found = CARDS[name].calibrate() if name in CARDS else Setting(60, None, {}, {})
+    setting = CARDS[name].calibrate() if name in CARDS else Setting(60, None, {}, {})
     given = dict(given)
-    num_data = given.pop("num_data", found.num_data)
-    num_features = given.pop("num_features", found.num_features)
-    return found._replace(
-        num_data=num_data, num_features=num_features, sizes={**found.sizes, **given}
+    num_data = given.pop("num_data", setting.num_data)
+    num_features = given.pop("num_features", setting.num_features)
+    return setting._replace(
+        num_data=num_data, num_features=num_features, sizes={**setting.sizes, **given}
     )
 
 
@@ -79,9 +79,9 @@ def describe(model: Callable, setting: Setting) -> dict[str, str]:
     """The prior of each site, in words; those of the program where nothing narrower is bound."""
     takes = python.signature(model).parameters
     own = {x: p.default for x, p in takes.items() if x.startswith("prior_")}
-    found = {**own, **setting.priors}
+    priors = {**own, **setting.priors}
     return {
         x.removeprefix("prior_"): "uniform on the simplex" if v is None else words(v)
-        for x, v in found.items()
+        for x, v in priors.items()
         if v is not python.Parameter.empty
     }

@@ -57,7 +57,7 @@ def ranks(truth: np.ndarray, draws: np.ndarray, seed: int = 0) -> np.ndarray:
     return below + np.random.default_rng(seed).integers(0, equal + 1)
 
 
-def p_value(found: np.ndarray, num_draws: int) -> float:
+def p_value(ranked: np.ndarray, num_draws: int) -> float:
     """The share of uniform curves that stray at least as far from the diagonal as this one.
 
     Exact: nothing is simulated. The curve is within the band of `LEVEL` just if this is more than
@@ -68,8 +68,8 @@ def p_value(found: np.ndarray, num_draws: int) -> float:
     >>> p_value(np.full(100, 7), 99) < 1e-6
     True
     """
-    chain = _chain(len(found), num_draws + 1)
-    counts = _counts(found, chain.steps)
+    chain = _chain(len(ranked), num_draws + 1)
+    counts = _counts(ranked, chain.steps)
     stray = chain.tails[np.arange(len(counts)), counts].min()
     return float(np.clip(1.0 - chain.stays(stray), 0.0, 1.0))
 
@@ -94,18 +94,18 @@ def band(num_trials: int, num_draws: int, level: float = LEVEL) -> Band:
     return Band(chain.steps / (num_draws + 1), lower, upper)
 
 
-def curve(found: np.ndarray, num_draws: int) -> tuple[np.ndarray, np.ndarray]:
+def curve(ranked: np.ndarray, num_draws: int) -> tuple[np.ndarray, np.ndarray]:
     """The points of the band, and the share of ranks below each.
 
     >>> points, share = curve(np.array([0, 1, 2, 3]), 3)
     >>> points.tolist(), share.tolist()
     ([0.25, 0.5, 0.75], [0.25, 0.5, 0.75])
     """
-    steps = _steps(len(found), num_draws + 1)
-    return steps / (num_draws + 1), _counts(found, steps) / len(found)
+    steps = _steps(len(ranked), num_draws + 1)
+    return steps / (num_draws + 1), _counts(ranked, steps) / len(ranked)
 
 
-def shape(found: np.ndarray, num_draws: int) -> str:
+def shape(ranked: np.ndarray, num_draws: int) -> str:
     """What the ranks say of the draws, in words: how they lie about the truth.
 
     The mean of uniform ranks is ½ ± 1/√(12 N), their variance 1/12 ± 1/√(180 N); the one that is
@@ -114,7 +114,7 @@ def shape(found: np.ndarray, num_draws: int) -> str:
     >>> shape(np.array([0, 0, 1, 98, 99, 99]), 99)
     'too narrow'
     """
-    place = (np.asarray(found) + 0.5) / (num_draws + 1)
+    place = (np.asarray(ranked) + 0.5) / (num_draws + 1)
     off_centre = (place.mean() - 0.5) * np.sqrt(12.0 * len(place))
     spread = (((place - 0.5) ** 2).mean() - 1.0 / 12.0) * np.sqrt(180.0 * len(place))
     if abs(off_centre) > abs(spread):
@@ -157,8 +157,8 @@ def _steps(num_trials: int, num_ranks: int) -> np.ndarray:
     return steps[steps > 0]
 
 
-def _counts(found: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    return np.searchsorted(np.sort(np.asarray(found)), steps)
+def _counts(ranked: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    return np.searchsorted(np.sort(np.asarray(ranked)), steps)
 
 
 @lru_cache(maxsize=4)

@@ -61,7 +61,7 @@ def doubts(row: dict[str, Any]) -> list[str]:
     >>> doubts({"kind": "point", "bound_gap": -5.0})
     ['a bound 5.00 nats per row above the evidence']
     """
-    found = []
+    problems = []
     for key, limit, words in (
         ("rhat", RHAT, "R̂ of the log joint {:.3f}"),
         ("rhat_parameters", RHAT_PARAMETERS, "R̂ of the parameters {:.2f} after relabelling"),
@@ -75,23 +75,23 @@ def doubts(row: dict[str, Any]) -> list[str]:
     ):  # fmt: skip
         value = row.get(key)
         if value is not None and not value <= limit:  # also when NaN
-            found.append(words.format(value))
+            problems.append(words.format(value))
     gap = row.get("bound_gap")
     if gap is not None and not abs(gap) <= GAP:
         side = "above" if gap < 0 else "below"
-        found.append(f"a bound {abs(gap):.2f} nats per row {side} the evidence")
+        problems.append(f"a bound {abs(gap):.2f} nats per row {side} the evidence")
     if row.get("undetermined"):
-        found.append(undetermined_words(row["undetermined"]))
+        problems.append(undetermined_words(row["undetermined"]))
     if row.get("floor"):
-        found.append(row["floor"])
+        problems.append(row["floor"])
     if row.get("ess_bulk") is not None and not row["ess_bulk"] >= ESS:
-        found.append(f"{row['ess_bulk']:.0f} effective draws")
+        problems.append(f"{row['ess_bulk']:.0f} effective draws")
     if row.get("starts_near") == 1:
-        found.append(
+        problems.append(
             f"1 of {row['starts']} starts ended there, the next {row['starts_behind']:.3f} nats "
             "per row behind"
         )
-    return found
+    return problems
 
 
 def in_words(row: dict[str, Any], stands: Standing) -> str:

@@ -8,15 +8,15 @@ if TYPE_CHECKING:
     from .compare import Comparison
 
 
-def summary(found: Comparison) -> dict[str, Any]:
+def summary(comparison: Comparison) -> dict[str, Any]:
     """The numbers of a comparison, as JSON has them."""
     return {
-        "model": found.model,
-        "headline": found.headline,
-        "certainty": found.certainty,
-        "verdict": dict(found.verdict),
-        "methods": found.rows,
-        "about": found.about,
+        "model": comparison.model,
+        "headline": comparison.headline,
+        "certainty": comparison.certainty,
+        "verdict": dict(comparison.verdict),
+        "methods": comparison.rows,
+        "about": comparison.about,
     }
 
 
@@ -38,13 +38,13 @@ COLUMNS = {
 """What the table in a terminal shows."""
 
 
-def cells(found: Comparison) -> list[list[str]]:
+def cells(comparison: Comparison) -> list[list[str]]:
     """The table, a row of headings first, then the methods that have a score, the best first."""
-    done = [x for x in found.rows if "held_out" in found.rows[x]]
-    shown = [c for c in COLUMNS if any(found.rows[x].get(c) is not None for x in done)]
+    done = [x for x in comparison.rows if "held_out" in comparison.rows[x]]
+    shown = [c for c in COLUMNS if any(comparison.rows[x].get(c) is not None for x in done)]
     table = [["method", *(COLUMNS[c][0] for c in shown)]]
-    for name in sorted(done, key=lambda x: -found.rows[x]["held_out"]):
-        values = [found.rows[name].get(c) for c in shown]
+    for name in sorted(done, key=lambda x: -comparison.rows[x]["held_out"]):
+        values = [comparison.rows[name].get(c) for c in shown]
         texts = [
             "" if v is None else COLUMNS[c][1].format(v / 1e9 if c == "peak_memory" else v)
             for c, v in zip(shown, values, strict=True)
@@ -53,9 +53,9 @@ def cells(found: Comparison) -> list[list[str]]:
     return table
 
 
-def lines(found: Comparison) -> list[str]:
+def lines(comparison: Comparison) -> list[str]:
     """The table, then the verdict."""
     from ..output import align
 
-    said = (f"  {words}" for _, words in found.verdict)
-    return [*align(cells(found)), "", found.headline, found.certainty, *said]
+    said = (f"  {words}" for _, words in comparison.verdict)
+    return [*align(cells(comparison)), "", comparison.headline, comparison.certainty, *said]

@@ -164,21 +164,21 @@ def compare(
     for method, reason in refused.items() if methods is not None else ():
         rows[method] = no_row(Status.DOES_NOT_APPLY, reason)
 
-    found: Reference | None = None
+    standard: Reference | None = None
     if isinstance(reference, Reference):
-        found = reference
+        standard = reference
     elif reference is not None and not interrupted:
         try:
-            found = long_chain(
+            standard = long_chain(
                 field or field_of(setup), random.fold_in(key_run, len(picked)), reference
             )
         except KeyboardInterrupt:
             interrupted = True
     paths = {x: (j.path, j.clock) for x, j in judged.items()}
     settle(rows, {x: j.held_out for x, j in judged.items()}, paths)
-    if found is None or found.held_out is None:
-        found = of_the_run(rows, judged, found)
-    refer(rows, judged, found)
+    if standard is None or standard.held_out is None:
+        standard = of_the_run(rows, judged, standard)
+    refer(rows, judged, standard)
     how, exact = next((x.scored_by for x in judged.values()), ("none was needed", True))
     about = {
         "num_data": len(values), "num_train": cut, "fresh": fresh is not None,
@@ -186,7 +186,7 @@ def compare(
         "num_features": values.shape[1],
         "missing": 0.0 if mask is None else float(1 - np.mean(mask)),
         "likelihood": how, "likelihood_exact": exact,
-        "budget": budget, "reference": found.words, "refused": refused,
+        "budget": budget, "reference": standard.words, "refused": refused,
         "interrupted": interrupted, "sizes": {x: _written(v) for x, v in sizes.items()},
     }  # fmt: skip
     return Comparison(
@@ -208,9 +208,9 @@ def _some_rows(values: np.ndarray, mask: Any, order: np.ndarray, cut: int) -> di
     held_out = np.arange(len(values)) >= cut
     # Both kinds in their shares.
     chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), MOST_SHOWN)).astype(int))
-    seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
+    observed = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
     rows = order[chosen]
-    return {"values": values[rows], "mask": seen[rows], "held_out": held_out[chosen]}
+    return {"values": values[rows], "mask": observed[rows], "held_out": held_out[chosen]}
 
 
 def _means(
@@ -221,7 +221,7 @@ def _means(
     truth: Any,
 ) -> dict[str, dict[str, np.ndarray]]:
     """Mean parameters of each, after its draws, and then the methods, were brought together."""
-    found: dict[str, dict[str, np.ndarray]] = {}
+    means: dict[str, dict[str, np.ndarray]] = {}
     goal = truth or None
     order = sorted(judged, key=lambda x: -rows[x]["held_out"])
     for name in order:
@@ -231,5 +231,5 @@ def _means(
         some = {x: np.asarray(v)[:, :: max(1, v.shape[1] // 50)] for x, v in params.items()}
         same = all(np.shape(goal[x]) == v.shape for x, v in last.items())
         aligned = align(model, some, goal if same else last, arguments)
-        found[name] = {x: v.mean((0, 1)) for x, v in aligned.items()}
-    return {name: found[name] for name in judged}
+        means[name] = {x: v.mean((0, 1)) for x, v in aligned.items()}
+    return {name: means[name] for name in judged}

@@ -69,7 +69,7 @@ TOLERANCE = 1e-6
 
 def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
     """Those that apply, by name, and why the others do not."""
-    found: dict[str, Contender] = {}
+    admitted: dict[str, Contender] = {}
     refused: dict[str, str] = {}
     for name, method in methods().items():
         reason = method.admits(anatomy) if hasattr(method, "admits") else None
@@ -77,22 +77,26 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
         if reason is not None:
             refused[name] = reason
         elif issubclass(method, Algorithm):
-            found[name] = Contender(name, True, "point", _bespoke(method, anatomy))
+            admitted[name] = Contender(name, True, "point", _bespoke(method, anatomy))
             if name in WITH_PRIOR:
                 run = _bespoke(method, anatomy, prior=True)
-                found[f"{name} MAP"] = Contender(f"{name} MAP", True, "point", run, True)
+                admitted[f"{name} MAP"] = Contender(f"{name} MAP", True, "point", run, True)
         elif anatomy.binary:
-            found[name] = Contender(name, True, "sampler", _generic(discrete_gibbs, latent=True))
+            admitted[name] = Contender(name, True, "sampler", _generic(discrete_gibbs, latent=True))
         else:
             refused[name] = "it is compared on programs with binary latents alone"
-    found["NUTS"] = Contender("NUTS", False, "sampler", _generic(nuts))
+    admitted["NUTS"] = Contender("NUTS", False, "sampler", _generic(nuts))
     for guide in ("mean_field", "low_rank", "flow"):
-        found[f"SVI {guide}"] = Contender(
+        admitted[f"SVI {guide}"] = Contender(
             f"SVI {guide}", False, "variational", _generic(svi, guide=guide)
         )
-    found["MAP"] = Contender("MAP", False, "point", _generic(svi, guide="map"), posterior_mode=True)
-    found["DiscreteGibbs"] = Contender("DiscreteGibbs", False, "sampler", _generic(discrete_gibbs))
-    return found, refused
+    admitted["MAP"] = Contender(
+        "MAP", False, "point", _generic(svi, guide="map"), posterior_mode=True
+    )
+    admitted["DiscreteGibbs"] = Contender(
+        "DiscreteGibbs", False, "sampler", _generic(discrete_gibbs)
+    )
+    return admitted, refused
 
 
 def _bespoke(method: type[Algorithm], anatomy: Anatomy, prior: bool = False) -> Callable:
@@ -126,11 +130,11 @@ def _bespoke(method: type[Algorithm], anatomy: Anatomy, prior: bool = False) -> 
         times = before + stepping * np.arange(1, count + 1) / count
         starts = np.asarray(result.state.losses) if runner is not engine else np.empty(0)
         starts = starts if result.optima is None else result.optima.values
-        found = Draws(
+        draws = Draws(
             point, {}, np.asarray(result.losses), way, times, start_seconds + result.seconds,
             ready_seconds + result.compile_seconds, result.reason, result.stop, starts,
         )  # fmt: skip
-        return found, engine
+        return draws, engine
 
     return run
 
@@ -168,10 +172,10 @@ def _generic(function: Callable, **settings: Any) -> Callable:
 
 def chosen(anatomy: Anatomy, wanted: list[str] | None) -> tuple[list[Contender], dict[str, str]]:
     """The contenders asked for, by default all; and why some do not apply."""
-    found, refused = contenders(anatomy)
+    admitted, refused = contenders(anatomy)
     if wanted is None:
-        return list(found.values()), refused
-    names = {name.lower().replace("_", " "): name for name in (*found, *refused)}
+        return list(admitted.values()), refused
+    names = {name.lower().replace("_", " "): name for name in (*admitted, *refused)}
     picked, out = [], {}
     for word in wanted:
         name = names.get(word.strip().lower().replace("_", " "))
@@ -181,5 +185,5 @@ def chosen(anatomy: Anatomy, wanted: list[str] | None) -> tuple[list[Contender],
         if name in refused:
             out[name] = refused[name]
         else:
-            picked.append(found[name])
+            picked.append(admitted[name])
     return picked, out

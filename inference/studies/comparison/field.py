@@ -73,12 +73,12 @@ def field_of(setup: Setup) -> Field:
     known = arguments_of(values, mask, train, sizes)
     anatomy = inspect(model, *known)
     whole = np.concatenate([train, test])
-    seen = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
-    different, place = distinct(values[whole], seen[whole])
+    observed = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
+    different, place = distinct(values[whole], observed[whole])
     args, kwargs = arguments_of(values, mask, whole[different], sizes)
     num_nodes = enough_nodes(len(different) / len(whole), anatomy)
     rows = likelihood(model, *args, num_nodes=num_nodes, **kwargs)
-    table, there = values[test], seen[test]
+    table, there = values[test], observed[test]
     listed = [float(x.num_values) ** x.size for x in anatomy.latents if x.num_values is not None]
     judges = Judges(rows, place, len(train), states=int(min(math.prod(listed), 1e9)))
     if fresh is not None:

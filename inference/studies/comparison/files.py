@@ -26,38 +26,41 @@ from .scoring import every
 KIND = "latentbits comparison"
 
 
-def save_comparison(found: Comparison, path: Path) -> None:
+def save_comparison(comparison: Comparison, path: Path) -> None:
     """All that a report shows, in one file."""
-    names = list(found.held_out)
+    names = list(comparison.held_out)
     groups: Groups = {}
     if names:
-        width = max(len(found.paths[x][0]) for x in names)
+        width = max(len(comparison.paths[x][0]) for x in names)
         times = np.full((len(names), 2, width), np.nan)
         for i, name in enumerate(names):
-            score, clock = found.paths[name]
+            score, clock = comparison.paths[name]
             times[i, 0, : len(score)], times[i, 1, : len(clock)] = score, clock
         groups["held_out"] = xr.Dataset(
             {
-                "log_density": (("method", "row"), np.stack([found.held_out[x] for x in names])),
+                "log_density": (
+                    ("method", "row"),
+                    np.stack([comparison.held_out[x] for x in names]),
+                ),
                 "score": (("method", "time"), times[:, 0]),
                 "seconds": (("method", "time"), times[:, 1]),
             },
             {"method": np.array(names, dtype=str)},
         )
         for name in names:
-            groups[f"params_{names.index(name)}"] = dataset(found.params[name])
-    if found.table:
-        columns = found.table.get("columns")
+            groups[f"params_{names.index(name)}"] = dataset(comparison.params[name])
+    if comparison.table:
+        columns = comparison.table.get("columns")
         groups["table"] = dataset(
-            {x: v for x, v in found.table.items() if x != "columns"},
+            {x: v for x, v in comparison.table.items() if x != "columns"},
             columns=None if columns is None else [str(x) for x in columns],
             dims={"values": ("row", "column"), "held_out": ("row",)},
         )
-    if found.truth:
-        groups["truth"] = dataset(found.truth)
+    if comparison.truth:
+        groups["truth"] = dataset(comparison.truth)
     save(groups, path, {
-        "kind": KIND, "model": found.model, "about": _as_text(found.about),
-        "rows": _as_text(found.rows), "reliability": _as_text(found.reliability),
+        "kind": KIND, "model": comparison.model, "about": _as_text(comparison.about),
+        "rows": _as_text(comparison.rows), "reliability": _as_text(comparison.reliability),
     })  # fmt: skip
 
 
@@ -83,8 +86,8 @@ def _read(groups: Groups, attrs: dict[str, Any]) -> Comparison:
         group = groups["held_out"]
         for i, name in enumerate(str(x) for x in group["method"].values):
             held_out[name] = group["log_density"].values[i]
-            seen = np.isfinite(group["seconds"].values[i])
-            paths[name] = (group["score"].values[i][seen], group["seconds"].values[i][seen])
+            scored = np.isfinite(group["seconds"].values[i])
+            paths[name] = (group["score"].values[i][scored], group["seconds"].values[i][scored])
             params[name] = {str(x): v.values for x, v in groups[f"params_{i}"].items()}
     table = {str(x): v.values for x, v in groups["table"].items()} if "table" in groups else {}
     for name in table.keys() & {"mask", "held_out"}:  # netCDF has no truth values
@@ -104,7 +107,7 @@ def _read(groups: Groups, attrs: dict[str, Any]) -> Comparison:
 def save_method(
     model: Callable,
     sizes: dict[str, Any],
-    found: Judged,
+    judged: Judged,
     table: Table,
     about: Comparison,
     name: str,
@@ -114,18 +117,18 @@ def save_method(
     made_by = {
         "method": name,
         "model": about.model,
-        "seconds": found.draws.seconds,
-        "compile_seconds": found.draws.compile_seconds,
+        "seconds": judged.draws.seconds,
+        "compile_seconds": judged.draws.compile_seconds,
         **about.about.get("versions", {}),
     }
-    groups = method_groups(model, found, table.columns, made_by, sizes)
+    groups = method_groups(model, judged, table.columns, made_by, sizes)
     save(groups, path, made_by)
     return groups
 
 
 def method_groups(
     model: Callable,
-    found: Judged,
+    judged: Judged,
     columns: Sequence[str],
     attrs: dict[str, Any],
     sizes: dict[str, Any],
@@ -134,24 +137,24 @@ def method_groups(
 
     :param sizes: keyword arguments of the program.
     """
-    draws = found.draws
-    seen = {"observed": found.observed, **statistics(found.observed, found.mask)}
-    seen |= {} if found.mask is None else {"mask": found.mask.astype(np.int8)}
-    groups: Groups = {"observed_data": dataset(seen, columns=columns, dims=STATISTICS)}
-    if found.row["kind"] == "point":
+    draws = judged.draws
+    observed = {"observed": judged.observed, **statistics(judged.observed, judged.mask)}
+    observed |= {} if judged.mask is None else {"mask": judged.mask.astype(np.int8)}
+    groups: Groups = {"observed_data": dataset(observed, columns=columns, dims=STATISTICS)}
+    if judged.row["kind"] == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in draws.params.items()}
         made = point_groups(model, point, draws.losses, columns=columns, attrs=attrs)
         return groups | {name: group.dataset() for name, group in made.items()}
-    params, stats = every(draws.params, found.scores.step), every(draws.stats, found.scores.step)
+    params, stats = every(draws.params, judged.scores.step), every(draws.stats, judged.scores.step)
     groups |= posterior_groups(
-        model, params, stats, columns=columns, attrs=attrs, arguments=((found.observed,), sizes)
+        model, params, stats, columns=columns, attrs=attrs, arguments=((judged.observed,), sizes)
     )
     groups["log_likelihood"] = dataset(
-        {"observed": found.scores.train}, ("chain", "draw"), dims={"observed": ("row",)}
+        {"observed": judged.scores.train}, ("chain", "draw"), dims={"observed": ("row",)}
     )
     try:
         return groups | predictive_groups(
-            model, params, ((found.observed,), sizes), columns=columns, mask=found.mask,
+            model, params, ((judged.observed,), sizes), columns=columns, mask=judged.mask,
             dims=dims_of(getattr(model, "__name__", "")),
         )  # fmt: skip
     except Exception as error:  # a user's program may not simulate: its draws are kept all the same

@@ -72,23 +72,23 @@ def make(
             None if density is None else partial(true_density, name, which),
         )
     )  # fmt: skip
-    found = long_judged(field, random.key(seed), seconds, num_chains, num_warmup)
-    problems = strict_doubts(found.row)
+    judged = long_judged(field, random.key(seed), seconds, num_chains, num_warmup)
+    problems = strict_doubts(judged.row)
     if problems:
         raise ValueError(f"{name}: the chain is no reference: {', '.join(problems)}")
-    chains, draws = next(iter(found.draws.params.values())).shape[:2]
+    chains, draws = next(iter(judged.draws.params.values())).shape[:2]
     gates = ("rhat", "rhat_parameters", "ess_bulk", "ess_tail", "divergences")
     return {
         "settings": {
             "program": name, "example": which, "method": "NUTS", "seed": seed, "chains": chains,
-            "warmup": num_warmup, "draws": draws, "seconds": found.draws.seconds,
-            "rows": len(made.values), "fresh": len(found.held_out), **versions(),
+            "warmup": num_warmup, "draws": draws, "seconds": judged.draws.seconds,
+            "rows": len(made.values), "fresh": len(judged.held_out), **versions(),
         },
-        "gates": {x: found.row[x] for x in gates},
-        "held_out": found.row["held_out"],
-        "excess": [found.row.get("excess"), found.row.get("excess_error")],
-        "error": float(found.scores.row_errors().mean()),
-        "log_density": [round(float(x), 5) for x in found.held_out[:NUM_KEPT]],
+        "gates": {x: judged.row[x] for x in gates},
+        "held_out": judged.row["held_out"],
+        "excess": [judged.row.get("excess"), judged.row.get("excess_error")],
+        "error": float(judged.scores.row_errors().mean()),
+        "log_density": [round(float(x), 5) for x in judged.held_out[:NUM_KEPT]],
     }  # fmt: skip
 
 
@@ -108,14 +108,14 @@ def main(argv: list[str] | None = None) -> int:
         name, _, which = entry.partition(":")
         try:
             how = options.seconds, options.chains, options.warmup
-            found = make(name, which or "paper", *how)
+            record = make(name, which or "paper", *how)
         except (ValueError, RuntimeError, MemoryError, FloatingPointError) as error:
             print(f"{entry}: {' '.join(str(error).split())}", flush=True)
             status = 1
             continue
         file = options.out / f"{name}-{which or 'paper'}.json"
-        file.write_text(json.dumps(found, indent=1) + "\n")
-        print(f"{entry}: {found['gates']}", flush=True)
+        file.write_text(json.dumps(record, indent=1) + "\n")
+        print(f"{entry}: {record['gates']}", flush=True)
     return status
 
 

@@ -226,15 +226,15 @@ def _quality(field: Field, engine: Algorithm, params: dict[str, np.ndarray]) -> 
     # One that runs without compiling is read so too.
     compiles = type(engine).at_once is Algorithm.at_once and args[0].size <= SMALL
     try:
-        found = (once(ask) if compiles else ask)(params)
+        approximation = (once(ask) if compiles else ask)(params)
     except (ValueError, TypeError, NotImplementedError) as error:
         # The parameters are judged all the same; what the method cannot say is said in the row.
         return {"no_quality": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
     row: dict[str, Any] = {}
-    if hasattr(found, "gap"):
-        row["bound_gap"] = float(np.mean(np.asarray(found.gap)))
-    if hasattr(found, "missed"):
-        row["missed_mass"] = float(np.mean(np.asarray(found.missed)))
+    if hasattr(approximation, "gap"):
+        row["bound_gap"] = float(np.mean(np.asarray(approximation.gap)))
+    if hasattr(approximation, "missed"):
+        row["missed_mass"] = float(np.mean(np.asarray(approximation.missed)))
     return row
 
 
@@ -258,6 +258,6 @@ def recovery(field: Field, kept: dict[str, np.ndarray]) -> float:
     assert truth is not None
     aligned = align(field.model, kept, truth, field.train_arguments)
     pairs = [(aligned[x].mean((0, 1)), v) for x, v in truth.items() if np.size(v) > 1]
-    found = np.concatenate([np.ravel(a) for a, _ in pairs])
+    estimate = np.concatenate([np.ravel(a) for a, _ in pairs])
     wanted = np.concatenate([np.ravel(b) for _, b in pairs])
-    return float(np.corrcoef(found, wanted)[0, 1])
+    return float(np.corrcoef(estimate, wanted)[0, 1])

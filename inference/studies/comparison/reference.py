@@ -69,27 +69,27 @@ def long_judged(
         params=every(draws.params, step), stats=every(draws.stats, step), snapshots={},
         clock=draws.clock[step - 1 :: step],
     )  # fmt: skip
-    found = judge(field, entry, some, None)
-    found.row.update(chains(field, draws, MOST_JUDGED))  # of a few, R̂ is noise at the gate
-    return found._replace(draws=draws)
+    judged = judge(field, entry, some, None)
+    judged.row.update(chains(field, draws, MOST_JUDGED))  # of a few, R̂ is noise at the gate
+    return judged._replace(draws=draws)
 
 
 def long_chain(field: Field, rng_key: Array, seconds: float) -> Reference:
     """The same as a reference; without `held_out`, and with the reason, if it is not trusted."""
     try:
-        found = long_judged(field, rng_key, seconds)
+        judged = long_judged(field, rng_key, seconds)
     except Exception as error:
         return Reference(f"The long chain failed: {' '.join(str(error).split())[:200]}.")
-    problems, draws = strict_doubts(found.row), found.draws
+    problems, draws = strict_doubts(judged.row), judged.draws
     chains, count = next(iter(draws.params.values())).shape[:2]
     words = f"NUTS of {chains} × {count} draws in {draws.seconds:.0f} s"
     if problems:
         return Reference(f"The long chain ({words}) is not taken: {', '.join(problems)}.")
-    row = found.row
+    row = judged.row
     return _reference(
         f"Distances are from a long chain: {words}, R̂ {row['rhat']:.3f}, of the parameters "
         f"{row['rhat_parameters']:.3f}, {row['ess_bulk']:.0f} effective draws, none divergent",
-        found,
+        judged,
     )
 
 
@@ -100,17 +100,17 @@ def strict_doubts(row: dict[str, Any]) -> list[str]:
     >>> strict_doubts({**row, "divergences": 0})
     ['R̂ of the parameters 1.030', '900 effective draws in the tail']
     """
-    found = []
+    problems = []
     if not row["rhat"] <= RHAT:
-        found.append(f"R̂ of the log joint {row['rhat']:.3f}")
+        problems.append(f"R̂ of the log joint {row['rhat']:.3f}")
     if not row["rhat_parameters"] <= RHAT:
-        found.append(f"R̂ of the parameters {row['rhat_parameters']:.3f}")
+        problems.append(f"R̂ of the parameters {row['rhat_parameters']:.3f}")
     for part in ("bulk", "tail"):
         if not row[f"ess_{part}"] >= ESS:
-            found.append(f"{row[f'ess_{part}']:.0f} effective draws in the {part}")
+            problems.append(f"{row[f'ess_{part}']:.0f} effective draws in the {part}")
     if row["divergences"]:
-        found.append(f"{row['divergences']} divergences")
-    return found
+        problems.append(f"{row['divergences']} divergences")
+    return problems
 
 
 def of_the_run(
@@ -129,17 +129,17 @@ def of_the_run(
     return _reference(words, judged[chief])
 
 
-def _reference(words: str, found: Judged) -> Reference:
-    error = float(found.scores.row_errors().mean())
+def _reference(words: str, judged: Judged) -> Reference:
+    error = float(judged.scores.row_errors().mean())
     words += f"; its own Monte-Carlo error is {error:.4f} nats per row."
-    return Reference(words, found.held_out, error)
+    return Reference(words, judged.held_out, error)
 
 
-def refer(rows: dict[str, dict[str, Any]], judged: dict[str, Judged], found: Reference) -> None:
+def refer(rows: dict[str, dict[str, Any]], judged: dict[str, Judged], reference: Reference) -> None:
     """Put into the rows how far each is from the reference, row by row, and the latter's error."""
-    if found.held_out is None:
+    if reference.held_out is None:
         return
     for name, one in judged.items():
-        some = one.held_out[: len(found.held_out)]  # of a long chain the first rows may be kept
-        gap = float(np.abs(some - found.held_out).mean())
-        rows[name] |= {"distance": gap, "distance_error": found.error}
+        some = one.held_out[: len(reference.held_out)]  # of a long chain the first rows may be kept
+        gap = float(np.abs(some - reference.held_out).mean())
+        rows[name] |= {"distance": gap, "distance_error": reference.error}

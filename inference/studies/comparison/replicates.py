@@ -53,9 +53,9 @@ def repeat(
         if not stopped:
             parts.append(part)
             spent += sum(row.get("seconds", 0.0) for row in part.rows.values())
-    found = combine(parts)
-    found.about["stopped"] = stopped
-    return found
+    comparison = combine(parts)
+    comparison.about["stopped"] = stopped
+    return comparison
 
 
 def _stands(part: Comparison, name: str) -> Standing:

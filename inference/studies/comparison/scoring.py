@@ -58,8 +58,8 @@ class Judges(NamedTuple):
 
     def table(self, flat: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Log likelihoods of the rows of the table, (num_draws, num_data), and their errors."""
-        found = self.likelihood.of_draws(flat)
-        return np.asarray(found.value)[:, self.place], np.asarray(found.error)[:, self.place]
+        evidence = self.likelihood.of_draws(flat)
+        return np.asarray(evidence.value)[:, self.place], np.asarray(evidence.error)[:, self.place]
 
     def test(self, flat: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Log likelihoods of the rows to be judged by, (num_draws, num_test), and their errors."""
@@ -110,15 +110,15 @@ def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
 
     A property of the program and the table, not of the machine.
     """
-    found = judges.likelihood
-    most = MOST_SAMPLED if found.sampled else MOST_CELLS // len(judges.place)
+    evaluator = judges.likelihood
+    most = MOST_SAMPLED if evaluator.sampled else MOST_CELLS // len(judges.place)
     some = most if judges.most_train is None else judges.most_train
-    if judges.fresh and not found.exact:  # these judge, the training rows do not
+    if judges.fresh and not evaluator.exact:  # these judge, the training rows do not
         some = min(some, max(LEAST_TRAIN, MOST_TRAIN // judges.num_train))
     train = max(1, -(-chains * count // max(some, chains)))
     if not judges.fresh:
         return train, train
-    each = min(MOST_EXACT, MOST_STATES // judges.states) if found.exact else MOST_INEXACT
+    each = min(MOST_EXACT, MOST_STATES // judges.states) if evaluator.exact else MOST_INEXACT
     most = min(most, each // judges.num_test)
     return train, max(1, -(-chains * count // max(most, chains)))
 

@@ -52,10 +52,10 @@ def beside(
         )
         for one, key in longest
     }
-    for method, found in as_done(pool, tasks):
-        if isinstance(found, Exception):
-            found = no_row(Status.FAILED, "its process ended, of memory say"), None
-        yield method, found
+    for method, ended in as_done(pool, tasks):
+        if isinstance(ended, Exception):
+            ended = no_row(Status.FAILED, "its process ended, of memory say"), None
+        yield method, ended
 
 
 def _elsewhere(name: str, setup: Setup, method: str, key: np.ndarray, limits: Limits) -> Ended:
@@ -76,7 +76,7 @@ def _run(field: Field, contender: Contender, key: Any, limits: Limits) -> Ended:
     try:
         draws, engine = contender.run(field.model, key, field.train_arguments, limits)
         peak = memory.peak()
-        found = judge(field, contender, draws, engine)
+        judged = judge(field, contender, draws, engine)
     except ProgramError as error:
         return no_row(Status.DOES_NOT_APPLY, str(error)), None
     except BudgetError as error:
@@ -87,16 +87,16 @@ def _run(field: Field, contender: Contender, key: Any, limits: Limits) -> Ended:
         words = " ".join(f"{type(error).__name__}: {error}".split())
         seconds = time.perf_counter() - began
         return no_row(Status.FAILED, words[:300], f" after {seconds:.0f} s"), None
-    found.row["peak_memory"] = peak
+    judged.row["peak_memory"] = peak
     largest = max(float(np.abs(x).max()) for x in draws.params.values())
     if largest > LARGEST:
         words = f"parameters as large as {largest:.0e}, at which float32 loses the likelihood"
         return no_row(Status.DIVERGED, words), None
-    if not np.isfinite(found.held_out).all():
-        bad = int((~np.isfinite(found.held_out)).sum())
-        found.row["status"] = Status.DIVERGED.value
-        found.row["reason"] = f"{bad} held-out rows have no finite likelihood"
-    return found.row, found
+    if not np.isfinite(judged.held_out).all():
+        bad = int((~np.isfinite(judged.held_out)).sum())
+        judged.row["status"] = Status.DIVERGED.value
+        judged.row["reason"] = f"{bad} held-out rows have no finite likelihood"
+    return judged.row, judged
 
 
 def no_row(status: Status, why: str, when: str = "") -> dict[str, Any]:

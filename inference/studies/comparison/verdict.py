@@ -118,8 +118,8 @@ def verdict(rows: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
     """One sentence a method, the best first: (method, words)."""
     done = sorted((x for x in rows if "behind" in rows[x]), key=lambda x: rows[x]["behind"])
     done.sort(key=lambda x: not rows[x]["best"])
-    found = [(name, _sentence(name, rows[name])) for name in done]
-    return found + [
+    sentences = [(name, _sentence(name, rows[name])) for name in done]
+    return sentences + [
         (name, f"{name}: {rows[name]['reason']}.") for name in rows if "behind" not in rows[name]
     ]
 

@@ -140,12 +140,12 @@ def fit_map(
         jax.random.key(seed), num_steps, values, mask=table.mask, kinds=table.kinds, tolerance=1e-6
     )
     params = {name: np.asarray(value) for name, value in result.params.items()}
-    found = Map(
+    fitted = Map(
         table.columns, table.kinds, table.levels, centre, scale, params, method, np.zeros((0, 2))
     )
-    posterior = found.transform(table)
+    posterior = fitted.transform(table)
     nats = -float(np.mean(posterior.evidence))
-    return found._replace(mean=np.asarray(posterior.mean)), posterior, nats
+    return fitted._replace(mean=np.asarray(posterior.mean)), posterior, nats
 
 
 def draw(

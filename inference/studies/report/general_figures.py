@@ -25,19 +25,19 @@ LEAST = 1e-4
 """Nats a row: what is nearer to the best is drawn there, for a logarithm has no zero."""
 
 
-def general_pictures(found: Comparison) -> Iterator[Picture]:
+def general_pictures(comparison: Comparison) -> Iterator[Picture]:
     """What can be drawn for any program, a user's own too."""
-    done = ranked(found)
+    done = ranked(comparison)
     if not done:
         return
     order = "Best first: " + ", ".join(done) + "."
     yield Picture(
         "Accuracy against time",
         "How far each method was behind the best of those whose checks pass, in nats per held-out "
-        f"row, by the seconds it had run{_of_first(found)}. Solid: bespoke; dashed: generic. Below "
-        "the dotted line a method is within 0.01 nats.",
+        f"row, by the seconds it had run{_of_first(comparison)}. Solid: bespoke; dashed: generic. "
+        "Below the dotted line a method is within 0.01 nats.",
         f"Nats a row behind the best against seconds, one line a method. {order}",
-        draw_paths(found),
+        draw_paths(comparison),
     )
     if len(done) > 1:
         yield Picture(
@@ -45,19 +45,19 @@ def general_pictures(found: Comparison) -> Iterator[Picture]:
             "Mean difference from the best, row by row, with a 95 % interval: a bar that meets the "
             "dotted line is as good. Filled: bespoke; open: generic.",
             f"Difference from the best with error bars, one row a method. {order}",
-            draw_differences(found),
+            draw_differences(comparison),
         )
-    shown = [x for x in done if x in found.reliability]
+    shown = [x for x in done if x in comparison.reliability]
     if shown:
-        errors = ", ".join(f"{x} {found.reliability[x]['error']:.3f}" for x in shown)
+        errors = ", ".join(f"{x} {comparison.reliability[x]['error']:.3f}" for x in shown)
         yield Picture(
             "Calibration",
             "How often a held-out cell was 1 against its predicted probability "
             "given the rest of its row. On the dotted line predictions are calibrated.",
             f"Share of ones against the predicted probability. Mean errors: {errors}.",
-            draw_reliability(found, shown),
+            draw_reliability(comparison, shown),
         )
-    checked = found.about.get("predictive", {})
+    checked = comparison.about.get("predictive", {})
     drawn = next((x for x in done if x in checked), None)
     if drawn is not None:
         one = checked[drawn]
@@ -70,38 +70,40 @@ def general_pictures(found: Comparison) -> Iterator[Picture]:
             f"{len(one['observed'])} lie outside the interval.",
             draw_totals(one),
         )
-    sized = [site for site, value in found.truth.items() if np.size(value) > 1]
+    sized = [site for site, value in comparison.truth.items() if np.size(value) > 1]
     if sized:
-        far = " Triangles lie further off than there is room." if _any_far(found, sized) else ""
+        far = (
+            " Triangles lie further off than there is room." if _any_far(comparison, sized) else ""
+        )
         yield Picture(
             "Parameters beside the truth",
             f"Mean {_listed(sized)} by each method against the values that made the data, brought "
             f"as near to them as the likelihood leaves open.{far}",
             f"Scatter of estimated against true parameters, one panel a method. {order}",
-            draw_recovery(found, sized),
+            draw_recovery(comparison, sized),
         )
 
 
-def _of_first(found: Comparison) -> str:
-    return ", on the first data set" if found.about.get("replicates", 1) > 1 else ""
+def _of_first(comparison: Comparison) -> str:
+    return ", on the first data set" if comparison.about.get("replicates", 1) > 1 else ""
 
 
 def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
-def draw_paths(found: Comparison) -> Figure:
+def draw_paths(comparison: Comparison) -> Figure:
     from matplotlib.figure import Figure
 
-    done, style = ranked(found), styles(found)
+    done, style = ranked(comparison), styles(comparison)
     # From the best of those whose checks pass, as the headline has it.
-    best = next((found.paths[x][0][-1] for x in done if found.rows[x]["best"]), None)
-    best = max(found.paths[x][0][-1] for x in done) if best is None else best
+    best = next((comparison.paths[x][0][-1] for x in done if comparison.rows[x]["best"]), None)
+    best = max(comparison.paths[x][0][-1] for x in done) if best is None else best
     figure = Figure(figsize=(WIDTH, 4.2))
     axes = figure.subplots()
     axes.axhline(0.01, color=INK, linewidth=0.8, linestyle=":")
     for name in done:
-        score, clock = found.paths[name]
+        score, clock = comparison.paths[name]
         gap = np.where(np.isfinite(score), np.maximum(best - score, LEAST), np.nan)
         axes.loglog(
             np.maximum(clock, 1e-3), gap, label=name, markersize=4, linewidth=1.4, **style[name]
@@ -114,15 +116,15 @@ def draw_paths(found: Comparison) -> Figure:
     return figure
 
 
-def draw_differences(found: Comparison) -> Figure:
+def draw_differences(comparison: Comparison) -> Figure:
     from matplotlib.figure import Figure
 
-    done, style = ranked(found), styles(found)
+    done, style = ranked(comparison), styles(comparison)
     figure = Figure(figsize=(WIDTH, 1.2 + 0.32 * len(done)))
     axes = figure.subplots()
     axes.axvline(0.0, color=INK, linewidth=0.8, linestyle=":")
     for place, name in enumerate(done):
-        row = found.rows[name]
+        row = comparison.rows[name]
         axes.errorbar(
             row["behind"], place, xerr=factor(row.get("data_sets", 1)) * row["behind_error"],
             color=style[name]["color"],
@@ -130,7 +132,7 @@ def draw_differences(found: Comparison) -> Figure:
             markerfacecolor=style[name]["color"] if row["bespoke"] else "none",
         )  # fmt: skip
     # One that is far off would press all others together.
-    largest = max(found.rows[name]["behind"] for name in done)
+    largest = max(comparison.rows[name]["behind"] for name in done)
     if largest > 1.0:
         axes.set_xscale("symlog", linthresh=0.1, linscale=0.6)
         axes.set_xlim(right=2 * largest)
@@ -155,15 +157,15 @@ def draw_totals(one: dict[str, Any]) -> Figure:
     return figure
 
 
-def draw_reliability(found: Comparison, shown: list[str]) -> Figure:
+def draw_reliability(comparison: Comparison, shown: list[str]) -> Figure:
     from matplotlib.figure import Figure
 
-    style = styles(found)
+    style = styles(comparison)
     figure = Figure(figsize=(WIDTH, 5.0))
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
     for name in shown:
-        one = found.reliability[name]
+        one = comparison.reliability[name]
         axes.plot(one["said"], one["seen"], label=name, markersize=4, linewidth=1.2, **style[name])
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     axes.set_xlabel("predicted probability")
@@ -172,18 +174,18 @@ def draw_reliability(found: Comparison, shown: list[str]) -> Figure:
     return figure
 
 
-def draw_recovery(found: Comparison, sites: list[str], most: int = MOST_PANELS) -> Figure:
+def draw_recovery(comparison: Comparison, sites: list[str], most: int = MOST_PANELS) -> Figure:
     from matplotlib.figure import Figure
 
-    shown = _recovered(found, sites, most)
+    shown = _recovered(comparison, sites, most)
     widest = 3 if max(map(len, shown), default=0) <= 16 else 2  # names stand above the panels
     columns = 2 if len(shown) == 4 else min(widest, max(1, len(shown)))
     rows = max(1, -(-len(shown) // columns))
     figure = Figure(figsize=(WIDTH, 1.2 + (WIDTH / columns) * rows))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    low, high = _ends(found, sites)
+    low, high = _ends(comparison, sites)
     margin = 0.08 * (high - low)
-    least, largest = _room(found, sites)
+    least, largest = _room(comparison, sites)
     for place, axes in enumerate(grid.flat):
         if place >= len(shown):
             axes.set_visible(False)
@@ -191,7 +193,10 @@ def draw_recovery(found: Comparison, sites: list[str], most: int = MOST_PANELS) 
         ends = [low - margin, high + margin]
         axes.plot(ends, ends, color=INK, linewidth=0.8, linestyle=":")
         for number, site in enumerate(sites):
-            true, mean = np.ravel(found.truth[site]), np.ravel(found.params[shown[place]][site])
+            true, mean = (
+                np.ravel(comparison.truth[site]),
+                np.ravel(comparison.params[shown[place]][site]),
+            )
             drawn: dict[str, Any] = {"color": PALETTE[number % 6], "linewidths": 0, "alpha": 0.8}
             near = (mean >= least) & (mean <= largest)
             axes.scatter(true[near], mean[near], s=16, marker=MARKS[number], label=site, **drawn)
@@ -207,24 +212,26 @@ def draw_recovery(found: Comparison, sites: list[str], most: int = MOST_PANELS) 
     return figure
 
 
-def _recovered(found: Comparison, sites: list[str], most: int = MOST_PANELS) -> list[str]:
-    return [x for x in ranked(found) if _same_shapes(found.params[x], found.truth, sites)][:most]
+def _recovered(comparison: Comparison, sites: list[str], most: int = MOST_PANELS) -> list[str]:
+    return [
+        x for x in ranked(comparison) if _same_shapes(comparison.params[x], comparison.truth, sites)
+    ][:most]
 
 
-def _ends(found: Comparison, sites: list[str]) -> tuple[float, float]:
-    every = np.concatenate([np.ravel(found.truth[x]) for x in sites])
+def _ends(comparison: Comparison, sites: list[str]) -> tuple[float, float]:
+    every = np.concatenate([np.ravel(comparison.truth[x]) for x in sites])
     return float(every.min()), float(every.max()) if np.ptp(every) > 0 else float(every.min()) + 1.0
 
 
-def _room(found: Comparison, sites: list[str]) -> tuple[float, float]:
+def _room(comparison: Comparison, sites: list[str]) -> tuple[float, float]:
     """Within which estimates are drawn: one that ran away would press all others together."""
-    low, high = _ends(found, sites)
+    low, high = _ends(comparison, sites)
     return low - 0.5 * (high - low), high + 0.5 * (high - low)
 
 
-def _any_far(found: Comparison, sites: list[str]) -> bool:
-    least, largest = _room(found, sites)
-    each = [found.params[x][site] for x in _recovered(found, sites) for site in sites]
+def _any_far(comparison: Comparison, sites: list[str]) -> bool:
+    least, largest = _room(comparison, sites)
+    each = [comparison.params[x][site] for x in _recovered(comparison, sites) for site in sites]
     return any(np.min(value) < least or np.max(value) > largest for value in each)
 
 

@@ -45,22 +45,22 @@ class Picture(NamedTuple):
     pale: bool = False  # black and white mean something: drawn on a pale ground, not in ink
 
 
-def ranked(found: Comparison) -> list[str]:
+def ranked(comparison: Comparison) -> list[str]:
     """Methods with a finite score, the best first."""
-    rows = {x: r for x, r in found.rows.items() if x in found.paths and "behind" in r}
+    rows = {x: r for x, r in comparison.rows.items() if x in comparison.paths and "behind" in r}
     return sorted(rows, key=lambda x: rows[x]["behind"])
 
 
-def styles(found: Comparison) -> dict[str, dict[str, Any]]:
+def styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
     """How each method is drawn, in every figure alike."""
     colours = [INK if colour == "#000000" else colour for colour in MANY]
     return {
         name: {
             "color": colours[i % len(colours)],
             "marker": MARKS[i % len(MARKS)],
-            "linestyle": "-" if found.rows[name]["bespoke"] else (0, (4, 2)),
+            "linestyle": "-" if comparison.rows[name]["bespoke"] else (0, (4, 2)),
         }
-        for i, name in enumerate(x for x in found.rows if x in found.paths)
+        for i, name in enumerate(x for x in comparison.rows if x in comparison.paths)
     }
 
 

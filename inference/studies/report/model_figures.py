@@ -29,42 +29,44 @@ GROUND = "#c6d8ea"
 """Between pictures in greys: no grey, which would be a value."""
 
 
-def model_pictures(found: Comparison) -> Iterator[Picture]:
+def model_pictures(comparison: Comparison) -> Iterator[Picture]:
     """Those of a public program; nothing for another."""
-    if not ranked(found):
+    if not ranked(comparison):
         return
     kinds: dict[str, Callable[..., Iterator[Picture]]] = {
         kind.__name__: kind for kind in (maps, spectra, morphs, basis_functions, influences, layers)
     }
-    for figure in CARDS[found.model].figures if found.model in CARDS else ():
-        yield from kinds[figure.kind](found, **figure.settings)
+    for figure in CARDS[comparison.model].figures if comparison.model in CARDS else ():
+        yield from kinds[figure.kind](comparison, **figure.settings)
 
 
-def chiefs(found: Comparison) -> list[str]:
+def chiefs(comparison: Comparison) -> list[str]:
     """The best bespoke and the best generic method, the better first.
 
     One that is not to be trusted gives way to the next of its side that is as good.
     """
-    done = ranked(found)
+    done = ranked(comparison)
     sides: dict[bool, str] = {}
     passes, fails = Standing.PASSES.name, Standing.FAILS.name
     for wanted in (lambda r: r["standing"] == passes, lambda r: r["standing"] != fails, None):
         for name in done:
-            row = found.rows[name]
+            row = comparison.rows[name]
             if wanted is None or (row["as_good"] and wanted(row)):
                 sides.setdefault(row["bespoke"], name)
     return sorted(sides.values(), key=done.index)
 
 
-def compared(found: Comparison, site: str, names: list[str]) -> dict[str, np.ndarray]:
+def compared(comparison: Comparison, site: str, names: list[str]) -> dict[str, np.ndarray]:
     """A site by method, the truth first where it is known."""
-    values = {name: found.params[name][site] for name in names if site in found.params[name]}
-    return {"truth": found.truth[site], **values} if site in found.truth else values
+    values = {
+        name: comparison.params[name][site] for name in names if site in comparison.params[name]
+    }
+    return {"truth": comparison.truth[site], **values} if site in comparison.truth else values
 
 
-def image_shape(found: Comparison, num_features: int) -> tuple[int, int] | None:
+def image_shape(comparison: Comparison, num_features: int) -> tuple[int, int] | None:
     """Height and width, if a row is an image."""
-    shape = found.about.get("image_shape")
+    shape = comparison.about.get("image_shape")
     if not shape or shape[0] * shape[1] != num_features:
         return None
     return int(shape[0]), int(shape[1])
@@ -74,15 +76,15 @@ def _some(count: int, what: str) -> str:
     return f" The first {MOST_UNITS} of {count} {what}." if count > MOST_UNITS else ""
 
 
-def maps(found: Comparison, rows: str) -> Iterator[Picture]:
+def maps(comparison: Comparison, rows: str) -> Iterator[Picture]:
     """Tipping (1998), figures 1 and 3.
 
     :param rows: what a row is given its factors (`places.KINDS`).
     """
     from .places import locate
 
-    for name in chiefs(found):
-        places = locate(found, name, rows)
+    for name in chiefs(comparison):
+        places = locate(comparison, name, rows)
         if places is None:
             continue
         yield Picture(
@@ -91,11 +93,11 @@ def maps(found: Comparison, rows: str) -> Iterator[Picture]:
             "some with an ellipse of one standard deviation. On one side of each line its bit is "
             "more likely 1 than 0.",
             f"Scatter of {len(places.mean)} rows on two factors, with decision lines.",
-            draw_places(found, name, places),
+            draw_places(comparison, name, places),
         )
 
 
-def draw_places(found: Comparison, name: str, places: Places) -> Figure:
+def draw_places(comparison: Comparison, name: str, places: Places) -> Figure:
     from matplotlib.figure import Figure
 
     from ..map.figure import draw_lines, draw_map, label_lines
@@ -103,19 +105,19 @@ def draw_places(found: Comparison, name: str, places: Places) -> Figure:
 
     figure = Figure(figsize=(WIDTH, 5.8))
     axes = figure.subplots()
-    label = np.where(found.table["held_out"], "held out", "learned from")
+    label = np.where(comparison.table["held_out"], "held out", "learned from")
     draw_map(axes, places.mean, places.covariance, label=label, most_ellipses=MOST_ELLIPSES)
     if (legend := axes.get_legend()) is not None:
         legend.remove()
         legend_below(figure, ["held out", "learned from"])
-    at, names = predictors_of_bits(found)
-    weights, bias = found.params[name]["weights"][:, at], found.params[name]["bias"][at]
+    at, names = predictors_of_bits(comparison)
+    weights, bias = comparison.params[name]["weights"][:, at], comparison.params[name]["bias"][at]
     draw_lines(axes, weights, bias)
     label_lines(axes, weights, bias, names)
     return figure
 
 
-def spectra(found: Comparison) -> Iterator[Picture]:
+def spectra(comparison: Comparison) -> Iterator[Picture]:
     """Lee & Sompolinsky (1998), figures 2 to 4."""
     from matplotlib.figure import Figure
 
@@ -123,8 +125,8 @@ def spectra(found: Comparison) -> Iterator[Picture]:
     from ..figures import spectrum
     from .places import setting
 
-    noise = setting(found, "noise", 1.0)
-    each = compared(found, "weights", ranked(found)[:MOST_METHODS])
+    noise = setting(comparison, "noise", 1.0)
+    each = compared(comparison, "weights", ranked(comparison)[:MOST_METHODS])
     values = {}
     for name, weights in each.items():
         params: Any = {"weights": weights}
@@ -132,7 +134,7 @@ def spectra(found: Comparison) -> Iterator[Picture]:
     figure = Figure(figsize=(WIDTH, 4.2))
     axes = figure.subplots()
     spectrum(axes, values)
-    drawn = {"truth": {"color": INK, "marker": "", "linestyle": "-"}, **styles(found)}
+    drawn = {"truth": {"color": INK, "marker": "", "linestyle": "-"}, **styles(comparison)}
     for line, name in zip(axes.lines, values, strict=False):
         line.set(**drawn[name])
     axes.set_ylim(bottom=0.0)
@@ -149,24 +151,24 @@ def spectra(found: Comparison) -> Iterator[Picture]:
     )
 
 
-def morphs(found: Comparison, rows: str) -> Iterator[Picture]:
+def morphs(comparison: Comparison, rows: str) -> Iterator[Picture]:
     """Lee & Sompolinsky (1998), figure 4: from one row to another, a straight line clipped."""
     from matplotlib.figure import Figure
 
     from ..figures import image_grid
     from .places import locate
 
-    name = ranked(found)[0]
-    places = locate(found, name, rows)
+    name = ranked(comparison)[0]
+    places = locate(comparison, name, rows)
     if places is None:
         return
     apart = np.linalg.norm(places.mean[:, None] - places.mean[None], axis=-1)
     first, last = np.unravel_index(np.argmax(apart), apart.shape)
     share = np.linspace(0.0, 1.0, MORPH_STEPS)[:, None]
     path = (1 - share) * places.mean[first] + share * places.mean[last]
-    params = found.params[name]
+    params = comparison.params[name]
     bits = (path @ params["weights"] + params["bias"] > 0).astype(float)
-    shape = image_shape(found, bits.shape[1])
+    shape = image_shape(comparison, bits.shape[1])
     if shape is None:
         figure = Figure(figsize=(WIDTH, 0.6 + WIDTH * MORPH_STEPS / max(bits.shape[1], 12)))
         axes = image_grid(figure, bits[None, None], signed=False, ground=GROUND)
@@ -187,7 +189,7 @@ def morphs(found: Comparison, rows: str) -> Iterator[Picture]:
 
 
 def basis_functions(
-    found: Comparison,
+    comparison: Comparison,
     site: str = "weights",
     units: str = "causes",
     what: str = "basis functions",
@@ -197,10 +199,10 @@ def basis_functions(
 
     :param units: what the rows of the site are called.
     """
-    each = compared(found, site, ranked(found)[:MOST_METHODS])
+    each = compared(comparison, site, ranked(comparison)[:MOST_METHODS])
     each = {x: v for x, v in each.items() if v.shape == next(iter(each.values())).shape}
     count, size = next(iter(each.values())).shape
-    shape = image_shape(found, size)
+    shape = image_shape(comparison, size)
     stacked = np.stack(list(each.values()))[:, :MOST_UNITS]
     words += ", by method; they were matched to each other."
     words += " Red is more, blue is less than zero." if (stacked < 0).any() else " Black is most."
@@ -229,14 +231,14 @@ def draw_images(values: np.ndarray, names: list[str], shape: tuple[int, int] | N
     return figure
 
 
-def influences(found: Comparison, push: str) -> Iterator[Picture]:
+def influences(comparison: Comparison, push: str) -> Iterator[Picture]:
     """Freund & Haussler (1994): the weights of each hidden unit as a Hinton diagram.
 
     :param push: what a unit does to what, in words.
     """
-    each = compared(found, "weights", chiefs(found))
+    each = compared(comparison, "weights", chiefs(comparison))
     count, size = next(iter(each.values())).shape
-    figure = draw_hintons(each, image_shape(found, size))
+    figure = draw_hintons(each, image_shape(comparison, size))
     yield Picture(
         "Weights of the hidden units",
         f"What each unit does to the {push}; the area is the size." + _some(count, "units"),
@@ -246,13 +248,13 @@ def influences(found: Comparison, push: str) -> Iterator[Picture]:
     )
 
 
-def layers(found: Comparison) -> Iterator[Picture]:
+def layers(comparison: Comparison) -> Iterator[Picture]:
     """Lewicki & Sejnowski (1996), figure 2: what the units of each layer turn on."""
     from ...methods.gibbs.noisy_or import strengths
 
     below: dict[str, np.ndarray] = {}
     number = 1
-    while each := compared(found, f"weights_{number}", chiefs(found)):
+    while each := compared(comparison, f"weights_{number}", chiefs(comparison)):
         weights: dict[str, Any] = each
         turned = {name: np.asarray(strengths(value)) for name, value in weights.items()}
         # Of a higher layer: the inputs that its units turn on through those below.
@@ -264,7 +266,7 @@ def layers(found: Comparison) -> Iterator[Picture]:
             f"How often each unit alone turns an input on{through}: the area of a square; a full "
             "cell is always." + _some(count, "units"),
             f"Hinton diagrams of layer {number}, a row for each of {', '.join(below)}.",
-            draw_hintons(below, image_shape(found, size), largest=1.0),
+            draw_hintons(below, image_shape(comparison, size), largest=1.0),
             pale=True,
         )
         number += 1

@@ -60,31 +60,31 @@ MARKS = {
 NUMBER = re.compile(r"(?<![\w.])(?:-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?|-?inf\b|nan\b)")
 
 
-def render(found: Comparison) -> bytes:
+def render(comparison: Comparison) -> bytes:
     """The page. Whatever comes from a table or a program is escaped by Jinja."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     here = PackageLoader(__package__, ".")
     page = Environment(loader=here, autoescape=True, undefined=StrictUndefined)
-    shown, rows = _rows(found)
+    shown, rows = _rows(comparison)
     words = page.get_template("page.html.jinja").render(
-        title=f"{found.model}: bespoke against generic inference",
-        headline=linked(found.headline, list(found.rows)),
+        title=f"{comparison.model}: bespoke against generic inference",
+        headline=linked(comparison.headline, list(comparison.rows)),
         question=linked(QUESTION),
-        certainty=linked(found.certainty),
-        about=linked(_about(found)),
+        certainty=linked(comparison.certainty),
+        about=linked(_about(comparison)),
         columns=[{"head": COLUMNS[c][0], "term": anchor(COLUMNS[c][2])} for c in shown],
         rows=rows,
         left_out=[
             {"name": name, "anchor": _anchor(name), "reason": row["reason"]}
-            for name, row in found.rows.items()
+            for name, row in comparison.rows.items()
             if "behind" not in row
         ],
-        figures=figures(found),
-        verdict=[linked(words, [name]) for name, words in found.verdict],
+        figures=figures(comparison),
+        verdict=[linked(words, [name]) for name, words in comparison.verdict],
         rules=[(linked(term), [linked(x) for x in lines]) for term, lines in _rules()],
         terms=[(anchor(term), term, meaning) for term, meaning in glossary().items()],
-        settings=_settings(found),
+        settings=_settings(comparison),
     )
     return words.encode()
 
@@ -119,8 +119,8 @@ def linked(words: str, names: Sequence[str] = ()) -> Markup:
     return parts + words[end:]
 
 
-def _about(found: Comparison) -> str:
-    about = found.about
+def _about(comparison: Comparison) -> str:
+    about = comparison.about
     missing = f", {about['missing']:.1%} of the cells missing" if about["missing"] else ""
     stopped = (
         " The comparison was interrupted: methods are missing." if about["interrupted"] else ""
@@ -141,9 +141,9 @@ def _anchor(name: str) -> str:
     return "row-" + "".join(c if c.isalnum() else "-" for c in name)
 
 
-def _rows(found: Comparison) -> tuple[list[str], list[dict[str, Any]]]:
+def _rows(comparison: Comparison) -> tuple[list[str], list[dict[str, Any]]]:
     """The columns that have something in them, and the methods that ran, the best first."""
-    rows = found.rows
+    rows = comparison.rows
     done = sorted((x for x in rows if "behind" in rows[x]), key=lambda x: rows[x]["behind"])
     shown = [c for c in COLUMNS if any(rows[x].get(c) is not None for x in done)]
     lines = []
@@ -203,8 +203,8 @@ def _rules() -> list[tuple[str, list[str]]]:
     return terms
 
 
-def _settings(found: Comparison) -> dict[str, Any]:
-    about = found.about
+def _settings(comparison: Comparison) -> dict[str, Any]:
+    about = comparison.about
     return {
         "seed": about.get("seed"),
         "seconds for each method": about["budget"],
@@ -213,7 +213,7 @@ def _settings(found: Comparison) -> dict[str, Any]:
     }
 
 
-def figures(found: Comparison) -> list[dict[str, str]]:
+def figures(comparison: Comparison) -> list[dict[str, str]]:
     """Title, words and SVG of each figure."""
     import matplotlib
 
@@ -224,7 +224,7 @@ def figures(found: Comparison) -> list[dict[str, str]]:
     parts = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     ink: Any = {**dict.fromkeys(parts, INK), "svg.fonttype": "path"}
     with house_style(), matplotlib.rc_context(ink):
-        pictures = [*general_pictures(found), *model_pictures(found)]
+        pictures = [*general_pictures(comparison), *model_pictures(comparison)]
         return [
             {"title": one.title, "words": one.words, "svg": Markup(as_svg(one, f"f{number}-"))}
             for number, one in enumerate(pictures, start=1)

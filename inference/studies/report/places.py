@@ -27,16 +27,16 @@ class Places(NamedTuple):
     covariance: np.ndarray  # (num_rows, 2, 2)
 
 
-def locate(found: Comparison, method: str, kind: str) -> Places | None:
+def locate(comparison: Comparison, method: str, kind: str) -> Places | None:
     """Posterior means and covariances under a method's parameters; None without two factors.
 
     :param kind: what a row is given its factors, one of `KINDS`.
     """
-    params, table = found.params[method], found.table
+    params, table = comparison.params[method], comparison.table
     if "values" not in table or len(params["weights"]) != 2:
         return None
     nodes = np.stack(np.meshgrid(GRID, GRID, indexing="ij"), -1).reshape(-1, 2)
-    score = log_likelihoods(found, params, nodes, kind)
+    score = log_likelihoods(comparison, params, nodes, kind)
     if score is None:
         return None
     share = softmax(score - 0.5 * (nodes**2).sum(1), axis=1)
@@ -47,60 +47,64 @@ def locate(found: Comparison, method: str, kind: str) -> Places | None:
 
 
 def log_likelihoods(
-    found: Comparison, params: dict[str, np.ndarray], nodes: np.ndarray, kind: str
+    comparison: Comparison, params: dict[str, np.ndarray], nodes: np.ndarray, kind: str
 ) -> np.ndarray | None:
     """log p(row | factors) at each node, (num_rows, num_nodes); cells not seen are left out."""
-    values = np.asarray(found.table["values"], float)
-    seen = np.asarray(found.table["mask"], float)
+    values = np.asarray(comparison.table["values"], float)
+    mask = np.asarray(comparison.table["mask"], float)
     predictors = nodes @ params["weights"] + params["bias"]
-    return KINDS[kind](found, params, values, seen, predictors)
+    return KINDS[kind](comparison, params, values, mask, predictors)
 
 
 def _logistic(
-    found: Any, params: Any, values: np.ndarray, seen: np.ndarray, predictors: np.ndarray
+    comparison: Any, params: Any, values: np.ndarray, mask: np.ndarray, predictors: np.ndarray
 ) -> np.ndarray:
-    del found, params
-    return _bits(values, seen, -np.logaddexp(0, -predictors), -np.logaddexp(0, predictors))
+    del comparison, params
+    return _bits(values, mask, -np.logaddexp(0, -predictors), -np.logaddexp(0, predictors))
 
 
 def _probit(
-    found: Comparison, params: Any, values: np.ndarray, seen: np.ndarray, predictors: np.ndarray
+    comparison: Comparison,
+    params: Any,
+    values: np.ndarray,
+    mask: np.ndarray,
+    predictors: np.ndarray,
 ) -> np.ndarray | None:
     del params
-    noise = np.asarray(setting(found, "noise", 1.0), float)
+    noise = np.asarray(setting(comparison, "noise", 1.0), float)
     if not (noise > 0).all():
         return None  # a hard clip leaves no posterior to sum on a grid
-    return _bits(values, seen, log_ndtr(predictors / noise), log_ndtr(-predictors / noise))
+    return _bits(values, mask, log_ndtr(predictors / noise), log_ndtr(-predictors / noise))
 
 
-def _bits(values: np.ndarray, seen: np.ndarray, one: np.ndarray, zero: np.ndarray) -> np.ndarray:
-    return (seen * values) @ one.T + (seen * (1 - values)) @ zero.T
+def _bits(values: np.ndarray, mask: np.ndarray, one: np.ndarray, zero: np.ndarray) -> np.ndarray:
+    return (mask * values) @ one.T + (mask * (1 - values)) @ zero.T
 
 
 def _mixed(
-    found: Comparison,
+    comparison: Comparison,
     params: dict[str, np.ndarray],
     values: np.ndarray,
-    seen: np.ndarray,
+    mask: np.ndarray,
     predictors: np.ndarray,
 ) -> np.ndarray:
     from latentbits.models.mixed_trait import Layout
 
-    layout = Layout.of(setting(found, "kinds", None))
+    layout = Layout.of(setting(comparison, "kinds", None))
     each_kind: Any = predictors
     real, bits, levels = layout.split(each_kind)
     at = layout.binary
-    total = _bits(values[:, at], seen[:, at], -np.logaddexp(0, -bits), -np.logaddexp(0, bits))
+    total = _bits(values[:, at], mask[:, at], -np.logaddexp(0, -bits), -np.logaddexp(0, bits))
     noise = np.broadcast_to(params.get("noise", 1.0), len(layout.real))
     for place, column in enumerate(layout.real):
         away = (values[:, column, None] - real[:, place]) / noise[place]
-        total = total - 0.5 * seen[:, column, None] * away**2
+        total = total - 0.5 * mask[:, column, None] * away**2
     for part, columns in zip(levels.values(), layout.categorical.values(), strict=True):
         for place, column in enumerate(columns):
             each = np.pad(part[:, place], ((0, 0), (1, 0)))
             each = each - logsumexp(each, axis=1, keepdims=True)
             chosen = values[:, column].astype(int)
-            total = total + seen[:, column, None] * each[:, chosen].T
+            total = total + mask[:, column, None] * each[:, chosen].T
     return total
 
 
@@ -108,16 +112,16 @@ KINDS = {"logistic": _logistic, "probit": _probit, "mixed": _mixed}
 """What a row can be given its factors, by the name that a card has for it."""
 
 
-def setting(found: Comparison, name: str, default: Any) -> Any:
+def setting(comparison: Comparison, name: str, default: Any) -> Any:
     """An argument of the program, as it was when the comparison was made."""
-    text = found.about["sizes"].get(name)
+    text = comparison.about["sizes"].get(name)
     return default if text is None else ast.literal_eval(text)
 
 
-def predictors_of_bits(found: Comparison) -> tuple[slice, list[str]]:
+def predictors_of_bits(comparison: Comparison) -> tuple[slice, list[str]]:
     """Which predictors are those of bits, and the names of their columns."""
-    columns = [str(x) for x in found.table.get("columns", ())]
-    kinds = setting(found, "kinds", None)
+    columns = [str(x) for x in comparison.table.get("columns", ())]
+    kinds = setting(comparison, "kinds", None)
     if kinds is None:
         return slice(None), columns
     from latentbits.models.mixed_trait import Layout

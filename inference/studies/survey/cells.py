@@ -76,14 +76,14 @@ def sizes_of(growth: Growth, asked: dict[str, list[int] | None]) -> dict[str, li
     >>> sizes_of(CARDS["latent_trait"].grown, {"rows": [100], "latents": None})
     {'rows': [100, 600], 'latents': [1, 2, 3, 4]}
     """
-    found = {}
+    axes = {}
     for axis, sizes in asked.items():
         own = getattr(base_of(growth), axis)
         if own == 0:
             continue
         some = [max(1, round(own * x)) for x in GROWN[axis]] if sizes is None else sizes
-        found[axis] = sorted({*some, own})
-    return found
+        axes[axis] = sorted({*some, own})
+    return axes
 
 
 def cells_of(growth: Growth, sizes: dict[str, list[int]]) -> list[Cell]:
@@ -93,8 +93,8 @@ def cells_of(growth: Growth, sizes: dict[str, list[int]]) -> list[Cell]:
     [Cell(rows=1000, columns=64, latents=0), Cell(rows=4000, columns=32, latents=0), Cell(rows=4000, columns=64, latents=0)]
     """  # noqa: E501
     base = base_of(growth)
-    found = {base._replace(**{axis: x}) for axis, some in sizes.items() for x in some}
-    return sorted(found, key=lambda x: (x.rows * x.columns * (1 + x.latents), x))
+    cells = {base._replace(**{axis: x}) for axis, some in sizes.items() for x in some}
+    return sorted(cells, key=lambda x: (x.rows * x.columns * (1 + x.latents), x))
 
 
 def open_cell(folder: Path, program: str, cell: Cell, settings: Settings) -> dict[str, Any]:
@@ -169,13 +169,13 @@ def run_cell(
 
 def _kept(row: dict[str, Any], judged: Judged | None) -> dict[str, Any]:
     """Of a method: its numbers, what its checks say, and its excess over the truth in time."""
-    found = {x: row.get(x) for x in KEPT}
+    numbers = {x: row.get(x) for x in KEPT}
     if judged is None:
-        return found
+        return numbers
     path = np.append(judged.path[:-1], row["held_out"])
     true = row["excess"] + row["held_out"]  # the mean over rows of the truth's own score
     return {
-        **found,
+        **numbers,
         "checks": standing(row).name.lower(),
         "path": (true - path).tolist(),
         "clock": np.asarray(judged.clock).tolist(),

@@ -16,23 +16,23 @@ MARKERS = ("o", "s", "^")
 
 
 def draw(
-    program: str, found: list[Place], sizes: dict[str, list[int]], base: Cell, device: str
+    program: str, placed: list[Place], sizes: dict[str, list[int]], base: Cell, device: str
 ) -> Figure:
     """One panel an axis. Hollow: its checks fail. Crosses above: it does not arrive."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    methods = list(dict.fromkeys(x.method for x in found))
+    methods = list(dict.fromkeys(x.method for x in placed))
     style = {
         name: (MANY[i % len(MANY)], LINES[i // len(MANY) % 3], MARKERS[i % 3])
         for i, name in enumerate(methods)
     }
-    times = [x.seconds for x in found if x.seconds is not None] or [1.0]
+    times = [x.seconds for x in placed if x.seconds is not None] or [1.0]
     low, high = min(times) / 2, max(times) * 2
     figure = Figure(figsize=(4.2 * len(sizes) + 2.2, 4.2))
     panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
     for axes, (axis, places) in zip(panels, sizes.items(), strict=True):
-        line = along(found, axis, base)
+        line = along(placed, axis, base)
         for number, name in enumerate(methods):
             colour, dash, marker = style[name]
             here = [(size, each[name]) for size, each in line.items() if name in each]

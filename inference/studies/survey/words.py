@@ -60,7 +60,7 @@ def places(cells: Iterable[dict[str, Any]], within: float) -> list[Place]:
         if any(one["methods"].get(x, {}).get("status") not in (None, Status.DOES_NOT_APPLY.value)
                for one in known)
     ]  # fmt: skip
-    found = []
+    placed = []
     for one in known:
         for name in applies:
             row = one["methods"].get(name, {"status": NOT_RUN, "reason": "its turn did not come"})
@@ -68,35 +68,35 @@ def places(cells: Iterable[dict[str, Any]], within: float) -> list[Place]:
             if "path" in row:
                 near = np.array(row["path"], float) <= target_of(one, within)
                 seconds = arrival(near, np.array(row["clock"]))
-            found.append(Place(Cell(*one["cell"]), name, row, seconds))
-    return found
+            placed.append(Place(Cell(*one["cell"]), name, row, seconds))
+    return placed
 
 
-def table(found: list[Place]) -> dict[str, list[Any]]:
+def table(placed: list[Place]) -> dict[str, list[Any]]:
     """The columns of a CSV file."""
     shown: dict[str, list[Any]] = {
-        "rows": [x.cell.rows for x in found],
-        "columns": [x.cell.columns for x in found],
-        "latents": [x.cell.latents for x in found],
-        "method": [x.method for x in found],
-        "seconds_to_excess": [x.seconds for x in found],
+        "rows": [x.cell.rows for x in placed],
+        "columns": [x.cell.columns for x in placed],
+        "latents": [x.cell.latents for x in placed],
+        "method": [x.method for x in placed],
+        "seconds_to_excess": [x.seconds for x in placed],
     }
     for name in ("excess", "excess_error", "seconds", "compile_seconds", "peak_memory", "status",
                  "checks", "reason"):  # fmt: skip
-        shown[name] = [x.row.get(name) for x in found]
+        shown[name] = [x.row.get(name) for x in placed]
     return {name: ["" if x is None else x for x in each] for name, each in shown.items()}
 
 
-def along(found: list[Place], axis: str, base: Cell) -> dict[int, dict[str, Place]]:
+def along(placed: list[Place], axis: str, base: Cell) -> dict[int, dict[str, Place]]:
     """Size -> method -> place, along one axis."""
-    line = [x for x in found if x.cell._replace(**{axis: 0}) == base._replace(**{axis: 0})]
+    line = [x for x in placed if x.cell._replace(**{axis: 0}) == base._replace(**{axis: 0})]
     sizes = sorted({getattr(x.cell, axis) for x in line})
     return {size: {x.method: x for x in line if getattr(x.cell, axis) == size} for size in sizes}
 
 
-def sentences(found: list[Place], axis: str, base: Cell) -> list[str]:
+def sentences(placed: list[Place], axis: str, base: Cell) -> list[str]:
     """Who is first at which size, who overtakes whom, and who is left."""
-    line = along(found, axis, base)
+    line = along(placed, axis, base)
     said = [*_firsts(line, axis)]
     for pair in PAIRS:
         words = _crossing(line, axis, *pair)
@@ -192,7 +192,7 @@ def _seconds(value: float | None) -> str:
     return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
 
 
-def text(program: str, found: list[Place], sizes: dict[str, list[int]], base: Cell,
+def text(program: str, placed: list[Place], sizes: dict[str, list[int]], base: Cell,
          within: float, device: str) -> str:  # fmt: skip
     """The whole of it, for a terminal and a file."""
     clock = "processor seconds" if device == "cpu" else f"seconds on a {device}"
@@ -205,8 +205,8 @@ def text(program: str, found: list[Place], sizes: dict[str, list[int]], base: Ce
         rest = [f"{getattr(base, x)} {x}" for x in ("rows", "columns", "latents")
                 if x != axis and getattr(base, x)]  # fmt: skip
         lines += ["", f"{axis} grow ({', '.join(rest)}):"]
-        lines += [f"  {x}" for x in sentences(found, axis, base)]
-    ended = sum(x.row["status"] == NOT_RUN for x in found)
+        lines += [f"  {x}" for x in sentences(placed, axis, base)]
+    ended = sum(x.row["status"] == NOT_RUN for x in placed)
     if ended:
         lines += ["", f"{ended} runs did not come to their turn; the same command goes on."]
     return "\n".join(lines) + "\n"
