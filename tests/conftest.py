@@ -53,12 +53,12 @@ def compilations():
     """The compilations since it was cleared, as a list of seconds."""
     import jax
 
-    seen = []
+    durations = []
 
     def hear(name, seconds, **_):
         if name == "/jax/core/compile/backend_compile_duration":
-            seen.append(seconds)
+            durations.append(seconds)
 
     jax.monitoring.register_event_duration_secs_listener(hear)
-    yield seen
+    yield durations
     jax.monitoring.unregister_event_duration_listener(hear)

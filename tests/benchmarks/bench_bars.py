@@ -48,11 +48,11 @@ def separate(data: Any, *, num_causes: int) -> None:
         numpyro.sample("observed", dist.Normal(mean, noise).to_event(1), obs=data)
 
 
-def mismatch(found: Any, truth: Any) -> float:
+def mismatch(learned: Any, truth: Any) -> float:
     """1 − |cosine| of matched weights, on average over the true causes."""
-    found, truth = np.asarray(found), np.asarray(truth)
-    lengths = np.linalg.norm(truth, axis=1)[:, None] * np.linalg.norm(found, axis=1)
-    cosine = np.abs(truth @ found.T) / np.maximum(lengths, 1e-12)
+    learned, truth = np.asarray(learned), np.asarray(truth)
+    lengths = np.linalg.norm(truth, axis=1)[:, None] * np.linalg.norm(learned, axis=1)
+    cosine = np.abs(truth @ learned.T) / np.maximum(lengths, 1e-12)
     return float(1 - cosine[linear_sum_assignment(-cosine)].mean())
 
 
@@ -100,15 +100,15 @@ def sparse_coding(full: bool) -> dict[str, Any]:
     def by_factors() -> dict[str, float]:
         from sklearn.decomposition import FactorAnalysis
 
-        found, cpu = cpu_of(lambda: FactorAnalysis(count, rotation="varimax").fit(train))
-        error = mismatch(found.components_, truth.weights)
-        return {"cpu": cpu, "log_likelihood": found.score(test), "error": error}
+        estimator, cpu = cpu_of(lambda: FactorAnalysis(count, rotation="varimax").fit(train))
+        error = mismatch(estimator.components_, truth.weights)
+        return {"cpu": cpu, "log_likelihood": estimator.score(test), "error": error}
 
     def by_components() -> dict[str, float]:
         from sklearn.decomposition import FastICA
 
-        found, cpu = cpu_of(lambda: FastICA(count, random_state=0).fit(np.asarray(train)))
-        return {"cpu": cpu, "error": mismatch(found.mixing_.T, truth.weights)}
+        estimator, cpu = cpu_of(lambda: FastICA(count, random_state=0).fit(np.asarray(train)))
+        return {"cpu": cpu, "error": mismatch(estimator.mixing_.T, truth.weights)}
 
     known = {"weights": truth.weights, "noise": truth.noise, "sparsity": truth.sparsity}
     exact = Restarts(EM(binary_sparse_coding), STARTS)

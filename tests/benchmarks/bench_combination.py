@@ -81,15 +81,15 @@ def scikit_learn(train: np.ndarray, test: np.ndarray) -> dict[str, float]:
     """`BernoulliRBM`, 200 epochs of persistent contrastive divergence, the best of three rates."""
     from sklearn.neural_network import BernoulliRBM
 
-    found = []
+    scores = []
     for rate in (0.01, 0.05, 0.2):
         rbm = BernoulliRBM(
             n_components=UNITS, learning_rate=rate, batch_size=100, n_iter=200, random_state=0
         )
         _, seconds = cpu_of(lambda: rbm.fit(train))  # noqa: B023
         loss = bits_a_bit(rbm_log_likelihood(rbm, test), test.shape[1])
-        found.append({"processor_seconds": seconds, "test_log_loss": loss, "learning_rate": rate})
-    return min(found, key=lambda one: one["test_log_loss"])
+        scores.append({"processor_seconds": seconds, "test_log_loss": loss, "learning_rate": rate})
+    return min(scores, key=lambda one: one["test_log_loss"])
 
 
 def large(train: jax.Array, units: int, repeats: int = 3) -> dict[str, float]:
@@ -119,9 +119,9 @@ def combination(full: bool) -> dict[str, Any]:
     ours = exact_gradient(truth.data, test, 5 if full else 1)
 
     def by_machine() -> dict[str, float]:
-        found = scikit_learn(np.asarray(truth.data), np.asarray(test))
-        nats = nats_a_row(found["test_log_loss"], width)
-        return {"cpu": found["processor_seconds"], "log_likelihood": nats}
+        scored = scikit_learn(np.asarray(truth.data), np.asarray(test))
+        nats = nats_a_row(scored["test_log_loss"], width)
+        return {"cpu": scored["processor_seconds"], "log_likelihood": nats}
 
     return {
         "title": f"combination: {len(test)} × {width} bits of a machine of {UNITS} units; "
@@ -155,8 +155,8 @@ def mixture(full: bool) -> dict[str, Any]:
         method = StepMix(
             count, measurement="binary", random_state=0, n_init=STARTS, max_iter=100, progress_bar=0
         )
-        found, cpu = cpu_of(lambda: method.fit(np.asarray(train)))
-        params = found.get_parameters()
+        estimator, cpu = cpu_of(lambda: method.fit(np.asarray(train)))
+        params = estimator.get_parameters()
         known = {"mixing": params["weights"], "probs": params["measurement"]["pis"]}
         return {"cpu": cpu, **judge(jax.tree.map(lambda x: jnp.asarray(x, float), known))}
 
@@ -184,19 +184,19 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: namespace.cores])
     train = jnp.asarray(combination_target(random.key(0)).data)
     test = jnp.asarray(combination_target(random.key(1)).data)
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "device": str(jax.devices()[0]),
         "exact gradient, 1000 steps": exact_gradient(train, test),
         "BernoulliRBM, 200 epochs": scikit_learn(np.asarray(train), np.asarray(test)),
     }
     for units in namespace.units:
-        found[f"one step of {units} units"] = large(train, units)
-    for name, numbers in found.items():
+        report[f"one step of {units} units"] = large(train, units)
+    for name, numbers in report.items():
         print(name if isinstance(numbers, dict) else f"{name}: {numbers}")
         for key, value in numbers.items() if isinstance(numbers, dict) else ():
             print(f"  {key:28} {value:.4g}")
     if namespace.json is not None:
-        namespace.json.write_text(json.dumps(found, indent=2) + "\n")
+        namespace.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def forms(full: bool) -> dict[str, Any]:
 
 def maximising(params: dict, data: Array, layers: dict) -> list[dict[str, Any]]:
     """The gradient M-step alone, by rows behind its statistics."""
-    found = []
+    lines = []
     for times in (1, 100):
         rows_of_data = jnp.tile(data, (times, 1))
         em = EM(noisy_or_network)
@@ -85,10 +85,10 @@ def maximising(params: dict, data: Array, layers: dict) -> list[dict[str, Any]]:
         few = reader.at(len(data))
         posterior = em.sets(few, rows).expect(few, params, ((data,), layers), None)
         sums = update.statistics(posterior, jnp.full(len(data), float(times)), ((data,), layers))
-        found.append(
+        lines.append(
             measured(f"  M-step alone, {len(rows_of_data)} rows", update.maximise, params, sums)
         )
-    return found
+    return lines
 
 
 def steps(full: bool) -> dict[str, Any]:
@@ -105,8 +105,8 @@ def steps(full: bool) -> dict[str, Any]:
             count, measurement="binary", random_state=0, n_init=1, max_iter=num_iterations,
             abs_tol=0.0, rel_tol=0.0, progress_bar=0,
         )  # fmt: skip
-        found, cpu = cpu_of(lambda: method.fit(np.asarray(train)))
-        params = found.get_parameters()
+        estimator, cpu = cpu_of(lambda: method.fit(np.asarray(train)))
+        params = estimator.get_parameters()
         known = {"mixing": params["weights"], "probs": params["measurement"]["pis"]}
         return jax.tree.map(lambda x: jnp.asarray(x, float), known), cpu
 
@@ -116,8 +116,8 @@ def steps(full: bool) -> dict[str, Any]:
     start: dict[str, Array] = {}
 
     def rivals() -> dict[str, float]:
-        found, first = by_stepmix(1)
-        start.update(found)
+        first_params, first = by_stepmix(1)
+        start.update(first_params)
         params, cpu = by_stepmix(1 + num_steps)
         return judged(params, cpu - first)
 

@@ -143,14 +143,14 @@ def main():
         ours = lambda p: log_density(marginal(program), arguments, {}, p)[0]  # noqa: B023, E731
         listed = enum(config_enumerate(program), first_available_dim=-3)
         theirs = lambda p: enumerated(listed, arguments, {}, p)[0]  # noqa: B023, E731
-        found, wanted = (jax.jit(jax.value_and_grad(f)) for f in (ours, theirs))
+        summed, wanted = (jax.jit(jax.value_and_grad(f)) for f in (ours, theirs))
         value = slope = 0.0
         for params in points(marginal(program), arguments):
-            (a, da), (b, db) = found(params), wanted(params)
+            (a, da), (b, db) = summed(params), wanted(params)
             value = max(value, abs(float((a - b) / b)))
             size = max(float(jnp.abs(x).max()) for x in db.values())
             slope = max(slope, *(float(jnp.abs(da[k] - db[k]).max()) / size for k in db))
-        times = [milliseconds(function, params) for function in (found, wanted)]
+        times = [milliseconds(function, params) for function in (summed, wanted)]
         print(f"{name:42} {value:8.0e} {slope:9.0e} {times[0]:8.2f} {times[1]:10.2f}", flush=True)
 
 

@@ -106,7 +106,7 @@ def same(num_data=6, draws=2000, chains=4):
         return {"DiscreteGibbs": "NumPyro 0.22 brought it"}
     model = condition(noisy_or_network, data=SOFT)
     data = lines(random.key(3), num_data).data
-    found = {}
+    moments = {}
     for name, kernel in (
         ("LatentGibbs", LatentGibbs(model)),
         ("DiscreteGibbs", numpyro.infer.DiscreteGibbs(condition(by_plates, data=SOFT))),
@@ -123,8 +123,8 @@ def same(num_data=6, draws=2000, chains=4):
         moved = deviation > 0  # a bit that is certain never changes
         error = np.full(deviation.shape, 1.0 / (chains * draws))
         error[moved] = deviation[moved] / np.sqrt(effective_sample_size(flat[:, :, moved]))
-        found[name] = flat.mean((0, 1)), error
-    (a, ea), (b, eb) = found.values()
+        moments[name] = flat.mean((0, 1)), error
+    (a, ea), (b, eb) = moments.values()
     gap = np.abs(a - b) / np.sqrt(ea**2 + eb**2)
     last = {name: value[0, -1] for name, value in samples.items()}
     one, other = (
@@ -184,13 +184,13 @@ def gibbs(full: bool) -> dict[str, Any]:
         return taken, {"error": float(np.abs(np.asarray(mean) - exact).mean())}
 
     def theirs() -> dict[str, float]:
-        taken, found = draw(numpyro.infer.DiscreteGibbs(condition(by_plates, data=SOFT)))
-        return {"cpu": taken.cpu, "compile": taken.compile, **found}
+        taken, scores = draw(numpyro.infer.DiscreteGibbs(condition(by_plates, data=SOFT)))
+        return {"cpu": taken.cpu, "compile": taken.compile, **scores}
 
     rows = []
     for name, by_network in (("equations (6), (7)", True), ("two readings a bit", False)):
-        taken, found = draw(LatentGibbs(model, by_network=by_network))
-        rows.append(row(f"LatentGibbs, {name}", taken, **found))
+        taken, scores = draw(LatentGibbs(model, by_network=by_network))
+        rows.append(row(f"LatentGibbs, {name}", taken, **scores))
     rows.append(rival("numpyro", "DiscreteGibbs", theirs))
     return {
         "title": f"gibbs: {sweeps} sweeps over the 15 bits of {num_data} rows of a 25-10-5 network;"
@@ -309,16 +309,18 @@ def network(full: bool) -> dict[str, Any]:
         from sklearn.decomposition import NMF
 
         fit = lambda seed: NMF(10, init="random", max_iter=500, random_state=seed).fit(train)  # noqa: E731
-        found, cpu = cpu_of(lambda: min(map(fit, range(4)), key=lambda x: x.reconstruction_err_))
-        return {"cpu": cpu, "error": mismatch(found.components_, masks)}
+        estimator, cpu = cpu_of(
+            lambda: min(map(fit, range(4)), key=lambda x: x.reconstruction_err_)
+        )
+        return {"cpu": cpu, "error": mismatch(estimator.components_, masks)}
 
     def by_machine() -> dict[str, float]:
         from sklearn.neural_network import BernoulliRBM
 
         def fit(rate: float) -> tuple[float, float]:
             machine = BernoulliRBM(10, learning_rate=rate, n_iter=100, random_state=0)
-            found, cpu = cpu_of(lambda: machine.fit(train))
-            return mismatch(found.components_, masks), cpu
+            estimator, cpu = cpu_of(lambda: machine.fit(train))
+            return mismatch(estimator.components_, masks), cpu
 
         error, cpu = min(fit(rate) for rate in (0.01, 0.05, 0.2))
         return {"cpu": cpu, "error": error}
@@ -344,14 +346,14 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     chosen = parser.parse_args()
-    found = {}
+    parts = {}
     for name in chosen.only:
-        found[name] = PARTS[name]()
+        parts[name] = PARTS[name]()
         print(name)
-        for key, value in found[name].items():
+        for key, value in parts[name].items():
             print(f"  {key}: {value}")
     if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=2) + "\n")
+        chosen.json.write_text(json.dumps(parts, indent=2) + "\n")
 
 
 if __name__ == "__main__":

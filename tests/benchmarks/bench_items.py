@@ -40,7 +40,7 @@ def beside_mirt(
         return method.run(random.key(0), STEPS, data, tolerance=TOLERANCE, **sizes)
 
     _, first = cpu_of(ours)
-    found, again = cpu_of(ours)
+    fitted, again = cpu_of(ours)
     mine = {"method": "QuadratureEM, two starts", "cpu": again, "compile": first - again}
 
     def by_mirt() -> dict[str, float]:
@@ -48,10 +48,10 @@ def beside_mirt(
 
         table, how = data.astype(int), {"accelerate": "squarem", "compute_standard_errors": False}
         mirt.fit_mirt(table[:60], model=kind, **how)  # what it does once in a process
-        found, cpu = cpu_of(lambda: mirt.fit_mirt(table, model=kind, **how).coef())
-        return {"cpu": cpu, **judge(read(found))}
+        coefficients, cpu = cpu_of(lambda: mirt.fit_mirt(table, model=kind, **how).coef())
+        return {"cpu": cpu, **judge(read(coefficients))}
 
-    return [mine | judge(found.params), rival("mirt", f"{kind} by EM, SQUAREM", by_mirt)]
+    return [mine | judge(fitted.params), rival("mirt", f"{kind} by EM, SQUAREM", by_mirt)]
 
 
 def items(num_data: int, num_items: int) -> dict[str, Any]:

@@ -48,14 +48,14 @@ def mean_error(found: Any, truth: np.ndarray) -> float:
 def measure(columns: int, repeats: int) -> dict[str, float]:
     data, truth = bits_and_truth(columns)
     function = jax.jit(lambda x: invert_pairs(count_pairs(x)).correlation)
-    found, taken = timed(function, data, repeats=repeats)
+    estimate, taken = timed(function, data, repeats=repeats)
     return {
         "columns": columns,
         "pairs": columns * (columns - 1) // 2,
         "processor_seconds": taken.cpu,
         "seconds": taken.wall,
         "compile_processor_seconds": taken.compile,
-        "mean_abs_error": mean_error(found, truth),
+        "mean_abs_error": mean_error(estimate, truth),
         "largest_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
 
@@ -65,7 +65,7 @@ def correlations(full: bool) -> dict[str, Any]:
     columns = 256 if full else 64
     data, truth = bits_and_truth(columns)
     function = jax.jit(lambda x: invert_pairs(count_pairs(x)).correlation)
-    found, taken = timed(function, data, repeats=5)
+    estimate, taken = timed(function, data, repeats=5)
 
     def by_ordinalcorr() -> dict[str, float]:
         import pandas as pd
@@ -85,7 +85,7 @@ def correlations(full: bool) -> dict[str, Any]:
         "title": f"correlations: {ROWS} × {columns} bits of four factors, all pairs; "
         "error: mean |ρ − true ρ|",
         "rows": [
-            row("MomentInversion", taken, error=mean_error(found, truth)),
+            row("MomentInversion", taken, error=mean_error(estimate, truth)),
             rival("ordinalcorr", "hetcor", by_ordinalcorr),
             rival("girth", "polychoric_correlation", by_girth),
             {"method": "numpy.corrcoef of the bits", "cpu": cpu, "error": mean_error(plain, truth)},

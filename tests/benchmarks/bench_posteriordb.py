@@ -161,19 +161,21 @@ def against_reference(program, y, draws, num_draws):
         chain_method="vectorized", progress_bar=False,
     )  # fmt: skip
     mcmc.run(random.key(0), y)
-    found = {}
+    samples = {}
     for name, value in mcmc.get_samples(group_by_chain=True).items():
         if value.ndim == 2:
-            found[name] = np.asarray(value)
+            samples[name] = np.asarray(value)
         else:
-            found |= {f"{name}[{i + 1}]": np.asarray(value[..., i]) for i in range(value.shape[-1])}
+            samples |= {
+                f"{name}[{i + 1}]": np.asarray(value[..., i]) for i in range(value.shape[-1])
+            }
     worst = 0.0
     for name in draws[0]:
-        if name not in found:
+        if name not in samples:
             continue
         theirs = np.array([one[name] for one in draws])
-        error = np.hypot(mcse(found[name][..., None])[0], mcse(theirs[..., None])[0])
-        worst = max(worst, abs(found[name].mean() - theirs.mean()) / error)
+        error = np.hypot(mcse(samples[name][..., None])[0], mcse(theirs[..., None])[0])
+        worst = max(worst, abs(samples[name].mean() - theirs.mean()) / error)
     return worst
 
 
@@ -204,14 +206,14 @@ def main():
         ours = lambda p: log_density(marginal(program), (y,), {}, p)[0]  # noqa: B023, E731
         theirs = enum(config_enumerate(program), first_available_dim=-2)
         funsor = lambda p: enumerated(theirs, (y,), {}, p)[0]  # noqa: B023, E731
-        found = differences(ours, hand, where)
+        gaps = differences(ours, hand, where)
         try:
             other = differences(funsor, hand, where)
         except Exception as error:
             print(f"{name}: funsor: {type(error).__name__}: {str(error)[:60]}")
             other = (np.nan, np.nan, np.nan)
         means = against_reference(program, y, draws, options.draws) if draws else np.nan
-        print(f"{name:18} {found[0]:8.1e} {found[1]:9.1e} {found[2]:7.2f}   {other[0]:8.1e} "
+        print(f"{name:18} {gaps[0]:8.1e} {gaps[1]:9.1e} {gaps[2]:7.2f}   {other[0]:8.1e} "
               f"{other[1]:9.1e} {other[2]:7.2f}   {means:12.2f}")  # fmt: skip
 
 

@@ -117,23 +117,23 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        call = json.loads(given.one)
+    options = parser.parse_args()
+    if options.one:
+        call = json.loads(options.one)
         print(json.dumps(joined(*call) if len(call) > 3 else measure(*call)))
         return
-    rows = given.rows or (200_000 if given.full else 32_000)
-    counts = [int(x) for x in given.devices.split(",")]
-    few, many = apart(rows // 8, 1, given.full), apart(rows, 1, given.full)
+    rows = options.rows or (200_000 if options.full else 32_000)
+    counts = [int(x) for x in options.devices.split(",")]
+    few, many = apart(rows // 8, 1, options.full), apart(rows, 1, options.full)
     row = (many["seconds"] - few["seconds"]) / (rows - rows // 8)
     fixed = max(0.0, many["seconds"] - row * rows)
-    found = {1: many} | {k: apart(rows, k, given.full) for k in counts if k > 1}
+    timings = {1: many} | {k: apart(rows, k, options.full) for k in counts if k > 1}
     print(f"{rows} rows on {many['kind']}; {many['bytes']} bytes added up an iteration")
     print(f"fixed {1e3 * fixed:.3f} ms, {1e9 * row:.1f} ns a row")
     print("devices  rows each  measured ms  predicted ms  reduce ms  speed-up")
     table = []
     for k in counts:
-        part = found[k]
+        part = timings[k]
         line = {
             "devices": k, "predicted": fixed + row * rows / k + part["reduce"],
             "speedup": many["seconds"] / part["seconds"], "share": part["on"] < k, **part,
@@ -144,9 +144,9 @@ def main() -> None:
             f"  {1e3 * line['predicted']:12.3f}  {1e3 * part['reduce']:9.3f}"
             f"  {line['speedup']:8.2f}" + ("   its share, on one device" if line["share"] else "")
         )
-    if given.json:
+    if options.json:
         out = {"rows": rows, "fixed": fixed, "row": row, "devices": table}
-        given.json.write_text(json.dumps(out, indent=1))
+        options.json.write_text(json.dumps(out, indent=1))
 
 
 if __name__ == "__main__":

@@ -208,9 +208,9 @@ def rate(full: bool) -> dict[str, Any]:
     add("log joints of these states", states["flops"], each / states["states_per_second"])
     # Single causes and the M-step, then the states, to and fro.
     flops = 4 * num_data * (causes * columns + num_states * num_terms)
-    found = iteration(num_data, causes, sets, num_data, columns)
-    add("TruncatedEM, an iteration", flops, found["read_seconds"])
-    add("  the same written by hand", flops, found["hand_seconds"])
+    timing = iteration(num_data, causes, sets, num_data, columns)
+    add("TruncatedEM, an iteration", flops, timing["read_seconds"])
+    add("  the same written by hand", flops, timing["hand_seconds"])
     return {
         "title": f"rate: {num_data} × {columns}, {causes} causes, {num_states} states a row; "
         "share of a large matrix product's rate",

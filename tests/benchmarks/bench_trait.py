@@ -162,8 +162,8 @@ def trait(num_factors: int, num_data: int, num_items: int) -> dict[str, Any]:
 
     def angle(weights: Any) -> float:
         """Degrees: factors may be rotated among themselves, and then mean the same."""
-        found, true = np.asarray(weights).T, np.asarray(truth["weights"]).T
-        return float(np.degrees(subspace_angles(found, true).max()))
+        learned, true = np.asarray(weights).T, np.asarray(truth["weights"]).T
+        return float(np.degrees(subspace_angles(learned, true).max()))
 
     def judge(params: Any) -> dict[str, float]:
         each = evidence(jax.tree.map(jnp.asarray, dict(params))).value
@@ -174,30 +174,30 @@ def trait(num_factors: int, num_data: int, num_items: int) -> dict[str, Any]:
         if num_factors == 1:
             from girth import twopl_mml
 
-            found, cpu = cpu_of(lambda: twopl_mml(answers))
-            slope = found["Discrimination"]
-            bias = -slope * found["Difficulty"]
+            estimates, cpu = cpu_of(lambda: twopl_mml(answers))
+            slope = estimates["Discrimination"]
+            bias = -slope * estimates["Difficulty"]
         else:
             from girth.multidimensional import multidimensional_twopl_mml
 
             # Its own guess to start from wants a function that SciPy 1.17 has no more.
             plain = {"initial_guess": False}
-            found, cpu = cpu_of(lambda: multidimensional_twopl_mml(answers, num_factors, plain))
-            slope, bias = found["Discrimination"].T, found["Difficulty"]
+            estimates, cpu = cpu_of(lambda: multidimensional_twopl_mml(answers, num_factors, plain))
+            slope, bias = estimates["Discrimination"].T, estimates["Difficulty"]
         weights = np.reshape(slope, (num_factors, num_items)).astype(np.float32)
         return {"cpu": cpu, **judge({"weights": weights, "bias": bias.astype(np.float32)})}
 
     def by_factors() -> dict[str, float]:
         from sklearn.decomposition import FactorAnalysis
 
-        found, cpu = cpu_of(lambda: FactorAnalysis(num_factors).fit(np.asarray(train)))
-        return {"cpu": cpu, "error": angle(found.components_)}
+        estimator, cpu = cpu_of(lambda: FactorAnalysis(num_factors).fit(np.asarray(train)))
+        return {"cpu": cpu, "error": angle(estimator.components_)}
 
     def by_components() -> dict[str, float]:
         from sklearn.decomposition import PCA
 
-        found, cpu = cpu_of(lambda: PCA(num_factors).fit(np.asarray(train)))
-        return {"cpu": cpu, "error": angle(found.components_)}
+        estimator, cpu = cpu_of(lambda: PCA(num_factors).fit(np.asarray(train)))
+        return {"cpu": cpu, "error": angle(estimator.components_)}
 
     sizes = {"num_factors": num_factors}
     words = "one factor" if num_factors == 1 else f"{num_factors} factors"
@@ -236,16 +236,16 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     chosen = parser.parse_args()
-    found = {}
+    parts = {}
     for name in chosen.only:
-        found[name] = PARTS[name]()
+        parts[name] = PARTS[name]()
         print(name)
-        for key, value in found[name].items():
+        for key, value in parts[name].items():
             if isinstance(value, dict):
                 value = {k: v for k, v in value.items() if k != "each"}
             print(f"  {key}: {value}")
     if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=2) + "\n")
+        chosen.json.write_text(json.dumps(parts, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -254,9 +254,9 @@ def behind(case: Case, params: Any) -> np.ndarray:
     if case.model is noisy_or_network and len(case.truth["leak_1"]) > MOST_SUMMED:
         count = len(params["leak_1"])
         networks = [case.truth, *(jax.tree.map(lambda x: x[i], params) for i in range(count))]  # noqa: B023
-        found = [annealed_evidence(case.model, p, held, num_chains=16, num_densities=100,
+        evidence = [annealed_evidence(case.model, p, held, num_chains=16, num_densities=100,
                                    **case.sizes).value.mean() for p in networks]  # fmt: skip
-        return np.asarray(found[0] - np.array(found[1:]))
+        return np.asarray(evidence[0] - np.array(evidence[1:]))
     judge = latentbits.ExactGradient(case.model)
     score = jax.jit(lambda p: judge.log_likelihood(p, held, **case.sizes).mean())
     true = score(jax.tree.map(lambda x: jnp.asarray(x, float), case.truth))
@@ -268,8 +268,8 @@ def causes_found(case: Case, params: Any) -> np.ndarray:
     wanted, counts = np.asarray(case.truth["weights_1"]), []
     for weights, leak in zip(params["weights_1"], params["leak_1"], strict=True):
         apart = np.abs(np.minimum(weights, 50.0)[:, None] - wanted).max(-1)
-        found = (apart <= 1.0) & (-np.expm1(-leak) >= 0.02)[:, None]
-        counts.append(found[linear_sum_assignment(~found)].sum())
+        matches = (apart <= 1.0) & (-np.expm1(-leak) >= 0.02)[:, None]
+        counts.append(matches[linear_sum_assignment(~matches)].sum())
     return np.array(counts)
 
 
@@ -393,10 +393,10 @@ def over_sets(options: argparse.Namespace, kind: str, name: str | None) -> None:
             steps = method.default_steps(inspect(case.model, (data,), case.sizes))
         result = method.run(random.key(seed), steps, data, tolerance=1e-7, **case.sizes)
         spent, params = time.process_time() - began, jax.tree.map(lambda x: x[None], result.params)
-        found, nats = int(causes_found(case, params)[0]), float(behind(case, params)[0])
+        matched, nats = int(causes_found(case, params)[0]), float(behind(case, params)[0])
         wanted = len(case.truth["leak_1"])
-        whole, held = whole + (found == wanted), held + (nats <= 0.04)
-        print(f"  {kind}, set {seed}: {found} of {wanted} causes, held out {nats:.4f} nats behind"
+        whole, held = whole + (matched == wanted), held + (nats <= 0.04)
+        print(f"  {kind}, set {seed}: {matched} of {wanted} causes, held out {nats:.4f} nats behind"
               f" the true network, {spent:.0f} processor seconds", flush=True)  # fmt: skip
     print(f"{kind}: all causes in {whole} of {last - first + 1} sets, within 0.04 nats in {held}")
 
@@ -426,8 +426,8 @@ def judged(case: Case, params: Any) -> None:
     assert case.held_out is not None and case.truth is not None
     nats = behind(case, params)
     if case.model is noisy_or_network:
-        found, wanted = causes_found(case, params), len(case.truth["leak_1"])
-        print(f"  all {wanted} causes: {int((found == wanted).sum())} (fewest {found.min()})")
+        counts, wanted = causes_found(case, params), len(case.truth["leak_1"])
+        print(f"  all {wanted} causes: {int((counts == wanted).sum())} (fewest {counts.min()})")
         print(f"  within 0.04 nats of the true network: {int((nats <= 0.04).sum())}"
               f" (largest {nats.max():.4f}, mean {nats.mean():.4f})")  # fmt: skip
         return
@@ -441,7 +441,7 @@ def look(options: argparse.Namespace, set_name: str, case: Case) -> None:
     of the first."""
     num_keys, data = options.keys or 200, jnp.asarray(case.data, float)
     batch = min(num_keys, options.batch or (1 if jax.default_backend() == "cpu" else 25))
-    found: dict[str, list] = {"evidence": [], "bound": []}
+    runs: dict[str, list] = {"evidence": [], "bound": []}
     for name, plain in [*((name, True) for name in case.methods), (case.methods[0], False)]:
         method = getattr(latentbits, name)(case.model)
         steps = options.steps or case.steps
@@ -462,9 +462,9 @@ def look(options: argparse.Namespace, set_name: str, case: Case) -> None:
             ends, seconds = from_keys(method, case, steps, num_keys, batch)
             losses = ends.losses.min(1)
             params = jax.tree.map(lambda x: x[int(np.nanargmin(losses))], ends.params)  # noqa: B023
-        found["bound" if name == "BoundEM" else "evidence"].append((losses, how, params))
+        runs["bound" if name == "BoundEM" else "evidence"].append((losses, how, params))
         print(f"{set_name}, {how}: {-np.nanmin(losses):.4f}, {seconds:.1f} s", flush=True)
-        keep(options.into, set_name, case, found)
+        keep(options.into, set_name, case, runs)
 
 
 def keep(path: Path, set_name: str, case: Case, found: dict[str, list]) -> None:

@@ -57,13 +57,13 @@ def test_contenders_that_are_missing_or_fail_are_rows(folder, capsys):
     printed = capsys.readouterr().out
     assert "no-such-package, sum   not installed: pip install 'latentbits[bench]'" in printed
     assert "fails: division by zero" in printed
-    found = json.loads((folder / "bench.json").read_text())
-    assert list(found) == ["sums", "sizes", "made_by", "sha256"]
-    ours, missing, failing, theirs = found["sums"]["rows"]
+    report = json.loads((folder / "bench.json").read_text())
+    assert list(report) == ["sums", "sizes", "made_by", "sha256"]
+    ours, missing, failing, theirs = report["sums"]["rows"]
     assert ours["error"] is None and ours["cpu"] == 0.25
     assert missing.keys() == failing.keys() == {"method", "note"}
     assert theirs["error"] == 0.125 and theirs["method"].startswith("numpy ")
-    assert found["made_by"]["versions"]["latentbits"]
+    assert report["made_by"]["versions"]["latentbits"]
 
 
 @pytest.mark.usefixtures("folder")

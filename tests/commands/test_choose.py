@@ -60,14 +60,14 @@ def made(monkeypatch, gains, tables):
 
 def test_a_size_is_tested_against_the_one_before_up_to_the_first_that_is_not_needed(monkeypatch):
     choices = made(monkeypatch, [5.0, 0.5, 9.0], np.ones_like)
-    found = bootstrap.compare_sizes(choices, np.zeros((4, 2)), None, replicates=39)
-    assert [(x.size, x.replicates, x.exceeding) for x in found] == [(2, 39, 0), (3, 10, 10)]
-    assert [x.p_value for x in found] == [1 / 40, 1.0]
+    compared = bootstrap.compare_sizes(choices, np.zeros((4, 2)), None, replicates=39)
+    assert [(x.size, x.replicates, x.exceeding) for x in compared] == [(2, 39, 0), (3, 10, 10)]
+    assert [x.p_value for x in compared] == [1 / 40, 1.0]
     # One table in three gains as much: ten of them are enough.
     choices = made(monkeypatch, [0.5], lambda seed: float(seed % 3 == 0))
-    (found,) = bootstrap.compare_sizes(choices, np.zeros((4, 2)), None, replicates=99)
-    assert (found.replicates, found.p_value) == (30, 1 / 3)
-    assert found.error == pytest.approx(np.sqrt(1 / 3 * 2 / 3 / 30))
+    (compared,) = bootstrap.compare_sizes(choices, np.zeros((4, 2)), None, replicates=99)
+    assert (compared.replicates, compared.p_value) == (30, 1 / 3)
+    assert compared.error == pytest.approx(np.sqrt(1 / 3 * 2 / 3 / 30))
     assert bootstrap.compare_sizes(choices, np.zeros((4, 2)), None, budget=-1.0) == []
 
 

@@ -65,11 +65,11 @@ def read(path):
     """Read a table in every way: a table without NaN, or one line."""
     for reader, options in ((load_table, {}), (load_table, {"kind": "real"}), (load_mixed, {})):
         try:
-            found = reader(path, **options)
+            table = reader(path, **options)
         except InputError as error:
             assert str(error).startswith(str(path)) and "\n" not in str(error)
             continue
-        assert np.isfinite(found.values).all() and not found.values[~found.mask].any()
+        assert np.isfinite(table.values).all() and not table.values[~table.mask].any()
 
 
 @given(kind=st.sampled_from(KINDS), data=st.data())
@@ -200,8 +200,8 @@ def test_a_sound_fit_is_used(folder, rows):
     assert main(["score", str(keep(folder)), "--data", str(rows), "--out", str(out)]) == 0
     both = list(zip(*PARAMS.values(), strict=True))
     chance = [sum(m * np.prod(np.where(row, p, 1 - p)) for m, p in both) for row in BITS]
-    found = pd.read_csv(out)["log_likelihood"]
-    np.testing.assert_allclose(found, np.log(chance), atol=1e-4)
+    scores = pd.read_csv(out)["log_likelihood"]
+    np.testing.assert_allclose(scores, np.log(chance), atol=1e-4)
     out.unlink()
 
 
@@ -245,9 +245,9 @@ def map_of(folder):
 
 def comparison_of(folder):
     path = folder / "result.nc"
-    found = Comparison("m", {}, {}, {"EM": np.zeros(3)}, {"EM": (np.zeros(2), np.zeros(2))}, {},
+    saved = Comparison("m", {}, {}, {"EM": np.zeros(3)}, {"EM": (np.zeros(2), np.zeros(2))}, {},
                        {"EM": {"mixing": np.zeros(2)}}, {}, {})  # fmt: skip
-    save_comparison(found, path)
+    save_comparison(saved, path)
     assert load_comparison(path).model == "m"
     return path
 
@@ -368,8 +368,8 @@ def test_names_in_files_are_no_paths(folder, site, column):
     inside.mkdir(exist_ok=True)
     group = dataset({site: np.eye(2, 3)}, columns=[column, "b", "c"])
     save({"point_estimate": group}, inside / "fit.nc", {"model": column})
-    found, attrs = load(inside / "fit.nc")
-    assert list(found["point_estimate"]) == [site] and attrs["model"] == column
+    groups, attrs = load(inside / "fit.nc")
+    assert list(groups["point_estimate"]) == [site] and attrs["model"] == column
     assert [x.name for x in inside.iterdir()] == ["fit.nc"]
     (inside / "fit.nc").unlink()
     inside.rmdir()

@@ -38,17 +38,17 @@ def test_ctrl_c_in_fit_keeps_what_there_is(tmp_path):
     os.close(inner)
     giving_up = threading.Timer(240.0, fitting.kill)
     giving_up.start()
-    seen = b""
+    printed = b""
     try:
-        while not re.search(rb"TruncatedEM: +\d+%.*\[\d\d:\d\d<\d", seen):
-            seen += os.read(outer, 4096)
+        while not re.search(rb"TruncatedEM: +\d+%.*\[\d\d:\d\d<\d", printed):
+            printed += os.read(outer, 4096)
         fitting.send_signal(signal.SIGINT)
         # Read to the end, or the process waits for room on its terminal.
         threading.Thread(target=_drain, args=(outer,), daemon=True).start()
         said = fitting.communicate()[0]
     finally:
         giving_up.cancel()
-    assert b"compiling TruncatedEM" in seen
+    assert b"compiling TruncatedEM" in printed
     assert fitting.returncode == 130
     assert re.search(r"stopped +interrupted after \d+ of 3000000 steps", said)
     assert "the parameters of the last step, which are no maximum" in said

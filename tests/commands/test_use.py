@@ -90,11 +90,11 @@ def test_fit_prints_what_it_estimated(fitted):
     said = {line.split()[0]: line.split()[1:] for line in lines if line}
     full = np.ones((40, 12), bool)
     wanted = np.log(joint(params, MADE.values[:40], full).sum(1)).sum()
-    found = {name: float(said[name][k]) for name, k in (("log", 1), ("AIC", 0), ("BIC", 0))}
+    printed = {name: float(said[name][k]) for name, k in (("log", 1), ("AIC", 0), ("BIC", 0))}
     free = 2 + 3 * 12  # a simplex of three has two
-    np.testing.assert_allclose(found["log"], wanted, atol=0.01)
-    np.testing.assert_allclose(found["AIC"], 2 * free - 2 * wanted, atol=0.02)
-    np.testing.assert_allclose(found["BIC"], free * np.log(40) - 2 * wanted, atol=0.02)
+    np.testing.assert_allclose(printed["log"], wanted, atol=0.01)
+    np.testing.assert_allclose(printed["AIC"], 2 * free - 2 * wanted, atol=0.02)
+    np.testing.assert_allclose(printed["BIC"], free * np.log(40) - 2 * wanted, atol=0.02)
     assert "columns (12 1/2)" in "\n".join(lines) and said["starts"][1:3] == ["of", "2"]
     kept = json.loads(load(fitted[1])[1]["optima"])
     assert kept["starts"] == len(kept["losses"]) == 2 and said["starts"][0] == str(kept["agree"])
@@ -182,8 +182,8 @@ def test_an_interrupted_fit_keeps_what_there_is_and_says_so(fitted, capsys, monk
     run = Algorithm.run
 
     def interrupted(self, key, num_steps, *args, **kwargs):
-        found = run(self, key, 3, *args, **kwargs)
-        return found._replace(stop=Stop.INTERRUPTED, reason=f"interrupted after 3 of {num_steps}")
+        result = run(self, key, 3, *args, **kwargs)
+        return result._replace(stop=Stop.INTERRUPTED, reason=f"interrupted after 3 of {num_steps}")
 
     monkeypatch.setattr(Algorithm, "run", interrupted)
     out = fitted[0] / "part.nc"

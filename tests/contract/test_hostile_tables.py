@@ -56,14 +56,14 @@ def folder(tmp_path_factory):
 def load(path, reader=load_table, **options):
     """The table, or None where it was refused in one line."""
     try:
-        found = reader(path, **options)
+        table = reader(path, **options)
     except InputError as error:
         assert "\n" not in str(error) and str(path) in str(error)
         return None
-    assert found.values.dtype == np.float32 and np.isfinite(found.values).all()
-    assert found.mask.dtype == bool and not found.values[~found.mask].any()
-    assert found.values.shape == found.mask.shape and found.values.shape[1] == len(found.columns)
-    return found
+    assert table.values.dtype == np.float32 and np.isfinite(table.values).all()
+    assert table.mask.dtype == bool and not table.values[~table.mask].any()
+    assert table.values.shape == table.mask.shape and table.values.shape[1] == len(table.columns)
+    return table
 
 
 @given(rows=tables, header=st.sampled_from([None, True, False]))
@@ -81,8 +81,8 @@ def test_text_is_read_as_it_stands_or_refused(folder, rows, header):
 def test_what_is_read_is_what_was_written(folder, rows):
     path = folder / "plain.csv"
     path.write_text("a,b\n" + "".join(",".join(row) + "\n" for row in rows))
-    found = load(path, allow_constant=True, allow_empty=True, header=True)
-    if found is None:  # words among numbers, of which the message says which
+    table = load(path, allow_constant=True, allow_empty=True, header=True)
+    if table is None:  # words among numbers, of which the message says which
         column = [
             {x in ("yes", "No", "true") for x in c if WORDS[x] is not None}
             for c in zip(*rows, strict=True)
@@ -90,8 +90,8 @@ def test_what_is_read_is_what_was_written(folder, rows):
         assert any(len(kinds) > 1 for kinds in column)
         return
     wanted = np.array([[WORDS[cell] for cell in row] for row in rows], float)
-    np.testing.assert_array_equal(found.mask, ~np.isnan(wanted))
-    np.testing.assert_array_equal(found.values, np.nan_to_num(wanted))
+    np.testing.assert_array_equal(table.mask, ~np.isnan(wanted))
+    np.testing.assert_array_equal(table.values, np.nan_to_num(wanted))
 
 
 @pytest.mark.parametrize(
@@ -247,10 +247,10 @@ PARAMS = {
 
 @fast_jit  # once for all tables
 def posterior(values, mask):
-    found = EM(bernoulli_mixture, chunk_size=3).posterior(
+    posterior = EM(bernoulli_mixture, chunk_size=3).posterior(
         PARAMS, values, mask=mask, num_components=2
     )
-    return found.evidence, found.mean
+    return posterior.evidence, posterior.mean
 
 
 @given(values=bits, mask=bits, dtype=st.sampled_from(["?", "f4"]))

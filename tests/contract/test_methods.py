@@ -117,11 +117,11 @@ def unread(jaxpr, get_params, state):
 
 def needed(jaxpr, results):
     """The variables that some of its variables are computed from."""
-    found = {x for x in results if not hasattr(x, "val")}
+    variables = {x for x in results if not hasattr(x, "val")}
     for equation in reversed(jaxpr.eqns):
-        if found.intersection(equation.outvars):
-            found.update(x for x in equation.invars if not hasattr(x, "val"))
-    return found
+        if variables.intersection(equation.outvars):
+            variables.update(x for x in equation.invars if not hasattr(x, "val"))
+    return variables
 
 
 @pytest.mark.parametrize("name", CASES)

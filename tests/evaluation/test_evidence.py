@@ -108,23 +108,23 @@ def test_evidence_is_the_oracles_sum_over_latents(name, masked):
     params, data, sizes, wanted = CASES[name]
     extra = {"mask": MASK} if masked else {}
     params = {site: jnp.asarray(value, jnp.float32) for site, value in params.items()}
-    found = log_likelihood(
+    evidence = log_likelihood(
         getattr(ppl_models, name), params, jnp.asarray(data, jnp.float32), **sizes, **extra
     )
     # float32: 1e-5 of the largest term; quadrature says its own error, which float32 rounds.
     np.testing.assert_allclose(
-        found.value,
+        evidence.value,
         wanted(MASK if masked else None),
         rtol=2e-5,
-        atol=2e-5 + float(found.error.max()),
+        atol=2e-5 + float(evidence.error.max()),
     )
-    assert float(found.error.max()) < 2e-4
+    assert float(evidence.error.max()) < 2e-4
 
 
 def test_a_masked_machine_is_not_linear_and_is_summed_over_all_states():
-    seen = likelihood(ppl_models.combination_machine, BITS, num_causes=3)
+    whole = likelihood(ppl_models.combination_machine, BITS, num_causes=3)
     holes = likelihood(ppl_models.combination_machine, BITS, num_causes=3, mask=MASK)
-    assert (seen.how, holes.how) == ("closed form", "the sum over all 8 states")
+    assert (whole.how, holes.how) == ("closed form", "the sum over all 8 states")
 
 
 def test_importance_sampling_covers_quadrature_with_its_own_error():
@@ -137,10 +137,10 @@ def test_importance_sampling_covers_quadrature_with_its_own_error():
     exact = log_likelihood(ppl_models.latent_trait, fewer, data, num_factors=3)
     estimate = likelihood(ppl_models.latent_trait, data, num_factors=4, num_draws=2000)
     assert estimate.how == "importance sampling, 2000 draws per row" and not estimate.exact
-    found = estimate(params)
+    sampled = estimate(params)
     # Five rows: a normal deviate beyond 4 in one of them has a chance of 3e-4.
-    assert np.all(np.abs(found.value - exact.value) < 4 * found.error + exact.error)
-    assert float(found.error.max()) < 0.05
+    assert np.all(np.abs(sampled.value - exact.value) < 4 * sampled.error + exact.error)
+    assert float(sampled.error.max()) < 0.05
 
 
 def test_more_bits_than_can_be_listed_are_summed_by_layer_or_annealed():
@@ -149,10 +149,10 @@ def test_more_bits_than_can_be_listed_are_summed_by_layer_or_annealed():
     exact = likelihood(ppl_models.noisy_or_network, data, layers=(3, 2))(params).value
     estimate = likelihood(ppl_models.noisy_or_network, data, layers=(3, 2), max_states=4)
     assert estimate.how.startswith("annealed importance sampling")
-    found = estimate(params)
+    annealed = estimate(params)
     # Five rows, weights that are nearly equal: 5 standard errors, and rounding.
-    assert np.all(np.abs(found.value - exact) < 5 * found.error + 1e-3)
-    assert 0 < float(found.error.max()) < 0.1
+    assert np.all(np.abs(annealed.value - exact) < 5 * annealed.error + 1e-3)
+    assert 0 < float(annealed.error.max()) < 0.1
     # 32 states together are too many, but not the 8 and 4 of the layers.
     layered = likelihood(ppl_models.noisy_or_network, data, layers=(3, 2), max_states=8)
     assert layered.exact and layered.how == "layer by layer, all 8 and 4 states"
@@ -164,8 +164,8 @@ def test_draws_of_parameters_are_read_one_by_one():
     two = {**one, "probs": 1.0 - one["probs"]}
     draws_of_both = {site: jnp.stack([one[site], two[site]]) for site in one}
     estimate = likelihood(ppl_models.bernoulli_mixture, jnp.asarray(BITS), num_components=3)
-    found = estimate.of_draws(draws_of_both).value
-    np.testing.assert_allclose(found, [estimate(one).value, estimate(two).value], rtol=1e-6)
+    values = estimate.of_draws(draws_of_both).value
+    np.testing.assert_allclose(values, [estimate(one).value, estimate(two).value], rtol=1e-6)
 
 
 def test_a_program_without_data_is_refused():
@@ -202,6 +202,6 @@ def test_standard_errors_of_classes_are_those_of_the_oracles_hessian():
         point = point - np.linalg.solve(bend, slope({"x": point}))
     wanted = np.sqrt(np.diagonal(np.linalg.inv(-bend)))
     given = {"mask": mask, "num_components": 2, "chunk_size": 16}
-    found = standard_errors(ppl_models.bernoulli_mixture, params(point), data, **given)
-    np.testing.assert_allclose(found["mixing"], wanted[[0, 0]], rtol=1e-4)
-    np.testing.assert_allclose(found["probs"].ravel(), wanted[1:], rtol=1e-4)
+    errors = standard_errors(ppl_models.bernoulli_mixture, params(point), data, **given)
+    np.testing.assert_allclose(errors["mixing"], wanted[[0, 0]], rtol=1e-4)
+    np.testing.assert_allclose(errors["probs"].ravel(), wanted[1:], rtol=1e-4)

@@ -46,10 +46,10 @@ def chance_of(row, mask):
 def test_some_bits_given_others():
     asked = np.array([True, False, False, True])
     given = np.array([False, True, False, False])
-    found = log_conditional(
+    conditional = log_conditional(
         combination_machine, PARAMS, jnp.asarray(VECTORS), num_causes=3, asked=asked, given=given
     )
-    for row, value in zip(VECTORS, found, strict=True):
+    for row, value in zip(VECTORS, conditional, strict=True):
         wanted = chance_of(row, asked | given) / chance_of(row, given)
         np.testing.assert_allclose(np.exp(value), wanted, rtol=1e-4)
     with pytest.raises(ValueError, match="bit 1 of row 0 is both asked for and given"):
@@ -110,7 +110,7 @@ def test_completion_of_what_is_partly_seen():
 def test_measures_of_a_machine_are_those_of_the_paper():
     rows = VECTORS[[0, 3, 5, 6, 9, 15, 15, 2]]
     judge = fast_jit(lambda p, data: measure(combination_machine, p, data, num_causes=3))
-    found = judge(PARAMS, jnp.asarray(rows))
+    measures = judge(PARAMS, jnp.asarray(rows))
     chance = {tuple(v): p for v, p in zip(VECTORS.tolist(), CHANCE, strict=True)}
     losses, errors, decoded = [], [], []
     for row in rows:
@@ -128,9 +128,9 @@ def test_measures_of_a_machine_are_those_of_the_paper():
         "single_bit": errors,
         "reconstruction": decoded,
     }.items():
-        np.testing.assert_allclose(found[name].value, np.mean(each), rtol=1e-4)
+        np.testing.assert_allclose(measures[name].value, np.mean(each), rtol=1e-4)
         error = np.std(each, ddof=1) / len(each) ** 0.5
-        np.testing.assert_allclose(found[name].standard_error, error, rtol=1e-3)
+        np.testing.assert_allclose(measures[name].standard_error, error, rtol=1e-3)
 
 
 def test_measures_of_mixture_and_product():
@@ -138,17 +138,17 @@ def test_measures_of_mixture_and_product():
     probs = np.array([[0.9, 0.2, 0.6, 0.3, 0.8, 0.5], [0.2, 0.7, 0.4, 0.6, 0.1, 0.5]])
     mixed = {"mixing": np.array([0.3, 0.7]), "probs": probs}
     judge = fast_jit(lambda p, data: measure(bernoulli_mixture, p, data, num_components=2))
-    found = judge(mixed, data)
+    measures = judge(mixed, data)
     each = np.stack(
         [np.where(data == 1, np.log(p), np.log1p(-p)).sum(1) for p in np.asarray(probs)], axis=1
     )
     joint = each + np.log(np.asarray(mixed["mixing"]))
     bits = np.log(2) * 6
     np.testing.assert_allclose(
-        found["log_loss"].value, -np.log(np.exp(joint).sum(1)).mean() / bits, rtol=1e-4
+        measures["log_loss"].value, -np.log(np.exp(joint).sum(1)).mean() / bits, rtol=1e-4
     )
     decoded = each[np.arange(len(each)), joint.argmax(1)]
-    np.testing.assert_allclose(found["reconstruction"].value, -decoded.mean() / bits, rtol=1e-4)
+    np.testing.assert_allclose(measures["reconstruction"].value, -decoded.mean() / bits, rtol=1e-4)
     alone = jax.jit(lambda p, data: measure(bernoulli_product, p, data))({"probs": probs[0]}, data)
     assert alone["log_loss"].value == alone["reconstruction"].value
     # Bit by bit: wrong where the less probable value is seen; the last is a tie.

@@ -87,8 +87,8 @@ def strong_causes(num_causes, scale, laplace):
     other = {"spike": False, "slab": dist.Laplace(0.0, 1.0)} if laplace else {}
 
     def parameters(rng):
-        found = case.parameters(rng)
-        return {x: v for x, v in found.items() if not (laplace and x == "sparsity")}
+        params = case.parameters(rng)
+        return {x: v for x, v in params.items() if not (laplace and x == "sparsity")}
 
     def latents(rng, shape):
         strengths = {"strengths": rng.normal(0.2, 1.5, (*shape, num_causes))}
@@ -351,15 +351,15 @@ GRADIENT_TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
 def readings():
     """(row, masked, candidates, precision): all of a program's first row in double precision, of
     others the fullest; that one in single precision too."""
-    chosen, seen = [], set()
+    chosen, programs = [], set()
     for name, case in CASES.items():
         every = itertools.product((False, True), repeat=2)
         chosen += [
             (name, *pair, "float64")
-            for pair in (every if case.program not in seen else [(True, True)])
+            for pair in (every if case.program not in programs else [(True, True)])
         ]
         chosen.append((name, True, True, "float32"))
-        seen.add(case.program)
+        programs.add(case.program)
     return [
         pytest.param(
             name,
@@ -477,12 +477,12 @@ def test_log_joint_and_gradient(name, masked, candidates, precision):
         sites = {**fixed, **moved}
         return oracle_log_joint(case, sites, list(latents), data, mask, candidates)
 
-    found, jacobian = value_and_jacobian(program, typed(moving, precision))
+    log_joint, jacobian = value_and_jacobian(program, typed(moving, precision))
     wanted = loops(moving)
-    assert found.shape == wanted.shape
-    assert found.dtype == precision
+    assert log_joint.shape == wanted.shape
+    assert log_joint.dtype == precision
     tolerance = PRECISIONS[precision]
-    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(log_joint, wanted, rtol=tolerance, atol=tolerance)
 
     tolerance = GRADIENT_TOLERANCE[precision]
     for site, slope in oracle.finite_difference(loops, moving, relative=case.relative_step).items():
@@ -514,10 +514,10 @@ def test_hard_clip(noise, precision):
         return case.log_joint(moved, data, mask, **case.options)
 
     sites = {**parameters, **latents}
-    found, jacobian = value_and_jacobian(program, typed(sites, precision))
+    log_joint, jacobian = value_and_jacobian(program, typed(sites, precision))
     wanted = loops(sites)
     assert np.isneginf(wanted).tolist() == [False, False, False, True]
-    np.testing.assert_allclose(found, wanted, rtol=PRECISIONS[precision])
+    np.testing.assert_allclose(log_joint, wanted, rtol=PRECISIONS[precision])
     # Differences of the impossible row would be inf − inf, and say nothing.
     data, mask = data[:-1], mask[:-1]
     sites["factors"] = sites["factors"][:-1]

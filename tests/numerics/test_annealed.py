@@ -29,8 +29,8 @@ def test_likelihood_of_every_datum_at_once():
         return bits
 
     start = random.bernoulli(random.key(0), prior, (400, 4, 2)) + 0.0
-    found = anneal(random.key(1), start, log_density, transition, jnp.linspace(0.0, 1.0, 20))
-    estimate = log_mean(found.log_weights)
+    annealed = anneal(random.key(1), start, log_density, transition, jnp.linspace(0.0, 1.0, 20))
+    estimate = log_mean(annealed.log_weights)
     states = jnp.array([[0, 0], [0, 1], [1, 0], [1, 1]], float)[:, None, :]
     exact = jax.scipy.special.logsumexp(log_density(states, 1.0), axis=0)
     assert estimate.value.shape == (4,)
@@ -39,8 +39,8 @@ def test_likelihood_of_every_datum_at_once():
     assert (estimate.standard_error < 0.1).all()
     # The weighted states are draws from the posterior.
     posterior = jnp.exp(log_density(states, 1.0) - exact)
-    weights = jax.nn.softmax(found.log_weights, axis=0)
-    mean = jnp.einsum("sn,snh->nh", weights, found.states)
+    weights = jax.nn.softmax(annealed.log_weights, axis=0)
+    mean = jnp.einsum("sn,snh->nh", weights, annealed.states)
     wanted = jnp.einsum("sn,sh->nh", posterior, states[:, 0])
     # 400 weighted draws of a bit: a standard error of at most 0.03 or so.
     np.testing.assert_allclose(mean, wanted, atol=0.12)

@@ -19,11 +19,11 @@ def test_varimax_is_the_best_of_all_turns():
         criterion(np.array([[np.cos(t), np.sin(t)], [-np.sin(t), np.cos(t)]]) @ LOADINGS)
         for t in np.linspace(0.0, np.pi / 2, 1001)
     )
-    found = rotate(LOADINGS, "varimax")
-    assert criterion(found.loadings) == pytest.approx(best, rel=1e-5)
-    assert criterion(found.loadings) >= best
-    np.testing.assert_allclose(found.correlations, np.eye(2), atol=1e-12)
-    np.testing.assert_allclose(found.turn @ found.loadings, LOADINGS, atol=1e-12)
+    rotated = rotate(LOADINGS, "varimax")
+    assert criterion(rotated.loadings) == pytest.approx(best, rel=1e-5)
+    assert criterion(rotated.loadings) >= best
+    np.testing.assert_allclose(rotated.correlations, np.eye(2), atol=1e-12)
+    np.testing.assert_allclose(rotated.turn @ rotated.loadings, LOADINGS, atol=1e-12)
 
 
 def test_oblimin_is_the_best_of_all_pairs_of_axes():
@@ -37,11 +37,11 @@ def test_oblimin_is_the_best_of_all_pairs_of_axes():
             axes = np.array([[np.cos(a), np.cos(b)], [np.sin(a), np.sin(b)]])
             if abs(np.linalg.det(axes)) > 0.05:
                 best = min(best, criterion(np.linalg.inv(axes) @ LOADINGS))
-    found = rotate(LOADINGS, "oblimin")
-    assert best * 0.95 < criterion(found.loadings) <= best
-    np.testing.assert_allclose(np.diagonal(found.correlations), 1.0)
+    rotated = rotate(LOADINGS, "oblimin")
+    assert best * 0.95 < criterion(rotated.loadings) <= best
+    np.testing.assert_allclose(np.diagonal(rotated.correlations), 1.0)
     # The loadings and correlations reproduce what the factors explain of any two items.
-    together = found.loadings.T @ found.correlations @ found.loadings
+    together = rotated.loadings.T @ rotated.correlations @ rotated.loadings
     np.testing.assert_allclose(together, LOADINGS.T @ LOADINGS, atol=1e-12)
 
 
@@ -52,5 +52,5 @@ def test_three_factors_as_factor_analyzer_has_them():
     for q in range(3):
         table[q, 3 * q : 3 * q + 3] += (0.7, 0.6, 0.8)[q]
     wanted = [0.0729470, 0.0845940, 0.1490411]
-    found = rotate(table, "oblimin").correlations
-    np.testing.assert_allclose(found[np.triu_indices(3, 1)], wanted, atol=1e-6)
+    correlations = rotate(table, "oblimin").correlations
+    np.testing.assert_allclose(correlations[np.triu_indices(3, 1)], wanted, atol=1e-6)

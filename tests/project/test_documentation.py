@@ -33,8 +33,8 @@ def commands():
 def commands_in_text():
     """Those beside figures and in tables; one with dots or in parts stands for several."""
     prose = re.sub(r"^```.*?^```$", "", WORDS, flags=re.DOTALL | re.MULTILINE)
-    found = [" ".join(command.split()) for command in re.findall(r"`(latentbits [^`]+)`", prose)]
-    return sorted({command for command in found if "…" not in command and "MODEL" not in command})
+    quoted = [" ".join(command.split()) for command in re.findall(r"`(latentbits [^`]+)`", prose)]
+    return sorted({command for command in quoted if "…" not in command and "MODEL" not in command})
 
 
 def test_every_page_of_the_documentation_is_read_here():
@@ -72,8 +72,8 @@ def test_files_that_are_named_are_there(page):
     below = (ROOT / page).parent
     for path in re.findall(r"\]\(([^)#:]+)\)", text):
         # The site has a copy of the notebooks, made when it is built.
-        found = below / path if not path.startswith("notebooks/") else ROOT / path
-        assert found.exists(), path
+        file = below / path if not path.startswith("notebooks/") else ROOT / path
+        assert file.exists(), path
     ran = re.findall(r"python ((?:tests|notebooks)/\S+\.py)", text)
     named = re.findall(r"`((?:inference|ppl_models|tests|notebooks|\.ci)/[\w/.]+)`", text)
     for path in {*ran, *named}:

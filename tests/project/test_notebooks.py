@@ -42,8 +42,8 @@ def test_every_script_has_its_notebook_and_no_notebook_is_left_over():
 @each
 def test_pair_has_the_same_cells(path):
     notebook = json.loads(path.with_suffix(".ipynb").read_text())
-    found = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
-    assert found == cells(path.read_text())
+    paired = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    assert paired == cells(path.read_text())
 
 
 @each
@@ -53,9 +53,9 @@ def test_outputs_are_there_small_and_without_a_trace_of_a_machine(path):
     notebook = json.loads(file.read_text())
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
-    found = outputs(path)
-    assert found
-    for output in found:
+    shown = outputs(path)
+    assert shown
+    for output in shown:
         assert output["output_type"] != "error" and output.get("name") != "stderr", words(output)
         assert not A_PATH.search(words(output)), words(output)
 

@@ -17,12 +17,12 @@ def test_top_level_holds_what_it_should_and_nothing_else():
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("not a git checkout")
-    found = {name.partition("/")[0] for name in listed.stdout.split("\n") if name}
+    names = {name.partition("/")[0] for name in listed.stdout.split("\n") if name}
     wanted = (
         "pyproject.toml README.md LICENSE CITATION.cff CHANGELOG.md latentbits ppl_models "
         "inference tests docs notebooks"
     )
-    assert {name for name in found if not name.startswith(".")} == set(wanted.split())
+    assert {name for name in names if not name.startswith(".")} == set(wanted.split())
 
 
 def test_importing_the_core_is_light():
@@ -90,7 +90,7 @@ def test_programs_do_not_know_of_inference():
 
 
 def test_each_wing_imports_only_those_below_it():
-    seen = set()
+    edges = set()
     for path, module in imports("inference"):
         parts = path.relative_to(ROOT / "inference").with_suffix("").parts
         wing, target = parts[0], module.split(".")
@@ -98,11 +98,11 @@ def test_each_wing_imports_only_those_below_it():
         if target[0] != "inference" or wing not in WINGS:
             continue
         assert target[1] == wing or target[1] in WINGS[wing], f"{path} imports {module}"
-        seen.add((wing, target[1]))
+        edges.add((wing, target[1]))
         if wing == "methods" == target[1] and len(parts) > 2 and target[2] in FAMILIES:
             allowed = FAMILIES[parts[1]] | {parts[1]}
             assert target[2] in allowed, f"{path} imports {module}"
-    assert len(seen) > 20  # the imports were found
+    assert len(edges) > 20  # the imports were found
 
 
 def test_no_public_name_is_a_module_too():

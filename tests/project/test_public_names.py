@@ -25,8 +25,8 @@ def public():
 @cache
 def examples(module):
     """Names of a module whose docstrings hold examples that doctest would run."""
-    found = doctest.DocTestFinder(exclude_empty=True).find(sys.modules[module])
-    return {test.name.removeprefix(f"{module}."): test for test in found if test.examples}
+    doctests = doctest.DocTestFinder(exclude_empty=True).find(sys.modules[module])
+    return {test.name.removeprefix(f"{module}."): test for test in doctests if test.examples}
 
 
 @pytest.mark.parametrize(("package", "name"), public())

@@ -91,8 +91,8 @@ def test_stepwise_em_without_a_closed_step_comes_to_rest_where_em_does():
         return run.losses[0], run.losses[-1]
 
     first, wanted = last_loss(EM(case.model), 40)
-    _, found = last_loss(StepwiseEM(case.model, batch_size=len(case.data)), 80)
-    assert abs(found - wanted) < 0.02 * (first - wanted)
+    _, loss = last_loss(StepwiseEM(case.model, batch_size=len(case.data)), 80)
+    assert abs(loss - wanted) < 0.02 * (first - wanted)
 
 
 @in_double

@@ -102,10 +102,10 @@ def test_one_sequence_as_funsor_has_it():
     ours = lambda p: log_density(marginal(single), (seen,), {}, p)[0]  # noqa: E731
     theirs = enum(config_enumerate(single), first_available_dim=-1)
     wanted = fast_jit(jax.value_and_grad(lambda p: enumerated(theirs, (seen,), {}, p)[0]))(PARAMS)
-    found = fast_jit(jax.value_and_grad(ours))(PARAMS)
-    near(found[0], wanted[0])
+    summed = fast_jit(jax.value_and_grad(ours))(PARAMS)
+    near(summed[0], wanted[0])
     for site in PARAMS:
-        near(found[1][site], wanted[1][site])
+        near(summed[1][site], wanted[1][site])
 
     def log_step(t, previous, state):
         return np.log(MOVE[previous or 0, state]) + log_normal(SEEN[t, 0, 0], LEVEL[state])
@@ -122,30 +122,35 @@ def by_likelihood(program, *args):
 @pytest.mark.parametrize("most", [1 << 24, 0], ids=["side by side", "step by step"])
 def test_sequences_with_a_start_and_masks(most, monkeypatch):
     monkeypatch.setattr("inference.reading.chain.MOST_AT_ONCE", most)
-    found = by_likelihood(batched, jnp.asarray(SEEN), LENGTHS)
-    assert found.shape == (N,)
-    near(found, [log_sum(by_path(n, 2)[1]) for n in range(N)])
+    evidence = by_likelihood(batched, jnp.asarray(SEEN), LENGTHS)
+    assert evidence.shape == (N,)
+    near(evidence, [log_sum(by_path(n, 2)[1]) for n in range(N)])
 
 
 def test_paths_come_back():
     """Probabilities, the most probable path and draws, of every sequence and its start."""
     many = 3000
     samples = {name: jnp.repeat(x[None], many, 0) for name, x in PARAMS.items()}
-    found = latent_posterior(random.key(0), marginal(batched), samples, jnp.asarray(SEEN), LENGTHS)
-    assert found.draws["state"].shape == (many, T, N, 1)
-    assert found.probabilities["state"].shape == (many, T, N, 1, K)
+    posterior = latent_posterior(
+        random.key(0), marginal(batched), samples, jnp.asarray(SEEN), LENGTHS
+    )
+    assert posterior.draws["state"].shape == (many, T, N, 1)
+    assert posterior.probabilities["state"].shape == (many, T, N, 1, K)
     for n in range(N):
         paths, logs = by_path(n, 2)
         weight = np.exp(logs - log_sum(logs))
         best = paths[weight.argmax()]
-        assert found.best["first"][0, n, 0] == best[0]
-        np.testing.assert_array_equal(found.best["state"][0, : LENGTHS[n], n, 0], best[1:])
+        assert posterior.best["first"][0, n, 0] == best[0]
+        np.testing.assert_array_equal(posterior.best["state"][0, : LENGTHS[n], n, 0], best[1:])
         for t in range(1 + LENGTHS[n]):
             name, place = ("state", (t - 1, n, 0)) if t else ("first", (n, 0))
             wanted = [weight[paths[:, t] == k].sum() for k in range(K)]
-            near(found.probabilities[name][(5, *place)], wanted, 1e-4)
+            near(posterior.probabilities[name][(5, *place)], wanted, 1e-4)
         # Whole paths, so that neighbours are seen to be drawn together.
-        steps = [found.draws["first"][:, n, 0], *found.draws["state"][:, : LENGTHS[n], n, 0].T]
+        steps = [
+            posterior.draws["first"][:, n, 0],
+            *posterior.draws["state"][:, : LENGTHS[n], n, 0].T,
+        ]
         same = (np.stack(steps, -1)[:, None] == paths).all(-1).mean(0)
         assert np.abs(same - weight).max() < 5 * 0.5 / np.sqrt(many)
 

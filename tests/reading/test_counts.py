@@ -53,9 +53,9 @@ def log_sum(table):
 def test_an_n_mixture_is_summed_beyond_its_data():
     """Value, gradient by differences, and the posterior of the counts."""
     value = lambda p: log_density(marginal(n_mixture), (SEEN,), {}, p)[0]  # noqa: E731
-    found, slopes = fast_jit(jax.value_and_grad(value))(PARAMS)
+    total, slopes = fast_jit(jax.value_and_grad(value))(PARAMS)
     prior = dist.Gamma(2.0, 0.3).log_prob(6.0)
-    near(found, log_sum(joint(600)).sum() + prior)
+    near(total, log_sum(joint(600)).sum() + prior)
     # By Fisher's identity: Σ E[n | y] / rate − 1, and the prior's own slope.
     weight = np.exp(joint(600) - log_sum(joint(600)))
     mean = np.arange(601) @ weight
@@ -70,8 +70,8 @@ def test_an_n_mixture_is_summed_beyond_its_data():
 
 def test_a_short_list_is_a_lower_bound_that_says_what_it_misses():
     program = up_to(n_mixture, 12)
-    found = log_likelihood(program, PARAMS, jnp.asarray(SEEN)).value
-    near(found, log_sum(joint(12)))
+    evidence = log_likelihood(program, PARAMS, jnp.asarray(SEEN)).value
+    near(evidence, log_sum(joint(12)))
     missed = left_out(program, PARAMS, jnp.asarray(SEEN))["number"]
     near(missed, np.full(4, stats.poisson.sf(12, 6.0)))
     # What is left out of the evidence is no more than that.

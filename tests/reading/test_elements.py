@@ -61,12 +61,12 @@ def test_a_chain_of_spins_written_as_one_vector(monkeypatch):
 
     many = 400
     samples = {"coupling": jnp.full(many, COUPLING)}
-    found = latent_posterior(random.key(0), marginal(ising), samples, seen)
+    posterior = latent_posterior(random.key(0), marginal(ising), samples, seen)
     states, logs = every_state(COUPLING)
     weight = np.exp(logs - logs.max(1, keepdims=True))
     weight /= weight.sum(1, keepdims=True)
     mean = weight @ states
-    near(found.probabilities["spin"][0, ..., 1], mean, 1e-4)
-    np.testing.assert_array_equal(found.best["spin"][0], states[weight.argmax(1)])
-    assert found.draws["spin"].shape == (many, 3, NUM_BITS)
-    assert np.abs(found.draws["spin"].mean(0) - mean).max() < 5 * 0.5 / np.sqrt(many)
+    near(posterior.probabilities["spin"][0, ..., 1], mean, 1e-4)
+    np.testing.assert_array_equal(posterior.best["spin"][0], states[weight.argmax(1)])
+    assert posterior.draws["spin"].shape == (many, 3, NUM_BITS)
+    assert np.abs(posterior.draws["spin"].mean(0) - mean).max() < 5 * 0.5 / np.sqrt(many)

@@ -27,14 +27,14 @@ def test_all_rows_are_read():
         "probs": jnp.array([[0.2, 0.9, 0.4], [0.6, 0.1, 0.5]]),
     }
     table = jnp.array([[[0]], [[1]]])
-    found = []
+    readings = []
     for size in (None, 5):
         arguments = ((data,), {"size": size})
         reader, rows = open_program(mixture, *arguments, structure=Structure.GENERAL)
         assert rows.num_data == reader.anatomy.num_data == 40
         run = fast_jit(lambda p, r=reader, a=arguments: r.log_joint(p, table, a))
-        found.append(np.asarray(run(params)))
-    np.testing.assert_array_equal(*found)
+        readings.append(np.asarray(run(params)))
+    np.testing.assert_array_equal(*readings)
     losses = []
     for method, size in ((EM, None), (StepwiseEM, 5)):
         # All rows in one batch: the first loss is that of EM on the program without its draws.

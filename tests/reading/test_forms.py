@@ -123,12 +123,12 @@ def test_forms_are_the_program_on_its_states(name, digits, request):
     example = examples()[name]
     args, kwargs = example.arguments
     anatomy = inspect(example.model, args, kwargs)
-    found, _ = make_plan(
+    chosen_plan, _ = make_plan(
         example.model, anatomy, True, example.states, example.structure, args, kwargs
     )
-    assert (found.bits is not None) == (example.form == "bits")
-    assert (len(found.layers) > 1) == (example.form == "layers")
-    assert (found.by_chunk is not None) == (example.form == "by chunk")
+    assert (chosen_plan.bits is not None) == (example.form == "bits")
+    assert (len(chosen_plan.layers) > 1) == (example.form == "layers")
+    assert (chosen_plan.by_chunk is not None) == (example.form == "by chunk")
     table = table_of(anatomy, example.states)
 
     def fast(params):

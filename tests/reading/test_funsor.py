@@ -49,8 +49,8 @@ def test_funsor_agrees_on_scalar_sites():
     def by_reading(params):
         return log_density(marginal(case.model), args, kwargs, params)[0]
 
-    (wanted, wanted_slopes), (found, slopes) = by_funsor(case.typed()), by_reading(case.typed())
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    (wanted, wanted_slopes), (value, slopes) = by_funsor(case.typed()), by_reading(case.typed())
+    np.testing.assert_allclose(value, wanted, rtol=1e-5)
     for site, slope in wanted_slopes.items():
         near(slopes[site] / np.abs(slope).max(), slope / np.abs(slope).max())
     # The separate sites can be summed out here too.

@@ -52,12 +52,12 @@ def check(model, args, params, latents, draws=0):
     values, logs = every(model, args, params, latents)
     near(density(model, args, params), log_sum(logs))
     weight = np.exp(logs - log_sum(logs))
-    found = latent_posterior(random.key(0), model, params, *args, batch_ndims=0)
+    posterior = latent_posterior(random.key(0), model, params, *args, batch_ndims=0)
     for name, (_, count) in latents.items():
-        np.testing.assert_array_equal(found.best[name], values[name][weight.argmax()])
+        np.testing.assert_array_equal(posterior.best[name], values[name][weight.argmax()])
         for value in range(count):
             wanted = np.tensordot(weight, values[name] == value, 1)
-            near(found.probabilities[name][..., value], wanted, 1e-4)
+            near(posterior.probabilities[name][..., value], wanted, 1e-4)
     if draws:
         samples = {name: jnp.repeat(jnp.asarray(x)[None], draws, 0) for name, x in params.items()}
         drawn = latent_posterior(random.key(1), model, samples, *args).draws
@@ -157,12 +157,12 @@ def test_a_spike_and_a_slab_as_funsor_has_it():
         return fast_jit(jax.value_and_grad(lambda p: function(p)[0]))(params)
 
     wanted = value_and_slope(lambda p: enumerated(theirs, (design, response), {}, p))
-    found = value_and_slope(
+    summed = value_and_slope(
         lambda p: log_density(marginal(spike_and_slab), (design, response), {}, p)
     )
-    near(found[0], wanted[0])
+    near(summed[0], wanted[0])
     for site in params:
-        near(found[1][site], wanted[1][site])
+        near(summed[1][site], wanted[1][site])
 
 
 def test_a_continuous_latent_stays_beside_a_discrete_one():

@@ -92,11 +92,11 @@ def test_marginal_is_the_sum_over_states(name):
     near(value, evidence(case.params), 1e-9)
     for site, wanted in oracle.finite_difference(evidence, case.params).items():
         wanted = np.moveaxis(wanted, -1, 0)
-        found = np.asarray(slopes[site])
+        slope = np.asarray(slopes[site])
         if site == "mixing":  # only what lies along the simplex means something
-            found = found - found.mean(-1, keepdims=True)
+            slope = slope - slope.mean(-1, keepdims=True)
             wanted = wanted - wanted.mean(-1, keepdims=True)
-        near(found, wanted, 1e-6)
+        near(slope, wanted, 1e-6)
 
 
 def test_truncated_marginal_is_a_bound():
@@ -104,9 +104,9 @@ def test_truncated_marginal_is_a_bound():
     table, bits = case.table()
     for limit in (1, 2):
         small = np.where(bits.sum(1)[:, None] <= limit, table, -np.inf)
-        found = density(marginal(case.model, AtMost(limit)), case, case.typed())
-        near(found, oracle.log_evidence(small).sum())
-        assert found < oracle.log_evidence(table).sum()
+        bound = density(marginal(case.model, AtMost(limit)), case, case.typed())
+        near(bound, oracle.log_evidence(small).sum())
+        assert bound < oracle.log_evidence(table).sum()
     chosen = np.stack([np.roll(np.arange(16), n)[:6] for n in range(NUM_DATA)], axis=1)
     wanted = oracle.log_evidence(np.take_along_axis(table, chosen, axis=0)).sum()
     near(density(marginal(case.model, Given(bits[chosen])), case, case.typed()), wanted)
@@ -177,9 +177,9 @@ def test_predictive_simulates_the_program():
     params = {name: value[None] for name, value in CASES["sparse_coding"].typed().items()}
     draw = Predictive(marginal(binary_sparse_coding), params)
     size = {"num_data": 20_000, "num_features": NUM_FEATURES, "num_causes": 4}
-    found = fast_jit(lambda key: draw(key, **size))(random.key(1))
-    assert set(found) == {"observed"}
-    data = np.asarray(found["observed"][0])
+    drawn = fast_jit(lambda key: draw(key, **size))(random.key(1))
+    assert set(drawn) == {"observed"}
+    data = np.asarray(drawn["observed"][0])
     weights = np.asarray(params["weights"][0])
     mean = 0.3 * weights.sum(0)
     covariance = 0.3 * 0.7 * weights.T @ weights + 0.81 * np.eye(NUM_FEATURES)
@@ -193,18 +193,18 @@ def test_predictive_simulates_the_program():
 def test_predictive_from_the_prior():
     draw = Predictive(marginal(binary_sparse_coding), num_samples=3)
     size = {"num_data": 4, "num_features": NUM_FEATURES, "num_causes": 2}
-    found = jax.eval_shape(lambda key: draw(key, **size), random.key(2))
-    assert found["weights"].shape == (3, 2, NUM_FEATURES)
-    assert found["observed"].shape == (3, 4, NUM_FEATURES)
+    drawn = jax.eval_shape(lambda key: draw(key, **size), random.key(2))
+    assert drawn["weights"].shape == (3, 2, NUM_FEATURES)
+    assert drawn["observed"].shape == (3, 4, NUM_FEATURES)
 
 
 def test_log_likelihood_is_by_datum():
     case = CASES["noisy_or"]
     args, kwargs = case.arguments
     two = {name: jnp.stack([value, 0.7 * value]) for name, value in case.typed().items()}
-    found = fast_jit(lambda two: log_likelihood(marginal(case.model), two, *args, **kwargs))(two)
+    evidence = fast_jit(lambda two: log_likelihood(marginal(case.model), two, *args, **kwargs))(two)
     less = {name: 0.7 * value for name, value in case.params.items()}
-    near(found["observed"], np.stack([oracle_evidence(case), oracle_evidence(case, less)]))
+    near(evidence["observed"], np.stack([oracle_evidence(case), oracle_evidence(case, less)]))
 
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto")
@@ -263,9 +263,9 @@ def test_states_that_rule_bits_out():
     def by_state(inputs):
         return logsumexp(weights + NoisyOr(inputs).log_prob(value).sum(-1), axis=0).sum()
 
-    found, slope = fast_jit(jax.value_and_grad(by_product))(inputs)
+    total, slope = fast_jit(jax.value_and_grad(by_product))(inputs)
     wanted, by_hand = fast_jit(jax.value_and_grad(by_state))(inputs)
-    near(found, wanted)
+    near(total, wanted)
     near(slope, by_hand)
 
 

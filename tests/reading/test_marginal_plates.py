@@ -72,8 +72,8 @@ def test_a_masked_row_counts_for_nothing():
     case = CASES["sparse_coding"]
     rows = np.array([True, False, True, True, False, False, True])
     params = {"weights": case.typed()["weights"]}
-    found = by_datum(marginal(program), params, case.arguments[0][0], rows, num_causes=4)
-    near(found["observed"], np.where(rows, oracle_evidence(case), 0.0))
+    evidence = by_datum(marginal(program), params, case.arguments[0][0], rows, num_causes=4)
+    near(evidence["observed"], np.where(rows, oracle_evidence(case), 0.0))
 
 
 def test_a_minibatch_is_scaled(monkeypatch):
@@ -126,12 +126,12 @@ def test_several_observed_sites_follow_the_chain_rule():
     log_factorial = np.array([np.log(np.arange(1, c + 1)).sum() for c in count])
     second = count * np.log(rate) - rate - log_factorial
     params = {"weights": case.typed()["weights"]}
-    found = by_datum(
+    log_probs = by_datum(
         marginal(several_observed), params, case.arguments[0][0], count=count, num_causes=4
     )
-    near(found["observed"], oracle.log_evidence(table))
+    near(log_probs["observed"], oracle.log_evidence(table))
     both = oracle.log_evidence(table + second)
-    near(found["count"], both - oracle.log_evidence(table))
+    near(log_probs["count"], both - oracle.log_evidence(table))
 
 
 def test_simulation_follows_the_chain_rule():
@@ -145,12 +145,12 @@ def test_simulation_follows_the_chain_rule():
         row, count = trace["observed"]["value"], trace["count"]["value"]
         return row, count, trace["count"]["fn"].log_prob(count)
 
-    row, count, found = simulate(random.key(0))
+    row, count, log_prob = simulate(random.key(0))
     # Causes eight deviations apart are read off the row; the count is then a known Poisson.
     rate = 1.0 + 2.0 * (np.asarray(row)[:, :4] > 4.0).sum(1)
     assert row.shape == (NUM_DATA, 5)
     assert count.shape == (NUM_DATA,)
-    near(found, dist.Poisson(rate).log_prob(count), 1e-4)
+    near(log_prob, dist.Poisson(rate).log_prob(count), 1e-4)
 
 
 def test_data_plate_further_out_with_plates_inside():
@@ -179,8 +179,8 @@ def test_data_plate_further_out_with_plates_inside():
     wanted = oracle.log_evidence(np.array(rows))
     program = marginal(nested, plate="data")
     params = {"weights": jnp.asarray(weights)}
-    found = by_datum(program, params, case.arguments[0][0])["observed"]
-    near(found, wanted)
+    evidence = by_datum(program, params, case.arguments[0][0])["observed"]
+    near(evidence, wanted)
     draw = Predictive(marginal(nested, plate="data"), num_samples=2)
     drawn = jax.eval_shape(draw, random.key(0), jnp.zeros((3, 5)))
     assert drawn["weights"].shape == (2, 2, 5)
@@ -203,11 +203,11 @@ def test_twice_under_jit_without_leaks():
 
     data = jnp.array([0.2, -1.0, 3.0])
     with jax.checking_leaks():
-        found = [value(1.5, data), value(1.5, data[:2])]  # compiled twice
+        values = [value(1.5, data), value(1.5, data[:2])]  # compiled twice
     states_of_one = [np.log(0.7) - 0.5 * data**2, np.log(0.3) - 0.5 * (data - 1.5) ** 2]
     wanted = np.logaddexp(*states_of_one).sum() - 0.5 * 1.5**2 - 2.0 * np.log(2.0 * np.pi)
-    near(found[0], wanted)
-    assert found[1] > found[0]
+    near(values[0], wanted)
+    assert values[1] > values[0]
 
 
 def test_vmap_over_parameters_and_states():
@@ -222,12 +222,12 @@ def test_vmap_over_parameters_and_states():
         params = {**case.typed(), "weights": factor * case.typed()["weights"]}
         return contribution(program, case, params)
 
-    found = scaled(factors)
+    densities = scaled(factors)
     wanted = [
         oracle_evidence(case, {**case.params, "weights": float(k) * case.params["weights"]}).sum()
         for k in factors
     ]
-    near(found, wanted)
+    near(densities, wanted)
 
     def one(state):
         values = {"causes": state[None, None, :]}
@@ -249,5 +249,5 @@ def test_states_of_several_sites_at_once():
         "left": (16, 1, 1),
         "right": (16, 1, 3),
     }
-    found = fast_jit(lambda params: reader.log_joint(params, bits[:, None, :], case.arguments))
-    near(found(case.typed()), table)
+    log_joint = fast_jit(lambda params: reader.log_joint(params, bits[:, None, :], case.arguments))
+    near(log_joint(case.typed()), table)

@@ -41,14 +41,14 @@ def test_quadratic_bound_in_the_potential():
         programs = (latent_trait, *(quadratic_bound(latent_trait, xi=x) for x in (xi, logits)))
         return [value(program, latent) for program in programs]
 
-    exact, found, touching = compute(latent)
-    assert found < exact
+    exact, bound, touching = compute(latent)
+    assert bound < exact
     plain = sum(oracle.log_joint_latent_trait({**sites, "factors": factors}, data))
     signed = (2 * data - 1) * logits
     slope = -np.tanh(xi / 2) / (4 * xi)
     terms = -np.log1p(np.exp(-xi)) + (signed - xi) / 2 + slope * (signed**2 - xi**2)
     gap = (-np.log1p(np.exp(-signed)) - terms).sum()
-    near(exact - found, gap, 1e-9)
+    near(exact - bound, gap, 1e-9)
     assert np.isfinite(plain)
     near(touching, exact, 1e-9)
 

@@ -38,8 +38,8 @@ def two_plates_of_factors(data):
 def test_the_plate_of_the_data_is_asked_for_where_nothing_discrete_shows_it():
     with pytest.raises(ProgramError, match=r"\['items', 'people'\]: say which one holds the data"):
         inspect(two_plates_of_factors, (jnp.zeros((4, 2)),))
-    found = inspect(two_plates_of_factors, (jnp.zeros((4, 2)),), plate="people")
-    assert found.names == ("level",) and found.parameters == ("ease",)
+    anatomy = inspect(two_plates_of_factors, (jnp.zeros((4, 2)),), plate="people")
+    assert anatomy.names == ("level",) and anatomy.parameters == ("ease",)
 
 
 def nothing_discrete(data):

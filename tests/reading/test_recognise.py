@@ -126,15 +126,15 @@ COPIES = {
 def test_copies_are_recognised_and_read(name):
     """Ours and the copy are of one form; to read and write parameters changes nothing."""
     copy, data, ours, sizes, form = COPIES[name]
-    found, own = known(copy, data), known(ours, data, **sizes)
-    assert found.form is own.form is form
+    recognised, own = known(copy, data), known(ours, data, **sizes)
+    assert recognised.form is own.form is form
     rng = np.random.default_rng(1)
-    params = {site: jnp.asarray(rng.random(shape)) for site, shape in found.shapes.items()}
-    values = found.read(params)
+    params = {site: jnp.asarray(rng.random(shape)) for site, shape in recognised.shapes.items()}
+    values = recognised.read(params)
     assert {x: v.shape for x, v in values.items()} == own.shapes
-    for site, value in found.write(values).items():
+    for site, value in recognised.write(values).items():
         np.testing.assert_array_equal(value, params[site])
-    close(found.seen(copy, ((jnp.asarray(data),), {})).value, data, 1e-6)
+    close(recognised.seen(copy, ((jnp.asarray(data),), {})).value, data, 1e-6)
 
 
 @in_double
@@ -156,11 +156,11 @@ def test_copies_take_the_closed_m_step(name, masked):
     if "mixing" in start:
         start["mixing"] /= start["mixing"].sum()
     start = {x: jnp.asarray(v) for x, v in start.items()}
-    found = steps(EM(copy), there.write(here.read(start)), *args)
+    copied = steps(EM(copy), there.write(here.read(start)), *args)
     wanted = steps(EM(ours), start, data, **sizes, **kwargs)
-    close(found[1], wanted[1])
+    close(copied[1], wanted[1])
     for role, value in here.read(wanted[0]).items():
-        close(there.read(found[0])[role], value, EXACT)
+        close(there.read(copied[0])[role], value, EXACT)
 
 
 def steps(method, params, *args, **kwargs):
@@ -181,13 +181,13 @@ def test_truncated_and_stepwise_take_copies_too():
     rng = np.random.default_rng(3)
     start = {x: jnp.asarray(rng.uniform(0.2, 0.8, v)) for x, v in here.shapes.items()}
     limits = {"max_active": 2, "num_candidates": 3}
-    found = steps(TruncatedEM(pictures, **limits), there.write(start), REAL)
+    copied = steps(TruncatedEM(pictures, **limits), there.write(start), REAL)
     wanted = steps(TruncatedEM(binary_sparse_coding, **limits), start, REAL, num_causes=3)
-    close(found[1], wanted[1])
-    close(found[0]["rate"], wanted[0]["sparsity"])
-    found = steps(StepwiseEM(pictures, batch_size=7), there.write(start), REAL)
+    close(copied[1], wanted[1])
+    close(copied[0]["rate"], wanted[0]["sparsity"])
+    copied = steps(StepwiseEM(pictures, batch_size=7), there.write(start), REAL)
     wanted = steps(StepwiseEM(binary_sparse_coding, batch_size=7), start, REAL, num_causes=3)
-    close(found[0]["basis"].T, wanted[0]["weights"])
+    close(copied[0]["basis"].T, wanted[0]["weights"])
 
 
 # --- near misses

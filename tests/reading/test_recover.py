@@ -52,18 +52,18 @@ def test_latents_follow_their_posterior(name, monkeypatch):
     weight, bits = posterior_table(case)
     monkeypatch.setattr(sums, "product_floats", lambda: 2 * len(bits))
     samples = repeated(case.typed(), MANY)
-    found = latent_posterior(random.key(0), case.model, samples, *args, **kwargs)
+    posterior = latent_posterior(random.key(0), case.model, samples, *args, **kwargs)
     start, draws, best = 0, [], []
-    for site, chance in found.probabilities.items():
-        size = int(np.prod(found.draws[site].shape[2:], dtype=int))
+    for site, chance in posterior.probabilities.items():
+        size = int(np.prod(posterior.draws[site].shape[2:], dtype=int))
         count = chance.shape[-1]
         wanted = np.zeros((NUM_DATA, size, count))
         for s, state in enumerate(bits):
             for i in range(size):
                 wanted[:, i, state[start + i]] += weight[s]
         near(chance[7].reshape(wanted.shape), wanted, 1e-4)
-        draws.append(np.asarray(found.draws[site]).reshape(MANY, NUM_DATA, size))
-        best.append(np.asarray(found.best[site][3]).reshape(NUM_DATA, size))
+        draws.append(np.asarray(posterior.draws[site]).reshape(MANY, NUM_DATA, size))
+        best.append(np.asarray(posterior.best[site][3]).reshape(NUM_DATA, size))
         start += size
     np.testing.assert_array_equal(np.concatenate(best, -1), bits[weight.argmax(0)])
     # Whole states, not only their single values: latents of a datum are drawn together.
@@ -77,9 +77,9 @@ def test_predictive_draws_what_marginal_had_summed_out():
     args, kwargs = case.arguments
     weight, _ = posterior_table(case)
     draw = Predictive(recover(marginal(case.model)), repeated(case.typed(), MANY), parallel=True)
-    found = fast_jit(lambda key: draw(key, *args, **kwargs))(random.key(1))
-    assert set(found) == {"component", "observed"}
-    often = (np.asarray(found["component"])[:, None] == np.arange(3)[:, None]).mean(0)
+    drawn = fast_jit(lambda key: draw(key, *args, **kwargs))(random.key(1))
+    assert set(drawn) == {"component", "observed"}
+    often = (np.asarray(drawn["component"])[:, None] == np.arange(3)[:, None]).mean(0)
     assert np.abs(often - weight).max() < CLOSE
     best = handlers.substitute(recover(case.model, best=True), data=case.typed())
     sites = fast_jit(lambda: values_of(best, *args, **kwargs))()

@@ -90,8 +90,8 @@ def answer(process):
 
 def test_eight_devices_give_the_numbers_of_one(tmp_path):
     """53 and 27 rows do not divide by eight: some devices hold rows of others, not counted."""
-    found = answer(start(8, "-c", textwrap.dedent(SCRIPT), tmp_path))
-    for name, (params, losses, memory) in found.items():
+    runs = answer(start(8, "-c", textwrap.dedent(SCRIPT), tmp_path))
+    for name, (params, losses, memory) in runs.items():
         assert losses < 1e-5, name
         assert params < 1e-5, name
         assert memory < 1e-5, name
@@ -115,11 +115,11 @@ def test_two_processes_give_the_numbers_of_one():
     em = TruncatedEM(binary_sparse_coding, num_candidates=3)
     one = em.run(random.key(0), 8, bars(random.key(1), 53, size=2).data, num_causes=3)
     for process in processes:
-        found = answer(process)
-        assert (found["devices"], found["here"]) == (2, 1)
-        np.testing.assert_allclose(found["losses"], one.losses, rtol=1e-5)
+        run = answer(process)
+        assert (run["devices"], run["here"]) == (2, 1)
+        np.testing.assert_allclose(run["losses"], one.losses, rtol=1e-5)
         scale = np.abs(one.params["weights"]).max()
-        np.testing.assert_allclose(found["weights"], one.params["weights"], atol=1e-5 * scale)
+        np.testing.assert_allclose(run["weights"], one.params["weights"], atol=1e-5 * scale)
 
 
 def test_what_cannot_be_dealt_out_says_so():

@@ -120,10 +120,10 @@ def test_ten_million_rows_in_float32_lose_no_digits(tmp_path):
     everything = np.ones(rows.shape, bool)  # sums of cells in place of a count of rows
     for size, mask in ((99_991, None), (400_000, everything)):
         em = EM(bernoulli_mixture, chunk_size=size)
-        found = em.run(random.key(0), 1, stored, num_components=2, init_params=params, mask=mask)
-        np.testing.assert_allclose(found.losses[0], loss, rtol=3e-7)
-        np.testing.assert_allclose(found.params["probs"], probs, rtol=5e-7)
-        np.testing.assert_allclose(found.params["mixing"], heavy.sum(1) / len(rows), rtol=5e-7)
+        fitted = em.run(random.key(0), 1, stored, num_components=2, init_params=params, mask=mask)
+        np.testing.assert_allclose(fitted.losses[0], loss, rtol=3e-7)
+        np.testing.assert_allclose(fitted.params["probs"], probs, rtol=5e-7)
+        np.testing.assert_allclose(fitted.params["mixing"], heavy.sum(1) / len(rows), rtol=5e-7)
 
 
 def test_products_over_rows_with_ones_under_vmap():
@@ -154,8 +154,8 @@ def test_stepwise_em_comes_to_rest_where_full_em_does():
     stepwise = StepwiseEM(bernoulli_mixture, batch_size=60, power=0.7)
     gaps = []
     for steps in (100, 4000):
-        found = stepwise.run(random.key(1), steps, data, init_params=start, **settings)
-        gaps.append(best - em.posterior(found.params, data, **settings).evidence.mean())
+        fitted = stepwise.run(random.key(1), steps, data, init_params=start, **settings)
+        gaps.append(best - em.posterior(fitted.params, data, **settings).evidence.mean())
     assert gaps[1] < 0.2 * gaps[0]  # in theory as steps**-0.7: by a factor of 13
     assert gaps[1] < 1e-3
 

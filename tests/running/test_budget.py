@@ -35,12 +35,12 @@ def test_the_search_over_starts_is_part_of_the_budget():
     """Without one it would take minutes; half of the budget is left for the run itself."""
     search = Search(num_lineages=2, screening=10**6, rounds=10**6, steps=100)
     method = EM(bernoulli_mixture, search=search)
-    found = [
+    runs = [
         method.run(random.key(0), 100, DATA, budget=x, num_components=2) for x in (0.0, 0.4)
     ]  # fmt: skip
-    assert len(found[0].losses) == 1 and found[0].search_seconds < 0.1
-    assert 0.2 < found[1].search_seconds < 0.3
-    assert found[1].optima.values.shape == (2,)
+    assert len(runs[0].losses) == 1 and runs[0].search_seconds < 0.1
+    assert 0.2 < runs[1].search_seconds < 0.3
+    assert runs[1].optima.values.shape == (2,)
 
 
 def test_a_budget_counts_what_is_computed_not_how_long_others_kept_us_waiting():
@@ -93,17 +93,17 @@ def test_nuts_finds_the_posterior_of_a_product(compilations):
     table is drawn from by what was compiled for the first."""
     for data in (DATA, DATA * jnp.roll(DATA, 1, 1)):
         compilations.clear()
-        found = nuts(bernoulli_product, random.key(0), data, num_warmup=200, num_samples=200)
+        drawn = nuts(bernoulli_product, random.key(0), data, num_warmup=200, num_samples=200)
         assert bool(compilations) == (data is DATA)
-        draws = found.params["probs"]
-        assert draws.shape == (4, 200, 5) and found.clock.shape == (200,)
+        draws = drawn.params["probs"]
+        assert draws.shape == (4, 200, 5) and drawn.clock.shape == (200,)
         ones, rows = np.asarray(data).sum(0), len(data)
         wanted = (ones + 1) / (rows + 2)
         deviation = np.sqrt(wanted * (1 - wanted) / (rows + 3))
         # At least 200 of the 800 draws' worth: NUTS on five independent scalars.
         assert np.all(np.abs(draws.mean((0, 1)) - wanted) < 5 * deviation / np.sqrt(200))
-        assert set(found.stats) == {"diverging", "n_steps", "acceptance_rate", "energy", "lp"}
-        assert (np.diff(found.clock) >= 0).all() and found.reason == "all draws made"
+        assert set(drawn.stats) == {"diverging", "n_steps", "acceptance_rate", "energy", "lp"}
+        assert (np.diff(drawn.clock) >= 0).all() and drawn.reason == "all draws made"
 
 
 def test_variational_draws_carry_both_densities(compilations):
@@ -111,18 +111,18 @@ def test_variational_draws_carry_both_densities(compilations):
     what was compiled for the first, but draws of its own."""
     other = svi(bernoulli_product, random.key(2), DATA[::-1], num_steps=1000)
     compilations.clear()
-    found = svi(bernoulli_product, random.key(1), DATA, num_steps=1000)
+    drawn = svi(bernoulli_product, random.key(1), DATA, num_steps=1000)
     assert not compilations
-    both = [np.ravel(x.params["probs"] - x.params["probs"].mean((0, 1))) for x in (other, found)]
+    both = [np.ravel(x.params["probs"] - x.params["probs"].mean((0, 1))) for x in (other, drawn)]
     assert abs(np.corrcoef(*both)[0, 1]) < 0.1  # 2500 pairs: five standard errors
-    ratio = found.stats["log_p"] - found.stats["log_q"]
-    assert found.params["probs"].shape == (1, 500, 5) and ratio.shape == (1, 500)
+    ratio = drawn.stats["log_p"] - drawn.stats["log_q"]
+    assert drawn.params["probs"].shape == (1, 500, 5) and ratio.shape == (1, 500)
     assert ratio.std() < 0.5
     ones, rows = np.asarray(DATA).sum(0), len(DATA)
     log_evidence = sum(_log_beta(o + 1, rows - o + 1) for o in ones)
     # The mean of the ratio is the evidence, less what the family cannot reach.
     assert abs(np.log(np.mean(np.exp(ratio - ratio.max()))) + ratio.max() - log_evidence) < 0.1
-    assert found.snapshots["probs"].shape == (50, 100, 5)
+    assert drawn.snapshots["probs"].shape == (50, 100, 5)
 
 
 def _log_beta(a, b):
@@ -162,11 +162,11 @@ def test_what_does_not_fit_into_memory_says_so_before_it_runs():
 )
 def test_numpyros_own_gibbs_runs_on_bits_and_parameters():
     how = {"num_warmup": 20, "num_samples": 20, "num_chains": 2, "num_components": 2}
-    found = discrete_gibbs(bernoulli_mixture, random.key(1), DATA, **how)
+    drawn = discrete_gibbs(bernoulli_mixture, random.key(1), DATA, **how)
     with pytest.raises(BudgetError, match=r"before a draw it takes about .* s, so none"):
         discrete_gibbs(bernoulli_mixture, random.key(1), DATA, budget=1e-9, **how)
-    assert found.params["probs"].shape == (2, 20, 2, 5)
-    assert found.params["mixing"].std() > 0
+    assert drawn.params["probs"].shape == (2, 20, 2, 5)
+    assert drawn.params["mixing"].std() > 0
     with pytest.raises(ProgramError, match="'causes' is a vector of bits"):
         discrete_gibbs(binary_sparse_coding, random.key(1), DATA, num_causes=2)
 

@@ -94,9 +94,9 @@ rows = np.ones((600, 600), np.float32)
 def test_what_is_kept_is_bounded(monkeypatch):
     monkeypatch.setattr(compiling, "_kept", OrderedDict())
     monkeypatch.setattr(compiling, "MOST_KEPT", 2)
-    found = [remembered(lambda x, n=n: x + n) for n in range(3)]
+    functions = [remembered(lambda x, n=n: x + n) for n in range(3)]
     assert len(compiling._kept) == 2
-    assert remembered(lambda x, n=2: x + n) is not found[0]
+    assert remembered(lambda x, n=2: x + n) is not functions[0]
 
 
 def test_sizes_are_few_and_close():
@@ -126,10 +126,10 @@ def test_programs_that_look_at_other_rows_are_not_filled_up():
     data = np.asarray(traits(103))[:, :3]
     assert pad(centred, (data,), {}) is None
     assert pad(shifted, (data, np.zeros(103)), {}) is None
-    found = pad(bernoulli_mixture, (data,), MIXTURE)
-    assert (found.num_data, found.size) == (103, 110)
+    padded = pad(bernoulli_mixture, (data,), MIXTURE)
+    assert (padded.num_data, padded.size) == (103, 110)
     assert pad(bernoulli_mixture, (data,), {**MIXTURE, "num_data": 103}) is None
-    with found.counting(), pytest.raises(RuntimeError, match="argument of what is compiled"):
+    with padded.counting(), pytest.raises(RuntimeError, match="argument of what is compiled"):
         jax.jit(lambda: counted())()
 
 

@@ -85,8 +85,8 @@ EVIDENCE = {
 def test_the_golden_parameters_have_the_likelihood_that_the_file_says(name, cases):
     entry = GOLDEN[name]["evidence"]
     params = {site: np.asarray(value, float) for site, value in entry["params"].items()}
-    found = EVIDENCE[name](params, np.asarray(cases[name]().data, float)).sum()
-    assert abs(found - entry["log_likelihood"]) < 3e-5 * abs(found) + 0.05
+    evidence = EVIDENCE[name](params, np.asarray(cases[name]().data, float)).sum()
+    assert abs(evidence - entry["log_likelihood"]) < 3e-5 * abs(evidence) + 0.05
 
 
 def test_golden_latent_classes_are_the_published_ones():

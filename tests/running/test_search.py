@@ -32,9 +32,9 @@ def test_a_mixture_is_found_from_any_key(seed, monkeypatch):
     traced, update = [], StatesEM._update
     monkeypatch.setattr(StatesEM, "_update", lambda *x: traced.append(x) or update(*x))
     best = EM(bernoulli_mixture).run(random.key(0), 60, data, num_components=6, init_params=truth)
-    found = EM(bernoulli_mixture).run(random.key(seed), 60, data, num_components=6)
-    assert found.losses[-1] <= best.losses[-1] + 0.5
-    assert found.optima.agree >= 2
+    fitted = EM(bernoulli_mixture).run(random.key(seed), 60, data, num_components=6)
+    assert fitted.losses[-1] <= best.losses[-1] + 0.5
+    assert fitted.optima.agree >= 2
     assert len(traced) <= 2  # that of one start, and one for the search and the run after it
     assert best.optima is None  # one start was given, and one is never said to agree with others
 
@@ -46,9 +46,9 @@ def test_bars_are_found_by_both_methods_with_their_own_defaults():
         random.key(0), 60, truth.data, num_causes=6, init_params=given
     )
     for method in (EM, TruncatedEM):
-        found = method(binary_sparse_coding).run(random.key(1), 60, truth.data, num_causes=6)
-        assert found.losses[-1] <= best.losses[-1] + 0.5
-        assert found.optima.agree >= 2
+        fitted = method(binary_sparse_coding).run(random.key(1), 60, truth.data, num_causes=6)
+        assert fitted.losses[-1] <= best.losses[-1] + 0.5
+        assert fitted.optima.agree >= 2
 
 
 def test_a_search_is_switched_off_by_one_argument_or_a_start():

@@ -54,18 +54,18 @@ def test_p_values_are_those_of_all_possible_ranks():
 def test_the_band_and_the_p_value_say_the_same():
     limits = band(40, 19)
     rng = np.random.default_rng(0)
-    for found in rng.integers(0, 20, (200, 40)) ** rng.choice([1, 1.05], (200, 1)):
-        found = found.clip(0, 19).astype(int)
-        points, share = curve(found, 19)
+    for drawn in rng.integers(0, 20, (200, 40)) ** rng.choice([1, 1.05], (200, 1)):
+        drawn = drawn.clip(0, 19).astype(int)
+        points, share = curve(drawn, 19)
         inside = (share >= limits.lower - 1e-9) & (share <= limits.upper + 1e-9)
         np.testing.assert_allclose(points, limits.points)
-        assert inside.all() == (p_value(found, 19) > 0.05)
+        assert inside.all() == (p_value(drawn, 19) > 0.05)
 
 
 def test_ranks_among_equals_are_drawn_by_lot():
-    found = ranks(np.zeros(300), np.zeros((300, 3)))
-    assert set(found) == {0, 1, 2, 3}
-    assert p_value(found, 3) > CHANCE
+    numbers = ranks(np.zeros(300), np.zeros((300, 3)))
+    assert set(numbers) == {0, 1, 2, 3}
+    assert p_value(numbers, 3) > CHANCE
     with pytest.raises(ValueError, match=r"found \(2,\) and \(3, 4\)"):
         ranks(np.zeros(2), np.zeros((3, 4)))
 
@@ -92,21 +92,21 @@ def product_posterior(trust):
 
 
 def test_ranks_in_an_exact_posterior_are_uniform():
-    found = [p_value(ranks(truth, draws), 99) for truth, draws in product_posterior(1)]
-    assert together(found) > CHANCE
+    p_values = [p_value(ranks(truth, draws), 99) for truth, draws in product_posterior(1)]
+    assert together(p_values) > CHANCE
 
 
 @pytest.mark.parametrize(("trust", "words"), [(3, "too narrow"), (1 / 3, "too wide")])
 def test_a_posterior_of_the_wrong_width_is_flagged(trust, words):
     for truth, draws in product_posterior(trust)[:2]:
-        found = ranks(truth, draws)
-        assert p_value(found, 99) < CHANCE and shape(found, 99) == words
+        numbers = ranks(truth, draws)
+        assert p_value(numbers, 99) < CHANCE and shape(numbers, 99) == words
 
 
 def test_a_posterior_that_lies_aside_is_flagged():
     truth, draws = product_posterior(1)[0]
-    found = ranks(truth, draws + 0.1)
-    assert p_value(found, 99) < CHANCE and shape(found, 99) == "too high"
+    numbers = ranks(truth, draws + 0.1)
+    assert p_value(numbers, 99) < CHANCE and shape(numbers, 99) == "too high"
 
 
 # what is ranked
@@ -117,8 +117,8 @@ def test_scalars_do_not_know_the_names_of_hidden_units(name):
     model = getattr(ppl_models, name)
     truth = {x: np.asarray(v) for x, v in CARDS[name].small().params.items()}
     moved = dict(truth)
-    found = example(name, which="small")
-    form = form_of(model, ((found.values,), found.sizes))
+    data_set = example(name, which="small")
+    form = form_of(model, ((data_set.values,), data_set.sizes))
     for symmetry in symmetries(form):
         if isinstance(symmetry, Rotation):
             shape = (len(moved["weights"]),) * 2
@@ -144,9 +144,9 @@ def test_errors_of_many_fits_are_those_of_each_and_intervals_are_counted():
     chance = 1 / (1 + np.exp(-(factors @ truth["weights"] + truth["bias"][:, None])))
     data = jnp.asarray(rng.random(chance.shape) < chance, float)
     truth = {x: jnp.asarray(v, float) for x, v in truth.items()}
-    found = fit_many(latent_trait, random.key(1), data, num_factors=1)
-    errors = many_standard_errors(latent_trait, found, data, num_nodes=NUM_NODES, num_factors=1)
-    first = {x: v[1] for x, v in found.items()}
+    fitted = fit_many(latent_trait, random.key(1), data, num_factors=1)
+    errors = many_standard_errors(latent_trait, fitted, data, num_nodes=NUM_NODES, num_factors=1)
+    first = {x: v[1] for x, v in fitted.items()}
     wanted = standard_errors(latent_trait, first, data[1], num_nodes=NUM_NODES, num_factors=1)
     for site, value in wanted.items():
         np.testing.assert_allclose(errors[site][1], value, rtol=1e-3)
@@ -158,7 +158,7 @@ def test_errors_of_many_fits_are_those_of_each_and_intervals_are_counted():
         "weights": truth["weights"][:, None] + 0.01 + 0.001 * spread[:, None, None],
     }
     form = form_of(latent_trait, ((data[0],), {"num_factors": 1}))
-    table = shares(form, truth, found, errors, draws)
+    table = shares(form, truth, fitted, errors, draws)
     assert table["NUTS quantiles"]["bias"]["95 %"]["share"] == 1.0
     assert table["NUTS quantiles"]["weights"]["95 %"]["share"] == 0.0
     np.testing.assert_allclose(table["NUTS quantiles"]["bias"]["90 %"]["median_width"], 1.8, 1e-5)
@@ -168,7 +168,7 @@ def test_errors_of_many_fits_are_those_of_each_and_intervals_are_counted():
 
     # A table without an interval counts, as one that does not hold the truth.
     lost = {x: v.at[0].set(jnp.nan) for x, v in errors.items()}
-    without = shares(form, truth, found, lost, draws)["EM ± standard errors"]["bias"]["95 %"]
+    without = shares(form, truth, fitted, lost, draws)["EM ± standard errors"]["bias"]["95 %"]
     assert without["without"] == 1 and without["share"] <= 2 / 3
 
 
@@ -217,9 +217,9 @@ def test_calibrate_runs_ranks_and_draws(tmp_path, capsys):
     )  # fmt: skip
     printed = capsys.readouterr().out
     assert status == 0 and "NUTS: nothing wrong" in printed and "Uniform(0, 1)" in printed
-    found = json.loads((tmp_path / "ranks.json").read_text())
-    assert found["num_data"] == 15 and found["coverage"] is None
-    scalars = found["methods"]["NUTS"]["scalars"]
+    report = json.loads((tmp_path / "ranks.json").read_text())
+    assert report["num_data"] == 15 and report["coverage"] is None
+    scalars = report["methods"]["NUTS"]["scalars"]
     assert list(scalars) == ["log likelihood", "probs mean", "probs size", "probs, first"]
     assert len(scalars["probs mean"]["ranks"]) == 20
     assert 0 <= min(scalars["probs mean"]["ranks"]) <= max(scalars["probs mean"]["ranks"]) <= 99
@@ -228,8 +228,8 @@ def test_calibrate_runs_ranks_and_draws(tmp_path, capsys):
 
 def judged(p_values, num_trials=40, **more):
     """A method's ranks and what they are worth, made up."""
-    found = np.arange(num_trials) * 100 // num_trials
-    each = {x: Ranked(found, p, "too narrow", 90.0) for x, p in p_values.items()}
+    own_ranks = np.arange(num_trials) * 100 // num_trials
+    each = {x: Ranked(own_ranks, p, "too narrow", 90.0) for x, p in p_values.items()}
     numbers = {"seconds": 1.0, "diverging": 0.0, "stuck": 0, "lost": 0, "draws": {}, **more}
     return Judged(each, together(list(p_values.values())), **numbers)
 
@@ -267,9 +267,9 @@ def test_a_method_that_fails_or_diverges_says_so_and_the_others_go_on(monkeypatc
         return ManyDraws({"probs": draws}, np.zeros(draws.shape[:2], bool))
 
     def diverging(*args, **kwargs):
-        found = right(*args, **kwargs)
-        found.params["probs"][3] = np.nan
-        return found
+        draws = right(*args, **kwargs)
+        draws.params["probs"][3] = np.nan
+        return draws
 
     def failing(*_, **__):
         raise FloatingPointError("the ELBO\nis not finite")
@@ -290,9 +290,9 @@ def test_a_method_that_fails_or_diverges_says_so_and_the_others_go_on(monkeypatc
     )
     setting = setting_of("bernoulli_product", {})
     trials = Trials("", bernoulli_product, {}, {"probs": truth}, data, setting)
-    found = calibrate_module.calibrate(trials, random.key(1))
-    assert list(found.methods) == ["NUTS", "SVI low_rank"]
-    said = "\n".join(lines(found))
+    calibration = calibrate_module.calibrate(trials, random.key(1))
+    assert list(calibration.methods) == ["NUTS", "SVI low_rank"]
+    said = "\n".join(lines(calibration))
     assert "SVI flow: failed after 0 s: FloatingPointError: the ELBO is not finite" in said
     assert "NUTS: nothing wrong" in said and "in 1 trial its draws are no numbers" in said
 

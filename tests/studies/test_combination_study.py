@@ -41,21 +41,21 @@ def test_errors_of_machine_and_mixture_are_those_of_their_definitions():
     columns = np.array([0, 2, 3])
     weights, bias = rng.normal(size=(3, 4)), rng.normal(size=3)
     machine = combination_iterations.Machine(weights, bias, np.zeros((30, 3)), np.zeros(3))
-    found = machine.errors(x, columns)
+    errors = machine.errors(x, columns)
     log_machine = lambda x: np.log1p(np.exp(x @ weights.T + bias)).sum(1)  # noqa: E731
-    assert found.single_bit == wrong_bits(log_machine, x, columns)
+    assert errors.single_bit == wrong_bits(log_machine, x, columns)
     on = 1 / (1 + np.exp(-2 * ((x @ weights.T + bias > 0) @ weights)))
     bits = -np.log2(np.where(x > 0, on, 1 - on)).mean()
-    np.testing.assert_allclose(found.reconstruction, bits)
+    np.testing.assert_allclose(errors.reconstruction, bits)
 
     probs = rng.uniform(0.1, 0.9, (3, 4))
     mixture = combination_iterations.Mixture(np.array([0.5, 0.3, 0.2]), probs)
-    found = mixture.errors(x, columns)
+    errors = mixture.errors(x, columns)
     joint = lambda x: mixture.mixing * np.where(x[:, None] > 0, probs, 1 - probs).prod(-1)  # noqa: E731
-    assert found.single_bit == wrong_bits(lambda x: np.log(joint(x).sum(1)), x, columns)
+    assert errors.single_bit == wrong_bits(lambda x: np.log(joint(x).sum(1)), x, columns)
     chosen = probs[joint(x).argmax(1)]
     bits = -np.log2(np.where(x > 0, chosen, 1 - chosen)).mean()
-    np.testing.assert_allclose(found.reconstruction, bits)
+    np.testing.assert_allclose(errors.reconstruction, bits)
 
 
 def test_one_unit_learns_by_the_update_of_the_method_and_the_best_start_is_taken():

@@ -47,45 +47,50 @@ SIZES_OF_DATA = {**DATA.sizes, "prior_probs": dist.Beta(2.0, 2.0)}
 @pytest.fixture(scope="module")
 def compared():
     kept = {}
-    found = compare(
+    comparison = compare(
         bernoulli_mixture, DATA.values, ["EM", "NUTS", "SVI mean field", "BoundEM", "EM MAP"],
         truth=DATA.truth, keep=kept, budget=60.0, num_draws=100, **SIZES_OF_DATA,
     )  # fmt: skip
-    return found, kept
+    return comparison, kept
 
 
 def test_methods_that_apply_are_judged_and_the_others_say_why(compared):
-    found, _ = compared
+    comparison, _ = compared
     for name in ("EM", "NUTS", "SVI mean_field"):
-        row = found.rows[name]
+        row = comparison.rows[name]
         assert row["status"] == "done" and np.isfinite(row["held_out"])
         least = 0.5 if name == "SVI mean_field" else 0.8  # of one start: any mode
         assert row["recovery"] > least and row.get("calibration_error", 0.0) < 0.2
-    assert set(found.reliability) == {"NUTS", "SVI mean_field"}  # a point claims no uncertainty
-    assert found.rows["BoundEM"]["status"] == "does not apply"
-    assert "discrete" in found.rows["BoundEM"]["reason"]
-    assert sum(found.rows[x]["best"] for x in found.held_out) == 1
-    assert "rhat" in found.rows["NUTS"] and "pareto_k" in found.rows["SVI mean_field"]
-    assert "rhat" not in found.rows["EM"] and "rhat" not in found.rows["SVI mean_field"]
+    # A point claims no uncertainty.
+    assert set(comparison.reliability) == {"NUTS", "SVI mean_field"}
+    assert comparison.rows["BoundEM"]["status"] == "does not apply"
+    assert "discrete" in comparison.rows["BoundEM"]["reason"]
+    assert sum(comparison.rows[x]["best"] for x in comparison.held_out) == 1
+    assert "rhat" in comparison.rows["NUTS"] and "pareto_k" in comparison.rows["SVI mean_field"]
+    assert "rhat" not in comparison.rows["EM"] and "rhat" not in comparison.rows["SVI mean_field"]
     # What is left to gain is known only of a run that was long enough to estimate it.
-    assert found.rows["EM"]["starts"] == 3 and found.rows["EM"].get("remaining", 0.0) < 0.01
+    assert (
+        comparison.rows["EM"]["starts"] == 3 and comparison.rows["EM"].get("remaining", 0.0) < 0.01
+    )
 
 
 def test_held_out_score_of_a_point_is_its_marginal_likelihood(compared):
     """By hand: a mixture of products, on the rows that the seed holds out."""
-    found, kept = compared
+    comparison, kept = compared
     params = {x: np.asarray(v)[0, 0] for x, v in kept["EM"].draws.params.items()}
     order = np.asarray(random.permutation(random.split(random.key(0))[0], 80))
     rows = DATA.values[np.sort(order[60:])]
     # In float32 NumPyro keeps a chance away from 0 and 1, where 60 rows may well put it.
     probs = np.clip(params["probs"], np.finfo(np.float32).eps, 1 - np.finfo(np.float32).eps)
     each = np.where(rows[:, None] > 0.5, probs, 1 - probs).prod(-1)
-    np.testing.assert_allclose(found.held_out["EM"], np.log(each @ params["mixing"]), rtol=1e-4)
+    np.testing.assert_allclose(
+        comparison.held_out["EM"], np.log(each @ params["mixing"]), rtol=1e-4
+    )
 
 
 def test_likelihood_and_posterior_mode_are_rows_apart_under_the_priors_of_all(compared):
     """By hand: each is best at what it maximises."""
-    found, kept = compared
+    comparison, kept = compared
     log_joint = {}
     for name in ("EM", "EM MAP"):
         point = {x: v[0, 0] for x, v in kept[name].draws.params.items()}
@@ -93,10 +98,10 @@ def test_likelihood_and_posterior_mode_are_rows_apart_under_the_priors_of_all(co
             kept[name].observed, **SIZES_OF_DATA
         )
         log_prior = sum(float(prior[x]["fn"].log_prob(prior[x]["value"]).sum()) for x in point)
-        log_joint[name] = 60 * found.rows[name]["train"] + log_prior
+        log_joint[name] = 60 * comparison.rows[name]["train"] + log_prior
     assert log_joint["EM MAP"] > log_joint["EM"]
-    assert found.rows["EM"]["train"] > found.rows["EM MAP"]["train"]
-    said = {x: (found.rows[x]["objective"], found.rows[x]["prediction"]) for x in kept}
+    assert comparison.rows["EM"]["train"] > comparison.rows["EM MAP"]["train"]
+    said = {x: (comparison.rows[x]["objective"], comparison.rows[x]["prediction"]) for x in kept}
     assert said == {
         "EM": ("likelihood", "plug-in"), "EM MAP": ("posterior mode", "plug-in"),
         "NUTS": ("posterior", "averaged"), "SVI mean_field": ("posterior", "averaged"),
@@ -104,19 +109,21 @@ def test_likelihood_and_posterior_mode_are_rows_apart_under_the_priors_of_all(co
 
 
 def test_a_curve_ends_where_its_row_does(compared):
-    found, _ = compared
-    for name, (path, clock) in found.paths.items():
-        assert len(path) == len(clock) and path[-1] == pytest.approx(found.rows[name]["held_out"])
+    comparison, _ = compared
+    for name, (path, clock) in comparison.paths.items():
+        assert len(path) == len(clock) and path[-1] == pytest.approx(
+            comparison.rows[name]["held_out"]
+        )
 
 
 def test_a_comparison_survives_its_file(compared, tmp_path):
-    found, _ = compared
-    save_comparison(found, tmp_path / "result.nc")
+    comparison, _ = compared
+    save_comparison(comparison, tmp_path / "result.nc")
     again = load_comparison(tmp_path / "result.nc")
-    assert again.verdict == found.verdict and again.headline == found.headline
-    np.testing.assert_array_equal(again.held_out["NUTS"], found.held_out["NUTS"])
-    np.testing.assert_array_equal(again.params["EM"]["probs"], found.params["EM"]["probs"])
-    np.testing.assert_array_equal(again.paths["EM"][1], found.paths["EM"][1])
+    assert again.verdict == comparison.verdict and again.headline == comparison.headline
+    np.testing.assert_array_equal(again.held_out["NUTS"], comparison.held_out["NUTS"])
+    np.testing.assert_array_equal(again.params["EM"]["probs"], comparison.params["EM"]["probs"])
+    np.testing.assert_array_equal(again.paths["EM"][1], comparison.paths["EM"][1])
 
 
 def test_arviz_reads_what_is_handed_out(compared):
@@ -209,14 +216,14 @@ def test_draws_of_turned_factors_are_brought_together_before_they_are_saved():
 
 def test_a_score_is_by_all_draws_and_says_what_it_owes_to_them(compared):
     """The error of the mean score against its spread over disjoint quarters of the draws."""
-    found, kept = compared
-    row, one = found.rows["NUTS"], kept["NUTS"]
+    comparison, kept = compared
+    row, one = comparison.rows["NUTS"], kept["NUTS"]
     assert row["num_scored"] == 400 == one.scores.test[..., 0].size
     np.testing.assert_allclose(one.held_out, logsumexp(one.scores.test, (0, 1)) - np.log(400))
     each = [logsumexp(chain, 0).mean() - np.log(100) for chain in one.scores.test]
     spread = np.std(each, ddof=1) / 2  # of the mean of four chains
     assert 0.2 * spread < row["score_error"] < 5 * spread  # three degrees of freedom
-    assert found.rows["EM"]["score_error"] == 0.0
+    assert comparison.rows["EM"]["score_error"] == 0.0
 
 
 def test_models_are_ranked_on_the_same_rows_by_what_they_foretell(compared, tmp_path, capsys):
@@ -272,29 +279,29 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
         raise KeyboardInterrupt
 
     def runaway(model, key, arguments, limits):
-        found, engine = real(inspect(model, *arguments))[0]["EM"].run(model, key, arguments, limits)
-        return found._replace(params={x: 1e9 + v for x, v in found.params.items()}), engine
+        draws, engine = real(inspect(model, *arguments))[0]["EM"].run(model, key, arguments, limits)
+        return draws._replace(params={x: 1e9 + v for x, v in draws.params.items()}), engine
 
     real = contenders
 
     def some(anatomy):
-        found, refused = real(anatomy)
+        every, refused = real(anatomy)
         return {
             "broken": Contender("broken", True, "point", broken),
             "runaway": Contender("runaway", True, "point", runaway),
-            "EM": found["EM"],
+            "EM": every["EM"],
             "stopped": Contender("stopped", True, "point", stopped),
-            "NUTS": found["NUTS"],
+            "NUTS": every["NUTS"],
         }, refused
 
     monkeypatch.setattr(inference.studies.comparison.contenders, "contenders", some)
-    found = compare(bernoulli_mixture, DATA.values, None, **DATA.sizes)
-    assert found.rows["broken"]["status"] == "failed"
-    assert "it broke" in found.rows["broken"]["reason"]
-    assert "as large as 1e+09" in found.rows["runaway"]["reason"]
-    assert "runaway" not in found.held_out  # a likelihood lost to rounding is no score
-    assert found.rows["EM"]["best"] and found.rows["NUTS"]["status"] == "interrupted"
-    assert found.about["interrupted"] and "nothing is known" in found.headline
+    comparison = compare(bernoulli_mixture, DATA.values, None, **DATA.sizes)
+    assert comparison.rows["broken"]["status"] == "failed"
+    assert "it broke" in comparison.rows["broken"]["reason"]
+    assert "as large as 1e+09" in comparison.rows["runaway"]["reason"]
+    assert "runaway" not in comparison.held_out  # a likelihood lost to rounding is no score
+    assert comparison.rows["EM"]["best"] and comparison.rows["NUTS"]["status"] == "interrupted"
+    assert comparison.about["interrupted"] and "nothing is known" in comparison.headline
 
 
 def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
@@ -304,8 +311,8 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
     real = contenders
 
     def some(anatomy):
-        found = real(anatomy)[0]
-        return {"MAP": found["MAP"], "stopped": Contender("stopped", True, "point", stopped)}, {}
+        every = real(anatomy)[0]
+        return {"MAP": every["MAP"], "stopped": Contender("stopped", True, "point", stopped)}, {}
 
     monkeypatch.setattr(inference.studies.comparison.contenders, "contenders", some)
     out = tmp_path / "out"
@@ -386,12 +393,12 @@ def test_a_worker_ends_with_whoever_waits_for_it():
 
 def test_distances_are_from_a_sampler_with_its_own_error(compared):
     """Of a chain of a hundred draws; the reference is nought from itself, and says who it is."""
-    found, kept = compared
-    if found.rows["NUTS"]["ess_bulk"] < 400:  # too short to be trusted: then nobody is
-        assert found.about["reference"].startswith("No sampler passed")
+    comparison, kept = compared
+    if comparison.rows["NUTS"]["ess_bulk"] < 400:  # too short to be trusted: then nobody is
+        assert comparison.about["reference"].startswith("No sampler passed")
     passes = {"ess_bulk": 900.0, "rhat": 1.0, "rhat_parameters": 1.0, "divergences": 0,
               "score_error": 0.001}  # fmt: skip
-    rows = {x: found.rows[x] | passes for x in kept}
+    rows = {x: comparison.rows[x] | passes for x in kept}
     chief = of_the_run(rows, {x: kept[x] for x in ("NUTS",)}, Reference("The long chain broke."))
     refer(rows, kept, chief)
     assert chief.words.startswith("The long chain broke. Distances are from NUTS")
@@ -456,10 +463,10 @@ def test_every_program_has_examples_of_its_own_at_the_size_of_its_paper(name):
 )
 def test_the_density_of_data_that_no_program_made_is_that_of_its_draws(name, which):
     """Frequencies of whole rows against exp(density): both are drawn from few of them."""
-    rows, seen = np.unique(fresh_rows(name, which, 0, 20_000), axis=0, return_counts=True)
-    often = seen >= 50
+    rows, counts = np.unique(fresh_rows(name, which, 0, 20_000), axis=0, return_counts=True)
+    often = counts >= 50
     said = np.exp(true_density(name, which, rows[often]))
-    deviation = (seen[often] - 20_000 * said) / np.sqrt(20_000 * said)
+    deviation = (counts[often] - 20_000 * said) / np.sqrt(20_000 * said)
     assert often.sum() > 20 and 0.5 < np.mean(deviation**2) < 1.6
 
 
@@ -468,9 +475,9 @@ def test_data_sets_and_held_out_rows_differ_and_folds_part_the_table():
     assert (first != second).any()
     rows = {}
     for number in (0, 1, 2, 3, 4):
-        found = compare(bernoulli_product, np.eye(8)[:, :2], ["EM"], replicate=number)
-        rows[number] = found.table["values"][found.table["held_out"]].sum()
-        assert found.about["num_test"] == 2
+        comparison = compare(bernoulli_product, np.eye(8)[:, :2], ["EM"], replicate=number)
+        rows[number] = comparison.table["values"][comparison.table["held_out"]].sum()
+        assert comparison.about["num_test"] == 2
     assert sum(rows[i] for i in range(4)) == 2  # each row was held out once
 
 
@@ -480,8 +487,8 @@ def test_alignment_undoes_what_the_likelihood_cannot_see():
     weights = rng.normal(size=(2, 7))
     turned = {"weights": (turn @ weights)[None, None], "bias": np.zeros((1, 1, 7))}
     wanted = {"weights": weights, "bias": np.zeros(7)}
-    found = align(latent_trait, turned, wanted, ((np.eye(7),), {}))
-    np.testing.assert_allclose(found["weights"][0, 0], weights, atol=1e-12)
+    aligned = align(latent_trait, turned, wanted, ((np.eye(7),), {}))
+    np.testing.assert_allclose(aligned["weights"][0, 0], weights, atol=1e-12)
     order = [2, 0, 1]
     mixed = {"probs": DATA.truth["probs"][order], "mixing": DATA.truth["mixing"][order]}
     back = align(bernoulli_mixture, mixed, DATA.truth, ((DATA.values,), DATA.sizes))
@@ -497,13 +504,13 @@ def test_fresh_rows_and_the_truth_decide_where_both_are_known():
         return (np.random.default_rng(1).random((count, 2)) < truth["probs"]).astype(float)
 
     data, kept = fresh(50), {}
-    found = compare(bernoulli_product, data, ["MAP"], truth=truth, fresh=fresh, keep=kept)
-    assert found.about["num_train"] == 50 and found.about["num_test"] == 20_000
+    comparison = compare(bernoulli_product, data, ["MAP"], truth=truth, fresh=fresh, keep=kept)
+    assert comparison.about["num_train"] == 50 and comparison.about["num_test"] == 20_000
     guess = np.asarray(kept["MAP"].draws.params["probs"])[0, 0]
     p, q = truth["probs"], guess
     wanted = (p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))).sum()
-    row = found.rows["MAP"]
+    row = comparison.rows["MAP"]
     assert row["excess"] == pytest.approx(wanted, abs=4 * row["excess_error"])
     assert 0 < row["excess_error"] < 0.003
     rates = np.log(np.where(fresh(20_000) > 0.5, q, 1 - q)).sum(-1)
-    np.testing.assert_allclose(found.held_out["MAP"], rates, rtol=1e-4)
+    np.testing.assert_allclose(comparison.held_out["MAP"], rates, rtol=1e-4)

@@ -53,14 +53,14 @@ def test_a_fit_is_a_maximum_of_the_likelihood_of_both_groups(levels):
     start = dif.Groups(
         np.ones((2, SIZE)), np.tile(1.0 - columns.level, (2, 1)), np.zeros(2), np.zeros(2)
     )
-    found = dif.fit_groups(tables, start, free)
-    (slopes, others), (intercepts, theirs) = found.groups[:2]
+    fitted = dif.fit_groups(tables, start, free)
+    (slopes, others), (intercepts, theirs) = fitted.groups[:2]
     np.testing.assert_array_equal(slopes, others)
     own = columns.column_of == 2
     assert ((intercepts != theirs) == own).all()
-    ends = [found.groups.mean[1], found.groups.log_deviation[1]]
+    ends = [fitted.groups.mean[1], fitted.groups.log_deviation[1]]
     vector = np.concatenate([slopes, intercepts, theirs[own], ends])
-    assert found.loss == pytest.approx(loss(vector, levels, data, seen, group), rel=1e-6)
+    assert fitted.loss == pytest.approx(loss(vector, levels, data, seen, group), rel=1e-6)
     for k in (0, SIZE + 1, *range(len(vector) - 2 - own.sum(), len(vector))):
         step = np.zeros(len(vector))
         step[k] = 1e-4
@@ -72,16 +72,16 @@ def test_the_item_that_differs_is_found_and_is_no_anchor():
     data, group = drawn(900, -1.2, seed=3)
     start = {"weights": SLOPES[None], "bias": INTERCEPTS}
     labels = np.where(group, "city", "village")
-    found = dif.study_groups(distinct(data, None), labels, start)
-    assert found.anchors.tolist() == [True] * (SIZE - 1) + [False]
-    assert found.items["p_adjusted"][-1] < 1e-4 and found.items["p_uniform"][-1] < 1e-4
-    assert (found.items["p_adjusted"][:-1] > 0.05).all()
-    reference = 0 if found.names[0] == "village" else 1
+    study = dif.study_groups(distinct(data, None), labels, start)
+    assert study.anchors.tolist() == [True] * (SIZE - 1) + [False]
+    assert study.items["p_adjusted"][-1] < 1e-4 and study.items["p_uniform"][-1] < 1e-4
+    assert (study.items["p_adjusted"][:-1] > 0.05).all()
+    reference = 0 if study.names[0] == "village" else 1
     # Of equal ability, the group with the harder item is expected to solve it less often.
-    assert np.sign(found.items["difference"][-1]) == (-1 if reference == 0 else 1)
-    assert found.mean[1] * (1 if reference == 0 else -1) == pytest.approx(0.6, abs=0.25)
-    assert found.counts.sum() == len(data)
-    lines = dif.group_lines(found, "place", list("abcdef"))
+    assert np.sign(study.items["difference"][-1]) == (-1 if reference == 0 else 1)
+    assert study.mean[1] * (1 if reference == 0 else -1) == pytest.approx(0.6, abs=0.25)
+    assert study.counts.sum() == len(data)
+    lines = dif.group_lines(study, "place", list("abcdef"))
     assert lines[1] == "anchors   a, b, c, d, e (5 of 6 items)" and lines[2].startswith(
         "differ    f "
     )

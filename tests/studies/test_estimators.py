@@ -101,12 +101,12 @@ def test_a_cell_that_is_no_bit_is_named(table):
 
 def test_constant_columns_are_left_out(table):
     more = table.assign(same=1.0)
-    found = LatentTrait(random_state=0).fit(more)
-    assert found.kept_.tolist() == [True] * 5 + [False]
+    fitted = LatentTrait(random_state=0).fit(more)
+    assert fitted.kept_.tolist() == [True] * 5 + [False]
     np.testing.assert_allclose(
-        found.score(more), LatentTrait(random_state=0).fit(table).score(table)
+        fitted.score(more), LatentTrait(random_state=0).fit(table).score(table)
     )
-    assert np.isnan(found.sample(2)[:, 5]).all() and np.isin(found.sample(2)[:, :5], (0, 1)).all()
+    assert np.isnan(fitted.sample(2)[:, 5]).all() and np.isin(fitted.sample(2)[:, :5], (0, 1)).all()
 
 
 def test_pipelines_and_grids_take_them(table):

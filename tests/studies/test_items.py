@@ -41,7 +41,7 @@ def drawn(every, count):
 def test_item_fit_by_counting(every):
     rows, chance = every
     table = drawn(every, 400)
-    found = items.item_fit(table, VALUES)
+    fit = items.item_fit(table, VALUES)
     data = table.bits[table.place]
     for i in range(4):
         wanted = 0.0
@@ -51,8 +51,8 @@ def test_item_fit_by_counting(every):
             group = data[data.sum(1) == score]
             gap = group[:, i].mean() - expected
             wanted += len(group) * gap**2 / (expected * (1.0 - expected))
-        assert found.statistic[i] == pytest.approx(wanted, rel=1e-6)
-    assert (found.df == 1).all()
+        assert fit.statistic[i] == pytest.approx(wanted, rel=1e-6)
+    assert (fit.df == 1).all()
 
 
 def test_model_fit_by_counting(every):
@@ -62,8 +62,8 @@ def test_model_fit_by_counting(every):
     sets = [*itertools.combinations(range(4), 1), *itertools.combinations(range(4), 2)]
     inside = np.array([[float(all(row[list(s)])) for row in rows] for s in sets])  # (m, rows)
     data = table.bits[table.place]
-    seen = np.array([np.prod(data[:, list(s)], 1).mean() for s in sets])
-    residual = seen - inside @ chance
+    shares = np.array([np.prod(data[:, list(s)], 1).mean() for s in sets])
+    residual = shares - inside @ chance
     covariance = (inside * chance) @ inside.T - np.outer(inside @ chance, inside @ chance)
 
     def margins(vector):
@@ -77,9 +77,9 @@ def test_model_fit_by_counting(every):
     inverse = np.linalg.inv(covariance)
     inner = np.linalg.inv(slope.T @ inverse @ slope)
     weight = inverse - inverse @ slope @ inner @ slope.T @ inverse
-    found = items.model_fit(table, VALUES)
-    assert found.m2 == pytest.approx(400 * residual @ weight @ residual, rel=1e-3)
-    assert found.df == 2 and 0.0 <= found.rmsea < 0.2
+    fit = items.model_fit(table, VALUES)
+    assert fit.m2 == pytest.approx(400 * residual @ weight @ residual, rel=1e-3)
+    assert fit.df == 2 and 0.0 <= fit.rmsea < 0.2
 
 
 LSAT = """3 6 2 11 1 1 3 4 1 8 0 16 0 3 2 15 10 29 14 81 3 28 15 80 16 56 21 173 11 61 28 298"""
@@ -95,14 +95,14 @@ def test_the_law_school_test_comes_out_to_the_published_digits():
     assert float(fit.losses[-1]) == pytest.approx(2466.653, abs=1e-3)
     np.testing.assert_allclose(fit.params["bias"], [2.773, 0.990, 0.249, 1.285, 2.053], atol=1e-3)
     errors = standard_errors(latent_trait, fit.params, data, num_factors=1)
-    found = study_items(latent_trait, fit.params, errors, ((data,), {"num_factors": 1}))
+    study = study_items(latent_trait, fit.params, errors, ((data,), {"num_factors": 1}))
     slopes = [0.825, 0.723, 0.890, 0.688, 0.657]
-    np.testing.assert_allclose(found.items["discrimination"], slopes, atol=1e-3)
+    np.testing.assert_allclose(study.items["discrimination"], slopes, atol=1e-3)
     spread = [0.2581, 0.1867, 0.2326, 0.1852, 0.2100]
-    np.testing.assert_allclose(found.items["discrimination_se"], spread, atol=1e-3)
+    np.testing.assert_allclose(study.items["discrimination_se"], spread, atol=1e-3)
     spread = [0.8669, 0.3073, 0.0997, 0.4341, 0.8700]
-    np.testing.assert_allclose(found.items["difficulty_se"], spread, rtol=5e-3)
-    assert len(found.scores["factor_1_se"]) == 1000
+    np.testing.assert_allclose(study.items["difficulty_se"], spread, rtol=5e-3)
+    assert len(study.scores["factor_1_se"]) == 1000
 
 
 CARCINOMA = """34:0000000 2:0000100 6:0100000 1:0100001 4:0100100 5:0100101 2:1000000 1:1010101
@@ -137,13 +137,15 @@ def test_a_rotation_turns_scores_and_information_with_the_loadings():
     arguments = ((data,), {"num_factors": 2})
     point = {"weights": weights, "bias": np.zeros(6)}
     plain = study_items(latent_trait, point, {}, arguments)
-    found = study_items(latent_trait, point, {}, arguments, rotation="oblimin")
-    assert list(found.factors) == ["factor_1", "factor_2"] and not plain.factors
-    correlation = found.factors["factor_1"][1]
-    assert found.measures["correlation_1_2"] == correlation != 0.0
+    rotated = study_items(latent_trait, point, {}, arguments, rotation="oblimin")
+    assert list(rotated.factors) == ["factor_1", "factor_2"] and not plain.factors
+    correlation = rotated.factors["factor_1"][1]
+    assert rotated.measures["correlation_1_2"] == correlation != 0.0
     # Whatever the factors are called, what they predict is the same.
-    first, second = (np.stack([x.items["loading_1"], x.items["loading_2"]]) for x in (plain, found))
-    scores = [np.stack([x.scores["factor_1"], x.scores["factor_2"]], 1) for x in (plain, found)]
+    first, second = (
+        np.stack([x.items["loading_1"], x.items["loading_2"]]) for x in (plain, rotated)
+    )
+    scores = [np.stack([x.scores["factor_1"], x.scores["factor_2"]], 1) for x in (plain, rotated)]
     np.testing.assert_allclose(scores[0] @ first, scores[1] @ second, atol=1e-9)
     between = np.array([[1.0, correlation], [correlation, 1.0]])
     np.testing.assert_allclose(first.T @ first, second.T @ between @ second, atol=1e-9)
@@ -157,8 +159,8 @@ def test_a_model_that_does_not_hold_is_told(every):
     data = np.hstack([halves, halves ^ (rng.random((500, 3)) < 0.1)]) + 0.0
     table = grid.distinct(data, None)
     fitted = climbing.climb(table, principal(table, 1), 200, 1e-8)
-    found = items.model_fit(table, fitted.values)
-    assert found.p_value < 1e-6 and found.rmsea > 0.1
+    fit = items.model_fit(table, fitted.values)
+    assert fit.p_value < 1e-6 and fit.rmsea > 0.1
 
 
 def test_the_command_writes_every_table_twice(tmp_path):
@@ -203,11 +205,11 @@ def test_items_of_mixed_levels_stand_as_the_table_has_them():
     data = np.stack([(noisy[:, [i]] > cuts[i]).sum(1) for i in range(3)], 1)
     kwargs = {"levels": levels, "num_factors": 1}
     errors = standard_errors(graded_trait, point, data, **kwargs)
-    found = study_items(graded_trait, point, errors, ((data,), kwargs)).items
-    np.testing.assert_allclose(found["discrimination"], point["weights"][0])
-    np.testing.assert_allclose(found["difficulty_1"], [-0.8 / 1.5, 0.4 / 2.0, 1.2])
-    np.testing.assert_allclose(found["difficulty_2"], [0.7 / 1.5, np.nan, -0.1])
-    np.testing.assert_allclose(found["discrimination_se"], errors["weights"][0], rtol=1e-5)
+    columns = study_items(graded_trait, point, errors, ((data,), kwargs)).items
+    np.testing.assert_allclose(columns["discrimination"], point["weights"][0])
+    np.testing.assert_allclose(columns["difficulty_1"], [-0.8 / 1.5, 0.4 / 2.0, 1.2])
+    np.testing.assert_allclose(columns["difficulty_2"], [0.7 / 1.5, np.nan, -0.1])
+    np.testing.assert_allclose(columns["discrimination_se"], errors["weights"][0], rtol=1e-5)
     table = grid.distinct(data[:, [1, 0, 2]], None, (2, 3, 3))
     values = {
         "weights": np.array([[2.0, 1.5, 1.5, -1.0, -1.0]]),
@@ -216,4 +218,4 @@ def test_items_of_mixed_levels_stand_as_the_table_has_them():
     covariance = np.linalg.inv(information(table, values))
     slope = np.zeros(8)
     slope[[1, 5]] = -0.7 / 1.5**2, -1.0 / 1.5  # of −b / w in w and b, at the second cutpoint
-    assert found["difficulty_2_se"][0] == pytest.approx(np.sqrt(slope @ covariance @ slope))
+    assert columns["difficulty_2_se"][0] == pytest.approx(np.sqrt(slope @ covariance @ slope))

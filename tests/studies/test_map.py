@@ -179,6 +179,6 @@ def test_divergence_is_that_of_two_gaussians_by_hand():
     params = {"weights": jax.numpy.zeros((2, 3)), "bias": jax.numpy.zeros(3)}
     exact = jax.numpy.array([3 * np.log(0.5)])
     posterior = FactorPosterior(mean, spread, exact, exact, exact)
-    found = divergence(params, jax.numpy.ones((1, 3)), posterior, exact)
+    nats = divergence(params, jax.numpy.ones((1, 3)), posterior, exact)
     wanted = 0.5 * (1.2 + 1.25 - 2.0 - np.log(0.4 * 0.8 - 0.01))
-    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    np.testing.assert_allclose(nats, wanted, atol=1e-4)

@@ -56,13 +56,13 @@ def test_likelihoods_of_the_generator_and_of_a_network():
             line_study.mean_log_likelihood(params, data),
         )
 
-    found, every, network = jax.device_get(
+    generator, every, network = jax.device_get(
         compute(random.key(1), pictures, line_study.true_network())
     )
     # All pictures together have probability one.
     np.testing.assert_allclose(np.exp(every).sum(), 1.0, rtol=1e-4)
     # The process is its own best model, up to the noise of 400 patterns; the network is close.
-    assert found.mean() - 1.5 < network < found.mean()
+    assert generator.mean() - 1.5 < network < generator.mean()
 
 
 def test_which_shifts_can_be_told_and_what_their_features_are():
@@ -100,8 +100,8 @@ def test_with_feedback_the_direction_is_seen_and_without_it_is_not():
         votes = shift_study.vote(shift_study.look(params, truth.data, keys[1]))
         states, top = shift_study.look_upwards(params, truth.data, jnp.full(20, 0.5), keys[2])
         seen = shift_study.decidable(truth.row), truth.direction, votes
-        found = shift_study.features_found(params), shift_study.mean_rates(params)
-        return *seen, states, shift_study.vote(top), *found
+        learned = shift_study.features_found(params), shift_study.mean_rates(params)
+        return *seen, states, shift_study.vote(top), *learned
 
     keys = jnp.stack([random.key(seed) for seed in (3, 0, 1)])
     everything = jax.device_get(compute(by_hand(), keys))
@@ -171,17 +171,15 @@ def test_where_limited_gibbs_sampling_ends_is_exact():
         joint = noisy_or_exact.log_joints(params, data)
         return joint, noisy_or_exact.where_it_ends(joint, start, rules, 2)
 
-    joint, found = jax.device_get(compute(params, data.astype(float)))
+    joint, ends = jax.device_get(compute(params, data.astype(float)))
     for n, row in enumerate(data):
         sites = {**params, "layer_1": np.array(states)}
         expected = oracle.log_joint_noisy_or_network(sites, np.repeat(row[None], 8, 0))
         np.testing.assert_allclose(joint[n], expected, rtol=1e-4)
         begun = dict(zip(states, start[n], strict=True))
         probs, sweeps, stopped = ends_by_paths(params, row, begun, rules[n], 2)
-        np.testing.assert_allclose(found.probs[n], [probs.get(s, 0) for s in states], atol=1e-5)
-        np.testing.assert_allclose(
-            [found.sweeps[n], found.stopped[n]], [sweeps, stopped], atol=1e-5
-        )
+        np.testing.assert_allclose(ends.probs[n], [probs.get(s, 0) for s in states], atol=1e-5)
+        np.testing.assert_allclose([ends.sweeps[n], ends.stopped[n]], [sweeps, stopped], atol=1e-5)
         assert 0.05 < stopped < 0.95  # the rule matters in this row
 
 
@@ -231,9 +229,9 @@ def test_the_evidence_of_a_structure_is_the_mean_likelihood_under_its_prior():
     counts = rng.multinomial(10, probs / probs.sum(), size=2).astype(float)
     draws = np.log(network.probs(network.draw(rng, (20_000,))))
     plain = logsumexp(draws @ counts.T, axis=0) - np.log(20_000)
-    found = structure_study.weigh(network, counts, rng, particles=400, steps=4)
+    weighed = structure_study.weigh(network, counts, rng, particles=400, steps=4)
     # Repeated, these have standard deviations of 0.13 and 0.10 nats: three times both together.
-    np.testing.assert_allclose(found.evidence, plain, atol=0.5)
+    np.testing.assert_allclose(weighed.evidence, plain, atol=0.5)
 
 
 def test_right_probabilities_are_not_overconfident():

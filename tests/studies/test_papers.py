@@ -143,10 +143,10 @@ def noisy_or_lines(numbers):
 
 def noisy_or_learning(numbers):
     """Nearly flat weights are sampled exactly in any number of sweeps; each way of learning ran."""
-    found = numbers["by_epoch"]
-    assert len(found["kl"]) == 3 and abs(found["kl"][0]) < 1e-3 > found["bias"][0]
-    assert found["entropy"][0] > found["entropy"][-1] and found["best"][0] < found["best"][-1]
-    assert found["evidence"][0] < found["evidence"][-1]
+    epochs = numbers["by_epoch"]
+    assert len(epochs["kl"]) == 3 and abs(epochs["kl"][0]) < 1e-3 > epochs["bias"][0]
+    assert epochs["entropy"][0] > epochs["entropy"][-1] and epochs["best"][0] < epochs["best"][-1]
+    assert epochs["evidence"][0] < epochs["evidence"][-1]
     assert list(numbers["learned"]) == ["layers", "joint", "no rule"]
     assert 1.2 < numbers["total_correlation_of_the_lines"] < 1.4
 
@@ -267,20 +267,20 @@ def test_notebook_runs_as_itself(path, monkeypatch):
     monkeypatch.setattr(public, "reproduce", reproduce)
     sizes = dict(SIZES[path.stem[0]])
     names = {}
-    seen = 0
+    replaced = 0
     for cell in jupytext.read(path, fmt="py:percent").cells:
         if cell.cell_type != "code":
             continue
         exec(compile(cell.source, path.name, "exec"), names)
         if "parameters" in cell.metadata.get("tags", ()):
-            seen += 1
+            replaced += 1
             if "methods" in sizes:
                 sizes["methods"] = [x for x in names["methods"] if x in sizes["methods"].split()]
             chosen = names.get("experiments", {})
             sizes["experiments"] = {name: experiments()[name].smallest for name in chosen}
             assert {*sizes} - {"experiments"} <= {*names}, "sizes that the notebook does not have"
             names.update(sizes)
-    assert seen == 1
+    assert replaced == 1
     if "race" in names:
         assert all(x in names["race"]._repr_markdown_() for x in names["methods"])
         assert names["race"].paths._repr_png_()[0][:4] == b"\x89PNG"

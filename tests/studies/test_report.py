@@ -202,21 +202,21 @@ def page():
 
 
 def test_a_page_is_whole_and_small(page):
-    found = Page(page)
+    parsed = Page(page)
     text = page.decode()
     assert len(page) < 1_000_000
     assert "http" not in text and "@import" not in text
-    assert not found.tags & {"script", "link", "iframe", "object"}
-    outside = [v for k, v in found.attrs if k in ("src", "href", "xlink:href")]
+    assert not parsed.tags & {"script", "link", "iframe", "object"}
+    outside = [v for k, v in parsed.attrs if k in ("src", "href", "xlink:href")]
     assert all(v.startswith(("#", "data:image/png;base64,")) for v in outside)
 
 
 def test_names_are_unique_and_links_lead_somewhere(page):
-    found = Page(page)
-    assert len(found.ids) == len(set(found.ids))
-    inside = {v[1:] for k, v in found.attrs if k in ("href", "xlink:href") and v.startswith("#")}
+    parsed = Page(page)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    inside = {v[1:] for k, v in parsed.attrs if k in ("href", "xlink:href") and v.startswith("#")}
     inside |= set(re.findall(r"url\(#([^)]*)\)", page.decode()))
-    assert inside and inside <= set(found.ids)
+    assert inside and inside <= set(parsed.ids)
 
 
 def test_every_figure_has_words_for_those_who_cannot_see_it(page):
@@ -226,10 +226,10 @@ def test_every_figure_has_words_for_those_who_cannot_see_it(page):
 
 
 def test_every_number_of_the_verdict_links_to_a_row_that_has_it(page):
-    found = Page(page)
-    assert NUMBER.search(found.loose) is None
-    rows = {anchor: " ".join(cells) for anchor, cells in found.rows.items()}
-    numbers = [(href[1:], text) for href, text in found.said if NUMBER.fullmatch(text)]
+    parsed = Page(page)
+    assert NUMBER.search(parsed.loose) is None
+    rows = {anchor: " ".join(cells) for anchor, cells in parsed.rows.items()}
+    numbers = [(href[1:], text) for href, text in parsed.said if NUMBER.fullmatch(text)]
     assert len(numbers) > 10
     for anchor, text in numbers:
         assert anchor == "rules" or text in rows[anchor].split() or "SVI-flow" in anchor
@@ -252,9 +252,9 @@ def test_what_failed_is_a_row_and_nothing_is_taken_for_markup(page):
 
 
 def test_a_comparison_that_nobody_finished_is_a_page():
-    found = made(methods={})
-    assert b"No method finished" in render(found)
-    Page(render(found))
+    comparison = made(methods={})
+    assert b"No method finished" in render(comparison)
+    Page(render(comparison))
 
 
 # saved results
@@ -268,15 +268,16 @@ def test_a_saved_comparison_makes_the_same_page(tmp_path, capsys, page):
 
 
 def test_what_was_saved_comes_back(tmp_path):
-    found = made("noisy_or_network")
-    found.rows["NUTS"]["rhat"] = float("nan")
-    save_comparison(found, tmp_path / "result.nc")
+    comparison = made("noisy_or_network")
+    comparison.rows["NUTS"]["rhat"] = float("nan")
+    save_comparison(comparison, tmp_path / "result.nc")
     again = load_comparison(tmp_path / "result.nc")
-    assert doubts(again.rows["NUTS"]) == doubts(found.rows["NUTS"])  # no number: a doubt as well
+    # No number is a doubt as well.
+    assert doubts(again.rows["NUTS"]) == doubts(comparison.rows["NUTS"])
     for wanted, back in (
-        (found.table, again.table),
-        (found.truth, again.truth),
-        (found.params["MAP"], again.params["MAP"]),
+        (comparison.table, again.table),
+        (comparison.truth, again.truth),
+        (comparison.params["MAP"], again.params["MAP"]),
     ):
         assert wanted.keys() == back.keys()
         for name, value in wanted.items():
@@ -324,9 +325,9 @@ OWN = {
 @pytest.mark.parametrize("model", OWN)
 def test_each_program_has_the_figures_of_its_paper(model):
     assert CARDS.keys() <= OWN.keys()
-    found = made(model)
+    comparison = made(model)
     with house_style():
-        own = list(model_pictures(found))
+        own = list(model_pictures(comparison))
     assert [one.title for one in own] == OWN[model]
     for one in own:
         assert_legible(one.figure, one.title)
@@ -335,9 +336,9 @@ def test_each_program_has_the_figures_of_its_paper(model):
 def test_many_methods_with_long_names_are_legible():
     many = {f"{name} {'again and ' * (i % 2)}{i}": METHODS[name] for i in range(4)
             for name in METHODS}  # fmt: skip
-    found = made("latent_trait", many, rows=500)
+    comparison = made("latent_trait", many, rows=500)
     with house_style():
-        shown = [*general_pictures(found), *model_pictures(found)]
+        shown = [*general_pictures(comparison), *model_pictures(comparison)]
     assert [one.title for one in shown[:4]] == OF_ALL
     for one in shown[:5]:
         assert_legible(one.figure, one.title)
@@ -345,30 +346,30 @@ def test_many_methods_with_long_names_are_legible():
 
 
 def test_one_estimate_far_off_does_not_press_the_others_together():
-    found = made("clipped_gaussian")
+    comparison = made("clipped_gaussian")
     for far in (False, True):
         if far:
-            found.params["NUTS"]["weights"][0, 1] = -500.0
+            comparison.params["NUTS"]["weights"][0, 1] = -500.0
         with house_style():
-            shown = next(x for x in general_pictures(found) if x.title == OF_ALL[3])
+            shown = next(x for x in general_pictures(comparison) if x.title == OF_ALL[3])
         assert ("Triangles" in shown.words) == far
         low, high = shown.figure.axes[0].get_ylim()
-        assert np.ptp(found.truth["weights"]) < high - low < 20
+        assert np.ptp(comparison.truth["weights"]) < high - low < 20
 
 
 def test_one_not_to_be_trusted_gives_way_to_its_equal():
-    found = made()
-    assert chiefs(found) == ["QuadratureEM", "NUTS"]  # which diverges
-    found.rows["MAP"]["as_good"] = True
-    assert chiefs(found) == ["QuadratureEM", "MAP"]
+    comparison = made()
+    assert chiefs(comparison) == ["QuadratureEM", "NUTS"]  # which diverges
+    comparison.rows["MAP"]["as_good"] = True
+    assert chiefs(comparison) == ["QuadratureEM", "MAP"]
 
 
 def test_a_method_looks_alike_in_every_figure():
-    found = made("clipped_gaussian")
+    comparison = made("clipped_gaussian")
     with house_style():
-        shown = next(x for x in model_pictures(found) if x.title.startswith("Spectrum"))
+        shown = next(x for x in model_pictures(comparison) if x.title.startswith("Spectrum"))
     lines = {x.get_label(): x for x in shown.figure.axes[0].lines}
-    for name, style in styles(found).items():
+    for name, style in styles(comparison).items():
         assert lines[name].get_marker() == style["marker"]
         assert lines[name].get_color() == style["color"]
     many = made(methods={f"method {i}": (True, "point", {}) for i in range(14)})
@@ -383,11 +384,11 @@ def test_real_columns_are_not_called_bits():
 
 @pytest.mark.parametrize("model", ["latent_trait", "clipped_gaussian", "mixed_trait"])
 def test_rows_lie_where_integration_puts_them(model):
-    found = made(model)
+    comparison = made(model)
     params, sizes, _ = PROGRAMS[model]
-    found.params["MAP"] = params
-    row = int(np.flatnonzero(~found.table["mask"].all(1))[0])  # one with a hole
-    values, seen = found.table["values"][row], found.table["mask"][row]
+    comparison.params["MAP"] = params
+    row = int(np.flatnonzero(~comparison.table["mask"].all(1))[0])  # one with a hole
+    values, seen = comparison.table["values"][row], comparison.table["mask"][row]
 
     def density(y, x):
         predictor = np.array([x, y]) @ params["weights"] + params["bias"]
@@ -411,7 +412,7 @@ def test_rows_lie_where_integration_puts_them(model):
     table = table / table.sum()
     mean = np.array([table.sum(1) @ grid, table.sum(0) @ grid])
     square = np.array([table.sum(1) @ grid**2, table.sum(0) @ grid**2])
-    places = locate(found, "MAP", CARDS[found.model].figures[0].settings["rows"])
+    places = locate(comparison, "MAP", CARDS[comparison.model].figures[0].settings["rows"])
     np.testing.assert_allclose(places.mean[row], mean, atol=2e-4)
     np.testing.assert_allclose(np.diagonal(places.covariance[row]), square - mean**2, atol=5e-4)
 
@@ -474,8 +475,8 @@ def test_the_page_in_a_browser(show, page, width, dark):
         part = shot[round(top) : round(top + tall), round(left) : round(left + wide)]
         assert (np.abs(part - shot[2, 2]).max(-1) > 0.25).mean() > 0.005  # something is drawn
     # Names, roles, order of headings and contrast, by the rules of WCAG 2.
-    found = Axe().run(tab).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
+    violations = Axe().run(tab).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in violations] == []
 
 
 FOCUS = """() => { const one = document.activeElement, box = one.getBoundingClientRect();

@@ -31,12 +31,12 @@ def test_recovery_is_blind_to_order_and_scale_but_not_to_a_bar_found_twice():
     true = np.asarray(jax.jit(lambda key: bars(key, 1).weights)(random.key(0)))
     order = np.random.default_rng(1).permutation(10)
     shuffled = true[order] * np.linspace(0.5, 2.0, 10, dtype=np.float32)[:, None]
-    found = fast_jit(all_bars_found)
-    assert found(true, shuffled)
+    recovered = fast_jit(all_bars_found)
+    assert recovered(true, shuffled)
     twice = shuffled.copy()
     twice[3] = twice[4]
-    assert not found(true, twice)
-    assert not found(true, -shuffled)
+    assert not recovered(true, twice)
+    assert not recovered(true, -shuffled)
 
 
 def test_selection_function_is_that_of_the_paper():
@@ -77,8 +77,8 @@ def test_two_nodes_per_strength_are_exact_for_a_gaussian_slab():
         expected = np.logaddexp(expected, np.log(prior) + density)
     params = {"weights": weights, "noise": noise, "sparsity": sparsity}
     params, data = jax.tree.map(jnp.asarray, params), jnp.asarray(data)
-    found = QuadratureEM(sparse_coding, num_nodes=2).evidence(params, data, num_causes=3)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    evidence = QuadratureEM(sparse_coding, num_nodes=2).evidence(params, data, num_causes=3)
+    np.testing.assert_allclose(evidence, expected, rtol=1e-5)
     judged = likelihood(sparse_coding, data, num_nodes=3, num_causes=3)
     assert judged.how.endswith("in each of 3 dimensions and 8 states")
     np.testing.assert_allclose(judged(params).value, expected, rtol=1e-5)

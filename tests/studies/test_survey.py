@@ -31,18 +31,18 @@ def test_every_program_grows_in_every_direction(name):
     anatomy = inspect(getattr(ppl_models, name), (np.zeros(rows.shape),), made.sizes)
     assert set(anatomy.parameters) == set(made.params)
     if latents:
-        found = anatomy.latents[0]
-        assert latents in (found.size, found.num_values)  # a component is one of three values
+        latent = anatomy.latents[0]
+        assert latents in (latent.size, latent.num_values)  # a component is one of three values
 
 
 def test_each_axis_grows_alone_from_the_size_of_the_example():
     growth = CARDS["noisy_or_network"].grown
     sizes = sizes_of(growth, {"rows": [500], "columns": None, "latents": [20, 5]})
     assert sizes == {"rows": [500, 1000], "columns": [12, 25, 50], "latents": [5, 10, 20]}
-    found = cells_of(growth, sizes)
-    assert len(found) == 6 and found.count(Cell(1000, 25, 10)) == 1  # the axes meet in one
+    grown = cells_of(growth, sizes)
+    assert len(grown) == 6 and grown.count(Cell(1000, 25, 10)) == 1  # the axes meet in one
     assert all(sum(x != y for x, y in zip(cell, base_of(growth), strict=True)) <= 1
-               for cell in found)  # fmt: skip
+               for cell in grown)  # fmt: skip
     assert sizes_of(CARDS["bernoulli_product"].grown, {"latents": None}) == {}
 
 
@@ -71,12 +71,12 @@ def test_crossovers_are_named():
         cell(80, TruncatedEM=([0.09, 0.4], [1.0, 6.0]), NUTS="does not fit"),
     ]  # fmt: skip
     assert target_of(known[0], 0.05) == pytest.approx(0.1)
-    found = places(known, 0.05)
-    assert {x.method for x in found} == {"TruncatedEM", "NUTS", "GibbsEM"}
-    line = along(found, "latents", BASE)
+    ranked = places(known, 0.05)
+    assert {x.method for x in ranked} == {"TruncatedEM", "NUTS", "GibbsEM"}
+    line = along(ranked, "latents", BASE)
     assert line[5]["TruncatedEM"].seconds == 3.0 and line[80]["TruncatedEM"].seconds is None
     assert line[80]["GibbsEM"].row["status"] == "not run"  # marked, not dropped
-    assert sentences(found, "latents", BASE) == [
+    assert sentences(ranked, "latents", BASE) == [
         "At 5 latents NUTS is first, in 2 s.",
         "From 10 to 20 latents TruncatedEM is first, in 4 s to 6 s.",
         "At 40 latents GibbsEM is first, in 7 s.",
@@ -87,7 +87,7 @@ def test_crossovers_are_named():
         "At 20 latents TruncatedEM is the only one left.",
         "At 40 latents GibbsEM is the only one left.",
     ]
-    assert sentences(found, "rows", BASE)[0] == "At 1000 rows TruncatedEM is first, in 4 s."
+    assert sentences(ranked, "rows", BASE)[0] == "At 1000 rows TruncatedEM is first, in 4 s."
 
 
 def test_the_command_runs_each_cell_once_and_marks_what_did_not_come_to_its_turn(

@@ -127,10 +127,10 @@ def test_what_was_left_to_gain_and_whether_starts_agree_is_read_off_the_losses()
     """A geometric approach of known rest, and four starts of which two end together."""
     losses = 500.0 + 100.0 * 0.98 ** np.arange(60)
     starts = np.array([9.0, 5.0, 5.4, 30.0])
-    found = progress(Draws({}, {}, losses, {}, losses, 1.0, 1.0, "", starts=starts), 100)
-    assert found["remaining"] == pytest.approx(0.98**59, rel=0.02)
-    assert (found["starts"], found["starts_near"]) == (4, 2)
-    assert found["starts_behind"] == pytest.approx(0.004)
+    facts = progress(Draws({}, {}, losses, {}, losses, 1.0, 1.0, "", starts=starts), 100)
+    assert facts["remaining"] == pytest.approx(0.98**59, rel=0.02)
+    assert (facts["starts"], facts["starts_near"]) == (4, 2)
+    assert facts["starts_behind"] == pytest.approx(0.004)
     assert remaining(np.array([3.0])) is None  # of one step nothing is known
 
 
@@ -198,11 +198,11 @@ def test_who_fails_its_checks_is_named_as_failing_and_nowhere_as_good():
     assert rows["ours"]["best"] and not rows["hasty"]["as_good"] and not rows["vague"]["as_good"]
     good, failing = headline(rows).split(" Failing their checks: ")
     assert failing == "hasty, vague." and "hasty" not in good and "vague" not in good
-    told = dict(verdict(rows))
+    sentences = dict(verdict(rows))
     for name in ("hasty", "vague"):
-        assert "fails its checks (Pareto k̂ 1.20)" in told[name]
-        assert "good" not in told[name] and "best with" not in told[name]
-    assert "0.500 ± 0.000 nats per row above the best of those to be trusted" in told["hasty"]
+        assert "fails its checks (Pareto k̂ 1.20)" in sentences[name]
+        assert "good" not in sentences[name] and "best with" not in sentences[name]
+    assert "0.500 ± 0.000 nats per row above the best of those to be trusted" in sentences["hasty"]
     rows = settled(scores, paths, **dict.fromkeys(scores, bad))
     assert headline(rows).startswith("No method passes its checks here, so none is recommended.")
     assert not any("best with" in words for _, words in verdict(rows))
@@ -229,9 +229,9 @@ def test_who_is_behind_for_certain_but_by_little_has_come_near_too():
 
 def test_every_method_has_its_sentence_also_one_that_failed():
     rows = settled({"ours": [-2.0, -3.0]}, late={"reason": "out of budget", "status": "failed"})
-    told = dict(verdict(rows))
-    assert told["ours"].startswith("ours: best with -2.500")
-    assert told["late"] == "late: out of budget."
+    sentences = dict(verdict(rows))
+    assert sentences["ours"].startswith("ours: best with -2.500")
+    assert sentences["late"] == "late: out of budget."
 
 
 def data_set(scores, seconds, **rows):
@@ -259,14 +259,14 @@ def test_over_several_data_sets_means_and_their_spread_decide():
         rows = {x: rows[x] for x in scores}
         return data_set(scores, {"ours": 1.0 + number, "theirs": 8.0, "vague": 0.1}, **rows)
 
-    found = repeat(one, 3)
+    pooled = repeat(one, 3)
     assert asked == [None, ["ours", "theirs"], ["ours", "theirs"]]  # one failure decides
-    assert found.about["replicates"] == 3 and found.about["agree"] == 3
-    assert [found.rows[x]["data_sets"] for x in ("ours", "theirs", "vague")] == [3, 3, 1]
-    row = found.rows["ours"]
+    assert pooled.about["replicates"] == 3 and pooled.about["agree"] == 3
+    assert [pooled.rows[x]["data_sets"] for x in ("ours", "theirs", "vague")] == [3, 3, 1]
+    row = pooled.rows["ours"]
     assert row["behind"] == pytest.approx(0.03)
     assert row["behind_error"] == pytest.approx(0.01 / np.sqrt(3)) and not row["as_good"]
-    assert headline(found.rows) == (
+    assert headline(pooled.rows) == (
         "Only generic inference comes within 0.01 nats per row of the best: theirs reaches 0.010 ± "
         "0.001 nats per row of the truth in 8 s; ours, the nearest bespoke method, needs 9 s (1.1 "
         "times as long) and reaches 0.040 ± 0.001. Failing their checks: vague."
@@ -280,10 +280,10 @@ def test_a_method_that_fails_on_a_later_data_set_fails():
         rows = {"ours": bad, "theirs": {"bespoke": False}}
         return data_set(scores, {"ours": 1.0, "theirs": 8.0}, **{x: rows[x] for x in scores})
 
-    found = repeat(one, None, budget=30.0)  # 18 s for the second, 9 for the third, 3 are left
-    assert found.about["replicates"] == 3 and found.rows["theirs"]["data_sets"] == 3
-    assert found.rows["ours"]["standing"] == "FAILS" and not found.rows["ours"]["as_good"]
-    assert found.headline.endswith("Failing their checks: ours.") and found.rows["theirs"]["best"]
+    pooled = repeat(one, None, budget=30.0)  # 18 s for the second, 9 for the third, 3 are left
+    assert pooled.about["replicates"] == 3 and pooled.rows["theirs"]["data_sets"] == 3
+    assert pooled.rows["ours"]["standing"] == "FAILS" and not pooled.rows["ours"]["as_good"]
+    assert pooled.headline.endswith("Failing their checks: ours.") and pooled.rows["theirs"]["best"]
 
 
 def test_rows_held_out_in_turn_count_for_less_than_other_data():
@@ -321,11 +321,11 @@ def test_a_reference_that_is_kept_is_measured_from_on_its_rows(tmp_path):
         "error": 0.001, "log_density": [-1.0, -2.0],
     }  # fmt: skip
     (tmp_path / "latent_trait-paper.json").write_text(json.dumps(kept))
-    found = load("latent_trait", folder=tmp_path)
+    reference = load("latent_trait", folder=tmp_path)
     assert load("latent_trait", "small", tmp_path) is None
     rows = {"ours": {}}
-    refer(rows, {"ours": SimpleNamespace(held_out=np.array([-1.1, -2.3, -9.0]))}, found)
-    assert rows["ours"]["distance"] == pytest.approx(0.2) and "4 × 9000 draws" in found.words
+    refer(rows, {"ours": SimpleNamespace(held_out=np.array([-1.1, -2.3, -9.0]))}, reference)
+    assert rows["ours"]["distance"] == pytest.approx(0.2) and "4 × 9000 draws" in reference.words
 
 
 @pytest.mark.parametrize("file", sorted(HERE.glob("*.json")), ids=lambda x: x.stem)

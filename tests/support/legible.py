@@ -10,16 +10,16 @@ def texts(figure):
 
     FigureCanvasAgg(figure)
     figure.draw_without_rendering()  # all is put in its place
-    found, draw = [], Text.draw
+    texts, draw = [], Text.draw
 
     def note(text, renderer, *args, **kwargs):
         if text.get_text().strip() and text.get_visible():
-            found.append((text.get_text(), text.get_window_extent(renderer)))
+            texts.append((text.get_text(), text.get_window_extent(renderer)))
         return draw(text, renderer, *args, **kwargs)
 
     with mock.patch.object(Text, "draw", note):
         figure.draw_without_rendering()
-    return found
+    return texts
 
 
 def assert_legible(figure, title=""):

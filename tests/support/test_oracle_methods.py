@@ -103,10 +103,10 @@ def test_sparse_coding_m_step_sees_only_the_kept_data():
     table = log_joint_table(log_joint_binary_sparse_coding, parameters, {"causes": states}, data)
     posterior = posterior_table(table)
     kept = data_to_keep(log_evidence(table), 25)
-    found = sparse_coding_m_step(posterior, states, data, 0.3, 2, kept=kept)
+    updated = sparse_coding_m_step(posterior, states, data, 0.3, 2, kept=kept)
     wanted = sparse_coding_m_step(posterior[:, kept], states, data[kept], 0.3, 2)
     for name in wanted:
-        close(found[name], wanted[name])
+        close(updated[name], wanted[name])
 
 
 def test_sparsity_update_is_unbiased_under_truncation():
@@ -182,8 +182,8 @@ def test_bound_evidence_and_posterior_are_integrals_of_the_bound():
 
     nodes, log_weights = gauss_hermite(2, 25)
     table = quadrature_table(log_joint_bound, {}, nodes, log_weights, data, mask)
-    found = bound_log_evidence(**parameters, variational=variational, data=data, mask=mask)
-    close(found, log_evidence(table), 1e-9)
+    evidence = bound_log_evidence(**parameters, variational=variational, data=data, mask=mask)
+    close(evidence, log_evidence(table), 1e-9)
     means, covariances = bound_posterior(
         **parameters, variational=variational, data=data, mask=mask
     )
@@ -251,8 +251,8 @@ def test_flip_probability_is_the_ratio_of_joints(layer, unit):
     flipped[f"layer_{layer}"][:, unit] = 1.0 - flipped[f"layer_{layer}"][:, unit]
     before = np.exp(log_joint_noisy_or_network(sites, data, mask))
     after = np.exp(log_joint_noisy_or_network(flipped, data, mask))
-    found = gibbs_flip_probability(sites, data, layer, unit, mask)
-    close(found, after / (before + after))
+    probability = gibbs_flip_probability(sites, data, layer, unit, mask)
+    close(probability, after / (before + after))
 
 
 def noisy_or_objective(parents, children, weights, leak, log_prior, mask):
@@ -330,5 +330,5 @@ def test_weight_update_with_a_beta_prior_is_stationary():
 def test_top_layer_leak_is_a_base_rate():
     layer = (draws(18).random((20, 3)) < 0.4).astype(float)
     nobody, nothing = np.zeros((20, 0)), np.zeros((0, 3))
-    found = noisy_or_leak_update(nobody, layer, nothing, np.full(3, 0.7), rate=0.0)
-    close(-np.expm1(-found), layer.mean(0))
+    leak = noisy_or_leak_update(nobody, layer, nothing, np.full(3, 0.7), rate=0.0)
+    close(-np.expm1(-leak), layer.mean(0))

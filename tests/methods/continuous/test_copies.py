@@ -92,12 +92,12 @@ def test_copies_of_the_trait_are_fitted_as_ours(name):
     """With a mask by another name: start, steps and rotation."""
     opened = open_columns(exam, (BITS, ANSWERED), {}, None)
     assert opened.known.form is Form.TRAIT and opened.columns is not None
-    found, losses = run(METHODS[name](exam), BITS, ANSWERED)
+    params, losses = run(METHODS[name](exam), BITS, ANSWERED)
     wanted, others = run(METHODS[name](latent_trait), BITS, mask=ANSWERED)
     # The copy computes its logits by way of probabilities.
     close(losses, others, 1e-8)
-    close(found["load"].T, wanted["weights"], 1e-6)
-    close(found["easy"], wanted["bias"], 1e-6)
+    close(params["load"].T, wanted["weights"], 1e-6)
+    close(params["easy"], wanted["bias"], 1e-6)
 
 
 @in_double
@@ -105,12 +105,12 @@ def test_copies_of_the_mixed_trait_are_fitted_as_ours():
     parts, table = mixed_data()
     opened = open_columns(survey, parts, {}, None)
     assert opened.columns.kinds == ("real", "real", "binary", "binary", 3, 4)
-    found, losses = run(BoundEM(survey), *parts)
+    params, losses = run(BoundEM(survey), *parts)
     wanted, others = run(BoundEM(mixed_trait), table, kinds=KINDS)
     close(losses, others, 1e-8)
-    close(found["spread"], wanted["noise"], 1e-6)
-    close(found["tick_load"].T, wanted["weights"][:, 2:4], 1e-6)
-    close(found["choice_4_at"], wanted["bias"][-3:], 1e-6)
+    close(params["spread"], wanted["noise"], 1e-6)
+    close(params["tick_load"].T, wanted["weights"][:, 2:4], 1e-6)
+    close(params["choice_4_at"], wanted["bias"][-3:], 1e-6)
 
 
 def test_rows_and_columns_of_copies_are_refused_by_number():
@@ -129,8 +129,8 @@ def test_errors_and_alignment_of_copies_are_ours():
     ours = {x: np.asarray(v) for x, v in canonical(ours).items()}
     theirs = {"load": ours["weights"].T, "easy": ours["bias"]}
     with pytest.warns(UserWarning, match="not determined"):  # not at a maximum: nothing is known
-        found = standard_errors(exam, theirs, BITS, num_nodes=7)
-    assert np.isnan(found["load"]).all() and found["load"].shape == (6, 2)
+        errors = standard_errors(exam, theirs, BITS, num_nodes=7)
+    assert np.isnan(errors["load"]).all() and errors["load"].shape == (6, 2)
 
     turn = np.linalg.qr(rng.normal(size=(2, 2)))[0]
     moved = {"load": (turn @ ours["weights"]).T, "easy": ours["bias"]}

@@ -83,13 +83,13 @@ def test_the_closed_form_is_the_program_and_its_bound_lies_below():
             )[2],
         }  # fmt: skip
 
-    found = compare(TRUTH)
-    close(found["joint"], found["program"])
-    for one, other in zip(found["bends"], found["program bends"], strict=True):
+    compared = compare(TRUTH)
+    close(compared["joint"], compared["program"])
+    for one, other in zip(compared["bends"], compared["program bends"], strict=True):
         close(one, other)
-    close(found["shared"], found["at"])
+    close(compared["shared"], compared["at"])
     evidence = oracle.graded_evidence(TRUTH, TABLE, SEEN, levels=LEVELS)
-    gap = evidence - np.asarray(found["bound"])
+    gap = evidence - np.asarray(compared["bound"])
     assert gap.min() > 0 and gap.max() < 0.5
 
 
@@ -99,19 +99,19 @@ def test_a_copy_under_other_names_is_fitted_to_the_maximum_of_the_oracles_likeli
     pair, others = ([0, 3], [1, 2])
     args = [own[x][:, at] for x in own for at in (pair, others)]
     assert open_columns(questionnaire, tuple(args), {}, None).columns is not None
-    found = quick_run(QuadratureEM(questionnaire, num_nodes=41), 0, 50, *args)
-    losses = np.asarray(found.losses)
+    fitted = quick_run(QuadratureEM(questionnaire, num_nodes=41), 0, 50, *args)
+    losses = np.asarray(fitted.losses)
     assert np.diff(losses).max() < 1e-8
     grid = QuadratureEM(questionnaire).run(random.key(0), 50, *args, tolerance=1e-7)
     assert grid.compile_seconds == 0 and grid.stop.converged
     assert float(grid.losses[-1]) == pytest.approx(losses[-1], abs=1e-5)
-    for name, value in found.params.items():
+    for name, value in fitted.params.items():
         np.testing.assert_allclose(grid.params[name], value, atol=1e-3)
-    slope = np.asarray(found.params["slope"])
+    slope = np.asarray(fitted.params["slope"])
     params = {
         "weights": slope[None, [0, 2, 3, 1]],
-        **{f"cutpoints_{k}": np.asarray(found.params[f"steps {k}"])[None] for k in (2, 3)},
-        "cutpoints_4": np.asarray(found.params["steps 4"]),
+        **{f"cutpoints_{k}": np.asarray(fitted.params[f"steps {k}"])[None] for k in (2, 3)},
+        "cutpoints_4": np.asarray(fitted.params["steps 4"]),
     }
 
     def total(params):
@@ -158,6 +158,6 @@ def test_standard_errors_are_those_of_the_oracles_likelihood():
             parts = [a * b * loss(best + a * moves[i] + b * moves[j]) for a, b in signs]
             bend[i, j] = bend[j, i] = sum(parts) / (4 * step**2)
     wanted = build(np.sqrt(np.diagonal(np.linalg.inv(bend))))
-    found = standard_errors(graded_trait, run.params, table, levels=levels)
+    errors = standard_errors(graded_trait, run.params, table, levels=levels)
     for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, rtol=2e-3, err_msg=name)
+        np.testing.assert_allclose(errors[name], value, rtol=2e-3, err_msg=name)

@@ -44,11 +44,11 @@ def test_evidence_is_that_of_a_fine_line(sharp, tolerance):
     joint = data @ predictors.T - np.logaddexp(0.0, predictors).sum(1) - 0.5 * line**2
     wanted = logsumexp(joint, axis=1) + np.log(line[1] - line[0]) - 0.5 * np.log(2.0 * np.pi)
     values = {"weights": weights[None], "bias": bias}
-    found = grid.score(grid.distinct(data, None), values)
+    score = grid.score(grid.distinct(data, None), values)
     assert len(nodes.nodes_for(values).points) < 90
-    np.testing.assert_allclose(found.evidence, wanted, atol=tolerance)
+    np.testing.assert_allclose(score.evidence, wanted, atol=tolerance)
     mean = np.exp(joint - logsumexp(joint, axis=1, keepdims=True)) @ line
-    np.testing.assert_allclose(found.mean[:, 0], mean, atol=tolerance)
+    np.testing.assert_allclose(score.mean[:, 0], mean, atol=tolerance)
 
 
 def test_evidence_of_two_factors_is_that_of_a_fine_plane():
@@ -62,11 +62,11 @@ def test_evidence_of_two_factors_is_that_of_a_fine_plane():
     joint = data @ predictors.T - np.logaddexp(0.0, predictors).sum(1) - 0.5 * (plane**2).sum(1)
     wanted = logsumexp(joint, axis=1) + 2.0 * np.log(line[1] - line[0]) - np.log(2.0 * np.pi)
     values = {"weights": weights, "bias": bias}
-    found = grid.score(grid.distinct(data, None), values)
+    score = grid.score(grid.distinct(data, None), values)
     assert len(nodes.nodes_for(values).points) < 2000
-    np.testing.assert_allclose(found.evidence, wanted, atol=2e-5)
+    np.testing.assert_allclose(score.evidence, wanted, atol=2e-5)
     mean = np.exp(joint - logsumexp(joint, axis=1, keepdims=True)) @ plane
-    np.testing.assert_allclose(found.mean, mean, atol=2e-5)
+    np.testing.assert_allclose(score.mean, mean, atol=2e-5)
 
 
 @pytest.mark.parametrize(("sharp", "tolerance"), [(2.0, 2e-6), (15.0, 1e-4)])
@@ -78,13 +78,13 @@ def test_evidence_of_three_factors_is_that_of_each_alone(sharp, tolerance):
     turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
     weights = turn @ (np.repeat(np.eye(3), 2, axis=1) * parts.ravel())
     data = bits(0, 30, weights, bias)
-    found = grid.score(grid.distinct(data, None), {"weights": weights, "bias": bias})
+    score = grid.score(grid.distinct(data, None), {"weights": weights, "bias": bias})
     alone = 0.0
     for k, own in enumerate(parts):
         some = slice(2 * k, 2 * k + 2)
         values = {"weights": own[None], "bias": bias[some]}
         alone = alone + grid.score(grid.distinct(data[:, some], None), values, 2.0).evidence
-    np.testing.assert_allclose(found.evidence, alone, atol=tolerance)
+    np.testing.assert_allclose(score.evidence, alone, atol=tolerance)
 
 
 def levels_of(num_factors: int) -> tuple[dict, np.ndarray, tuple[int, ...]]:
@@ -153,7 +153,7 @@ def test_evidence_is_that_of_sums_over_the_cells(name):
     """Each row on its own, from the probabilities of the levels as differences of curves."""
     values, table = case(name)
     fine = nodes.nodes_for(values, 2.0, table.columns.share)
-    found = grid.score(table, values).evidence
+    evidence = grid.score(table, values).evidence
     guess = values.get("guessing", np.zeros(len(table.levels)))
     for row, place in enumerate(table.place):
         log = fine.log_weights.copy()
@@ -166,7 +166,7 @@ def test_evidence_is_that_of_sums_over_the_cells(name):
             curve = guess[column] + (1.0 - guess[column]) * sigma
             ends = np.ones((len(sigma), 1)), np.zeros((len(sigma), 1))
             log += np.log(-np.diff(np.hstack([ends[0], curve, ends[1]]))[:, level])
-        assert found[row] == pytest.approx(logsumexp(log), abs=1e-5)
+        assert evidence[row] == pytest.approx(logsumexp(log), abs=1e-5)
 
 
 def test_a_run_without_compilation_ends_where_the_compiled_one_does():
@@ -255,9 +255,9 @@ def test_principal_components_by_powers(monkeypatch, observed):
     table = grid.distinct(data, mask)
     wanted = principal.principal(table, 2)
     monkeypatch.setattr(principal, "FEW_COLUMNS", 0)
-    found = principal.principal(table, 2)
-    np.testing.assert_allclose(found["bias"], wanted["bias"])
-    for one, other in zip(found["weights"], wanted["weights"], strict=True):
+    components = principal.principal(table, 2)
+    np.testing.assert_allclose(components["bias"], wanted["bias"])
+    for one, other in zip(components["weights"], wanted["weights"], strict=True):
         gap = min(np.abs(one - other).max(), np.abs(one + other).max())
         assert gap < (1e-2 if observed == 1.0 else 0.2)
 
@@ -293,13 +293,13 @@ def test_few_rows_of_very_many_columns_have_nodes_of_their_own(size, monkeypatch
     held = curves.Prior(
         np.stack([one, zero + 4.0]), np.stack([np.zeros(1000), np.full(1000, 0.25)]), None
     )
-    found = []
+    readings = []
     end = climbing.climb(table, values, 60, 1e-11, prior=held) if size == 1 else None
     for most in (nodes.MOST_OWN_ROWS, 0):
         monkeypatch.setattr(grid, "MOST_OWN_ROWS", most)
         scores = grid.score(table, values)
-        found.append((*scores[:3], at_once.unseen_cells(opened, values, cells)))
-    for own, shared in zip(*found, strict=True):
+        readings.append((*scores[:3], at_once.unseen_cells(opened, values, cells)))
+    for own, shared in zip(*readings, strict=True):
         np.testing.assert_allclose(own, shared, atol=1e-3)
     if end is None:  # the prior does not hold the scale of a second factor
         return

@@ -79,8 +79,8 @@ def test_the_optimum_and_its_errors_are_those_of_the_oracles_posterior(fits):
     ups, downs = (np.array([log_posterior(at + s * x) for x in moves]) for s in (1.0, -1.0))
     np.testing.assert_allclose((ups - downs) / (2.0 * step), 0.0, atol=0.02)
     errors = standard_errors(exam, params, DATA, prior=True)
-    found = np.concatenate([errors["luck"], errors["more luck"]]) / (guess * (1.0 - guess))
-    found = np.concatenate([np.ravel(errors["steep"]), errors["easy"], found])
+    spread = np.concatenate([errors["luck"], errors["more luck"]]) / (guess * (1.0 - guess))
+    spread = np.concatenate([np.ravel(errors["steep"]), errors["easy"], spread])
     bend = np.diag(2.0 * value - ups - downs)
     for i in range(size):
         for j in range(i):
@@ -88,4 +88,4 @@ def test_the_optimum_and_its_errors_are_those_of_the_oracles_posterior(fits):
             cross = ups[i] + ups[j] + downs[i] + downs[j] - 2.0 * value - sum(both)
             bend[i, j] = bend[j, i] = 0.5 * cross
     wanted = np.sqrt(np.diagonal(np.linalg.inv(bend / step**2)))
-    np.testing.assert_allclose(found, wanted, rtol=5e-3)
+    np.testing.assert_allclose(spread, wanted, rtol=5e-3)

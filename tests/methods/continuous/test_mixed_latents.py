@@ -60,15 +60,15 @@ def analysed(params, y):
 
 def slopes(params, y):
     """Of the log evidence in centres and loadings, by differences."""
-    found = []
+    slopes = []
     for name, index in itertools.product(("centre", "loading"), np.ndindex(2, 3)):
         moved = []
         for size in (-1e-2, 1e-2):
             new = np.array(params[name], float)
             new[index] += size
             moved.append(analysed({**params, name: new}, y)[0].sum())
-        found.append((moved[1] - moved[0]) / 2e-2)
-    return np.array(found)
+        slopes.append((moved[1] - moved[0]) / 2e-2)
+    return np.array(slopes)
 
 
 def test_a_mixture_of_factor_analysers():

@@ -135,15 +135,15 @@ def test_posterior_and_bound_are_the_oracles():
     @fast_jit
     def compute(params, data, mask):
         responses = columns.responses(data, mask)
-        found = bound_posterior(columns, params, responses, mean, spread)
+        posterior = bound_posterior(columns, params, responses, mean, spread)
         sums = gaussian_sums(columns, params, responses, mean, spread, jnp.ones(NUM_DATA))
-        return found, columns.advance(params, sums)
+        return posterior, columns.advance(params, sums)
 
-    found, new = compute(as_jax(params), data, mask)
+    posterior, new = compute(as_jax(params), data, mask)
     wanted = (*oracle.bound_posterior(*given), oracle.bound_log_evidence(*given))
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(posterior, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-10)
-    np.testing.assert_allclose(found[1][2], np.eye(NUM_FACTORS), atol=1e-12)  # nothing observed
+    np.testing.assert_allclose(posterior[1][2], np.eye(NUM_FACTORS), atol=1e-12)  # nothing observed
 
     wanted = oracle.bound_m_step(mean, spread, xi, data, mask)
     for name, value in wanted.items():
@@ -160,15 +160,15 @@ def test_quadrature_is_the_oracles(masked):
         oracle.log_joint_latent_trait, params, nodes, log_weights, data, mask
     )
     kwargs = {} if mask is None else {"mask": mask}
-    found = QuadratureEM(latent_trait, num_nodes=20).posterior(as_jax(params), data, **kwargs)
+    quadrature = QuadratureEM(latent_trait, num_nodes=20).posterior(as_jax(params), data, **kwargs)
     # Two rules of their own error each: 1e-5 nats.
-    np.testing.assert_allclose(found.evidence, oracle.log_evidence(table), atol=1e-5)
+    np.testing.assert_allclose(quadrature.evidence, oracle.log_evidence(table), atol=1e-5)
     posterior = oracle.posterior_table(table)
-    np.testing.assert_allclose(found.mean, oracle.posterior_mean(posterior, nodes), atol=1e-4)
+    np.testing.assert_allclose(quadrature.mean, oracle.posterior_mean(posterior, nodes), atol=1e-4)
     if masked:
-        np.testing.assert_allclose(found.evidence[2], 0.0, atol=1e-10)
-        np.testing.assert_allclose(found.mean[2], 0.0, atol=1e-10)
-    assert jnp.abs(found.gap).max() < 1e-5
+        np.testing.assert_allclose(quadrature.evidence[2], 0.0, atol=1e-10)
+        np.testing.assert_allclose(quadrature.mean[2], 0.0, atol=1e-10)
+    assert jnp.abs(quadrature.gap).max() < 1e-5
 
 
 @in_double
@@ -179,8 +179,8 @@ def test_quadrature_holds_in_three_dimensions():
     data = np.array([[1, 0, 0, 1], [0, 1, 1, 1], [1, 1, 0, 0.0]])
     nodes, log_weights = oracle.gauss_hermite(3, 18)
     table = oracle.quadrature_table(oracle.log_joint_latent_trait, params, nodes, log_weights, data)
-    found = QuadratureEM(latent_trait).evidence(as_jax(params), data, num_factors=3)
-    np.testing.assert_allclose(found, oracle.log_evidence(table), atol=1e-5)
+    evidence = QuadratureEM(latent_trait).evidence(as_jax(params), data, num_factors=3)
+    np.testing.assert_allclose(evidence, oracle.log_evidence(table), atol=1e-5)
 
 
 @in_double
@@ -280,8 +280,8 @@ def test_slope_and_curvature_in_the_factors_are_the_programs(kind):
         ]
 
     assert closed.closed is not None
-    for found, wanted in zip(*both(params, *arrays), strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-9)
+    for value, wanted in zip(*both(params, *arrays), strict=True):
+        np.testing.assert_allclose(value, wanted, atol=1e-9)
 
 
 @in_double
@@ -300,16 +300,16 @@ def test_information_is_minus_the_programs_hessian():
         weight = weigh(program, params, arguments, rule)[1] * count
         points = jnp.broadcast_to(rule.points[:, None], (*weight.shape, NUM_FACTORS))
         given = opened.values(params), opened.responses(arguments)
-        found = bit_information(opened.columns, *given, points, weight)
-        return found, jax.hessian(total)(params)
+        closed_form = bit_information(opened.columns, *given, points, weight)
+        return closed_form, jax.hessian(total)(params)
 
-    found, wanted = both(as_jax(params), data, mask)
+    closed_form, wanted = both(as_jax(params), data, mask)
     for one, i in (("weights", slice(NUM_FACTORS)), ("bias", NUM_FACTORS)):
         for other, j in (("weights", slice(NUM_FACTORS)), ("bias", NUM_FACTORS)):
             there = np.moveaxis(wanted[one][other], *([0, 1] if one == "weights" else [0, 0]))
             if other == "weights":
                 there = np.moveaxis(there, -1, -2)
-            np.testing.assert_allclose(found[:, i][..., j], -there, atol=1e-9)
+            np.testing.assert_allclose(closed_form[:, i][..., j], -there, atol=1e-9)
 
 
 @in_double
@@ -329,9 +329,9 @@ def test_slope_at_points_is_the_programs(kind):
         safe, _ = point_sums(columns, params, columns.responses(data, mask), points, probability)
         return slope, columns.metric(params, safe.slope.T)
 
-    slope, found = compute(params, *arrays)
-    np.testing.assert_allclose(found[:-1], slope["weights"], atol=1e-8)
-    np.testing.assert_allclose(found[-1], slope["bias"], atol=1e-8)
+    slope, closed = compute(params, *arrays)
+    np.testing.assert_allclose(closed[:-1], slope["weights"], atol=1e-8)
+    np.testing.assert_allclose(closed[-1], slope["bias"], atol=1e-8)
 
 
 def test_optimised_code_is_right():
@@ -535,14 +535,14 @@ def test_standard_errors_are_those_of_the_oracles_hessian():
 
     def slope(params):
         total = lambda params: count @ row_evidence(params, patterns)  # noqa: E731
-        found = oracle.finite_difference(total, params, step=1e-4)
-        return np.concatenate([found["bias"].ravel(), found["weights"].ravel()])
+        slopes = oracle.finite_difference(total, params, step=1e-4)
+        return np.concatenate([slopes["bias"].ravel(), slopes["weights"].ravel()])
 
     second = oracle.finite_difference(slope, params, step=1e-3)
     hessian = np.concatenate([second["bias"].reshape(3, 6), second["weights"].reshape(3, 6)])
     wanted = np.sqrt(np.diagonal(np.linalg.inv(-hessian)))
-    found = standard_errors(latent_trait, as_jax(params), data, num_factors=1)
-    errors = np.concatenate([found["bias"], found["weights"][0]])
+    by_site = standard_errors(latent_trait, as_jax(params), data, num_factors=1)
+    errors = np.concatenate([by_site["bias"], by_site["weights"][0]])
     np.testing.assert_allclose(errors, wanted, rtol=1e-3)
 
 
@@ -557,10 +557,10 @@ def test_nothing_is_said_of_what_is_not_determined():
     assert all(np.isnan(x).all() for x in errors.values())
     # Nor is such a fit trusted in a comparison, though all its starts end there.
     field = SimpleNamespace(model=latent_trait, train_arguments=((data,), {}))
-    found = information(field, fit.params)
+    facts = information(field, fit.params)
     row = {"kind": "point", "starts": 4, "starts_near": 4}
-    assert standing(row) is Standing.PASSES and standing({**row, **found}) is Standing.FAILS
-    assert doubts(found) == ["1 direction is not determined by these data"]
+    assert standing(row) is Standing.PASSES and standing({**row, **facts}) is Standing.FAILS
+    assert doubts(facts) == ["1 direction is not determined by these data"]
     with pytest.raises(ProgramError, match="too large"):
         undetermined(latent_trait, fit.params, (data,), {}, most_work=1e4)
 

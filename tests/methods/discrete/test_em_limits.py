@@ -212,11 +212,11 @@ def test_the_simplest_programs_run():
             on = numpyro.sample("on", dist.Bernoulli(0.4))
             numpyro.sample("observed", dist.Normal(mean * on, jnp.exp(0.0 * scale)), obs=data)
 
-    found = EM(one_bit).run(random.key(0), 5, jnp.asarray(data))
-    assert abs(float(found.params["mean"]) - data[30:].mean()) < 0.2
+    fitted = EM(one_bit).run(random.key(0), 5, jnp.asarray(data))
+    assert abs(float(fitted.params["mean"]) - data[30:].mean()) < 0.2
     column = jnp.asarray(data)[:, None] * jnp.ones((1, 3))
-    found = EM(binary_sparse_coding).run(random.key(0), 5, column, num_causes=1)
-    assert found.params["weights"].shape == (1, 3)
+    fitted = EM(binary_sparse_coding).run(random.key(0), 5, column, num_causes=1)
+    assert fitted.params["weights"].shape == (1, 3)
 
 
 def test_what_is_observed_outside_the_plate_is_not_ignored():

@@ -65,13 +65,13 @@ def test_loss_never_rises(name, kind):
     ],
 )
 def test_chunk_size_does_not_matter(name, kind):
-    found = []
+    params = []
     for size in (None, 3):
         method = dataclasses.replace(RUNS[kind](CASES[name].model), chunk_size=size)
-        found.append(update_once(method, CASES[name])[0])
-    for site, value in found[0].items():
+        params.append(update_once(method, CASES[name])[0])
+    for site, value in params[0].items():
         # The noisy-OR's M-step is a search: its steps amplify the last digits.
-        close(found[1][site], value, 2e-3 if name == "noisy_or" else 5e-5)
+        close(params[1][site], value, 2e-3 if name == "noisy_or" else 5e-5)
 
 
 def test_vmap_over_keys_and_over_data():
@@ -90,8 +90,8 @@ def test_vmap_over_keys_and_over_data():
     one = fast_jit(functools.partial(once, knowing(EM(case.model), case)))
     close(many, [one(key, data) for key in keys], ROUNDED)
     tables = jnp.stack([data, 2.0 * data, data - 1.0])
-    told = knowing(EM(case.model), case)
-    many = fast_jit(jax.vmap(functools.partial(once, told), (None, 0)))(keys[0], tables)
+    em = knowing(EM(case.model), case)
+    many = fast_jit(jax.vmap(functools.partial(once, em), (None, 0)))(keys[0], tables)
     close(many, [one(keys[0], table) for table in tables], ROUNDED)
 
 

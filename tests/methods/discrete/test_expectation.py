@@ -52,20 +52,25 @@ def test_expectation_is_the_posterior(name, structure):
     def compute(params):
         out = []
         for sets in (Candidates(4, 4), Candidates(3, 2)):
-            found = sets.expect(reader, params, case.arguments, None)
+            posterior = sets.expect(reader, params, case.arguments, None)
             out.append(
-                (found.evidence, found.mean, found.second(jnp.asarray(weights)), found.best())
+                (
+                    posterior.evidence,
+                    posterior.mean,
+                    posterior.second(jnp.asarray(weights)),
+                    posterior.best(),
+                )
             )
         return out
 
     full, truncated = compute(case.typed())
-    for found, wanted in ((full, table), (truncated, oracle.truncate_table(table, states, kept))):
+    for read, wanted in ((full, table), (truncated, oracle.truncate_table(table, states, kept))):
         posterior = oracle.posterior_table(wanted)
         second = oracle.posterior_second_moments(posterior, states)
-        close(found[0], oracle.log_evidence(wanted))
-        close(found[1], oracle.posterior_mean(posterior, states))
-        close(found[2], np.einsum("n,nhk->hk", weights, second))
-        np.testing.assert_array_equal(found[3], states[wanted.argmax(0)])
+        close(read[0], oracle.log_evidence(wanted))
+        close(read[1], oracle.posterior_mean(posterior, states))
+        close(read[2], np.einsum("n,nhk->hk", weights, second))
+        np.testing.assert_array_equal(read[3], states[wanted.argmax(0)])
 
 
 @in_double
@@ -107,10 +112,10 @@ def test_bits_impossible_alone():
     method = TruncatedEM(
         both_needed, max_active=2, num_candidates=3, keep=False, structure=Structure.GENERAL
     )
-    found = method.posterior({}, data, num_causes=4)
+    posterior = method.posterior({}, data, num_causes=4)
     # Of three candidates the first is a tie of impossible bits; the evidence is over distinct ones.
-    assert np.isfinite(found.evidence[0])
-    close(found.evidence[0], math.log(0.3**2 * 0.7**2 * 0.9), ROUNDED)
+    assert np.isfinite(posterior.evidence[0])
+    close(posterior.evidence[0], math.log(0.3**2 * 0.7**2 * 0.9), ROUNDED)
 
 
 @in_double
@@ -123,9 +128,9 @@ def test_a_table_per_datum_goes_with_its_chunk():
     args, kwargs = case.arguments
     for size in (None, 3):
         method = knowing(EM(case.model, Given(states[chosen]), chunk_size=size), case)
-        found = method.posterior(case.typed(), *args, **kwargs)
-        close(found.evidence, oracle.log_evidence(wanted))
-        assert np.isnan(found.missed).all()
+        posterior = method.posterior(case.typed(), *args, **kwargs)
+        close(posterior.evidence, oracle.log_evidence(wanted))
+        assert np.isnan(posterior.missed).all()
         new, loss = update_once(method, case)
         close(loss, -oracle.log_evidence(wanted).sum())
         assert np.isfinite(new["weights"]).all()
@@ -141,9 +146,9 @@ def test_truncated_is_below_exact_and_equal_with_all_states():
     below = some.posterior(params, *args, **kwargs).evidence
     assert (below <= exact + 1e-6 * np.abs(exact)).all()
     assert (below < exact - 1e-4).any()
-    found = every.posterior(params, *args, **kwargs)
-    close(found.evidence, exact, ROUNDED)
-    np.testing.assert_array_equal(found.missed, 0.0)
+    posterior = every.posterior(params, *args, **kwargs)
+    close(posterior.evidence, exact, ROUNDED)
+    np.testing.assert_array_equal(posterior.missed, 0.0)
     table, _ = case.table()
     close(exact, oracle.log_evidence(table), ROUNDED)
 
@@ -174,9 +179,9 @@ def test_missed_mass_is_estimated_also_far_from_the_set(structure):
     )
     typed = {name: jnp.asarray(value, float) for name, value in params.items()}
     data = jnp.asarray(data, float)
-    found = fast_jit(lambda x: method.posterior(typed, x, num_causes=40))(data)
-    missed, error = np.asarray(found.missed), np.asarray(found.missed_error)
-    true = -np.expm1(np.asarray(found.evidence) - whole)
+    posterior = fast_jit(lambda x: method.posterior(typed, x, num_causes=40))(data)
+    missed, error = np.asarray(posterior.missed), np.asarray(posterior.missed_error)
+    true = -np.expm1(np.asarray(posterior.evidence) - whole)
     assert (true[::2] > 0.7).all() and (true[1::2] < 0.5).all()
     assert (missed <= true + 5.0 * error + 1e-3).all()  # it is a lower estimate
     assert (np.abs(missed - true) <= 0.05).all()
@@ -204,14 +209,14 @@ def test_persistent_sets_find_what_candidates_miss():
     # As many states as the candidates have: 31 of five bits with at most four on, and 8 alone.
     as_many = Persistent(31 + 8, 32)
     lists = TruncatedEM(binary_sparse_coding, persistent=as_many, structure=form)
-    chosen, found = (
+    chosen, kept = (
         fast_jit(lambda x, m=method: m.posterior(params, x, num_causes=8, num_draws=64))(data)
         for method in (narrow, lists)
     )
-    assert (np.asarray(exact.evidence - found.evidence) >= -1e-3).all()
-    assert np.max(exact.evidence - found.evidence) < 0.05
+    assert (np.asarray(exact.evidence - kept.evidence) >= -1e-3).all()
+    assert np.max(exact.evidence - kept.evidence) < 0.05
     assert np.max(exact.evidence - chosen.evidence) > 1.0
-    np.testing.assert_array_equal(found.best, exact.best)
+    np.testing.assert_array_equal(kept.best, exact.best)
 
 
 @in_double
@@ -264,8 +269,8 @@ def test_the_posterior_of_a_category_gives_each_value_its_probability(by_row):
     joint /= joint.sum(1, keepdims=True)
     shown = np.repeat(states[:, None], len(data), 1) if by_row else None
     table = AllStates() if shown is None else Given(jnp.asarray(shown))
-    found = EM(program, table).posterior({"share": jnp.asarray(share)}, data).probabilities
+    probs = EM(program, table).posterior({"share": jnp.asarray(share)}, data).probabilities
     wanted = np.stack([joint[:, states[:, 0] == k].sum(1) for k in range(3)], -1)
-    np.testing.assert_allclose(found["group"], wanted, atol=1e-5)
+    np.testing.assert_allclose(probs["group"], wanted, atol=1e-5)
     ones = joint @ states[:, 1:]
-    np.testing.assert_allclose(found["bits"], np.stack([1 - ones, ones], -1), atol=1e-5)
+    np.testing.assert_allclose(probs["bits"], np.stack([1 - ones, ones], -1), atol=1e-5)

@@ -74,8 +74,8 @@ def test_one_step_is_the_papers_sum_over_states(layers):
                         count[x][at] += heavy
                         own = (1 - np.exp(-params[x][at])) / (1 - np.exp(-total))
                         share[x][at] += heavy * unit[level][j] * own
-    found, _ = steps(EM(noisy_or_network), params, 1, data, **kwargs)
-    for x, value in found.items():
+    updated, _ = steps(EM(noisy_or_network), params, 1, data, **kwargs)
+    for x, value in updated.items():
         close(1 - np.exp(-np.asarray(value)), share[x] / count[x], 1e-8)
 
 
@@ -111,9 +111,9 @@ def test_states_of_each_row_give_the_sums_of_shared_ones():
     args, kwargs = CASE.arguments
     exact, _ = steps(EM(CASE.model), CASE.typed(), 2, *args, **kwargs)
     few = TruncatedEM(CASE.model, max_active=4, num_candidates=4, keep=False)
-    found, losses = steps(few, CASE.typed(), 2, *args, **kwargs)
+    updated, losses = steps(few, CASE.typed(), 2, *args, **kwargs)
     for x, value in exact.items():
-        close(found[x], value, 1e-8)
+        close(updated[x], value, 1e-8)
     cut = TruncatedEM(CASE.model, max_active=2, num_candidates=3)
     _, losses = steps(cut, CASE.typed(), 12, *args, **kwargs)
     assert np.diff(losses).max() <= 1e-9 * abs(losses[0])

@@ -61,10 +61,10 @@ def test_a_weight_is_a_number_of_equal_rows(case):
     method, _, start = CASES[case]
     start = {name: np.asarray(value, float) for name, value in start.items()}
     wanted = quick_run(method, 0, 2, np.repeat(DATA, COUNTS, axis=0), init_params=start)
-    found = quick_run(method, 0, 2, DATA, init_params=start, weights=COUNTS.astype(float))
-    close(found.losses, wanted.losses)
+    weighted = quick_run(method, 0, 2, DATA, init_params=start, weights=COUNTS.astype(float))
+    close(weighted.losses, wanted.losses)
     for name, value in wanted.params.items():
-        close(found.params[name], value, 1e-6)  # line searches, on sums in another order
+        close(weighted.params[name], value, 1e-6)  # line searches, on sums in another order
         assert np.abs(value - start[name]).max() > 1e-3
 
 

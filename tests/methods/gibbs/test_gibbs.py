@@ -76,9 +76,9 @@ def wiring_of(model, *args, **kwargs):
 
 def test_a_network_is_known_by_its_form_and_not_by_its_name():
     data = jnp.asarray(DATA)
-    found = wiring_of(noisy_or_network, data, **KWARGS)
-    assert found.hidden == ("layer_2", "layer_1")
-    assert found.edges == (("layer_2", "layer_1"), ("layer_1", "observed"))
+    wiring = wiring_of(noisy_or_network, data, **KWARGS)
+    assert wiring.hidden == ("layer_2", "layer_1")
+    assert wiring.edges == (("layer_2", "layer_1"), ("layer_1", "observed"))
     assert set(wiring_of(renamed, data, width=3).edges) == {
         ("top", "middle"),
         ("top", "seen"),
@@ -117,12 +117,12 @@ def test_flip_probabilities_are_equations_six_and_seven():
         seen = read_seen(noisy_or_network, anatomy, arguments)
         return flip_probabilities(wiring, read, bits, seen)
 
-    found = flips(typed(PARAMS), bits)
+    probs = flips(typed(PARAMS), bits)
     for layer, units in ((1, 3), (2, 2)):
         for unit in range(units):
             wanted = oracle.gibbs_flip_probability({**PARAMS, **bits}, DATA, layer, unit, MASK)
             # Log densities in float32.
-            np.testing.assert_allclose(found[f"layer_{layer}"][:, unit], wanted, atol=2e-6)
+            np.testing.assert_allclose(probs[f"layer_{layer}"][:, unit], wanted, atol=2e-6)
 
 
 def posterior_moments(log_joint, params, sizes, data, mask=None):
@@ -136,8 +136,8 @@ def posterior_moments(log_joint, params, sizes, data, mask=None):
 def assert_draws_agree(draws, mean, second):
     """Means of bits and of pairs of bits (chains, draws, rows, bits), by their standard errors."""
     pairs = np.einsum("cdnh,cdnk->cdnhk", draws, draws)
-    for found, wanted in ((draws, mean), (pairs, second)):
-        flat = found.reshape(*found.shape[:2], -1).astype(float)
+    for drawn, wanted in ((draws, mean), (pairs, second)):
+        flat = drawn.reshape(*drawn.shape[:2], -1).astype(float)
         deviation = flat.std((0, 1))
         moved = deviation > 0
         count = effective_sample_size(flat[:, :, moved])
@@ -241,11 +241,11 @@ def exact_rate():
     states = oracle.all_states(3)
     inputs = 0.1 + states @ weights
     data = np.asarray(RATES_DATA)
-    given = np.prod(np.where(data[:, None] == 1, -np.expm1(-inputs), np.exp(-inputs)), axis=-1)
+    likelihood = np.prod(np.where(data[:, None] == 1, -np.expm1(-inputs), np.exp(-inputs)), axis=-1)
     on = states.sum(1)
     log_posterior = [
         np.log(r) - 2.0 * r
-        + np.log(given @ ((-np.expm1(-r)) ** on * np.exp(-r) ** (3 - on))).sum()
+        + np.log(likelihood @ ((-np.expm1(-r)) ** on * np.exp(-r) ** (3 - on))).sum()
         for r in grid
     ]  # fmt: skip
     share = np.exp(log_posterior - np.max(log_posterior))
@@ -288,11 +288,11 @@ def test_each_row_stops_by_the_papers_rule():
         run = lambda key: kernel.settle(key, LINES, data, layers=(3,), **rule)  # noqa: E731
         return fast_jit(run)(random.key(0))
 
-    found = settle(max_sweeps=50, stop_below=0.05)
+    settled = settle(max_sweeps=50, stop_below=0.05)
     # Two rows have one explanation each; two lines or the square explain the third.
-    assert (found.largest_flip[:2] < 0.05).all()
-    assert (found.sweeps[:2] <= 5).all()
-    np.testing.assert_array_equal(found.bits[:2], [[1, 0, 0], [0, 0, 0]])
+    assert (settled.largest_flip[:2] < 0.05).all()
+    assert (settled.sweeps[:2] <= 5).all()
+    np.testing.assert_array_equal(settled.bits[:2], [[1, 0, 0], [0, 0, 0]])
     once = settle(max_sweeps=1)
     assert (once.sweeps == 1).all()
 

@@ -78,16 +78,16 @@ def test_new_weights_are_equation_nine():
         given = (BITS[parent], below, weights, leak)
         # Weights near nought come out of 1 - exp(-w) in float32.
         close = {"rtol": 2e-5, "atol": 1e-6}
-        found = gamma(net.weights[edge], share, counts)
+        updated = gamma(net.weights[edge], share, counts)
         wanted = oracle.noisy_or_weight_update(*given, 1.3, 1.5, mask)
-        np.testing.assert_allclose(found, wanted, **close)
-        found = beta(net.weights[edge], share, counts)
+        np.testing.assert_allclose(updated, wanted, **close)
+        updated = beta(net.weights[edge], share, counts)
         wanted = oracle.noisy_or_weight_update_beta(*given, 1.2, 2.0, mask)
-        np.testing.assert_allclose(found, wanted, **close)
+        np.testing.assert_allclose(updated, wanted, **close)
         share, counts = sums.share.leak[child], sums.counts.leak[child]
-        found = gamma(net.leak[child], share, counts)
+        updated = gamma(net.leak[child], share, counts)
         np.testing.assert_allclose(
-            found, oracle.noisy_or_leak_update(*given, 1.3, 1.5, mask), **close
+            updated, oracle.noisy_or_leak_update(*given, 1.3, 1.5, mask), **close
         )
     none = np.zeros((NUM_DATA, 0)), BITS["layer_2"], np.zeros((0, 2)), PARAMS["leak_2"]
     top = gamma(net.leak["layer_2"], sums.share.leak["layer_2"], sums.counts.leak["layer_2"])
@@ -149,12 +149,12 @@ def test_evidence_is_exact_for_small_networks_and_annealed_within_its_error():
         typed(PARAMS), jnp.asarray(few), **kwargs
     )
     np.testing.assert_allclose(exact, wanted, rtol=1e-5)
-    found = annealed_evidence(
+    annealed = annealed_evidence(
         noisy_or_network, typed(PARAMS), jnp.asarray(few), num_chains=64, num_densities=50, **kwargs
     )
     # Monte Carlo: four standard errors, for six rows.
-    assert (np.abs(found.value - wanted) < 4.0 * found.standard_error).all()
-    assert (found.standard_error < 0.2).all()
+    assert (np.abs(annealed.value - wanted) < 4.0 * annealed.standard_error).all()
+    assert (annealed.standard_error < 0.2).all()
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -163,7 +163,7 @@ def test_sums_over_all_states_are_those_of_the_posterior(closed):
     net, seen = as_network(PARAMS), {"observed": Seen(jnp.asarray(DATA), jnp.asarray(MASK))}
     weights = np.linspace(0.5, 1.0, NUM_DATA)
     flags = {"layer_1": jnp.asarray(True), "layer_2": jnp.asarray(not closed)}
-    found = fast_jit(lambda net: sum_states(WIRING, net, seen, jnp.asarray(weights), flags))(net)
+    summed = fast_jit(lambda net: sum_states(WIRING, net, seen, jnp.asarray(weights), flags))(net)
     states = oracle.joint_states(layer_2=2, layer_1=3)
     table = oracle.log_joint_table(oracle.log_joint_noisy_or_network, PARAMS, states, DATA, MASK)
     if closed:
@@ -172,10 +172,10 @@ def test_sums_over_all_states_are_those_of_the_posterior(closed):
         lower = {"layer_1": states["layer_1"]}
         table = oracle.log_joint_table(oracle.log_joint_noisy_or_network, below, lower, DATA, MASK)
         table = np.where(states["layer_2"].any(1)[:, None], -np.inf, table)
-    np.testing.assert_allclose(found.evidence, np.logaddexp.reduce(table), rtol=1e-5)
+    np.testing.assert_allclose(summed.evidence, np.logaddexp.reduce(table), rtol=1e-5)
     posterior = np.exp(table - np.logaddexp.reduce(table))
     np.testing.assert_allclose(
-        found.mean, posterior.T @ np.hstack([states["layer_2"], states["layer_1"]]), atol=1e-5
+        summed.mean, posterior.T @ np.hstack([states["layer_2"], states["layer_1"]]), atol=1e-5
     )
     share, count = np.zeros((3, 4)), np.zeros((3, 4))
     for s, on in enumerate(states["layer_1"]):
@@ -184,8 +184,8 @@ def test_sums_over_all_states_are_those_of_the_posterior(closed):
         count += np.outer(on, cells.sum(0))
         share += np.outer(on, (cells * DATA).sum(0) / turned_on) * -np.expm1(-PARAMS["weights_1"])
     edge = ("layer_1", "observed")
-    np.testing.assert_allclose(found.sums.share.weights[edge], share, rtol=1e-4)
-    np.testing.assert_allclose(found.sums.counts.weights[edge], count, rtol=1e-4)
+    np.testing.assert_allclose(summed.sums.share.weights[edge], share, rtol=1e-4)
+    np.testing.assert_allclose(summed.sums.counts.weights[edge], count, rtol=1e-4)
 
 
 def test_annealing_passes_through_states_that_cannot_be():
@@ -199,9 +199,9 @@ def test_annealing_passes_through_states_that_cannot_be():
         options = {"num_chains": 64, "num_densities": 50, "layers": (3, 2)}
         return exact, annealed_evidence(noisy_or_network, params, rows, **options)
 
-    exact, found = compute(params)
-    assert (np.abs(found.value - exact) < 4.0 * found.standard_error).all()
-    assert (found.standard_error < 0.5).all()
+    exact, annealed = compute(params)
+    assert (np.abs(annealed.value - exact) < 4.0 * annealed.standard_error).all()
+    assert (annealed.standard_error < 0.5).all()
 
 
 ONE_LAYER = {"layers": (3,)}
@@ -231,10 +231,10 @@ def test_one_layer_networks_agree_under_em_truncation_enumeration_and_gibbs():
     gibbs = GibbsEM(
         noisy_or_network, prior=None, block_size=60, max_sweeps=20, stop_below=0.0, max_states=1
     )
-    found = float(evidence(quick_run(gibbs, 1, 150, THREE, **run).params))
+    sampled = float(evidence(quick_run(gibbs, 1, 150, THREE, **run).params))
     # EM on draws goes to and fro about the maximum, of a likelihood with 23 parameters: half a nat
     # each is what parameters drawn from their own posterior would lose.
-    assert -value - 1.0 < -found < -value + 23 / 2
+    assert -value - 1.0 < -sampled < -value + 23 / 2
 
 
 def test_layers_open_one_after_another_and_lower_ones_then_rest():
@@ -345,8 +345,8 @@ def test_a_cause_that_is_rare_in_a_block_is_kept(method):
         params = engine.get_params(state)
         return params, exact_evidence(params, data, **given).mean()
 
-    found, evidence = run(typed(truth), data)
-    assert abs(float(found["leak_1"][2]) - truth["leak_1"][2]) < 0.005
+    learned, evidence = run(typed(truth), data)
+    assert abs(float(learned["leak_1"][2]) - truth["leak_1"][2]) < 0.005
     assert evidence > exact_em(data, truth, 30) - 0.01
 
 
@@ -368,10 +368,10 @@ def test_a_search_ends_with_the_best_member_learning_by_itself():
     search = GibbsSearch(GibbsEM(noisy_or_network, prior=None), polish=40, **short)
     state = search.init(random.key(1), data, init_params=rough, layers=(3,))
     ended = RunResult(rough, state._replace(step=jnp.ones((), int)), jnp.zeros(1), "", 1.0, 0.0)
-    found = search.finish(ended, random.key(2), None, (data,), {"layers": (3,)})
+    finished = search.finish(ended, random.key(2), None, (data,), {"layers": (3,)})
     best = exact_em(data, {name: 1.3 * value for name, value in truth.items()}, 60)
     worth = lambda result: exact_evidence(result.params, data, layers=(3,)).mean()  # noqa: E731
-    assert worth(ended) < best - 0.02 and worth(found) > best - 0.002
+    assert worth(ended) < best - 0.02 and worth(finished) > best - 0.002
     # Nor without the time for it, nor before the last round.
     early = ended._replace(state=state)
     assert search.finish(ended, random.key(2), 0.5, (data,), {"layers": (3,)}) is ended
@@ -386,15 +386,16 @@ def test_posterior_means_lie_within_their_errors():
         few = jnp.asarray(DATA[:5])
         return em.posterior(params, few, num_chains=16, num_sweeps=200, layers=(3, 2))
 
-    found = compute(typed(PARAMS))
+    posterior = compute(typed(PARAMS))
     states = oracle.joint_states(layer_2=2, layer_1=3)
     log_joint = oracle.log_joint_noisy_or_network
     table = oracle.log_joint_table(log_joint, PARAMS, states, DATA[:5])
     joined = np.concatenate([states["layer_2"], states["layer_1"]], axis=1)
     mean = oracle.posterior_mean(oracle.posterior_table(table), joined)
-    assert (np.abs(found.mean - mean) < 4.5 * found.error + 1e-3).all()  # 25 means, 15 degrees
-    np.testing.assert_array_equal(found.best, joined[table.argmax(0)])
-    np.testing.assert_allclose(found.log_joint, table.max(0), rtol=1e-5)
+    # 25 means, 15 degrees
+    assert (np.abs(posterior.mean - mean) < 4.5 * posterior.error + 1e-3).all()
+    np.testing.assert_array_equal(posterior.best, joined[table.argmax(0)])
+    np.testing.assert_allclose(posterior.log_joint, table.max(0), rtol=1e-5)
 
 
 def tied(data):

@@ -48,9 +48,9 @@ def test_every_latent_follows_its_posterior():
     draws, _ = sample(kernel, 50, 800, data, num_chains=4)
     for name, count in (("shared", 2), ("row", 3), ("column", 2)):
         for value in range(1, count):
-            found = (draws[name] == value).reshape(4, 800, -1).astype(float)
+            drawn = (draws[name] == value).reshape(4, 800, -1).astype(float)
             wanted = np.tensordot(weight, values[name] == value, 1).reshape(-1)
-            assert (np.abs(found.mean((0, 1)) - wanted) < 5 * mcse(found) + 1e-6).all(), name
+            assert (np.abs(drawn.mean((0, 1)) - wanted) < 5 * mcse(drawn) + 1e-6).all(), name
 
 
 def test_indicators_of_a_spike_and_slab():

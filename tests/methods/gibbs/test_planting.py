@@ -24,14 +24,14 @@ def test_the_gain_of_a_unit_is_what_rows_lose_without_it():
     data = rng.integers(0, 2, (6, 5)).astype(float)
     network = Network({"s": jnp.asarray(prior), "y": jnp.asarray(leak)},
                       {("s", "y"): jnp.asarray(weights)})  # fmt: skip
-    found = unit_gains(WIRING, network, {"s": jnp.asarray(bits)}, {"y": Seen(data, None)}, "s")
+    gains = unit_gains(WIRING, network, {"s": jnp.asarray(bits)}, {"y": Seen(data, None)}, "s")
     for unit in range(3):
         on, off = bits.copy(), bits.copy()
         on[:, unit], off[:, unit] = 1.0, 0.0
         both = [log_joint(leak, weights, prior, x, data) for x in (on, off)]
         without = both[1] + prior[unit]  # off for certain
         np.testing.assert_allclose(
-            found[unit], (np.logaddexp(*both) - without).mean(), rtol=2e-4, atol=1e-5
+            gains[unit], (np.logaddexp(*both) - without).mean(), rtol=2e-4, atol=1e-5
         )
 
 

@@ -466,9 +466,9 @@ def test_a_variant_turns_the_units_that_a_unit_always_on_has_to_mend():
     }
     method, data = ExactGradient(combination_machine), jnp.asarray(every[rows], float)
     vary = fast_jit(lambda key: method.vary(key, stuck, data, num_causes=3)["weights"])
-    found = np.asarray(vary(random.key(0)))
-    np.testing.assert_allclose(found[:2], shapes[:2], atol=1e-6)
-    assert found[2] @ shapes[2] > 0.9 * np.linalg.norm(found[2]) * np.linalg.norm(shapes[2])
+    varied = np.asarray(vary(random.key(0)))
+    np.testing.assert_allclose(varied[:2], shapes[:2], atol=1e-6)
+    assert varied[2] @ shapes[2] > 0.9 * np.linalg.norm(varied[2]) * np.linalg.norm(shapes[2])
 
 
 def test_pursuit_refuses_what_it_cannot_do():

@@ -86,8 +86,8 @@ def test_entropy_grows_as_the_log_of_the_columns():
     """Without biases and many columns, log 2N less what unequal wedges cost: P − 1 logs of N."""
     weights = np.asarray(random.normal(random.key(2), (2, 200)))
     sizes = (25, 200)
-    found = [entropy({"weights": weights[:, :n], "bias": np.zeros(n)}).nats for n in sizes]
-    assert abs((found[1] - found[0]) - np.log(8)) < 0.15
+    nats = [entropy({"weights": weights[:, :n], "bias": np.zeros(n)}).nats for n in sizes]
+    assert abs((nats[1] - nats[0]) - np.log(8)) < 0.15
 
 
 def test_exact_posterior_of_a_hard_clip():
@@ -96,14 +96,14 @@ def test_exact_posterior_of_a_hard_clip():
     data = np.vstack([cells.bits, cells.bits[2:4]]).astype(float)
     mask = np.ones(data.shape, bool)
     mask[-2, [0, 3]] = False
-    found = method.posterior(SLANTED, jnp.asarray(data), mask=mask, num_factors=2, noise=0.0)
+    posterior = method.posterior(SLANTED, jnp.asarray(data), mask=mask, num_factors=2, noise=0.0)
     number = len(cells.bits)
-    assert np.allclose(found.evidence[:number], np.log(cells.probability), atol=1e-4)
+    assert np.allclose(posterior.evidence[:number], np.log(cells.probability), atol=1e-4)
     mean = cells.first / cells.probability[:, None]
-    assert np.allclose(found.mean[:number], mean, atol=1e-5)
+    assert np.allclose(posterior.mean[:number], mean, atol=1e-5)
     agree = (cells.bits[:, 1:3] == data[-2, 1:3]).all(axis=1)
-    assert np.isclose(found.evidence[-2], np.log(cells.probability[agree].sum()), atol=1e-5)
-    assert found.effective[-2] == agree.sum() > 1
+    assert np.isclose(posterior.evidence[-2], np.log(cells.probability[agree].sum()), atol=1e-5)
+    assert posterior.effective[-2] == agree.sum() > 1
     everything = {tuple(bits) for bits in cells.bits}
     impossible = next(bits for bits in np.ndindex(2, 2, 2, 2) if bits not in everything)
     lost = method.posterior(SLANTED, jnp.asarray([impossible], float), num_factors=2, noise=0.0)
@@ -114,7 +114,7 @@ def test_laplace_says_how_far_it_can_be_trusted():
     """Laplace plus its gap is the evidence summed over a fine grid, within the draws' noise."""
     params = {name: jnp.asarray(value, float) for name, value in SLANTED.items()}
     data = np.array(list(np.ndindex(2, 2, 2, 2)), float)
-    found = MomentInversion(clipped_gaussian).posterior(
+    posterior = MomentInversion(clipped_gaussian).posterior(
         params, jnp.asarray(data), num_draws=500, num_factors=2, noise=0.7
     )
     line = np.linspace(-6, 6, 121)
@@ -125,9 +125,9 @@ def test_laplace_says_how_far_it_can_be_trusted():
         joint = weight * np.prod(np.where(bits == 1, on, 1 - on), axis=1)
         evidence, mean = np.log(joint.sum()), joint @ grid / joint.sum()
         # 500 draws, of which most count: 1/√500 of a deviation below 1, three times over.
-        assert abs(found.evidence[n] + found.gap[n] - evidence) < 0.1
-        assert abs(found.gap[n]) < 0.3 and found.effective[n] > 100
-        assert np.abs(found.mean[n] - mean).max() < 0.3  # a mode, not a mean
+        assert abs(posterior.evidence[n] + posterior.gap[n] - evidence) < 0.1
+        assert abs(posterior.gap[n]) < 0.3 and posterior.effective[n] > 100
+        assert np.abs(posterior.mean[n] - mean).max() < 0.3  # a mode, not a mean
 
 
 def test_posterior_refuses_what_it_cannot_do():
@@ -165,9 +165,9 @@ def test_hidden_values_lie_in_their_cells():
     cells = enumerate_cells(SLANTED)
     likely = cells.probability > 1e-3
     bits = cells.bits[likely]
-    found = hidden_values(SLANTED, bits)
-    assert not found.wrong.any() and (found.depth > 0).all()
-    drawn = draw_hidden(0, SLANTED, bits, found.factors, 2000)
+    hidden = hidden_values(SLANTED, bits)
+    assert not hidden.wrong.any() and (hidden.depth > 0).all()
+    drawn = draw_hidden(0, SLANTED, bits, hidden.factors, 2000)
     inside = drawn @ SLANTED["weights"] + SLANTED["bias"] > 0
     assert (inside == (bits > 0)).all()
     # Both moments against the exact ones, errors from the means of 20 batches of a chain.
@@ -184,7 +184,7 @@ def test_hidden_values_lie_in_their_cells():
 def test_an_image_that_no_hidden_value_makes():
     """Two equal columns cannot differ; an unobserved bit asks for nothing."""
     params = {"weights": np.ones((3, 2)), "bias": np.zeros(2)}
-    found = hidden_values(params, [[1, 0], [1, 1], [1, 0]], [[1, 1], [1, 1], [1, 0]])
-    assert found.wrong.tolist() == [1, 0, 0] and (found.depth > 0).tolist() == [False, True, True]
+    hidden = hidden_values(params, [[1, 0], [1, 1], [1, 0]], [[1, 1], [1, 1], [1, 0]])
+    assert hidden.wrong.tolist() == [1, 0, 0] and (hidden.depth > 0).tolist() == [False, True, True]
     with pytest.raises(ValueError, match="outside of some row's cell"):
-        draw_hidden(0, params, [[1, 0]], found.factors[:1], 2)
+        draw_hidden(0, params, [[1, 0]], hidden.factors[:1], 2)

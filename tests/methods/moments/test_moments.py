@@ -88,10 +88,10 @@ def test_arcsine_law_where_means_vanish():
     """(7) is met to the last digits, and (10) near it joins without a step."""
     second = np.array([[1.0, 0.4, -0.9], [0.4, 1.0, 0.1], [-0.9, 0.1, 1.0]])
     invert = fast_jit(lambda mean: invert_moments(mean, jnp.asarray(second)).correlation)
-    found = invert(np.zeros(3))
-    assert np.allclose(found, np.sin(np.pi / 2 * second), atol=1e-6)
+    inverted = invert(np.zeros(3))
+    assert np.allclose(inverted, np.sin(np.pi / 2 * second), atol=1e-6)
     beside = invert(np.full(3, 1e-4))
-    assert np.abs(found - beside).max() < 1e-5
+    assert np.abs(inverted - beside).max() < 1e-5
 
 
 def test_counts_and_their_moments_invert_alike(data):
@@ -199,10 +199,10 @@ def spectrum_of(moments):
 
 def test_spectrum_says_what_no_gaussian_has():
     moments = sum_constraint_moments(4)
-    found = spectrum_of(moments)
-    assert np.isclose(found.eigenvalues[-1], -0.5, atol=1e-5)
-    assert int(found.num_negative) == 1
-    assert "1 negative eigenvalues, the least -0.5" in found.lines()[0]
+    spectral = spectrum_of(moments)
+    assert np.isclose(spectral.eigenvalues[-1], -0.5, atol=1e-5)
+    assert int(spectral.num_negative) == 1
+    assert "1 negative eigenvalues, the least -0.5" in spectral.lines()[0]
     circle = ring_moments(32)
     fine = spectrum_of(circle)
     assert int(fine.num_negative) == 0
@@ -231,10 +231,10 @@ def test_principal_axes_find_an_exact_solution():
     loadings = np.array([[0.9, 0.5, -0.4, 0.3, 0.7, 0.1], [0.0, 0.6, 0.5, -0.7, 0.2, 0.4]])
     correlation = loadings.T @ loadings
     np.fill_diagonal(correlation, 1.0)
-    found = fast_jit(lambda x: principal_axes(x, 2, num_steps=2000))(correlation)
-    assert np.allclose(found.loadings.T @ found.loadings, loadings.T @ loadings, atol=1e-2)
-    assert np.allclose(found.uniqueness, 1 - (loadings**2).sum(axis=0), atol=1e-2)
-    assert not found.held.any()
+    factors = fast_jit(lambda x: principal_axes(x, 2, num_steps=2000))(correlation)
+    assert np.allclose(factors.loadings.T @ factors.loadings, loadings.T @ loadings, atol=1e-2)
+    assert np.allclose(factors.uniqueness, 1 - (loadings**2).sum(axis=0), atol=1e-2)
+    assert not factors.held.any()
 
 
 correlations = fast_jit(implied_correlation)
@@ -248,9 +248,9 @@ def test_recovers_the_program(data, noise):
     result = MomentInversion(clipped_gaussian).run(
         random.key(1), 1, data, num_factors=2, noise=noise, progress_bar=False
     )
-    found = correlations(result.params, noise)
+    fitted = correlations(result.params, noise)
     # 4000 rows leave standard errors of up to 0.03 a pair.
-    assert np.abs(found - correlations(TRUTH, 1.0)).max() < 0.08
+    assert np.abs(fitted - correlations(TRUTH, 1.0)).max() < 0.08
     params = {site: np.asarray(value) for site, value in result.params.items()}
     variance = (params["weights"] ** 2).sum(axis=0) + np.asarray(noise) ** 2
     on = special.ndtr(params["bias"] / np.sqrt(variance))
@@ -350,9 +350,9 @@ def test_the_contract(data):
     after, loss = fast_jit(method.update)(state, data, num_factors=2)
     jax.tree.map(np.testing.assert_array_equal, state, after)
     assert loss == state.residual
-    found = method.invert(random.key(0), data, num_factors=2)
-    jax.tree.map(np.testing.assert_array_equal, tuple(state), (found.params, found.residual))
-    assert found.standard_error.shape == (6, 6)
+    inverted = method.invert(random.key(0), data, num_factors=2)
+    jax.tree.map(np.testing.assert_array_equal, tuple(state), (inverted.params, inverted.residual))
+    assert inverted.standard_error.shape == (6, 6)
     traced = fast_jit(lambda x: method.init(random.key(0), x, num_factors=2).params)(data)
     for name, value in method.get_params(state).items():
         assert np.allclose(value, traced[name], atol=1e-3)
@@ -402,7 +402,7 @@ def test_errors_of_factors_are_those_of_the_jackknife(noise, factors):
     with jax.enable_x64(True):
         method = MomentInversion(clipped_gaussian, rank=1)
         state = method.invert(random.key(0), bits, mask=seen, noise=noise)
-        found = factor_errors(state, bits, seen, noise=noise)
+        errors = factor_errors(state, bits, seen, noise=noise)
         assert not state.factors.held.any()
         on, off = patterns * mask, (1 - patterns) * mask
 
@@ -420,8 +420,8 @@ def test_errors_of_factors_are_those_of_the_jackknife(noise, factors):
         step = 1e-4 * jnp.eye(len(counts))
         change = (estimate(counts + step) - estimate(counts - step)) / 2e-4
         expected = jnp.sqrt(counts @ change**2)
-        assert np.allclose(found.eigenvalues, expected[:1], rtol=1e-4)
-        assert np.allclose(found.loadings[0], expected[1:], rtol=1e-4)
+        assert np.allclose(errors.eigenvalues, expected[:1], rtol=1e-4)
+        assert np.allclose(errors.loadings[0], expected[1:], rtol=1e-4)
     moved = state._replace(moved=jnp.ones(()))
     with pytest.raises(ValueError, match="nearest=True"):
         factor_errors(moved, bits)

@@ -49,13 +49,13 @@ def of_pair(first, second, kinds):
 @pytest.mark.parametrize("masked", [False, True])
 def test_all_pairs_are_what_rectangles_say(masked):
     table, mask = simulated()
-    found = polychoric(table, KINDS, mask if masked else None).correlation
+    correlation = polychoric(table, KINDS, mask if masked else None).correlation
     for i in range(len(KINDS)):
         for j in range(i):
             rows = mask[:, i] & mask[:, j] if masked else np.full(len(table), True)
             wanted = of_pair(table[rows, i], table[rows, j], (KINDS[i], KINDS[j]))
-            assert found[i, j] == pytest.approx(wanted, abs=2e-6), (i, j)
-            assert found[i, j] == found[j, i]
+            assert correlation[i, j] == pytest.approx(wanted, abs=2e-6), (i, j)
+            assert correlation[i, j] == correlation[j, i]
 
 
 def test_what_cannot_be_known_is_marked():
@@ -63,10 +63,10 @@ def test_what_cannot_be_known_is_marked():
     table = np.stack([same, same, same * 0, np.arange(12) % 2], 1)
     mask = np.ones(table.shape, bool)
     mask[:6, 3], mask[6:, 0] = False, False
-    found = polychoric(table, (3, 3, 2, 2), mask)
-    assert found.correlation[0, 1] == 1 and found.at_end[0, 1]
-    assert found.unseen[2].tolist() == [True, True, False, True] and found.unseen[0, 3]
-    assert not found.correlation[2, [0, 1, 3]].any() and not found.correlation[0, 3]
+    pairs = polychoric(table, (3, 3, 2, 2), mask)
+    assert pairs.correlation[0, 1] == 1 and pairs.at_end[0, 1]
+    assert pairs.unseen[2].tolist() == [True, True, False, True] and pairs.unseen[0, 3]
+    assert not pairs.correlation[2, [0, 1, 3]].any() and not pairs.correlation[0, 3]
     with pytest.raises(ValueError, match="row 2, column 0 holds 2: wanted a level from 0 to 1"):
         polychoric(table, (2, 3, 2, 2))
     with pytest.raises(ValueError, match="names 1 columns"):

@@ -64,20 +64,20 @@ def test_the_oracle_agrees_with_scipy_and_with_itself(cells):
 def test_inversion_over_the_whole_range(cells, dtype):
     """To 1e-10 in float64 and 1e-5 in float32, also where the moment is flat in ρ."""
     first, second, truth = GRID.T
-    found = np.asarray(fast_jit(correlation_of_cells)(first, second, tuple(cells)))
-    assert np.isfinite(found).all()
+    inverted = np.asarray(fast_jit(correlation_of_cells)(first, second, tuple(cells)))
+    assert np.isfinite(inverted).all()
     full = cells.min(axis=0) > SMALLEST[dtype]
     assert full.mean() > 0.6
-    error = np.abs(found - truth)
+    error = np.abs(inverted - truth)
     assert error[full].max() < {"float64": 1e-10, "float32": 1e-5}[dtype]
     # There ρ is still on the right side.
-    assert (np.sign(found) * truth >= -1e-6)[~full].all()
+    assert (np.sign(inverted) * truth >= -1e-6)[~full].all()
 
 
 def test_moments_over_the_whole_range(cells, dtype):
-    found = np.asarray(fast_jit(second_moment)(*GRID.T))
+    moments = np.asarray(fast_jit(second_moment)(*GRID.T))
     expected = cells[0] + cells[3] - cells[1] - cells[2]
-    assert np.abs(found - expected).max() < {"float64": 1e-10, "float32": 1e-5}[dtype]
+    assert np.abs(moments - expected).max() < {"float64": 1e-10, "float32": 1e-5}[dtype]
 
 
 def test_moments_against_the_oracle():
@@ -88,9 +88,9 @@ def test_moments_against_the_oracle():
     deviation = np.sqrt(np.diagonal(covariance))
     threshold = bias / deviation
     correlation = covariance / deviation[:, None] / deviation
-    found = fast_jit(second_moment)(threshold[:, None], threshold[None, :], correlation)
+    moments = fast_jit(second_moment)(threshold[:, None], threshold[None, :], correlation)
     off = ~np.eye(3, dtype=bool)
-    assert np.abs(np.asarray(found) - expected)[off].max() < 1e-6
+    assert np.abs(np.asarray(moments) - expected)[off].max() < 1e-6
 
 
 def test_slope_is_the_derivative(dtype):
@@ -102,9 +102,9 @@ def test_slope_is_the_derivative(dtype):
         ends = (second_moment(first, second, x) for x in (rho + step, rho - step))
         return slope(first, second, rho), *ends
 
-    found, high, low = compute(first, second, rho)
+    density, high, low = compute(first, second, rho)
     tolerance = {"float64": 1e-6, "float32": 1e-3}[dtype]
-    assert np.abs(4 * found - (high - low) / (2 * step)).max() < tolerance
+    assert np.abs(4 * density - (high - low) / (2 * step)).max() < tolerance
 
 
 def test_ends_of_the_range():
@@ -117,5 +117,5 @@ def test_ends_of_the_range():
             [0.5, 0.0, 0.0, 0.5],
         ]
     )
-    found = fast_jit(correlation_of_cells)(a, b, tuple(tables.T))
-    assert found.tolist() == [1.0, -1.0, 1.0]
+    inverted = fast_jit(correlation_of_cells)(a, b, tuple(tables.T))
+    assert inverted.tolist() == [1.0, -1.0, 1.0]

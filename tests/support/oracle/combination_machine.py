@@ -182,12 +182,12 @@ def mixture_m_step(posterior, data, mask=None):
         for n in range(num_data):
             mixing[k] += posterior[k, n] / num_data
         for d in range(len(data[0])):
-            on, seen = 0.0, 0.0
+            on, number = 0.0, 0.0
             for n in range(num_data):
                 if is_observed(mask, n, d):
                     on += posterior[k, n] * data[n][d]
-                    seen += posterior[k, n]
-            probs[k, d] = on / seen
+                    number += posterior[k, n]
+            probs[k, d] = on / number
     return {"mixing": mixing, "probs": probs}
 
 

@@ -10,11 +10,11 @@ from oracle.scalars import is_observed, log_logistic, log_normal, logistic, weig
 def cutpoints_of(sites, levels):
     """The cutpoints of each column: those of K levels stand in one site, in their order."""
     met = dict.fromkeys(levels, 0)
-    found = []
+    cutpoints = []
     for k in levels:
-        found.append([float(c) for c in sites[f"cutpoints_{k}"][met[k]]])
+        cutpoints.append([float(c) for c in sites[f"cutpoints_{k}"][met[k]]])
         met[k] += 1
-    return found
+    return cutpoints
 
 
 def log_level(level, predictor, cutpoints):
@@ -59,11 +59,11 @@ def graded_evidence(params, data, mask=None, *, levels, num_nodes=61):
 
 def probs_of(sites, levels):
     """The probabilities of each class for each column, as a list of lists for each class."""
-    met, found = dict.fromkeys(levels, 0), []
+    met, probs = dict.fromkeys(levels, 0), []
     for k in levels:
-        found.append([[float(p) for p in one[met[k]]] for one in sites[f"probs_{k}"]])
+        probs.append([[float(p) for p in one[met[k]]] for one in sites[f"probs_{k}"]])
         met[k] += 1
-    return [[column[c] for column in found] for c in range(len(sites["mixing"]))]
+    return [[column[c] for column in probs] for c in range(len(sites["mixing"]))]
 
 
 def log_joint_categorical_mixture(sites, data, mask=None, *, levels):
@@ -95,11 +95,11 @@ def polytomous_em_step(params, data, mask=None, *, levels):
     new = {"mixing": share.mean(1)}
     for k in sorted(set(levels)):
         columns = [i for i in range(len(levels)) if levels[i] == k]
-        found = np.zeros((len(share), len(columns), k))
+        counts = np.zeros((len(share), len(columns), k))
         for n in range(len(data)):
             for place, i in enumerate(columns):
                 if is_observed(mask, n, i):
                     for c in classes:
-                        found[c, place, int(data[n][i])] += share[c, n]
-        new[f"probs_{k}"] = found / found.sum(-1, keepdims=True)
+                        counts[c, place, int(data[n][i])] += share[c, n]
+        new[f"probs_{k}"] = counts / counts.sum(-1, keepdims=True)
     return new, evidence.sum()

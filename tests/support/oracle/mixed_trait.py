@@ -19,12 +19,12 @@ def predictors_of(kinds):
     numbers = sorted({kind for kind in kinds if kind not in ("real", "binary")})
     for levels in numbers:
         order += [i for i, kind in enumerate(kinds) if kind == levels]
-    found, start = [[] for _ in kinds], 0
+    predictors, start = [[] for _ in kinds], 0
     for i in order:
         width = 1 if kinds[i] in ("real", "binary") else kinds[i] - 1
-        found[i] = list(range(start, start + width))
+        predictors[i] = list(range(start, start + width))
         start += width
-    return found
+    return predictors
 
 
 def log_categorical(level, predictors):
