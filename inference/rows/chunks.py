@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -233,6 +234,7 @@ def sum_over_chunks(
         fresh = place >= first
         return (fresh if count is None else fresh & (place < count)).astype(float)
 
+    @partial(jax.jit, inline=True)  # traced once: its shapes are asked for before it is run
     def one(start: Array) -> Any:
         begin = jnp.minimum(start, rows.num_data - size)
         fresh = fresh_from(begin, jnp.maximum(start, again))
@@ -283,6 +285,7 @@ def map_over_chunks(
         return function(rows.whole(), _slice(extra, 0, size), jnp.zeros((), int))
     starts = jnp.minimum(jnp.arange(-(-rows.num_data // size)) * size, rows.num_data - size)
 
+    @partial(jax.jit, inline=True)  # as above
     def one(start: Array) -> Any:
         return function(rows.slice(start, size), _slice(extra, start, size), start)
 
