@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 from jax import random
+from tools import quick_run
 
 from inference import BoundEM
 from ppl_models import latent_trait
@@ -15,7 +16,7 @@ def test_forgetting_the_posteriors_ends_at_the_same_bound():
     ends = {}
     for remember in (True, False):
         method = BoundEM(latent_trait, remember=remember, chunk_size=50)
-        result = method.run(random.key(1), 60, DATA, tolerance=1e-7)
+        result = quick_run(method, 1, 60, DATA)
         ends[remember] = float(result.losses[-1]) / len(DATA)
         lengths = {x.shape[:1] for x in jax.tree.leaves(result.state.memory)}
         assert lengths == ({(len(DATA),)} if remember else set())

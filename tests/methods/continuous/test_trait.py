@@ -151,23 +151,19 @@ def test_posterior_and_bound_are_the_oracles():
 
 
 @in_double
-@pytest.mark.parametrize("masked", [False, True])
-def test_quadrature_is_the_oracles(masked):
+def test_quadrature_is_the_oracles():
     params, data, mask = bits_example()
-    mask = mask if masked else None
     nodes, log_weights = oracle.gauss_hermite(NUM_FACTORS, 32)
     table = oracle.quadrature_table(
         oracle.log_joint_latent_trait, params, nodes, log_weights, data, mask
     )
-    kwargs = {} if mask is None else {"mask": mask}
-    quadrature = QuadratureEM(latent_trait, num_nodes=20).posterior(as_jax(params), data, **kwargs)
+    quadrature = QuadratureEM(latent_trait, num_nodes=20).posterior(as_jax(params), data, mask=mask)
     # Two rules of their own error each: 1e-5 nats.
     np.testing.assert_allclose(quadrature.evidence, oracle.log_evidence(table), atol=1e-5)
     posterior = oracle.posterior_table(table)
     np.testing.assert_allclose(quadrature.mean, oracle.posterior_mean(posterior, nodes), atol=1e-4)
-    if masked:
-        np.testing.assert_allclose(quadrature.evidence[2], 0.0, atol=1e-10)
-        np.testing.assert_allclose(quadrature.mean[2], 0.0, atol=1e-10)
+    np.testing.assert_allclose(quadrature.evidence[2], 0.0, atol=1e-10)
+    np.testing.assert_allclose(quadrature.mean[2], 0.0, atol=1e-10)
     assert jnp.abs(quadrature.gap).max() < 1e-5
 
 
@@ -193,17 +189,12 @@ def test_bound_is_below_the_evidence():
 # --- the closed forms against the program's own reading
 
 
-def example(kind):
-    """(program, columns, parameters, arguments) of one kind."""
-    if kind == "bits":
-        (params, data, mask), model, extra = bits_example(), latent_trait, {}
-        columns = Regressions(("binary",) * NUM_FEATURES)
-    else:
-        (params, data, mask), model, extra = mixed_example(9), mixed_trait, {"kinds": KINDS}
-        columns = Regressions(KINDS)
+def example():
+    """(program, columns, parameters, arguments) with columns of every kind, bits among them."""
+    params, data, mask = mixed_example(9)
     arrays = (jnp.asarray(data), jnp.asarray(mask))
-    wrap = lambda data, mask: ((data,), {"mask": mask, **extra})  # noqa: E731
-    return model, columns, as_jax(params), arrays, wrap
+    wrap = lambda data, mask: ((data,), {"mask": mask, "kinds": KINDS})  # noqa: E731
+    return mixed_trait, Regressions(KINDS), as_jax(params), arrays, wrap
 
 
 def standard_normal(points):
@@ -211,9 +202,8 @@ def standard_normal(points):
 
 
 @in_double
-@pytest.mark.parametrize("kind", ["bits", "mixed"])
-def test_closed_form_is_the_programs_reading(kind):
-    model, columns, params, arrays, wrap = example(kind)
+def test_closed_form_is_the_programs_reading():
+    model, columns, params, arrays, wrap = example()
     num_data = len(arrays[0])
     reader, rows = open_factors(model, *wrap(*arrays), None)
     program = bounded_program(reader, rows, check=True)
@@ -261,9 +251,8 @@ def test_closed_form_is_the_programs_reading(kind):
 
 
 @in_double
-@pytest.mark.parametrize("kind", ["bits", "mixed"])
-def test_slope_and_curvature_in_the_factors_are_the_programs(kind):
-    model, _, params, arrays, wrap = example(kind)
+def test_slope_and_curvature_in_the_factors_are_the_programs():
+    model, _, params, arrays, wrap = example()
     program, rows = open_factors(model, *wrap(*arrays), None)
     closed = recognised(program, rows).reader
     place = jnp.asarray(np.random.default_rng(2).normal(size=(program.anatomy.num_data, 2)))
@@ -313,10 +302,9 @@ def test_information_is_minus_the_programs_hessian():
 
 
 @in_double
-@pytest.mark.parametrize("kind", ["bits", "mixed"])
-def test_slope_at_points_is_the_programs(kind):
+def test_slope_at_points_is_the_programs():
     """Fisher's identity: the M-step's slope is the gradient of the marginal likelihood."""
-    model, columns, params, arrays, wrap = example(kind)
+    model, columns, params, arrays, wrap = example()
     reader, _ = open_factors(model, *wrap(*arrays), None)
     rule = gauss_hermite(NUM_FACTORS, 6)
 
@@ -358,15 +346,6 @@ def test_optimised_code_is_right():
 # --- the methods
 
 
-METHODS = {
-    "bound": functools.partial(BoundEM),
-    "quadrature": functools.partial(QuadratureEM, num_nodes=7),
-    "monte_carlo": functools.partial(MonteCarloEM, num_draws=100),
-}
-# Draws are points with weights, as nodes are.
-WITH_A_RULE_OF_EACH_KIND = pytest.mark.parametrize("name", ["bound", "quadrature"])
-
-
 YARDSTICK = QuadratureEM(latent_trait, num_nodes=15)
 
 
@@ -383,7 +362,7 @@ def fits():
     }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["bound", "quadrature", "monte_carlo"])
 def test_loss_never_rises(name, fits):
     result = fits[name]
     rise = np.diff(result.losses).max() / abs(float(result.losses[-1]))
@@ -393,15 +372,14 @@ def test_loss_never_rises(name, fits):
     assert abs(gram[0, 1]) < 1e-3 * gram[0, 0] and gram[0, 0] > gram[1, 1]
 
 
-@WITH_A_RULE_OF_EACH_KIND
-def test_mixed_columns_are_fitted_by_all(name):
+def test_mixed_columns_are_fitted():
+    """By points with weights they have the slope of the program, as is tested above."""
     _, data, mask = mixed_example(num_data=150)
-    # All are accelerated by the code of `continuous.factor_em`: one of them is enough here.
-    method = METHODS[name](mixed_trait, prior=True, accelerate=name == "bound")
+    method = BoundEM(mixed_trait, prior=True)
     result = quick_run(method, 0, 20, data, mask=mask, kinds=KINDS)
     assert np.diff(result.losses).max() < 1e-5 * abs(float(result.losses[-1]))
-    alone = {"gap": False} if name == "bound" else {}  # the gap has tests of its own
-    posterior = method.posterior(result.params, data, mask=mask, kinds=KINDS, **alone)
+    # The gap has tests of its own.
+    posterior = method.posterior(result.params, data, mask=mask, kinds=KINDS, gap=False)
     # A row with nothing observed sits at the prior.
     np.testing.assert_allclose(posterior.mean[1], 0.0, atol=1e-5)
     np.testing.assert_allclose(posterior.evidence[1], 0.0, atol=1e-5)
@@ -428,14 +406,13 @@ def test_plain_em_and_acceleration_reach_the_same_optimum(fits):
     assert float(fast[-1]) <= reached + 1e-3 * len(data)
 
 
-@WITH_A_RULE_OF_EACH_KIND
-def test_chunks_do_not_matter(name):
+def test_chunks_do_not_matter():
     data = simulated()
     mask = np.random.default_rng(0).random(data.shape) < 0.9
     data = np.where(mask, data, 0.0)
     outcomes = []
     for size in (None, 77):
-        method = METHODS[name](latent_trait, accelerate=False, chunk_size=size)
+        method = BoundEM(latent_trait, accelerate=False, chunk_size=size)
         state, step = method.init(KEY, data, mask=mask), fast_jit(method.update)
         for _ in range(2):
             state, loss = step(state, data, mask=mask)
@@ -482,10 +459,10 @@ def my_questionnaire(data, *, num_factors=1):
         numpyro.sample("answers", fn.to_event(1), obs=data)
 
 
-@WITH_A_RULE_OF_EACH_KIND
-def test_any_program_with_continuous_latents(name):
+def test_any_program_with_continuous_latents():
+    """By quadrature: test_mixed_latents."""
     data = simulated(num_data=100, num_features=4)
-    method = METHODS[name](my_questionnaire, accelerate=False)
+    method = BoundEM(my_questionnaire, accelerate=False)
     result = quick_run(method, 0, 6, data)
     assert np.diff(result.losses).max() < 1e-3 * abs(float(result.losses[0]))
     assert float(result.losses[-1]) < float(result.losses[0])

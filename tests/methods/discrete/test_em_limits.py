@@ -12,7 +12,7 @@ from jax import random
 from jax.extend.core import jaxprs_in_params
 from jax.lax import Precision
 from small_programs import CASES, NUM_CAUSES, NUM_DATA, NUM_FEATURES
-from tools import reader_of
+from tools import quick_run, reader_of
 
 import inference.methods.shared as shared_module
 from inference import (
@@ -212,10 +212,10 @@ def test_the_simplest_programs_run():
             on = numpyro.sample("on", dist.Bernoulli(0.4))
             numpyro.sample("observed", dist.Normal(mean * on, jnp.exp(0.0 * scale)), obs=data)
 
-    fitted = EM(one_bit).run(random.key(0), 5, jnp.asarray(data))
+    fitted = quick_run(EM(one_bit), 0, 5, jnp.asarray(data))
     assert abs(float(fitted.params["mean"]) - data[30:].mean()) < 0.2
     column = jnp.asarray(data)[:, None] * jnp.ones((1, 3))
-    fitted = EM(binary_sparse_coding).run(random.key(0), 5, column, num_causes=1)
+    fitted = quick_run(EM(binary_sparse_coding), 0, 5, column, num_causes=1)
     assert fitted.params["weights"].shape == (1, 3)
 
 

@@ -23,17 +23,18 @@ from inference import (
 from inference.methods.discrete.candidates import Candidates, best_bits
 from ppl_models import binary_sparse_coding
 
-
-def structures(case):
-    """The form that was found, and those above it that hold as well."""
-    order = [Structure.LINEAR, Structure.SHARED, Structure.PER_DATUM, Structure.GENERAL]
-    return order[order.index(case.structure) :]
-
-
+# The form that is found of each kind, one above it that holds as well, and bits of two sites.
 READ = [
-    pytest.param(name, structure, id=f"{name}-{structure.name}")
-    for name, case in CASES.items()
-    for structure in structures(case)
+    pytest.param(name, Structure[structure], id=f"{name}-{structure}")
+    for name, structure in (
+        ("sparse_coding", "SHARED"),
+        ("sparse_coding", "PER_DATUM"),
+        ("sparse_coding_masked", "PER_DATUM"),
+        ("combination_machine", "LINEAR"),
+        ("combination_machine", "GENERAL"),
+        ("noisy_or", "GENERAL"),
+        ("two_sites", "GENERAL"),
+    )
 ]
 
 
@@ -126,31 +127,22 @@ def test_a_table_per_datum_goes_with_its_chunk():
     chosen = np.stack([rng.choice(16, 6, replace=False) for _ in range(NUM_DATA)], axis=1)
     wanted = np.take_along_axis(table, chosen, axis=0)
     args, kwargs = case.arguments
-    for size in (None, 3):
-        method = knowing(EM(case.model, Given(states[chosen]), chunk_size=size), case)
-        posterior = method.posterior(case.typed(), *args, **kwargs)
-        close(posterior.evidence, oracle.log_evidence(wanted))
-        assert np.isnan(posterior.missed).all()
-        new, loss = update_once(method, case)
-        close(loss, -oracle.log_evidence(wanted).sum())
-        assert np.isfinite(new["weights"]).all()
+    method = knowing(EM(case.model, Given(states[chosen]), chunk_size=3), case)
+    posterior = method.posterior(case.typed(), *args, **kwargs)
+    close(posterior.evidence, oracle.log_evidence(wanted))
+    assert np.isnan(posterior.missed).all()
+    new, loss = update_once(method, case)
+    close(loss, -oracle.log_evidence(wanted).sum())
+    assert np.isfinite(new["weights"]).all()
 
 
-def test_truncated_is_below_exact_and_equal_with_all_states():
+def test_truncated_with_all_states_misses_nothing():
     case = CASES["max_of_causes"]
     args, kwargs = case.arguments
-    exact = knowing(EM(case.model), case).posterior(case.typed(), *args, **kwargs).evidence
-    some = knowing(TruncatedEM(case.model, max_active=2, num_candidates=3), case)
     every = knowing(TruncatedEM(case.model, max_active=4, num_candidates=4), case)
-    params = case.typed()
-    below = some.posterior(params, *args, **kwargs).evidence
-    assert (below <= exact + 1e-6 * np.abs(exact)).all()
-    assert (below < exact - 1e-4).any()
-    posterior = every.posterior(params, *args, **kwargs)
-    close(posterior.evidence, exact, ROUNDED)
+    posterior = every.posterior(case.typed(), *args, **kwargs)
     np.testing.assert_array_equal(posterior.missed, 0.0)
-    table, _ = case.table()
-    close(exact, oracle.log_evidence(table), ROUNDED)
+    close(posterior.evidence, oracle.log_evidence(case.table()[0]), ROUNDED)
 
 
 @pytest.mark.parametrize("structure", [Structure.SHARED, Structure.GENERAL])
@@ -201,10 +193,14 @@ def overlapping():
 
 def test_persistent_sets_find_what_candidates_miss():
     params, data = overlapping()
+    states = oracle.all_states(8)
+    table = oracle.log_joint_table(
+        oracle.log_joint_binary_sparse_coding, params, {"causes": states}, data
+    )
+    exact = oracle.log_evidence(table)
     params = {name: jnp.asarray(value, float) for name, value in params.items()}
     data = jnp.asarray(data)
     form = Structure.SHARED
-    exact = EM(binary_sparse_coding, structure=form).posterior(params, data, num_causes=8)
     narrow = TruncatedEM(binary_sparse_coding, max_active=4, num_candidates=5, structure=form)
     # As many states as the candidates have: 31 of five bits with at most four on, and 8 alone.
     as_many = Persistent(31 + 8, 32)
@@ -213,10 +209,10 @@ def test_persistent_sets_find_what_candidates_miss():
         fast_jit(lambda x, m=method: m.posterior(params, x, num_causes=8, num_draws=64))(data)
         for method in (narrow, lists)
     )
-    assert (np.asarray(exact.evidence - kept.evidence) >= -1e-3).all()
-    assert np.max(exact.evidence - kept.evidence) < 0.05
-    assert np.max(exact.evidence - chosen.evidence) > 1.0
-    np.testing.assert_array_equal(kept.best, exact.best)
+    assert (exact - kept.evidence >= -1e-3).all()
+    assert np.max(exact - kept.evidence) < 0.05
+    assert np.max(exact - chosen.evidence) > 1.0
+    np.testing.assert_array_equal(kept.best, states[table.argmax(0)])
 
 
 @in_double

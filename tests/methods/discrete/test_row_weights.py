@@ -76,7 +76,10 @@ def test_the_loss_is_minus_the_density_of_the_marginal_program():
         method = EM(program, prior=True)
         state = method.init(jax.random.key(0), DATA, init_params=BITS, weights=weights)
         loss = fast_jit(lambda s, m=method: m.update(s, DATA, weights=weights)[1])(state)
-        value = log_density(marginal(program), (DATA,), {"weights": weights}, BITS)[0]
+        density = lambda p, m=program: log_density(  # noqa: E731
+            marginal(m), (DATA,), {"weights": weights}, p
+        )[0]
+        value = fast_jit(density)(BITS)
         close(loss, -value, ROUNDED)
 
 

@@ -140,21 +140,29 @@ def test_where_the_update_rests_the_programs_slope_is_zero():
 
 
 def test_evidence_is_exact_for_small_networks_and_annealed_within_its_error():
+    """Also through states that cannot be: with leaks of zero nearly every draw of the prior leaves
+    some bit without a cause."""
     states = oracle.joint_states(layer_2=2, layer_1=3)
-    few, seen = DATA[:6], MASK[:6]
-    table = oracle.log_joint_table(oracle.log_joint_noisy_or_network, PARAMS, states, few, seen)
-    wanted = oracle.log_evidence(table)
-    kwargs = {"layers": (3, 2), "mask": jnp.asarray(seen)}
-    exact = fast_jit(exact_evidence, static_argnames="layers")(
-        typed(PARAMS), jnp.asarray(few), **kwargs
-    )
-    np.testing.assert_allclose(exact, wanted, rtol=1e-5)
-    annealed = annealed_evidence(
-        noisy_or_network, typed(PARAMS), jnp.asarray(few), num_chains=64, num_densities=50, **kwargs
-    )
-    # Monte Carlo: four standard errors, for six rows.
-    assert (np.abs(annealed.value - wanted) < 4.0 * annealed.standard_error).all()
-    assert (annealed.standard_error < 0.2).all()
+    log_joint = oracle.log_joint_noisy_or_network
+
+    @fast_jit
+    def compute(params, rows, mask):
+        given = {"layers": (3, 2), "mask": mask}
+        options = {"num_chains": 64, "num_densities": 50}
+        annealed = annealed_evidence(noisy_or_network, params, rows, **options, **given)
+        return exact_evidence(params, rows, **given), annealed
+
+    rows = np.array([[1.0, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]])
+    for params, few, seen, most in (
+        (PARAMS, DATA[:6], MASK[:6], 0.2),
+        ({**PARAMS, "leak_0": np.zeros(4)}, np.repeat(rows, 2, 0), np.ones((6, 4), bool), 0.5),
+    ):
+        wanted = oracle.log_evidence(oracle.log_joint_table(log_joint, params, states, few, seen))
+        exact, annealed = compute(typed(params), few, seen)
+        np.testing.assert_allclose(exact, wanted, rtol=1e-5)
+        # Monte Carlo: four standard errors, for six rows.
+        assert (np.abs(annealed.value - wanted) < 4.0 * annealed.standard_error).all()
+        assert (annealed.standard_error < most).all()
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -186,22 +194,6 @@ def test_sums_over_all_states_are_those_of_the_posterior(closed):
     edge = ("layer_1", "observed")
     np.testing.assert_allclose(summed.sums.share.weights[edge], share, rtol=1e-4)
     np.testing.assert_allclose(summed.sums.counts.weights[edge], count, rtol=1e-4)
-
-
-def test_annealing_passes_through_states_that_cannot_be():
-    """With leaks of zero nearly every draw of the prior leaves some bit without a cause."""
-    params = typed({**PARAMS, "leak_0": np.zeros(4)})
-    rows = jnp.asarray([[1.0, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]])
-
-    @fast_jit
-    def compute(params):
-        exact = exact_evidence(params, rows, layers=(3, 2))
-        options = {"num_chains": 64, "num_densities": 50, "layers": (3, 2)}
-        return exact, annealed_evidence(noisy_or_network, params, rows, **options)
-
-    exact, annealed = compute(params)
-    assert (np.abs(annealed.value - exact) < 4.0 * annealed.standard_error).all()
-    assert (annealed.standard_error < 0.5).all()
 
 
 ONE_LAYER = {"layers": (3,)}
@@ -328,20 +320,18 @@ def exact_em(data, params, num_steps):
     return evidence.mean()
 
 
-@pytest.mark.parametrize("method", ["em", "search"])
-def test_a_cause_that_is_rare_in_a_block_is_kept(method):
+def test_a_cause_that_is_rare_in_a_block_is_kept():
     """In a block of 200 rows it is on twice, or never: all rows must count, and the prior once."""
     data, truth = rare_cause()
-    engine, given = GibbsEM(noisy_or_network, max_sweeps=5, max_states=1), {"layers": (3,)}
-    if method == "search":
-        engine = GibbsSearch(engine, population=2, rounds=3, epochs=5)
+    member, given = GibbsEM(noisy_or_network, max_sweeps=5, max_states=1), {"layers": (3,)}
+    engine = GibbsSearch(member, population=2, rounds=3, epochs=5)
 
     @fast_jit
     def run(params, data):
         state = engine.init(random.key(0), data, init_params=params, **given)
         state = state._replace(step=jnp.ones((), int))  # a search seeds all units in its first
         step = lambda state, _: engine.update(state, data, **given)  # noqa: E731
-        state, _ = jax.lax.scan(step, state, None, length=2 if method == "search" else 8)
+        state, _ = jax.lax.scan(step, state, None, length=2)
         params = engine.get_params(state)
         return params, exact_evidence(params, data, **given).mean()
 

@@ -240,7 +240,7 @@ def test_principal_axes_find_an_exact_solution():
 correlations = fast_jit(implied_correlation)
 
 
-@pytest.mark.parametrize("noise", [1.0, 2.5, "columns"])
+@pytest.mark.parametrize("noise", [2.5, "columns"])
 def test_recovers_the_program(data, noise):
     """Correlations and means of the program with the parameters found, whatever its noise."""
     if noise == "columns":
@@ -356,11 +356,6 @@ def test_the_contract(data):
     traced = fast_jit(lambda x: method.init(random.key(0), x, num_factors=2).params)(data)
     for name, value in method.get_params(state).items():
         assert np.allclose(value, traced[name], atol=1e-3)
-    chunked = MomentInversion(clipped_gaussian, chunk_size=300).invert(
-        random.key(0), data, num_factors=2
-    )
-    whole = fast_jit(lambda x: invert_pairs(count_pairs(x)).correlation)(data)
-    assert np.allclose(chunked.correlation, whole, atol=1e-6)
 
 
 @pytest.mark.parametrize(
