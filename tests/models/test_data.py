@@ -60,18 +60,13 @@ def assert_rate(found, probability, trials):
 
 @pytest.mark.parametrize("name", SYNTHETIC)
 def test_generator_is_a_pure_function_of_its_key(name):
-    make = SYNTHETIC[name]
+    make = fast_jit(SYNTHETIC[name])
     one, again, other = make(random.key(1)), make(random.key(1)), make(random.key(2))
     jax.tree.map(np.testing.assert_array_equal, one, again)
     assert (one.data != other.data).any()
     assert one.data.dtype == jnp.float32
     assert one.data.ndim == 2
-    jax.tree.map(
-        lambda eager, traced: np.testing.assert_allclose(eager, traced, rtol=1e-6, atol=1e-6),
-        one,
-        fast_jit(make)(random.key(1)),
-    )
-    trials = fast_jit(jax.vmap(make))(random.split(random.key(3), 5))
+    trials = fast_jit(jax.vmap(SYNTHETIC[name]))(random.split(random.key(3), 5))
     alone = make(random.split(random.key(3), 5)[4])
     assert trials.data.shape == (5, *one.data.shape)
     jax.tree.map(
@@ -391,13 +386,14 @@ def test_listed_sets_refuse_rows_they_do_not_have():
         DATASETS["prototypes"].load(random.key(0), num_data=100)
 
 
-def test_importing_data_loads_no_heavy_package_and_starts_no_device():
+def test_importing_loads_no_heavy_package_and_starts_no_device():
+    """A user must still be able to choose the platform, or start jax.distributed, afterwards."""
     code = """
 import sys
-import ppl_models.data
+import ppl_models, ppl_models.data
 heavy = {"sklearn", "mlxtend", "matplotlib", "pandas", "PIL", "xarray", "arviz", "h5py", "pyarrow"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 from jax._src import xla_bridge
-assert not xla_bridge._backends
+assert not xla_bridge.backends_are_initialized()
 """
     subprocess.run([sys.executable, "-c", code], check=True)
