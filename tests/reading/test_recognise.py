@@ -27,7 +27,7 @@ from ppl_models import (
     noisy_or_network,
     real_combination_machine,
 )
-from ppl_models.distributions import CombinationCauses, NoisyOr, RealCombinationCauses
+from ppl_models.distributions import CombinationCauses, NoisyOr
 
 NUM_DATA, NUM_FEATURES = 40, 5
 RNG = np.random.default_rng(0)
@@ -82,15 +82,14 @@ def blob(points):
         numpyro.sample("place", dist.Normal(second * shift, 1.0).to_event(1), obs=points)
 
 
-def machine(causes, half, table, *, units=3):
+def machine(table, *, units=3):
     """A combination machine with its weights transposed."""
     size = (table.shape[1], units)
     offset = numpyro.sample("offset", dist.Normal(0.0, 50.0).expand((units,)).to_event(1))
     links = numpyro.sample("links", dist.Normal(0.0, 1.0).expand(size).to_event(2))
     with numpyro.plate("rows", len(table)):
-        hidden = numpyro.sample("hidden", causes(links.T, offset))
-        sum_ = hidden @ links.T
-        seen = dist.Bernoulli(logits=2.0 * sum_) if half else dist.Normal(sum_, 1.0)
+        hidden = numpyro.sample("hidden", CombinationCauses(links.T, offset))
+        seen = dist.Bernoulli(logits=2.0 * hidden @ links.T)
         numpyro.sample("table", seen.to_event(1), obs=table)
 
 
@@ -110,14 +109,7 @@ COPIES = {
     "sparse coding": (pictures, REAL, binary_sparse_coding, {"num_causes": 3}, Form.SPARSE_CODING),
     "mixture": (classes, BITS, bernoulli_mixture, {"num_components": 3}, Form.MIXTURE),
     "blob": (blob, REAL, real_combination_machine, {"num_causes": 1}, Form.REAL_MACHINE),
-    "machine": (
-        functools.partial(machine, CombinationCauses, True),
-        BITS, combination_machine, {"num_causes": 3}, Form.MACHINE,
-    ),
-    "real machine": (
-        functools.partial(machine, RealCombinationCauses, False),
-        REAL, real_combination_machine, {"num_causes": 3}, Form.REAL_MACHINE,
-    ),
+    "machine": (machine, BITS, combination_machine, {"num_causes": 3}, Form.MACHINE),
     "noisy-or": (symptoms, BITS, noisy_or_network, {"layers": (3,)}, Form.NOISY_OR),
 }  # fmt: skip
 
