@@ -16,10 +16,10 @@ from ...reading.arguments import rows_of
 from ...reading.settings import Range
 from ...rows.chunks import compiled
 from ...running.algorithm import Algorithm
+from ...running.averaged import Averaged
 from ...running.contract import RunResult, Starts
 from ...running.search import Search
 from ...types import Params
-from .averaged import Averaged
 from .exact import sum_states
 from .gibbs_em import GibbsEM
 from .layers import Block, Blocks, Layered, Phase, forgotten, run_epoch, settle_block

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ...running.algorithm import Algorithm
-from ...types import Params
+from ..types import Params
+from .algorithm import Algorithm
 
 
 class Averaging(NamedTuple):
