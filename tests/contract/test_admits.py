@@ -21,6 +21,19 @@ def drawn(program):
     return example(program, 13, which="small")
 
 
+@cache
+def described(program):
+    made = drawn(program)
+    return inspect(programs()[program], (made.values,), made.sizes)
+
+
+@cache
+def first_and_last(name):
+    """Of the programs that a method admits: others are stepped by the same code."""
+    admitted = [x for x in programs() if METHODS[name].admits(described(x)) is None]
+    return {admitted[0], admitted[-1]}
+
+
 def shapes(tree):
     return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
 
@@ -28,11 +41,12 @@ def shapes(tree):
 @pytest.mark.parametrize("program", programs())
 @pytest.mark.parametrize("name", METHODS)
 def test_admits_is_right(name, program):
-    """Traced for three keys, not compiled: shapes are the program's, a step gives a like state."""
+    """Traced for three keys, not compiled: every method starts on every program it admits with
+    parameters of the program's shapes; on the first and last of them a step gives a like state."""
     model, method = programs()[program], METHODS[name]
     made = drawn(program)
     data, sizes = made.values, made.sizes
-    anatomy = inspect(model, (data,), sizes)
+    anatomy = described(program)
     reason = method.admits(anatomy)
     engine = method.of(model, anatomy)
     if reason is not None:
@@ -42,16 +56,18 @@ def test_admits_is_right(name, program):
         return
 
     begin = jax.vmap(lambda key: engine.init(key, data, **sizes))
-    step = jax.vmap(lambda state: engine.update(state, data, **sizes))
     state = jax.eval_shape(begin, random.split(random.key(0), 3))
-    after, loss = jax.eval_shape(step, state)
-    assert loss.shape == (3,) and shapes(after) == shapes(state)
     params = jax.eval_shape(
         lambda state: engine.get_params(jax.tree.map(lambda x: x[0], state)), state
     )
     assert {site: x.shape for site, x in params.items()} == {
         site: np.shape(x) for site, x in made.truth.items()
     }
+    if program not in first_and_last(name):
+        return
+    step = jax.vmap(lambda state: engine.update(state, data, **sizes))
+    after, loss = jax.eval_shape(step, state)
+    assert loss.shape == (3,) and shapes(after) == shapes(state)
     if engine.search is not None:  # what a search starts from, and what it tries instead
         start = jax.eval_shape(lambda key: engine.propose(key, data, **sizes), random.key(0))
         other = jax.eval_shape(lambda p: engine.vary(random.key(0), p, data, **sizes), params)

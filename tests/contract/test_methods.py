@@ -57,8 +57,6 @@ def my_trait(data, *, num_factors=1):
 CASES = {
     "EM": (EM(binary_sparse_coding, chunk_size=16), PIXELS, {"num_causes": 3}),
     "gradient EM": (EM(noisy_or_network, chunk_size=20, gradient_steps=1), BITS, {"layers": (2,)}),
-    "TruncatedEM": (TruncatedEM(binary_sparse_coding, chunk_size=16, num_candidates=3, keep=False),
-                    PIXELS, {"num_causes": 3}),
     "TruncatedEM, cut": (
         TruncatedEM(binary_sparse_coding, chunk_size=16, max_active=1, num_candidates=2, keep=False,
                     cut=Cut(-1, 0)), PIXELS, {"num_causes": 3}),
@@ -90,6 +88,8 @@ CASES = {
     ),
     "Restarts": (Restarts(EM(bernoulli_mixture), 2), BITS, {"num_components": 2}),
 }  # fmt: skip
+# Each has a method of its kind beside it, whose posterior is the same code.
+WITHOUT_POSTERIOR = "gradient EM", "TruncatedEM, persistent", "BoundEM, any program"
 
 
 def widths(jaxpr):
@@ -132,7 +132,7 @@ def test_a_run_compiles_once_and_rows_may_stay_on_disk(tmp_path, name, compilati
     def whole(data, num_steps, tolerance):
         fresh = copy(method)
         result = fresh.run(random.key(2), num_steps, data, tolerance=tolerance, **settings)
-        if hasattr(method, "posterior"):
+        if hasattr(method, "posterior") and name not in WITHOUT_POSTERIOR:
             fresh.posterior(result.params, data, **settings)
         return result
 
