@@ -1,7 +1,5 @@
 """A user's mixed table from file to map: what is read, what is refused, what is drawn."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from tools import fast_jit
 from inference.cli import main, make_parser
 from inference.studies.map.figure import merge, spread_places
 from inference.studies.map.fit import Map, fit_map
-from inference.studies.papers.trait_accuracy import compare, divergence
+from inference.studies.papers.trait_accuracy import divergence
 from ppl_models import mixed_trait
 from ppl_models.data import InputError, load_mixed
 from ppl_models.mixed_trait import Layout
@@ -155,19 +153,6 @@ def test_equal_patterns_are_one_spot_of_each_label():
     spots = merge(mean, np.tile(np.eye(2), (4, 1, 1)), [0, 0, 0, 1])
     assert sorted(spots.rows.tolist()) == [1, 1, 2]
     assert len(spread_places(np.random.default_rng(0).normal(size=(50, 2)))) == 4
-
-
-def test_comparison_has_the_numbers_of_table_1():
-    rng = np.random.default_rng(0)
-    data = (rng.normal(size=(60, 2)) @ rng.normal(size=(2, 5)) > 0).astype(np.float32)
-    numbers, _ = compare(data, random.key(0), 8)
-    json.dumps(numbers)
-    for name in ("bound", "monte_carlo", "quadrature"):
-        assert set(numbers[name]) == {"seconds", "compile_seconds", "nll", "bound", "iterations"}
-    assert numbers["bound"]["bound"] >= numbers["bound"]["nll"] - 1e-4
-    away = np.array(numbers["divergence"]["per_datum"])
-    assert len(away) == 60 and (away > -1e-3).all()
-    assert numbers["speedup"] > 0
 
 
 def test_divergence_is_that_of_two_gaussians_by_hand():

@@ -206,6 +206,17 @@ def strength(numbers):
     assert all(low <= high for x in numbers.values() for low, high in (x["bound_90"],))
 
 
+def accuracy(numbers):
+    """Each algorithm of table 1; the bound is one, and a divergence is not below zero."""
+    numbers = numbers["synthetic"]
+    for name in ("bound", "monte_carlo", "quadrature"):
+        assert {*numbers[name]} == {"seconds", "compile_seconds", "nll", "bound", "iterations"}
+    assert numbers["bound"]["bound"] >= numbers["bound"]["nll"] - 1e-4
+    away = np.array(numbers["divergence"]["per_datum"])
+    assert len(away) == 100 and (away > -1e-3).all()
+    assert numbers["speedup"] > 0
+
+
 def components(numbers):
     """One noise makes it principal components, with their own σ² (Tipping & Bishop 1999, eq. 8)."""
     one, each = numbers["numbers"]["one noise"], numbers["numbers"]["a noise of each column"]
@@ -241,6 +252,7 @@ CHECKS = {
     "noisyor-lines": noisy_or_lines,
     "noisyor-structure": noisy_or_structure,
     "noisyor-words": topics,
+    "trait-accuracy": accuracy,
     "trait-mixture": mixture,
     "trait-pca": components,
     "trait-strength": strength,

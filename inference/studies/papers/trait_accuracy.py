@@ -142,10 +142,20 @@ def accuracy(namespace: argparse.Namespace) -> Outcome:
         sets["digits"] = sets["digits"][:, varies]
     numbers: dict[str, Any] = {}
     kept = {}
-    for number, (name, data) in enumerate(sets.items()):
-        numbers[name], kept[name] = compare(data, keys[1 + number], namespace.steps)
-    numbers["digits"]["data"] = source(namespace, len(sets["digits"]))
+    for key, (name, data) in zip(keys[1:], sets.items(), strict=True):
+        if name in namespace.sets:
+            numbers[name], kept[name] = compare(data, key, namespace.steps)
+    if "digits" in numbers:
+        numbers["digits"]["data"] = source(namespace, len(sets["digits"]))
     return Outcome(numbers, lambda: accuracy_figure(kept))
+
+
+def accuracy_options(parser: argparse.ArgumentParser) -> None:
+    digit_options(parser)
+    parser.add_argument(
+        "--sets", nargs="+", choices=("synthetic", "digits"), default=("synthetic", "digits"),
+        help="of data (both)",
+    )  # fmt: skip
 
 
 def accuracy_figure(kept: dict[str, Any]) -> Figure:
@@ -153,7 +163,7 @@ def accuracy_figure(kept: dict[str, Any]) -> Figure:
     from matplotlib.figure import Figure
 
     page = Figure(figsize=(11, 8.5))
-    axes = page.subplots(2, 2)
+    axes = page.subplots(2, len(kept), squeeze=False)
     for column, (name, one) in enumerate(kept.items()):
         top, low = axes[:, column]
         words = {"bound": "bound", "monte_carlo": "Monte Carlo", "quadrature": "quadrature"}
@@ -207,7 +217,7 @@ EXPERIMENTS = (
         "trait-accuracy",
         "the bound against Monte Carlo and quadrature (Tipping 1998, figures 3, 4, table 1)",
         accuracy,
-        {"rows": 20, "steps": 2},
-        digit_options,
+        {"rows": 20, "steps": 8, "sets": ["synthetic"]},
+        accuracy_options,
     ),
 )
