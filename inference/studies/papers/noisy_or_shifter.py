@@ -337,7 +337,7 @@ EXPERIMENTS = (
         "noisyor-shifter",
         "which way a row was shifted: the top layer tells, the lower one alone cannot",
         run_shifter,
-        {"trials": 1, "num_data": 200, "population": 2, "rounds": 1},
+        {"trials": 1, "num_data": 200, "recipe": "paper"},
         shifter_options,
     ),
 )
