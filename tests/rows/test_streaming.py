@@ -82,25 +82,26 @@ MEMORY = """
             peak = max(peak, anonymous())
             time.sleep(0.02)
 
-    rows = np.load(sys.argv[1], mmap_mode="r")
     threading.Thread(target=watch, daemon=True).start()
-    EM(bernoulli_mixture, chunk_size=4096).run(random.key(0), 1, rows, num_components=3)
-    print(peak)
+    for file in sys.argv[1:]:
+        rows = np.load(file, mmap_mode="r")
+        EM(bernoulli_mixture, chunk_size=4096).run(random.key(0), 1, rows, num_components=3)
+        print(peak)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own figures")
 def test_memory_is_that_of_a_chunk_whatever_the_number_of_rows(tmp_path):
-    processes = []
-    for num_data in (100_000, 1_600_000):
-        file = tmp_path / f"{num_data}.npy"
-        np.lib.format.open_memmap(file, "w+", np.uint8, (num_data, 48))  # noughts: all of it holes
-        processes.append(subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(MEMORY), str(file)],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "XLA_FLAGS": ""},
-        ))  # fmt: skip
-    few, many = (float(process.communicate(timeout=300)[0]) for process in processes)
-    # MiB: peaks of one and the same run differ by up to 20. The larger file has 69 more, 275 as
+    files = [tmp_path / f"{num_data}.npy" for num_data in (100_000, 1_600_000)]
+    for file in files:
+        np.lib.format.open_memmap(file, "w+", np.uint8, (int(file.stem), 48))  # zeros: all holes
+    command = [sys.executable, "-c", textwrap.dedent(MEMORY), *map(str, files)]
+    environment = {**os.environ, "XLA_FLAGS": ""}
+    found = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=300, check=True
+    )
+    few, many = map(float, found.stdout.split())
+    # MiB, the smaller file first: what the larger adds to the peak. It has 69 more, 275 as
     # float32, and ten bytes held of each row would be 14.
     assert many - few < 30
 

@@ -26,16 +26,17 @@ def uneven_mixture():
     return jnp.asarray(data), {"mixing": jnp.asarray(mixing), "probs": jnp.asarray(probs)}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_mixture_is_found_from_any_key(seed, monkeypatch):
+def test_a_mixture_is_found_from_any_key(monkeypatch):
     data, truth = uneven_mixture()
     traced, update = [], StatesEM._update
     monkeypatch.setattr(StatesEM, "_update", lambda *x: traced.append(x) or update(*x))
-    best = EM(bernoulli_mixture).run(random.key(0), 60, data, num_components=6, init_params=truth)
-    fitted = EM(bernoulli_mixture).run(random.key(seed), 60, data, num_components=6)
-    assert fitted.losses[-1] <= best.losses[-1] + 0.5
-    assert fitted.optima.agree >= 2
-    assert len(traced) <= 2  # that of one start, and one for the search and the run after it
+    em = EM(bernoulli_mixture)
+    best = em.run(random.key(0), 60, data, num_components=6, init_params=truth)
+    for seed in range(3):
+        fitted = em.run(random.key(seed), 60, data, num_components=6)
+        assert fitted.losses[-1] <= best.losses[-1] + 0.5
+        assert fitted.optima.agree >= 2
+    assert len(traced) <= 2  # that of one start, and one for all searches and the runs after them
     assert best.optima is None  # one start was given, and one is never said to agree with others
 
 

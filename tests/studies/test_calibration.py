@@ -117,7 +117,7 @@ def test_scalars_do_not_know_the_names_of_hidden_units(name):
     model = getattr(ppl_models, name)
     truth = {x: np.asarray(v) for x, v in CARDS[name].small().params.items()}
     moved = dict(truth)
-    data_set = example(name, which="small")
+    data_set = example(name, 6, which="small")
     form = form_of(model, ((data_set.values,), data_set.sizes))
     for symmetry in symmetries(form):
         if isinstance(symmetry, Rotation):
