@@ -46,10 +46,8 @@ SCRIPT = """
     cases = {
         "EM": (EM(binary_sparse_coding, chunk_size=3), pixels, {"num_causes": 3}),
         "EM on disk": (None, mapped(pixels), {"num_causes": 3}),
-        "TruncatedEM": (TruncatedEM(binary_sparse_coding, num_candidates=3, cut=Cut(0, 1)), pixels,
-                        {"num_causes": 3}),
-        "persistent": (TruncatedEM(binary_sparse_coding, persistent=Persistent(4, 2)), pixels,
-                       {"num_causes": 3}),
+        "TruncatedEM": (TruncatedEM(binary_sparse_coding, persistent=Persistent(4, 2), max_active=1,
+                                    cut=Cut(0, 1)), pixels, {"num_causes": 3}),
         "BoundEM": (BoundEM(latent_trait), bits, {"num_factors": 1}),
         "ExactGradient": (ExactGradient(combination_machine), bits, {"num_causes": 2}),
         "MomentInversion": (MomentInversion(clipped_gaussian, rank=1), bits, {}),

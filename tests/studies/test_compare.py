@@ -295,7 +295,7 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
         }, refused
 
     monkeypatch.setattr(inference.studies.comparison.contenders, "contenders", some)
-    comparison = compare(bernoulli_mixture, DATA.values, None, **DATA.sizes)
+    comparison = compare(bernoulli_mixture, DATA.values, None, budget=60.0, **SIZES_OF_DATA)
     assert comparison.rows["broken"]["status"] == "failed"
     assert "it broke" in comparison.rows["broken"]["reason"]
     assert "as large as 1e+09" in comparison.rows["runaway"]["reason"]
@@ -330,7 +330,7 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
 
 def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
     """In another process, from the same key: the same numbers. Then it is at work for an hour."""
-    data = example("bernoulli_product", 40, which="small").values
+    data = example("bernoulli_product", which="small").values
     alone, beside, kept = compare(bernoulli_product, data, ["MAP"]), None, {}
     pool = processes(1)
     try:
