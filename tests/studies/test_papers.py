@@ -23,10 +23,10 @@ FOLDER = Path(__file__).parents[2] / "notebooks"
 SIZES = {
     "0": {"num_days": 20, "num_draws": 5, "num_steps": 2},
     "1": {"num_data": 1000, "num_rows": 60, "num_columns": 5, "methods": "MomentInversion"},
-    "2": {"num_data": 20, "methods": "ExactGradient"},
-    "3": {"num_data": 40, "methods": "EM"},
+    "2": {"num_data": 20, "budget": 0.1, "methods": "ExactGradient"},
+    "3": {"num_data": 40, "budget": 0.1, "methods": "EM"},
     "4": {"num_data": 60, "num_draws": 40, "methods": "NUTS"},
-    "5": {"num_data": 40, "methods": "GibbsEM"},
+    "5": {"num_data": 40, "budget": 0.1, "methods": "GibbsEM"},
     "6": {"num_steps": 4, "num_draws": 40, "every": 20},
 }
 
