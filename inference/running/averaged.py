@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -31,10 +32,10 @@ class Averaged(Algorithm):
 
     method: Any
     after: int
+    model: Callable = dataclasses.field(init=False, repr=False)
 
-    @property
-    def model(self) -> Any:  # type: ignore[override]
-        return self.method.model
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", self.method.model)
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
