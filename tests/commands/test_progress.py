@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,8 @@ def test_ctrl_c_in_fit_keeps_what_there_is(tmp_path):
     fitting = subprocess.Popen(
         [sys.executable, "-m", "inference", *map(str, command)],
         cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=inner, text=True,
+        # A shell lets what it runs in the background ignore Ctrl-C.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     os.close(inner)
     giving_up = threading.Timer(240.0, fitting.kill)
