@@ -10,7 +10,6 @@ import subprocess
 import sys
 import termios
 import threading
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +31,13 @@ def test_ctrl_c_in_fit_keeps_what_there_is(tmp_path):
         "--method", "TruncatedEM", "--option", "parameter_noise={'weights': 0.3}",
         "--option", "search=None", "--steps", "3000000",
     ]  # fmt: skip
+    # What a shell runs in the background ignores Ctrl-C, and so would what it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     fitting = subprocess.Popen(
         [sys.executable, "-m", "inference", *map(str, command)],
         cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=inner, text=True,
-        # A shell lets what it runs in the background ignore Ctrl-C.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
+    signal.signal(signal.SIGINT, before)
     os.close(inner)
     giving_up = threading.Timer(240.0, fitting.kill)
     giving_up.start()
