@@ -192,10 +192,7 @@ def seconds_of_gradient(program: Callable, device: OneDevice, keys: Array) -> fl
         return once(slope).lower(keys, arrays).compile()
 
     compiled = executable(make, (keys, arrays), "slope", program, hollow.static, hollow.tree)
-    jax.block_until_ready(compiled(keys, arrays))
-    before = clock.seconds()
-    jax.block_until_ready(compiled(keys, arrays))
-    return clock.seconds() - before
+    return _seconds_of(compiled, keys, arrays)
 
 
 def seconds_of_reading(model: Callable, device: OneDevice, keys: Array) -> float:
@@ -211,9 +208,14 @@ def seconds_of_reading(model: Callable, device: OneDevice, keys: Array) -> float
         return once(read).lower(keys, arrays).compile()
 
     compiled = executable(make, (keys, arrays), "reading", model, hollow.static, hollow.tree)
-    jax.block_until_ready(compiled(keys, arrays))
+    return _seconds_of(compiled, keys, arrays)
+
+
+def _seconds_of(compiled: Any, *args: Any) -> float:
+    """Of the second of two runs."""
+    jax.block_until_ready(compiled(*args))
     before = clock.seconds()
-    jax.block_until_ready(compiled(keys, arrays))
+    jax.block_until_ready(compiled(*args))
     return clock.seconds() - before
 
 

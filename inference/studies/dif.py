@@ -257,7 +257,7 @@ def _rows_of(table: BitTable, some: np.ndarray) -> BitTable:
 
 
 def _varies(table: BitTable) -> np.ndarray:
-    """Items whose levels all occur, (P,): a difference can be told of these only."""
+    """Items whose levels all occur, (P,): a difference can be tested for these only."""
     columns = table.columns
     counts = table.times @ table.bits
     answered = table.times.sum() if table.seen is None else table.times @ table.seen
