@@ -262,6 +262,7 @@ def test_over_several_data_sets_means_and_their_spread_decide():
     pooled = repeat(one, 3)
     assert asked == [None, ["ours", "theirs"], ["ours", "theirs"]]  # one failure decides
     assert pooled.about["replicates"] == 3 and pooled.about["agree"] == 3
+    assert pooled.certainty.startswith("The verdict is the same on 3 of 3 data sets;")
     assert [pooled.rows[x]["data_sets"] for x in ("ours", "theirs", "vague")] == [3, 3, 1]
     row = pooled.rows["ours"]
     assert row["behind"] == pytest.approx(0.03)
@@ -282,8 +283,20 @@ def test_a_method_that_fails_on_a_later_data_set_fails():
 
     pooled = repeat(one, None, budget=30.0)  # 18 s for the second, 9 for the third, 3 are left
     assert pooled.about["replicates"] == 3 and pooled.rows["theirs"]["data_sets"] == 3
+    assert pooled.about["contested"] == 2  # the third had no method that could have won instead
+    assert "of the 2 data sets on which methods of both sides ran" in pooled.certainty
     assert pooled.rows["ours"]["standing"] == "FAILS" and not pooled.rows["ours"]["as_good"]
     assert pooled.headline.endswith("Failing their checks: ours.") and pooled.rows["theirs"]["best"]
+
+
+def test_data_sets_on_which_one_side_ran_alone_do_not_confirm_a_verdict():
+    def one(_, passing):
+        rows = {"ours": {}, "theirs": {"bespoke": False, "remaining": 0.5}}
+        rows = {x: rows[x] for x in passing or rows}
+        return data_set({x: [-2.0, -3.0] for x in rows}, {"ours": 1.0, "theirs": 8.0}, **rows)
+
+    pooled = repeat(one, 3)
+    assert pooled.about["replicates"] == 3 and "do not test the verdict" in pooled.certainty
 
 
 def test_rows_held_out_in_turn_count_for_less_than_other_data():

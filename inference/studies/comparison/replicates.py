@@ -78,10 +78,12 @@ def combine(parts: list[Comparison]) -> Comparison:
         overlap = first.about["num_test"] / first.about["num_train"]
     rows = {name: _row(name, parts, used, overlap) for name in first.rows}
     side = winner(rows)
+    contested = [p for p in used if {p.rows[x]["bespoke"] for x in p.held_out} == {True, False}]
     about = {
         **first.about,
         "replicates": len(used),
-        "agree": sum(winner(part.rows) == side for part in used),
+        "contested": len(contested),  # where one side ran alone the verdict could not differ
+        "agree": sum(winner(part.rows) == side for part in contested),
         "parts": [
             {x: {k: row.get(k) for k in KEPT} for x, row in part.rows.items() if "behind" in row}
             for part in parts

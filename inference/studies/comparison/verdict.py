@@ -247,16 +247,25 @@ def _excess(row: dict[str, Any]) -> str:
 def certainty(about: dict[str, Any]) -> str:
     """How sure the headline is.
 
-    >>> certainty({"replicates": 5, "agree": 4, "fresh": True})
+    >>> certainty({"replicates": 5, "contested": 5, "agree": 4, "fresh": True})
     'The verdict is the same on 4 of 5 data sets; ± is the standard error over them.'
     """
     count = about.get("replicates", 1)
     if count < 2:
         return "From one data set: ± is the standard error over the rows that judge."
     sets = "data sets" if about["fresh"] else "choices of the rows held out"
+    agree, contested = about["agree"], about.get("contested", count)
+    same = f"The verdict is the same on {agree} of"
+    if contested == count:
+        return f"{same} {count} {sets}; ± is the standard error over them."
+    if contested > 1:
+        return (
+            f"{same} the {contested} {sets} on which methods of both sides ran; ± is the standard "
+            f"error over all {count}."
+        )
     return (
-        f"The verdict is the same on {about['agree']} of {count} {sets}; ± is the standard error "
-        "over them."
+        f"Methods of one side alone passed on the first of {count} {sets}, and only these ran on "
+        "the others: they do not test the verdict. ± is the standard error over all."
     )
 
 
