@@ -68,7 +68,7 @@ def nuts(
     budget: float | None = None,
     memory: float | None = None,
     target_accept: float = 0.8,
-    together: bool = False,
+    together: Array | None = None,
     **kwargs: Any,
 ) -> Draws:
     """NUTS on all continuous sites, discrete latents summed out.
@@ -78,7 +78,8 @@ def nuts(
     :param budget: seconds for climbs, warm-up and draws, by `numerics.clock`.
     :param memory: bytes that its compiled steps may take; if they would take more, none is run.
     :param target_accept: of its steps, by which their size is adapted.
-    :param together: all chains begin at the best end of all climbs, in one mode of the posterior.
+    :param together: a key of climbs: all chains begin at the best end of these, in one mode of the
+        posterior, and those of another process with the same key in the same.
 
     >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
@@ -172,7 +173,7 @@ def sample(
     start: Callable[[tuple, dict[str, Any]], Any] | None = None,
     slope: Callable | None = None,
     first: Callable[[OneDevice, Array, float], float] | None = None,
-    together: bool = False,
+    together: Array | None = None,
 ) -> Draws:
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
 
@@ -183,16 +184,20 @@ def sample(
         long a trajectory may be.
     :param first: from the arguments, the keys and the seconds of a gradient to those that it takes
         at least before it has a draw: what cannot be ended is not begun without half a budget.
-    :param together: all chains begin at the best end of all climbs.
+    :param together: a key of climbs, at whose best end all chains begin.
     """
     began = time.perf_counter()
     ran = 0.0  # seconds of what was compiled already, which the budget counts
     keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
+    if together is not None:
+        keys_start = random.split(together, num_chains)
     places, depth = None, MOST_DEPTH
     device = one_device(args, kwargs)
     arrays, hollow = device.arrays, device._replace(arrays=[])
     if start is not None:
-        places, gradient, ran = climb(start, device, keys_start, budget, memory, together)
+        places, gradient, ran = climb(
+            start, device, keys_start, budget, memory, together is not None
+        )
         depth = depth_within(gradient, budget)
         if first is not None and budget is not None:
             least = first(device, keys_start, gradient)

@@ -5,7 +5,7 @@ that passed strict checks (`reference.strict_doubts`), so that every comparison 
 far a method is from the posterior, without a long chain of its own. To make them, in minutes each,
 with JAX, NumPyro and NumPy alone:
 
-    python -m latentbits.inference.studies.comparison.golden --seconds 900 --out FOLDER NAME ...
+    python -m latentbits.inference.studies.comparison.golden --jobs 4 --out FOLDER NAME ...
 
 A chain that fails is not written; the line says why.
 """
@@ -16,11 +16,28 @@ import argparse
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jax import random
 
-from .reference import Reference
+from latentbits import models
+
+from ...baselines.samplers import Draws
+from ..cards import CARDS
+from ..examples import example, fresh_rows, true_density
+from .field import Setup, field_of
+from .judge import Field
+from .reference import (
+    NUM_WARMUP,
+    TARGET_ACCEPT,
+    Reference,
+    long_draws,
+    long_judged,
+    strict_doubts,
+)
+from .side_by_side import Task, as_done, close, processes
 
 NUM_KEPT = 200
 """Fresh rows whose density is kept."""
@@ -43,46 +60,36 @@ def load(name: str, which: str = "paper", folder: Path = HERE) -> Reference | No
     return Reference(words, np.array(kept["log_density"]), kept["error"])
 
 
-def make(
-    name: str,
-    which: str,
-    seconds: float,
-    num_chains: int = 4,
-    num_warmup: int = 500,
-    seed: int = 0,
-) -> dict[str, Any]:
+class Effort(NamedTuple):
+    """How a long chain is made."""
+
+    seconds: float = 900.0
+    chains: int = 4
+    warmup: int = NUM_WARMUP
+    target_accept: float = TARGET_ACCEPT
+    seed: int = 0
+    jobs: int = 1  # processes that share the chains
+
+
+def make(name: str, which: str, effort: Effort) -> dict[str, Any]:
     """A long chain on an example's first data set; raises ValueError if it cannot be trusted."""
-    from jax import random
-
-    from latentbits import models
-
-    from ..cards import CARDS
-    from ..examples import example, fresh_rows, true_density
     from ..output import versions
-    from .field import Setup, field_of
-    from .reference import long_judged, strict_doubts
 
-    made = example(name, which=which)
-    density = CARDS[name].examples[which]().density
-    rows = np.arange(len(made.values))
-    field = field_of(
-        Setup(
-            getattr(models, name), made.values, None, rows, rows[:0], made.sizes,
-            made.truth or None, partial(fresh_rows, name, which, 0),
-            None if density is None else partial(true_density, name, which),
-        )
-    )  # fmt: skip
-    judged = long_judged(field, random.key(seed), seconds, num_chains, num_warmup)
+    draws = _all_chains(name, which, effort)
+    judged = long_judged(_field(name, which), draws)
+    chains, count = draws.stats["lp"].shape
     problems = strict_doubts(judged.row)
     if problems:
-        raise ValueError(f"{name}: the chain is no reference: {', '.join(problems)}")
-    chains, draws = next(iter(judged.draws.params.values())).shape[:2]
+        raise ValueError(
+            f"the chain of {chains} × {count} draws in {draws.seconds:.0f} s is no reference: "
+            + ", ".join(problems)
+        )
     gates = ("rhat", "rhat_parameters", "ess_bulk", "ess_tail", "divergences")
     return {
         "settings": {
-            "program": name, "example": which, "method": "NUTS", "seed": seed, "chains": chains,
-            "warmup": num_warmup, "draws": draws, "seconds": judged.draws.seconds,
-            "rows": len(made.values), "fresh": len(judged.held_out), **versions(),
+            "program": name, "example": which, "method": "NUTS", **effort._asdict(),
+            "draws": count, "seconds": draws.seconds, "rows": len(judged.observed),
+            "fresh": len(judged.held_out), **versions(),
         },
         "gates": {x: judged.row[x] for x in gates},
         "held_out": judged.row["held_out"],
@@ -92,23 +99,72 @@ def make(
     }  # fmt: skip
 
 
+def _field(name: str, which: str) -> Field:
+    made = example(name, which=which)
+    density = CARDS[name].examples[which]().density
+    rows = np.arange(len(made.values))
+    return field_of(
+        Setup(
+            getattr(models, name), made.values, None, rows, rows[:0], made.sizes,
+            made.truth or None, partial(fresh_rows, name, which, 0),
+            None if density is None else partial(true_density, name, which),
+        )
+    )  # fmt: skip
+
+
+def _all_chains(name: str, which: str, effort: Effort) -> Draws:
+    """Those of all processes, as many of each as the slowest has."""
+    if effort.jobs == 1:
+        return _chains(name, which, effort, 0)
+    pool = processes(effort.jobs, [__name__])
+    tasks = {str(i): Task(_chains, (name, which, effort, i)) for i in range(effort.jobs)}
+    parts = [part for _, part in as_done(pool, tasks)]
+    close(pool)
+    for part in parts:
+        if isinstance(part, Exception):
+            raise RuntimeError("a process ended, of memory say") from part
+    count = min(len(part.clock) for part in parts)
+    params, stats = (
+        {x: np.concatenate([v[:, :count] for v in (each[x] for each in some)]) for x in some[0]}
+        for some in ([part.params for part in parts], [part.stats for part in parts])
+    )
+    return parts[0]._replace(
+        params=params, stats=stats, clock=parts[0].clock[:count],
+        seconds=sum(part.seconds for part in parts),
+    )  # fmt: skip
+
+
+def _chains(name: str, which: str, effort: Effort, number: int) -> Draws:
+    """The chains of one process; all begin where the first of them do."""
+    key, made = random.key(effort.seed), example(name, which=which)
+    draws = long_draws(
+        getattr(models, name), ((jnp.asarray(made.values),), made.sizes),
+        random.fold_in(key, number), effort.seconds, effort.chains // effort.jobs, effort.warmup,
+        effort.target_accept, key,
+    )  # fmt: skip
+    return draws._replace(snapshots={})  # a second copy
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="make reference posteriors of examples")
     parser.add_argument("names", nargs="+", metavar="NAME[:EXAMPLE]")
-    parser.add_argument("--seconds", type=float, default=900.0, help="for each (%(default)g)")
     parser.add_argument("--out", type=Path, default=HERE, metavar="FOLDER")
-    parser.add_argument(
-        "--chains", type=int, default=4, metavar="N", help="on a GPU more cost little (%(default)s)"
-    )
-    parser.add_argument("--warmup", type=int, default=500, metavar="N", help="(%(default)s)")
+    helps = {
+        "seconds": "for each, of every process", "chains": "on a GPU more cost little",
+        "warmup": "draws", "target_accept": "of the steps: nearer to 1 where chains diverge",
+        "seed": "of the chains", "jobs": "processes, each with its share of the chains",
+    }  # fmt: skip
+    for field, value in Effort()._asdict().items():
+        flag, said = f"--{field.replace('_', '-')}", f"{helps[field]} (%(default)s)"
+        parser.add_argument(flag, type=type(value), default=value, metavar="N", help=said)
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
+    effort = Effort(**{x: getattr(options, x) for x in Effort._fields})
     status = 0
     for entry in options.names:
         name, _, which = entry.partition(":")
         try:
-            how = options.seconds, options.chains, options.warmup
-            record = make(name, which or "paper", *how)
+            record = make(name, which or "paper", effort)
         except (ValueError, RuntimeError, MemoryError, FloatingPointError) as error:
             print(f"{entry}: {' '.join(str(error).split())}", flush=True)
             status = 1

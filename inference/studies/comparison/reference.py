@@ -10,13 +10,15 @@ bulk and tail, no divergence.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax import Array
 
-from ...baselines.samplers import nuts
+from ...baselines.samplers import Draws, nuts
 from ...reading.anatomy import inspect
+from ...types import Arguments
 from .checks import RHAT, doubts
 from .contenders import contenders
 from .judge import Field, Judged, chains, judge
@@ -32,6 +34,8 @@ MOST_FRESH = 1000
 """Fresh rows that a long chain is judged by."""
 MOST_JUDGED = 2000
 """Of all chains, evenly spaced: of more, the likelihoods of rows take longer than the chains."""
+MOST_ALIGNED = 8000
+"""Of all chains, whose parameters R̂ is of."""
 
 
 class Reference(NamedTuple):
@@ -42,45 +46,57 @@ class Reference(NamedTuple):
     error: float | None = None  # mean Monte-Carlo standard error of a row
 
 
-def long_judged(
-    field: Field,
+def long_draws(
+    model: Callable,
+    arguments: Arguments,
     rng_key: Array,
     seconds: float,
     num_chains: int = 4,
     num_warmup: int = NUM_WARMUP,
-) -> Judged:
-    """NUTS for longer, judged as all are; by the first of fresh rows alone, but by more draws.
+    target_accept: float = TARGET_ACCEPT,
+    start: Array | None = None,
+) -> Draws:
+    """NUTS for longer.
 
     Its chains begin together, at the best of all their climbs: a program of hidden units has lesser
     modes in which a chain would stay, and that hold next to no mass (`baselines.starts`).
+
+    :param start: the key of these climbs; by default that of the chains.
     """
+    args, kwargs = arguments
+    return nuts(
+        model, rng_key, *args, num_warmup=num_warmup, num_samples=NUM_DRAWS, budget=seconds,
+        target_accept=target_accept, num_chains=num_chains,
+        together=rng_key if start is None else start, **kwargs,
+    )  # fmt: skip
+
+
+def long_judged(field: Field, draws: Draws) -> Judged:
+    """Long chains, judged as all are; by the first of fresh rows alone, but by more draws."""
     if field.judges.fresh:
         judges = field.judges.first(MOST_FRESH)._replace(most_train=1)
         true = None if field.true_scores is None else field.true_scores[: judges.num_test]
         field = field._replace(judges=judges, true_scores=true)
-    args, kwargs = field.train_arguments
-    entry = contenders(inspect(field.model, args, kwargs))[0]["NUTS"]
-    draws = nuts(
-        field.model, rng_key, *args, num_warmup=num_warmup, num_samples=NUM_DRAWS, budget=seconds,
-        target_accept=TARGET_ACCEPT, num_chains=num_chains, together=True, **kwargs,
-    )  # fmt: skip
+    entry = contenders(inspect(field.model, *field.train_arguments))[0]["NUTS"]
+    num_chains = len(draws.stats["lp"])
     step = max(1, len(draws.clock) * num_chains // MOST_JUDGED)
     some = draws._replace(
         params=every(draws.params, step), stats=every(draws.stats, step), snapshots={},
         clock=draws.clock[step - 1 :: step],
     )  # fmt: skip
     judged = judge(field, entry, some, None)
-    judged.row.update(chains(field, draws, MOST_JUDGED))  # of a few, R̂ is noise at the gate
+    judged.row.update(chains(field, draws, MOST_ALIGNED))  # of a few, R̂ is noise at the gate
     return judged._replace(draws=draws)
 
 
 def long_chain(field: Field, rng_key: Array, seconds: float) -> Reference:
     """The same as a reference; without `held_out`, and with the reason, if it is not trusted."""
     try:
-        judged = long_judged(field, rng_key, seconds)
+        draws = long_draws(field.model, field.train_arguments, rng_key, seconds)
+        judged = long_judged(field, draws)
     except Exception as error:
         return Reference(f"The long chain failed: {' '.join(str(error).split())[:200]}.")
-    problems, draws = strict_doubts(judged.row), judged.draws
+    problems = strict_doubts(judged.row)
     chains, count = next(iter(draws.params.values())).shape[:2]
     words = f"NUTS of {chains} × {count} draws in {draws.seconds:.0f} s"
     if problems:
