@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from latentbits.models.data import InputError
-
+from ..studies.option import Option, add, settled
 from ..studies.output import (
     FIGURES,
     as_json,
@@ -15,15 +14,20 @@ from ..studies.output import (
     versions,
     write_whole,
 )
-from .options import add_program_options
+from .options import SEED, add_program_options
 from .progress import Methods, say, stage
 
 if TYPE_CHECKING:
     from ..studies.calibration.calibrate import Judged
 from ..studies.calibration.telling import draw, lines, summary
 
-TRIALS = 100
-LEAST_TRIALS = 10
+OPTIONS = {
+    "methods": Option(str, "by default all that apply", metavar="A,B,…"),
+    "trials": Option(100, "data sets simulated", least=10),
+    "json": Option(str, "write the numbers there", metavar="FILE"),
+    "figure": Option(str, "draw the ranks there, .png or .svg", metavar="FILE"),
+    "seed": SEED,
+}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -35,19 +39,12 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     add_program_options(parser)
-    parser.add_argument("--methods", metavar="A,B,…", help="by default all that apply")
-    parser.add_argument(
-        "--trials", type=int, default=TRIALS, help=f"data sets simulated (default {TRIALS})"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the numbers there")
-    parser.add_argument("--figure", metavar="FILE", help="draw the ranks there, .png or .svg")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+    add(parser, OPTIONS)
 
 
 def main(namespace: argparse.Namespace) -> int:
     # Before the work: after minutes of work it is too late to learn that a folder is missing.
-    if namespace.trials < LEAST_TRIALS:
-        raise InputError(f"--trials {namespace.trials}: at least {LEAST_TRIALS} tell something")
+    namespace = settled(OPTIONS, namespace)
     json_file = check_output("--json", namespace.json) if namespace.json else None
     picture = check_output("--figure", namespace.figure, FIGURES) if namespace.figure else None
 

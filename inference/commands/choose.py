@@ -9,11 +9,28 @@ from typing import Any
 from latentbits.models.data import InputError
 
 from ..numerics.compiling import hurry
+from ..studies.option import Option, add, settled
 from ..studies.output import FIGURES, align, as_picture, check_output, write_whole
-from .options import add_options, open_given
+from .options import SEED, add_options, open_given
 from .progress import Methods, stage
 
 MOST_SIZES = 50
+OPTIONS = {
+    "method": Option(str, "by default that of the program's own paper"),
+    "folds": Option(5, "of the rows held out"),
+    "steps": Option(500, "most steps of a fit"),
+    "seed": SEED,
+    "bootstrap": Option(
+        99, "tables drawn from the smaller fit, for each test of a size against the one before; "
+        "0: no test",
+        metavar="N", least=0,
+    ),
+    "budget": Option(
+        60.0, "of computing for all these tests, which then say how far they came",
+        metavar="SECONDS", above=0,
+    ),
+    "figure": Option(str, "draw the curve", metavar="FILE.svg"),
+}  # fmt: skip
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,20 +50,7 @@ def add_parser(subparsers: Any) -> None:
         type=_over,
         help="such as num_factors=1..4",
     )
-    parser.add_argument("--method", help="by default that of the program's own paper")
-    parser.add_argument("--folds", type=int, default=5, help="of the rows held out (default 5)")
-    parser.add_argument("--steps", type=int, default=500, help="most steps of a fit (default 500)")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
-    parser.add_argument(
-        "--bootstrap", metavar="N", type=int, default=99,
-        help="tables drawn from the smaller fit, for each test of a size against the one before "
-        "(default 99; 0: no test)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--budget", metavar="SECONDS", type=float, default=60.0,
-        help="of computing for all these tests, which then say how far they came (default 60)",
-    )  # fmt: skip
-    parser.add_argument("--figure", metavar="FILE.svg", help="draw the curve")
+    add(parser, OPTIONS)
 
 
 def _over(text: str) -> tuple[str, range]:
@@ -71,6 +75,7 @@ def main(namespace: argparse.Namespace) -> int:
     from ..studies.choosing import choose, taken
     from .fit import SMALL, _preferred
 
+    namespace = settled(OPTIONS, namespace)
     figure = check_output("--figure", namespace.figure, FIGURES) if namespace.figure else None
     name, sizes = namespace.over
     namespace.set = [*namespace.set, (name, sizes[0])]
@@ -83,8 +88,6 @@ def main(namespace: argparse.Namespace) -> int:
     count = len(given.table.values)
     if not 2 <= namespace.folds <= count // 2:
         raise InputError(f"--folds {namespace.folds}: wanted 2 to {count // 2} of {count} rows")
-    if namespace.bootstrap < 0 or not namespace.budget > 0:
-        raise InputError("--bootstrap wants a number of tables from 0, --budget seconds above 0")
     known = methods()
     own = namespace.method or (CARDS[given.name].method if given.name in CARDS else None)
     if namespace.method is not None and namespace.method not in known:

@@ -16,14 +16,33 @@ from ..numerics.compiling import hurry
 from ..studies.catalogue import find_program
 from ..studies.comparison.columns import lines, summary
 from ..studies.comparison.side_by_side import close
+from ..studies.option import Option, add, settled
 from ..studies.output import as_json, check_folder, versions, write_whole
-from .options import Given, add_options, open_given
+from .options import Given, add_options, contest_options, open_given
 from .progress import Methods, say, stage
 
-BUDGET = 20.0
-"""As `inference.studies.comparison.compare` has it, which takes seconds to import."""
-
-
+OPTIONS = {
+    "example": Option(
+        str, "which data of ours: those of the program's paper at its size (paper, the default), a "
+        "small table (small), of noisy_or_network lines in patterns (patterns), or of "
+        "binary_sparse_coding bars that hide each other (maximal)",
+        metavar="NAME",
+    ),
+    "replicates": Option(
+        int, "data sets, or of a table of your own other rows held out (default: 5, fewer where "
+        "that takes long)",
+        metavar="N", least=1,
+    ),
+    "reference": Option(
+        float, "measure distances from a long chain of NUTS, given so long (default: from the best "
+        "sampler of the run)",
+        metavar="SECONDS", above=0,
+    ),
+    **contest_options(
+        "method", "methods run side by side (default: 2 on an example, 1 on a table of your own)",
+        "compare",
+    ),
+}  # fmt: skip
 MOST_REPLICATES = 1000
 """Of one seed: those of another have other data."""
 
@@ -37,68 +56,15 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     add_options(parser, optional=True)
-    parser.add_argument(
-        "--example",
-        metavar="NAME",
-        help="which data of ours: those of the program's paper at its size (paper, the default), a "
-        "small table (small), of noisy_or_network lines in patterns (patterns), or of "
-        "binary_sparse_coding bars that hide each other (maximal)",
-    )
-    parser.add_argument(
-        "--replicates",
-        type=int,
-        metavar="N",
-        help="data sets, or of a table of your own other rows held out (default: 5, fewer where "
-        "that takes long)",
-    )
-    parser.add_argument("--methods", metavar="A,B,…", help="by default all that apply")
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=BUDGET,
-        metavar="SECONDS",
-        help=f"for each method, without compiling; processor seconds on a CPU (default {BUDGET:g})",
-    )
-    parser.add_argument(
-        "--memory",
-        type=float,
-        metavar="GB",
-        help="that the steps of a method may take (default: 60 %% of the machine's)",
-    )
-    parser.add_argument(
-        "--reference",
-        type=float,
-        metavar="SECONDS",
-        help="measure distances from a long chain of NUTS, given so long (default: from the best "
-        "sampler of the run)",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="methods run side by side, each in a process with its share of the cores (default: 2 "
-        "on an example, 1 on a table of your own)",
-    )
-    parser.add_argument("--out", metavar="DIR", help="by default compare_MODEL")
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+    add(parser, OPTIONS)
 
 
 def main(namespace: argparse.Namespace) -> int:
     # Before the work: after minutes of work it is too late to learn that a folder is missing.
-    if not namespace.budget > 0:
-        raise InputError(f"--budget {namespace.budget:g}: must be more than 0 seconds")
-    if namespace.reference is not None and not namespace.reference > 0:
-        raise InputError(f"--reference {namespace.reference:g}: must be more than 0 seconds")
-    if namespace.memory is not None and not namespace.memory > 0:
-        raise InputError(f"--memory {namespace.memory:g}: must be more than 0 GB")
+    namespace = settled(OPTIONS, namespace)
     if namespace.example is not None and namespace.data is not None:
         raise InputError("--example is a table of ours, --data one of yours: choose one")
-    if namespace.replicates is not None and namespace.replicates < 1:
-        raise InputError(f"--replicates {namespace.replicates}: must be at least 1")
     folder = check_folder("--out", namespace.out or f"compare_{namespace.model.replace(':', '_')}")
-    if namespace.jobs is not None and namespace.jobs < 1:
-        raise InputError(f"--jobs {namespace.jobs}: must be at least 1")
     find_program(namespace.model)
     if namespace.data is None:  # an example: small, so that compiling takes most of the time
         hurry()

@@ -26,6 +26,7 @@ from ..reading.anatomy import ProgramError
 from ..reading.naturals import unwrap
 from ..reading.settings import check_settings
 from ..studies.catalogue import _nearest, blame, find_program
+from ..studies.option import Option
 
 
 class Given(NamedTuple):
@@ -123,6 +124,33 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
         type=setting,
         help="an argument of the program, such as num_causes=10; may be repeated",
     )
+
+
+SEED = Option(0, "of all random numbers")
+
+
+def contest_options(each: str, jobs: str, folder: str) -> dict[str, Option]:
+    """What commands that run the methods of a comparison share.
+
+    :param each: what a budget is for.
+    """
+    return {
+        "methods": Option(str, "by default all that apply", metavar="A,B,…"),
+        "budget": Option(
+            20.0, f"for each {each}, without compiling; processor seconds on a CPU",
+            metavar="SECONDS", above=0,
+        ),
+        "memory": Option(
+            float, "that the steps of a method may take (default: 60 %% of the machine's)",
+            metavar="GB", above=0,
+        ),
+        "jobs": Option(
+            int, f"{jobs}, each in a process with its share of the cores", metavar="N", least=1
+        ),
+        "out": Option(str, f"by default {folder}_MODEL", metavar="DIR"),
+        "json": Option(False, "print the numbers as JSON"),
+        "seed": SEED,
+    }  # fmt: skip
 
 
 def open_given(namespace: argparse.Namespace) -> Given:

@@ -12,64 +12,10 @@ from latentbits.models.data import InputError
 
 from ..numerics.compiling import hurry
 from ..studies.catalogue import find_program
+from ..studies.option import Option, add, settled
 from ..studies.output import as_csv, as_json, as_picture, check_folder, versions, write_whole
+from .options import contest_options
 from .progress import say, stage
-
-BUDGET = 20.0
-WITHIN = 0.05
-
-
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "survey",
-        help="which method is first at which size",
-        description="Grow rows, columns and latents of a program one after another, run the "
-        "methods of `compare` on data drawn from it, and draw the time that each takes to come "
-        "near the truth. What is finished is not run again: the same command goes on.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("model", metavar="MODEL", help="one of ours: `latentbits list`")
-    for axis, words in (("rows", "of the table"), ("columns", "of the table"),
-                        ("latents", "of a row: factors, causes or components")):  # fmt: skip
-        parser.add_argument(
-            f"--{axis}", metavar="N,…", type=_numbers, help=f"{words} (default: multiples of the "
-            "example's); none leaves the axis out"
-        )  # fmt: skip
-    parser.add_argument(
-        "--within",
-        type=float,
-        default=WITHIN,
-        metavar="NATS",
-        help="per row, of what maximum likelihood expects above the truth: where a method has "
-        f"arrived (default {WITHIN:g})",
-    )
-    parser.add_argument("--methods", metavar="A,B,…", help="by default all that apply")
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=BUDGET,
-        metavar="SECONDS",
-        help=f"for each method at each size, without compiling; processor seconds on a CPU "
-        f"(default {BUDGET:g})",
-    )
-    parser.add_argument(
-        "--total", type=float, metavar="SECONDS", help="after which no further method begins"
-    )
-    parser.add_argument(
-        "--memory",
-        type=float,
-        metavar="GB",
-        help="that the steps of a method may take (default: 60 %% of the machine's)",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="sizes run side by side, each in a process with its share of the cores (default 1)",
-    )
-    parser.add_argument("--out", metavar="DIR", help="by default survey_MODEL")
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
 
 
 def _numbers(text: str) -> list[int]:
@@ -84,13 +30,42 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
+def _axis(what: str) -> Option:
+    words = f"{what} (default: multiples of the example's); none leaves the axis out"
+    return Option(str, words, metavar="N,…", parse=_numbers)
+
+
+OPTIONS = {
+    "rows": _axis("of the table"),
+    "columns": _axis("of the table"),
+    "latents": _axis("of a row: factors, causes or components"),
+    "within": Option(
+        0.05, "per row, of what maximum likelihood expects above the truth: where a method has "
+        "arrived",
+        metavar="NATS", above=0,
+    ),
+    "total": Option(float, "after which no further method begins", metavar="SECONDS", above=0),
+    **contest_options("method at each size", "sizes run side by side (default 1)", "survey"),
+}  # fmt: skip
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "survey",
+        help="which method is first at which size",
+        description="Grow rows, columns and latents of a program one after another, run the "
+        "methods of `compare` on data drawn from it, and draw the time that each takes to come "
+        "near the truth. What is finished is not run again: the same command goes on.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", metavar="MODEL", help="one of ours: `latentbits list`")
+    add(parser, OPTIONS)
+
+
 def main(namespace: argparse.Namespace) -> int:
     from ..studies.cards import CARDS
 
-    for option in ("budget", "total", "within", "memory"):
-        value = getattr(namespace, option)
-        if value is not None and not value > 0:
-            raise InputError(f"--{option} {value:g}: must be more than 0")
+    namespace = settled(OPTIONS, namespace)
     find_program(namespace.model)
     if namespace.model not in CARDS:
         raise InputError(f"{namespace.model} is your own: data of any size are drawn of ours alone")

@@ -11,6 +11,7 @@ import pytest
 import ppl_models
 from inference.cli import main
 from inference.commands import reproduce
+from inference.studies.option import Option
 from inference.studies.papers.experiment import Experiment, Outcome
 from ppl_models.data import DATASETS
 
@@ -325,8 +326,7 @@ def experiment(monkeypatch):
         }
         return Outcome(numbers, lambda: does.figure())
 
-    options = lambda parser: parser.add_argument("--size", type=int, default=3)  # noqa: E731
-    entry = Experiment("quick", "done at once", work, {}, options)
+    entry = Experiment("quick", "done at once", work, {"size": Option(3, "")})
     monkeypatch.setattr(reproduce, "experiments", lambda: {"quick": entry})
     return does
 

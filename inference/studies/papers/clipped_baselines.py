@@ -10,17 +10,25 @@ import jax
 import numpy as np
 from jax import Array, random
 from latentbits.models import clipped_gaussian
-from latentbits.models.data import InputError
 
 from ...methods.moments.inversion import MomentInversion
 from ...methods.moments.spectrum import implied_correlation
 from ...numerics.compiling import once
-from .experiment import Experiment, Outcome
+from .batches import timed
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@experiment(
+    "clipped-baselines",
+    "moment inversion, SVI and NUTS on one clipped Gaussian: correlations and time",
+    rows=Option(300, "of the data", 80, 2),
+    columns=Option(8, "of the data", 4, 3),
+    draws=Option(200, "of NUTS, after as many to warm up", 30, 2),
+    svi_steps=Option(2000, "of SVI", 300, 2),
+)
 def run_baselines(namespace: argparse.Namespace) -> Outcome:
     """NUTS and SVI on the same program: correlations recovered, and the time it takes."""
     from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, init_to_value
@@ -29,8 +37,6 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
 
     rows, columns, rank = namespace.rows, namespace.columns, 2
     draws, svi_steps = namespace.draws, namespace.svi_steps
-    if min(rows, draws, svi_steps) < 2 or columns < 3:
-        raise InputError("--rows, --draws and --svi-steps must be at least 2, --columns 3")
     keys = random.split(random.key(namespace.seed), 6)
     sizes = {"num_data": rows, "num_features": columns, "num_factors": rank}
     truth = {
@@ -54,18 +60,14 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
             "compile_seconds": compiling,
         }
 
-    def timed(work: Any) -> tuple[Any, float]:
+    def inverted() -> tuple[Any, float]:
         began = time.perf_counter()
-        return jax.block_until_ready(work()), time.perf_counter() - began
-
-    def apart(work: Any, key: Array) -> tuple[Any, float, float]:
-        """What a function of a key gives, its seconds, and those to compile it."""
-        ready, compiling = timed(lambda: jax.jit(work).lower(key).compile())
-        return *timed(lambda: ready(key)), compiling
+        state = jax.block_until_ready(method.invert(keys[3], data, num_factors=rank))
+        return state, time.perf_counter() - began
 
     method = MomentInversion(clipped_gaussian)
-    _, cold = timed(lambda: method.invert(keys[3], data, num_factors=rank))
-    state, warm = timed(lambda: method.invert(keys[3], data, num_factors=rank))
+    _, cold = inverted()
+    state, warm = inverted()
     record("moments, pairs", state.correlation, warm, cold - warm)
     record("moments, factors", correlations(state.params), warm, cold - warm)
 
@@ -87,17 +89,10 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
         return mcmc.get_samples()
 
     for name, work, key in (("SVI, normal guide", guided, keys[4]), ("NUTS", sampled, keys[5])):
-        drawn, seconds, compiling = apart(work, key)
+        drawn, seconds, compiling = timed(work, key)
         record(name, correlations(drawn).mean(axis=0), seconds, compiling)
     numbers = {"rows": rows, "columns": columns, "factors": rank, "methods": table}
     return Outcome(numbers, lambda: _draw_baselines(wanted[pairs], estimates, table, pairs))
-
-
-def baselines_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=300, help="of the data (default 300)")
-    parser.add_argument("--columns", type=int, default=8, help="of the data (default 8)")
-    parser.add_argument("--draws", type=int, default=200, help="of NUTS, after as many to warm up")
-    parser.add_argument("--svi-steps", type=int, default=2000, help="of SVI (default 2000)")
 
 
 def _draw_baselines(wanted: np.ndarray, estimates: dict, table: dict, pairs: Any) -> Figure:
@@ -115,14 +110,3 @@ def _draw_baselines(wanted: np.ndarray, estimates: dict, table: dict, pairs: Any
         panel.set(xlabel="true correlation", aspect="equal")
     axes[0].set_ylabel("recovered")
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "clipped-baselines",
-        "moment inversion, SVI and NUTS on one clipped Gaussian: correlations and time",
-        run_baselines,
-        {"rows": 80, "columns": 4, "draws": 30, "svi_steps": 300},
-        baselines_options,
-    ),
-)

@@ -6,16 +6,22 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from latentbits.models.data import InputError
 
 from ...methods.moments.cells import Cells, count_cells, enumerate_cells
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
+@experiment(
+    "clipped-neighbours",
+    "how many images lie beside an image, by a single flip (Lee & Sompolinsky 1998, section 2)",
+    columns=Option(32, "hyperplanes", 8, 3),
+    draws=Option(1000, "beyond the plane", 50, 2),
+    factors=Option([3, 4, 5], "beyond the plane", [3]),
+)
 def run_neighbours(namespace: argparse.Namespace) -> Outcome:
     """ "Each polytope has at least P + 1 neighboring polytopes …": counted.
 
@@ -30,8 +36,6 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
     share a hyperplane, as spins i and i + N/2 of the paper's ring do: 2 there.
     """
     columns, draws = namespace.columns, namespace.draws
-    if columns < 3 or draws < 2:
-        raise InputError("--columns must be at least 3, --draws 2")
     rng = np.random.default_rng(namespace.seed)
     weights, bias = rng.normal(size=(2, columns)), rng.normal(size=columns)
     plane, wedges = _cells(weights, bias), _cells(weights, np.zeros(columns))
@@ -139,14 +143,6 @@ def sampled_neighbours(
     return neighbours
 
 
-def neighbours_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--columns", type=int, default=32, help="hyperplanes (default 32)")
-    parser.add_argument("--draws", type=int, default=1000, help="beyond the plane (default 1000)")
-    parser.add_argument(
-        "--factors", type=int, nargs="+", default=[3, 4, 5], help="beyond the plane (3 4 5)"
-    )
-
-
 def _draw(
     weights: np.ndarray, bias: np.ndarray, plane: Cells, count: np.ndarray, beyond: dict
 ) -> Figure:
@@ -190,14 +186,3 @@ def _draw_plane(
     bar.ax.set_yticklabels(["2", "3", "4", "5", "6+"])
     axes.set(title=f"{weights.shape[1]} bits on two factors", xlabel="$y_1$", ylabel="$y_2$",
              aspect="equal")  # fmt: skip
-
-
-EXPERIMENTS = (
-    Experiment(
-        "clipped-neighbours",
-        "how many images lie beside an image, by a single flip (Lee & Sompolinsky 1998, section 2)",
-        run_neighbours,
-        {"columns": 8, "draws": 50, "factors": [3]},
-        neighbours_options,
-    ),
-)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from latentbits.models import clipped_gaussian
-from latentbits.models.data import InputError, digits, load_table, small_digits
+from latentbits.models.data import InputError, digits, small_digits
 
 from ...methods.moments.hidden import hidden_values
 from ...methods.moments.inversion import MomentInfo, MomentInversion
@@ -17,7 +17,8 @@ from ...methods.moments.pairs import Pairs, count_pairs
 from ...methods.moments.probit import modes, morph, reconstruct
 from ...methods.moments.spectrum import principal_components
 from .clipped_gaussian import eigenvalues, rescaled
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
+from .images import OPTIONS, load_images
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +29,16 @@ IN_CELLS = 200
 """Rows whose cell is looked for: a linear programme each."""
 
 
+@experiment(
+    "clipped-digits",
+    "spectra, factors and a morph of handwritten twos (Lee & Sompolinsky 1998, figure 4)",
+    **OPTIONS,
+    side=Option(16, "pixels of our own twos", 8, choices=(8, 16)),
+    rows=Option(int, "how many, from the first on; default all", 60),
+    rank=Option(16, "factors", 2, 1),
+    steps=Option(10, "images of the morph", 3, 2),
+    smoothing=Option(1.0, "rows of independence added", least=0),
+)
 def run_digits(namespace: argparse.Namespace) -> Outcome:
     """Figure 4: spectra, 16 eigenvectors and a morph of handwritten twos.
 
@@ -36,15 +47,12 @@ def run_digits(namespace: argparse.Namespace) -> Outcome:
     decides: hardly any two is an image of 16 factors, so that most have no hidden values in the
     paper's sense; the nearest that there are get fewer bits wrong than the modes.
     """
-    bits, shape = _images(namespace)
-    key, rank = random.key(namespace.seed), namespace.rank
+    bits = load_images(namespace, lambda: twos(namespace.side), 2)
+    side = round(bits.shape[1] ** 0.5)
+    key, rank, shape = random.key(namespace.seed), namespace.rank, (side, side)
     data = jnp.asarray(bits)
-    if namespace.steps < 2:
-        raise InputError(f"--steps {namespace.steps}: a path has at least 2 images")
-    if not namespace.smoothing >= 0:
-        raise InputError(f"--smoothing {namespace.smoothing}: must not be negative")
-    if not 0 < rank <= bits.shape[1]:
-        raise InputError(f"--rank {rank}: must be from 1 to {bits.shape[1]}, the number of columns")
+    if rank > bits.shape[1]:
+        raise InputError(f"--rank {rank}: must be at most {bits.shape[1]}, the number of columns")
     raw = MomentInversion(clipped_gaussian, rank="spectrum").invert(key, data)
     settings: dict[str, Any] = {"smoothing": namespace.smoothing, "nearest": True}
     state = MomentInversion(clipped_gaussian, rank=rank, **settings).invert(key, data)
@@ -104,28 +112,6 @@ def twos(side: int) -> np.ndarray:
         return np.asarray(digits([2]).data)
     every = small_digits()
     return np.asarray(every.data)[np.asarray(every.label) == 2]
-
-
-def _images(namespace: argparse.Namespace) -> tuple[np.ndarray, tuple[int, int]]:
-    if namespace.data is None:
-        bits = twos(namespace.side)
-    else:
-        table = load_table(
-            namespace.data,
-            key=namespace.key,
-            packed=namespace.packed,
-            allow_missing=False,
-            allow_constant=True,
-        )
-        bits = table.values
-    if namespace.rows is not None:
-        if not 2 <= namespace.rows <= len(bits):
-            raise InputError(f"--rows {namespace.rows}: wanted 2 to {len(bits)}")
-        bits = bits[: namespace.rows]
-    side = round(bits.shape[1] ** 0.5)
-    if side * side != bits.shape[1]:
-        raise InputError(f"--data {namespace.data}: {bits.shape[1]} columns are no square image")
-    return bits, (side, side)
 
 
 def _plain_components(bits: np.ndarray, rank: int) -> np.ndarray:
@@ -273,29 +259,3 @@ def draw_spectra(axes: Axes, spectra: dict[str, np.ndarray], edge: float) -> Non
     )  # fmt: skip
     axes.set_yscale("symlog", linthresh=1.0, linscale=0.6)
     axes.set_title("Spectra of the correlations")
-
-
-def digits_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="FILE", help="images of your own, a row each; 0/1")
-    parser.add_argument("--key", help="which array of an .npz file")
-    parser.add_argument("--packed", type=int, metavar="BITS", help="rows are packed bits")
-    parser.add_argument(
-        "--side", type=int, choices=(8, 16), default=16, help="pixels of our own twos (default 16)"
-    )
-    parser.add_argument("--rows", type=int, help="how many, from the first on; default all")
-    parser.add_argument("--rank", type=int, default=16, help="factors (default 16)")
-    parser.add_argument("--steps", type=int, default=10, help="images of the morph (default 10)")
-    parser.add_argument(
-        "--smoothing", type=float, default=1.0, help="rows of independence added (default 1)"
-    )
-
-
-EXPERIMENTS = (
-    Experiment(
-        "clipped-digits",
-        "spectra, factors and a morph of handwritten twos (Lee & Sompolinsky 1998, figure 4)",
-        run_digits,
-        {"side": 8, "rows": 60, "rank": 2, "steps": 3},
-        digits_options,
-    ),
-)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from latentbits.models import clipped_gaussian
-from latentbits.models.data import InputError
 
 from ...methods.moments.factor_errors import factor_errors
 from ...methods.moments.inversion import MomentInversion
@@ -19,7 +18,7 @@ from ...methods.moments.spectrum import (
     principal_axes,
     principal_components,
 )
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +29,13 @@ WEIGHTS = np.array(
 BIAS = np.array([0.0, 0.5, -0.5, 0.8, -0.8, 0.3, -0.3, 0.0])
 
 
+@experiment(
+    "clipped-errors",
+    "standard errors of eigenvalues and loadings, and how often their intervals hold",
+    tables=Option(500, "of the model", 100, 2),
+    rows=Option(1000, "of each", 200, 20),
+    axes=Option(False, "factors beside a uniqueness, not components"),
+)
 def run_errors(namespace: argparse.Namespace) -> Outcome:
     """Tables of one known model; the share of 95 % intervals that hold the true values.
 
@@ -38,8 +44,6 @@ def run_errors(namespace: argparse.Namespace) -> Outcome:
     for the model's own correlations.
     """
     tables, rows = namespace.tables, namespace.rows
-    if tables < 2 or rows < 20:
-        raise InputError("--tables must be at least 2, --rows 20")
     truth = {"weights": jnp.asarray(WEIGHTS, float), "bias": jnp.asarray(BIAS, float)}
     correlation = implied_correlation(truth)
     take, noise = (principal_axes, 1.0) if namespace.axes else (principal_components, 0.0)
@@ -78,14 +82,6 @@ def run_errors(namespace: argparse.Namespace) -> Outcome:
     return Outcome(numbers, lambda: _draw(scores))
 
 
-def errors_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tables", type=int, default=500, help="of the model (default 500)")
-    parser.add_argument("--rows", type=int, default=1000, help="of each (default 1000)")
-    parser.add_argument(
-        "--axes", action="store_true", help="factors beside a uniqueness, not components"
-    )
-
-
 def _draw(scores: dict[str, np.ndarray]) -> Figure:
     from matplotlib import pyplot
 
@@ -97,14 +93,3 @@ def _draw(scores: dict[str, np.ndarray]) -> Figure:
         panel.set(title=name, xlabel="(estimate − truth) / standard error")
     axes[0].set_ylabel("density; line: standard normal")
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "clipped-errors",
-        "standard errors of eigenvalues and loadings, and how often their intervals hold",
-        run_errors,
-        {"tables": 100, "rows": 200},
-        errors_options,
-    ),
-)

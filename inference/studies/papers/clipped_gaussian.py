@@ -22,17 +22,21 @@ from ...methods.moments.inversion import MomentInversion
 from ...methods.moments.pairs import count_pairs, invert_moments
 from ...methods.moments.spectrum import nearest_correlation
 from ...methods.moments.tetrachoric import correlation_of_cells
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@experiment(
+    "clipped-ring",
+    "two eigenvalues of a Gaussian for 128 of the spins (Lee & Sompolinsky 1998, figure 3)",
+    rows=Option(10_000, "of the sample", 500, 1),
+    size=Option(256, "spins on the ring", 16),
+)
 def run_ring(namespace: argparse.Namespace) -> Outcome:
     """Figure 3: what takes 128 eigenvalues of the spins takes two of the Gaussian behind them."""
     rows, size = namespace.rows, namespace.size
-    if rows < 1:
-        raise InputError(f"--rows {rows}: must be at least 1")
     if size < 4 or size % 2:
         raise InputError(f"--size {size}: half of the spins are up, so even and at least 4")
     with jax.enable_x64(True):
@@ -122,11 +126,10 @@ def _draw_ring(rows: np.ndarray, exact: dict, sample: dict) -> Figure:
     return figure
 
 
-def ring_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=10_000, help="of the sample (default 10000)")
-    parser.add_argument("--size", type=int, default=256, help="spins on the ring (default 256)")
-
-
+@experiment(
+    "clipped-constraint",
+    "spins that add up to zero, which no Gaussian makes (Lee & Sompolinsky 1998, discussion)",
+)
 def run_constraint(namespace: argparse.Namespace) -> Outcome:
     """Spins that add up to zero: the inverted matrix has a negative eigenvalue, for all N ≥ 4."""
     del namespace
@@ -170,20 +173,3 @@ def _draw_constraint(sizes: np.ndarray, least: np.ndarray) -> Figure:
     axes.minorticks_off()
     axes.legend()
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "clipped-ring",
-        "two eigenvalues of a Gaussian for 128 of the spins (Lee & Sompolinsky 1998, figure 3)",
-        run_ring,
-        {"size": 16, "rows": 500},
-        ring_options,
-    ),
-    Experiment(
-        "clipped-constraint",
-        "spins that add up to zero, which no Gaussian makes (Lee & Sompolinsky 1998, discussion)",
-        run_constraint,
-        {},
-    ),
-)

@@ -7,16 +7,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from latentbits.models import clipped_gaussian
-from latentbits.models.data import InputError
 
 from ...methods.moments.hidden import draw_hidden, hidden_values
 from ...methods.moments.probit import modes, reconstruct
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@experiment(
+    "clipped-hidden",
+    "hidden values of images under the hard clip (Lee & Sompolinsky 1998, section 4)",
+    rows=Option(200, "of the table", 12, 2),
+    columns=Option(64, "of the table", 16, 2),
+    factors=Option(5, "behind them", 3, 1),
+    draws=Option(400, "from each cell", 40, 2),
+)
 def run_hidden(namespace: argparse.Namespace) -> Outcome:
     """How: the paper does not say. Under the hard clip itself, by linear programming.
 
@@ -26,8 +33,6 @@ def run_hidden(namespace: argparse.Namespace) -> Outcome:
     """
     rows, draws = namespace.rows, namespace.draws
     factors, columns = namespace.factors, namespace.columns
-    if min(rows, draws, columns) < 2 or factors < 1:
-        raise InputError("--rows, --draws and --columns must be at least 2, --factors 1")
     rng = np.random.default_rng(namespace.seed)
     known = {"weights": rng.normal(size=(factors, columns)), "bias": rng.normal(size=columns)}
     truth = rng.normal(size=(rows, factors))
@@ -52,13 +57,6 @@ def run_hidden(namespace: argparse.Namespace) -> Outcome:
     return Outcome(numbers, lambda: _draw(truth, drawn))
 
 
-def hidden_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=200, help="of the table (default 200)")
-    parser.add_argument("--columns", type=int, default=64, help="of the table (default 64)")
-    parser.add_argument("--factors", type=int, default=5, help="behind them (default 5)")
-    parser.add_argument("--draws", type=int, default=400, help="from each cell (default 400)")
-
-
 def _draw(truth: np.ndarray, drawn: np.ndarray) -> Figure:
     from matplotlib import pyplot
 
@@ -70,14 +68,3 @@ def _draw(truth: np.ndarray, drawn: np.ndarray) -> Figure:
     axes.set(title="Draws from the cell of each image", xlabel="true hidden value",
              ylabel="median and 90 % interval")  # fmt: skip
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "clipped-hidden",
-        "hidden values of images under the hard clip (Lee & Sompolinsky 1998, section 4)",
-        run_hidden,
-        {"rows": 12, "columns": 16, "factors": 3, "draws": 40},
-        hidden_options,
-    ),
-)

@@ -9,7 +9,6 @@ mean of 10 seeds: true model 0.619, gradient 0.640, pursuit 0.756, followed by 1
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
@@ -20,13 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from latentbits.models import combination_machine
-from latentbits.models.data import InputError, combination_target
+from latentbits.models.data import combination_target
 
 from ...evaluation.measures import Measure, measure
 from ...methods.machines.exact_gradient import ExactGradient
 from ...methods.machines.pursuit import ProjectionPursuit
 from ...types import Params
-from .experiment import Experiment, Outcome
+from .batches import timed
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,27 +117,21 @@ def trial(setting: Setting, num_data: int, num_steps: int, key: Array) -> Trial:
 
 def run(setting: Setting, options: argparse.Namespace) -> Outcome:
     """All seeds, one compiled call; the table is their mean, with its standard error."""
-    seeds = options.seeds if options.seeds is not None else (10 if options.full else 3)
+    seeds = options.seeds
     steps = options.steps if options.steps is not None else setting.num_steps
-    if seeds < 1 or options.num_data < 2 or steps < 1:
-        raise InputError("--seeds and --steps must be at least 1, --num-data at least 2")
     keys = random.split(random.key(options.seed), seeds)
     one = partial(trial, setting, options.num_data, steps)
     # Side by side where there is room for it; one after the other a processor is faster.
     batch = seeds if jax.default_backend() != "cpu" else 1
-    began = time.perf_counter()
-    compiled = jax.jit(lambda keys: lax.map(one, keys, batch_size=batch)).lower(keys).compile()
-    compile_seconds = time.perf_counter() - began
-    began = time.perf_counter()
-    trials: Trial = jax.device_get(compiled(keys))
-    seconds = time.perf_counter() - began
+    ran, seconds, compiling = timed(lambda keys: lax.map(one, keys, batch_size=batch), keys)
+    trials: Trial = jax.device_get(ran)
     numbers = {
         **summary(trials),
         "seeds": seeds,
         "num_data": options.num_data,
         "steps": steps,
         "seconds_per_seed": seconds / seeds,
-        "compile_seconds": compile_seconds,
+        "compile_seconds": compiling,
     }
     return Outcome(numbers, lambda: figure(setting, trials))
 
@@ -182,14 +176,6 @@ def summary(trials: Trial) -> dict[str, Any]:
 
 def _share(holds: Any) -> float:
     return float(np.mean(holds))
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=int, help="sets of data; default 3, with --full 10")
-    parser.add_argument(
-        "--num-data", type=int, default=4000, help="rows of each of both sets (%(default)s)"
-    )
-    parser.add_argument("--steps", type=int, help="of gradient ascent; default as in the paper")
 
 
 def figure(setting: Setting, trials: Trial) -> Figure:
@@ -259,21 +245,18 @@ def _matching(true: Any, learned: Any) -> np.ndarray:
     return linear_sum_assignment(-np.abs(unit(true) @ unit(learned).T))[1]
 
 
-SMALLEST = {"seeds": 1, "num_data": 30, "steps": 3}
-
-EXPERIMENTS = (
-    Experiment(
-        "combination-synthetic",
-        "gradient, pursuit and both on images of ten shapes (Freund & Haussler 1994, figure 4.1)",
-        partial(run, LARGE),
-        SMALLEST,
-        options,
-    ),
-    Experiment(
-        "combination-synthetic-small",
-        "the same with weights a seventh as large (Freund & Haussler 1994, figure 4.2)",
-        partial(run, SMALL),
-        SMALLEST,
-        options,
-    ),
-)
+SIZES = {
+    "seeds": Option(3, "sets of data", 1, 1, full=10),
+    "num_data": Option(4000, "rows of each of both sets", 30, 2),
+    "steps": Option(int, "of gradient ascent; default as in the paper", 3, 1),
+}
+synthetic = experiment(
+    "combination-synthetic",
+    "gradient, pursuit and both on images of ten shapes (Freund & Haussler 1994, figure 4.1)",
+    **SIZES,
+)(partial(run, LARGE))
+synthetic_small = experiment(
+    "combination-synthetic-small",
+    "the same with weights a seventh as large (Freund & Haussler 1994, figure 4.2)",
+    **SIZES,
+)(partial(run, SMALL))

@@ -26,7 +26,7 @@ from .combination_iterations import (
     pursue,
     split_and_fit,
 )
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,11 +72,15 @@ def accuracies(
     return table
 
 
+@experiment(
+    "combination-curves",
+    "errors over iterations, backfitting, features (Freund & Haussler 1994, figures 4.6-4.9)",
+    rows=Option(500, "to train, and to test", 60, 20),
+    units=Option(45, "and components", 3, 2),
+)
 def run(options: argparse.Namespace) -> Outcome:
     """`combination-curves`: both errors over iterations, and what comes of the hidden states."""
     rows, units = options.rows, options.units
-    if rows < 20 or units < 2:
-        raise InputError(f"--rows {rows}, --units {units}: wanted at least 20 and at least 2")
     rng = np.random.default_rng(options.seed)
     every = digits()
     order = rng.permutation(len(every.data))[: 2 * rows]
@@ -218,19 +222,3 @@ def figure(study: Study) -> Figure:
             where, grid.reshape(-1, across, side, side), title=title, signed=True, scale="image"
         )
     return page
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=500, help="to train, and to test (%(default)s)")
-    parser.add_argument("--units", type=int, default=45, help="and components (%(default)s)")
-
-
-EXPERIMENTS = (
-    Experiment(
-        "combination-curves",
-        "errors over iterations, backfitting, features (Freund & Haussler 1994, figures 4.6-4.9)",
-        run,
-        {"rows": 60, "units": 3},
-        options,
-    ),
-)

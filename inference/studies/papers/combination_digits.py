@@ -10,7 +10,6 @@ sleep phase of three active units makes things worse here: far more than three a
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from latentbits.models import bernoulli_mixture, bernoulli_product, combination_machine
-from latentbits.models.data import InputError, digits, load_table
+from latentbits.models.data import digits
 
 from ...evaluation.measures import (
     chosen_bits,
@@ -37,7 +36,9 @@ from ...methods.machines.partition import annealed, causes_of
 from ...methods.machines.pursuit import ProjectionPursuit
 from ...running.algorithm import Algorithm
 from ...types import Params
-from .experiment import Experiment, Outcome
+from .batches import timed
+from .experiment import Option, Outcome, experiment
+from .images import OPTIONS, load_images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,37 +155,30 @@ def one_run(size: Size, train: Array, test: Array, key: Array) -> Run:
     return Run(params, train_scores, test_scores, error)
 
 
-def load(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
-    """Training and test rows: 500 and 500 embedded digits, or the halves of one's own."""
-    if options.data is not None:
-        table = load_table(
-            options.data, key=options.key, packed=options.packed, allow_constant=True,
-            allow_missing=False,
-        )  # fmt: skip
-        data = table.values
-    else:
-        data = np.asarray(digits().data)
-    if options.shuffle or options.data is None:
-        data = data[np.random.default_rng(options.seed).permutation(len(data))]
-    rows = (
-        options.rows if options.rows is not None else (1000 if options.data is None else len(data))
-    )
-    if not 4 <= rows <= len(data):
-        raise InputError(f"--rows {rows}: wanted 4 to {len(data)}")
-    if round(data.shape[1] ** 0.5) ** 2 != data.shape[1]:
-        raise InputError(f"{options.data}: {data.shape[1]} columns are no square image")
-    half = rows // 2
-    return data[:half], data[half : 2 * half]
-
-
+@experiment(
+    "combination-digits",
+    "machine against mixture and product on digits (Freund & Haussler 1994, figures 4.3-4.9)",
+    **OPTIONS,
+    rows=Option(int, "how many, half of them to train; default all", 40),
+    shuffle=Option(False, "take the rows in random order"),
+    units=Option(SMALL.units, "hidden units and components", 2, 1),
+    runs=Option(SMALL.runs, "from different starts", 1, 1, PAPER.runs),
+    steps=Option(SMALL.steps, "of the persistent gradient", 2, 1, PAPER.steps),
+    chains=Option(SMALL.chains, "of the estimate of log Z", 4, 1, PAPER.chains),
+    temperatures=Option(SMALL.temperatures, "of each of these chains", 10, 1, PAPER.temperatures),
+)
 def run(options: argparse.Namespace) -> Outcome:
     """All runs, one compiled call; the table is their mean."""
-    size = PAPER if options.full else SMALL
-    chosen = {name: getattr(options, name, None) for name in Size._fields}
-    size = size._replace(**{name: value for name, value in chosen.items() if value is not None})
-    if min(size[:5]) < 1:
-        raise InputError("--units, --runs, --steps, --chains, --temperatures must be at least 1")
-    train, test = load(options)
+    size = Size(
+        options.units, options.runs, options.steps, options.chains, options.temperatures,
+        PAPER.bits if options.full else SMALL.bits,
+    )  # fmt: skip
+    shuffle = options.shuffle or options.data is None
+    data = load_images(options, lambda: np.asarray(digits().data), 4, shuffle)
+    if options.data is None and options.rows is None:
+        data = data[:1000]  # 500 and 500, as in the paper
+    half = len(data) // 2
+    train, test = data[:half], data[half : 2 * half]
     keys = random.split(random.key(options.seed), size.runs)
 
     def every(train: Array, test: Array, keys: Array) -> Run:
@@ -192,12 +186,8 @@ def run(options: argparse.Namespace) -> Outcome:
         return lax.map(partial(one_run, size, train, test), keys, batch_size=batch)
 
     arguments = (jnp.asarray(train, float), jnp.asarray(test, float), keys)
-    began = time.perf_counter()
-    compiled = jax.jit(every).lower(*arguments).compile()
-    compile_seconds = time.perf_counter() - began
-    began = time.perf_counter()
-    runs: Run = jax.device_get(compiled(*arguments))
-    seconds = time.perf_counter() - began
+    ran, seconds, compiling = timed(every, *arguments)
+    runs: Run = jax.device_get(ran)
     whole = {"train": runs.train, "test": runs.test}
     table = lambda what: {  # noqa: E731
         row: {
@@ -215,22 +205,9 @@ def run(options: argparse.Namespace) -> Outcome:
         "runs": size.runs,
         "steps": size.steps,
         "seconds_per_run": seconds / size.runs,
-        "compile_seconds": compile_seconds,
+        "compile_seconds": compiling,
     }
     return Outcome(numbers, lambda: figure(train, runs))
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="FILE", help="images of your own, 0/1, one a row")
-    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
-    parser.add_argument("--packed", type=int, metavar="BITS", help="bits a row, if packed in bytes")
-    parser.add_argument("--rows", type=int, help="how many, half of them to train; default all")
-    parser.add_argument("--shuffle", action="store_true", help="take the rows in random order")
-    parser.add_argument("--units", type=int, help="hidden units and components; default 45")
-    parser.add_argument("--runs", type=int, help="from different starts; default 2, with --full 5")
-    parser.add_argument("--steps", type=int, help="of the persistent gradient")
-    parser.add_argument("--chains", type=int, help="of the estimate of log Z")
-    parser.add_argument("--temperatures", type=int, help="of each of these chains")
 
 
 def figure(train: np.ndarray, runs: Run) -> Figure:
@@ -278,14 +255,3 @@ def figure(train: np.ndarray, runs: Run) -> Figure:
     axes[0].set_title(f"E  means of {runs_shown} runs" if runs_shown > 1 else "E  one run")
     axes[0].legend(loc="upper left", fontsize=10)
     return page
-
-
-EXPERIMENTS = (
-    Experiment(
-        "combination-digits",
-        "machine against mixture and product on digits (Freund & Haussler 1994, figures 4.3-4.9)",
-        run,
-        {"rows": 40, "units": 2, "runs": 1, "steps": 2, "chains": 4, "temperatures": 10},
-        options,
-    ),
-)

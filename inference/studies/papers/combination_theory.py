@@ -12,11 +12,10 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from latentbits.models.data import InputError
 from scipy.special import logsumexp, ndtr
 
 from ...reading.states import AllStates, AtMost
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -156,10 +155,13 @@ def normality(repeats: int, rng: np.random.Generator) -> dict[str, dict[str, flo
     }
 
 
+@experiment(
+    "combination-theory",
+    "eight Gaussians, parity, largest terms, normal projections (Freund & Haussler 1994)",
+    trials=Option(10, "machines, and sets of bits", 1, 1),
+)
 def run(options: argparse.Namespace) -> Outcome:
     """`combination-theory`: four statements, one table each."""
-    if options.trials < 1:
-        raise InputError(f"--trials {options.trials}: wanted at least 1")
     rng = np.random.default_rng(options.seed)
     numbers = {
         "trials": options.trials,
@@ -226,20 +228,3 @@ def figure(numbers: dict[str, Any]) -> Figure:
     normal.set_yscale("log")
     normal.legend(fontsize=10)
     return page
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trials", type=int, default=10, help="machines, and sets of bits (%(default)s)"
-    )
-
-
-EXPERIMENTS = (
-    Experiment(
-        "combination-theory",
-        "eight Gaussians, parity, largest terms, normal projections (Freund & Haussler 1994)",
-        run,
-        {"trials": 1},
-        options,
-    ),
-)

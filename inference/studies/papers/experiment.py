@@ -1,7 +1,7 @@
 """What an experiment of a paper is: options, numbers, one figure.
 
-Each file of `studies/papers` lists its own in ``EXPERIMENTS``; `latentbits list` and `latentbits
-reproduce` find them there.
+`experiment` makes one of the function that runs it; `latentbits list` and `latentbits reproduce`
+find those of all files of `studies/papers`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..option import Option, add, settled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,9 +36,23 @@ class Experiment(NamedTuple):
 
     name: str
     summary: str  # one line
-    run: Callable[[argparse.Namespace], Outcome]
-    smallest: dict[str, Any]  # options at which all of it runs in seconds, and little is learned
-    options: Callable[[argparse.ArgumentParser], None] = lambda _: None
+    study: Callable[[argparse.Namespace], Outcome]
+    options: Mapping[str, Option] = {}
+
+    @property
+    def smallest(self) -> dict[str, Any]:
+        """Options at which all of it runs in seconds, and little is learned."""
+        return {k: x.smallest for k, x in self.options.items() if x.smallest is not None}
+
+    def run(self, namespace: argparse.Namespace) -> Outcome:
+        return self.study(settled(self.options, namespace))
+
+
+def experiment(
+    name: str, summary: str, **options: Option
+) -> Callable[[Callable[[argparse.Namespace], Outcome]], Experiment]:
+    """Make an experiment of the function below: its name, one line on it, and its options."""
+    return lambda study: Experiment(name, summary, study, options)
 
 
 DOTS = 110
@@ -84,7 +100,8 @@ def experiments() -> dict[str, Experiment]:
     by_name = {}
     for module in pkgutil.iter_modules(papers.__path__):
         listed = importlib.import_module(f"{papers.__name__}.{module.name}")
-        by_name.update({x.name: x for x in getattr(listed, "EXPERIMENTS", ())})
+        found = (x for x in vars(listed).values() if isinstance(x, Experiment))
+        by_name.update({x.name: x for x in found})
     return by_name
 
 
@@ -92,7 +109,7 @@ def add_options(parser: argparse.ArgumentParser, experiment: Experiment) -> None
     """Its settings, as opposed to where its results are written."""
     parser.add_argument("--seed", type=_seed, default=0, help="of all random numbers (default 0)")
     parser.add_argument("--full", action="store_true", help="at the size of the paper")
-    experiment.options(parser)
+    add(parser, experiment.options)
 
 
 def _seed(text: str) -> int:

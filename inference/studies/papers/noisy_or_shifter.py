@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from latentbits.models import noisy_or_network
-from latentbits.models.data import InputError, shifter
+from latentbits.models.data import shifter
 from latentbits.models.data.strokes import Shifter
 
 from ...methods.gibbs.gibbs_em import GibbsEM
@@ -38,8 +38,9 @@ from ...methods.gibbs.noisy_or_steps import flip_probabilities
 from ...numerics.compiling import once
 from ...reading.states import AllStates
 from ...types import Params
-from .experiment import Experiment, Outcome
-from .noisy_or_trials import IMPROVED, Recipe, fit, in_batches, recipe_of, recipe_options
+from .batches import in_batches
+from .experiment import Option, Outcome, experiment
+from .noisy_or_trials import BLOCK, IMPROVED, Recipe, fit, recipe_of, recipe_options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -172,10 +173,16 @@ def features_found(params: Params) -> Array:
     return (drawn[:, None] == (feature_masks() > 0)).all(-1).any(0)
 
 
+@experiment(
+    "noisyor-shifter",
+    "which way a row was shifted: the top layer tells, the lower one alone cannot",
+    trials=Option(20, "sets of data", 1, 1),
+    num_data=Option(1000, "patterns to learn from, and as many new ones", 200, BLOCK),
+    **recipe_options(LONGER, recipe="paper"),
+    batch=Option(5, "trials at once", least=1),
+)
 def run_shifter(options: argparse.Namespace) -> Outcome:
     """`noisyor-shifter`: can the top layer tell the direction, and could the lower one alone?"""
-    if options.trials < 1 or options.num_data < 200:
-        raise InputError("--trials must be at least 1 and --num-data at least 200, one block")
     recipe = recipe_of(options, LONGER)
     trial = partial(shifter_trial, recipe, options.num_data)
     trials, seconds = in_batches(trial, options.seed, options.trials, options.batch)
@@ -195,18 +202,6 @@ def run_shifter(options: argparse.Namespace) -> Outcome:
         **seconds,
     }
     return Outcome(numbers, lambda: shifter_figure(trials))
-
-
-def shifter_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=int, default=20, help="sets of data (%(default)s)")
-    parser.add_argument(
-        "--num-data",
-        type=int,
-        default=1000,
-        help="patterns to learn from, and as many new ones (%(default)s)",
-    )
-    recipe_options(parser, LONGER)
-    parser.add_argument("--batch", type=int, default=5, help="trials at once (%(default)s)")
 
 
 def shifter_figure(trials: Trial) -> Figure:
@@ -330,14 +325,3 @@ def _on_probs(params: Params, pattern: Array, state: np.ndarray) -> tuple[np.nda
         flip = np.asarray(flips(network))
         probs.append(np.where(state[2:] == 1, 1.0 - flip, flip))
     return probs[0], probs[1]
-
-
-EXPERIMENTS = (
-    Experiment(
-        "noisyor-shifter",
-        "which way a row was shifted: the top layer tells, the lower one alone cannot",
-        run_shifter,
-        {"trials": 1, "num_data": 200, "recipe": "paper"},
-        shifter_options,
-    ),
-)

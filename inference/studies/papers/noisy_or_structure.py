@@ -14,11 +14,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from latentbits.models.data import InputError
 from scipy.special import log_ndtr, logsumexp, softmax
 
 from ...reading.states import AllStates
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -196,17 +195,21 @@ def judge(posterior: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     }
 
 
+@experiment(
+    "noisyor-structure",
+    "evidence for the numbers of layers and units, and whether its probabilities are right",
+    sets=Option(5, "from each structure", 1, 1, full=40),
+    num_data=Option(100, "rows", 50, 1),
+    particles=Option(300, "for each set", 30, 10),
+    steps=Option(10, "of Metropolis at each temperature", 1, 1),
+)
 def run(options: argparse.Namespace) -> Outcome:
     """`noisyor-structure`: the probability of the true structure, and its calibration."""
-    sets = options.sets if options.sets is not None else (40 if options.full else 5)
-    if min(sets, options.num_data, options.steps) < 1 or options.particles < 10:
-        raise InputError(
-            "--sets, --num-data and --steps must be at least 1, --particles at least 10"
-        )
-    studied = study(sets, options.num_data, options.particles, options.steps, options.seed)
+    sets, rows = options.sets, options.num_data
+    studied = study(sets, rows, options.particles, options.steps, options.seed)
     numbers = {
         "sets_of_each_structure": sets,
-        "num_data": options.num_data,
+        "num_data": rows,
         "evidence": judge(studied.posterior, studied.truth),
         "bic": judge(studied.bic, studied.truth),
         "mean_posterior_by_truth": {
@@ -254,23 +257,3 @@ def figure(studied: Study) -> Figure:
     line.set(title="C  calibration", xlabel="probability of a structure", ylabel="share right")
     line.legend(fontsize=10)
     return page
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sets", type=int, help="from each structure; default 5, with --full 40")
-    parser.add_argument("--num-data", type=int, default=100, help="rows (%(default)s)")
-    parser.add_argument("--particles", type=int, default=300, help="for each set (%(default)s)")
-    parser.add_argument(
-        "--steps", type=int, default=10, help="of Metropolis at each temperature (%(default)s)"
-    )
-
-
-EXPERIMENTS = (
-    Experiment(
-        "noisyor-structure",
-        "evidence for the numbers of layers and units, and whether its probabilities are right",
-        run,
-        {"sets": 1, "num_data": 50, "particles": 30, "steps": 1},
-        options,
-    ),
-)

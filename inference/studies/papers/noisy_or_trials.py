@@ -1,23 +1,18 @@
-"""What the experiments on noisy-OR networks share: recipes, a fit, batches of trials."""
+"""What the experiments on noisy-OR networks share: recipes and a fit."""
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax, random
 from latentbits.models import noisy_or_network
-from latentbits.models.data import InputError
 
 from ...methods.gibbs.gibbs_em import GibbsEM
 from ...methods.gibbs.gibbs_search import GibbsSearch
 from ...types import Params
+from ..option import Option
 
 
 class Recipe(NamedTuple):
@@ -50,28 +45,27 @@ PAPER = Recipe()
 IMPROVED = Recipe(population=20, max_sweeps=5)
 
 
-def recipe_options(parser: argparse.ArgumentParser, improved: Recipe) -> None:
-    parser.add_argument(
-        "--recipe",
-        choices=("improved", "paper"),
-        default="improved",
-        help="improved: a population whose stuck units are seeded anew (%(default)s)",
-    )
-    parser.add_argument(
-        "--population", type=int, default=improved.population,
-        help="networks of the improved recipe (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--rounds", type=int, default=improved.rounds, help="for each layer (%(default)s)"
-    )
+BLOCK = 200
+"""Patterns that the paper learns from at a time: there are at least as many."""
+
+
+def recipe_options(improved: Recipe, **smallest: Any) -> dict[str, Option]:
+    """Which recipe, and its sizes; `smallest` as those of an `Option`, by name."""
+    made = {
+        "recipe": Option(
+            "improved", "improved: a population whose stuck units are seeded anew",
+            choices=("improved", "paper"),
+        ),
+        "population": Option(improved.population, "networks of the improved recipe", least=2),
+        "rounds": Option(improved.rounds, "for each layer", least=1),
+    }  # fmt: skip
+    return {name: option._replace(smallest=smallest.get(name)) for name, option in made.items()}
 
 
 def recipe_of(options: argparse.Namespace, improved: Recipe) -> Recipe:
     """The recipe that was asked for."""
     if options.recipe == "paper":
         return PAPER
-    if options.population < 2 or options.rounds < 1:
-        raise InputError("--population must be at least 2 and --rounds at least 1")
     return improved._replace(population=options.population, rounds=options.rounds)
 
 
@@ -100,23 +94,3 @@ def _repeat(method: Any, state: Any, steps: int, data: Array, layers: tuple[int,
         return method.update(state, data, layers=layers)[0], None
 
     return lax.scan(step, state, None, length=steps)[0]
-
-
-def in_batches(
-    trial: Callable[[Array], Any], seed: int, trials: int, batch: int
-) -> tuple[Any, dict[str, float]]:
-    """Map a trial over keys, a batch in one compiled call; the results end to end, and seconds."""
-    from tqdm import tqdm
-
-    batch = min(batch, trials)
-    keys = random.split(random.key(seed), trials)
-    # The last batch is filled up with trials that are not counted: one shape, one compilation.
-    padded = jnp.concatenate([keys, keys[: -trials % batch]]) if trials % batch else keys
-    began = time.perf_counter()
-    compiled = jax.jit(jax.vmap(trial)).lower(padded[:batch]).compile()
-    seconds = {"compile_seconds": time.perf_counter() - began}
-    began, parts = time.perf_counter(), []
-    for i in tqdm(range(0, len(padded), batch), disable=None, unit="batch"):
-        parts.append(jax.device_get(compiled(padded[i : i + batch])))
-    seconds["seconds_per_trial"] = (time.perf_counter() - began) / len(padded)
-    return jax.tree.map(lambda *x: np.concatenate(x)[:trials], *parts), seconds

@@ -26,7 +26,7 @@ from ...methods.gibbs.gibbs_search import GibbsSearch
 from ...methods.gibbs.network_evidence import annealed_evidence
 from ...methods.gibbs.noisy_or import strengths
 from ...types import Params
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,6 +45,15 @@ MAX_UNITS = 20
 """A layer of more units has more than a million states."""
 
 
+@experiment(
+    "noisyor-words",
+    "topics of a table of words (--data FILE), and its held-out likelihood",
+    data=Option(str, "a table of 0/1 with names of columns", metavar="FILE"),
+    key=Option(str, "which array of an .npz or .nc file", metavar="NAME"),
+    layers=Option([16, 4], "units, lower layer first", [3, 2]),
+    population=Option(6, "networks at once", 3),
+    rounds=Option(8, "for each layer", 2),
+)
 def run_words(options: argparse.Namespace) -> Outcome:
     """`noisyor-words`: topics, and the likelihood of documents that were not learned from."""
     if options.data is None:
@@ -147,16 +156,6 @@ def _strongest(row: np.ndarray, columns: tuple[str, ...], most: int) -> list[str
     return [columns[i] for i in np.argsort(-row)[:most] if row[i] > 0.05]
 
 
-def words_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="FILE", help="a table of 0/1 with names of columns")
-    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
-    parser.add_argument(
-        "--layers", type=int, nargs="+", default=[16, 4], help="units, lower layer first (16 4)"
-    )
-    parser.add_argument("--population", type=int, default=6, help="networks at once (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=8, help="for each layer (%(default)s)")
-
-
 def words_figure(params: Params, columns: tuple[str, ...]) -> Figure:
     """Lower causes as lists of words, under the top cause that turns them on and how often."""
     import matplotlib.pyplot as plt
@@ -195,14 +194,3 @@ def words_figure(params: Params, columns: tuple[str, ...]) -> Figure:
 def _wrapped(words: list[str]) -> str:
     half = (len(words) + 1) // 2
     return " ".join(words[:half]) + ("\n" + " ".join(words[half:]) if words[half:] else "")
-
-
-EXPERIMENTS: tuple[Any, ...] = (
-    Experiment(
-        "noisyor-words",
-        "topics of a table of words (--data FILE), and its held-out likelihood",
-        run_words,
-        {"layers": [3, 2], "population": 3, "rounds": 2},  # and a file
-        words_options,
-    ),
-)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -18,7 +18,8 @@ from ...methods.discrete.cut import Cut
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.discrete.updates import SparseCodingUpdate
 from ...types import Params
-from .experiment import Experiment, Outcome
+from .batches import in_batches
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,36 +107,26 @@ def all_bars_found(true: Array, learned: Array) -> Array:
     return (jnp.sort(nearest) == jnp.arange(len(true))).all()
 
 
+@experiment(
+    "bsc-bars",
+    "bars test: how often all ten causes are found",
+    trials=Option(1000, "sets of data", 1, 1),
+    num_data=Option(1000, "rows of a set", 60, 1),
+    init_active=Option(5.0, "πH at the start"),
+    improved=Option(False, "five starts, the one of best free energy counts"),
+)
 def run_bars(options: argparse.Namespace) -> Outcome:
     """`bsc-bars`: how often all bars are found, and πH and σ at the end."""
-    trials = options.trials
-    if trials < 1 or options.num_data < 1:
-        raise InputError("--trials and --num-data must be at least 1")
     if not 0 < options.init_active < 10:
         raise InputError(f"--init-active is {options.init_active}: between 0 and 10 causes")
     restarts = 5 if options.improved else 1
     method = paper_recipe(options.init_active)
-    batch = max(1, min(trials, BATCH_ROWS // (options.num_data * restarts)))
-    keys = random.split(random.key(options.seed), trials)
-    # The last batch is filled up with trials that are not counted: one shape, one compilation.
-    padded = jnp.concatenate([keys, keys[: -trials % batch]]) if trials % batch else keys
-
-    def many(keys: Array) -> Trial:
-        return jax.vmap(lambda key: bars_trial(method, options.num_data, restarts, key))(keys)
-
-    began = time.perf_counter()
-    compiled = jax.jit(many).lower(padded[:batch]).compile()
-    compile_seconds = time.perf_counter() - began
-    began_cpu, parts = time.process_time(), []
-    from tqdm import tqdm
-
-    for i in tqdm(range(0, len(padded), batch), disable=None, unit="batch"):
-        parts.append(jax.device_get(compiled(padded[i : i + batch])))
-    cpu_seconds = time.process_time() - began_cpu
-    joined = jax.tree.map(lambda *x: np.concatenate(x)[:trials], *parts)
+    batch = max(1, BATCH_ROWS // (options.num_data * restarts))
+    one = partial(bars_trial, method, options.num_data, restarts)
+    joined, seconds = in_batches(one, options.seed, options.trials, batch)
     active = 10 * joined.params["sparsity"]
     numbers = {
-        "trials": trials,
+        "trials": options.trials,
         "num_data": options.num_data,
         "init_active": options.init_active,
         "improved": options.improved,
@@ -144,22 +135,10 @@ def run_bars(options: argparse.Namespace) -> Outcome:
         "pi_h_std": float(active.std()),
         "sigma_mean": float(joined.params["noise"].mean()),
         "sigma_std": float(joined.params["noise"].std()),
-        "cpu_seconds_per_trial": cpu_seconds / len(padded),
-        "compile_seconds": compile_seconds,
+        **seconds,
     }
     return Outcome(
         numbers, lambda: bars_figure(options.seed, options.num_data, joined, options.init_active)
-    )
-
-
-def bars_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=int, default=1000, help="sets of data (%(default)s)")
-    parser.add_argument("--num-data", type=int, default=1000, help="rows of a set (%(default)s)")
-    parser.add_argument(
-        "--init-active", type=float, default=5.0, help="πH at the start (%(default)s)"
-    )
-    parser.add_argument(
-        "--improved", action="store_true", help="five starts, the one of best free energy counts"
     )
 
 
@@ -216,14 +195,3 @@ def bars_figure(seed: int, num_data: int, trials: Trial, active: float) -> Figur
         axes[0].set(title=f"C  active causes πH, {count} trials")
         axes[1].set(title="D  noise σ")
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "bsc-bars",
-        "bars test: how often all ten causes are found",
-        run_bars,
-        {"trials": 1, "num_data": 60},
-        bars_options,
-    ),
-)

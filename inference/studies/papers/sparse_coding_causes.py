@@ -23,7 +23,7 @@ from ...methods.continuous.quadrature import QuadratureEM
 from ...methods.discrete.em import EM
 from ...methods.discrete.truncated import TruncatedEM
 from ...types import Params
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 from .sparse_coding import all_bars_found
 
 if TYPE_CHECKING:
@@ -94,12 +94,17 @@ def kinds() -> dict[str, Kind]:
     }
 
 
+@experiment(
+    "bsc-causes",
+    "bars of causes that add up, hide each other or have a strength: which kind made them",
+    kinds=Option(list(kinds()), "of causes, some of these", ["binary"]),
+    num_data=Option(300, "rows to learn from", 20, 1),
+    steps=Option(40, "of EM", 2, 1),
+    starts=Option(3, "of each fit", 1, 1),
+)
 def run_causes(options: argparse.Namespace) -> Outcome:
     """`bsc-causes`: the log-likelihood of new rows, by what made them and by what is fitted."""
-    if min(options.num_data, options.steps, options.starts) < 1:
-        raise InputError("--num-data, --steps and --starts must be at least 1")
-    known = kinds()
-    chosen = options.kinds or list(known)
+    known, chosen = kinds(), options.kinds
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise InputError(f"--kinds has {unknown[0]!r}: wanted some of {', '.join(known)}")
@@ -139,13 +144,6 @@ def run_causes(options: argparse.Namespace) -> Outcome:
     return Outcome(numbers, lambda: causes_figure(scores, functions))
 
 
-def causes_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kinds", nargs="+", help=f"some of: {', '.join(kinds())} (all)")
-    parser.add_argument("--num-data", type=int, default=300, help="rows to learn from (300)")
-    parser.add_argument("--steps", type=int, default=40, help="of EM (%(default)s)")
-    parser.add_argument("--starts", type=int, default=3, help="of each fit (%(default)s)")
-
-
 def causes_figure(
     scores: dict[str, dict[str, np.ndarray]], functions: dict[str, np.ndarray]
 ) -> Figure:
@@ -176,14 +174,3 @@ def causes_figure(
             row_labels=names,
         )
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "bsc-causes",
-        "bars of causes that add up, hide each other or have a strength: which kind made them",
-        run_causes,
-        {"kinds": ["binary"], "num_data": 20, "steps": 2, "starts": 1},
-        causes_options,
-    ),
-)

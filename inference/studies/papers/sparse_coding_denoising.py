@@ -32,7 +32,7 @@ from ...numerics.compiling import by_library
 from ...reading.local import Structure
 from ...rows.chunks import map_over_chunks
 from ...types import Params
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,27 +62,29 @@ GPU_ROWS = 32_000
 """Patches read at a time on a GPU, at most, by default."""
 
 
+@experiment(
+    "bsc-denoise",
+    "a picture without its noise, from sparse coding of its own patches",
+    image=Option(Path, "a picture, .png, .jpg or .tiff (shapes)"),
+    pixels=Option(64, "of shapes, each way", 16, 1),
+    sigma=Option(50.0, "of the noise added"),
+    side=Option(SMALL.side, "pixels of a patch, each way", 4, 1, PAPER.side),
+    stride=Option(SMALL.stride, "pixels between patches", 2, 1, PAPER.stride),
+    causes=Option(SMALL.causes, "basis functions", 8, 1, PAPER.causes),
+    kept=Option(SMALL.kept, "states of a patch", 4, 1, PAPER.kept),
+    steps=Option(SMALL.steps, "iterations", 4, 1, PAPER.steps),
+    every=Option(1, "iterations between pictures", least=1, full=20),
+    seconds=Option(float, "stop after so many, compiling included"),
+    chunk_size=Option(int, "patches read at a time"),
+)
 def run_denoise(options: argparse.Namespace) -> Outcome:
     """`bsc-denoise`: the picture before and after, and the PSNR by iteration."""
-    size = PAPER if options.full else SMALL
-    chosen = {name: getattr(options, name) for name in Size._fields}
-    size = size._replace(**{name: value for name, value in chosen.items() if value is not None})
-    every = options.every
-    if every is None:
-        every = 20 if options.full else 1
-    for name, value in {**size._asdict(), "every": every}.items():
-        if value < 1:
-            raise InputError(f"--{name} must be at least 1, found {value}")
+    size, every = Size(*(getattr(options, name) for name in Size._fields)), options.every
     if size.causes > 16 * size.side**2:
         raise InputError(f"--causes must be at most 16 per pixel of a patch, found {size.causes}")
     if not options.sigma > 0:
         raise InputError(f"--sigma must be positive, found {options.sigma}")
-    if options.image is None:
-        if options.pixels < 1:
-            raise InputError(f"--pixels must be at least 1, found {options.pixels}")
-        picture = shapes(options.pixels)
-    else:
-        picture = open_grey(options.image)
+    picture = shapes(options.pixels) if options.image is None else open_grey(options.image)
     if min(picture.shape) < size.side:
         raise InputError(
             f"the picture is {picture.shape[0]}×{picture.shape[1]} pixels: "
@@ -264,20 +266,6 @@ def shapes(pixels: int) -> np.ndarray:
     return np.select([window, wall, roof], [40.0, 220.0, 90.0], sky)
 
 
-def denoise_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--image", type=Path, help="a picture, .png, .jpg or .tiff (shapes)")
-    parser.add_argument("--pixels", type=int, default=64, help="of shapes, each way (64)")
-    parser.add_argument("--sigma", type=float, default=50.0, help="of the noise added (50)")
-    parser.add_argument("--side", type=int, help=f"pixels of a patch, each way ({SMALL.side})")
-    parser.add_argument("--stride", type=int, help=f"pixels between patches ({SMALL.stride})")
-    parser.add_argument("--causes", type=int, help=f"basis functions ({SMALL.causes})")
-    parser.add_argument("--kept", type=int, help=f"states of a patch ({SMALL.kept})")
-    parser.add_argument("--steps", type=int, help=f"iterations ({SMALL.steps})")
-    parser.add_argument("--every", type=int, help="iterations between pictures (1, full 20)")
-    parser.add_argument("--seconds", type=float, help="stop after so many, compiling included")
-    parser.add_argument("--chunk-size", type=int, help="patches read at a time")
-
-
 def denoise_figure(
     picture: np.ndarray,
     noisy: np.ndarray,
@@ -311,14 +299,3 @@ def denoise_figure(
         axes.plot([*course], [*course.values()])
         axes.set(xlabel="iteration", ylabel="PSNR (dB)", title="E  PSNR by iteration")
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "bsc-denoise",
-        "a picture without its noise, from sparse coding of its own patches",
-        run_denoise,
-        {"pixels": 16, "side": 4, "stride": 2, "causes": 8, "kept": 4, "steps": 4},
-        denoise_options,
-    ),
-)

@@ -15,7 +15,7 @@ from latentbits.models.data import InputError, patches
 from ...methods.discrete.cut import Cut
 from ...methods.discrete.truncated import TruncatedEM
 from ...types import Params
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 from .gabor import GaborFit, fit_gabors
 from .sparse_coding import selection
 
@@ -61,17 +61,27 @@ def patches_method(size: Size, chunk_size: int | None = None) -> TruncatedEM:
     )
 
 
+@experiment(
+    "bsc-patches",
+    "basis functions of image patches: Gabor-like and globular",
+    images=Option(Path, "a folder of one's own photographs"),
+    num_data=Option(SMALL.num_data, "patches", 100, 1, PAPER.num_data),
+    steps=Option(SMALL.num_steps, "iterations", 2, 2, PAPER.num_steps),
+    side=Option(SMALL.side, "pixels of a patch, each way", 6, full=PAPER.side),
+    causes=Option(SMALL.num_causes, "basis functions", 10, full=PAPER.num_causes),
+    max_active=Option(SMALL.max_active, "active at most, γ", full=PAPER.max_active),
+    candidates=Option(SMALL.num_candidates, "a patch's, H'", full=PAPER.num_candidates),
+    centre=Option(1.0, "of the filter, in pixels"),
+    surround=Option(3.0, "the same"),
+    whiten=Option(False, "equal power at all frequencies"),
+    chunk_size=Option(int, "patches read at a time"),
+)
 def run_patches(options: argparse.Namespace) -> Outcome:
     """`bsc-patches`: sparseness, noise, and how many basis functions are Gabor-like or globular."""
-    size = PAPER if options.full else SMALL
-    chosen = {
-        "num_data": options.num_data, "num_steps": options.steps,
-        "side": options.side, "num_causes": options.causes,
-        "max_active": options.max_active, "num_candidates": options.candidates,
-    }  # fmt: skip
-    size = size._replace(**{name: value for name, value in chosen.items() if value is not None})
-    if size.num_data < 1 or size.num_steps < 2:
-        raise InputError("--num-data must be at least 1 and --steps at least 2")
+    size = Size(
+        options.num_data, options.side, options.causes, options.max_active, options.candidates,
+        options.steps,
+    )  # fmt: skip
     if not 0 < options.centre < options.surround:
         raise InputError(
             f"--centre must be positive and less than --surround, found {options.centre:g} and "
@@ -107,22 +117,6 @@ def run_patches(options: argparse.Namespace) -> Outcome:
         "sigma_by_iteration": np.asarray(result.history[1]).tolist(),
     }
     return Outcome(numbers, lambda: patches_figure(functions, fit, result.history))
-
-
-def patches_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--images", type=Path, help="a folder of one's own photographs")
-    parser.add_argument("--num-data", type=int, help=f"patches ({SMALL.num_data})")
-    parser.add_argument("--steps", type=int, help=f"iterations ({SMALL.num_steps})")
-    parser.add_argument("--side", type=int, help=f"pixels of a patch, each way ({SMALL.side})")
-    parser.add_argument("--causes", type=int, help=f"basis functions ({SMALL.num_causes})")
-    parser.add_argument("--max-active", type=int, help=f"active at most, γ ({SMALL.max_active})")
-    parser.add_argument("--candidates", type=int, help=f"a patch's, H' ({SMALL.num_candidates})")
-    parser.add_argument(
-        "--centre", type=float, default=1.0, help="of the filter, in pixels (%(default)s)"
-    )
-    parser.add_argument("--surround", type=float, default=3.0, help="the same (%(default)s)")
-    parser.add_argument("--whiten", action="store_true", help="equal power at all frequencies")
-    parser.add_argument("--chunk-size", type=int, help="patches read at a time")
 
 
 def patches_figure(functions: Array, fit: GaborFit, course: tuple[Array, Array]) -> Figure:
@@ -164,14 +158,3 @@ def patches_figure(functions: Array, fit: GaborFit, course: tuple[Array, Array])
             time_course(axis, {name: values})
             axis.set(title=name, ylim=(0, None))
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "bsc-patches",
-        "basis functions of image patches: Gabor-like and globular",
-        run_patches,
-        {"num_data": 100, "steps": 2, "side": 6, "causes": 10},
-        patches_options,
-    ),
-)

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from latentbits.models import binary_sparse_coding
-from latentbits.models.data import InputError, bars
+from latentbits.models.data import bars
 from numpy.typing import ArrayLike
 
 from ...methods.discrete.cut import Cut
 from ...methods.discrete.em import EM
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.discrete.updates import SparseCodingUpdate
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 from .sparse_coding import selection
 
 if TYPE_CHECKING:
@@ -78,10 +78,15 @@ def truncation_limits(
     return jax.device_get(jax.jit(across)(keys, sizes))._replace(active=np.asarray(sizes))
 
 
+@experiment(
+    "bsc-truncation",
+    "where the truncation breaks: bars with more active causes than it allows",
+    trials=Option(5, "sets of data", 1, 1),
+    num_data=Option(500, "rows of a set", 30, 1),
+    steps=Option(15, "of EM", 2, 1),
+)
 def run_truncation(options: argparse.Namespace) -> Outcome:
     """`bsc-truncation`: πH and σ that EM ends at, and the posterior mass that it leaves out."""
-    if min(options.trials, options.num_data, options.steps) < 1:
-        raise InputError("--trials, --num-data and --steps must be at least 1")
     limits = truncation_limits(
         random.key(options.seed), ACTIVE, num_data=options.num_data, num_trials=options.trials,
         num_steps=options.steps,
@@ -96,12 +101,6 @@ def run_truncation(options: argparse.Namespace) -> Outcome:
         for i, true in enumerate(ACTIVE)
     }
     return Outcome(numbers, lambda: draw_truncation(limits))
-
-
-def truncation_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=int, default=5, help="sets of data (%(default)s)")
-    parser.add_argument("--num-data", type=int, default=500, help="rows of a set (%(default)s)")
-    parser.add_argument("--steps", type=int, default=15, help="of EM (%(default)s)")
 
 
 def draw_truncation(limits: Truncation, max_active: int = 3) -> Figure:
@@ -126,14 +125,3 @@ def draw_truncation(limits: Truncation, max_active: int = 3) -> Figure:
     axes[0].legend()
     axes[2].legend()
     return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        "bsc-truncation",
-        "where the truncation breaks: bars with more active causes than it allows",
-        run_truncation,
-        {"trials": 1, "num_data": 30, "steps": 2},
-        truncation_options,
-    ),
-)

@@ -22,13 +22,14 @@ from ...numerics.compiling import once
 from ...numerics.gaussian import invert, log_normal, root
 from ...reading.local import log_joint
 from ...types import Params
-from .experiment import Experiment, Outcome
-from .latent_trait import TOLERANCE, digit_options, source, twos
+from .experiment import Option, Outcome, experiment
+from .latent_trait import DIGITS, TOLERANCE, source, twos
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUM_DRAWS = 500  # the paper's
+SETS = ("synthetic", "digits")
 YARDSTICK = QuadratureEM(latent_trait, num_nodes=31)  # the same for all, compiled once
 
 
@@ -112,6 +113,12 @@ def course(history: Params, data: Any, seconds: float) -> tuple[np.ndarray, np.n
     return np.array(marks) * seconds / total, np.array(errors)
 
 
+@experiment(
+    "trait-accuracy",
+    "the bound against Monte Carlo and quadrature (Tipping 1998, figures 3, 4, table 1)",
+    sets=Option(SETS, "of data", ["synthetic"], choices=SETS),
+    **{**DIGITS, "steps": DIGITS["steps"]._replace(smallest=8)},
+)
 def accuracy(namespace: argparse.Namespace) -> Outcome:
     """Table 1 and figures 3 and 4 on both data sets.
 
@@ -148,14 +155,6 @@ def accuracy(namespace: argparse.Namespace) -> Outcome:
     if "digits" in numbers:
         numbers["digits"]["data"] = source(namespace, len(sets["digits"]))
     return Outcome(numbers, lambda: accuracy_figure(kept))
-
-
-def accuracy_options(parser: argparse.ArgumentParser) -> None:
-    digit_options(parser)
-    parser.add_argument(
-        "--sets", nargs="+", choices=("synthetic", "digits"), default=("synthetic", "digits"),
-        help="of data (both)",
-    )  # fmt: skip
 
 
 def accuracy_figure(kept: dict[str, Any]) -> Figure:
@@ -210,14 +209,3 @@ def _posteriors(axes: Any, one: dict[str, Any]) -> None:
     axes.set(xlabel="factor 1", ylabel="factor 2", aspect="equal")
     axes.locator_params(nbins=5)
     axes.set_title(f"one datum of typical divergence, {away[chosen]:.2g} nats")
-
-
-EXPERIMENTS = (
-    Experiment(
-        "trait-accuracy",
-        "the bound against Monte Carlo and quadrature (Tipping 1998, figures 3, 4, table 1)",
-        accuracy,
-        {"rows": 20, "steps": 8, "sets": ["synthetic"]},
-        accuracy_options,
-    ),
-)

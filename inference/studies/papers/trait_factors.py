@@ -16,7 +16,7 @@ from latentbits.models.data import InputError
 from ...methods.continuous.bound import BoundEM
 from ...methods.continuous.quadrature import QuadratureEM
 from ...numerics.gaussian import log_normal
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +25,15 @@ COLUMNS, SIZE = 16, 1.5
 NUM_DRAWS = 200
 
 
+@experiment(
+    "trait-factors",
+    "how many factors a table wants, on tables of known numbers (Tipping 1998 takes two)",
+    tables=Option(10, "of each number", 2, 1),
+    num_data=Option(600, "rows to fit", 100, 10),
+    most=Option(4, "factors that are fitted, up to 6", 2, 2),
+    method=Option("bound", "that fits", choices=("bound", "quadrature")),
+    steps=Option(40, "of each fit", 10),
+)
 def number_of_factors(namespace: argparse.Namespace) -> Outcome:
     """Tables of known numbers of factors, fitted with each number by the paper's own method.
 
@@ -35,10 +44,9 @@ def number_of_factors(namespace: argparse.Namespace) -> Outcome:
     takes too few at times, and new rows too many.
     """
     tables, rows, most = namespace.tables, namespace.num_data, namespace.most
-    if tables < 1 or rows < 10 or not 2 <= most <= 6:
-        raise InputError("--tables must be at least 1, --num-data 10, and --most from 2 to 6")
-    if namespace.method == "quadrature" and most > 3:
-        raise InputError(f"--most {most}: --method quadrature fits up to 3 factors")
+    limit = 3 if namespace.method == "quadrature" else 6
+    if most > limit:
+        raise InputError(f"--most {most}: --method {namespace.method} fits up to {limit} factors")
     true = np.arange(1, most)
     keys = jax.random.split(jax.random.key(namespace.seed), (len(true), tables, 2))
     data = jnp.stack(
@@ -128,16 +136,6 @@ def _fit_all(name: str, factors: int, steps: int, rows: int) -> Any:
     return jax.jit(lambda keys, tables: jax.lax.map(lambda x: one(*x), (keys, tables)))
 
 
-def factor_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tables", type=int, default=10, help="of each number (%(default)s)")
-    parser.add_argument("--num-data", type=int, default=600, help="rows to fit (%(default)s)")
-    parser.add_argument("--most", type=int, default=4, help="factors that are fitted (%(default)s)")
-    parser.add_argument(
-        "--method", choices=("bound", "quadrature"), default="bound", help="that fits (%(default)s)"
-    )
-    parser.add_argument("--steps", type=int, default=40, help="of each fit (%(default)s)")
-
-
 def _draw(sizes: np.ndarray, true: np.ndarray, gain: np.ndarray) -> Figure:
     """Likelihood of new rows by number of factors, less that of the true number."""
     from matplotlib.figure import Figure
@@ -154,14 +152,3 @@ def _draw(sizes: np.ndarray, true: np.ndarray, gain: np.ndarray) -> Figure:
     axes.set_xticks(sizes)
     axes.legend(title="true factors", loc="lower right")
     return page
-
-
-EXPERIMENTS = (
-    Experiment(
-        "trait-factors",
-        "how many factors a table wants, on tables of known numbers (Tipping 1998 takes two)",
-        number_of_factors,
-        {"tables": 2, "num_data": 100, "most": 2, "steps": 10},
-        factor_options,
-    ),
-)

@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from latentbits.models import bernoulli_mixture, latent_trait, trait_mixture
-from latentbits.models.data import InputError
 
 from ...methods.continuous.quadrature import QuadratureEM
 from ...methods.discrete.em import EM
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +21,13 @@ if TYPE_CHECKING:
 COLUMNS = 16
 
 
+@experiment(
+    "trait-mixture",
+    "a map of each group below one of all rows: mixtures of traits (Tipping 1998, conclusions)",
+    num_data=Option(600, "rows to fit", 90, 30),
+    starts=Option(8, "of the mixture", 2, 1),
+    steps=Option(20, "of the mixture", 2, 1),
+)
 def hierarchy(namespace: argparse.Namespace) -> Outcome:
     """One map of all rows, and below it one of each group, as Bishop & Tipping (1998) draw numbers.
 
@@ -32,9 +38,7 @@ def hierarchy(namespace: argparse.Namespace) -> Outcome:
     by quadrature about the mode in each component) has both, and its fit of new rows says so. It
     wants several starts: most end elsewhere.
     """
-    rows, steps = namespace.num_data, namespace.steps
-    if rows < 30 or steps < 1 or namespace.starts < 1:
-        raise InputError("--num-data must be at least 30, --steps and --starts 1")
+    rows = namespace.num_data
     rng = np.random.default_rng(namespace.seed)
     table, label, place, truth = draw_groups(rng, 2 * rows)
     train, new = table[:rows], table[rows:]
@@ -150,12 +154,6 @@ def _best(places: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.corrcoef(fitted, target)[0, 1])
 
 
-def mixture_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num-data", type=int, default=600, help="rows to fit (%(default)s)")
-    parser.add_argument("--starts", type=int, default=8, help="of the mixture (%(default)s)")
-    parser.add_argument("--steps", type=int, default=20, help="of the mixture (%(default)s)")
-
-
 def _draw(
     map_of_all: np.ndarray,
     positions: np.ndarray,
@@ -182,14 +180,3 @@ def _draw(
         panel.set_title(f"Component {k + 1}: {mine.sum()} rows")
         panel.set(xlabel="true position", ylabel="on its own map" if k == 0 else "")
     return page
-
-
-EXPERIMENTS = (
-    Experiment(
-        "trait-mixture",
-        "a map of each group below one of all rows: mixtures of traits (Tipping 1998, conclusions)",
-        hierarchy,
-        {"num_data": 90, "steps": 2, "starts": 2},
-        mixture_options,
-    ),
-)

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from latentbits.models import latent_trait, mixed_trait
-from latentbits.models.data import InputError, prototypes
+from latentbits.models.data import prototypes
 
 from ...methods.continuous.bound import BoundEM
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +34,12 @@ class Maps(NamedTuple):
     alike: Any  # the smaller canonical correlation of both maps: 1 if one is the other, turned
 
 
+@experiment(
+    "trait-pca",
+    "maps beside principal components, of numbers and of bits (Tipping 1998, sections 1 and 2)",
+    tables=Option(20, "of each flip", 2, 2),
+    steps=Option(60, "of each fit", 40),
+)
 def beside_components(namespace: argparse.Namespace) -> Outcome:
     """The paper: "the specialisation … to continuous variables recovers principal component analysis".
 
@@ -47,8 +53,6 @@ def beside_components(namespace: argparse.Namespace) -> Outcome:
     are nearly the same up to a linear transformation. What the model adds is the likelihood,
     ellipses of uncertainty, decision lines and missing cells, not the picture.
     """  # noqa: E501
-    if namespace.tables < 2:
-        raise InputError("--tables must be at least 2")
     key = jax.random.key(namespace.seed)
     numbers: dict[str, Any] = {"numbers": of_numbers(namespace.seed, namespace.steps)}
     keys = jax.random.split(key, (len(FLIPS), namespace.tables, 2))
@@ -126,11 +130,6 @@ def _right(places: Array, label: Array) -> Array:
     return jnp.mean(away.argmin(axis=1) == label)
 
 
-def pca_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tables", type=int, default=20, help="of each flip (%(default)s)")
-    parser.add_argument("--steps", type=int, default=60, help="of each fit (%(default)s)")
-
-
 def _draw(maps: Maps) -> Figure:
     from matplotlib.figure import Figure
 
@@ -151,14 +150,3 @@ def _draw(maps: Maps) -> Figure:
             panel.set_xticks([])
             panel.set_yticks([])
     return page
-
-
-EXPERIMENTS = (
-    Experiment(
-        "trait-pca",
-        "maps beside principal components, of numbers and of bits (Tipping 1998, sections 1 and 2)",
-        beside_components,
-        {"tables": 2, "steps": 40},
-        pca_options,
-    ),
-)

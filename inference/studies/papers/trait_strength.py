@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from latentbits.models import latent_trait
-from latentbits.models.data import InputError
 
 from ...methods.continuous.bound import BoundEM
 from ...methods.continuous.quadrature import QuadratureEM
-from .experiment import Experiment, Outcome
+from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +33,13 @@ class Fit(NamedTuple):
     test: Any  # nats per row of new rows
 
 
+@experiment(
+    "trait-strength",
+    "where the bound breaks: tables that were drawn with larger and larger weights",
+    tables=Option(8, "of each strength", 2, 2),
+    num_data=Option(600, "rows of a table", 20, 2),
+    steps=Option(40, "of each fit", 2),
+)
 def strength(namespace: argparse.Namespace) -> Outcome:
     """Data from the program itself, its weights made larger and larger, fitted both ways.
 
@@ -43,8 +49,6 @@ def strength(namespace: argparse.Namespace) -> Outcome:
     rows. Each table has weights of its own; intervals hold 90 % of the tables.
     """
     tables, rows = namespace.tables, namespace.num_data
-    if tables < 2 or rows < 2:
-        raise InputError("--tables and --num-data must be at least 2")
     keys = jax.random.split(jax.random.key(namespace.seed), (len(STRENGTHS), tables, 2))
     sizes = jnp.broadcast_to(jnp.array(STRENGTHS)[:, None], keys.shape[:2])
     methods = {
@@ -119,12 +123,6 @@ def _evidence(params: dict[str, Array], table: Array) -> Array:
     return jnp.mean(jax.nn.logsumexp(table @ logits.T + level, axis=1))
 
 
-def strength_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tables", type=int, default=8, help="of each strength (%(default)s)")
-    parser.add_argument("--num-data", type=int, default=600, help="rows of a table (%(default)s)")
-    parser.add_argument("--steps", type=int, default=40, help="of each fit (%(default)s)")
-
-
 def strength_figure(fits: dict[str, Fit], lost: np.ndarray) -> Figure:
     """Size of the fitted weights against that of the true ones, and what is lost by it."""
     from matplotlib.figure import Figure
@@ -152,14 +150,3 @@ def _band(axes: Axes, values: np.ndarray, label: str, number: int) -> None:
     colour = f"C{number}"
     axes.plot(STRENGTHS, values.mean(axis=1), marker="osD"[number], label=label, color=colour)
     axes.fill_between(STRENGTHS, low, high, color=colour, alpha=0.2, linewidth=0)
-
-
-EXPERIMENTS = (
-    Experiment(
-        "trait-strength",
-        "where the bound breaks: tables that were drawn with larger and larger weights",
-        strength,
-        {"tables": 2, "num_data": 20, "steps": 2},
-        strength_options,
-    ),
-)
