@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ...reading.anatomy import Anatomy, ProgramError
 from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...types import Arguments, Params
 from .bounded import bounded_program, gaussian_points
@@ -21,6 +22,8 @@ from .rules import by_quadrature, default_nodes
 
 MOST_REMEMBERED = 1 << 16
 """Rows whose posteriors are kept between steps by default."""
+UNBOUNDED = {"BinomialLogits", "BinomialProbs", "ClippedNormal", "NoisyOr", "Poisson"}
+"""Likelihoods that no parabola below them is known for here."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -61,7 +64,16 @@ class BoundEM(FactorEM):
     tighten: int = 2
     remember: bool | None = None
 
+    @classmethod
+    def admits(cls, anatomy: Anatomy) -> str | None:
+        unbounded = [name for name in anatomy.likelihoods if name in UNBOUNDED]
+        words = "{}: the bound is for Bernoulli, categorical and Gaussian likelihoods"
+        return super().admits(anatomy) or (words.format(unbounded[0]) if unbounded else None)
+
     def check(self, opened: Opened) -> None:
+        problem = self.admits(opened.reader.anatomy)
+        if problem is not None:
+            raise ProgramError(f"BoundEM does not apply: {problem}; use QuadratureEM")
         if opened.columns is None:
             bounded_program(opened.reader, opened.rows, check=True)
 
