@@ -101,9 +101,8 @@ class Candidates(NamedTuple):
         del keys
         scene = _scene(self, reader, params, arguments)
         indices = memory
-        if memory is None or self.num_candidates == reader.anatomy.num_bits:
+        if indices is None:
             indices = self._choose(scene, reader, params, arguments)
-        assert indices is not None
         inside, outside = _logits(self, scene, reader, params, arguments, indices)
         return _moments(self, reader, inside, outside, indices)
 

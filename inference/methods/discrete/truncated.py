@@ -180,8 +180,12 @@ class TruncatedEM(StatesEM):
         keep = not rows.on_disk if self.keep is None else self.keep
         if self.persistent is not None:
             return self.persistent._replace(keep=keep)
-        num_candidates, max_active = self.sizes(reader.anatomy.num_bits)
-        return Candidates(num_candidates, max_active, self.select, keep)
+        num_bits = reader.anatomy.num_bits
+        num_candidates, max_active = self.sizes(num_bits)
+        # Where every bit is a candidate there are no better ones, nor any to remember.
+        return Candidates(
+            num_candidates, max_active, self.select, keep and num_candidates < num_bits
+        )
 
     def sizes(self, num_bits: int) -> tuple[int, int]:
         """Candidates of a datum, and how many of them may be on, where they are not given."""
