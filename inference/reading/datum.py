@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, random
 from numpyro.distributions.distribution import validation_enabled
 
-from ..numerics.compiling import once
+from ..numerics.by_numpy import by_numpy
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .abstract import run_abstractly
@@ -80,7 +80,6 @@ def find_affine(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
     num_rows = min(rows.num_data, 5)
     whole = _whole_numbers(model, anatomy, rows)
 
-    @once
     def error(seed: Array, leaves: list[Array]) -> Array:
         arguments, row = rows.join(leaves), rows.join([leaf[:1] for leaf in leaves])
         few, one = anatomy.with_rows(num_rows), anatomy.with_rows(1)
@@ -100,8 +99,7 @@ def find_affine(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
     with jax.enable_x64(True):
         leaves = [_like(x, num_rows, i, whole) for i, x in enumerate(rows.leaves)]
         try:
-            # An executable runs at once, also inside a trace.
-            run = error.lower(np.int32(0), leaves).compile()
+            run = by_numpy(error, np.int32(0), leaves)
         except ProgramError:
             return False  # the program runs on states all the same, or says why it does not
         return all(bool(np.asarray(run(np.int32(seed), leaves)) <= 1e-9) for seed in range(2))

@@ -27,7 +27,7 @@ from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.infer import init_to_uniform
 
-from ..numerics.compiling import once
+from ..numerics.by_numpy import by_numpy
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .abstract import explained, improper, trace_of, unseen
@@ -244,8 +244,6 @@ def find_structure(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
 def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndarray]) -> Structure:
     shape = (32, anatomy.num_data, anatomy.num_bits)
 
-    # Compiled as one: run operation by operation it would take many seconds.
-    @once
     def errors(seed: Array, leaves: list[Array]) -> tuple[Array, Array, Array, Array]:
         arguments = rows.join(leaves)
         key_params, key_bits, key_rate = random.split(random.key(seed), 3)
@@ -273,9 +271,7 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndar
         return error, uneven / jnp.where(size > 0, size, 1.0), size / spread, crowd
 
     try:
-        # An executable runs at once on numbers of NumPy's, also inside a trace, where a function
-        # would become part of it.
-        run = errors.lower(np.int32(0), leaves).compile()
+        run = by_numpy(errors, np.int32(0), leaves)
         trials = [[*map(np.asarray, run(np.int32(seed), leaves))] for seed in range(3)]
     except ProgramError as error:
         if not isinstance(error.__cause__, TypeError):

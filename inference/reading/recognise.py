@@ -31,7 +31,7 @@ from numpyro.distributions.distribution import validation_enabled
 
 from latentbits import models
 
-from ..numerics.compiling import once
+from ..numerics.by_numpy import by_numpy
 from ..rows.chunks import Rows
 from ..types import Params
 from .abstract import run_abstractly, unseen
@@ -166,13 +166,11 @@ def _try(
 ) -> Known | None:
     zeros = {x.name: np.zeros(x.shape, int if x.num_values else float) for x in anatomy.latents}
 
-    @once
     def trial(
         seed: Array, leaves: list[Array], codes: list[Array], drawn: list[Array], points: Array
     ) -> _Trial:
         arguments = rows.join(leaves)
-        # A generator that XLA has ready made, and need not compile.
-        params = anywhere(model, anatomy, random.key(seed, impl="rbg"), arguments)
+        params = anywhere(model, anatomy, random.key(seed), arguments)
         values, settings = READERS[form](Run(model, anatomy, params, arguments, sites))
         still = handlers.substitute(model, data={**params, **zeros})
         trace = run_program(still, arguments)
@@ -196,9 +194,8 @@ def _try(
             seen,
         )
 
-    # An executable runs at once on numbers of NumPy's, also inside a trace.
     inputs = [(np.int32(i), leaves, codes(leaves, i), *_draw(i, anatomy, sites)) for i in range(2)]
-    run = trial.lower(*inputs[0]).compile()
+    run = by_numpy(trial, *inputs[0])
     trials = [jax.tree.map(np.asarray, run(*one)) for one in inputs]
     if not all(trial.error <= 1e-9 for trial in trials):  # also when NaN
         return None

@@ -1,0 +1,259 @@
+"""A function of JAX's computed by NumPy: for what runs a few times on few numbers.
+
+To trace a program takes a tenth of a second, to compile what was traced half a second and more. The
+tests of a program's form (`reading`) run two or three times on five rows: they are traced, and each
+operation is then done by NumPy. An operation that is not listed here is done by JAX.
+
+Random bits are NumPy's, not those that JAX would draw from the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+from scipy import special
+
+
+def by_numpy(function: Callable, *inputs: Any) -> Callable:
+    """The function, traced at inputs of these shapes; where a key or an operation stands in the
+    way, it is compiled after all.
+
+    >>> import jax.numpy as jnp
+    >>> run = by_numpy(lambda x: {"twice": 2 * x, "sum": jnp.sum(x)}, np.zeros(3))
+    >>> {name: np.asarray(x).tolist() for name, x in run(np.arange(3.0)).items()}
+    {'sum': 3.0, 'twice': [0.0, 2.0, 4.0]}
+    """
+    traced = jax.jit(function).trace(*inputs)
+    tree = jax.tree.structure(traced.out_info)
+
+    def run(*inputs: Any) -> Any:
+        with jax.ensure_compile_time_eval(), np.errstate(all="ignore"):
+            found = _compute(traced.jaxpr, jax.tree.leaves(inputs))
+        return jax.tree.unflatten(tree, found)
+
+    try:
+        run(*inputs)
+    except _NotHereError:
+        return traced.lower().compile()
+    return run
+
+
+class _NotHereError(Exception):
+    """Something that neither NumPy nor JAX does outside of a trace."""
+
+
+def _compute(closed: Any, inputs: list) -> list:
+    if any(_is_key(x.aval) for x in closed.jaxpr.constvars):
+        raise _NotHereError
+    values = dict(zip(closed.jaxpr.constvars, map(np.asarray, closed.consts), strict=True))
+    values |= zip(closed.jaxpr.invars, inputs, strict=True)
+
+    def value(x: Any) -> Any:
+        return x.val if isinstance(x, Literal) else values[x]
+
+    for equation in closed.jaxpr.eqns:
+        found = _apply(equation, [value(x) for x in equation.invars])
+        for variable, each in zip(equation.outvars, found, strict=True):
+            dtype = np.uint64 if _is_key(variable.aval) else variable.aval.dtype
+            values[variable] = np.asarray(each, dtype)
+    return [value(x) for x in closed.jaxpr.outvars]
+
+
+def _apply(equation: Any, inputs: list) -> Any:
+    name, how = equation.primitive.name, equation.params
+    if name in _PLAIN:
+        return [_PLAIN[name](*inputs)]
+    if name in _SHAPED:
+        return [_SHAPED[name](how, *inputs)]
+    if name in _INNER:
+        return _INNER[name](how, inputs)
+    inner = [how[x] for x in ("jaxpr", "call_jaxpr", "fun_jaxpr") if x in how]
+    if len(inner) == 1 and hasattr(inner[0], "consts"):
+        return _compute(inner[0], inputs)
+    if any(_is_key(x.aval) for x in (*equation.invars, *equation.outvars)) or inner:
+        raise _NotHereError
+    found = equation.primitive.bind(*inputs, **how)
+    return found if equation.primitive.multiple_results else [found]
+
+
+def _is_key(aval: Any) -> bool:
+    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+
+
+_PLAIN: dict[str, Callable] = {
+    "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative,
+    "max": np.maximum, "min": np.minimum, "abs": np.abs, "sign": np.sign, "square": np.square,
+    "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1, "sqrt": np.sqrt,
+    "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "floor": np.floor, "ceil": np.ceil,
+    "logistic": special.expit, "lgamma": special.gammaln, "digamma": special.digamma,
+    "erf": special.erf, "erfc": special.erfc, "erf_inv": special.erfinv,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "not": np.bitwise_not, "is_finite": np.isfinite, "rem": np.fmod,
+    "shift_left": np.left_shift, "shift_right_arithmetic": np.right_shift,
+    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    "shift_right_logical": lambda x, by: np.right_shift(_unsigned(x), _unsigned(by)),
+    "random_seed": lambda seed: _new_key(seed),
+    "random_fold_in": lambda key, number: _new_key(key, number),
+    "copy": np.asarray, "copy_p": np.asarray, "stop_gradient": np.asarray,
+    "div": lambda x, y: np.true_divide(x, y) if np.asarray(x).dtype.kind == "f" else _whole(x, y),
+    "pow": lambda x, y: np.power(x, np.asarray(y, np.asarray(x).dtype)),
+    "select_n": lambda which, *cases: np.choose(np.asarray(which, int), cases)
+    if len(cases) > 2 else np.where(which, cases[-1], cases[0]),
+}  # fmt: skip
+
+
+def _unsigned(x: Any) -> Any:
+    return np.asarray(x).view(np.dtype(f"u{np.asarray(x).dtype.itemsize}"))
+
+
+def _whole(x: Any, y: Any) -> Any:
+    """Integers divide towards zero."""
+    return np.where(np.equal(y, 0), -1, np.trunc(np.true_divide(x, np.where(y == 0, 1, y))))
+
+
+def _broadcast(how: dict, x: Any) -> Any:
+    shape = [1] * len(how["shape"])
+    for place, length in zip(how["broadcast_dimensions"], np.shape(x), strict=True):
+        shape[place] = length
+    return np.broadcast_to(np.reshape(x, shape), how["shape"])
+
+
+def _iota(how: dict) -> Any:
+    shape = [1] * len(how["shape"])
+    shape[how["dimension"]] = -1
+    return np.broadcast_to(np.arange(how["shape"][how["dimension"]]).reshape(shape), how["shape"])
+
+
+def _product(how: dict, x: Any, y: Any) -> Any:
+    (over_x, over_y), (with_x, with_y) = how["dimension_numbers"]
+    letters_x, letters_y = list(range(np.ndim(x))), list(range(np.ndim(x), np.ndim(x) + np.ndim(y)))
+    for i, j in zip((*over_x, *with_x), (*over_y, *with_y), strict=True):
+        letters_y[j] = letters_x[i]
+    free = [a for i, a in enumerate(letters_x) if i not in (*over_x, *with_x)]
+    free += [a for j, a in enumerate(letters_y) if j not in (*over_y, *with_y)]
+    kind = how["preferred_element_type"] or np.result_type(x, y)
+    x, y = np.asarray(x, kind), np.asarray(y, kind)
+    return np.einsum(x, letters_x, y, letters_y, [letters_x[i] for i in with_x] + free)
+
+
+def _gather(how: dict, x: Any, indices: Any) -> Any:
+    """Each axis of the table has a start, from the indices or a batch, and its offsets."""
+    numbers, sizes = how["dimension_numbers"], how["slice_sizes"]
+    batch = np.shape(indices)[:-1]
+    single = *numbers.collapsed_slice_dims, *numbers.operand_batching_dims
+    kept = [d for d in range(np.ndim(x)) if d not in single]
+    rank = len(batch) + len(kept)
+    own = [i for i in range(rank) if i not in numbers.offset_dims]
+    lengths = np.ones(rank, int)
+    lengths[own] = batch
+    places, inside = [], np.ones(lengths, bool)
+    for d, length in enumerate(np.shape(x)):
+        start: Any = np.zeros(lengths, int)
+        if d in numbers.start_index_map:
+            start = np.asarray(indices, int)[..., numbers.start_index_map.index(d)].reshape(lengths)
+            last = length - sizes[d]
+            inside = inside & (start >= 0) & (start <= last)
+            start = np.clip(start, 0, last)
+        elif d in numbers.operand_batching_dims:
+            axis = numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(d)]
+            start = np.arange(length).reshape([-1 if i == own[axis] else 1 for i in range(rank)])
+        if d in kept:
+            along = numbers.offset_dims[kept.index(d)]
+            offset = np.arange(sizes[d]).reshape([-1 if i == along else 1 for i in range(rank)])
+            start = start + offset
+        places.append(start)
+    found = np.asarray(x)[tuple(np.broadcast_arrays(*places))]
+    if "FILL" not in str(how["mode"]) or inside.all():
+        return found
+    if how["fill_value"] is None and found.dtype.kind != "f":
+        raise _NotHereError
+    return np.where(inside, found, np.nan if how["fill_value"] is None else how["fill_value"])
+
+
+def _along(reduce: Callable) -> Callable:
+    return lambda how, x: reduce(x, axis=tuple(how["axes"]))
+
+
+def _running(accumulate: Callable) -> Callable:
+    def run(how: dict, x: Any) -> Any:
+        turn = (lambda x: np.flip(x, how["axis"])) if how["reverse"] else np.asarray
+        return turn(accumulate(turn(x), axis=how["axis"]))
+
+    return run
+
+
+def _slices(how: dict, x: Any) -> Any:
+    steps = how["strides"] or (1,) * np.ndim(x)
+    return x[tuple(map(slice, how["start_indices"], how["limit_indices"], steps))]
+
+
+def _random_bits(how: dict, keys: Any) -> Any:
+    kind = np.dtype(f"uint{how['bit_width']}")
+    draw = lambda key: np.random.default_rng(key).integers(  # noqa: E731
+        0, np.iinfo(kind).max, how["shape"], kind, endpoint=True
+    )
+    drawn = np.stack([draw(key) for key in np.ravel(keys)])
+    return drawn.reshape((*np.shape(keys), *how["shape"]))
+
+
+def _new_key(*numbers: Any) -> np.uint64:
+    return np.random.SeedSequence([int(x) % 2**64 for x in numbers]).generate_state(1, np.uint64)[0]
+
+
+_SHAPED: dict[str, Callable] = {
+    "broadcast_in_dim": _broadcast, "iota": _iota, "dot_general": _product, "gather": _gather,
+    "convert_element_type": lambda how, x: np.asarray(x).astype(how["new_dtype"]),
+    "bitcast_convert_type": lambda how, x: np.ascontiguousarray(x).view(how["new_dtype"]).reshape(
+        np.shape(x)),
+    "reshape": lambda how, x: np.reshape(x, how["new_sizes"]),
+    "squeeze": lambda how, x: np.squeeze(x, tuple(how["dimensions"])),
+    "transpose": lambda how, x: np.transpose(x, how["permutation"]),
+    "rev": lambda how, x: np.flip(x, how["dimensions"]),
+    "concatenate": lambda how, *x: np.concatenate(x, how["dimension"]),
+    "slice": _slices,
+    "integer_pow": lambda how, x: np.power(x, how["y"]),
+    "reduce_sum": _along(np.sum), "reduce_max": _along(np.max), "reduce_min": _along(np.min),
+    "reduce_prod": _along(np.prod), "reduce_and": _along(np.all), "reduce_or": _along(np.any),
+    "cumsum": _running(np.cumsum), "cumprod": _running(np.cumprod),
+    "random_split": lambda how, key: np.reshape(
+        [_new_key(key, i) for i in range(int(np.prod(how["shape"])))], how["shape"]),
+    "random_bits": _random_bits,
+}  # fmt: skip
+
+
+def _scan(how: dict, inputs: list) -> list:
+    consts, carry = how["num_consts"], how["num_consts"] + how["num_carry"]
+    given, state, rows = inputs[:consts], inputs[consts:carry], inputs[carry:]
+    kept: list[list] = []
+    for i in range(how["length"])[:: -1 if how["reverse"] else 1]:
+        found = _compute(how["jaxpr"], [*given, *state, *(np.asarray(x)[i] for x in rows)])
+        state, each = found[: how["num_carry"]], found[how["num_carry"] :]
+        kept.append(each)
+    kept = kept[::-1] if how["reverse"] else kept
+    if not kept:
+        raise _NotHereError
+    return [*state, *(np.stack(x) for x in zip(*kept, strict=True))]
+
+
+def _while(how: dict, inputs: list) -> list:
+    first, second = how["cond_nconsts"], how["cond_nconsts"] + how["body_nconsts"]
+    state = inputs[second:]
+    while _compute(how["cond_jaxpr"], [*inputs[:first], *state])[0]:
+        state = _compute(how["body_jaxpr"], [*inputs[first:second], *state])
+    return state
+
+
+def _cond(how: dict, inputs: list) -> list:
+    which = int(np.clip(int(inputs[0]), 0, len(how["branches"]) - 1))
+    return _compute(how["branches"][which], inputs[1:])
+
+
+_INNER: dict[str, Callable] = {
+    "scan": _scan, "while": _while, "cond": _cond,
+    "split": lambda how, x: np.split(x[0], np.cumsum(how["sizes"])[:-1], how["axis"]),
+}  # fmt: skip
