@@ -22,6 +22,8 @@ if version("jaxlib").startswith("0.10."):
 if version("jaxlib").startswith(("0.10.", "0.11.", "0.12.")):
     _flags.append("--xla_cpu_parallel_codegen_split_count=1")
 os.environ["XLA_FLAGS"] = " ".join(_flags)
+# Where a line of ours became an operation is of use to a profiler alone.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # Figures are drawn on machines without a screen too.
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Tracing makes objects by the million and hardly a cycle: looking for those less often saves 3 %.
@@ -35,6 +37,17 @@ def pytest_collection_modifyitems(items):
     """The longest files first; the others in their order."""
     first = {f"test_{name}": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: first.get(item.path.stem, len(first)))
+
+
+def pytest_collection_finish():
+    """What was imported stays: no collection of garbage has to go through it again."""
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish():
+    """Nor is what tests leave behind of use to anyone: pytest would go through it five times."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -151,6 +151,8 @@ def test_stepwise_em_comes_to_rest_where_full_em_does():
     settings = {"num_components": 3}
     start = em.init(random.key(0), data, **settings).params
     full = em.run(random.key(0), 200, data, tolerance=1e-8, init_params=start, **settings)
+    assert "1e-08" in full.reason and 2 <= len(full.losses) < 200
+    assert abs(full.losses[-1] - full.losses[-2]) <= 1e-8 * abs(full.losses[-1])
     best = em.posterior(full.params, data, **settings).evidence.mean()
     stepwise = StepwiseEM(bernoulli_mixture, batch_size=60, power=0.7)
     gaps = []
