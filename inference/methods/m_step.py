@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax, random
+from jax import Array, lax
 from numpyro.distributions.transforms import biject_to
 
+from ..numerics.quasi_newton import Objective, minimise
 from ..reading.abstract import trace_of
 from ..reading.datum import About, about_of
 from ..reading.local import log_prior
@@ -35,7 +36,6 @@ from ..types import Arguments, Params
 from .shared import Expectation
 
 Expect = Callable[[Reader, Params, Arguments, Any], Any]
-Objective = Callable[[Params], Array]
 FIRST_ROWS = 64
 """Whose mean is near enough to all others for sums of squares about it to lose no digits."""
 
@@ -241,108 +241,6 @@ def _by_moments(
         return 0.5 * jnp.sum(hessian * second)
 
     return by_chunk, at_once, kept
-
-
-class _Search(NamedTuple):
-    """A point, what is known there, and the step from it that is tried next."""
-
-    point: Params
-    value: Array
-    slope: Params
-    direction: Params
-    length: Array
-    memory: Any
-    done: Array  # steps taken
-    tried: Array  # evaluations
-
-
-def minimise(total: Callable, free: Params, num_steps: int) -> Params:
-    """L-BFGS from `free`, each site measured in units of its own curvature.
-
-    Without the units, a deviation and a matrix of weights differ by orders of magnitude in what a
-    step of one does, and a few steps of L-BFGS move the one and leave the other where it is. The
-    line search only goes back, so that Q is compiled once and evaluated little more than once a
-    step, and a step is taken only if it lowers −Q. (`optimistix.LBFGS` in these units ends where
-    this does in the same time, on bars and lines from four keys; it needs four packages more.)
-    """
-    import optax  # the only place that needs it: closed forms run without
-
-    units = _units(total, free)
-    quasi_newton = optax.scale_by_lbfgs(memory_size=10)
-
-    def value_and_slope(point: Params) -> tuple[Array, Params]:
-        value, slope = total(jax.value_and_grad, _times(point, units))
-        return value, _times(slope, units)
-
-    def aim(point: Params, slope: Params, memory: Any) -> tuple[Params, Any]:
-        """The direction of the next step; straight down where nothing is known, or it misleads."""
-        uphill, after = quasi_newton.update(slope, memory, point)
-        _, anew = quasi_newton.update(slope, quasi_newton.init(point), point)
-        bent = _dot(
-            jax.tree.map(jnp.subtract, slope, memory.updates),
-            jax.tree.map(jnp.subtract, point, memory.params),
-        )
-        known = (memory.count > 0) & (bent > 0) & (_dot(uphill, slope) > 0)
-        choose = lambda a, b: jnp.where(known, a, b)  # noqa: E731
-        upward, memory = jax.tree.map(choose, (uphill, after), (slope, anew))
-        return jax.tree.map(jnp.negative, upward), memory
-
-    def advance(now: _Search) -> _Search:
-        trial = jax.tree.map(lambda x, d: x + now.length * d, now.point, now.direction)
-        value, slope = value_and_slope(trial)
-        fall = now.length * _dot(now.slope, now.direction)
-        taken = value <= now.value + 1e-4 * fall
-        direction, memory = aim(trial, slope, now.memory)
-        # The parabola through what is known has its lowest point here.
-        shorter = -0.5 * fall / (value - now.value - fall)
-        shorter = jnp.where(jnp.isfinite(shorter), jnp.clip(shorter, 0.1, 0.5), 0.1) * now.length
-        back = now._replace(length=shorter, tried=now.tried + 1)
-        one = jnp.ones_like(now.length)
-        on = _Search(trial, value, slope, direction, one, memory, now.done + 1, now.tried + 1)
-        return jax.tree.map(lambda a, b: jnp.where(taken, a, b), on, back)
-
-    point = {name: value / units[name] for name, value in free.items()}
-    nowhere = jax.tree.map(jnp.zeros_like, point)
-    zero = jnp.zeros((), int)
-    inf = jnp.full((), jnp.inf, jnp.result_type(float))
-    # The first trial goes nowhere: it finds the value and the slope at the start.
-    start = _Search(
-        point, inf, nowhere, nowhere, jnp.ones_like(inf), quasi_newton.init(point), zero - 1, zero
-    )
-    unfinished = lambda s: (s.done < num_steps) & (s.tried < 1 + 3 * num_steps)  # noqa: E731
-    return _times(lax.while_loop(unfinished, advance, start).point, units)
-
-
-def _units(total: Callable, free: Params) -> Params:
-    """Site -> one over the root of its mean curvature, from one random direction z in it: zᵀHz."""
-    keys = random.split(random.key(0), len(free))
-    signs = {
-        name: random.rademacher(key, value.shape, value.dtype)
-        for key, (name, value) in zip(keys, free.items(), strict=True)
-    }
-
-    def curvature(which: Array) -> Array:
-        z = {name: jnp.where(which == i, sign, 0.0) for i, (name, sign) in enumerate(signs.items())}
-
-        def along(function: Objective) -> Callable[[Params], Array]:
-            slope = lambda f: jax.jvp(function, (f,), (z,))[1]  # noqa: E731
-            return lambda f: jax.jvp(slope, (f,), (z,))[1]
-
-        return total(along, free)
-
-    bent = lax.map(curvature, jnp.arange(len(free)))
-    sizes = jnp.array([value.size for value in free.values()])
-    units = 1.0 / jnp.sqrt(jnp.abs(bent) / sizes)
-    units = jnp.where(jnp.isfinite(units), units, 1.0)
-    return {name: units[i] for i, name in enumerate(free)}
-
-
-def _times(params: Params, units: Params) -> Params:
-    return {name: value * units[name] for name, value in params.items()}
-
-
-def _dot(a: Params, b: Params) -> Array:
-    return sum((jnp.vdot(a[name], b[name]) for name in a), jnp.zeros(()))
 
 
 def inverse(transform: Any, value: Array) -> Array:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..numerics.compiling import known, least_effort
+from ..reading.abstract import somewhere
 from ..reading.affine import FEW_ROWS, product_floats
 from ..reading.local import Structure, prior_draw
 from ..reading.reader import Reader
@@ -88,8 +89,9 @@ def start_params(
     kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in rows.leaves + rows.rest]
 
     def shapes() -> dict[str, tuple[int, ...]]:
-        drawn = jax.eval_shape(lambda key: compiled(draw, rows)(rows.leaves, key), key)
-        return {name: x.shape for name, x in drawn.items()}
+        names = reader.anatomy.parameters
+        like = jax.eval_shape(lambda: somewhere(reader.model, names, rows.slice(0, 1)))
+        return {name: x.shape for name, x in like.items()}
 
     # To trace the program would take as long as all else here.
     for name, wanted in known(shapes, "parameters", reader, kinds, rows.tree).items():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 from numpyro import handlers
-from numpyro.distributions import constraints
+from numpyro.distributions import biject_to, constraints
 from numpyro.infer.initialization import init_to_uniform
 
 from latentbits import models
 
 from ..rows.disk import shape_of, stored
-from ..types import Arguments
+from ..types import Arguments, Params
 
 
 class ProgramError(ValueError):
@@ -146,6 +146,23 @@ def trace_of(
     program = handlers.substitute(model, data=given or {})
     with handlers.block(), handlers.seed(rng_seed=0):
         return handlers.trace(program).get_trace(*args, **kwargs)
+
+
+def somewhere(model: Callable, names: Iterable[str], arguments: Arguments) -> Params:
+    """Values of sites at zero on the real line that each is mapped to, in place of draws, which are
+    much to compile."""
+
+    def middle(site: dict[str, Any]) -> Array | None:
+        if site["type"] != "sample" or site["value"] is not None or site["fn"].support.is_discrete:
+            return None
+        with suppress(NotImplementedError):  # it is mapped to no line
+            transform = biject_to(site["fn"].support)
+            return transform(jnp.zeros(transform.inverse_shape(site["fn"].shape())))
+        return None
+
+    program = handlers.substitute(handlers.seed(model, 0), substitute_fn=middle)
+    trace = trace_of(program, arguments)
+    return {name: jnp.asarray(trace[name]["value"], float) for name in names}
 
 
 def innermost(fn: Any) -> Any:

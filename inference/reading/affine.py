@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import Array, lax
+from jax import Array, lax, nn
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 
@@ -181,12 +181,23 @@ def _family(
     values = range(lower, upper + 1)
     if len(values) > MOST_CATEGORIES:
         return None
-    log_probs = [layout.by_state(base.log_prob(k)) for k in values]
+    log_probs = [layout.by_state(x) for x in _log_probs(base, values)]
     natural = tuple(x for x in log_probs if x is not None)
     if len(natural) < len(log_probs):
         return None
     nothing = jnp.zeros((1, natural[0].shape[1]), natural[0].dtype)
     return Family(lambda y: tuple((y == k).astype(nothing.dtype) for k in values), natural, nothing)
+
+
+def _log_probs(base: dist.Distribution, values: range) -> list[Array]:
+    """The log probability of each value; of categories as they stand, since to pick one by its
+    index is a loop, and its slope another one."""
+    if isinstance(base, dist.CategoricalProbs):
+        return [base.logits[..., k] for k in values]
+    if isinstance(base, dist.CategoricalLogits):
+        table = nn.log_softmax(jnp.asarray(base.logits), -1)
+        return [table[..., k] for k in values]
+    return [base.log_prob(k) for k in values]
 
 
 def _normal(base: dist.Normal, layout: Layout, value: Any, about: Array | None) -> Family | None:

@@ -204,8 +204,10 @@ def block_of(
         recorded = None if record is None else record(method.get_params(state))
         history = jax.tree.map(lambda h, x: h.at[p.step].set(x), p.history, recorded)
         # The loss is that of the state passed in: where it is no number, that state is bad.
-        choose = partial(jnp.where, jnp.isfinite(loss))
-        state, good = jax.tree.map(choose, (state, p.state), (p.state, p.good))
+        # (A branch, which moves arrays: to select is to compile a loop for each of them.)
+        state, good = lax.cond(
+            jnp.isfinite(loss), lambda new: (new, p.state), lambda _: (p.state, p.good), state
+        )
         return Progress(state, good, losses, history, p.step + 1, change)
 
     def block(progress: Progress, bounds: tuple, arrays: list[Array]) -> Progress:

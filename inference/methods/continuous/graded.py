@@ -24,6 +24,7 @@ import numpy as np
 from jax import Array
 from latentbits.models.program import by_levels
 
+from ...numerics.gaussian import solve_each
 from ...reading.naturals import Seen
 from ...rows.chunks import Rows, sum_over_chunks
 from ...types import Arguments, Params
@@ -113,34 +114,33 @@ class Graded(Regressions):
     ) -> Params:
         """The quadratic of the bits plus the logarithms of the gaps, at its maximum."""
         assert prior is None
-        size = len(params["weights"])
-        parts = jax.tree.map(
-            lambda x: self.by_levels(jnp.moveaxis(x, 0, -1)),
-            {"slope": sums.slope, "bend": sums.bend, "ones": sums.ones, "bias": params["bias"]},
-        )
-        weights, biases = [], []
-        for k in by_levels(self.levels):
-            slope, bend = (jnp.moveaxis(parts[x][k], (-2, -1), (0, 1)) for x in ("slope", "bend"))
-            step = _climb(slope, bend, parts["ones"][k], parts["bias"][k])
-            weights.append(jnp.repeat(step[:, :size], k - 1, axis=0))
-            biases.append(step[:, size:].ravel())
+        size, cuts = len(params["weights"]), np.asarray(self.levels) - 1
+        # All columns are filled up to the cutpoints of the longest, so that they are one batch.
+        below = np.arange(cuts.max())
+        valid = below < cuts[:, None]
+        place = (np.cumsum(cuts) - cuts)[:, None] + np.minimum(below, cuts[:, None] - 1)
+        step = _climb(*(x[place] for x in (*sums[:2], sums.ones, params["bias"])), valid)
+        row, column = np.nonzero(valid)
         return {
             **params,
-            "weights": params["weights"] + jnp.concatenate(weights).T,
-            "bias": params["bias"] + jnp.concatenate(biases),
+            "weights": params["weights"] + step[row, :size].T,
+            "bias": params["bias"] + step[row, size + column],
         }
 
 
-def _climb(slope: Array, bend: Array, ones: Array, bias: Array) -> Array:
-    """Columns of one number of levels: the step of weights and biases, (C, Q + K − 1).
+def _climb(slope: Array, bend: Array, ones: Array, bias: Array, valid: np.ndarray) -> Array:
+    """The step of weights and biases of all columns, (C, Q + K − 1), K levels being the most.
 
     :param slope: (C, K − 1, Q + 1) and `bend` (C, K − 1, Q + 1, Q + 1), of the bits.
     :param ones: (C, K − 1), how many cells are of the level above each cutpoint.
+    :param valid: (C, K − 1), which cutpoints there are; the others stay where they are.
     """
     size, cuts = slope.shape[-1] - 1, slope.shape[1]
+    slope = jnp.where(valid[..., None], slope, 0.0)
+    bend = jnp.where(valid[..., None, None], bend, 0.0)
     linear = jnp.concatenate([slope[..., :size].sum(1), slope[..., size]], -1)
     cross = bend[..., :size, size]  # (C, K − 1, Q)
-    own = jnp.eye(cuts) * bend[..., size, size][:, :, None]
+    own = jnp.eye(cuts) * jnp.where(valid, bend[..., size, size], 1.0)[:, :, None]
     top = jnp.concatenate([bend[..., :size, :size].sum(1), jnp.swapaxes(cross, 1, 2)], -1)
     square = jnp.concatenate([top, jnp.concatenate([cross, own], -1)], -2)
     width = square.shape[-1]
@@ -148,11 +148,15 @@ def _climb(slope: Array, bend: Array, ones: Array, bias: Array) -> Array:
     square = square + ridge[:, None, None] * jnp.eye(width)
     gaps = np.eye(cuts)[:-1] - np.eye(cuts)[1:]  # from biases to the gaps between them
     apart = jnp.concatenate([jnp.zeros((cuts - 1, size)), jnp.asarray(gaps)], -1)
-    count, gap = ones[:, :-1], bias[:, :-1] - bias[:, 1:]
+    between = valid[:, 1:]  # gaps that there are
+    count = jnp.where(between, ones[:, :-1], 0.0)
+
+    def gaps_at(step: Array) -> Array:
+        return jnp.where(between, bias[:, :-1] - bias[:, 1:] + step @ apart.T, 1.0)
 
     def value(step: Array) -> Array:
         """What is to be raised at steps (..., C, width); −inf where cutpoints change places."""
-        new = gap + step @ apart.T
+        new = gaps_at(step)
         logs = jnp.log(-jnp.expm1(-jnp.maximum(new, 1e-30)))
         quadratic = jnp.sum(step * linear, -1) - 0.5 * jnp.einsum(
             "...ci,cij,...cj->...c", step, square, step
@@ -160,13 +164,14 @@ def _climb(slope: Array, bend: Array, ones: Array, bias: Array) -> Array:
         return jnp.where((new > 0).all(-1), quadratic + jnp.sum(count * logs, -1), -jnp.inf)
 
     def once(_: Any, step: Array) -> Array:
-        new = gap + step @ apart.T
+        new = gaps_at(step)
         first = count / jnp.expm1(new)
         second = first * (1.0 + 1.0 / jnp.expm1(new))
         upward = linear - jnp.einsum("cij,cj->ci", square, step) + first @ apart
         whole = square + jnp.einsum("gi,cg,gj->cij", apart, second, apart)
-        move = jnp.linalg.solve(whole, upward[..., None])[..., 0]
-        closing = -(move @ apart.T) / new  # by which share each gap shrinks
+        move = solve_each(whole, upward)
+        # By which share each gap shrinks.
+        closing = jnp.where(between, -(move @ apart.T) / new, 0.0)
         most = 0.9 / jnp.maximum(closing.max(-1, initial=0.0), 0.9)
         tried = step + SHARES[:, None, None] * (most[:, None] * move)
         best = jnp.argmax(value(tried), 0)

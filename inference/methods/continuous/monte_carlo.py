@@ -114,13 +114,11 @@ class MonteCarloEM(FactorEM):
 
         def step(params: Params, _: None) -> tuple[Params, None]:
             sums = shared_sums(columns, params, points, target, weight)
-            safe, fast = (
-                columns.advance(params, one._replace(power=one.power + square), prior)
-                for one in sums
-            )
+            whole = (one._replace(power=one.power + square) for one in sums)
+            both = columns.advance_both(params, tuple(whole), prior)
             # Newton's step is the better one unless it overshoots; the bound's never does.
-            better = expected(fast) >= expected(safe)
-            return jax.tree.map(lambda a, b: jnp.where(better, a, b), fast, safe), None
+            safe, fast = jax.vmap(expected)(both)
+            return jax.tree.map(lambda x: jnp.where(fast >= safe, x[1], x[0]), both), None
 
         new = jax.lax.scan(step, values, None, length=self.regression_steps)[0]
         return new, new

@@ -146,7 +146,8 @@ class QuadratureEM(FactorEM):
     ) -> tuple[Params, Params]:
         del memory
         columns: Any = opened.columns
-        safe, fast = (columns.advance(values, one, prior) for one in sums)
+        both = columns.advance_both(values, sums, prior)
+        safe, fast = ({name: x[i] for name, x in both.items()} for i in range(2))
         return safe, fast
 
     def posterior(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
+from ...numerics.compiling import least_effort
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.local import Structure
 from ...reading.settings import Range
@@ -99,20 +100,23 @@ class SplittingEM(EM):
         if problem is not None:
             raise ProgramError(f"splitting does not apply: {problem}")
         mixture, rows = self._mixture(args, kwargs)
-        key_start, key = random.split(rng_key)
-        # One EM step from equal components is the product of the means.
         assert mixture.known is not None
         shape = mixture.known.places["probs"].positions.shape
-        equal = {"mixing": jnp.full(shape[0], 1.0 / shape[0]), "probs": jnp.full(shape, 0.5)}
-        start = super().init(key_start, *args, init_params=mixture.write(equal), **kwargs)
 
-        def step(rows: Rows, start: EMState) -> EMState:
+        # In one piece: to do it operation by operation is to compile ten programs.
+        def first(rows: Rows, rng_key: Array) -> SplittingState:
             args, kwargs = rows.join(rows.leaves)
-            return super(SplittingEM, self).update(start, *args, **kwargs)[0]
+            key_start, key = random.split(rng_key)
+            # One EM step from equal components is the product of the means.
+            equal = {"mixing": jnp.full(shape[0], 1.0 / shape[0]), "probs": jnp.full(shape, 0.5)}
+            start = super(SplittingEM, self).init(
+                key_start, *args, init_params=mixture.write(equal), **kwargs
+            )
+            state, _ = super(SplittingEM, self).update(start, *args, **kwargs)
+            zero = jnp.zeros((), int)
+            return SplittingState(state.params, zero, zero + _last_level(shape[0]), zero, key)
 
-        state = compiled(step, rows)(rows.leaves, start)
-        zero = jnp.zeros((), int)
-        return SplittingState(state.params, zero, zero + _last_level(shape[0]), zero, key)
+        return compiled(first, rows, compiler_options=least_effort())(rows.leaves, rng_key)
 
     def update(
         self, state: SplittingState, *args: Any, **kwargs: Any

@@ -7,8 +7,10 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, random
 
+from ...numerics.compiling import least_effort, split_key
 from ...reading.anatomy import ProgramError
 from ...reading.reader import Reader
 from ...reading.settings import Range
@@ -84,15 +86,16 @@ class StepwiseEM(EM):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> StepwiseState:
         reader, rows = self.open(args, kwargs)
-        key_start, key_batch, key = random.split(rng_key, 3)
+        key_start, key_batch, key = split_key(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
 
         def find(rows: Rows, params: Params, key: Array) -> Any:
             update = self.update_of(reader, rows, params)
             return self._average(reader, rows, params, update, key)[1]
 
-        statistics = compiled(find, rows)(rows.leaves, params, key_batch)
-        return StepwiseState(params, statistics, jnp.zeros((), int), key)
+        statistics = compiled(find, rows, compiler_options=least_effort())
+        average = statistics(rows.leaves, params, key_batch)
+        return StepwiseState(params, average, jnp.asarray(np.zeros((), int)), key)
 
     def update(
         self, state: StepwiseState, *args: Any, **kwargs: Any

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from ...numerics.compiling import least_effort
+from ...reading.abstract import somewhere
 from ...reading.linear import linear_form
 from ...reading.local import log_prior
 from ...reading.reader import Reader, open_program
@@ -128,26 +129,25 @@ def near_origin(
 ) -> Params:
     """Where to start: as given or as `start` says, the rest close to the origin at random."""
     args, kwargs = arguments
-    like = start_params(climb.reader, climb.rows, start, given, key, args, kwargs)
-    fixed = set(given or {}) | set(start(key, *args, **kwargs) if start is not None else {})
-    if fixed >= set(like):
-        return like
+    fixed = {**({} if start is None else start(key, *args, **kwargs)), **(given or {})}
+    hollow, names = climb.hollow, climb.reader.anatomy.parameters
 
-    def draw(rows: Rows, key: Array, like: Params) -> Params:
+    def draw(rows: Rows, key: Array) -> Params:
         here = hollow._replace(rows=rows)
+        like = somewhere(here.reader.model, names, rows.slice(0, 1))
         free = here.free(like)
-        keys = random.split(key, len(free))
+        keys = random.split(random.fold_in(key, 1), len(free))
         small = {
             name: spread * random.normal(k, value.shape)
             for k, (name, value) in zip(keys, free.items(), strict=True)
         }
         return here.constrain(small, like)
 
-    # Compiled as one: the program is run for its constraints, which takes long op by op.
-    hollow = climb.hollow
-    find = compiled(draw, climb.rows, compiler_options=least_effort())
-    drawn = find(climb.rows.leaves, random.fold_in(key, 1), like)
-    return {name: like[name] if name in fixed else drawn[name] for name in like}
+    if not set(fixed) >= set(names):
+        # Compiled as one: the program is run for its constraints, which takes long op by op.
+        find = compiled(draw, climb.rows, compiler_options=least_effort())
+        fixed = {**find(climb.rows.leaves, key), **fixed}
+    return start_params(climb.reader, climb.rows, None, fixed, key, args, kwargs)
 
 
 def first_state(climb: Climb, optimizer: Any, params: Params) -> Any:
