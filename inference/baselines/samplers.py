@@ -126,10 +126,11 @@ def discrete_gibbs(
         others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=depth)
         return (binary_gibbs_kernel if latent else discrete_gibbs_kernel)(model, anatomy, others)
 
-    def first(device: OneDevice, keys: Array, gradient: float) -> float:
-        if latent:
-            return seconds_to_settle(model, anatomy, device, keys, gradient)
-        return anatomy.num_data * gradient / 3.0
+    def first(device: OneDevice, keys: Array) -> float:
+        # NumPyro reads the program for each value of each site and row.
+        values = [x.num_values for x in anatomy.latents if x.num_values is not None]
+        visits = visits_to_settle(anatomy) if latent else anatomy.num_data * sum(values)
+        return visits * seconds_of_reading(model, device, keys)
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
@@ -172,7 +173,7 @@ def sample(
     memory: float | None = None,
     start: Callable[[tuple, dict[str, Any]], Any] | None = None,
     slope: Callable | None = None,
-    first: Callable[[OneDevice, Array, float], float] | None = None,
+    first: Callable[[OneDevice, Array], float] | None = None,
     together: Array | None = None,
 ) -> Draws:
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
@@ -182,8 +183,8 @@ def sample(
         by default the kernel says where.
     :param slope: without climbs, the program whose gradient NUTS takes: what that costs says how
         long a trajectory may be.
-    :param first: from the arguments, the keys and the seconds of a gradient to those that it takes
-        at least before it has a draw: what cannot be ended is not begun without half a budget.
+    :param first: from the arguments and the keys to the seconds that it takes at least before it
+        has a draw: what cannot be ended is not begun without half a budget.
     :param together: a key of climbs, at whose best end all chains begin.
     """
     began = time.perf_counter()
@@ -200,7 +201,7 @@ def sample(
         )
         depth = depth_within(gradient, budget)
         if first is not None and budget is not None:
-            least = first(device, keys_start, gradient)
+            least = first(device, keys_start)
             if least > 0.5 * budget:
                 raise BudgetError(f"before a draw it takes about {least:.2g} s, so none was made")
     elif slope is not None and budget is not None:
@@ -325,16 +326,12 @@ def binary_gibbs_kernel(model: Callable, anatomy: Anatomy, others: MCMCKernel) -
     return numpyro.infer.Gibbs([(bits, list(anatomy.names)), (others, None)])
 
 
-def seconds_to_settle(
-    model: Callable, anatomy: Anatomy, device: OneDevice, keys: Array, gradient: float
-) -> float:
-    """What the bits of all chains take at least until they begin: two readings for each visit.
+def visits_to_settle(anatomy: Anatomy) -> int:
+    """Readings that the bits of all chains take at least until they begin: two for each visit.
 
     For one of `RESTARTS`, which run side by side: some programs are read by shorter ways.
     """
-    del gradient
-    visits = Rules().max_sweeps * anatomy.num_bits
-    return 2 * visits * seconds_of_reading(model, device, keys)
+    return 2 * Rules().max_sweeps * anatomy.num_bits
 
 
 def no_binary_gibbs(anatomy: Anatomy) -> str | None:

@@ -190,8 +190,9 @@ class Algorithm(abc.ABC):
         :param init_state: go on from here; `rng_key` is then not used.
         :param init_params: start from these parameters.
         :param record: a function of the parameters to keep after each step, in ``history``.
-        :param budget: begin no further block of steps after so many seconds of computing (on a CPU
-            processor seconds: `numerics.clock`); compilation is free.
+        :param budget: seconds of computing (on a CPU processor seconds: `numerics.clock`);
+            compilation is free. One step is always taken, and no further one that would end more
+            than a tenth later; where a step from each start does not fit, there is one start.
         :param checkpoint: a folder to save the state in. A run that finds one of its own there goes
             on from it, and ends as it would have without the break.
         :param checkpoint_every: seconds between two savings.
@@ -242,7 +243,7 @@ class Algorithm(abc.ABC):
             if wide is not None:
                 opened.enter_context(wide.counting())
             try:
-                result = drive(method, start, *every, how, saved, lambda: spent.seconds)
+                result = drive(method, start, *every, how, saved, lambda: spent)
             except DivergedError as error:
                 if wide is not None and method is self:
                     error.state = wide.cut_state(error.state, self.by_row)

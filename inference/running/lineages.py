@@ -34,7 +34,7 @@ from ..rows.chunks import Rows, compiled, counted, counting
 from ..types import Params
 from .contract import Optima, Searchable
 from .loop import Drive, Progress, begin, block_of, devices_for
-from .search import Search, Spent, best_of, optima_of, remaining
+from .search import Search, Spent, best_of, optima_of, remaining, settled
 
 
 class LineageState(NamedTuple):
@@ -50,10 +50,8 @@ PATIENCE = 10
 from then on: where all agree, the rest of a run costs as much as that of one start."""
 NEVER = -(10**6)
 """Idle steps of a lineage that is not to stand still."""
-NEAR = 1e-5
-"""Of the loss: what two lineages that agree for certain differ by, and have left to gain."""
-
-
+SKIPPED = 10**6
+"""Idle steps of a lineage that a budget has no room for."""
 SEARCHING = 0.5
 """Share of a budget that the search over starts may take."""
 SHORT = 0.05
@@ -74,8 +72,11 @@ class Lineages:
 
     def begin(
         self, rng_key: Array, how: Drive, args: tuple, kwargs: dict
-    ) -> tuple[LineageState, Spent]:
-        """The states that the search before a run ends with, and what it took."""
+    ) -> tuple[LineageState | Progress, Spent]:
+        """The states that the search before a run ends with, and what it took.
+
+        Where a budget has no room for a step from each start, it is one of the first of them.
+        """
         method = self.method
         key_rows, key_search, key_init = split_key(rng_key, 3)
         rows, some = self._rows(key_rows, args, kwargs)
@@ -91,16 +92,24 @@ class Lineages:
             return first(rows.leaves, (key_init, key_search)), Spent()
         with counting(counted() if some is rows else None):  # of those drawn all count
             params, spent = self._find(key_search, how, some)
+        if isinstance(params, Progress) and some is rows:
+            return params, spent
+        one = isinstance(params, Progress)
+        params = self._params(params.state) if one else params
 
         def begin(rows: Rows, key: Array, params: Params) -> LineageState:
             return self._begin(key, params, *rows.whole())
 
         # A key that a function closed over would make it another one in every run.
         first = compiled(begin, rows, compiler_options=least_effort())
-        return first(rows.leaves, key_init, params), spent
+        state = first(rows.leaves, key_init, params)
+        return _first_of(state) if one else state, spent
 
-    def _find(self, key: Array, how: Drive, rows: Rows) -> tuple[Params, Spent]:
+    def _find(self, key: Array, how: Drive, rows: Rows) -> tuple[Params | Progress, Spent]:
         """Parameters for each lineage to begin with, (num_lineages, ...), and what it took.
+
+        With a budget, a step from one start is timed before all take one: on a processor, one
+        after the other. If there is no room for all of them, that step is handed out.
 
         What is compiled of the method's steps is the block of the run to come: half of the starts
         go through it, then the other half.
@@ -139,6 +148,14 @@ class Lineages:
         compiling, began = time.perf_counter() - began, clock.seconds()
 
         allowed = np.inf if how.budget is None else SEARCHING * how.budget
+        if how.budget is not None:
+            one = pair[0]._replace(state=_first_of(pair[0].state))
+            one = block(one, (np.int32(1), limit, counted()), devices.arrays)
+            each = clock.seconds() - began if int(one.step) else 0.0
+            several = count if jax.default_backend() == "cpu" else 1  # else side by side
+            if not how.has_room(each, 3 * several * each):  # of both halves, and of the run
+                return one, Spent(each, compiling, each)
+            pair = _again(one), pair[1]
 
         def taken(pair: tuple) -> float:
             if how.budget is None:
@@ -222,7 +239,7 @@ class Lineages:
 
         states, losses = _every(step)(state.states, state.losses.T, state.idle < PATIENCE)
         losses = losses.T
-        idle = jnp.where(_settled(losses, state.idle), state.idle + 1, jnp.minimum(state.idle, 0))
+        idle = jnp.where(settled(losses, state.idle), state.idle + 1, jnp.minimum(state.idle, 0))
         idle = jnp.where(state.idle < PATIENCE, idle, state.idle)
         return LineageState(states, losses, idle), losses[-1].min()
 
@@ -246,7 +263,8 @@ class Lineages:
 
     def optima(self, state: LineageState) -> Optima:
         """Where the lineages stand, the best first."""
-        return optima_of(np.asarray(state.losses, np.float64))
+        ran = np.asarray(state.idle) < SKIPPED
+        return optima_of(np.asarray(state.losses, np.float64)[:, ran])
 
     def _start(self, key: Array, args: tuple, kwargs: dict) -> LineageState:
         """All starts before the first round."""
@@ -291,6 +309,22 @@ def _part(state: LineageState, which: slice) -> LineageState:
     return LineageState(states, state.losses[:, which], state.idle[which])
 
 
+def _first_of(state: LineageState) -> LineageState:
+    """The first lineage alone; the others stand still, and are behind it."""
+    losses, idle = np.array(state.losses), np.array(state.idle)
+    losses[:, 1:], idle[:1], idle[1:] = np.inf, 0, SKIPPED
+    return state._replace(losses=jnp.asarray(losses), idle=jnp.asarray(idle))
+
+
+def _again(progress: Progress) -> Progress:
+    """All lineages before their first step, the first of them where it has come to."""
+    state = progress.state
+    fresh = {"losses": np.zeros(state.losses.shape, state.losses.dtype),
+             "idle": np.full(state.idle.shape, NEVER, state.idle.dtype)}  # fmt: skip
+    step, change = np.zeros((), progress.step.dtype), np.full((), np.inf, progress.change.dtype)
+    return progress._replace(state=state._replace(**fresh), step=step, change=change)
+
+
 def _joined(*halves: Progress) -> LineageState:
     """What two halves have come to; one that all went astray in ended before its last step."""
     lost = [jnp.where(jnp.isnan(x.change), jnp.inf, x.state.losses) for x in halves]
@@ -308,22 +342,6 @@ def _every(function: Callable) -> Callable:
     if jax.default_backend() != "cpu":
         return jax.vmap(function)
     return lambda *args: lax.map(lambda one: function(*one), args)
-
-
-def _settled(losses: Array, idle: Array) -> Array:
-    """Which lineages agree with the best for certain, or are too far behind it; never the best.
-
-    :param losses: (3, num_lineages), the last three of each.
-    :param idle: (num_lineages,) for how many steps that was so: of equals, one stays the best.
-    """
-    last, left = losses[-1], remaining(losses, jnp)
-    near = NEAR * jnp.abs(last.min())
-    best = jnp.argmin(last + jnp.where(idle > 0, near, 0.0))
-    gap = last - last[best]
-    left = jnp.where(jnp.isfinite(left), left, jnp.inf)
-    same = (gap <= near) & (left <= near) & (left[best] <= near)
-    hopeless = (gap > 10.0 * left) & (gap > 10.0 * near)
-    return (same | hopeless) & (jnp.arange(len(last)) != best)
 
 
 def _finite(losses: Array) -> Array:

@@ -27,9 +27,12 @@ from ..rows.devices import Devices, OneDevice, devices_of, using
 from ..types import Params
 from .checkpoint import Checkpoint
 from .contract import DivergedError, Method, RunResult, Stop
+from .search import Spent
 
 BLOCK_SECONDS = 0.25
 """Blocks grow while they take less: so often is the bar moved, the clock read and Ctrl-C heard."""
+SLACK = 0.1
+"""Share of a budget by which the last step may end late."""
 
 
 class Drive(NamedTuple):
@@ -47,6 +50,10 @@ class Drive(NamedTuple):
     def room(self) -> int:
         """Losses that are kept: runs of any length share what is compiled, up to twice as long."""
         return 1 << max(6, (self.num_steps - 1).bit_length())
+
+    def has_room(self, spent: float, seconds: float) -> bool:
+        """Whether so many seconds more are within the budget."""
+        return self.budget is None or spent + seconds <= (1.0 + SLACK) * self.budget
 
 
 class Progress(NamedTuple):
@@ -67,11 +74,12 @@ def drive(
     kwargs: dict[str, Any],
     how: Drive,
     saved: Checkpoint | None = None,
-    spent: Callable[[], float] = lambda: 0.0,
+    spent: Callable[[], Spent] = Spent,
 ) -> RunResult:
     """Run `update` until there is a reason to stop.
 
-    :param spent: seconds of the budget that the start took.
+    :param start: the state to begin with, or how far the search for it has come already.
+    :param spent: what of the budget the start took.
 
     A block is written over the one before it: of a state with an entry for each datum no more is
     held than the last, the last but one and the next.
@@ -79,7 +87,9 @@ def drive(
     check_kinds(args, kwargs)  # before anything becomes an array of JAX's
     devices = devices_for(method, args, kwargs, how.mesh)
     with using(how.mesh):
-        progress = _first(method, start(), how)
+        first = start()
+        progress = first if isinstance(first, Progress) else _first(method, first, how)
+        del first  # its arrays are written over
     if saved is not None:
         progress = saved.resume(progress, how.num_steps)
     progress = devices.place(progress)
@@ -93,22 +103,26 @@ def drive(
 
     began, done, size = clock.seconds(), int(progress.step), 1
     last_saved = time.perf_counter()
-    over = stop = False
+    before = spent()
+    over, stop = done > 0 and not how.has_room(before.seconds, before.step_seconds), False
     with _bar(method, how, done) as bar, interrupts() as heard:
         while done < how.num_steps and np.asarray(progress.change) > limit and not (over or stop):
-            block_began = time.perf_counter()
+            block_began, computed = time.perf_counter(), clock.seconds()
             end = np.int32(min(done + size, how.num_steps))
             progress = block(progress, (end, limit, count), devices.arrays)
             new = int(progress.step)
             bar.update(new - done)
+            each = (clock.seconds() - computed) / max(new - done, 1)
+            taken = clock.seconds() - began + before.seconds
             done, now = new, time.perf_counter()
-            slow, due, over, stop = devices.agree([
-                now - block_began > BLOCK_SECONDS,
+            slow, long, due, over, stop = devices.agree([
+                now - block_began > BLOCK_SECONDS or not how.has_room(taken, 2 * size * each),
+                not how.has_room(taken, size * each),
                 saved is not None and now - last_saved > how.checkpoint_every,
-                how.budget is not None and clock.seconds() - began + spent() > how.budget,
+                how.budget is not None and (taken > how.budget or not how.has_room(taken, each)),
                 bool(heard),
             ])  # fmt: skip
-            size *= 1 if slow else 2
+            size = 1 if long else size if slow else 2 * size
             if saved is not None and due:
                 saved.save(devices.gather(progress))
                 last_saved = time.perf_counter()

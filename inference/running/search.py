@@ -81,6 +81,7 @@ class Spent(NamedTuple):
 
     seconds: float = 0.0
     compile_seconds: float = 0.0
+    step_seconds: float = 0.0  # of a step of the run, where one was taken already
 
 
 def optima_of(losses: np.ndarray) -> Optima:
@@ -122,3 +123,23 @@ def best_of(states: Any, losses: Array) -> Any:
 def _best_of(states: Any, losses: Array) -> Any:
     best = jnp.argmin(losses[-1] if losses.ndim > 1 else losses)
     return jax.tree.map(lambda x: x[best], states)
+
+
+NEAR = 1e-5
+"""Of the loss: what two lineages that agree for certain differ by, and have left to gain."""
+
+
+def settled(losses: Array, idle: Array) -> Array:
+    """Which lineages agree with the best for certain, or are too far behind it; never the best.
+
+    :param losses: (3, num_lineages), the last three of each.
+    :param idle: (num_lineages,) for how many steps that was so: of equals, one stays the best.
+    """
+    last, left = losses[-1], remaining(losses, jnp)
+    near = NEAR * jnp.abs(last.min())
+    best = jnp.argmin(last + jnp.where(idle > 0, near, 0.0))
+    gap = last - last[best]
+    left = jnp.where(jnp.isfinite(left), left, jnp.inf)
+    same = (gap <= near) & (left <= near) & (left[best] <= near)
+    hopeless = (gap > 10.0 * left) & (gap > 10.0 * near)
+    return (same | hopeless) & (jnp.arange(len(last)) != best)

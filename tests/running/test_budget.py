@@ -13,6 +13,7 @@ from inference import EM, ProgramError, SplittingEM
 from inference.baselines.pacing import BudgetError, Pace
 from inference.baselines.samplers import discrete_gibbs, nuts
 from inference.baselines.variational import svi
+from inference.numerics import clock
 from inference.numerics.memory import DoesNotFitError
 from inference.running.contract import Stop
 from inference.running.restarts import Restarts
@@ -24,18 +25,32 @@ PROTOTYPES = np.repeat(RNG.random((3, 5)) < 0.5, 8, axis=0)
 DATA = jnp.asarray(PROTOTYPES ^ (RNG.random((24, 5)) < 0.2), jnp.float32)
 
 
-def test_a_run_out_of_budget_says_so_and_its_search_is_part_of_it():
-    """Without one it would take minutes; half of the budget is left for the run itself."""
+def test_a_run_out_of_budget_says_so_and_its_search_is_part_of_it(monkeypatch):
+    """A step from one start takes a second. Without a budget the search would take for ever; with
+    5 s, which a step from each start is too long for, there is one start."""
+    now = np.zeros(1)
+
+    def tick(loss):
+        now[0] += 1.0
+        return loss
+
+    class Slow(EM):
+        def update(self, state, *args, **kwargs):
+            state, loss = super().update(state, *args, **kwargs)
+            return state, jax.pure_callback(tick, loss, loss)
+
+    monkeypatch.setattr(clock, "seconds", lambda: float(now[0]))
     search = Search(num_lineages=2, screening=10**6, rounds=10**6, steps=100)
-    method = EM(bernoulli_mixture, search=search)
+    method = Slow(bernoulli_mixture, search=search)
     runs = [
-        method.run(random.key(0), 100, DATA, budget=x, num_components=2) for x in (0.0, 0.4)
+        method.run(random.key(0), 100, DATA, budget=x, num_components=2) for x in (0.0, 5.0, 40.0)
     ]  # fmt: skip
-    assert len(runs[0].losses) == 1 and runs[0].search_seconds < 0.1  # the first block
-    assert runs[0].reason == "out of budget after 1 of 100 steps"
+    assert [run.stop for run in runs] == [Stop.BUDGET] * 3
+    assert runs[0].reason == "out of budget after 1 of 100 steps" and runs[0].seconds == 1.0
     assert np.isfinite(runs[0].params["probs"]).all()
-    assert 0.2 < runs[1].search_seconds < 0.3
-    assert runs[1].optima.values.shape == (2,)
+    assert runs[1].seconds == 5.0 == len(runs[1].losses) and np.diff(runs[1].losses).max() < 0
+    assert [len(run.optima.values) for run in runs] == [1, 1, 2]
+    assert 20.0 < runs[2].search_seconds < 26.0 and 40.0 < runs[2].seconds <= 44.0
 
 
 def test_a_budget_counts_what_is_computed_not_how_long_others_kept_us_waiting():
