@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -194,7 +193,7 @@ def _open(namespace: argparse.Namespace) -> Opened:
         return Opened(given, context, lambda _: given.table.values)
     from ..studies.cards import CARDS
     from ..studies.comparison.golden import load
-    from ..studies.examples import example, fresh_rows, true_density
+    from ..studies.examples import example, known_of
 
     name, program = namespace.model, find_program(namespace.model)
     if name not in CARDS:
@@ -208,16 +207,15 @@ def _open(namespace: argparse.Namespace) -> Opened:
     columns = tuple(f"x{i + 1}" for i in range(made.values.shape[1]))
     full = np.ones(made.values.shape, bool)
     table = Table(made.values, full, columns, ("",) * len(columns), "example")
-    truth = made.truth if sizes == made.sizes else None  # other sizes, other parameters
-    density = None if has[which]().density is None else partial(true_density, name, which)
 
     def known(number: int) -> dict[str, Any]:
-        fresh = partial(fresh_rows, name, which, first + number)
-        return {"truth": truth, "fresh": fresh, "density": density}
+        facts = known_of(name, which, first + number)
+        # Other sizes, other parameters.
+        return facts if sizes == made.sizes else {**facts, "truth": None}
 
     return Opened(
         Given(name, program, table, sizes),
-        {"words": made.words, "image_shape": made.image_shape},
+        {"words": made.words, "image_shape": made.image_shape, "example": which},
         lambda number: example(name, which=which, number=first + number).values,
         known,
         load(name, which) if namespace.seed == 0 and sizes == made.sizes else None,

@@ -7,6 +7,7 @@ their density is.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +60,14 @@ def true_density(name: str, which: str, rows: np.ndarray) -> np.ndarray:
     density = CARDS[name].examples[which]().density
     assert density is not None
     return density(rows)
+
+
+def known_of(name: str, which: str, number: int) -> dict[str, Any]:
+    """What is known of a data set: the arguments `truth`, `fresh` and `density` of `compare`."""
+    made = CARDS[name].examples[which]()
+    density = None if made.density is None else partial(true_density, name, which)
+    fresh = partial(fresh_rows, name, which, number)
+    return {"truth": made.params or None, "fresh": fresh, "density": density}
 
 
 def draw_rows(name: str, made: Truth, seed: int, num_data: int) -> np.ndarray:

@@ -233,6 +233,12 @@ def mixture(numbers):
     assert nats.pop("the true model") > max(nats.values())
 
 
+def winner(numbers):
+    """Other data sets of the same truth: the excess differs, by no more than their errors say."""
+    excess = numbers["excess"]
+    assert excess["within"] and excess["said"] != excess["again"] > 0 and excess["most_apart"] < 0.1
+
+
 CHECKS = {
     "bsc-bars": bars,
     "bsc-patches": patches,
@@ -256,6 +262,7 @@ CHECKS = {
     "trait-mixture": mixture,
     "trait-pca": components,
     "trait-strength": strength,
+    "winner": winner,
 }
 
 

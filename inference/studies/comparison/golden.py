@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +24,7 @@ from jax import random
 from latentbits import models
 
 from ...baselines.samplers import Draws
-from ..cards import CARDS
-from ..examples import example, fresh_rows, true_density
+from ..examples import example, known_of
 from .field import Setup, field_of
 from .judge import Field
 from .reference import (
@@ -101,15 +99,11 @@ def make(name: str, which: str, effort: Effort) -> dict[str, Any]:
 
 def _field(name: str, which: str) -> Field:
     made = example(name, which=which)
-    density = CARDS[name].examples[which]().density
     rows = np.arange(len(made.values))
+    known = known_of(name, which, 0)
     return field_of(
-        Setup(
-            getattr(models, name), made.values, None, rows, rows[:0], made.sizes,
-            made.truth or None, partial(fresh_rows, name, which, 0),
-            None if density is None else partial(true_density, name, which),
-        )
-    )  # fmt: skip
+        Setup(getattr(models, name), made.values, None, rows, rows[:0], made.sizes, **known)
+    )
 
 
 def _all_chains(name: str, which: str, effort: Effort) -> Draws:

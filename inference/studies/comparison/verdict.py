@@ -161,9 +161,10 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
     passing = _passing(rows)
     if not passing:
         return f"No method passes its checks here, so none is recommended.{_not_passing(rows)}"
-    side = bool(min(_near(passing), key=lambda r: r["seconds_to_best"])["bespoke"])
-    name, other = _first(passing, side), _first(passing, not side)
+    name = first(rows)
     assert name is not None
+    side = bool(passing[name]["bespoke"])
+    other = _first(passing, not side)
     alone = other is None or passing[other]["seconds_to_best"] is None
     kinds = ("generic", "bespoke")
     words = f"{kinds[side].capitalize()} inference wins here: "
@@ -183,23 +184,25 @@ def _passing(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {x: r for x, r in done.items() if Standing[r["standing"]] is Standing.PASSES}
 
 
+def first(rows: dict[str, dict[str, Any]]) -> str | None:
+    """The method that the headline names first, if any passes its checks."""
+    passing = _passing(rows)
+    near = {x: r for x, r in passing.items() if r["seconds_to_best"] is not None}
+    return min(near, key=lambda x: near[x]["seconds_to_best"], default=None)
+
+
 def winner(rows: dict[str, dict[str, Any]]) -> bool | None:
     """Whether bespoke inference was first within 0.01 nats of the best, of those that pass.
 
     None: neither side was, by a margin that another seed leaves alone.
     """
-    near = _near(_passing(rows))
+    near = [r for r in _passing(rows).values() if r["seconds_to_best"] is not None]
     times = {side: [r["seconds_to_best"] for r in near if r["bespoke"] == side]
              for side in (True, False)}  # fmt: skip
     ours, theirs = (min(times[side], default=np.inf) for side in (True, False))
     if max(ours, theirs) < TIE * min(ours, theirs) or not near:
         return None
     return bool(ours < theirs)
-
-
-def _near(passing: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Who came within 0.01 nats of the best: of those that pass always the best itself."""
-    return [r for r in passing.values() if r["seconds_to_best"] is not None]
 
 
 def _first(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
