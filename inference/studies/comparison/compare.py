@@ -22,7 +22,7 @@ from .judge import Judged
 from .reference import Reference, long_chain, of_the_run, refer
 from .side_by_side import portable
 from .turns import beside, in_turn, no_row
-from .verdict import certainty, headline, settle, verdict
+from .verdict import certainty, cut_short, headline, settle, verdict
 
 HELD_OUT = 0.25
 BUDGET = 20.0
@@ -50,7 +50,7 @@ class Comparison(NamedTuple):
 
     @property
     def certainty(self) -> str:
-        return certainty(self.about)
+        return certainty(self.about) + cut_short(self.rows, self.about)
 
     @property
     def verdict(self) -> list[tuple[str, str]]:

@@ -272,6 +272,20 @@ def certainty(about: dict[str, Any]) -> str:
     )
 
 
+def cut_short(rows: dict[str, dict[str, Any]], about: dict[str, Any]) -> str:
+    """Whom the budget alone may have kept from passing: how much it buys depends on the machine.
+
+    >>> rows = {"NUTS": {"status": "out of budget"}, "EM": {"status": "done"}}
+    >>> cut_short(rows, {"budget": 20.0})
+    ' Ended by the budget of 20 s on this machine, and not passing: NUTS.'
+    """
+    passing, late = _passing(rows), Status.OUT_OF_BUDGET.value
+    names = [x for x, r in rows.items() if r.get("status") == late and x not in passing]
+    budget = about.get("budget")
+    said = f"Ended by the budget of {budget:g} s on this machine, and not passing" if names else ""
+    return _named(names, said)
+
+
 def _of_some(done: dict[str, dict[str, Any]]) -> str:
     """What can be said where others might have been better: who is best of those that ended."""
     best = next(x for x, r in done.items() if r["best"])
