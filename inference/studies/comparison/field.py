@@ -21,8 +21,9 @@ BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
 """Distributions of a bit."""
 MOST_CELLS = 500
 """Held-out cells that are predicted from the rest of their rows, for calibration."""
-NUM_NODES = 9
-"""Of the quadrature that scores, in each dimension, where all rows differ."""
+NUM_NODES, COLUMNS = 9, 32
+"""Of the quadrature that scores, in each dimension, where all rows differ and have so many columns
+or more: as much time is spent on narrower ones."""
 
 
 def arguments_of(
@@ -48,23 +49,24 @@ class Setup(NamedTuple):
     num_fresh: int | None = None  # None: as many as a difference of 0.003 nats needs
 
 
-def enough_nodes(share: float, anatomy: Anatomy) -> int | None:
+def enough_nodes(share: float, columns: int, anatomy: Anatomy) -> int | None:
     """Nodes in each dimension of the quadrature that scores; None where there is none.
 
-    What repeated rows save is spent on them: these are columns of few bits, whose weights can be
-    large, and on which few nodes are biased (`default_nodes`).
+    What repeated or short rows save is spent on them: few nodes are biased where weights are large
+    (`default_nodes`).
 
     :param share: of the rows that differ.
 
     >>> from latentbits.models import latent_trait
     >>> parts = inspect(latent_trait, (np.eye(4),), {"num_factors": 2})
-    >>> enough_nodes(1.0, parts), enough_nodes(0.25, parts), enough_nodes(0.01, parts)
-    (9, 18, 21)
+    >>> enough_nodes(1.0, 64, parts), enough_nodes(0.25, 64, parts), enough_nodes(1.0, 16, parts)
+    (9, 18, 12)
     """
     count = sum(x.size for x in anatomy.latents if x.num_values is None)
     if not 0 < count <= 3:
         return None
-    return min(default_nodes(count), int(NUM_NODES * share ** (-1.0 / count)))
+    saved = max(COLUMNS / columns, 1.0) / share
+    return min(default_nodes(count), int(NUM_NODES * saved ** (1.0 / count)))
 
 
 def field_of(setup: Setup) -> Field:
@@ -76,7 +78,7 @@ def field_of(setup: Setup) -> Field:
     observed = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
     different, place = distinct(values[whole], observed[whole])
     args, kwargs = arguments_of(values, mask, whole[different], sizes)
-    num_nodes = enough_nodes(len(different) / len(whole), anatomy)
+    num_nodes = enough_nodes(len(different) / len(whole), values.shape[1], anatomy)
     rows = likelihood(model, *args, num_nodes=num_nodes, **kwargs)
     table, there = values[test], observed[test]
     listed = [float(x.num_values) ** x.size for x in anatomy.latents if x.num_values is not None]
