@@ -128,7 +128,7 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
     observed = np.asarray(field.train_arguments[0][0])
     holes = field.train_arguments[1].get("mask")
     return Judged(
-        row, draws, observed, scores, held_out, path, clock, cells,
+        row, draws, observed, scores.some_rows(), held_out, path, clock, cells,
         (field.judges.likelihood.how, field.judges.likelihood.exact),
         None if holes is None else np.asarray(holes),
     )  # fmt: skip

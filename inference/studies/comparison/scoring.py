@@ -100,9 +100,13 @@ class Scores(NamedTuple):
 
     def row_errors(self) -> np.ndarray:
         """The same of single rows, some of them: that of a log is the relative one of its mean."""
-        chosen = np.linspace(0, self.test.shape[-1] - 1, MOST_ROWS).astype(int)
-        some = self.test[..., np.unique(chosen)]
+        some = self.some_rows().test
         return mcse(np.exp(some - log_mean(some.reshape(-1, some.shape[-1]))))
+
+    def some_rows(self) -> Scores:
+        """With some of the rows that judge: of thousands, the table is the largest thing held."""
+        chosen = np.unique(np.linspace(0, self.test.shape[-1] - 1, MOST_ROWS).astype(int))
+        return self._replace(test=self.test[..., chosen])
 
 
 def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:

@@ -18,13 +18,26 @@ from ..comparison.compare import Comparison, compare
 from ..comparison.replicates import repeat
 from ..comparison.verdict import TIE, first
 from ..examples import example, known_of
+from ..option import Option
 from ..output import read_json
-from .experiment import Experiment, Outcome
+from .experiment import Outcome, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@experiment(
+    "winner",
+    "the winner of a comparison on further data sets: its excess and its time once more",
+    result=Option(str, "manifest.json of `latentbits compare`", metavar="FILE"),
+    model=Option(
+        "latent_trait", "without --result: compare this", "bernoulli_product", choices=[*CARDS]
+    ),
+    example=Option("paper", "its data", "small", metavar="NAME"),
+    methods=Option(str, "by default all that apply", "MAP", metavar="A,B,…"),
+    budget=Option(20.0, "of each", above=0.0, metavar="SECONDS"),
+    data_sets=Option(5, "to run on", 4, least=2, metavar="N"),
+)
 def winner(namespace: argparse.Namespace) -> Outcome:
     """Whether the excess and the time of the method that a comparison names first come again.
 
@@ -72,8 +85,6 @@ def _said(namespace: argparse.Namespace) -> dict[str, Any]:
         if "example" not in said.get("about", {}):
             raise InputError(f"{namespace.result}: not the manifest.json of a comparison of ours")
         return said
-    if namespace.model not in CARDS:
-        raise InputError(f"--model {namespace.model}: choose from {', '.join(CARDS)}")
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     which = namespace.example
     made = _compared(namespace, namespace.model, which, wanted, namespace.budget, 0)
@@ -109,19 +120,6 @@ def _interval(first: float, second: float, *counts: int) -> float:
     return float(t.ppf(0.975, freedom) * np.sqrt(parts.sum()))
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--result", metavar="FILE", help="manifest.json of `latentbits compare`")
-    parser.add_argument(
-        "--model", default="latent_trait", help="without --result: compare this (%(default)s)"
-    )
-    parser.add_argument("--example", default="paper", metavar="NAME", help="its data (%(default)s)")
-    parser.add_argument("--methods", metavar="A,B,…", help="by default all that apply")
-    parser.add_argument(
-        "--budget", type=float, default=20.0, metavar="SECONDS", help="of each (%(default)g)"
-    )
-    parser.add_argument("--data-sets", type=int, default=5, help="(%(default)s)")
-
-
 def _figure(numbers: dict[str, Any]) -> Figure:
     """What was said beside what came again."""
     from matplotlib.figure import Figure
@@ -139,14 +137,3 @@ def _figure(numbers: dict[str, Any]) -> Figure:
     panels[1].set_ylabel("seconds to 0.01 nats of the best")
     page.suptitle(f"{numbers['winner']} on {numbers['program']}")
     return page
-
-
-EXPERIMENTS = (
-    Experiment(
-        "winner",
-        "the winner of a comparison on further data sets: its excess and its time once more",
-        winner,
-        {"model": "bernoulli_product", "example": "small", "methods": "MAP", "data_sets": 4},
-        _options,
-    ),
-)
