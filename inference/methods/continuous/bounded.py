@@ -18,7 +18,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array, random
 
-from ...numerics.compiling import once
+from ...numerics.by_numpy import by_numpy
 from ...numerics.gaussian import invert, root
 from ...reading.abstract import innermost, run_abstractly, trace_of
 from ...reading.anatomy import Anatomy, ProgramError, inspect
@@ -145,7 +145,6 @@ def _check_quadratic(program: Bounded) -> None:
             ),
         )  # fmt: skip
 
-        @once
         def error(seed: Array, leaves: list[Array]) -> Array:
             arguments = rows.join(leaves)
             key_params, key_states = random.split(random.key(seed))
@@ -164,8 +163,7 @@ def _check_quadratic(program: Bounded) -> None:
             read = read + 0.5 * jnp.einsum("snq,nqr,snr->sn", points, bend, points)
             return jnp.abs(read - direct).max() / (1.0 + jnp.abs(direct - constant).max())
 
-        # An executable runs at once, also inside a trace.
-        run = error.lower(np.int32(0), leaves).compile()
+        run = by_numpy(error, np.int32(0), leaves)
         worst = max(float(np.asarray(run(np.int32(seed), leaves))) for seed in range(2))
     if not worst <= 1e-6:
         under = "and has no Bernoulli site with logits to bound"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,7 @@ from latentbits.models.distributions import NoisyOr
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
+from ...numerics.by_numpy import by_numpy
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.handlers import states
 from ...reading.local import anywhere, log_joint, stand_in
@@ -220,7 +221,6 @@ def _examine(
     )
     wiring = Wiring(hidden, anatomy.observed, everything)
 
-    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
     def trial(seed: Array, arrays: list[Array]) -> tuple[Params, Network, Array]:
         arguments = join(arrays)
         key_params, key_bits, key_real = random.split(random.key(seed), 3)
@@ -240,8 +240,7 @@ def _examine(
         errors.append(_distance(read, direct))
         return params, network, jnp.stack(errors).max()
 
-    # An executable runs at once on numbers of NumPy's, also inside a trace.
-    run = trial.lower(np.int32(0), arrays).compile()
+    run = by_numpy(trial, np.int32(0), arrays)
     trials = [jax.tree.map(np.asarray, run(np.int32(seed), arrays)) for seed in range(2)]
     if not all(error <= 1e-4 for _, _, error in trials):  # also when NaN
         return None
