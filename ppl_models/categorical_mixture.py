@@ -45,7 +45,7 @@ def categorical_mixture(
     >>> from jax import random
     >>> from numpyro.handlers import seed
     >>> program = seed(categorical_mixture, random.key(0))
-    >>> program(num_data=7, levels=(2, 5, 3), num_components=2).shape
+    >>> program(num_data=7, levels=(3, 3, 3), num_components=2).shape
     (7, 3)
     """
     groups = by_levels(numbers := check_levels(data, mask, levels, num_features))
