@@ -52,7 +52,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--steps", type=int, default=150, help="most steps of the fit")
     parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
     add_table_options(parser)
-    parser.add_argument("--packed", type=int, metavar="BITS", help="bits a row, if packed in bytes")
+    parser.add_argument("--packed", type=int, metavar="BITS", help="bits per row, if packed")
 
 
 def main(namespace: argparse.Namespace) -> int:

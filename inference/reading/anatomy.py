@@ -250,7 +250,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
 
 
 def _check_sizes(trace: dict, latents: list[Latent], parameters: list[str]) -> None:
-    """Nothing has been computed yet: a size with too many noughts is still harmless here."""
+    """Nothing has been computed yet: a size with too many zeros is still harmless here."""
     for latent in latents:
         if not 0 < latent.size <= MOST_LATENTS:
             raise ProgramError(

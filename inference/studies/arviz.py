@@ -94,14 +94,14 @@ def posterior_groups(
 
 
 def latent_groups(
-    found: Any, batch_ndims: int = 1, *, attrs: Mapping[str, Any] | None = None
+    posterior: Any, batch_ndims: int = 1, *, attrs: Mapping[str, Any] | None = None
 ) -> Groups:
     """Latents that were summed out and given back, beside the draws of the parameters.
 
     `latents` has one draw of every latent for each draw of the parameters, `latent_probabilities`
     the probability of each of its values, and `latent_best` the most probable ones.
 
-    :param found: what `latent_posterior` gives.
+    :param posterior: what `latent_posterior` gives.
     :param batch_ndims: as it had it: 1 for draws, which become one chain, 2 for chains of draws.
 
     >>> from latentbits import LatentPosterior, latent_groups
@@ -115,8 +115,10 @@ def latent_groups(
     (1, 50, 3)
     """
     leading = ("chain", "draw")
-    found = [{x: np.asarray(v)[(None,) * (2 - batch_ndims)] for x, v in s.items()} for s in found]
-    draws, probabilities, best = found
+    chain = (None,) * (2 - batch_ndims)
+    draws, probabilities, best = (
+        {x: np.asarray(v)[chain] for x, v in s.items()} for s in posterior
+    )
     dims = {
         name: (*(f"{name}_dim_{i}" for i in range(np.ndim(value) - 3)), f"{name}_value")
         for name, value in probabilities.items()

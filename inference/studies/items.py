@@ -62,7 +62,7 @@ def curves(values: Values) -> tuple[np.ndarray, np.ndarray]:
 
 
 def number_right(prob: np.ndarray) -> np.ndarray:
-    """The distribution of how many of P answers are right, (..., P + 1), given their chances.
+    """The distribution of how many of P answers are right, (..., P + 1), given their probabilities.
 
     >>> number_right(np.array([0.5, 0.5])).tolist()
     [0.25, 0.5, 0.25]

@@ -128,12 +128,12 @@ def unpack_bits(path: Path, cells: Cells, packed: int) -> Cells:
     """Rows of bytes, as :func:`numpy.packbits` makes them, to rows of ``packed`` bits."""
     array = cells.cells
     if type(packed) is not int or packed < 1:
-        raise complain(path, f"packed= is the number of bits a row, found {show(packed)}")
+        raise complain(path, f"packed= is the number of bits per row, found {show(packed)}")
     if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
         raise complain(path, "packed bits must be an array of bytes (uint8)")
     if array.shape[1] != -(-packed // 8):
         raise complain(
-            path, f"has {array.shape[1]} bytes a row, but {packed} bits fill {-(-packed // 8)}"
+            path, f"has {array.shape[1]} bytes per row, but {packed} bits fill {-(-packed // 8)}"
         )
     check_width(path, packed)
     bits = np.unpackbits(array, axis=1, count=packed)

@@ -152,7 +152,7 @@ def test_packed_bits(tmp_path):
     np.savez(tmp_path / "a.npz", bits=np.packbits(bits.astype(bool), axis=1))
     table = load_table(tmp_path / "a.npz", packed=11)
     np.testing.assert_array_equal(table.values, bits)
-    with pytest.raises(InputError, match=r"has 2 bytes a row, but 20 bits fill 3"):
+    with pytest.raises(InputError, match=r"has 2 bytes per row, but 20 bits fill 3"):
         load_table(tmp_path / "a.npz", packed=20)
     with pytest.raises(InputError, match=r"if these are packed bits, give packed="):
         load_table(tmp_path / "a.npz")

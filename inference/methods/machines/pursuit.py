@@ -143,7 +143,8 @@ class ProjectionPursuit(Algorithm):
     The unit found is kept if it is significant: if the log likelihood of the sample rises above
     that of the Gaussian by more than :math:`\tfrac12 (n + 1) \ln N` (Schwarz 1978), what its
     :math:`n + 1` parameters cost. The first that is not ends the search: further steps change
-    nothing, and ``run(..., tolerance=0)`` stops. `found` then has the units without the idle ones.
+    nothing, and ``run(..., tolerance=0)`` stops. `active_units` then leaves the idle
+    ones out.
 
     Units that are found one after the other are together no machine of much likelihood: each was
     on as often as if the others were not there. So the biases are solved for at the end of every
@@ -336,11 +337,11 @@ def _gaussian(sample: Sample) -> Array:
     return sum_over_chunks(part, sample.rows, sample.chunk_size, None)
 
 
-def found(params: Params) -> Params:
+def active_units(params: Params) -> Params:
     """The units that pursuit found, without the idle ones: outside of `jit`.
 
     >>> params = {"weights": jnp.array([[1.0, -2.0], [0.0, 0.0]]), "bias": jnp.zeros(2)}
-    >>> found(params)["weights"].tolist()
+    >>> active_units(params)["weights"].tolist()
     [[1.0, -2.0]]
     """
     busy = np.asarray(params["weights"]).any(axis=1)

@@ -35,19 +35,19 @@ class FactorErrors(NamedTuple):
     """Standard errors; infinite for what involves a pair whose correlation has none."""
 
     eigenvalues: Array  # (rank,) of the largest of the inverted matrix
-    loadings: Array  # (rank, num_features) of ``found.factors.loadings``
+    loadings: Array  # (rank, num_features) of ``moments.factors.loadings``
 
 
 def factor_errors(
-    found: MomentInfo, data: Any, mask: Any = None, *, noise: float = 1.0, smoothing: float = 0.0
+    moments: MomentInfo, data: Any, mask: Any = None, *, noise: float = 1.0, smoothing: float = 0.0
 ) -> FactorErrors:
-    """Standard errors of the eigenvalues and loadings that `MomentInversion` found in these rows.
+    """Standard errors of the eigenvalues and loadings that `MomentInversion` finds in these rows.
 
     Those of loadings are for factors distinguished by their eigenvalues: where two of these are
     closer than their errors, the factors may as well be turned, and the errors are large.
 
-    :param found: by ``MomentInversion(...).invert`` in ``data``, without ``nearest``: a projection
-        has no derivative where it matters.
+    :param moments: by ``MomentInversion(...).invert`` in ``data``, without ``nearest``: a
+        projection has no derivative where it matters.
     :param noise: that of the program; 0: the factors are the paper's principal components.
     :param smoothing: that of the method.
 
@@ -55,21 +55,21 @@ def factor_errors(
     >>> from latentbits.inference.methods.moments.inversion import MomentInversion
     >>> from latentbits.models import clipped_gaussian
     >>> bits = random.bernoulli(random.key(0), 0.5, (400, 4)).astype(int)
-    >>> found = MomentInversion(clipped_gaussian, rank=1).invert(random.key(1), bits)
-    >>> factor_errors(found, bits).loadings.shape
+    >>> moments = MomentInversion(clipped_gaussian, rank=1).invert(random.key(1), bits)
+    >>> factor_errors(moments, bits).loadings.shape
     (1, 4)
     """
-    if found.moved is not None:
+    if moments.moved is not None:
         raise ValueError("no standard errors with nearest=True: the matrix was moved; run without")
     pairs = count_pairs(data, mask)
-    parts = _prepare(pairs, invert_pairs(pairs, smoothing), found.factors, noise == 0)
+    parts = _prepare(pairs, invert_pairs(pairs, smoothing), moments.factors, noise == 0)
     total = jnp.zeros(()), jnp.zeros(())
     traced = isinstance(data, jax.core.Tracer)
     for piece in [slice(None)] if traced else pieces(data):
         known = None if mask is None else jnp.asarray(mask[piece])
         total = jax.tree.map(jnp.add, total, _squares(parts, jnp.asarray(data[piece]), known))
     eigenvalues, loadings = (jnp.sqrt(x) for x in total)
-    lost, held = parts.lost, found.factors.held
+    lost, held = parts.lost, moments.factors.held
     return FactorErrors(
         jnp.where(lost.any(), jnp.inf, eigenvalues),
         jnp.where(lost.any() | held, jnp.inf, loadings),

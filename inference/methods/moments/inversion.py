@@ -76,8 +76,8 @@ class MomentInfo(NamedTuple):
         >>> from jax import random
         >>> from latentbits.models import clipped_gaussian
         >>> bits = jnp.array([[1, 1, 0], [0, 0, 0], [1, 0, 0], [0, 1, 0]])
-        >>> found = MomentInversion(clipped_gaussian, rank=1).invert(random.key(0), bits)
-        >>> print(found.report().splitlines()[0])
+        >>> moments = MomentInversion(clipped_gaussian, rank=1).invert(random.key(0), bits)
+        >>> print(moments.report().splitlines()[0])
         1 constant columns (2): bias of half a count, correlations 0
         """
         lines = self.repairs.lines() + self.spectrum.lines()

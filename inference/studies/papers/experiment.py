@@ -100,8 +100,7 @@ def experiments() -> dict[str, Experiment]:
     by_name = {}
     for module in pkgutil.iter_modules(papers.__path__):
         listed = importlib.import_module(f"{papers.__name__}.{module.name}")
-        found = (x for x in vars(listed).values() if isinstance(x, Experiment))
-        by_name.update({x.name: x for x in found})
+        by_name.update({x.name: x for x in vars(listed).values() if isinstance(x, Experiment)})
     return by_name
 
 

@@ -13,7 +13,7 @@ from ..option import Option
 OPTIONS = {
     "data": Option(str, "images of your own, 0/1, one a row", metavar="FILE"),
     "key": Option(str, "which array of an .npz or .nc file", metavar="NAME"),
-    "packed": Option(int, "bits a row, if packed in bytes", metavar="BITS"),
+    "packed": Option(int, "bits per row, if packed", metavar="BITS"),
 }
 
 

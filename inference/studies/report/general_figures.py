@@ -22,7 +22,7 @@ from .ink import INK, MARKS, WIDTH, Picture, legend_below, ranked, styles
 MOST_PANELS = 6
 """Methods whose parameters are shown beside the truth."""
 LEAST = 1e-4
-"""Nats a row: what is nearer to the best is drawn there, for a logarithm has no zero."""
+"""Nats per row: what is nearer to the best is drawn there, for a logarithm has no zero."""
 
 
 def general_pictures(comparison: Comparison) -> Iterator[Picture]:
@@ -36,7 +36,7 @@ def general_pictures(comparison: Comparison) -> Iterator[Picture]:
         "How far each method was behind the best of those whose checks pass, in nats per held-out "
         f"row, by the seconds it had run{_of_first(comparison)}. Solid: bespoke; dashed: generic. "
         "Below the dotted line a method is within 0.01 nats.",
-        f"Nats a row behind the best against seconds, one line a method. {order}",
+        f"Nats per row behind the best against seconds, one line per method. {order}",
         draw_paths(comparison),
     )
     if len(done) > 1:

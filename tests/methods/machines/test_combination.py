@@ -26,7 +26,7 @@ from inference import (
 )
 from inference.methods.machines.contrastive import sweeps
 from inference.methods.machines.partition import causes_of
-from inference.methods.machines.pursuit import found
+from inference.methods.machines.pursuit import active_units
 from inference.reading.linear import linear_form
 from ppl_models import (
     bernoulli_mixture,
@@ -335,7 +335,7 @@ def test_pursuit_finds_how_many_units_there_are():
         random.key(2), 6, data, num_causes=6, tolerance=0.0
     )
     result = search((causes * weights + noise).astype(np.float32))
-    units = found(result.params)
+    units = active_units(result.params)
     assert len(units["bias"]) == 1
     assert result.reason.startswith("left to gain by estimate")
     assert (np.diff(result.losses) <= 0).all()
@@ -343,7 +343,7 @@ def test_pursuit_finds_how_many_units_there_are():
     np.testing.assert_allclose(units["weights"][0], weights, atol=0.3)
     # What is left is noise about nought: its structure has been removed.
     np.testing.assert_allclose(np.cov(result.state.residual.T), np.eye(10), atol=0.25)
-    assert len(found(search(noise).params)["bias"]) == 0
+    assert len(active_units(search(noise).params)["bias"]) == 0
 
 
 def test_pursuit_integrates_missing_cells_out():
