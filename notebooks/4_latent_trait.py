@@ -127,7 +127,7 @@ race
 # it; without that, $\hat R$ of the weights means nothing.
 
 # %%
-summary = arviz.summary(race.draws["NUTS"], var_names=["bias", "weights"], round_to=2)
+summary = arviz.summary(race.draws("NUTS"), var_names=["bias", "weights"], round_to=2)
 print(f"{len(summary)} parameters: R̂ at most {summary['r_hat'].max():.2f}")
 summary.iloc[:: len(summary) // 6]
 

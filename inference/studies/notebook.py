@@ -56,8 +56,9 @@ class Contest(NamedTuple):
     """A comparison, which a notebook shows as its table and its verdict."""
 
     comparison: Comparison
-    draws: dict[str, Any]
-    """By method, what ArviZ reads: draws are aligned under the symmetries of the program."""
+    draws: Callable[[str], Any]
+    """From a method's name to what ArviZ reads, its draws aligned under the symmetries of the
+    program; made when it is asked for, since predictions of all draws take their time."""
 
     @property
     def paths(self) -> Paths:
@@ -122,5 +123,8 @@ def contest(
         keep=kept, **sizes,
     )  # fmt: skip
     names = [f"x{i + 1}" for i in range(values.shape[1])] if columns is None else [*columns]
-    groups = {x: method_groups(model, one, names, {"method": x}, sizes) for x, one in kept.items()}
-    return Contest(comparison, {x: container(one) for x, one in groups.items()})
+
+    def draws(method: str) -> Any:
+        return container(method_groups(model, kept[method], names, {"method": method}, sizes))
+
+    return Contest(comparison, draws)

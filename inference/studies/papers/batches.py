@@ -11,11 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
+from ...numerics.compiling import executable, little_effort
+
+FEW_TRIALS = 10
+
 
 def timed(function: Callable, *arguments: Any) -> tuple[Any, float, float]:
-    """What a function gives, the seconds that it runs, and those to compile it."""
+    """What a function gives, the seconds that it runs, and those to compile it, once in a process.
+
+    An equal function of arguments of the same shapes is one: rows must be arguments.
+    """
     began = time.perf_counter()
-    compiled = jax.jit(function).lower(*arguments).compile()
+    make = lambda: jax.jit(function).lower(*arguments).compile()  # noqa: E731
+    compiled = executable(make, arguments, function)
     ready = time.perf_counter()
     result = jax.block_until_ready(compiled(*arguments))
     return result, time.perf_counter() - ready, ready - began
@@ -31,8 +39,11 @@ def in_batches(
     keys = random.split(random.key(seed), trials)
     # The last batch is filled up with trials that are not counted: one shape, one compilation.
     padded = jnp.concatenate([keys, keys[: -trials % batch]]) if trials % batch else keys
+    # A few trials on a processor take less time than it takes to compile them well.
+    few = trials <= FEW_TRIALS and jax.default_backend() == "cpu"
     began = time.perf_counter()
-    compiled = jax.jit(jax.vmap(trial)).lower(padded[:batch]).compile()
+    mapped = jax.jit(jax.vmap(trial), compiler_options=little_effort() if few else None)
+    compiled = mapped.lower(padded[:batch]).compile()
     seconds = {"compile_seconds": time.perf_counter() - began}
     began, began_cpu, parts = time.perf_counter(), time.process_time(), []
     for i in tqdm(range(0, len(padded), batch), disable=None, unit="batch"):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from latentbits.models import combination_machine
-from latentbits.models.data import combination_target
+from latentbits.models.data import CombinationTarget, combination_target
 
 from ...evaluation.measures import Measure, measure
 from ...methods.machines.exact_gradient import ExactGradient
@@ -67,11 +67,26 @@ class Trial(NamedTuple):
     test: dict[str, dict[str, Measure]]
 
 
-def trial(setting: Setting, num_data: int, num_steps: int, key: Array) -> Trial:
-    """Draw the data, fit every row of the table, measure each on training and test data."""
+class Task(NamedTuple):
+    """What a trial learns from and is judged by. Both experiments have the same shapes."""
+
+    truth: CombinationTarget
+    test: Array  # (num_data, 64)
+    key_start: Array
+    key_pursuit: Array
+
+
+def draw(setting: Setting, num_data: int, key: Array) -> Task:
+    """Training and test data, and keys for the methods."""
     key_train, key_test, key_start, key_pursuit = random.split(key, 4)
     truth = combination_target(key_train, num_data, scale=setting.scale)
     test = combination_target(key_test, num_data, scale=setting.scale).data
+    return Task(truth, test, key_start, key_pursuit)
+
+
+def trial(num_steps: Array, task: Task) -> Trial:
+    """Fit every row of the table, measure each on training and test data."""
+    truth, test, key_start, key_pursuit = task
     sizes: dict[str, Any] = {"num_causes": UNITS}
 
     pursuit = ProjectionPursuit(combination_machine, significant=False)
@@ -87,8 +102,8 @@ def trial(setting: Setting, num_data: int, num_steps: int, key: Array) -> Trial:
         state = gradient.init(key_start, truth.data, init_params=start, **sizes)
         step = lambda state, _: gradient.update(state, truth.data, **sizes)  # noqa: E731
         walk = lambda count, state: lax.fori_loop(0, count, lambda _, s: step(s, None)[0], state)  # noqa: E731
-        short = walk(min(100, num_steps), state)
-        return short.params, walk(max(num_steps - 100, 0), short).params
+        short = walk(jnp.minimum(100, num_steps), state)
+        return short.params, walk(jnp.maximum(num_steps - 100, 0), short).params
 
     near_origin = gradient.init(key_start, truth.data, **sizes).params
     starts = jax.tree.map(lambda *x: jnp.stack(x), near_origin, pursued)
@@ -115,15 +130,19 @@ def trial(setting: Setting, num_data: int, num_steps: int, key: Array) -> Trial:
     return Trial(params, *by_row)
 
 
+def every_trial(batch: int, tasks: Task, num_steps: Array) -> Trial:
+    return lax.map(partial(trial, num_steps), tasks, batch_size=batch)
+
+
 def run(setting: Setting, options: argparse.Namespace) -> Outcome:
     """All seeds, one compiled call; the table is their mean, with its standard error."""
     seeds = options.seeds
     steps = options.steps if options.steps is not None else setting.num_steps
     keys = random.split(random.key(options.seed), seeds)
-    one = partial(trial, setting, options.num_data, steps)
+    tasks = jax.jit(jax.vmap(partial(draw, setting, options.num_data)))(keys)
     # Side by side where there is room for it; one after the other a processor is faster.
     batch = seeds if jax.default_backend() != "cpu" else 1
-    ran, seconds, compiling = timed(lambda keys: lax.map(one, keys, batch_size=batch), keys)
+    ran, seconds, compiling = timed(partial(every_trial, batch), tasks, jnp.asarray(steps))
     trials: Trial = jax.device_get(ran)
     numbers = {
         **summary(trials),

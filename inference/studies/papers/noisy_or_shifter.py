@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
+from jax import Array, lax, random
 from latentbits.models import noisy_or_network
 from latentbits.models.data import shifter
 from latentbits.models.data.strokes import Shifter
@@ -74,17 +74,17 @@ def shifter_trial(recipe: Recipe, num_data: int, key: Array) -> Trial:
     data, test = (shifter(x, num_data, WIDTH) for x in (key_data, key_test))
     params = fit(recipe, key_fit, data.data, LAYERS)
     keys = random.split(key_look, 4)
-    some = slice(0, 500)  # which unit means which way is read off patterns that were learned from
-    sign = jnp.sign((vote(look(params, data.data[some], keys[0])) * data.direction[some]).sum())
+    # Which unit means which way is read off the patterns that were learned from.
+    sets = jnp.stack([data.data, test.data])
+    learned, after = lax.map(lambda x: look(params, *x), (sets, keys[:2]))
+    sign = jnp.sign((vote(learned) * data.direction).sum())
     right = lambda votes: 0.5 + 0.5 * sign * votes * test.direction  # noqa: E731, a toss if 0
     can = decidable(test.row)
     among = lambda values: (values * can).sum() / can.sum()  # noqa: E731
-    after = look(params, test.data, keys[1])
     with_feedback = right(vote(after))
-    flat = jnp.full(LAYERS[0], 0.5)
-    before, top = look_upwards(params, test.data, flat, keys[2])
-    without = right(vote(top))
-    rates = right(vote(look_upwards(params, test.data, mean_rates(params), keys[3])[1]))
+    priors = jnp.stack([jnp.full(LAYERS[0], 0.5), mean_rates(params)])
+    (before, _), tops = lax.map(lambda x: look_upwards(params, test.data, *x), (priors, keys[2:]))
+    without, rates = (right(vote(top)) for top in tops)
     return Trial(
         features_found(params),
         among(with_feedback),

@@ -17,6 +17,7 @@ from ...methods.discrete.cut import Cut
 from ...methods.discrete.em import EM
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.discrete.updates import SparseCodingUpdate
+from ...numerics.compiling import little_effort
 from .experiment import Option, Outcome, experiment
 from .sparse_coding import selection
 
@@ -31,7 +32,7 @@ class Truncation(NamedTuple):
     """What a truncation makes of data with more and more active causes."""
 
     active: Any  # (sizes,) the true πH
-    found: dict[str, Any]  # method -> (trials, sizes) πH after EM from the truth
+    learned: dict[str, Any]  # method -> (trials, sizes) πH after EM from the truth
     noise: dict[str, Any]  # and σ
     missed: Any  # (trials, sizes) posterior mass outside 𝒦ₙ at the truth
     estimated: Any  # (trials, sizes) what the method itself says of that
@@ -75,7 +76,9 @@ def truncation_limits(
     sizes = jnp.asarray(active, float)
     keys = random.split(key, num_trials)
     across = jax.vmap(jax.vmap(fit, in_axes=(None, 0)), in_axes=(0, None))
-    return jax.device_get(jax.jit(across)(keys, sizes))._replace(active=np.asarray(sizes))
+    # It runs once, for a few seconds, and is compiled as long.
+    compiled = jax.jit(across, compiler_options=little_effort())
+    return jax.device_get(compiled(keys, sizes))._replace(active=np.asarray(sizes))
 
 
 @experiment(
@@ -93,7 +96,7 @@ def run_truncation(options: argparse.Namespace) -> Outcome:
     )  # fmt: skip
     numbers = {
         f"πH = {true:g}": {
-            **{f"πH, {name}": float(x[:, i].mean()) for name, x in limits.found.items()},
+            **{f"πH, {name}": float(x[:, i].mean()) for name, x in limits.learned.items()},
             **{f"σ, {name}": float(x[:, i].mean()) for name, x in limits.noise.items()},
             "posterior mass left out": float(limits.missed[:, i].mean()),
             "the same, as estimated": float(limits.estimated[:, i].mean()),
@@ -110,7 +113,7 @@ def draw_truncation(limits: Truncation, max_active: int = 3) -> Figure:
     figure, axes = plt.subplots(1, 3, figsize=(13, 4.0))
     axes[0].plot(limits.active, limits.active, color="black", linestyle=":", linewidth=1)
     axes[1].axhline(2.0, color="black", linestyle=":", linewidth=1)
-    for panel, values in zip(axes, (limits.found, limits.noise), strict=False):
+    for panel, values in zip(axes, (limits.learned, limits.noise), strict=False):
         for mark, name in zip("osD", sorted(values), strict=True):
             panel.plot(limits.active, values[name].mean(0), marker=mark, label=name)
     missed = {"true": limits.missed, "as estimated": limits.estimated}

@@ -13,6 +13,7 @@ from latentbits.models import bernoulli_mixture, latent_trait, trait_mixture
 
 from ...methods.continuous.quadrature import QuadratureEM
 from ...methods.discrete.em import EM
+from ...numerics.compiling import little_effort
 from .experiment import Option, Outcome, experiment
 
 if TYPE_CHECKING:
@@ -63,12 +64,13 @@ def hierarchy(namespace: argparse.Namespace) -> Outcome:
         abs(np.corrcoef(positions[mine], place[rows:][mine])[0, 1])
         for mine in (label[rows:] == k for k in range(3))
     ]
-    map_of_all = np.asarray(one.posterior(single, new, num_factors=2).mean)
+    whole = one.posterior(single, new, num_factors=2)
+    map_of_all = np.asarray(whole.mean)
     numbers = {
         "rows": rows,
         "nats_per_new_row": {
             "three classes": -_class_loss(classes, new),
-            "one map": float(np.mean(one.posterior(single, new, num_factors=2).evidence)),
+            "one map": float(np.mean(whole.evidence)),
             "a map of each of three": _nats(joint),
             "the true model": _nats(on_grid(truth, new)[0]),
         },
@@ -103,7 +105,8 @@ def _best_start(
         state, loss = jax.lax.fori_loop(0, namespace.steps, step, (first, jnp.zeros(())))
         return method.get_params(state), loss
 
-    params, losses = jax.jit(jax.vmap(fit))({x: jnp.asarray(v, float) for x, v in starts.items()})
+    every = jax.jit(jax.vmap(fit), compiler_options=little_effort())
+    params, losses = every({x: jnp.asarray(v, float) for x, v in starts.items()})
     best = int(np.argmin(losses))
     return {name: value[best] for name, value in params.items()}, np.asarray(losses)
 
