@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from latentbits.models.data import InputError
+from latentbits.models.data import InputError, load_mixed
 
 from ..studies.map.fit import Map, draw, fit_map
 from ..studies.output import FIGURES, as_picture, check_output, write_whole
@@ -56,8 +56,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from latentbits.models.data import load_mixed
-
     # Before the work: after a long fit it is too late to learn that a folder is missing.
     out = check_output("--out", namespace.out, FIGURES)
     save = check_output("--save", namespace.save, (".npz",)) if namespace.save else None
@@ -114,11 +112,8 @@ def _picture(
     places: np.ndarray | None,
     suffix: str,
 ) -> bytes:
-    import matplotlib
-
     from ..studies.figures import house_style
 
-    matplotlib.use("Agg")
     with house_style():
         figure = draw(
             fitted, posterior, label=table.label, lines=namespace.lines,

@@ -73,10 +73,7 @@ def main(namespace: argparse.Namespace) -> int:
 
 
 def _draw(outcome: Outcome, suffix: str) -> bytes:
-    import matplotlib
-
     from ..studies.figures import house_style
 
-    matplotlib.use("Agg")  # a file is drawn, also where there is no screen
     with house_style():
         return as_picture(outcome.figure(), suffix)

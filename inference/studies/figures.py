@@ -147,28 +147,17 @@ def hinton(axes: Axes, weights: ArrayLike, *, largest: float | None = None) -> A
     return axes
 
 
-def spectrum(
-    axes: Axes, eigenvalues: Mapping[str, ArrayLike], *, log: bool = False, most: int | None = None
-) -> Axes:
-    """Eigenvalues by rank, largest first, one line for each name.
-
-    :param log: on a logarithmic scale; values that are not positive are then left out.
-    :param most: show that many.
-    """
+def spectrum(axes: Axes, eigenvalues: Mapping[str, ArrayLike]) -> Axes:
+    """Eigenvalues by rank, largest first, one line for each name."""
     from matplotlib.ticker import MaxNLocator
 
     marks = "osD^v<>"
     for i, (name, values) in enumerate(eigenvalues.items()):
-        ordered = np.sort(np.asarray(values, float))[::-1][:most]
-        if log:
-            ordered = ordered[ordered > 0]
+        ordered = np.sort(np.asarray(values, float))[::-1]
         ranks = np.arange(1, len(ordered) + 1)
         mark = marks[i % len(marks)]
         axes.plot(ranks, ordered, marker=mark, markersize=5, linewidth=1.2, label=name)
-    if log:
-        axes.set_yscale("log")
-    else:
-        axes.axhline(0.0, color="black", linewidth=0.8)
+    axes.axhline(0.0, color="black", linewidth=0.8)
     axes.set(xlabel="rank", ylabel="eigenvalue")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(eigenvalues) > 1:
@@ -181,7 +170,6 @@ def time_course(
     values: Mapping[str, ArrayLike],
     truth: float | Mapping[str, float] | None = None,
     *,
-    steps: ArrayLike | None = None,
     label: str = "iteration",
 ) -> Axes:
     """Values over the steps of a run; of several runs each is thin and their median is bold.
@@ -191,7 +179,7 @@ def time_course(
     """
     for i, (name, value) in enumerate(values.items()):
         course = np.atleast_2d(np.asarray(value, float))
-        when = np.arange(1, course.shape[1] + 1) if steps is None else np.asarray(steps)
+        when = np.arange(1, course.shape[1] + 1)
         colour = f"C{i}"
         if len(course) > 1:
             faint: dict[str, Any] = {"alpha": max(0.08, min(0.4, 5 / len(course)))}

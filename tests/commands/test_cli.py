@@ -303,13 +303,10 @@ def test_check_wants_a_mask_where_cells_are_missing(folder, capsys):
 def experiment(monkeypatch):
     """An experiment that is done at once; what it does can be replaced."""
 
-    def figure():
-        import matplotlib.pyplot as plt
-
-        figure, axes = plt.subplots()
+    def figure(page):
+        axes = page.subplots()
         axes.plot([0, 1], [0, 1], label="line")
         axes.legend()
-        return figure
 
     does = SimpleNamespace(ran=0, figure=figure, error=None)
 
@@ -324,7 +321,7 @@ def experiment(monkeypatch):
             "worst": float("nan"),
             "by method": {"a": {"loss": 1.5, "steps": 2}, "b": {"loss": 2.5, "steps": 30}},
         }
-        return Outcome(numbers, lambda: does.figure())
+        return Outcome(numbers, (2, 1), lambda page: does.figure(page))
 
     entry = Experiment("quick", "done at once", work, {"size": Option(3, "")})
     monkeypatch.setattr(reproduce, "experiments", lambda: {"quick": entry})
@@ -403,7 +400,7 @@ def test_an_error_is_one_line_and_leaves_nothing(experiment, tmp_path, capsys, e
 
 
 def test_a_figure_that_fails_leaves_no_numbers_either(experiment, tmp_path, capsys):
-    experiment.figure = lambda: 1 / 0
+    experiment.figure = lambda _: 1 / 0
     wanted = ["--json", str(tmp_path / "n.json"), "--figure", str(tmp_path / "f.png")]
     with pytest.raises(ZeroDivisionError):  # a mistake of ours keeps its traceback
         run(capsys, "reproduce", "quick", *wanted)

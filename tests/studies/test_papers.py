@@ -129,7 +129,7 @@ def combination_table(study):
     def check(numbers):
         assert list(numbers["table"]) == list(study.ROWS)
         for row in numbers["table"].values():
-            assert list(row) == list(study.MEASURES)
+            assert list(row) == list(combination.MEASURES)
             assert all({*value} == {"train", "test"} for value in row.values())
         assert {*numbers.get("log_normalizer_error", ())} <= {*numbers["table"]}
 

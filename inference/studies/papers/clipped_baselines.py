@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 from jax import Array, random
 from latentbits.models import clipped_gaussian
+from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, init_to_value
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.optim import Adam
 
 from ...methods.moments.inversion import MomentInversion
 from ...methods.moments.spectrum import implied_correlation
 from ...numerics.compiling import once
 from .batches import timed
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 
 @experiment(
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 )
 def run_baselines(namespace: argparse.Namespace) -> Outcome:
     """NUTS and SVI on the same program: correlations recovered, and the time it takes."""
-    from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, init_to_value
-    from numpyro.infer.autoguide import AutoNormal
-    from numpyro.optim import Adam
-
     rows, columns, rank = namespace.rows, namespace.columns, 2
     draws, svi_steps = namespace.draws, namespace.svi_steps
     keys = random.split(random.key(namespace.seed), 6)
@@ -92,15 +88,14 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
         drawn, seconds, compiling = timed(work, key)
         record(name, correlations(drawn).mean(axis=0), seconds, compiling)
     numbers = {"rows": rows, "columns": columns, "factors": rank, "methods": table}
-    return Outcome(numbers, lambda: _draw_baselines(wanted[pairs], estimates, table, pairs))
+    size = (3.4 * len(estimates), 4.6)
+    return Outcome(numbers, size, _draw_baselines, (wanted[pairs], estimates, table, pairs))
 
 
-def _draw_baselines(wanted: np.ndarray, estimates: dict, table: dict, pairs: Any) -> Figure:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(
-        1, len(estimates), figsize=(3.4 * len(estimates), 4.6), sharey=True
-    )
+def _draw_baselines(
+    page: Page, wanted: np.ndarray, estimates: dict, table: dict, pairs: Any
+) -> None:
+    axes = page.subplots(1, len(estimates), sharey=True)
     for panel, (name, correlation) in zip(axes, estimates.items(), strict=True):
         panel.axline((0, 0), slope=1, color="black", linewidth=0.8)
         panel.plot(wanted, correlation[pairs], "o", markersize=4, alpha=0.7)
@@ -109,4 +104,3 @@ def _draw_baselines(wanted: np.ndarray, estimates: dict, table: dict, pairs: Any
         panel.set_title(f"{name}\nerror {error:.3f}, {spent}")
         panel.set(xlabel="true correlation", aspect="equal")
     axes[0].set_ylabel("recovered")
-    return figure

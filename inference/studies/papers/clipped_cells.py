@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...methods.moments.cells import Cells, count_cells, enumerate_cells
-from .experiment import Option, Outcome, experiment
+from .experiment import Option, Outcome, Page, experiment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @experiment(
@@ -87,7 +86,7 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
             }
             for name, (facets, bounded) in sampled.items()
         }
-    return Outcome(numbers, lambda: _draw(weights, bias, plane, counts["biases"], beyond))
+    return Outcome(numbers, (11, 4.8), _draw, (weights, bias, plane, counts["biases"], beyond))
 
 
 def _cells(weights: np.ndarray, bias: np.ndarray) -> Cells:
@@ -144,11 +143,9 @@ def sampled_neighbours(
 
 
 def _draw(
-    weights: np.ndarray, bias: np.ndarray, plane: Cells, count: np.ndarray, beyond: dict
-) -> Figure:
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.8), width_ratios=(1, 1.15))
+    page: Page, weights: np.ndarray, bias: np.ndarray, plane: Cells, count: np.ndarray, beyond: dict
+) -> None:
+    (left, right) = page.subplots(1, 2, width_ratios=(1, 1.15))
     _draw_plane(left, weights, bias, plane, count)
     most = max(int(x.max()) for x in beyond.values())
     shares = {2: np.bincount(count, plane.probability, most + 1)}
@@ -163,7 +160,6 @@ def _draw(
         ylabel="probability of such a cell",
     )  # fmt: skip
     right.legend()
-    return figure
 
 
 def _draw_plane(

@@ -16,13 +16,13 @@ from ...methods.moments.inversion import MomentInfo, MomentInversion
 from ...methods.moments.pairs import Pairs, count_pairs
 from ...methods.moments.probit import modes, morph, reconstruct
 from ...methods.moments.spectrum import principal_components
+from ..figures import image_grid, spectrum
 from .clipped_gaussian import eigenvalues, rescaled
-from .experiment import Option, Outcome, experiment
+from .experiment import Option, Outcome, Page, experiment
 from .images import OPTIONS, load_images
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 IN_CELLS = 200
@@ -96,7 +96,8 @@ def run_digits(namespace: argparse.Namespace) -> Outcome:
     }
     spectra = {"bits": binary, "Gaussian": gaussian, "Gaussian, smoothed, nearest": repaired}
     paths = (np.asarray(path.images), grey)
-    return Outcome(numbers, lambda: _draw_digits(state, spectra, edge, paths, bits[pair], shape))
+    drawn = (state, spectra, edge, paths, bits[pair], shape)
+    return Outcome(numbers, (10.5, 7.4), _draw_digits, drawn)
 
 
 def _hard(state: MomentInfo) -> dict[str, Array]:
@@ -208,19 +209,15 @@ def _unlike(bits: np.ndarray) -> list[int]:
 
 
 def _draw_digits(
+    page: Page,
     state: MomentInfo,
     spectra: dict[str, np.ndarray],
     edge: float,
     paths: tuple[np.ndarray, ...],
     ends: np.ndarray,
     shape: tuple[int, int],
-) -> Figure:
-    from matplotlib import pyplot
-
-    from ..figures import image_grid
-
-    figure = pyplot.figure(figsize=(10.5, 7.4))
-    halves: Any = figure.subfigures(2, 1, height_ratios=(2.2, 1))
+) -> None:
+    halves: Any = page.subfigures(2, 1, height_ratios=(2.2, 1))
     parts: Any = halves[0].subfigures(1, 2, width_ratios=(1.25, 1))
     left, middle = parts
     draw_spectra(left.subplots(), spectra, edge)
@@ -244,13 +241,10 @@ def _draw_digits(
         title="From one two to another",
         row_labels=("clipped", "PCA"),
     )
-    return figure
 
 
 def draw_spectra(axes: Axes, spectra: dict[str, np.ndarray], edge: float) -> None:
     """Eigenvalues by rank, and the edge above which they count as factors."""
-    from ..figures import spectrum
-
     spectrum(axes, spectra)
     axes.axhline(edge, color="black", linestyle="--", linewidth=1)
     axes.annotate(

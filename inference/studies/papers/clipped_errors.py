@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,7 @@ from ...methods.moments.spectrum import (
     principal_axes,
     principal_components,
 )
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 WEIGHTS = np.array(
     [[1.4, 1.2, 1.0, 0.8, 1.3, 0.9, 1.1, 0.7], [0.9, 0.7, 1.1, 0.8, -0.7, -1.0, -0.8, -0.9]]
@@ -79,17 +76,14 @@ def run_errors(namespace: argparse.Namespace) -> Outcome:
             "z": float(score[usable].std()),
             "without_error": float(1 - usable.mean()),
         }
-    return Outcome(numbers, lambda: _draw(scores))
+    return Outcome(numbers, (10, 4.2), _draw, (scores,))
 
 
-def _draw(scores: dict[str, np.ndarray]) -> Figure:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.2), sharey=True)
+def _draw(page: Page, scores: dict[str, np.ndarray]) -> None:
+    axes = page.subplots(1, 2, sharey=True)
     side = np.linspace(-4, 4, 200)
     for panel, (name, score) in zip(axes, scores.items(), strict=True):
         panel.hist(score.ravel(), np.linspace(-4, 4, 33), density=True, alpha=0.6)
         panel.plot(side, np.exp(-0.5 * side**2) / np.sqrt(2 * np.pi), color="black", linewidth=1)
         panel.set(title=name, xlabel="(estimate − truth) / standard error")
     axes[0].set_ylabel("density; line: standard normal")
-    return figure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,7 @@ from ...methods.moments.inversion import MomentInversion
 from ...methods.moments.pairs import count_pairs, invert_moments
 from ...methods.moments.spectrum import nearest_correlation
 from ...methods.moments.tetrachoric import correlation_of_cells
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 
 @experiment(
@@ -72,7 +69,7 @@ def run_ring(namespace: argparse.Namespace) -> Outcome:
         "entropy_nats": entropy(state.params).nats,
         "entropy_nats_of_the_ring": float(np.log(size)),
     }
-    return Outcome(numbers, lambda: _draw_ring(np.asarray(data[:40]), exact, sample))
+    return Outcome(numbers, (11, 4.2), _draw_ring, (np.asarray(data[:40]), exact, sample))
 
 
 def eigenvalues(matrix: Array | np.ndarray) -> np.ndarray:
@@ -100,10 +97,8 @@ def _largest_other(eigenvalues: np.ndarray) -> float:
     return float(np.abs(eigenvalues[2:]).max() / eigenvalues[0])
 
 
-def _draw_ring(rows: np.ndarray, exact: dict, sample: dict) -> Figure:
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), width_ratios=(1, 1.15))
+def _draw_ring(page: Page, rows: np.ndarray, exact: dict, sample: dict) -> None:
+    (left, right) = page.subplots(1, 2, width_ratios=(1, 1.15))
     left.imshow(rows, cmap="gray_r", aspect="auto", interpolation="nearest")
     left.set(title="Spins on a ring: one block, anywhere", xlabel="unit", ylabel="sample")
     styles = {"binary": ("C0", "spins"), "gaussian": ("C1", "Gaussian")}
@@ -123,7 +118,6 @@ def _draw_ring(rows: np.ndarray, exact: dict, sample: dict) -> Figure:
         yscale="log",
     )
     right.legend(loc="lower left")
-    return figure
 
 
 @experiment(
@@ -149,13 +143,11 @@ def run_constraint(namespace: argparse.Namespace) -> Outcome:
         "nearest_matrix_away": float(np.linalg.norm(np.asarray(nearest - inverted))),
         "min_eigenvalue_by_size": {str(n): float(x) for n, x in zip(sizes, least, strict=True)},
     }
-    return Outcome(numbers, lambda: _draw_constraint(sizes, least))
+    return Outcome(numbers, (6.5, 4.2), _draw_constraint, (sizes, least))
 
 
-def _draw_constraint(sizes: np.ndarray, least: np.ndarray) -> Figure:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6.5, 4.2))
+def _draw_constraint(page: Page, sizes: np.ndarray, least: np.ndarray) -> None:
+    axes = page.subplots()
     fine = np.linspace(2, sizes[-1], 500)
     axes.plot(fine, 1 - (fine - 1) * np.sin(np.pi / (2 * (fine - 1))), color="C0", label="formula")
     axes.plot(sizes, least, "o", color="C1", label="inverted matrix")
@@ -172,4 +164,3 @@ def _draw_constraint(sizes: np.ndarray, least: np.ndarray) -> Figure:
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.legend()
-    return figure

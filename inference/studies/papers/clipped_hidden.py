@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 import numpy as np
 from latentbits.models import clipped_gaussian
 
 from ...methods.moments.hidden import draw_hidden, hidden_values
 from ...methods.moments.probit import modes, reconstruct
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 
 @experiment(
@@ -54,17 +50,14 @@ def run_hidden(namespace: argparse.Namespace) -> Outcome:
         "error_of_mode": error(mode),
         "inside_of_90_percent_intervals": float(np.mean((low <= truth) & (truth <= high))),
     }
-    return Outcome(numbers, lambda: _draw(truth, drawn))
+    return Outcome(numbers, (5.8, 4.6), _draw, (truth, drawn))
 
 
-def _draw(truth: np.ndarray, drawn: np.ndarray) -> Figure:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(5.8, 4.6))
+def _draw(page: Page, truth: np.ndarray, drawn: np.ndarray) -> None:
+    axes = page.subplots()
     low, middle, high = np.quantile(drawn[..., 0], (0.05, 0.5, 0.95), axis=0)
     axes.axline((0, 0), slope=1, color="black", linewidth=0.8)
     axes.errorbar(truth[:, 0], middle, yerr=[middle - low, high - middle], fmt="o", markersize=3,
                   linewidth=1, alpha=0.6)  # fmt: skip
     axes.set(title="Draws from the cell of each image", xlabel="true hidden value",
              ylabel="median and 90 % interval")  # fmt: skip
-    return figure

@@ -9,10 +9,10 @@ mean of 10 seeds: true model 0.619, gradient 0.640, pursuit 0.756, followed by 1
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +21,13 @@ from jax import Array, lax, random
 from latentbits.models import combination_machine
 from latentbits.models.data import CombinationTarget, combination_target
 
-from ...evaluation.measures import Measure, measure
+from ...evaluation.measures import measure
 from ...methods.machines.exact_gradient import ExactGradient
 from ...methods.machines.pursuit import ProjectionPursuit
 from ...types import Params
+from ..figures import image_grid
 from .batches import timed
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 UNITS = 10
 # The paper says no more than 'a standard momentum term'. Of rates 0.05 to 0.5 and momenta 0.9 to
@@ -39,14 +37,18 @@ ROWS = {
     "true_model": "true model",
     "gradient": "gradient",
     "pursuit": "pursuit",
-    "pursuit_gradient_100": "pursuit, then 100 gradient steps",
-    "pursuit_gradient": "pursuit, then gradient",
+    "pursuit_gradient_100": "both, 100",
+    "pursuit_gradient": "both",
 }
+"""Of the table: pursuit alone, and followed by 100 or all steps of gradient ascent."""
 MEASURES = {
     "log_loss": "log-loss, bits per bit",
     "single_bit": "single-bit error",
     "reconstruction": "reconstruction, bits per bit",
 }
+
+
+PARTS = ("train", "test")
 
 
 class Setting(NamedTuple):
@@ -63,8 +65,8 @@ class Trial(NamedTuple):
     """One draw of training and test data, and every model of the table on it."""
 
     params: dict[str, Params]
-    train: dict[str, dict[str, Measure]]
-    test: dict[str, dict[str, Measure]]
+    train: dict[str, dict[str, Array]]
+    test: dict[str, dict[str, Array]]
 
 
 class Task(NamedTuple):
@@ -119,8 +121,9 @@ def trial(num_steps: Array, task: Task) -> Trial:
     }
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *params.values())
 
-    def judge(data: Array) -> dict[str, Measure]:
-        return lax.map(lambda p: measure(combination_machine, p, data, **sizes), stacked)
+    def judge(data: Array) -> dict[str, Array]:
+        each = lambda p: measure(combination_machine, p, data, **sizes)  # noqa: E731
+        return {name: x.value for name, x in lax.map(each, stacked).items()}
 
     measures = lax.map(judge, jnp.stack([truth.data, test]))  # (both sets, rows of the table)
     by_row = [
@@ -152,58 +155,41 @@ def run(setting: Setting, options: argparse.Namespace) -> Outcome:
         "seconds_per_seed": seconds / seeds,
         "compile_seconds": compiling,
     }
-    return Outcome(numbers, lambda: figure(setting, trials))
+    return Outcome(numbers, (13, 6.6), figure, (setting, trials))
+
+
+def table(trials: Any, rows: Iterable[str], what: Callable[[Any], Any]) -> dict[str, Any]:
+    """Model -> measure -> "train" and "test" -> what `what` makes of its values over the trials."""
+    return {
+        row: {
+            name: {part: float(what(getattr(trials, part)[row][name])) for part in PARTS}
+            for name in MEASURES
+        }
+        for row in rows
+    }
 
 
 def summary(trials: Trial) -> dict[str, Any]:
     """The paper's table, its standard errors over the seeds, and how often its orderings hold."""
-    whole = {"train": trials.train, "test": trials.test}
-
-    def table(what: Callable[[Any], Any]) -> dict[str, Any]:
-        return {
-            row: {
-                name: {part: float(what(whole[part][row][name].value)) for part in whole}
-                for name in MEASURES
-            }
-            for row in ROWS
-        }
-
-    count = len(trials.test["pursuit"]["log_loss"].value)
-    loss = {row: measures["log_loss"].value for row, measures in trials.test.items()}
+    loss = {row: measures["log_loss"] for row, measures in trials.test.items()}
+    both, highest = loss["pursuit_gradient"], np.max([*loss.values()], axis=0)
+    count = len(both)
+    error = lambda x: x.std(ddof=1) / count**0.5  # noqa: E731
     return {
-        "table": table(np.mean),
-        "standard_errors": table(lambda x: x.std(ddof=1) / count**0.5) if count > 1 else {},
+        "table": table(trials, ROWS, np.mean),
+        "standard_errors": table(trials, ROWS, error) if count > 1 else {},
         "orderings": {
-            "pursuit has the highest log-loss": _share(
-                loss["pursuit"] >= np.max([loss[row] for row in ROWS], axis=0)
-            ),
-            "pursuit then gradient beats gradient": _share(
-                loss["pursuit_gradient"] <= loss["gradient"]
-            ),
-            "more steps after pursuit help": _share(
-                loss["pursuit_gradient"] <= loss["pursuit_gradient_100"]
-            ),
-            "largest distance to the true model": float(
-                (loss["pursuit_gradient"] - loss["true_model"]).max()
-            ),
-            "mean distance to the true model": float(
-                (loss["pursuit_gradient"] - loss["true_model"]).mean()
-            ),
+            "pursuit has the highest log-loss": float(np.mean(loss["pursuit"] >= highest)),
+            "pursuit then gradient beats gradient": float(np.mean(both <= loss["gradient"])),
+            "more steps after pursuit help": float(np.mean(both <= loss["pursuit_gradient_100"])),
+            "largest distance to the true model": float((both - loss["true_model"]).max()),
+            "mean distance to the true model": float((both - loss["true_model"]).mean()),
         },
     }
 
 
-def _share(holds: Any) -> float:
-    return float(np.mean(holds))
-
-
-def figure(setting: Setting, trials: Trial) -> Figure:
+def figure(page: Page, setting: Setting, trials: Trial) -> None:
     """Weights of every model of the first seed, projections of the data, the table as dots."""
-    from matplotlib.figure import Figure
-
-    from ..figures import image_grid
-
-    page = Figure(figsize=(13, 6.6))
     left, right = page.subfigures(1, 2, width_ratios=(1.55, 1), squeeze=False)[0]
     shown = ("true_model", "gradient", "pursuit", "pursuit_gradient")
     first = {row: {k: v[0] for k, v in trials.params[row].items()} for row in shown}
@@ -221,25 +207,29 @@ def figure(setting: Setting, trials: Trial) -> Figure:
         scale="image",
     )
     _projections(low, setting, first["pursuit_gradient"], first["true_model"])
-    axes = right.subplots(3, 1, sharey=True)
-    places = np.arange(len(ROWS))[::-1]
-    for number, (name, words) in enumerate(MEASURES.items()):
-        for part, mark, colour in (("train", "o", "C0"), ("test", "D", "C1")):
-            measures = getattr(trials, part)
-            values = np.stack([measures[row][name].value for row in ROWS])
-            axes[number].plot(values, places, color=colour, alpha=0.25, linestyle="", marker="|")
-            axes[number].plot(
+    axes = draw_table(right, trials, ROWS)
+    seeds = len(trials.test["pursuit"]["log_loss"])
+    axes[0].set_title(f"C  means of {seeds} sets of data" if seeds > 1 else "C  one set of data")
+    axes[0].legend(loc="upper right", fontsize=10)
+
+
+def draw_table(where: Any, trials: Any, rows: dict[str, str]) -> Any:
+    """The table as dots, a panel for each measure; a faint mark for each trial."""
+    axes = where.subplots(3, 1, sharey=True)
+    places = np.arange(len(rows))[::-1]
+    for panel, (name, words) in zip(axes, MEASURES.items(), strict=True):
+        for part, mark, colour in zip(PARTS, "oD", ("C0", "C1"), strict=True):
+            values = np.stack([getattr(trials, part)[row][name] for row in rows])
+            panel.plot(values, places, color=colour, alpha=0.25, linestyle="", marker="|")
+            panel.plot(
                 values.mean(1), places, color=colour, marker=mark, linestyle="", label=part,
                 markersize=6,
             )  # fmt: skip
-        axes[number].set(xlabel=words, ylim=(-0.6, len(ROWS) - 0.4))
-        axes[number].set_yticks(places, ["true model", "gradient", "pursuit", "both, 100", "both"])
-        axes[number].locator_params(axis="x", nbins=5)
-        axes[number].grid(axis="x", alpha=0.3)
-    seeds = len(trials.test["pursuit"]["log_loss"].value)
-    axes[0].set_title(f"C  means of {seeds} sets of data" if seeds > 1 else "C  one set of data")
-    axes[0].legend(loc="upper right", fontsize=10)
-    return page
+        panel.set(xlabel=words, ylim=(-0.6, len(rows) - 0.4))
+        panel.set_yticks(places, [*rows.values()])
+        panel.locator_params(axis="x", nbins=5)
+        panel.grid(axis="x", alpha=0.3)
+    return axes
 
 
 def _projections(where: Any, setting: Setting, params: Params, truth: Params) -> None:

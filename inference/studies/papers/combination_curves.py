@@ -9,12 +9,13 @@ features for a supervised task (§1).
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from latentbits.models.data import InputError, digits
 from scipy.special import softmax
 
+from ..figures import image_grid
 from .combination_iterations import (
     EM_STEPS,
     STEPS_PER_SIZE,
@@ -26,10 +27,7 @@ from .combination_iterations import (
     pursue,
     split_and_fit,
 )
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 JITTERS = (0.1, 1.0)
 """Of the log odds of either half of a split: what `SplittingEM` adds, and far more."""
@@ -166,7 +164,7 @@ def run(options: argparse.Namespace) -> Outcome:
         },
         "accuracy": accuracies(features, (label[:rows], label[rows:])),
     }
-    return Outcome(numbers, lambda: figure(study))
+    return Outcome(numbers, (13, 8.6), figure, (study,))
 
 
 def _spikes(errors: np.ndarray) -> np.ndarray:
@@ -175,13 +173,8 @@ def _spikes(errors: np.ndarray) -> np.ndarray:
     return errors[at] - errors[at - 1]
 
 
-def figure(study: Study) -> Figure:
+def figure(page: Page, study: Study) -> None:
     """Errors over iterations, the worth of each unit, and all weight vectors of both models."""
-    from matplotlib.figure import Figure
-
-    from ..figures import image_grid
-
-    page = Figure(figsize=(13, 8.6))
     top, low = page.subfigures(2, 1, height_ratios=(1.1, 1), squeeze=False)[:, 0]
     axes = top.subplots(1, 3)
     names = {"mixture": "C0", "machine": "C1"}
@@ -221,4 +214,3 @@ def figure(study: Study) -> Figure:
         image_grid(
             where, grid.reshape(-1, across, side, side), title=title, signed=True, scale="image"
         )
-    return page

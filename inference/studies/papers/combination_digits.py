@@ -13,11 +13,12 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import Array, lax, random
 from latentbits.models import bernoulli_mixture, bernoulli_product, combination_machine
 from latentbits.models.data import digits
@@ -36,23 +37,17 @@ from ...methods.machines.partition import annealed, causes_of
 from ...methods.machines.pursuit import ProjectionPursuit
 from ...running.algorithm import Algorithm
 from ...types import Params
+from ..figures import image_grid
 from .batches import timed
-from .experiment import Option, Outcome, experiment
+from .combination import draw_table, table
+from .experiment import Option, Outcome, Page, experiment
 from .images import OPTIONS, load_images
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ROWS = {
     "product": "product",
     "mixture": "mixture",
     "combination": "combination",
-    "combination_improved": "combination, improved",
-}
-MEASURES = {
-    "log_loss": "log-loss, bits per bit",
-    "single_bit": "single-bit error",
-    "reconstruction": "reconstruction, bits per bit",
+    "combination_improved": "improved",
 }
 
 
@@ -82,7 +77,6 @@ class Run(NamedTuple):
 
 def improved() -> ContrastiveDivergence:
     """What follows pursuit: a persistent sleep phase, slow steps, and weights held near zero."""
-    import numpyro.distributions as dist
     import optax
 
     model = partial(combination_machine, prior_weights=dist.Normal(0.0, 0.3))
@@ -188,16 +182,9 @@ def run(options: argparse.Namespace) -> Outcome:
     arguments = (jnp.asarray(train, float), jnp.asarray(test, float), keys)
     ran, seconds, compiling = timed(every, *arguments)
     runs: Run = jax.device_get(ran)
-    whole = {"train": runs.train, "test": runs.test}
-    table = lambda what: {  # noqa: E731
-        row: {
-            name: {part: float(what(whole[part][row][name])) for part in whole} for name in MEASURES
-        }
-        for row in ROWS
-    }
-    spread = table(lambda x: x.std(ddof=1)) if size.runs > 1 else {}
+    spread = table(runs, ROWS, lambda x: x.std(ddof=1)) if size.runs > 1 else {}
     numbers: dict[str, Any] = {
-        "table": table(np.mean),
+        "table": table(runs, ROWS, np.mean),
         "standard_deviations": spread,
         "log_normalizer_error": {k: float(v.mean()) for k, v in runs.log_normalizer_error.items()},
         "rows": len(train),
@@ -207,17 +194,12 @@ def run(options: argparse.Namespace) -> Outcome:
         "seconds_per_run": seconds / size.runs,
         "compile_seconds": compiling,
     }
-    return Outcome(numbers, lambda: figure(train, runs))
+    return Outcome(numbers, (13, 7.4), figure, (train, runs))
 
 
-def figure(train: np.ndarray, runs: Run) -> Figure:
+def figure(page: Page, train: np.ndarray, runs: Run) -> None:
     """Some digits, weight vectors of mixture and machine, and the table as dots."""
-    from matplotlib.figure import Figure
-
-    from ..figures import image_grid
-
     side = round(train.shape[1] ** 0.5)
-    page = Figure(figsize=(13, 7.4))
     left, right = page.subfigures(1, 2, width_ratios=(1.6, 1), squeeze=False)[0]
     panes = left.subfigures(4, 1, height_ratios=(1.25, 2, 2, 2), squeeze=False)[:, 0]
     count = min(12, len(train))
@@ -239,19 +221,7 @@ def figure(train: np.ndarray, runs: Run) -> Figure:
         rows = min(2, len(images) // columns)
         shown = images[: rows * columns].reshape(rows, columns, side, side)
         image_grid(pane, shown, title=title, signed=True, scale="image")
-    axes = right.subplots(3, 1, sharey=True)
-    places = np.arange(len(ROWS))[::-1]
-    for number, (name, words) in enumerate(MEASURES.items()):
-        for part, mark, colour in (("train", "o", "C0"), ("test", "D", "C1")):
-            values = np.stack([getattr(runs, part)[row][name] for row in ROWS])
-            axes[number].plot(
-                values.mean(1), places, color=colour, marker=mark, linestyle="", label=part,
-                markersize=6,
-            )  # fmt: skip
-        axes[number].set(xlabel=words, ylim=(-0.6, len(ROWS) - 0.4))
-        axes[number].set_yticks(places, ["product", "mixture", "combination", "improved"])
-        axes[number].grid(axis="x", alpha=0.3)
-    runs_shown = len(values[0])
+    axes = draw_table(right, runs, ROWS)
+    runs_shown = len(runs.test["product"]["log_loss"])
     axes[0].set_title(f"E  means of {runs_shown} runs" if runs_shown > 1 else "E  one run")
     axes[0].legend(loc="upper left", fontsize=10)
-    return page

@@ -9,16 +9,13 @@ the largest terms of the sleep phase are the sums of weight vectors that are far
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp, ndtr
 
 from ...reading.states import AllStates, AtMost
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 UNITS, WIDTH = 14, 64
 """Of the machines whose largest terms are searched for: 16384 states, all of which are summed."""
@@ -170,14 +167,11 @@ def run(options: argparse.Namespace) -> Outcome:
         "terms": terms(options.trials, rng),
         "normality": normality(options.trials, rng),
     }
-    return Outcome(numbers, lambda: figure(numbers))
+    return Outcome(numbers, (12, 8.6), figure, (numbers,))
 
 
-def figure(numbers: dict[str, Any]) -> Figure:
+def figure(page: Page, numbers: dict[str, Any]) -> None:
     """Figure 2.2, the parity of three bits, the largest terms, and projections."""
-    from matplotlib.figure import Figure
-
-    page = Figure(figsize=(12, 8.6))
     (plane, pairs), (terms, normal) = page.subplots(2, 2)
     states = AllStates().table((2, 2, 2)).astype(float)
     centres = states @ PLANE
@@ -227,4 +221,3 @@ def figure(numbers: dict[str, Any]) -> Figure:
     normal.set_xscale("log", base=2)
     normal.set_yscale("log")
     normal.legend(fontsize=10)
-    return page

@@ -12,17 +12,28 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..option import Option, add, settled
+from ..option import SEED, Option, add, settled
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Page
+else:
+    Page = Any
 
 
 class Outcome(NamedTuple):
-    """What an experiment ends with."""
+    """What an experiment ends with; its figure is drawn only if it is asked for."""
 
     numbers: dict[str, Any]  # goes into the JSON file as it is
-    figure: Callable[[], Figure]  # drawn only if it is asked for
+    size: tuple[float, float]  # of the figure, inches
+    draw: Callable[..., None]  # onto an empty figure, from
+    drawn: tuple[Any, ...] = ()  # these
+
+    def figure(self) -> Page:
+        from matplotlib.figure import Figure
+
+        page = Figure(figsize=self.size)
+        self.draw(page, *self.drawn)
+        return page
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         return picture(self.figure)
@@ -61,7 +72,7 @@ SHOWN = 80
 """Pixels of the page for an inch."""
 
 
-def picture(draw: Callable[[], Figure]) -> tuple[bytes, dict[str, int]]:
+def picture(draw: Callable[[], Page]) -> tuple[bytes, dict[str, int]]:
     """A figure in the style of the house, as a notebook shows it: a PNG file, and its width.
 
     In 256 colours, which look like the original and take a third of the space.
@@ -74,7 +85,6 @@ def picture(draw: Callable[[], Figure]) -> tuple[bytes, dict[str, int]]:
     import io
 
     import matplotlib
-    from matplotlib import pyplot
     from PIL import Image
 
     from ..figures import house_style
@@ -83,10 +93,6 @@ def picture(draw: Callable[[], Figure]) -> tuple[bytes, dict[str, int]]:
     with house_style(), matplotlib.rc_context({"savefig.dpi": DOTS}):
         figure = draw()
         png = as_picture(figure, ".png")
-        live = matplotlib.is_interactive()
-    pyplot.close(figure)  # or the notebook shows it once more
-    # The first figure loads the backend, and the end of the style would undo what that has set.
-    matplotlib.interactive(live)
     few = Image.open(io.BytesIO(png)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     stream = io.BytesIO()
     few.save(stream, "png", optimize=True)
@@ -106,16 +112,5 @@ def experiments() -> dict[str, Experiment]:
 
 def add_options(parser: argparse.ArgumentParser, experiment: Experiment) -> None:
     """Its settings, as opposed to where its results are written."""
-    parser.add_argument("--seed", type=_seed, default=0, help="of all random numbers (default 0)")
-    parser.add_argument("--full", action="store_true", help="at the size of the paper")
-    add(parser, experiment.options)
-
-
-def _seed(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 2^32 - 1")
-    return value
+    full = Option(False, "at the size of the paper")
+    add(parser, {"seed": SEED, "full": full, **experiment.options})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,11 +13,10 @@ from latentbits.models.data import digits, prototypes
 
 from ...methods.continuous.bound import BoundEM
 from ...methods.continuous.quadrature import QuadratureEM
-from .experiment import Option, Outcome, experiment
+from ..figures import image_grid
+from ..map.figure import draw_lines, draw_map, mark_places, spread_places
+from .experiment import Option, Outcome, Page, experiment
 from .images import OPTIONS, load_images
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUM_STEPS = 500
 TOLERANCE = 1e-5  # of the loss: the same for all
@@ -56,12 +55,7 @@ def clusters(namespace: argparse.Namespace) -> Outcome:
             "iterations": len(result.losses),
         }
 
-    def figure() -> Figure:
-        from matplotlib.figure import Figure
-
-        from ..map.figure import draw_lines, draw_map
-
-        page = Figure(figsize=(6.5 * len(parts), 5.6))
+    def figure(page: Page) -> None:
         for axes, (flip, truth, params, posterior) in zip(
             page.subplots(1, len(parts), squeeze=False)[0], parts, strict=True
         ):
@@ -79,15 +73,8 @@ def clusters(namespace: argparse.Namespace) -> Outcome:
                 draw_lines(axes, params["weights"], params["bias"])
             else:
                 legend.remove()
-        return page
 
-    return Outcome(numbers, figure)
-
-
-def step_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--steps", type=int, default=NUM_STEPS, help="at most, of each fit (%(default)s)"
-    )
+    return Outcome(numbers, (6.5 * len(parts), 5.6), figure)
 
 
 # --- figure 2
@@ -137,13 +124,7 @@ def digit_map(namespace: argparse.Namespace) -> Outcome:
         "compile_seconds": result.compile_seconds,
     }
 
-    def figure() -> Figure:
-        from matplotlib.figure import Figure
-
-        from ..figures import image_grid
-        from ..map.figure import draw_map, mark_places, spread_places
-
-        page = Figure(figsize=(9.5, 6))
+    def figure(page: Page) -> None:
         panes: Any = page.subfigures(1, 2, width_ratios=(2.4, 1))
         left, right = panes
         axes = left.subplots()
@@ -157,6 +138,5 @@ def digit_map(namespace: argparse.Namespace) -> Outcome:
         names = [str(i) for i in range(1, len(places) + 1)]
         grid = images.reshape(len(places), 1, side, side)
         image_grid(right, grid, title="P(t | x)", row_labels=names)
-        return page
 
-    return Outcome(numbers, figure)
+    return Outcome(numbers, (9.5, 6), figure)

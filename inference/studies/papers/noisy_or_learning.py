@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from latentbits.models.data import lines
 from ...methods.gibbs.noisy_or import strengths
 from ...types import Params
 from .batches import in_batches
-from .experiment import Option, Outcome, experiment
+from .experiment import Option, Outcome, Page, experiment
 from .noisy_or_exact import (
     MAX_SWEEPS,
     RULE,
@@ -35,9 +35,6 @@ from .noisy_or_exact import (
 )
 from .noisy_or_lines import LAYERS, line_probabilities, line_units, patterns_found
 from .noisy_or_trials import BLOCK, PAPER
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 VARIANTS = {
     "layers": "lower layer first",
@@ -148,14 +145,11 @@ def run(options: argparse.Namespace) -> Outcome:
         "joint_less_likely": float((worse[1] < worse[0]).mean()),
         **seconds,
     }
-    return Outcome(numbers, lambda: figure(runs, strength))
+    return Outcome(numbers, (13, 7), figure, (runs, strength))
 
 
-def figure(trials: Trial, strength: float) -> Figure:
+def figure(page: Page, trials: Trial, strength: float) -> None:
     """The E-step by epoch, and the networks that three ways of learning end with."""
-    from matplotlib.figure import Figure
-
-    page = Figure(figsize=(13, 7))
     axes = page.subplots(2, 3).ravel()
     means = Accuracy(*(x.mean(0) for x in trials.by_epoch))
     epochs = np.arange(len(means.kl))
@@ -190,4 +184,3 @@ def figure(trials: Trial, strength: float) -> Figure:
         axis.set(xlim=(-0.5, 2.5), title=title)
     axes[3].axhline(strength, color="0.5", linestyle="--", label="the lines themselves")
     axes[3].legend(fontsize=10, loc="upper right", bbox_to_anchor=(1.0, 0.92))
-    return page

@@ -21,8 +21,7 @@ four patterns in 19 of 50 trials only.
 from __future__ import annotations
 
 import argparse
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,12 +36,9 @@ from ...reading.anatomy import inspect
 from ...reading.local import Structure
 from ...reading.summed import row_evidence
 from ...types import Params
-from .batches import in_batches
-from .experiment import Option, Outcome, experiment
-from .noisy_or_trials import BLOCK, IMPROVED, Recipe, fit, recipe_of, recipe_options
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..figures import hinton, image_grid
+from .experiment import Option, Outcome, Page, experiment
+from .noisy_or_trials import BLOCK, IMPROVED, Recipe, fit, recipe_options, run_trials
 
 LAYERS = (10, 5)
 PATTERN_PROBABILITIES = (0.125, 0.125, 0.125, 0.125)
@@ -160,13 +156,9 @@ def generator_log_likelihood(data: Array) -> Array:
 )
 def run_lines(options: argparse.Namespace) -> Outcome:
     """`noisyor-lines`: how often all lines and all patterns are found."""
-    recipe = recipe_of(options, IMPROVED)
-    trial = partial(lines_trial, recipe, options.num_data)
-    trials, seconds = in_batches(trial, options.seed, options.trials, options.batch)
+    trials, made, seconds = run_trials(options, IMPROVED, lines_trial)
     numbers = {
-        "trials": options.trials,
-        "num_data": options.num_data,
-        "recipe": options.recipe,
+        **made,
         "pattern_probabilities": dict(zip(LINE_PATTERNS, PATTERN_PROBABILITIES, strict=True)),
         "line_probability": LINE_PROBABILITY,
         "lines_recovered": float(trials.lines.sum(1).mean()),
@@ -179,7 +171,7 @@ def run_lines(options: argparse.Namespace) -> Outcome:
         "failures": failures(trials),
         **seconds,
     }
-    return Outcome(numbers, lambda: lines_figure(trials, options.seed))
+    return Outcome(numbers, (11, 5.6), lines_figure, (trials, options.seed))
 
 
 def failures(trials: Trial) -> dict[str, dict[str, Any]]:
@@ -201,44 +193,35 @@ def failures(trials: Trial) -> dict[str, dict[str, Any]]:
     return table
 
 
-def lines_figure(trials: Trial, seed: int) -> Figure:
+def lines_figure(page: Page, trials: Trial, seed: int) -> None:
     """The network of the trial that found most."""
     data = lines(random.split(random.key(seed))[0], 24).data
     best = int(np.argmax(trials.lines.sum(1) + trials.patterns.sum(1)))
-    return network_figure({name: value[best] for name, value in trials.params.items()}, data)
+    network_figure(page, {name: value[best] for name, value in trials.params.items()}, data)
 
 
-def network_figure(params: Params, data: Array) -> Figure:
+def network_figure(page: Page, params: Params, data: Array) -> None:
     """The first 24 patterns, and the weights of a network as Hinton diagrams: figures 1 and 2."""
-    import matplotlib.pyplot as plt
-
-    from ..figures import hinton, house_style, image_grid
-
     below, above = strengths(params["weights_1"]), strengths(params["weights_2"])
     order = _by_line(params)
-    with house_style():
-        figure = plt.figure(figsize=(11, 5.6), layout="constrained")
-        parts = figure.subfigures(3, 1, height_ratios=(1.35, 1.0, 1.75), squeeze=False)
-        top, middle, bottom = parts[:, 0]
-        image_grid(
-            top, np.asarray(data[:24]).reshape(2, 12, 5, 5), title="A  patterns", signed=False
-        )
-        for axis, unit in zip(middle.subplots(1, len(order)), order, strict=True):
-            hinton(axis, np.asarray(below[unit]).reshape(5, 5), largest=1.0)
-        middle.suptitle(
-            "B  second layer: how often each unit alone turns a pixel on", x=0.01, ha="left"
-        )
-        rate = strengths(params["leak_2"])
-        for unit, axis in enumerate(bottom.subplots(1, len(rate))):
-            # Each line drawn as strongly as the top unit turns it on.
-            picture = np.asarray(above[unit] @ below).reshape(5, 5)
-            hinton(axis, picture, largest=1.0)
-            axis.set_title(f"on in {float(rate[unit]):.0%}", fontsize=11)
-        bottom.suptitle(
-            "C  third layer: the lines that each unit turns on, and how often it is on",
-            x=0.01, ha="left",
-        )  # fmt: skip
-    return figure
+    parts = page.subfigures(3, 1, height_ratios=(1.35, 1.0, 1.75), squeeze=False)
+    top, middle, bottom = parts[:, 0]
+    image_grid(top, np.asarray(data[:24]).reshape(2, 12, 5, 5), title="A  patterns", signed=False)
+    for axis, unit in zip(middle.subplots(1, len(order)), order, strict=True):
+        hinton(axis, np.asarray(below[unit]).reshape(5, 5), largest=1.0)
+    middle.suptitle(
+        "B  second layer: how often each unit alone turns a pixel on", x=0.01, ha="left"
+    )
+    rate = strengths(params["leak_2"])
+    for unit, axis in enumerate(bottom.subplots(1, len(rate))):
+        # Each line drawn as strongly as the top unit turns it on.
+        picture = np.asarray(above[unit] @ below).reshape(5, 5)
+        hinton(axis, picture, largest=1.0)
+        axis.set_title(f"on in {float(rate[unit]):.0%}", fontsize=11)
+    bottom.suptitle(
+        "C  third layer: the lines that each unit turns on, and how often it is on",
+        x=0.01, ha="left",
+    )  # fmt: skip
 
 
 def _by_line(params: Params) -> list[int]:

@@ -21,8 +21,7 @@ do without is any prior at all.
 from __future__ import annotations
 
 import argparse
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,12 +37,9 @@ from ...methods.gibbs.noisy_or_steps import flip_probabilities
 from ...numerics.compiling import once
 from ...reading.states import AllStates
 from ...types import Params
-from .batches import in_batches
-from .experiment import Option, Outcome, experiment
-from .noisy_or_trials import BLOCK, IMPROVED, Recipe, fit, recipe_of, recipe_options
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..figures import GREY, PALETTE, hinton
+from .experiment import Option, Outcome, Page, experiment
+from .noisy_or_trials import BLOCK, IMPROVED, Recipe, fit, recipe_options, run_trials
 
 LAYERS = (20, 2)
 WIDTH = 8
@@ -183,13 +179,9 @@ def features_found(params: Params) -> Array:
 )
 def run_shifter(options: argparse.Namespace) -> Outcome:
     """`noisyor-shifter`: can the top layer tell the direction, and could the lower one alone?"""
-    recipe = recipe_of(options, LONGER)
-    trial = partial(shifter_trial, recipe, options.num_data)
-    trials, seconds = in_batches(trial, options.seed, options.trials, options.batch)
+    trials, made, seconds = run_trials(options, LONGER, shifter_trial)
     numbers = {
-        "trials": options.trials,
-        "num_data": options.num_data,
-        "recipe": options.recipe,
+        **made,
         "shift_accuracy": float(np.median(trials.accuracy)),
         "shift_accuracy_without_feedback": float(np.median(trials.without_feedback)),
         "shift_accuracy_base_rates": float(np.median(trials.base_rates)),
@@ -201,57 +193,48 @@ def run_shifter(options: argparse.Namespace) -> Outcome:
         "accuracy_by_trial": sorted(float(x) for x in trials.accuracy),
         **seconds,
     }
-    return Outcome(numbers, lambda: shifter_figure(trials))
+    return Outcome(numbers, (12, 5.6), shifter_figure, (trials,))
 
 
-def shifter_figure(trials: Trial) -> Figure:
+def shifter_figure(page: Page, trials: Trial) -> None:
     """The network of the trial that inferred most directions."""
     best = int(np.argmax(trials.accuracy + trials.features.mean(1)))
     one: Trial = jax.tree.map(lambda x: jnp.asarray(x[best]), trials)
-    return network_figure(one.params, one.test, one.after, one.before)
+    network_figure(page, one.params, one.test, one.after, one.before)
 
 
-def network_figure(params: Params, test: Shifter, after: Array, before: Array) -> Figure:
+def network_figure(page: Page, params: Params, test: Shifter, after: Array, before: Array) -> None:
     """Weights of a network, and a pattern whose lower states flip because of feedback.
 
     :param after: the best states of new patterns, (num_data, 22).
     :param before: those of the lower layer by itself, (num_data, 20).
     """
-    import matplotlib.pyplot as plt
-
-    from ..figures import hinton, house_style
-
     below, above = np.asarray(strengths(params["weights_1"])), strengths(params["weights_2"])
     # Each unit under the direction whose top unit turns it on more often; each in its place.
     side = np.asarray(above).argmax(0)
     place = (below.reshape(-1, 4, WIDTH)[:, 2:].sum(1)).argmax(1)
     used = below.max(1) > 0.5
     rows = [sorted(np.flatnonzero(used & (side == row)), key=lambda u: place[u]) for row in (0, 1)]
-    with house_style():
-        figure = plt.figure(figsize=(12, 5.6), layout="constrained")
-        top, bottom = figure.subfigures(2, 1, height_ratios=(1.0, 1.25), squeeze=False)[:, 0]
-        axes = top.subplots(2, max(map(len, rows)), squeeze=False)
-        for axis in axes.flat:
-            axis.set_axis_off()
-        for row, units in enumerate(rows):
-            for axis, unit in zip(axes[row], units, strict=False):
-                axis.set_axis_on()
-                hinton(axis, below[unit].reshape(4, WIDTH), largest=1.0)
-                axis.set_title(f"{float(above[row, unit]):.2f}", fontsize=9)
-        top.suptitle(
-            "A  lower units, by the top unit that turns them on (a row each) and how often it does",
-            x=0.01, ha="left",
-        )  # fmt: skip
-        _draw_flip(bottom, params, test, np.asarray(after), np.asarray(before))
-    return figure
+    top, bottom = page.subfigures(2, 1, height_ratios=(1.0, 1.25), squeeze=False)[:, 0]
+    axes = top.subplots(2, max(map(len, rows)), squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for row, units in enumerate(rows):
+        for axis, unit in zip(axes[row], units, strict=False):
+            axis.set_axis_on()
+            hinton(axis, below[unit].reshape(4, WIDTH), largest=1.0)
+            axis.set_title(f"{float(above[row, unit]):.2f}", fontsize=9)
+    top.suptitle(
+        "A  lower units, by the top unit that turns them on (a row each) and how often it does",
+        x=0.01, ha="left",
+    )  # fmt: skip
+    _draw_flip(bottom, params, test, np.asarray(after), np.asarray(before))
 
 
 def _draw_flip(
     where: Any, params: Params, test: Shifter, after: np.ndarray, before: np.ndarray
 ) -> None:
     """The clearest of new patterns whose lower state changes when the top may speak."""
-    from ..figures import GREY, PALETTE
-
     drawn = np.asarray(strengths(params["weights_1"])) > 0.5
     chosen = _clearest(after, before, drawn, test)
     picture = np.asarray(test.data[chosen]).reshape(4, WIDTH)

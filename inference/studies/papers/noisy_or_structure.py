@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import argparse
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import log_ndtr, logsumexp, softmax
 
 from ...reading.states import AllStates
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 STRUCTURES: dict[str, tuple[int, ...]] = {
     "1": (1,),
@@ -223,14 +220,11 @@ def run(options: argparse.Namespace) -> Outcome:
             for i, name in enumerate(STRUCTURES)
         },
     }
-    return Outcome(numbers, lambda: figure(studied))
+    return Outcome(numbers, (12, 4.4), figure, (studied,))
 
 
-def figure(studied: Study) -> Figure:
+def figure(page: Page, studied: Study) -> None:
     """What is believed of each true structure, and how often beliefs of a size are right."""
-    from matplotlib.figure import Figure
-
-    page = Figure(figsize=(12, 4.4))
     *tables, line = page.subplots(1, 3, width_ratios=(1, 1, 1.1))
     size = len(STRUCTURES)
     kinds = {"evidence": studied.posterior, "BIC": studied.bic}
@@ -256,4 +250,3 @@ def figure(studied: Study) -> Figure:
         line.errorbar(claimed, share, error, fmt="os"[place] + "-", label=name, capsize=3)
     line.set(title="C  calibration", xlabel="probability of a structure", ylabel="share right")
     line.legend(fontsize=10)
-    return page

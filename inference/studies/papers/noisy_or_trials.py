@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpyro.distributions as dist
@@ -13,6 +15,7 @@ from ...methods.gibbs.gibbs_em import GibbsEM
 from ...methods.gibbs.gibbs_search import GibbsSearch
 from ...types import Params
 from ..option import Option
+from .batches import in_batches
 
 
 class Recipe(NamedTuple):
@@ -67,6 +70,15 @@ def recipe_of(options: argparse.Namespace, improved: Recipe) -> Recipe:
     if options.recipe == "paper":
         return PAPER
     return improved._replace(population=options.population, rounds=options.rounds)
+
+
+def run_trials(
+    options: argparse.Namespace, improved: Recipe, trial: Callable[[Recipe, int, Array], Any]
+) -> tuple[Any, dict[str, Any], dict[str, float]]:
+    """All trials, what they were made with, and the seconds that they took."""
+    one = partial(trial, recipe_of(options, improved), options.num_data)
+    trials, seconds = in_batches(one, options.seed, options.trials, options.batch)
+    return trials, {x: getattr(options, x) for x in ("trials", "num_data", "recipe")}, seconds
 
 
 def fit(recipe: Recipe, key: Array, data: Array, layers: tuple[int, ...]) -> Params:

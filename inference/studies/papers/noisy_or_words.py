@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,10 +26,8 @@ from ...methods.gibbs.gibbs_search import GibbsSearch
 from ...methods.gibbs.network_evidence import annealed_evidence
 from ...methods.gibbs.noisy_or import strengths
 from ...types import Params
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..figures import PALETTE
+from .experiment import Option, Outcome, Page, experiment
 
 BLOCK_SIZE = 2000
 """Rows between two estimates. Words are rare: in 200 documents most causes would hardly be seen."""
@@ -86,7 +84,7 @@ def run_words(options: argparse.Namespace) -> Outcome:
         "seconds": seconds,
         "topics": {f"cause {i + 1}": " | ".join(topic) for i, topic in enumerate(topics)},
     }
-    return Outcome(numbers, lambda: words_figure(params, table.columns))
+    return Outcome(numbers, (6.4, 4.8), words_figure, (params, table.columns))
 
 
 def fit_words(options: argparse.Namespace, train: Array) -> Params:
@@ -156,12 +154,8 @@ def _strongest(row: np.ndarray, columns: tuple[str, ...], most: int) -> list[str
     return [columns[i] for i in np.argsort(-row)[:most] if row[i] > 0.05]
 
 
-def words_figure(params: Params, columns: tuple[str, ...]) -> Figure:
+def words_figure(page: Page, params: Params, columns: tuple[str, ...]) -> None:
     """Lower causes as lists of words, under the top cause that turns them on and how often."""
-    import matplotlib.pyplot as plt
-
-    from ..figures import PALETTE, house_style
-
     below = np.asarray(strengths(params["weights_1"]))
     above = np.asarray(strengths(params["weights_2"]))
     rate = strengths(params["leak_2"])
@@ -175,20 +169,17 @@ def words_figure(params: Params, columns: tuple[str, ...]) -> Figure:
     free = [u for u in range(len(below)) if used[u] and above[:, u].max() <= 0.05]
     if free:
         columns_shown.append(("by themselves", free, strengths(params["leak_1"])))
-    with house_style():
-        count, tallest = len(columns_shown), max(len(units) for _, units, _ in columns_shown)
-        figure, axes = plt.subplots(
-            1, count, figsize=(3.2 * count, 0.75 * tallest + 0.8), squeeze=False
-        )
-        for i, (axis, (title, units, row)) in enumerate(zip(axes[0], columns_shown, strict=True)):
-            axis.set_axis_off()
-            axis.set_title(title, color=PALETTE[i % len(PALETTE)])
-            for place, unit in enumerate(units):
-                y = 1.0 - (place + 0.5) / tallest
-                words = _wrapped(_strongest(below[unit], columns, 6))
-                axis.text(0.0, y, f"{float(row[unit]):.2f}", fontsize=10, color="grey", va="center")
-                axis.text(0.16, y, words, fontsize=11, va="center")
-    return figure
+    count, tallest = len(columns_shown), max(len(units) for _, units, _ in columns_shown)
+    page.set_size_inches(3.2 * count, 0.75 * tallest + 0.8)
+    axes = page.subplots(1, count, squeeze=False)
+    for i, (axis, (title, units, row)) in enumerate(zip(axes[0], columns_shown, strict=True)):
+        axis.set_axis_off()
+        axis.set_title(title, color=PALETTE[i % len(PALETTE)])
+        for place, unit in enumerate(units):
+            y = 1.0 - (place + 0.5) / tallest
+            words = _wrapped(_strongest(below[unit], columns, 6))
+            axis.text(0.0, y, f"{float(row[unit]):.2f}", fontsize=10, color="grey", va="center")
+            axis.text(0.16, y, words, fontsize=11, va="center")
 
 
 def _wrapped(words: list[str]) -> str:

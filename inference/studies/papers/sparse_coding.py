@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,9 @@ from ...methods.discrete.cut import Cut
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.discrete.updates import SparseCodingUpdate
 from ...types import Params
+from ..figures import image_grid, time_course
 from .batches import in_batches
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 NUM_STEPS = 60
 # Trials of a batch are one compiled call; larger batches leave the caches of the processor.
@@ -137,20 +135,15 @@ def run_bars(options: argparse.Namespace) -> Outcome:
         "sigma_std": float(joined.params["noise"].std()),
         **seconds,
     }
-    return Outcome(
-        numbers, lambda: bars_figure(options.seed, options.num_data, joined, options.init_active)
-    )
+    drawn = (options.seed, options.num_data, joined, options.init_active)
+    return Outcome(numbers, (11, 5.4), bars_figure, drawn)
 
 
-def bars_figure(seed: int, num_data: int, trials: Trial, active: float) -> Figure:
+def bars_figure(page: Page, seed: int, num_data: int, trials: Trial, active: float) -> None:
     """Data, basis functions over the iterations of the first trial, and the course of πH and σ.
 
     In red the course from πH = 1 on the same data, as in figure 1C.
     """
-    import matplotlib.pyplot as plt
-
-    from ..figures import house_style, image_grid, time_course
-
     key = random.split(random.key(seed), len(trials.recovered))[0]
     key_data, key_fit = random.split(key)
     truth = bars(key_data, num_data)
@@ -170,28 +163,25 @@ def bars_figure(seed: int, num_data: int, trials: Trial, active: float) -> Figur
     rows = [params["weights"].reshape(10, 5, 5) for params in single(method)]
     other = single(paper_recipe(1.0))[1:]
 
-    with house_style():
-        figure = plt.figure(figsize=(11, 5.4), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(1.35, 1), squeeze=False)[0]
-        top, bottom = left.subfigures(2, 1, height_ratios=(1, 3.4), squeeze=False)[:, 0]
-        image_grid(top, np.asarray(truth.data[:10]).reshape(1, 10, 5, 5), title="A  data")
-        image_grid(
-            bottom,
-            np.stack([rows[step] for step in shown]),
-            title="B  basis functions by iteration",
-            row_labels=[f"{step}" for step in shown],
-        )
-        axes = right.subplots(2, 1, sharex=True)
-        count = min(40, len(trials.recovered))
-        chosen = np.arange(count), trials.chosen[:count]
-        time_course(axes[0], {"πH": trials.active[chosen]}, 2.0, label="")
-        time_course(axes[1], {"σ": trials.noise[chosen]}, 2.0)
-        when = np.arange(1, NUM_STEPS + 1)
-        from_one = [10 * x["sparsity"] for x in other], [x["noise"] for x in other]
-        for panel, values in zip(axes, from_one, strict=True):
-            panel.plot(when, values, color="red", label="from πH = 1")
-            panel.set(ylim=(0, None))
-            panel.legend()
-        axes[0].set(title=f"C  active causes πH, {count} trials")
-        axes[1].set(title="D  noise σ")
-    return figure
+    left, right = page.subfigures(1, 2, width_ratios=(1.35, 1), squeeze=False)[0]
+    top, bottom = left.subfigures(2, 1, height_ratios=(1, 3.4), squeeze=False)[:, 0]
+    image_grid(top, np.asarray(truth.data[:10]).reshape(1, 10, 5, 5), title="A  data")
+    image_grid(
+        bottom,
+        np.stack([rows[step] for step in shown]),
+        title="B  basis functions by iteration",
+        row_labels=[f"{step}" for step in shown],
+    )
+    axes = right.subplots(2, 1, sharex=True)
+    count = min(40, len(trials.recovered))
+    chosen = np.arange(count), trials.chosen[:count]
+    time_course(axes[0], {"πH": trials.active[chosen]}, 2.0, label="")
+    time_course(axes[1], {"σ": trials.noise[chosen]}, 2.0)
+    when = np.arange(1, NUM_STEPS + 1)
+    from_one = [10 * x["sparsity"] for x in other], [x["noise"] for x in other]
+    for panel, values in zip(axes, from_one, strict=True):
+        panel.plot(when, values, color="red", label="from πH = 1")
+        panel.set(ylim=(0, None))
+        panel.legend()
+    axes[0].set(title=f"C  active causes πH, {count} trials")
+    axes[1].set(title="D  noise σ")

@@ -7,7 +7,7 @@ strength: each makes bars, all are fitted to each set, and rows that none has se
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +23,9 @@ from ...methods.continuous.quadrature import QuadratureEM
 from ...methods.discrete.em import EM
 from ...methods.discrete.truncated import TruncatedEM
 from ...types import Params
-from .experiment import Option, Outcome, experiment
+from ..figures import image_grid
+from .experiment import Option, Outcome, Page, experiment
 from .sparse_coding import all_bars_found
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SIDE = 3
 BARS = np.array([3.0, -4.0, 5.0])[:, None] * stroke_masks(SIDE)[[0, 2, 3]]
@@ -141,36 +139,29 @@ def run_causes(options: argparse.Namespace) -> Outcome:
                 name: float(x.std() / np.sqrt(len(x))) for name, x in gaps.items() if name != made
             },
         }
-    return Outcome(numbers, lambda: causes_figure(scores, functions))
+    return Outcome(numbers, (10, 4.8), causes_figure, (scores, functions))
 
 
 def causes_figure(
-    scores: dict[str, dict[str, np.ndarray]], functions: dict[str, np.ndarray]
-) -> Figure:
+    page: Page, scores: dict[str, dict[str, np.ndarray]], functions: dict[str, np.ndarray]
+) -> None:
     """What a wrong kind of causes costs, and the basis functions that the right one finds."""
-    import matplotlib.pyplot as plt
-
-    from ..figures import house_style, image_grid
-
     names = list(scores)
     table = np.array([[scores[made][name].mean() for name in names] for made in names])
     lost = table - np.diagonal(table)[:, None]
-    with house_style():
-        figure = plt.figure(figsize=(10, 4.8), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(1.3, 1), squeeze=False)[0]
-        axes = left.subplots()
-        axes.imshow(lost, cmap="Blues_r", vmin=2.5 * min(lost.min(), -1.0), vmax=0)
-        for (i, j), value in np.ndenumerate(lost):
-            axes.text(j, i, f"{value:+.2f}", ha="center", va="center", color="black")
-        axes.set(xticks=range(len(names)), yticks=range(len(names)), xlabel="causes fitted")
-        axes.set(yticklabels=names, ylabel="causes that made the data")
-        axes.set_xticklabels(names, rotation=30, ha="right")
-        axes.set_title("A  nats per new row, against the true kind")
-        pictures = np.stack([functions[name] for name in names])
-        image_grid(
-            right,
-            pictures.reshape(len(names), NUM_CAUSES, SIDE, SIDE),
-            title="B  basis functions, true kind",
-            row_labels=names,
-        )
-    return figure
+    left, right = page.subfigures(1, 2, width_ratios=(1.3, 1), squeeze=False)[0]
+    axes = left.subplots()
+    axes.imshow(lost, cmap="Blues_r", vmin=2.5 * min(lost.min(), -1.0), vmax=0)
+    for (i, j), value in np.ndenumerate(lost):
+        axes.text(j, i, f"{value:+.2f}", ha="center", va="center", color="black")
+    axes.set(xticks=range(len(names)), yticks=range(len(names)), xlabel="causes fitted")
+    axes.set(yticklabels=names, ylabel="causes that made the data")
+    axes.set_xticklabels(names, rotation=30, ha="right")
+    axes.set_title("A  nats per new row, against the true kind")
+    pictures = np.stack([functions[name] for name in names])
+    image_grid(
+        right,
+        pictures.reshape(len(names), NUM_CAUSES, SIDE, SIDE),
+        title="B  basis functions, true kind",
+        row_labels=names,
+    )

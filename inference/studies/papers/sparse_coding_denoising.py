@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,10 +32,8 @@ from ...numerics.compiling import by_library
 from ...reading.local import Structure
 from ...rows.chunks import map_over_chunks
 from ...types import Params
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..figures import image_grid
+from .experiment import Option, Outcome, Page, experiment
 
 ROUNDS = 8
 """In which the patches find their states, before anything is learned."""
@@ -170,7 +168,8 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         "seconds": seconds,
         "seconds_to_first_iteration": first,
     }
-    return Outcome(numbers, lambda: denoise_figure(picture, noisy, clean, course, params, size))
+    drawn = (picture, noisy, clean, course, params, size)
+    return Outcome(numbers, (12, 7.5), denoise_figure, drawn)
 
 
 def start(key: Array, data: Array, num_causes: int, **sizes: Any) -> Params:
@@ -267,18 +266,15 @@ def shapes(pixels: int) -> np.ndarray:
 
 
 def denoise_figure(
+    page: Page,
     picture: np.ndarray,
     noisy: np.ndarray,
     clean: np.ndarray,
     course: dict[int, float],
     params: Params,
     size: Size,
-) -> Figure:
+) -> None:
     """Before and after, the basis functions that are used most, and the PSNR by iteration."""
-    import matplotlib.pyplot as plt
-
-    from ..figures import house_style, image_grid
-
     shown = {
         f"A  noisy, {psnr(noisy, picture):.2f} dB": noisy,
         f"B  denoised, {psnr(clean, picture):.2f} dB": clean,
@@ -287,15 +283,12 @@ def denoise_figure(
     across = min(16, size.causes)
     used = np.argsort(-np.asarray(params["sparsity"]))[: across * min(4, size.causes // across)]
     functions = np.asarray(params["weights"])[used].reshape(-1, across, size.side, size.side)
-    with house_style():
-        figure = plt.figure(figsize=(12, 7.5), layout="constrained")
-        top, bottom = figure.subfigures(2, 1, height_ratios=(1.2, 1), squeeze=False)[:, 0]
-        for axes, (title, image) in zip(top.subplots(1, 3), shown.items(), strict=True):
-            axes.imshow(image, cmap="gray", vmin=0.0, vmax=PEAK)
-            axes.set(title=title, xticks=[], yticks=[])
-        left, right = bottom.subfigures(1, 2, squeeze=False)[0]
-        image_grid(left, functions, title="D  basis functions in use, most first", scale="image")
-        axes = right.subplots()
-        axes.plot([*course], [*course.values()])
-        axes.set(xlabel="iteration", ylabel="PSNR (dB)", title="E  PSNR by iteration")
-    return figure
+    top, bottom = page.subfigures(2, 1, height_ratios=(1.2, 1), squeeze=False)[:, 0]
+    for axes, (title, image) in zip(top.subplots(1, 3), shown.items(), strict=True):
+        axes.imshow(image, cmap="gray", vmin=0.0, vmax=PEAK)
+        axes.set(title=title, xticks=[], yticks=[])
+    left, right = bottom.subfigures(1, 2, squeeze=False)[0]
+    image_grid(left, functions, title="D  basis functions in use, most first", scale="image")
+    axes = right.subplots()
+    axes.plot([*course], [*course.values()])
+    axes.set(xlabel="iteration", ylabel="PSNR (dB)", title="E  PSNR by iteration")

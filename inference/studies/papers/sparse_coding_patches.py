@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,12 +15,10 @@ from latentbits.models.data import InputError, patches
 from ...methods.discrete.cut import Cut
 from ...methods.discrete.truncated import TruncatedEM
 from ...types import Params
-from .experiment import Option, Outcome, experiment
+from ..figures import image_grid, time_course
+from .experiment import Option, Outcome, Page, experiment
 from .gabor import GaborFit, fit_gabors
 from .sparse_coding import selection
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Size(NamedTuple):
@@ -116,45 +114,38 @@ def run_patches(options: argparse.Namespace) -> Outcome:
         "pi_h_by_iteration": np.asarray(result.history[0]).tolist(),
         "sigma_by_iteration": np.asarray(result.history[1]).tolist(),
     }
-    return Outcome(numbers, lambda: patches_figure(functions, fit, result.history))
+    return Outcome(numbers, (12, 7), patches_figure, (functions, fit, result.history))
 
 
-def patches_figure(functions: Array, fit: GaborFit, course: tuple[Array, Array]) -> Figure:
+def patches_figure(
+    page: Page, functions: Array, fit: GaborFit, course: tuple[Array, Array]
+) -> None:
     """Basis functions of largest norm, globular ones, their fits, and the course of πH and σ."""
-    import matplotlib.pyplot as plt
-
-    from ..figures import house_style, image_grid, time_course
-
     size = np.linalg.norm(np.asarray(functions).reshape(len(functions), -1), axis=1)
     largest = np.argsort(-size)[: len(size) // 10 * 10][:100]
     images = np.asarray(functions)
     # As figure 2B: "the most globular", whether or not any is.
     likeness = np.where(fit.inside, np.asarray(fit.round - fit.explained), -np.inf)
     globular = np.argsort(-likeness)[:10]
-    with house_style():
-        figure = plt.figure(figsize=(12, 7), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(1.3, 1), squeeze=False)[0]
-        image_grid(
-            left,
-            images[largest].reshape(-1, 10, *images.shape[1:]),
-            title="A  basis functions of largest norm",
-            scale="image",
-        )
-        parts = right.subfigures(3, 1, height_ratios=(0.6, 1.2, 1), squeeze=False)
-        top, middle, bottom = parts[:, 0]
-        title = f"B  the most globular; of all, {int(fit.globular.sum())} are"
-        image_grid(top, images[None, globular], title=title, signed=True, scale="image")
-        axes = middle.subplots()
-        for chosen, name in ((~fit.globular, "others"), (fit.globular, "globular")):
-            axes.scatter(fit.explained[chosen], fit.round[chosen], s=12, alpha=0.7, label=name)
-        axes.axline((0, 0), slope=1, color="black", linewidth=0.8)
-        axes.set(xlabel="explained by a Gabor function", ylabel="by a circular one")
-        axes.set(xlim=(0, 1), ylim=(0, 1), title="C  shape of the basis functions")
-        axes.legend()
-        axes = bottom.subplots(1, 2)
-        for axis, values, name in zip(
-            axes, course, ("D  active causes πH", "E  noise σ"), strict=True
-        ):
-            time_course(axis, {name: values})
-            axis.set(title=name, ylim=(0, None))
-    return figure
+    left, right = page.subfigures(1, 2, width_ratios=(1.3, 1), squeeze=False)[0]
+    image_grid(
+        left,
+        images[largest].reshape(-1, 10, *images.shape[1:]),
+        title="A  basis functions of largest norm",
+        scale="image",
+    )
+    parts = right.subfigures(3, 1, height_ratios=(0.6, 1.2, 1), squeeze=False)
+    top, middle, bottom = parts[:, 0]
+    title = f"B  the most globular; of all, {int(fit.globular.sum())} are"
+    image_grid(top, images[None, globular], title=title, signed=True, scale="image")
+    axes = middle.subplots()
+    for chosen, name in ((~fit.globular, "others"), (fit.globular, "globular")):
+        axes.scatter(fit.explained[chosen], fit.round[chosen], s=12, alpha=0.7, label=name)
+    axes.axline((0, 0), slope=1, color="black", linewidth=0.8)
+    axes.set(xlabel="explained by a Gabor function", ylabel="by a circular one")
+    axes.set(xlim=(0, 1), ylim=(0, 1), title="C  shape of the basis functions")
+    axes.legend()
+    axes = bottom.subplots(1, 2)
+    for axis, values, name in zip(axes, course, ("D  active causes πH", "E  noise σ"), strict=True):
+        time_course(axis, {name: values})
+        axis.set(title=name, ylim=(0, None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,8 @@ from ...methods.discrete.em import EM
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.discrete.updates import SparseCodingUpdate
 from ...numerics.compiling import little_effort
-from .experiment import Option, Outcome, experiment
+from .experiment import Option, Outcome, Page, experiment
 from .sparse_coding import selection
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ACTIVE = (1.0, 2.0, 3.0, 4.0, 5.0)
 """Causes that are active in an image, on average; the truncation allows three."""
@@ -103,14 +100,12 @@ def run_truncation(options: argparse.Namespace) -> Outcome:
         }
         for i, true in enumerate(ACTIVE)
     }
-    return Outcome(numbers, lambda: draw_truncation(limits))
+    return Outcome(numbers, (13, 4.0), draw_truncation, (limits,))
 
 
-def draw_truncation(limits: Truncation, max_active: int = 3) -> Figure:
+def draw_truncation(page: Page, limits: Truncation, max_active: int = 3) -> None:
     """πH found against πH true, and the posterior mass that the truncation misses."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4.0))
+    axes = page.subplots(1, 3)
     axes[0].plot(limits.active, limits.active, color="black", linestyle=":", linewidth=1)
     axes[1].axhline(2.0, color="black", linestyle=":", linewidth=1)
     for panel, values in zip(axes, (limits.learned, limits.noise), strict=False):
@@ -127,4 +122,3 @@ def draw_truncation(limits: Truncation, max_active: int = 3) -> Figure:
         panel.set(xlabel="true πH; the line is γ")
     axes[0].legend()
     axes[2].legend()
-    return figure

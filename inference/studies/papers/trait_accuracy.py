@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from latentbits.models import latent_trait
 from latentbits.models.data import prototypes
 
 from ...methods.continuous.bound import BoundEM
-from ...methods.continuous.factors import FactorPosterior
+from ...methods.continuous.factors import FactorPosterior, open_factors
 from ...methods.continuous.monte_carlo import MonteCarloEM
 from ...methods.continuous.quadrature import QuadratureEM
 from ...methods.continuous.rules import gauss_hermite
@@ -22,11 +22,8 @@ from ...numerics.compiling import once
 from ...numerics.gaussian import invert, log_normal, root
 from ...reading.local import log_joint
 from ...types import Params
-from .experiment import Option, Outcome, experiment
+from .experiment import Option, Outcome, Page, experiment
 from .latent_trait import DIGITS, TOLERANCE, source, twos
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUM_DRAWS = 500  # the paper's
 SETS = ("synthetic", "digits")
@@ -88,8 +85,6 @@ def compare(
 
 def divergence(params: Params, data: Any, posterior: FactorPosterior, exact: Array) -> Array:
     """KL(q ‖ p) of each datum's Gaussian from its true posterior, by quadrature under q, (n,)."""
-    from ...methods.continuous.factors import open_factors
-
     reader, _ = open_factors(latent_trait, (data,), {}, None)
     rule = gauss_hermite(2, 20)
 
@@ -154,14 +149,11 @@ def accuracy(namespace: argparse.Namespace) -> Outcome:
             numbers[name], kept[name] = compare(data, key, namespace.steps)
     if "digits" in numbers:
         numbers["digits"]["data"] = source(namespace, len(sets["digits"]))
-    return Outcome(numbers, lambda: accuracy_figure(kept))
+    return Outcome(numbers, (11, 8.5), accuracy_figure, (kept,))
 
 
-def accuracy_figure(kept: dict[str, Any]) -> Figure:
+def accuracy_figure(page: Page, kept: dict[str, Any]) -> None:
     """Above the course of the error in time, below a posterior as it is and as the bound has it."""
-    from matplotlib.figure import Figure
-
-    page = Figure(figsize=(11, 8.5))
     axes = page.subplots(2, len(kept), squeeze=False)
     for column, (name, one) in enumerate(kept.items()):
         top, low = axes[:, column]
@@ -176,7 +168,6 @@ def accuracy_figure(kept: dict[str, Any]) -> Figure:
         top.set_title(f"{name}: {rows} rows of {bits} bits")
         top.legend(loc="upper right", fontsize=10)
         _posteriors(low, one)
-    return page
 
 
 def _posteriors(axes: Any, one: dict[str, Any]) -> None:

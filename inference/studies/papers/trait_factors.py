@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,7 @@ from latentbits.models.data import InputError
 from ...methods.continuous.bound import BoundEM
 from ...methods.continuous.quadrature import QuadratureEM
 from ...numerics.gaussian import log_normal
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 COLUMNS, SIZE = 16, 1.5
 NUM_DRAWS = 200
@@ -86,7 +83,7 @@ def number_of_factors(namespace: argparse.Namespace) -> Outcome:
             for name, x in rules.items()
         }
     gain = (new - new[np.arange(len(true)), np.arange(len(true))]).mean(axis=-1)
-    return Outcome(numbers, lambda: _draw(sizes, true, gain))
+    return Outcome(numbers, (6.4, 4.4), _draw, (sizes, true, gain))
 
 
 def _smallest(new: np.ndarray) -> np.ndarray:
@@ -136,11 +133,8 @@ def _fit_all(name: str, factors: int, steps: int, rows: int) -> Any:
     return jax.jit(lambda keys, tables: jax.lax.map(lambda x: one(*x), (keys, tables)))
 
 
-def _draw(sizes: np.ndarray, true: np.ndarray, gain: np.ndarray) -> Figure:
+def _draw(page: Page, sizes: np.ndarray, true: np.ndarray, gain: np.ndarray) -> None:
     """Likelihood of new rows by number of factors, less that of the true number."""
-    from matplotlib.figure import Figure
-
-    page = Figure(figsize=(6.4, 4.4))
     axes = page.subplots()
     for number, q in enumerate(true):
         values = gain[:, number]
@@ -151,4 +145,3 @@ def _draw(sizes: np.ndarray, true: np.ndarray, gain: np.ndarray) -> Figure:
     axes.set(xlabel="factors that are fitted", ylabel="nats per new row, less the true number's")
     axes.set_xticks(sizes)
     axes.legend(title="true factors", loc="lower right")
-    return page

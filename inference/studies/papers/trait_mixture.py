@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,7 @@ from latentbits.models import bernoulli_mixture, latent_trait, trait_mixture
 from ...methods.continuous.quadrature import QuadratureEM
 from ...methods.discrete.em import EM
 from ...numerics.compiling import little_effort
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 COLUMNS = 16
 
@@ -82,7 +79,7 @@ def hierarchy(namespace: argparse.Namespace) -> Outcome:
         ],
     }
     kept = (map_of_all, positions, group, label[rows:], place[rows:])
-    return Outcome(numbers, lambda: _draw(*kept))
+    return Outcome(numbers, (10.5, 6.6), _draw, kept)
 
 
 def _best_start(
@@ -158,15 +155,13 @@ def _best(places: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def _draw(
+    page: Page,
     map_of_all: np.ndarray,
     positions: np.ndarray,
     chosen: np.ndarray,
     label: np.ndarray,
     place: np.ndarray,
-) -> Figure:
-    from matplotlib.figure import Figure
-
-    page = Figure(figsize=(10.5, 6.6))
+) -> None:
     grid = page.add_gridspec(2, 3, height_ratios=(1.25, 1))
     top = page.add_subplot(grid[0, :])
     for k, mark in enumerate("osD"):
@@ -182,4 +177,3 @@ def _draw(
                        color=f"C{other}")  # fmt: skip
         panel.set_title(f"Component {k + 1}: {mine.sum()} rows")
         panel.set(xlabel="true position", ylabel="on its own map" if k == 0 else "")
-    return page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,7 @@ from latentbits.models import latent_trait, mixed_trait
 from latentbits.models.data import prototypes
 
 from ...methods.continuous.bound import BoundEM
-from .experiment import Option, Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 FLIPS = (0.05, 0.15, 0.25)
 COLUMNS = 8
@@ -69,7 +66,7 @@ def beside_components(namespace: argparse.Namespace) -> Outcome:
         }
         for i, flip in enumerate(FLIPS)
     }
-    return Outcome(numbers, lambda: _draw(maps))
+    return Outcome(numbers, (3.6 * len(FLIPS), 7), _draw, (maps,))
 
 
 def _mean(values: np.ndarray) -> list[float]:
@@ -130,10 +127,7 @@ def _right(places: Array, label: Array) -> Array:
     return jnp.mean(away.argmin(axis=1) == label)
 
 
-def _draw(maps: Maps) -> Figure:
-    from matplotlib.figure import Figure
-
-    page = Figure(figsize=(3.6 * len(FLIPS), 7))
+def _draw(page: Page, maps: Maps) -> None:
     axes = page.subplots(2, len(FLIPS))
     for column, flip in enumerate(FLIPS):
         one = Maps(*(np.asarray(x)[column, 0] for x in maps))
@@ -149,4 +143,3 @@ def _draw(maps: Maps) -> Figure:
             panel.set_title(words, fontsize=11)
             panel.set_xticks([])
             panel.set_yticks([])
-    return page

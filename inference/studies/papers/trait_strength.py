@@ -14,11 +14,10 @@ from latentbits.models import latent_trait
 
 from ...methods.continuous.bound import BoundEM
 from ...methods.continuous.quadrature import QuadratureEM
-from .experiment import Option, Outcome, experiment
+from .experiment import Option, Outcome, Page, experiment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 STRENGTHS = (0.5, 1.0, 2.0, 3.0, 4.0)
 NUM_TEST = 500
@@ -70,7 +69,7 @@ def strength(namespace: argparse.Namespace) -> Outcome:
         }
         for i, true in enumerate(STRENGTHS)
     }
-    return Outcome(numbers, lambda: strength_figure(fits, lost))
+    return Outcome(numbers, (11, 4.4), strength_figure, (fits, lost))
 
 
 def interval(name: str, values: np.ndarray) -> dict[str, float | list[float]]:
@@ -123,11 +122,8 @@ def _evidence(params: dict[str, Array], table: Array) -> Array:
     return jnp.mean(jax.nn.logsumexp(table @ logits.T + level, axis=1))
 
 
-def strength_figure(fits: dict[str, Fit], lost: np.ndarray) -> Figure:
+def strength_figure(page: Page, fits: dict[str, Fit], lost: np.ndarray) -> None:
     """Size of the fitted weights against that of the true ones, and what is lost by it."""
-    from matplotlib.figure import Figure
-
-    page = Figure(figsize=(11, 4.4))
     left, right = page.subplots(1, 2)
     left.plot([0, 4.2], [0, 4.2], color="black", linewidth=0.8, linestyle=":")
     left.annotate("as they are", (3.5, 3.35), rotation=36, ha="center", va="top", fontsize=10)
@@ -141,7 +137,6 @@ def strength_figure(fits: dict[str, Fit], lost: np.ndarray) -> Figure:
     right.axhline(0, color="black", linewidth=0.8)
     right.set(xlabel="true size of the weights", ylabel="nats per row", xlim=(0, 4.2))
     right.legend(loc="upper left")
-    return page
 
 
 def _band(axes: Axes, values: np.ndarray, label: str, number: int) -> None:

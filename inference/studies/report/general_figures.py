@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..comparison.compare import Comparison
 from ..comparison.verdict import factor
-from .ink import INK, MARKS, WIDTH, Picture, legend_below, ranked, styles
+from .ink import INK, MARKS, WIDTH, Picture, legend_below, ranked, sheet, styles
 
 MOST_PANELS = 6
 """Methods whose parameters are shown beside the truth."""
@@ -93,13 +93,11 @@ def _listed(words: list[str]) -> str:
 
 
 def draw_paths(comparison: Comparison) -> Figure:
-    from matplotlib.figure import Figure
-
     done, style = ranked(comparison), styles(comparison)
     # From the best of those whose checks pass, as the headline has it.
     best = next((comparison.paths[x][0][-1] for x in done if comparison.rows[x]["best"]), None)
     best = max(comparison.paths[x][0][-1] for x in done) if best is None else best
-    figure = Figure(figsize=(WIDTH, 4.2))
+    figure = sheet(4.2)
     axes = figure.subplots()
     axes.axhline(0.01, color=INK, linewidth=0.8, linestyle=":")
     for name in done:
@@ -117,10 +115,8 @@ def draw_paths(comparison: Comparison) -> Figure:
 
 
 def draw_differences(comparison: Comparison) -> Figure:
-    from matplotlib.figure import Figure
-
     done, style = ranked(comparison), styles(comparison)
-    figure = Figure(figsize=(WIDTH, 1.2 + 0.32 * len(done)))
+    figure = sheet(1.2 + 0.32 * len(done))
     axes = figure.subplots()
     axes.axvline(0.0, color=INK, linewidth=0.8, linestyle=":")
     for place, name in enumerate(done):
@@ -145,9 +141,7 @@ def draw_differences(comparison: Comparison) -> Figure:
 
 
 def draw_totals(one: dict[str, Any]) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, 3.6))
+    figure = sheet(3.6)
     axes = figure.subplots()
     axes.fill_between(one["middle"], one["low"], one["high"], color=PALETTE[0], alpha=0.3, lw=0)
     axes.plot(one["middle"], one["mean"], color=PALETTE[0], linewidth=1.6)
@@ -158,10 +152,8 @@ def draw_totals(one: dict[str, Any]) -> Figure:
 
 
 def draw_reliability(comparison: Comparison, shown: list[str]) -> Figure:
-    from matplotlib.figure import Figure
-
     style = styles(comparison)
-    figure = Figure(figsize=(WIDTH, 5.0))
+    figure = sheet(5.0)
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
     for name in shown:
@@ -175,13 +167,11 @@ def draw_reliability(comparison: Comparison, shown: list[str]) -> Figure:
 
 
 def draw_recovery(comparison: Comparison, sites: list[str], most: int = MOST_PANELS) -> Figure:
-    from matplotlib.figure import Figure
-
     shown = _recovered(comparison, sites, most)
     widest = 3 if max(map(len, shown), default=0) <= 16 else 2  # names stand above the panels
     columns = 2 if len(shown) == 4 else min(widest, max(1, len(shown)))
     rows = max(1, -(-len(shown) // columns))
-    figure = Figure(figsize=(WIDTH, 1.2 + (WIDTH / columns) * rows))
+    figure = sheet(1.2 + (WIDTH / columns) * rows)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     low, high = _ends(comparison, sites)
     margin = 0.08 * (high - low)

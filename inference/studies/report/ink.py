@@ -35,6 +35,13 @@ PAGE_COLOURS = {
 MARKS = "osD^vPX<>*h"
 
 
+def sheet(height: float) -> Figure:
+    """An empty figure of the page's width."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(WIDTH, height))
+
+
 class Picture(NamedTuple):
     """One figure, and its words for those who see it and those who do not."""
 

@@ -13,7 +13,9 @@ import numpy as np
 
 from ..cards import CARDS
 from ..comparison.checks import Standing
-from .ink import INK, WIDTH, Picture, legend_below, ranked, styles
+from ..figures import GREY, hinton, image_grid, spectrum
+from ..map.figure import draw_lines, draw_map, label_lines
+from .ink import INK, WIDTH, Picture, legend_below, ranked, sheet, styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,12 +100,9 @@ def maps(comparison: Comparison, rows: str) -> Iterator[Picture]:
 
 
 def draw_places(comparison: Comparison, name: str, places: Places) -> Figure:
-    from matplotlib.figure import Figure
-
-    from ..map.figure import draw_lines, draw_map, label_lines
     from .places import predictors_of_bits
 
-    figure = Figure(figsize=(WIDTH, 5.8))
+    figure = sheet(5.8)
     axes = figure.subplots()
     label = np.where(comparison.table["held_out"], "held out", "learned from")
     draw_map(axes, places.mean, places.covariance, label=label, most_ellipses=MOST_ELLIPSES)
@@ -119,10 +118,7 @@ def draw_places(comparison: Comparison, name: str, places: Places) -> Figure:
 
 def spectra(comparison: Comparison) -> Iterator[Picture]:
     """Lee & Sompolinsky (1998), figures 2 to 4."""
-    from matplotlib.figure import Figure
-
     from ...methods.moments.spectrum import implied_correlation
-    from ..figures import spectrum
     from .places import setting
 
     noise = setting(comparison, "noise", 1.0)
@@ -131,7 +127,7 @@ def spectra(comparison: Comparison) -> Iterator[Picture]:
     for name, weights in each.items():
         params: Any = {"weights": weights}
         values[name] = np.linalg.eigvalsh(np.asarray(implied_correlation(params, noise)))
-    figure = Figure(figsize=(WIDTH, 4.2))
+    figure = sheet(4.2)
     axes = figure.subplots()
     spectrum(axes, values)
     drawn = {"truth": {"color": INK, "marker": "", "linestyle": "-"}, **styles(comparison)}
@@ -153,9 +149,6 @@ def spectra(comparison: Comparison) -> Iterator[Picture]:
 
 def morphs(comparison: Comparison, rows: str) -> Iterator[Picture]:
     """Lee & Sompolinsky (1998), figure 4: from one row to another, a straight line clipped."""
-    from matplotlib.figure import Figure
-
-    from ..figures import image_grid
     from .places import locate
 
     name = ranked(comparison)[0]
@@ -170,12 +163,12 @@ def morphs(comparison: Comparison, rows: str) -> Iterator[Picture]:
     bits = (path @ params["weights"] + params["bias"] > 0).astype(float)
     shape = image_shape(comparison, bits.shape[1])
     if shape is None:
-        figure = Figure(figsize=(WIDTH, 0.6 + WIDTH * MORPH_STEPS / max(bits.shape[1], 12)))
+        figure = sheet(0.6 + WIDTH * MORPH_STEPS / max(bits.shape[1], 12))
         axes = image_grid(figure, bits[None, None], signed=False, ground=GROUND)
         axes.set_ylabel("from one row to the other", color=INK)
         axes.set_xlabel("columns", color=INK)
     else:
-        figure = Figure(figsize=(WIDTH, 1.3))
+        figure = sheet(1.3)
         image_grid(figure, bits.reshape(1, -1, *shape), signed=False, ground=GROUND)
     changed = int(np.abs(np.diff(bits, axis=0)).sum())
     yield Picture(
@@ -215,16 +208,12 @@ def basis_functions(
 
 def draw_images(values: np.ndarray, names: list[str], shape: tuple[int, int] | None) -> Figure:
     """Units as images, a row for each method; without a shape one picture (units, columns) each."""
-    from matplotlib.figure import Figure
-
-    from ..figures import GREY, image_grid
-
     # A row of one method: its units side by side, or one picture of all of them.
     pictures = values.reshape(*values.shape[:2], *shape) if shape else values[:, None]
     rows, columns, height, width = pictures.shape
     room = WIDTH - 0.11 * max(map(len, names))
     side = min(1.1, room / columns) if shape else room
-    figure = Figure(figsize=(WIDTH, 0.25 + rows * (side * height / width * 1.08)))
+    figure = sheet(0.25 + rows * (side * height / width * 1.08))
     # Letters drawn as outlines are wider than those that the layout measured.
     figure.set_layout_engine("constrained", w_pad=0.2)
     image_grid(figure, pictures, row_labels=names, ground=GREY if (values < 0).any() else GROUND)
@@ -276,17 +265,13 @@ def draw_hintons(
     each: dict[str, np.ndarray], shape: tuple[int, int] | None, largest: float | None = None
 ) -> Figure:
     """Weights (units, columns) of each method: a diagram a unit if it is an image, else one."""
-    from matplotlib.figure import Figure
-
-    from ..figures import hinton
-
     units = min(MOST_UNITS, next(iter(each.values())).shape[0])
     if largest is None:
         largest = max(float(np.abs(value[:units]).max()) for value in each.values())
     columns = max(units, 4) if shape else 1  # a few of them are not blown up
     size = next(iter(each.values())).shape[1]
     height = WIDTH / columns * shape[0] / shape[1] if shape else WIDTH * units / size
-    figure = Figure(figsize=(WIDTH, len(each) * (height + 0.35)))
+    figure = sheet(len(each) * (height + 0.35))
     grid = figure.subplots(len(each), columns, squeeze=False)
     for row, (name, value) in zip(grid, each.items(), strict=True):
         row[0].set_title(name, fontsize=12, color=INK)

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from ..comparison.checks import CLOSE, Standing, doubts, in_words
 from ..comparison.verdict import RULES
+from ..figures import house_style
 from .general_figures import general_pictures
 from .glossary import anchor, glossary, mention
 from .ink import INK, as_svg
@@ -217,10 +218,8 @@ def figures(comparison: Comparison) -> list[dict[str, str]]:
     """Title, words and SVG of each figure."""
     import matplotlib
 
-    from ..figures import house_style
     from .model_figures import model_pictures
 
-    matplotlib.use("Agg")
     parts = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     ink: Any = {**dict.fromkeys(parts, INK), "svg.fonttype": "path"}
     with house_style(), matplotlib.rc_context(ink):
