@@ -1,4 +1,4 @@
-"""What the benchmarks share: one clock, one kind of row for every contender, one fit of exponents.
+"""What the benchmarks share: one clock, one kind of row for every contender, one table of them.
 
 A row is a dictionary: ``method``, ``cpu`` and ``compile`` (processor seconds), ``log_likelihood``
 (held-out nats per row) and ``error`` where there are such, or a ``note`` that says why not.
@@ -6,11 +6,14 @@ A row is a dictionary: ``method``, ``cpu`` and ``compile`` (processor seconds), 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import os
+import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +21,7 @@ import numpy as np
 from jax import lax, random
 
 from inference.baselines.samplers import once
+from inference.studies.output import align
 
 MISSING = "not installed: pip install 'latentbits[bench]'"
 
@@ -110,3 +114,95 @@ def fitted(
     state = once(lambda data: method.init(random.key(1), data, **kwargs))(train)
     end, taken = timed(learning(method, steps, **kwargs), state, train)
     return row(f"{name}, {steps} steps", taken, **judge(method.get_params(end)))
+
+
+COLUMNS = {
+    "cpu": ("CPU s", 3),
+    "compile": ("compile s", 2),
+    "log_likelihood": ("nats per row", 4),
+    "error": ("error", 3),
+    "rate": ("GFLOP/s", 3),
+    "share": ("share", 2),
+    "exponent": ("exponent", 2),
+    "gradients": ("gradients/s", 3),
+    "megabytes": ("MB", 3),
+    "resident": ("resident MB", 3),
+}
+"""Key of a row -> (head of its column, digits)."""
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Lines of a table; a column for each key that some row has, a note where numbers are missing.
+
+    >>> print("\\n".join(table([{"method": "a", "cpu": 0.5}, {"method": "b", "note": "is gone"}])))
+    method   CPU s
+    a          0.5
+    b        is gone
+    """
+    keys = [key for key in COLUMNS if any(key in row for row in rows)]
+    grown = any("sizes" in row for row in rows)
+    heads = ["method", *(["in", "sizes", "CPU ms"] if grown else [])]
+    keys = [key for key in keys if not (grown and key == "cpu")]
+    cells = [[*heads, *(COLUMNS[key][0] for key in keys)]]
+    for row in rows:
+        line = [row["method"]]
+        if grown:
+            line += [
+                row["in"],
+                " ".join(str(size) for size in row["sizes"]),
+                " ".join(show(1e3 * seconds, 2) for seconds in row["cpu"]),
+            ]
+        cells.append(line + [show(row[key], COLUMNS[key][1]) if key in row else "" for key in keys])
+    lines = align(cells)
+    start = max(len(line[0]) for line in cells) + 3
+    for place, row in enumerate(rows, start=1):
+        if "note" in row:
+            lines[place] = lines[place].ljust(start) + row["note"]
+    return lines
+
+
+def show(value: float, digits: int) -> str:
+    """A number with so many digits, never in powers of ten.
+
+    >>> show(0.01234, 2), show(1234.5, 2), show(-4.65432, 4)
+    ('0.012', '1234', '-4.654')
+    """
+    text = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e+" in text else f"{value:.6f}" if "e-" in text else text
+
+
+def machine() -> dict[str, Any]:
+    device = jax.devices()[0]
+    return {"processor": platform.machine(), "cores": os.cpu_count(), "device": str(device)}
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """One thread for everybody: for JAX, if it has not counted the cores yet, and for BLAS."""
+    from threadpoolctl import threadpool_limits
+
+    pin = getattr(os, "sched_setaffinity", None)  # Linux has it
+    before = os.sched_getaffinity(0) if pin else set()
+    try:
+        if pin:
+            pin(0, {min(before)})
+        with threadpool_limits(1):
+            yield
+    finally:
+        if pin:
+            pin(0, before)
+
+
+@contextlib.contextmanager
+def nothing_remembered() -> Iterator[None]:
+    """Programs compiled by earlier runs are not used: what compilation takes is measured too."""
+    from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+    before = jax.config.values["jax_enable_compilation_cache"]
+    jax.config.update("jax_enable_compilation_cache", False)
+    reset_cache()  # JAX asks once whether there is one
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        reset_cache()
