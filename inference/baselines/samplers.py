@@ -17,6 +17,7 @@ import numpy as np
 import numpyro.infer
 from jax import Array, lax, random
 from numpyro.infer import NUTS
+from numpyro.infer.gibbs import discrete_latent_sites
 from numpyro.infer.mcmc import MCMCKernel
 
 from ..methods.gibbs.flips import Rules
@@ -140,8 +141,6 @@ def discrete_gibbs(
 
 def no_discrete_gibbs(anatomy: Anatomy) -> str | None:
     """Why NumPyro's own Gibbs does not apply, or None."""
-    if not hasattr(numpyro.infer, "Gibbs"):
-        return "NumPyro has Gibbs from 0.22 on: this one is older"
     discrete = [x for x in anatomy.latents if x.num_values is not None]
     if not discrete:
         return "the program has no discrete latent: NUTS samples all of it"
@@ -154,8 +153,6 @@ def no_discrete_gibbs(anatomy: Anatomy) -> str | None:
 def discrete_gibbs_kernel(model: Callable, anatomy: Anatomy, others: MCMCKernel) -> MCMCKernel:
     """Bits by listing their values, `others` for the rest, in turn."""
     del anatomy
-    from numpyro.infer.gibbs import discrete_latent_sites
-
     bits = numpyro.infer.DiscreteGibbs(model)
     return numpyro.infer.Gibbs([(bits, discrete_latent_sites), (others, None)])
 
@@ -336,8 +333,4 @@ def visits_to_settle(anatomy: Anatomy) -> int:
 
 def no_binary_gibbs(anatomy: Anatomy) -> str | None:
     """Why `LatentGibbs` in turn with NUTS does not apply, or None."""
-    if not anatomy.binary:
-        return "it is run here on binary latents alone"
-    if not hasattr(numpyro.infer, "Gibbs"):
-        return "NumPyro has Gibbs from 0.22 on: this one is older"
-    return None
+    return None if anatomy.binary else "it is run here on binary latents alone"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ..studies.option import Option, add, settled
+from jax import random
+
+from ..reading.anatomy import inspect
+from ..studies.option import SEED, Option, add, settled
 from ..studies.output import (
     FIGURES,
     as_json,
@@ -14,7 +17,7 @@ from ..studies.output import (
     versions,
     write_whole,
 )
-from .options import SEED, add_program_options
+from .options import add_program_options
 from .progress import Methods, say, stage
 
 if TYPE_CHECKING:
@@ -48,9 +51,6 @@ def main(namespace: argparse.Namespace) -> int:
     json_file = check_output("--json", namespace.json) if namespace.json else None
     picture = check_output("--figure", namespace.figure, FIGURES) if namespace.figure else None
 
-    from jax import random
-
-    from ..reading.anatomy import inspect
     from ..studies.calibration.calibrate import calibrate, chosen
     from ..studies.calibration.trials import setting_of, simulate
 

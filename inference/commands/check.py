@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ from numpyro.infer.util import log_density
 
 from ..numerics.compiling import once
 from ..numerics.memory import in_words
-from ..reading.abstract import each_value, innermost, trace_shapes
+from ..reading.abstract import each_value, trace_shapes
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.chain import Chain
@@ -29,7 +30,7 @@ from ..reading.summed import marginal
 from ..reading.ways import find_way
 from ..rows.chunks import Rows
 from ..studies.catalogue import blame, generics, methods
-from .interactions import Way, form_of, method_rows, site_rows
+from .interactions import Way, form_of, kind_of, method_rows, site_rows
 from .options import Given, add_options, open_given
 from .progress import stage
 
@@ -66,7 +67,7 @@ def main(namespace: argparse.Namespace) -> int:
         rows = rows_of(anatomy, (table.values,), kwargs)
     _print_table(table)
     print(f"plate    {anatomy.plate}, {anatomy.num_data} rows\n")
-    _print_aligned([("site", "kind", "shape", "distribution"), *_site_rows(anatomy, sites)])
+    _print_aligned(site_rows(sites, partial(_kind, anatomy)))
     print()
     with stage("compiling and running the program on its prior"):
         draws = _draw(given)
@@ -84,7 +85,7 @@ def _check_way(given: Given, way: Way, sites: dict[str, dict]) -> int:
     """A program whose latents belong to no row alone: a chain, or what rows share."""
     _print_table(given.table)
     print()
-    _print_aligned([("site", "kind", "shape", "distribution"), *site_rows(way, sites)])
+    _print_aligned(site_rows(sites, lambda name, _: kind_of(way, name)))
     print()
     with stage("compiling and running the program on its prior"):
         draws = _draw(given)
@@ -103,27 +104,15 @@ def _print_table(table: Table) -> None:
           f"{holes or 'no'} cell{'s' if holes > 1 else ''} missing")  # fmt: skip
 
 
-def _site_rows(anatomy: Anatomy, sites: dict[str, dict]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for name, site in sites.items():
-        if site["type"] not in ("sample", "param"):
-            continue
-        fn: Any = site["fn"] if site["type"] == "sample" else None
-        kind = "parameter"
-        if name in anatomy.names:
-            kind = f"latent, {_values(anatomy, name, fn)}"
-        elif name not in anatomy.parameters:
-            kind = "observed" if name in anatomy.observed else "observed, not per datum"
-        words = type(innermost(fn)).__name__ if fn else "-"
-        rows.append((name, kind, str(jnp.shape(site["value"])), words))
-    return rows
-
-
-def _values(anatomy: Anatomy, name: str, fn: Any) -> str:
+def _kind(anatomy: Anatomy, name: str, fn: Any) -> str:
+    if name in anatomy.parameters:
+        return "parameter"
+    if name not in anatomy.names:
+        return "observed" if name in anatomy.observed else "observed, not per datum"
     number = next(x.num_values for x in anatomy.latents if x.name == name)
     if number is None:
-        return "unbounded count" if fn.support.is_discrete else "continuous"
-    return "binary" if number == 2 else f"categorical, {number} values"
+        return f"latent, {'unbounded count' if fn.support.is_discrete else 'continuous'}"
+    return "latent, binary" if number == 2 else f"latent, categorical, {number} values"
 
 
 class _Draw(NamedTuple):
@@ -268,9 +257,14 @@ def _rows(given: Given, anatomy: Anatomy, rows: Rows, draw: _Draw) -> str:
     generator = np.random.default_rng(0)
     most = np.concatenate([np.full(x.size, x.num_values) for x in anatomy.latents])
     states = jnp.asarray(generator.integers(0, most, (3, few, anatomy.num_bits)))
+
+    def read_some(params: Any, states: Array, size: int, start: Array) -> Array:
+        arguments = rows.slice(start, size)
+        return log_joint(program, anatomy.with_rows(size), params, states, arguments)
+
     with blame(name, "fails when its latents carry a leading axis of states"):
         params = {site: draw.free[site] for site in anatomy.parameters}
-        read = once(_reader(program, anatomy, rows), static_argnums=2)
+        read = once(read_some, static_argnums=2)
         together = np.asarray(read(params, states, few, 0))
         single = [
             [float(read(params, states[s : s + 1, n : n + 1], 1, n)[0, 0]) for n in range(few)]
@@ -282,14 +276,6 @@ def _rows(given: Given, anatomy: Anatomy, rows: Rows, draw: _Draw) -> str:
             "use only its own row, and let leading axes broadcast (no sum or reshape over them)"
         )
     return "each datum stands for itself, with many states at once or one"
-
-
-def _reader(program: Callable, anatomy: Anatomy, rows: Rows) -> Callable[..., Array]:
-    def read(params: Any, states: Array, size: int, start: Array) -> Array:
-        arguments = rows.slice(start, size)
-        return log_joint(program, anatomy.with_rows(size), params, states, arguments)
-
-    return read
 
 
 def _form(given: Given, anatomy: Anatomy, rows: Rows) -> str:

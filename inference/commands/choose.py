@@ -9,9 +9,11 @@ from typing import Any
 from latentbits.models.data import InputError
 
 from ..numerics.compiling import hurry
-from ..studies.option import Option, add, settled
+from ..reading.anatomy import inspect as anatomy_of
+from ..studies.catalogue import methods
+from ..studies.option import SEED, Option, add, settled
 from ..studies.output import FIGURES, align, as_picture, check_output, write_whole
-from .options import SEED, add_options, open_given
+from .options import add_options, open_given
 from .progress import Methods, stage
 
 MOST_SIZES = 50
@@ -67,11 +69,9 @@ def _over(text: str) -> tuple[str, range]:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from ..reading.anatomy import inspect as anatomy_of
     from ..running.algorithm import Algorithm
     from ..studies.bootstrap import compare_sizes
     from ..studies.cards import CARDS
-    from ..studies.catalogue import methods
     from ..studies.choosing import choose, taken
     from .fit import SMALL, _preferred
 

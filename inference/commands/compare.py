@@ -8,13 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax import random
 from latentbits.models.data import InputError, Table
 
 from ..numerics.compiling import hurry
+from ..reading.anatomy import inspect
 from ..studies.catalogue import find_program
 from ..studies.comparison.columns import lines, summary
-from ..studies.comparison.side_by_side import close
+from ..studies.comparison.side_by_side import close, processes
 from ..studies.option import Option, add, settled
 from ..studies.output import as_json, check_folder, versions, write_whole
 from .options import Given, add_options, contest_options, open_given
@@ -83,10 +86,6 @@ def _processes(namespace: argparse.Namespace) -> Any:
         jobs = 2 if namespace.data is None and several and (os.cpu_count() or 1) > 1 else 1
     if jobs == 1:
         return None
-    import jax
-
-    from ..studies.comparison.side_by_side import processes
-
     if jax.default_backend() != "cpu":  # which two processes cannot share
         return None
     # By name: they import while we do.
@@ -98,9 +97,6 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     opened = _open(namespace)
     given, context = opened.given, opened.context
 
-    from jax import random
-
-    from ..reading.anatomy import inspect
     from ..studies.comparison.compare import compare
     from ..studies.comparison.contenders import chosen
     from ..studies.comparison.replicates import repeat

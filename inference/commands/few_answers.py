@@ -6,6 +6,7 @@ import argparse
 import inspect
 
 import numpy as np
+import numpyro.distributions as dist
 from latentbits.models.data import InputError, Table
 
 from ..methods.continuous.grid import few_rows
@@ -45,8 +46,6 @@ def sparse(table: Table) -> bool:
 def held(given: Given) -> Given:
     """With priors that hold columns of few answers, where the program takes them and none were
     said: those of latent_trait are wide, and many columns would outweigh the factors' own."""
-    import numpyro.distributions as dist
-
     mask = given.table.mask
     takes = inspect.signature(given.program).parameters
     size = given.kwargs.get("num_factors", getattr(takes.get("num_factors"), "default", 0))

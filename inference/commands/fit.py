@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax import random
 from latentbits.models.data import InputError, Table
 
 from ..numerics.compiling import hurry
 from ..numerics.rotation import ROTATIONS
+from ..reading.anatomy import inspect
 from ..reading.arguments import put
 from ..reading.floors import FloorWarning
 from ..running.contract import Stop
-from ..studies.catalogue import blame
+from ..studies.catalogue import blame, methods
 from ..studies.fits import KIND, read_rows
 from ..studies.output import as_csv, check_output, versions, write_whole
 from .few_answers import held, hide, sparse
@@ -64,9 +67,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from ..reading.anatomy import inspect
     from ..studies.cards import CARDS
-    from ..studies.catalogue import methods
     from ..studies.comparison.contenders import contenders
 
     out = check_output("--out", namespace.out, (".nc",))
@@ -184,15 +185,11 @@ def _fit(
     given: Given, contender: Any, namespace: argparse.Namespace, settings: dict, valid: Table | None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Parameters (chains, draws, ...), and what is to be said of the run."""
-    from jax import random
-
     from ..baselines.samplers import BudgetError
     from ..evaluation.validation import keep_best
-    from ..reading.anatomy import inspect
     from ..running.algorithm import Algorithm
     from ..running.restarts import Restarts
     from ..running.search import optima_of
-    from ..studies.catalogue import methods
     from ..studies.comparison.contenders import Limits
 
     key, data = random.key(namespace.seed), put(given.table.values)
@@ -253,7 +250,6 @@ def _fit(
 def _several(engine: Any, namespace: argparse.Namespace) -> Any:
     """The method from several starts: its own search with as many lineages, or plain restarts."""
     from copy import copy
-    from dataclasses import replace
 
     from ..running.restarts import Restarts
 

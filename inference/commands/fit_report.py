@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..reading.anatomy import ProgramError
+from ..reading.anatomy import ProgramError, inspect
 from ..reading.floors import at_floor
 from ..running.contract import Stop
+from ..studies.catalogue import methods
 from .options import Given
 from .progress import stage
 
@@ -148,7 +149,6 @@ def _items(
     prior: bool,
     namespace: argparse.Namespace,
 ) -> Any:
-    from ..studies.catalogue import methods
     from ..studies.item_study import Labels, study_items
 
     values, table = given.table.values, given.table
@@ -184,8 +184,6 @@ def _tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str
 
 def _continuous(given: Given) -> bool:
     """Whether all latents of a row are continuous: scores are then their posterior means."""
-    from ..reading.anatomy import inspect
-
     latents = inspect(given.program, (given.table.values,), given.kwargs).latents
     return bool(latents) and all(x.num_values is None and not x.odd for x in latents)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -64,18 +65,22 @@ def _tables(graph: Graph, component: Any) -> list[tuple[int, int, int]]:
     ]
 
 
-def site_rows(way: Way, sites: dict[str, dict]) -> list[tuple[str, ...]]:
-    """Name, kind, shape and distribution of each site."""
-    rows: list[tuple[str, ...]] = []
+def site_rows(sites: dict[str, dict], kind: Callable[[str, Any], str]) -> list[tuple[str, ...]]:
+    """Name, kind, shape and distribution of each site, with a heading."""
+    rows: list[tuple[str, ...]] = [("site", "kind", "shape", "distribution")]
     for name, site in sites.items():
-        if site["type"] not in ("sample", "param"):
-            continue
-        kind = "latent, discrete" if name in way.names else "observed"
-        kind = "parameter" if name in way.parameters else kind
-        fn: Any = site.get("fn") if site["type"] == "sample" else None
-        words = type(innermost(fn)).__name__ if fn else "-"
-        rows.append((name, kind, str(jnp.shape(site["value"])), words))
+        if site["type"] in ("sample", "param"):
+            fn: Any = site["fn"] if site["type"] == "sample" else None
+            words = type(innermost(fn)).__name__ if fn else "-"
+            rows.append((name, kind(name, fn), str(jnp.shape(site["value"])), words))
     return rows
+
+
+def kind_of(way: Way, name: str) -> str:
+    """What a site of such a program is."""
+    if name in way.parameters:
+        return "parameter"
+    return "latent, discrete" if name in way.names else "observed"
 
 
 def method_rows(way: Way) -> list[tuple[str, str]]:

@@ -7,6 +7,8 @@ import sys
 import textwrap
 from typing import Any
 
+from latentbits.models.data import DATASETS
+
 from ..studies.catalogue import generics, methods, programs, summary
 
 WIDTH = 100
@@ -40,8 +42,6 @@ def fit(words: str, width: int) -> str:
 
 def contents() -> dict[str, dict[str, str]]:
     """Section -> name -> one line."""
-    from latentbits.models.data import DATASETS
-
     from ..studies.papers.experiment import experiments
 
     return {

@@ -26,7 +26,7 @@ from ..reading.anatomy import ProgramError
 from ..reading.naturals import unwrap
 from ..reading.settings import check_settings
 from ..studies.catalogue import _nearest, blame, find_program
-from ..studies.option import Option
+from ..studies.option import SEED, Option
 
 
 class Given(NamedTuple):
@@ -126,9 +126,6 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-SEED = Option(0, "of all random numbers")
-
-
 def contest_options(each: str, jobs: str, folder: str) -> dict[str, Option]:
     """What commands that run the methods of a comparison share.
 
@@ -196,11 +193,10 @@ def setting(text: str) -> tuple[str, Any]:
 
 def _made(name: str, arguments: list[Any]) -> Any:
     """An object of the two libraries whose names are known; nothing else is ever called."""
-    import numpyro.distributions
     import optax
 
-    kind = getattr(numpyro.distributions, name, None)
-    if inspect.isclass(kind) and issubclass(kind, numpyro.distributions.Distribution):
+    kind = getattr(dist, name, None)
+    if inspect.isclass(kind) and issubclass(kind, dist.Distribution):
         return kind(*arguments)
     if name not in ("adam", "adabelief", "sgd", "rmsprop", "lamb"):
         raise ValueError(name)

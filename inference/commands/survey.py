@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 from latentbits.models.data import InputError
 
 from ..numerics.compiling import hurry
@@ -76,8 +77,6 @@ def main(namespace: argparse.Namespace) -> int:
 
 
 def _survey(namespace: argparse.Namespace, folder: Path) -> int:
-    import jax
-
     from ..studies.cards import CARDS
     from ..studies.survey.cells import AXES, Settings, base_of, cells_of, open_cell, sizes_of
     from ..studies.survey.words import places, table, text
@@ -143,8 +142,6 @@ def _run(
     program: str, cells: list[Any], settings: Any, where: Path, until: float | None, jobs: int
 ) -> None:
     """What is missing of all cells, in this process or in several."""
-    import jax
-
     from ..studies.comparison.side_by_side import Task, as_done, close, processes
     from ..studies.survey.cells import run_cell
 

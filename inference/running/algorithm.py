@@ -144,9 +144,9 @@ class Algorithm(abc.ABC):
     def update(self, state: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]:
         """One step: the next state, and the loss of the state that was passed in."""
 
-    @abc.abstractmethod
     def get_params(self, state: Any) -> Params:
         """The parameters of the program, by site."""
+        return state.params
 
     def fill(self, args: tuple, kwargs: dict[str, Any]) -> Padded | None:
         """These arguments of the program with their rows filled up, where that is of use."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpyro.distributions import biject_to
 
 from ..running.contract import Optima
 from .output import align
@@ -57,8 +58,6 @@ def measure_fit(program: Callable, point: Any, values: Any, kwargs: dict[str, An
 
 def num_free(program: Callable, args: tuple, kwargs: dict[str, Any]) -> int:
     """Free parameters: a simplex has one less than entries, Q factors may turn by Q(Q − 1)/2."""
-    from numpyro.distributions import biject_to
-
     from ..methods.continuous.opening import FORMS
     from ..reading.abstract import trace_shapes
     from ..reading.anatomy import inspect

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpyro import handlers
 
 from .cards import CARDS
 from .truths import Truth
@@ -75,7 +76,6 @@ def draw_rows(name: str, made: Truth, seed: int, num_data: int) -> np.ndarray:
     if made.draw is not None:
         return np.asarray(made.draw(seed, num_data), np.float32)
     from jax import random
-    from numpyro import handlers
 
     from latentbits import models
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from latentbits.models.data import InputError, Said, Table
+from latentbits.models.data import InputError, Said, Table, load_levels, load_table
 
-from .catalogue import find_program
+from ..reading.anatomy import inspect
+from .catalogue import find_program, methods, programs
 
 KIND = "latentbits fit"
 CELLS = ("binary", "real", "ordinal", "categorical")
@@ -50,8 +51,6 @@ def read_rows(
     levels: Any = None,
 ) -> Table:
     """New rows of a table with known columns; a column may be constant, a row unseen."""
-    from latentbits.models.data import load_levels, load_table
-
     if kind in ("ordinal", "categorical"):
         return load_levels(
             path, ordered=kind == "ordinal", key=key, columns=columns, allow_empty=True, said=said,
@@ -70,7 +69,6 @@ def load_fit(path: str, model: str | None = None) -> Fit:
         module is imported.
     """
     from .arviz import load, opened
-    from .catalogue import programs
 
     groups, attrs = load(path)
     if attrs.get("kind") != KIND:
@@ -147,9 +145,6 @@ def complete(fit: Fit, table: Table) -> Answer:
 def transform(fit: Fit, table: Table) -> Answer:
     """The posterior mean of each row's latents, its spread where they are continuous, and the
     probability of each value where they are categories."""
-    from ..reading.anatomy import inspect
-    from .catalogue import methods
-
     extra = {**_mask(table), **fit.sizes}
     anatomy = inspect(fit.program, (table.values,), extra)
     if not anatomy.latents:

@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, ClassVar, Self
 
+import jax
 import numpy as np
+from jax import random
 from latentbits.models.data import InputError
+from numpyro import handlers
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..evaluation.evidence import likelihood
+from ..numerics.compiling import once
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
 
@@ -107,10 +111,6 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def sample(self, n_samples: int = 1) -> np.ndarray:
         """Rows drawn from the fitted program; columns that were left out are NaN."""
-        from numpyro import handlers
-
-        from ..numerics.compiling import once
-
         check_is_fitted(self)
         program = handlers.substitute(type(self)._program, data=self._params())
         sizes = {"num_data": n_samples, "num_features": int(self.kept_.sum()), **self._size()}
@@ -182,8 +182,6 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return list(range(1, self.n_features_in_ + 1)) if named is None else list(named)
 
     def _key(self) -> Any:
-        from jax import random
-
         return random.key(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
     def _params(self) -> dict[str, Any]:
@@ -221,8 +219,6 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 def _whole_digits() -> Any:
     """In double precision: the last digit of a float32 depends on where in the table a row stands,
     which scikit-learn's checks see."""
-    import jax
-
     return jax.enable_x64(True)
 
 

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from .papers.experiment import Outcome, add_options, experiments, picture
 
 if TYPE_CHECKING:
@@ -110,8 +112,6 @@ def contest(
     >>> print(repr(result)[:25])
     | method | nats per row |
     """
-    import numpy as np
-
     from .arviz import container
     from .comparison.compare import compare
     from .comparison.files import method_groups

@@ -34,6 +34,9 @@ class Option(NamedTuple):
     parse: Callable[[str], Any] | None = None  # in place of the type
 
 
+SEED = Option(0, "of all random numbers")
+
+
 def add(parser: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
     """All of them, in this order."""
     for name, option in options.items():

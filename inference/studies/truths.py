@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpyro.distributions as dist
+from latentbits.models.data.strokes import lines, stroke_masks
 
 
 class Truth(NamedTuple):
@@ -55,8 +56,6 @@ def three_prototypes() -> Truth:
 
 def outer_lines(side: int) -> np.ndarray:
     """The outer rows and columns of a grid, (4, side²)."""
-    from latentbits.models.data.strokes import stroke_masks
-
     return stroke_masks(side)[[0, side - 1, side, 2 * side - 1]]
 
 
@@ -68,8 +67,6 @@ def four_bars() -> Truth:
 
 def ten_bars() -> Truth:
     """Henniges et al. (2010), section 4: bars of ±10, noise of 2, two in an image."""
-    from latentbits.models.data.strokes import stroke_masks
-
     signs = np.random.default_rng(0).permutation(np.repeat([1.0, -1.0], 5))
     params = {
         "weights": 10.0 * signs[:, None] * stroke_masks(5),
@@ -163,8 +160,6 @@ def four_lines() -> Truth:
 
 def ten_lines() -> Truth:
     """Lewicki & Sejnowski (1996), section 5, the lines that are on independently."""
-    from latentbits.models.data.strokes import stroke_masks
-
     params = {
         "weights_1": 6.0 * stroke_masks(5),
         "leak_0": np.full(25, 0.005),
@@ -178,7 +173,6 @@ def patterned_lines() -> Truth:
     """Lewicki & Sejnowski (1996), section 5: half of the images one of four patterns of lines."""
     import jax.numpy as jnp
     from jax import random
-    from latentbits.models.data.strokes import lines
 
     from .papers.noisy_or_lines import generator_log_likelihood
 

@@ -247,9 +247,6 @@ class StatesEM(Algorithm):
         memory = step.memory if sets.keep else None
         return EMState(new, state.step + 1, state.rng_key, memory), -evidence
 
-    def get_params(self, state: Any) -> Params:
-        return state.params
-
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
         """Parameters of a start: by the form of the program, else a draw from its priors."""
         reader, rows = self.open(args, kwargs)

@@ -198,9 +198,6 @@ class GibbsEM(Algorithm):
         new = GibbsEMState(params, state.step + 1, key, epoch.bits, level, changed, epoch.memory)
         return new, -epoch.log_joint
 
-    def get_params(self, state: GibbsEMState) -> Params:
-        return state.params
-
     def posterior(
         self,
         params: Params,

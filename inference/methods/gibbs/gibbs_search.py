@@ -177,9 +177,6 @@ class GibbsSearch(Algorithm):
         new = SearchState(members, bits, scores, params, state.step + 1, key)
         return new, -scores[0]
 
-    def get_params(self, state: SearchState) -> Params:
-        return state.params
-
     def may_stop(self, state: SearchState) -> Array:
         """Not before the last round: the best member may survive one unchanged."""
         depth = len({parent for parent, _ in state.members.weights})

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, random
+from numpyro.optim import _NumPyroOptim, optax_to_numpyro
 
 from ...numerics.compiling import least_effort
 from ...reading.abstract import somewhere
@@ -163,8 +164,6 @@ def first_state(climb: Climb, optimizer: Any, params: Params) -> Any:
 
 def optimizer_of(given: Any) -> Any:
     """An optimiser with NumPyro's interface, from one of NumPyro or optax, as `SVI` takes them."""
-    from numpyro.optim import _NumPyroOptim, optax_to_numpyro
-
     return given if isinstance(given, _NumPyroOptim) else optax_to_numpyro(given)
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
+from numpyro.optim import Momentum
 
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.bits import sum_softplus
@@ -151,9 +152,6 @@ class ContrastiveDivergence(Algorithm):
         params = optimizer.get_params(optim_state)
         return ContrastiveState(params, optim_state, key, hidden), -total
 
-    def get_params(self, state: ContrastiveState) -> Params:
-        return state.params
-
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row given parameters, exact; the evidence lacks its log Z."""
         climb = self._open(args, kwargs)
@@ -171,8 +169,6 @@ class ContrastiveDivergence(Algorithm):
         return climb
 
     def _optimizer(self) -> Any:
-        from numpyro.optim import Momentum
-
         optim = self.optimizer
         return Momentum(self.learning_rate, self.momentum) if optim is None else optimizer_of(optim)
 

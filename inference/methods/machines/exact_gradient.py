@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, random
+from numpyro.optim import Momentum
 
 from ...numerics.compiling import split_key
 from ...reading.anatomy import Anatomy, ProgramError
@@ -159,9 +160,6 @@ class ExactGradient(Algorithm):
         params = climb.constrain(optimizer.get_params(optim_state), state.params)
         return GradientState(params, optim_state), -total
 
-    def get_params(self, state: GradientState) -> Params:
-        return state.params
-
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
         """Parameters of a start: of a machine by pursuit, else near the origin."""
         machine = self._machine(self._open(args, kwargs))
@@ -213,8 +211,6 @@ class ExactGradient(Algorithm):
             return optimizer_of(self.optimizer)
         if machine is not None:
             return optimizer_of(cautious(SCALED_RATE, SCALED_MOMENTUM))
-        from numpyro.optim import Momentum
-
         rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
         return Momentum(rate, MOMENTUM if self.momentum is None else self.momentum)
 

@@ -256,9 +256,6 @@ class ProjectionPursuit(Algorithm):
         idle = state._replace(finished=jnp.ones((), bool), rng_key=key)
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), grown, idle)
 
-    def get_params(self, state: PursuitState) -> Params:
-        return state.params
-
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row under the units found, exact; the evidence lacks its log Z."""
         model, _, _, known = self._open(args, kwargs)

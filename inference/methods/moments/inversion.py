@@ -206,9 +206,6 @@ class MomentInversion(Algorithm):
     def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
         return super().num_rows(args, self._given(kwargs))
 
-    def get_params(self, state: MomentState) -> Params:
-        return state.params
-
     def posterior(
         self, params: Params, *args: Any, num_draws: int = 200, **kwargs: Any
     ) -> FactorPosterior:

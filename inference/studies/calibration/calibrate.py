@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax import Array, random
 from latentbits.models.data import InputError
+from numpyro.diagnostics import effective_sample_size
 
 from ...baselines.samplers import no_binary_gibbs, no_discrete_gibbs
 from ...reading.anatomy import Anatomy, inspect
@@ -193,8 +194,6 @@ def stuck(truth: np.ndarray, draws: np.ndarray) -> int:
 
 
 def _rank(truth: np.ndarray, draws: np.ndarray) -> Ranked:
-    from numpyro.diagnostics import effective_sample_size
-
     place = ranks(truth, draws)
     with np.errstate(all="ignore"):  # a chain that never moved has no effective size
         effective = effective_sample_size(np.swapaxes(draws, 0, 1)[None])

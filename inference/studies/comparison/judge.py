@@ -16,6 +16,7 @@ from scipy.special import logsumexp
 
 from ...baselines.samplers import Draws
 from ...evaluation.prediction import Asked, answer, reliability
+from ...evaluation.standard_errors import undetermined
 from ...evaluation.symmetry import align
 from ...numerics.compiling import once
 from ...reading.floors import at_floor
@@ -243,8 +244,6 @@ def information(field: Field, params: Any) -> dict[str, Any]:
 
     Where it does not, the parameters are no maximum, or one of many.
     """
-    from ...evaluation.standard_errors import undetermined
-
     try:
         args, kwargs = field.train_arguments
         return {"undetermined": undetermined(field.model, params, args, kwargs, MOST_WORK)}

@@ -8,9 +8,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
+from latentbits.models import mixed_trait
 from latentbits.models.data import InputError
 from latentbits.models.data.sealed import check_seal, sealed
+from latentbits.models.mixed_trait import Layout
 
 if TYPE_CHECKING:
     from latentbits.models.data import MixedTable
@@ -35,8 +38,6 @@ class Map(NamedTuple):
 
     def transform(self, table: MixedTable) -> FactorPosterior:
         """Place rows of a table with the same columns, old or new, on the map."""
-        from latentbits.models import mixed_trait
-
         from ...methods.continuous.quadrature import QuadratureEM
         from ...reading.arguments import check_params
 
@@ -53,8 +54,6 @@ class Map(NamedTuple):
 
     def probabilities(self, places: Any) -> np.ndarray:
         """P(t = 1 | x) of the binary columns at places (S, 2): (S, binary columns)."""
-        from latentbits.models.mixed_trait import Layout
-
         at = Layout.of(self.kinds).bits
         logits = np.asarray(places) @ self.params["weights"][:, at] + self.params["bias"][at]
         return 1.0 / (1.0 + np.exp(-logits))
@@ -116,9 +115,6 @@ def fit_map(
     :param method: 'quadrature' (exact) or 'bound' (Tipping's); by default the first unless the
         table is large.
     """
-    import jax
-    from latentbits.models import mixed_trait
-
     from ...methods.continuous.bound import BoundEM
     from ...methods.continuous.quadrature import QuadratureEM
 
@@ -160,7 +156,6 @@ def draw(
     title: str | None = None,
 ) -> Figure:
     """The map as a figure, with images of P(t | x) beside it if the bits are an image."""
-    from latentbits.models.mixed_trait import Layout
     from matplotlib.figure import Figure
 
     from ..figures import image_grid
