@@ -141,6 +141,8 @@ def test_a_point_far_below_anothers_training_likelihood_fails_but_a_posterior_mo
         mode={"train": -2.4, "posterior_mode": True},
     )  # fmt: skip
     assert rows["pursuit"]["standing"] == "FAILS" and rows["EM"]["standing"] == "PASSES"
+    many = {**rows["pursuit"], "overfit": 0.4}  # of so many parameters the truth lies 0.2 below
+    assert standing(many) is Standing.PASSES
     assert rows["mode"]["standing"] == "PASSES"
 
 

@@ -6,12 +6,13 @@ guide       Pareto k̂ ≤ min(1 − 1 / log10 S, 0.7) for S draws (Vehtari et a
 point       at most 0.01 nats per row left to gain when it stopped; at least two of its starts
             within 0.01 nats per row of the best of them; its bound within 0.1 nats per row of the
             evidence, on either side; at most 1 % of the posterior mass found outside its set (a
-            lower estimate); its likelihood of the training rows at most 0.1 nats per row below
-            that of any other point estimate (a posterior mode aside); no scale of the noise at
-            its floor; information of the likelihood that is positive definite, where that is
-            computed (at most 3 continuous latents, small tables; the verdict says where not).
-            With one start it is neither trusted nor distrusted, unless it has none to choose, as
-            a solution of equations.
+            lower estimate); its likelihood of the training rows at most 0.1 nats per row, or p / n
+            with p parameters and n rows, which is twice as far as the truth itself lies below the
+            maximum, below that of any other point estimate (a posterior mode aside); no scale of
+            the noise at its floor; information of the likelihood that is positive definite, where
+            that is computed (at most 3 continuous latents, small tables; the verdict says where
+            not). With one start it is neither trusted nor distrusted, unless it has none to
+            choose, as a solution of equations.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def doubts(row: dict[str, Any]) -> list[str]:
         ("pareto_k", good_k(row.get("num_scored", 1000)), "Pareto k̂ {:.2f}"),
         ("missed_mass", MISSED, "at least {:.1%} of the posterior mass missed"),
         ("remaining", CLOSE, "stopped with about {:.3f} nats per row left to gain"),
-        ("train_behind", GAP, "{:.2f} nats per row below the likelihood that another found on the "
-         "training rows"),
+        ("train_behind", max(GAP, row.get("overfit", 0.0)), "{:.2f} nats per row below the "
+         "likelihood that another found on the training rows"),
     ):  # fmt: skip
         value = row.get(key)
         if value is not None and not value <= limit:  # also when NaN

@@ -104,6 +104,7 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
             "posterior_mode": contender.posterior_mode,
         }
         point = {x: v[0, 0] for x, v in draws.params.items()}
+        row["overfit"] = sum(np.size(x) for x in point.values()) / field.judges.num_train
         floor = at_floor(field.model, point, *field.train_arguments)
         row |= {} if floor is None else {"floor": floor}
         if not contender.posterior_mode:
