@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +77,12 @@ def in_words(size: float) -> str:
 
 
 def start_peak() -> None:
-    """Forget what this process took before, where the system allows it."""
+    """Give back what is free, and forget what this process took before, where the system allows it.
+
+    What a compiler took and freed the allocator keeps: hundreds of megabytes in a comparison.
+    """
+    if sys.platform == "linux":
+        getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # of glibc
     try:
         RESET.write_text("5")
     except OSError:
