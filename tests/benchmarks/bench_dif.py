@@ -25,8 +25,8 @@ def table(rng, shift, half):
     slope, place = np.tile(slopes, (800, 1)), np.tile(difficulty, (800, 1))
     place[group == 1, 0] += shift
     slope[group == 1, 1] *= half
-    chance = 1.0 / (1.0 + np.exp(-slope * (ability[:, None] - place)))
-    return (rng.random((800, 8)) < chance) + 0.0, group
+    probability = 1.0 / (1.0 + np.exp(-slope * (ability[:, None] - place)))
+    return (rng.random((800, 8)) < probability) + 0.0, group
 
 
 def study(rng, shift=0.0, half=1.0):

@@ -144,8 +144,8 @@ def words(num_data=100_000, num_features=100, layers=(20, 5)):
     topics = generator.random((8, num_features)) ** 6
     data = np.zeros((num_data, num_features), np.float32)
     for start in range(0, num_data, 10_000):
-        chance = topics[generator.integers(0, 8, 10_000)] * 0.5 + 0.01
-        data[start : start + 10_000] = generator.random(chance.shape) < chance
+        probability = topics[generator.integers(0, 8, 10_000)] * 0.5 + 0.01
+        data[start : start + 10_000] = generator.random(probability.shape) < probability
     out = {}
     for sweeps in (1, 15):
         em = GibbsEM(noisy_or_network, schedule="joint", block_size=2000, max_sweeps=sweeps)

@@ -41,15 +41,15 @@ def capture(detection, by_hand):
 
     def program(y):
         omega = numpyro.sample("omega", dist.Uniform(0.0, 1.0))
-        chance = jnp.broadcast_to(detection(y), y.shape)
+        probability = jnp.broadcast_to(detection(y), y.shape)
         if by_hand:
-            seen = dist.Bernoulli(chance).to_event(1).log_prob(y)
+            seen = dist.Bernoulli(probability).to_event(1).log_prob(y)
             absent = jnp.where(y.sum(1) > 0, -jnp.inf, jnp.log1p(-omega))
             numpyro.factor("evidence", jnp.logaddexp(jnp.log(omega) + seen, absent))
             return
         with numpyro.plate("animals", len(y)):
             here = numpyro.sample("here", dist.Bernoulli(omega))
-            seen = dist.Bernoulli(here[..., None] * chance).to_event(1)
+            seen = dist.Bernoulli(here[..., None] * probability).to_event(1)
             numpyro.sample("seen", seen, obs=y)
 
     return program

@@ -14,9 +14,11 @@ from ppl_models import bernoulli_product
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     rng = np.random.default_rng(0)
-    chance = 1 / (1 + np.exp(-rng.normal(size=(91, 1)) * [1.0, 2.0, 1.5, 1.0]))
+    probability = 1 / (1 + np.exp(-rng.normal(size=(91, 1)) * [1.0, 2.0, 1.5, 1.0]))
     file = tmp_path_factory.mktemp("choose") / "answers.csv"
-    np.savetxt(file, rng.random(chance.shape) < chance, "%d", ",", header="a,b,c,d", comments="")
+    np.savetxt(
+        file, rng.random(probability.shape) < probability, "%d", ",", header="a,b,c,d", comments=""
+    )
     return file
 
 

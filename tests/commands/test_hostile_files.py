@@ -199,9 +199,9 @@ def test_a_sound_fit_is_used(folder, rows):
     out = folder / "scores.csv"
     assert main(["score", str(keep(folder)), "--data", str(rows), "--out", str(out)]) == 0
     both = list(zip(*PARAMS.values(), strict=True))
-    chance = [sum(m * np.prod(np.where(row, p, 1 - p)) for m, p in both) for row in BITS]
+    probability = [sum(m * np.prod(np.where(row, p, 1 - p)) for m, p in both) for row in BITS]
     scores = pd.read_csv(out)["log_likelihood"]
-    np.testing.assert_allclose(scores, np.log(chance), atol=1e-4)
+    np.testing.assert_allclose(scores, np.log(probability), atol=1e-4)
     out.unlink()
 
 

@@ -215,8 +215,8 @@ def test_complete_keeps_what_was_seen_and_fills_in_the_rest(fitted):
     assert names == ["row", *NAMES]
     np.testing.assert_array_equal(values[:, 1:][mask], MADE.values[40:][mask])
     both = joint(params, MADE.values[40:], mask)
-    chance = both / both.sum(1, keepdims=True) @ params["probs"]
-    np.testing.assert_allclose(values[:, 1:][~mask], chance[~mask], atol=1e-4)
+    probability = both / both.sum(1, keepdims=True) @ params["probs"]
+    np.testing.assert_allclose(values[:, 1:][~mask], probability[~mask], atol=1e-4)
 
 
 def test_validation_keeps_the_step_that_explains_new_rows_best(fitted, capsys):

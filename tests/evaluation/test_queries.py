@@ -27,7 +27,7 @@ VECTORS = np.asarray(oracle.all_states(WIDTH), float)
 GENERATOR = np.random.default_rng(5)
 WEIGHTS, BIAS = GENERATOR.normal(0.2, 1.0, (3, WIDTH)), GENERATOR.normal(-0.4, 0.7, 3)
 PARAMS = {"weights": jnp.asarray(WEIGHTS, float), "bias": jnp.asarray(BIAS, float)}
-CHANCE = np.exp(oracle.combination_log_evidence(WEIGHTS, BIAS, VECTORS))  # of every vector
+PROBABILITY = np.exp(oracle.combination_log_evidence(WEIGHTS, BIAS, VECTORS))  # of every vector
 
 
 def copied(seed, **options):
@@ -38,7 +38,7 @@ def chance_of(row, mask):
     """P(the bits of `row` where `mask`): all vectors that agree with them."""
     return sum(
         chance
-        for vector, chance in zip(VECTORS, CHANCE, strict=True)
+        for vector, chance in zip(VECTORS, PROBABILITY, strict=True)
         if all(vector[j] == row[j] for j in range(WIDTH) if mask[j])
     )
 
@@ -111,7 +111,7 @@ def test_measures_of_a_machine_are_those_of_the_paper():
     rows = VECTORS[[0, 3, 5, 6, 9, 15, 15, 2]]
     judge = fast_jit(lambda p, data: measure(combination_machine, p, data, num_causes=3))
     measures = judge(PARAMS, jnp.asarray(rows))
-    chance = {tuple(v): p for v, p in zip(VECTORS.tolist(), CHANCE, strict=True)}
+    chance = {tuple(v): p for v, p in zip(VECTORS.tolist(), PROBABILITY, strict=True)}
     losses, errors, decoded = [], [], []
     for row in rows:
         losses.append(-np.log2(chance[tuple(row)]) / WIDTH)

@@ -47,8 +47,8 @@ class Case(NamedTuple):
     relative_step: bool = False
 
 
-def bits(rng, shape, chance=0.5):
-    return (rng.random(shape) < chance).astype(np.float64)
+def bits(rng, shape, probability=0.5):
+    return (rng.random(shape) < probability).astype(np.float64)
 
 
 def binary_data(rng, shape):

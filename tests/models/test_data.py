@@ -231,8 +231,8 @@ def test_lines_are_covered_pixels():
 
 def test_line_patterns_look_like_their_names():
     assert LINE_PATTERNS == {"ll": (6, 8), "+": (2, 7), "=": (1, 3), "]": (0, 4, 9)}
-    chances = (0.0, 0.0, 0.0, 1.0)
-    truth = draw(lines, 0, num_data=3, pattern_probabilities=chances)
+    probabilities = (0.0, 0.0, 0.0, 1.0)
+    truth = draw(lines, 0, num_data=3, pattern_probabilities=probabilities)
     bracket = ["#####", "....#", "....#", "....#", "#####"]
     for image in np.asarray(truth.data).reshape(3, 5, 5):
         assert ["".join(".#"[int(bit)] for bit in row) for row in image] == bracket

@@ -54,10 +54,10 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("one, nought", WORDS)
+@pytest.mark.parametrize("one, zero", WORDS)
 @pytest.mark.parametrize("hole", [None, "", "NA", "NaN", "nan", "null", "None", "?", " NA "])
-def test_text_cells_of_every_accepted_form(tmp_path, one, nought, hole):
-    cells = np.where(BITS == 1, one, nought).astype(object)
+def test_text_cells_of_every_accepted_form(tmp_path, one, zero, hole):
+    cells = np.where(BITS == 1, one, zero).astype(object)
     mask = None
     if hole is not None:
         mask = HOLES
@@ -273,7 +273,7 @@ BAD_TEXT = {
     "text and holes": ("a,b\n1,0\n?,NA\n0,oui\n", {}, "row 4, column 'b': found 'oui', wanted"),
     "text in row 1": ("yes,maybe\nyes,no\n", {}, "row 1, column 'x2': found 'maybe', wanted"),
     "names denied": ("a,b\n1,0\n0,1\n", {"header": False}, "row 1, column 'x1': found 'a', wanted"),
-    "minus one and nought": ("a\n1\n-1\n1\n0\n", {}, "row 5, column 'a': found 0, but the column"),
+    "minus one and zero": ("a\n1\n-1\n1\n0\n", {}, "row 5, column 'a': found 0, but the column"),
     "words and numbers": ("a\nyes\nno\n1\n", {}, "row 4, column 'a': found '1', but the"),
     "empty": ("", {}, "is empty"),
     "blank": ("\n \n\n", {}, "is empty"),

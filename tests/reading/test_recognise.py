@@ -99,10 +99,10 @@ def symptoms(table, *, diseases=3):
     odds = numpyro.sample("prevalence", rate.expand((diseases,)).to_event(1))
     size = (table.shape[1], diseases)
     link = numpyro.sample("link", dist.Gamma(1.0, 1.5).expand(size).to_event(2))
-    chance = numpyro.sample("background", rate.expand((table.shape[1],)).to_event(1))
+    probability = numpyro.sample("background", rate.expand((table.shape[1],)).to_event(1))
     with numpyro.plate("patients", len(table)):
         ill = numpyro.sample("ill", NoisyOr(odds).to_event(1))
-        numpyro.sample("shown", NoisyOr(ill @ link.T + chance).to_event(1), obs=table)
+        numpyro.sample("shown", NoisyOr(ill @ link.T + probability).to_event(1), obs=table)
 
 
 COPIES = {

@@ -54,14 +54,14 @@ def test_latents_follow_their_posterior(name, monkeypatch):
     samples = repeated(case.typed(), MANY)
     posterior = latent_posterior(random.key(0), case.model, samples, *args, **kwargs)
     start, draws, best = 0, [], []
-    for site, chance in posterior.probabilities.items():
+    for site, probability in posterior.probabilities.items():
         size = int(np.prod(posterior.draws[site].shape[2:], dtype=int))
-        count = chance.shape[-1]
+        count = probability.shape[-1]
         wanted = np.zeros((NUM_DATA, size, count))
         for s, state in enumerate(bits):
             for i in range(size):
                 wanted[:, i, state[start + i]] += weight[s]
-        near(chance[7].reshape(wanted.shape), wanted, 1e-4)
+        near(probability[7].reshape(wanted.shape), wanted, 1e-4)
         draws.append(np.asarray(posterior.draws[site]).reshape(MANY, NUM_DATA, size))
         best.append(np.asarray(posterior.best[site][3]).reshape(NUM_DATA, size))
         start += size

@@ -99,7 +99,7 @@ def test_a_start_that_goes_astray_does_not_stop_the_others():
 
 
 def test_nuts_finds_the_posterior_of_a_product(compilations):
-    """Each column's chance has a Beta posterior: its mean within 5 Monte Carlo errors. The second
+    """Each column's rate has a Beta posterior: its mean within 5 Monte Carlo errors. The second
     table is drawn from by what was compiled for the first."""
     for data in (DATA, DATA * jnp.roll(DATA, 1, 1)):
         compilations.clear()

@@ -38,8 +38,8 @@ MIXTURE = {"num_components": 2}
 def traits(num_rows, seed=0):
     """Rows of the program itself, at whose parameters the information is positive."""
     generator = np.random.default_rng(seed)
-    chance = 1 / (1 + np.exp(-1.5 * generator.normal(size=(num_rows, 1))))
-    return jnp.asarray(generator.random((num_rows, 6)) < chance, float)
+    probability = 1 / (1 + np.exp(-1.5 * generator.normal(size=(num_rows, 1))))
+    return jnp.asarray(generator.random((num_rows, 6)) < probability, float)
 
 
 CALLS = {

@@ -38,7 +38,7 @@ from inference.studies.examples import example
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding, latent_trait
 
 # A right posterior is called wrong once in a thousand keys.
-CHANCE = 1e-3
+PROBABILITY = 1e-3
 
 
 # the test of uniformity
@@ -65,7 +65,7 @@ def test_the_band_and_the_p_value_say_the_same():
 def test_ranks_among_equals_are_drawn_by_lot():
     numbers = ranks(np.zeros(300), np.zeros((300, 3)))
     assert set(numbers) == {0, 1, 2, 3}
-    assert p_value(numbers, 3) > CHANCE
+    assert p_value(numbers, 3) > PROBABILITY
     with pytest.raises(ValueError, match=r"found \(2,\) and \(3, 4\)"):
         ranks(np.zeros(2), np.zeros((3, 4)))
 
@@ -83,9 +83,9 @@ def product_posterior(trust):
     ones = rng.binomial(20, truth)
     right = rng.beta(1 + trust * ones[:, None], 1 + trust * (20 - ones[:, None]), (300, 99, 3))
 
-    def log_likelihood(chance):
-        count = ones if chance.ndim == 2 else ones[:, None]
-        return (count * np.log(chance) + (20 - count) * np.log1p(-chance)).sum(-1)
+    def log_likelihood(probability):
+        count = ones if probability.ndim == 2 else ones[:, None]
+        return (count * np.log(probability) + (20 - count) * np.log1p(-probability)).sum(-1)
 
     looks = (lambda x: x.mean(-1), lambda x: x[..., 0], log_likelihood)
     return [(look(truth), look(right)) for look in looks]
@@ -93,20 +93,20 @@ def product_posterior(trust):
 
 def test_ranks_in_an_exact_posterior_are_uniform():
     p_values = [p_value(ranks(truth, draws), 99) for truth, draws in product_posterior(1)]
-    assert together(p_values) > CHANCE
+    assert together(p_values) > PROBABILITY
 
 
 @pytest.mark.parametrize(("trust", "words"), [(3, "too narrow"), (1 / 3, "too wide")])
 def test_a_posterior_of_the_wrong_width_is_flagged(trust, words):
     for truth, draws in product_posterior(trust)[:2]:
         numbers = ranks(truth, draws)
-        assert p_value(numbers, 99) < CHANCE and shape(numbers, 99) == words
+        assert p_value(numbers, 99) < PROBABILITY and shape(numbers, 99) == words
 
 
 def test_a_posterior_that_lies_aside_is_flagged():
     truth, draws = product_posterior(1)[0]
     numbers = ranks(truth, draws + 0.1)
-    assert p_value(numbers, 99) < CHANCE and shape(numbers, 99) == "too high"
+    assert p_value(numbers, 99) < PROBABILITY and shape(numbers, 99) == "too high"
 
 
 # what is ranked
@@ -141,8 +141,8 @@ def test_errors_of_many_fits_are_those_of_each_and_intervals_are_counted():
     rng = np.random.default_rng(0)
     truth = {"weights": rng.normal(0, 1, (3, 1, 4)) + 1.5, "bias": rng.normal(0, 0.5, (3, 4))}
     factors = rng.normal(size=(3, 400, 1))  # with 80 rows a weight may grow without end
-    chance = 1 / (1 + np.exp(-(factors @ truth["weights"] + truth["bias"][:, None])))
-    data = jnp.asarray(rng.random(chance.shape) < chance, float)
+    probability = 1 / (1 + np.exp(-(factors @ truth["weights"] + truth["bias"][:, None])))
+    data = jnp.asarray(rng.random(probability.shape) < probability, float)
     truth = {x: jnp.asarray(v, float) for x, v in truth.items()}
     fitted = fit_many(latent_trait, random.key(1), data, num_factors=1)
     errors = many_standard_errors(latent_trait, fitted, data, num_nodes=NUM_NODES, num_factors=1)

@@ -80,7 +80,7 @@ def test_held_out_score_of_a_point_is_its_marginal_likelihood(compared):
     params = {x: np.asarray(v)[0, 0] for x, v in kept["EM"].draws.params.items()}
     order = np.asarray(random.permutation(random.split(random.key(0))[0], 80))
     rows = DATA.values[np.sort(order[60:])]
-    # In float32 NumPyro keeps a chance away from 0 and 1, where 60 rows may well put it.
+    # In float32 NumPyro keeps a probability away from 0 and 1, where 60 rows may well put it.
     probs = np.clip(params["probs"], np.finfo(np.float32).eps, 1 - np.finfo(np.float32).eps)
     each = np.where(rows[:, None] > 0.5, probs, 1 - probs).prod(-1)
     np.testing.assert_allclose(
@@ -392,7 +392,7 @@ def test_a_worker_ends_with_whoever_waits_for_it():
 
 
 def test_distances_are_from_a_sampler_with_its_own_error(compared):
-    """Of a chain of a hundred draws; the reference is nought from itself, and says who it is."""
+    """Of a chain of a hundred draws; the reference is zero from itself, and says who it is."""
     comparison, kept = compared
     if comparison.rows["NUTS"]["ess_bulk"] < 400:  # too short to be trusted: then nobody is
         assert comparison.about["reference"].startswith("No sampler passed")

@@ -247,14 +247,14 @@ def test_mixture_m_step_raises_the_likelihood_to_a_stationary_point():
 def test_clipped_moments_are_those_of_the_density():
     weights, bias = trait(num_features=3)["weights"], np.array([0.4, -0.7, 0.2])
     data = all_states(3)
-    chances = np.exp(hard_clip_log_evidence(weights, bias, data))
+    probabilities = np.exp(hard_clip_log_evidence(weights, bias, data))
     spins = 2.0 * data - 1.0
     covariance = latent_covariance(weights)
     close(covariance, weights.T @ weights)
-    close(chances.sum(), 1.0, 1e-8)
-    close(clipped_mean(covariance, bias), chances @ spins, 1e-8)
+    close(probabilities.sum(), 1.0, 1e-8)
+    close(clipped_mean(covariance, bias), probabilities @ spins, 1e-8)
     second = clipped_second_moment(covariance, bias)
-    close(second, np.einsum("s,si,sj->ij", chances, spins, spins), 1e-7)
+    close(second, np.einsum("s,si,sj->ij", probabilities, spins, spins), 1e-7)
     close(clipped_correlation_unbiased(covariance), clipped_second_moment(covariance, 0.0 * bias))
     close(bias_from_mean(covariance, clipped_mean(covariance, bias)), bias)
 
@@ -270,11 +270,11 @@ def test_clipped_moments_with_noise_and_one_factor():
         data,
         noise=noise,
     )
-    chances, spins = np.exp(log_evidence(table)), 2.0 * data - 1.0
+    probabilities, spins = np.exp(log_evidence(table)), 2.0 * data - 1.0
     covariance = latent_covariance(weights, noise)
-    close(clipped_mean(covariance, bias), chances @ spins, 1e-8)
+    close(clipped_mean(covariance, bias), probabilities @ spins, 1e-8)
     second = clipped_second_moment(covariance, bias)
-    close(second[0, 1], chances @ (spins[:, 0] * spins[:, 1]), 1e-8)
+    close(second[0, 1], probabilities @ (spins[:, 0] * spins[:, 1]), 1e-8)
 
 
 def test_equal_and_opposite_columns_are_the_ends_of_the_range():
@@ -299,10 +299,10 @@ def test_hard_clip_is_the_limit_of_the_noisy_one():
 
 def test_hard_clip_with_one_factor_sums_to_one():
     parameters = trait(num_factors=1)
-    chances = np.exp(hard_clip_log_evidence(**parameters, data=all_states(4)))
-    close(chances.sum(), 1.0)
+    probabilities = np.exp(hard_clip_log_evidence(**parameters, data=all_states(4)))
+    close(probabilities.sum(), 1.0)
     # Four cuts of a line make five cells.
-    assert (chances > 0.0).sum() == 5
+    assert (probabilities > 0.0).sum() == 5
     mask = np.array([[True, False, True, True]])
     rows = np.array([[1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0]])
     both = np.exp(hard_clip_log_evidence(**parameters, data=rows)).sum()

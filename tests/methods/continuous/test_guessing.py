@@ -17,8 +17,8 @@ RNG = np.random.default_rng(0)
 SLOPE, BIAS = np.array([1.2, 0.8, 2.0]), np.array([-1.0, 0.8, 0.2])
 GUESS = np.array([0.1, 0.3, 0.2])
 TRAIT = RNG.normal(size=(500, 1)) * SLOPE + BIAS
-CHANCE = GUESS + (1.0 - GUESS) / (1.0 + np.exp(-TRAIT))
-DATA = (RNG.random(CHANCE.shape) < CHANCE) + 0.0
+PROBABILITY = GUESS + (1.0 - GUESS) / (1.0 + np.exp(-TRAIT))
+DATA = (RNG.random(PROBABILITY.shape) < PROBABILITY) + 0.0
 
 
 def exam(answers):
@@ -30,8 +30,8 @@ def exam(answers):
     luck = jnp.concatenate([some, rest])
     with numpyro.plate("people", len(answers)):
         skill = numpyro.sample("skill", dist.Normal(0.0, 1.0))[..., None]
-        chance = luck + (1.0 - luck) / (1.0 + jnp.exp(-(skill * steep[:, 0] + easy)))
-        numpyro.sample("right", dist.Bernoulli(chance).to_event(1), obs=answers)
+        probability = luck + (1.0 - luck) / (1.0 + jnp.exp(-(skill * steep[:, 0] + easy)))
+        numpyro.sample("right", dist.Bernoulli(probability).to_event(1), obs=answers)
 
 
 @pytest.fixture(scope="module")

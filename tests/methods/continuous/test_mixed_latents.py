@@ -111,8 +111,10 @@ def test_a_trait_with_latent_classes():
         density = np.exp(-0.5 * (grid - gap * kind) ** 2) / np.sqrt(2 * np.pi)
         logits = 2 * grid[:, None] + np.array([0.5, -0.5, 0.0]) * (1 + kind)
         for n, row in enumerate(answers):
-            chance = np.prod(1 / (1 + np.exp(np.where(row, -logits, logits))), 1)
-            wanted[n] += (0.3 if kind else 0.7) * np.sum(density * chance) * (grid[1] - grid[0])
+            probability = np.prod(1 / (1 + np.exp(np.where(row, -logits, logits))), 1)
+            wanted[n] += (
+                (0.3 if kind else 0.7) * np.sum(density * probability) * (grid[1] - grid[0])
+            )
     em = QuadratureEM(trait)
     near(em.evidence({"gap": jnp.array(gap)}, jnp.asarray(answers)), np.log(wanted), 1e-4)
 
@@ -121,9 +123,9 @@ def test_a_trait_with_latent_classes():
     both = []
     for kind in (0, 1):
         logits = 2 * ability[:, None] + np.array([0.5, -0.5, 0.0]) * (1 + kind)
-        chance = np.prod(1 / (1 + np.exp(np.where(answers, -logits, logits))), 1)
+        probability = np.prod(1 / (1 + np.exp(np.where(answers, -logits, logits))), 1)
         density = np.exp(-0.5 * (ability - gap * kind) ** 2)
-        both.append((0.3 if kind else 0.7) * density * chance)
+        both.append((0.3 if kind else 0.7) * density * probability)
     update = LatentGibbs(trait).gibbs_fn(jnp.asarray(answers))
     others = {"gap": jnp.array(gap), "ability": jnp.asarray(ability)}
     start = {"kind": jnp.zeros(6, jnp.int32)}

@@ -117,7 +117,7 @@ def test_quadrature_is_the_oracles():
 
 @in_double
 def test_quadrature_holds_in_three_dimensions():
-    """The default number of nodes, against the oracle's rule about nought with 18 a dimension."""
+    """The default number of nodes, against the oracle's rule about zero with 18 a dimension."""
     rng = np.random.default_rng(4)
     params = {"weights": rng.normal(0.2, 0.7, (3, 4)), "bias": rng.normal(-0.3, 0.8, 4)}
     data = np.array([[1, 0, 0, 1], [0, 1, 1, 1], [1, 1, 0, 0.0]])

@@ -106,8 +106,8 @@ def test_bits_impossible_alone():
         with numpyro.plate("data", len(data)):
             on = numpyro.sample("on", dist.Bernoulli(jnp.full(num_causes, 0.3)).to_event(1))
             pairs = on[..., :-1] * on[..., 1:]
-            chance = jnp.where(pairs > 0, 0.9, 0.0)
-            numpyro.sample("seen", dist.Bernoulli(chance).to_event(1), obs=data)
+            probability = jnp.where(pairs > 0, 0.9, 0.0)
+            numpyro.sample("seen", dist.Bernoulli(probability).to_event(1), obs=data)
 
     data = jnp.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     method = TruncatedEM(

@@ -20,8 +20,8 @@ def classes(answers, *, groups):
     yes = numpyro.sample("yes", dist.Beta(1.0, 1.0).expand([answers.shape[1], groups]).to_event(2))
     with numpyro.plate("people", len(answers)):
         group = numpyro.sample("group", dist.Categorical(share))
-        chance = jnp.moveaxis(yes, -1, 0)[group]
-        numpyro.sample("answered", dist.Bernoulli(chance).to_event(1), obs=answers)
+        probability = jnp.moveaxis(yes, -1, 0)[group]
+        numpyro.sample("answered", dist.Bernoulli(probability).to_event(1), obs=answers)
 
 
 def test_components_double_until_there_are_enough():

@@ -76,7 +76,7 @@ def test_new_weights_are_equation_nine():
         edge = (parent, child)
         share, counts = sums.share.weights[edge], sums.counts.weights[edge]
         given = (BITS[parent], below, weights, leak)
-        # Weights near nought come out of 1 - exp(-w) in float32.
+        # Weights near zero come out of 1 - exp(-w) in float32.
         close = {"rtol": 2e-5, "atol": 1e-6}
         updated = gamma(net.weights[edge], share, counts)
         wanted = oracle.noisy_or_weight_update(*given, 1.3, 1.5, mask)

@@ -108,8 +108,10 @@ def test_posterior_is_the_oracles():
     table = oracle.log_joint_table(
         oracle.log_joint_combination_machine, {"weights": weights, "bias": bias}, states, data, None
     )
-    chance = oracle.posterior_table(table)
-    np.testing.assert_allclose(posterior.mean, chance.T @ states["causes"], rtol=1e-4, atol=1e-6)
+    probability = oracle.posterior_table(table)
+    np.testing.assert_allclose(
+        posterior.mean, probability.T @ states["causes"], rtol=1e-4, atol=1e-6
+    )
     np.testing.assert_array_equal(posterior.best, states["causes"][table.argmax(0)])
     np.testing.assert_allclose(posterior.evidence, oracle.log_evidence(table), rtol=1e-5)
 
@@ -316,9 +318,9 @@ def test_one_unit_em_is_that_of_the_paper():
     new = step(state).params
     active, cross = 0.0, np.zeros(WIDTH)
     for row in data:
-        chance = 1 / (1 + np.exp(-(sum(weights[0] * row) + bias[0])))
-        active += chance / ROWS
-        cross += chance * row / ROWS
+        probability = 1 / (1 + np.exp(-(sum(weights[0] * row) + bias[0])))
+        active += probability / ROWS
+        cross += probability * row / ROWS
     np.testing.assert_allclose(new["weights"][0], cross / active, rtol=1e-4)
     wanted = -np.log((1 - active) / active) - 0.5 * np.sum((cross / active) ** 2)
     np.testing.assert_allclose(new["bias"][0], wanted, rtol=1e-4)
@@ -341,7 +343,7 @@ def test_pursuit_finds_how_many_units_there_are():
     assert (np.diff(result.losses) <= 0).all()
     # A mean of 180 rows of unit variance: standard error 0.075.
     np.testing.assert_allclose(units["weights"][0], weights, atol=0.3)
-    # What is left is noise about nought: its structure has been removed.
+    # What is left is noise about zero: its structure has been removed.
     np.testing.assert_allclose(np.cov(result.state.residual.T), np.eye(10), atol=0.25)
     assert len(active_units(search(noise).params)["bias"]) == 0
 
@@ -505,16 +507,16 @@ def test_nuts_on_a_small_machine():
     priors = {"prior_weights": dist.Normal(0.0, 1.0), "prior_bias": dist.Normal(0.0, 1.0)}
     draws, _ = sample(NUTS(model), 300, 1500, data, num_causes=1, **priors)
 
-    def chance(weight, bias):  # (2.4) for the two values of the bit
+    def probability(weight, bias):  # (2.4) for the two values of the bit
         on, off = 1 + np.exp(weight + bias), 1 + np.exp(-weight + bias)
         return on / (on + off)
 
     side = np.linspace(-6, 6, 241)
     weight, bias = np.meshgrid(side, side)
-    on = chance(weight, bias)
+    on = probability(weight, bias)
     density = np.exp(-0.5 * (weight**2 + bias**2)) * on**9 * (1 - on) ** 3
     mean = (density * on).sum() / density.sum()
-    sampled = chance(draws["weights"][0, :, 0, 0], draws["bias"][0, :, 0])
+    sampled = probability(draws["weights"][0, :, 0, 0], draws["bias"][0, :, 0])
     # The deviation is 0.11 or so; 1500 draws are worth some 300 independent ones: 0.006 each.
     assert abs(sampled.mean() - mean) < 0.03
 

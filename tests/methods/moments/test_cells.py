@@ -72,8 +72,11 @@ def test_cell_moments_against_draws():
 
 def test_entropy():
     exact = entropy(SLANTED)
-    chances = enumerate_cells(SLANTED).probability
-    assert np.isclose(exact.nats, -np.sum(chances * np.log(chances))) and exact.coverage == 1
+    probabilities = enumerate_cells(SLANTED).probability
+    assert (
+        np.isclose(exact.nats, -np.sum(probabilities * np.log(probabilities)))
+        and exact.coverage == 1
+    )
     # The same plane seen from three dimensions must be drawn: it agrees within its noise.
     third = {"weights": np.vstack([SLANTED["weights"], np.zeros((1, 4))]), "bias": SLANTED["bias"]}
     drawn = entropy(third, random.key(0), 50_000)

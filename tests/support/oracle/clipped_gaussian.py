@@ -132,10 +132,10 @@ def hard_clip_log_evidence(weights, bias, data, mask=None):
         bits = [data[n][i] for i in used]
         slopes = [float(weights[-1][i]) for i in used]
         if len(weights) == 1:
-            chance = _interval_probability(slopes, [float(bias[i]) for i in used], bits)
+            probability = _interval_probability(slopes, [float(bias[i]) for i in used], bits)
         else:
-            chance = _integrate_first_factor(weights, bias, used, slopes, bits)
-        result[n] = math.log(chance) if chance > 0.0 else -math.inf
+            probability = _integrate_first_factor(weights, bias, used, slopes, bits)
+        result[n] = math.log(probability) if probability > 0.0 else -math.inf
     return result
 
 

@@ -2,7 +2,7 @@
 
 The linear predictors w_jᵀ x + b_j follow each other so: one for each real column, one for each
 binary column, then K − 1 for each column of K levels, small K first, in the order of the columns
-among those of a kind. Level 0 has predictor nought.
+among those of a kind. Level 0 has predictor zero.
 """
 
 import math
