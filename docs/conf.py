@@ -106,7 +106,8 @@ def formula(translator, node, *, block):
         text = text.replace(name, other)
     if block and ("&" in text or r"\\" in text):
         text = f"\\begin{{aligned}}{text}\\end{{aligned}}"
-    translator.body.append(tex2mathml(text, as_block=block))
+    shown = tex2mathml(text, as_block=block)
+    translator.body.append(f'<div class="formula">{shown}</div>' if block else shown)
     raise nodes.SkipNode
 
 

@@ -49,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--hold-out", metavar="SHARE", type=float,
-        help="of the cells of bits, hidden from the fit; how well it predicts them is said",
+        help="of the cells of bits, hidden from the fit; how well it predicts them is printed",
     )  # fmt: skip
     words = "a setting of the method, such as learning_rate=0.1; may be repeated"
     parser.add_argument(

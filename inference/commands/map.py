@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
         "cells among them, and draw where its rows lie (Tipping 1998).",
         allow_abbrev=False,
     )
-    parser.add_argument("file", metavar="FILE", help="the table, one datum a row")
+    parser.add_argument("file", metavar="FILE", help="the table, one row per datum")
     parser.add_argument("--label", metavar="COLUMN", help="colour by this column, leave it out")
     parser.add_argument("--lines", action="store_true", help="draw where P(bit | x) is 1/2")
     parser.add_argument("--image", metavar="HxW", type=_size, help="the bits are an image: show it")

@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
     add_program_options(parser)
     more = "; by default an example drawn from the program" if optional else ""
     parser.add_argument(
-        "--data", metavar="FILE", required=not optional, help=f"the table, one datum a row{more}"
+        "--data", metavar="FILE", required=not optional, help=f"the table, one row per datum{more}"
     )
     parser.add_argument("--constant", action="store_true", help="columns of one value are no error")
     add_table_options(parser)

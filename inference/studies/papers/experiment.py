@@ -107,7 +107,7 @@ def experiments() -> dict[str, Experiment]:
     for module in pkgutil.iter_modules(papers.__path__):
         listed = importlib.import_module(f"{papers.__name__}.{module.name}")
         by_name.update({x.name: x for x in vars(listed).values() if isinstance(x, Experiment)})
-    return by_name
+    return dict(sorted(by_name.items()))
 
 
 def add_options(parser: argparse.ArgumentParser, experiment: Experiment) -> None:
