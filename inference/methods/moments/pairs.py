@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.scipy.special import ndtr, ndtri
 
 from ...rows.chunks import Rows, sum_over_chunks
@@ -173,12 +173,18 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
     share_off = jnp.where(constant, (off + 0.5) / (total + 1), off / jnp.maximum(total, 1))
 
     # Margins of a pair's own rows: those of all rows of a column are about other rows, and the
-    # table's cells must add up. Without missing cells they are the same, to the last bit.
+    # table's cells must add up. Without missing cells they are the same, to the last bit, and the
+    # quantiles of the columns are those of the pairs.
+    threshold = _threshold(share_on, share_off)
     observed, rows = pairs.seen, jnp.maximum(pairs.seen, 1)
     pair_on, pair_off = (pairs.both + pairs.one) / rows, (pairs.one.T + pairs.neither) / rows
     settled = (pair_on > 0) & (pair_off > 0)
     known = settled & settled.T & ~(constant[:, None] | constant)
-    within = _threshold(jnp.where(known, pair_on, 0.5), jnp.where(known, pair_off, 0.5))
+    within = lax.cond(
+        (observed == total[:, None]).all(),
+        lambda: jnp.where(known, threshold[:, None], 0.0),
+        lambda: _threshold(jnp.where(known, pair_on, 0.5), jnp.where(known, pair_off, 0.5)),
+    )
     counts = (pairs.both, pairs.one, pairs.one.T, pairs.neither)
     independent = (
         pair_on * pair_on.T,
@@ -192,7 +198,6 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
         count / rows * kept + free * added for count, free in zip(counts, independent, strict=True)
     )
     unseen = ~(settled & settled.T) & (~(constant[:, None] | constant) | (observed == 0))
-    threshold = _threshold(share_on, share_off)
     return _invert(threshold, within, cells, constant, known, unseen, 0.0)
 
 
@@ -248,7 +253,7 @@ def _square(values: Array, size: int) -> Array:
 
 def _threshold(share_on: Array, share_off: Array) -> Array:
     # From the smaller share: the larger has lost the digits that its quantile needs.
-    return jnp.where(share_on < share_off, ndtri(share_on), -ndtri(share_off))
+    return jnp.where(share_on < share_off, 1.0, -1.0) * ndtri(jnp.minimum(share_on, share_off))
 
 
 def _invert(
