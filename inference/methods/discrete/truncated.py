@@ -10,6 +10,7 @@ from jax import Array, random
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.reader import Reader, open_program
+from ...reading.states import AllStates
 from ...rows.chunks import Numbers, Rows, compiled, map_over_chunks
 from ...rows.draws import row_keys
 from ...types import Params
@@ -19,6 +20,7 @@ from .cut import Cut
 from .missed import missed_mass
 from .persistent import Persistent
 from .step import EMState, Pass, Precision, StatesEM
+from .tables import Table
 from .updates import ClosedForm, closed_form, truncation
 
 ALL_BITS = 10
@@ -155,19 +157,17 @@ class TruncatedEM(StatesEM):
 
             def summarise(arguments: Any, extra: Any, start: Array) -> Posterior:
                 local, (memory, numbers) = reader.at(size), extra
-                if memory is None:
+                every = isinstance(sets, Table)  # it holds every state
+                if memory is None and not every:
                     keys = row_keys(key_search, numbers)
                     memory = sets.grow(local, params, arguments, keys)
                 posterior = sets.expect(local, params, arguments, memory)
-                if isinstance(sets, Candidates) and sets.max_active == num_bits:
-                    nothing = jnp.zeros_like(posterior.evidence)  # the set holds every state
-                    return Posterior(
-                        posterior.mean, posterior.best(), posterior.evidence, nothing, nothing
+                missed = error = jnp.zeros_like(posterior.evidence)
+                if not every:
+                    key = random.fold_in(key_missed, start)
+                    missed, error = missed_mass(
+                        local, sets.contains, params, arguments, memory, posterior, key, num_draws
                     )
-                key = random.fold_in(key_missed, start)
-                missed, error = missed_mass(
-                    local, sets.contains, params, arguments, memory, posterior, key, num_draws
-                )
                 return Posterior(
                     posterior.mean, posterior.best(), posterior.evidence, missed, error
                 )
@@ -176,16 +176,17 @@ class TruncatedEM(StatesEM):
 
         return compiled(whole, rows)(rows.leaves, params, memory, key)
 
-    def sets(self, reader: Reader, rows: Rows) -> Candidates | Persistent:
+    def sets(self, reader: Reader, rows: Rows) -> Candidates | Persistent | Table:
         keep = not rows.on_disk if self.keep is None else self.keep
         if self.persistent is not None:
             return self.persistent._replace(keep=keep)
         num_bits = reader.anatomy.num_bits
         num_candidates, max_active = self.sizes(num_bits)
+        if num_candidates == max_active == num_bits:
+            return Table(AllStates())
         # Where every bit is a candidate there are no better ones, nor any to remember.
-        return Candidates(
-            num_candidates, max_active, self.select, keep and num_candidates < num_bits
-        )
+        keep = keep and num_candidates < num_bits
+        return Candidates(num_candidates, max_active, self.select, keep)
 
     def sizes(self, num_bits: int) -> tuple[int, int]:
         """Candidates of a datum, and how many of them may be on, where they are not given."""
@@ -210,5 +211,7 @@ class TruncatedEM(StatesEM):
         if not reader.anatomy.binary:
             many = [x.name for x in reader.anatomy.latents if x.num_values != 2]
             raise ProgramError(f"the latents {many} are not binary: use EM")
-        self.sets(reader, rows).check(reader.anatomy.num_bits)
+        sets = self.sets(reader, rows)
+        if not isinstance(sets, Table):
+            sets.check(reader.anatomy.num_bits)
         return reader, rows
