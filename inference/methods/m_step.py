@@ -79,8 +79,19 @@ def gradient_step(
     """New parameters after `num_steps` of L-BFGS on the expected log joint."""
     few, one = rows.slice(0, 1), reader.at(1)
     maps = transforms(one, params, few)
+    local = reader.at(min(chunk_size, rows.num_data))
+
+    def found(arguments: Arguments, memory: Any, start: Any = None) -> Expectation:
+        del start
+        return expect(local, params, arguments, memory)
+
+    every = None
+    if not rows.on_disk and rows.num_data <= chunk_size:
+        # One chunk: the posterior is found once, not whenever Q is.
+        every = map_over_chunks(found, rows, chunk_size, memory)
+    posterior = found if every is None else lambda *_: every
     build = _by_moments if reader.structure.shared else _by_states
-    by_chunk, at_once, extra = build(reader, params, rows, chunk_size, memory, expect)
+    by_chunk, at_once, extra = build(local, posterior, rows, chunk_size, memory)
 
     def constrain(free: Params) -> Params:
         return {name: maps[name](value) for name, value in free.items()}
@@ -170,60 +181,40 @@ class AffineUpdate:
         return constrain(minimise(lambda derive, free: derive(loss)(free), free, self.num_steps))
 
 
-def _of_all(
-    local: Reader, params: Params, rows: Rows, chunk_size: int, memory: Any, expect: Expect
-) -> Any:
-    """The posterior of all rows if they are one chunk: found once, not whenever Q is."""
-    if rows.on_disk or rows.num_data > chunk_size:
-        return None
-    read = lambda arguments, memory, _: expect(local, params, arguments, memory)  # noqa: E731
-    return map_over_chunks(read, rows, chunk_size, memory)
-
-
 def _by_states(
-    reader: Reader,
-    params: Params,
-    rows: Rows,
-    chunk_size: int,
-    memory: Any,
-    expect: Expect,
+    local: Reader, posterior: Callable[..., Expectation], rows: Rows, chunk_size: int, memory: Any
 ) -> tuple[Callable, Callable, Any]:
-    """Q of a chunk by running the program on its states; nothing that all chunks share."""
-    local = reader.at(min(chunk_size, rows.num_data))
-    every = _of_all(local, params, rows, chunk_size, memory, expect)
+    """Q of a chunk by running the program on its states; nothing that all chunks share.
+
+    :param posterior: of the arguments and the memory of a chunk.
+    """
+    del rows, chunk_size
 
     def by_chunk(new: Params, arguments: Arguments, memory: Any, fresh: Array) -> Array:
-        posterior = every or expect(local, params, arguments, memory)
-        states, probability = lax.stop_gradient(posterior.weighted())
+        expected = posterior(arguments, memory)
+        states, probability = lax.stop_gradient(expected.weighted())
         log_joint = local.log_joint(new, states, arguments)
         # A state of probability zero may have a log joint of minus infinity: 0 · ∞ is 0 here.
         possible = probability > 0
         terms = jnp.where(possible, probability * jnp.where(possible, log_joint, 0.0), 0.0)
-        return jnp.sum(terms.sum(0) * posterior.heavy(fresh))
+        return jnp.sum(terms.sum(0) * expected.heavy(fresh))
 
     return by_chunk, lambda _: jnp.zeros(()), memory
 
 
 def _by_moments(
-    reader: Reader,
-    params: Params,
-    rows: Rows,
-    chunk_size: int,
-    memory: Any,
-    expect: Expect,
+    local: Reader, posterior: Callable[..., Expectation], rows: Rows, chunk_size: int, memory: Any
 ) -> tuple[Callable, Callable, Any]:
     """Q of a chunk from the means of its latents; the Hessian and the second moments, once."""
-    local = reader.at(min(chunk_size, rows.num_data))
-    every = _of_all(local, params, rows, chunk_size, memory, expect)
 
     def means(arguments: Arguments, memory: Any, start: Array) -> tuple[Array, Array | None]:
         del start
-        posterior = every or expect(local, params, arguments, memory)
-        return posterior.mean, posterior.weight
+        expected = posterior(arguments, memory)
+        return expected.mean, expected.weight
 
     def seconds(arguments: Arguments, memory: Any, fresh: Array) -> Array:
-        posterior = every or expect(local, params, arguments, memory)
-        return posterior.second(posterior.heavy(fresh))
+        expected = posterior(arguments, memory)
+        return expected.second(expected.heavy(fresh))
 
     # Of rows on disk nothing is kept: their means are found again whenever they are wanted.
     kept = memory if rows.on_disk else map_over_chunks(means, rows, chunk_size, memory)
@@ -237,7 +228,7 @@ def _by_moments(
         return heavy @ (form.constant + (form.linear * mean).sum(1))
 
     def at_once(new: Params) -> Array:
-        hessian = shared_hessian(reader.at(1), new, rows.slice(0, 1))
+        hessian = shared_hessian(local.at(1), new, rows.slice(0, 1))
         return 0.5 * jnp.sum(hessian * second)
 
     return by_chunk, at_once, kept
