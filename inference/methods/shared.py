@@ -80,6 +80,12 @@ def start_params(
         find = compiled(draw, rows, compiler_options=least_effort())
         params = {**find(rows.leaves, key), **params}
     params = {**params, **(given or {})}
+    check_params(reader, rows, params)
+    return {name: jnp.asarray(value, float) for name, value in params.items()}
+
+
+def check_params(reader: Reader, rows: Rows, params: Params) -> None:
+    """Refuse parameters that the program does not have, or has in another shape."""
     unknown = set(params) - set(reader.anatomy.parameters)
     if unknown:
         raise ValueError(
@@ -94,13 +100,13 @@ def start_params(
         return {name: x.shape for name, x in like.items()}
 
     # To trace the program would take as long as all else here.
-    for name, wanted in known(shapes, "parameters", reader, kinds, rows.tree).items():
-        shape = jnp.shape(params[name])
-        if shape != wanted:
+    wanted = known(shapes, "parameters", reader, kinds, rows.tree)
+    for name, value in params.items():
+        if jnp.shape(value) != wanted[name]:
             raise ValueError(
-                f"parameter {name!r} has shape {shape}, but the program's has {wanted}"
+                f"parameter {name!r} has shape {jnp.shape(value)}, but the program's has "
+                f"{wanted[name]}"
             )
-    return {name: jnp.asarray(value, float) for name, value in params.items()}
 
 
 def chunk_rows(

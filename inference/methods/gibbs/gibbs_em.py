@@ -13,10 +13,10 @@ import numpyro.distributions as dist
 from jax import Array, random
 from numpyro.distributions.distribution import validation_enabled
 
-from ...reading.abstract import trace_of
+from ...numerics.compiling import least_effort, split_key
+from ...reading.abstract import somewhere, trace_of
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
-from ...reading.local import prior_draw
 from ...reading.reader import check_data, check_support
 from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks
 from ...running.algorithm import Algorithm
@@ -161,21 +161,26 @@ class GibbsEM(Algorithm):
         anatomy.check_rows_are_all()
         rows = rows_of(anatomy, args, kwargs)
         check_support(self.model, anatomy, rows)
-        key_start, key = random.split(rng_key)
-        few = rows.slice(0, 1)
-        like = jax.eval_shape(lambda: prior_draw(self.model, anatomy, key_start, few))
-        params = start_uniform(layered, key_start, like)
-        if self.start is not None:
-            params = {**params, **self.start(key_start, *args, **kwargs)}
-        params = _checked(params, init_params)
-        bits, keep = None, not rows.on_disk if self.keep_states is None else self.keep_states
-        if keep and not self.exact(anatomy):
-            bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
-        level = jnp.ones((), int) * (1 if self.schedule != "joint" else len(anatomy.latents))
-        zero = jnp.zeros((), int)
-        changed = jnp.ones(anatomy.num_bits) if self.schedule == "stability" else None
-        memory = self.memory(layered, params, (args, kwargs))
-        return GibbsEMState(params, zero, key, bits, level, changed, memory)
+        key_start, key = split_key(rng_key, 2)
+        start = {} if self.start is None else self.start(key_start, *args, **kwargs)
+        given = {**start, **(init_params or {})}
+
+        def first(rows: Rows, key_start: Array, key: Array, given: Params) -> GibbsEMState:
+            some = rows.slice(0, 1)
+            like = jax.eval_shape(lambda: somewhere(self.model, anatomy.parameters, some))
+            params = _checked(start_uniform(layered, key_start, like), given)
+            bits, keep = None, not rows.on_disk if self.keep_states is None else self.keep_states
+            if keep and not self.exact(anatomy):
+                bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
+            level = jnp.ones((), int) * (1 if self.schedule != "joint" else len(anatomy.latents))
+            zero = jnp.zeros((), int)
+            changed = jnp.ones(anatomy.num_bits) if self.schedule == "stability" else None
+            memory = self.memory(layered, params, rows.join(rows.leaves))
+            return GibbsEMState(params, zero, key, bits, level, changed, memory)
+
+        # In one piece, and kept: to trace the program takes longer than all else here.
+        find = compiled(first, rows, compiler_options=least_effort())
+        return find(rows.leaves, key_start, key, given)
 
     def update(self, state: GibbsEMState, *args: Any, **kwargs: Any) -> tuple[GibbsEMState, Array]:
         layered = self.open(args, kwargs)

@@ -24,7 +24,7 @@ from ...reading.summed import row_evidence
 from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
 from ...types import Arguments, Params
 from ..m_step import inverse, transforms
-from ..shared import CHUNK_FLOATS, Posterior, start_params
+from ..shared import CHUNK_FLOATS, Posterior, check_params
 from .partition import normalizer
 
 
@@ -126,14 +126,23 @@ def open_climb(
 
 
 def near_origin(
-    climb: Climb, key: Array, spread: float, given: Params | None, start: Any, arguments: Arguments
-) -> Params:
-    """Where to start: as given or as `start` says, the rest close to the origin at random."""
+    climb: Climb,
+    key: Array,
+    spread: float,
+    given: Params | None,
+    start: Any,
+    arguments: Arguments,
+    optimizer: Any,
+) -> tuple[Params, Any]:
+    """Where to start: as given or as `start` says, the rest close to the origin at random; and the
+    optimiser's state there."""
     args, kwargs = arguments
+    climb.reader.anatomy.check_rows_are_all()
     fixed = {**({} if start is None else start(key, *args, **kwargs)), **(given or {})}
+    check_params(climb.reader, climb.rows, fixed)
     hollow, names = climb.hollow, climb.reader.anatomy.parameters
 
-    def draw(rows: Rows, key: Array) -> Params:
+    def first(rows: Rows, key: Array, fixed: Params) -> tuple[Params, Any]:
         here = hollow._replace(rows=rows)
         like = somewhere(here.reader.model, names, rows.slice(0, 1))
         free = here.free(like)
@@ -142,24 +151,13 @@ def near_origin(
             name: spread * random.normal(k, value.shape)
             for k, (name, value) in zip(keys, free.items(), strict=True)
         }
-        return here.constrain(small, like)
+        params = {**here.constrain(small, like), **fixed}
+        params = {name: jnp.asarray(value, float) for name, value in params.items()}
+        return params, optimizer.init(here.free(params))
 
-    if not set(fixed) >= set(names):
-        # Compiled as one: the program is run for its constraints, which takes long op by op.
-        find = compiled(draw, climb.rows, compiler_options=least_effort())
-        fixed = {**find(climb.rows.leaves, key), **fixed}
-    return start_params(climb.reader, climb.rows, None, fixed, key, args, kwargs)
-
-
-def first_state(climb: Climb, optimizer: Any, params: Params) -> Any:
-    """The optimiser's state at parameters."""
-    hollow = climb.hollow
-
-    def begin(rows: Rows, params: Params) -> Any:
-        return optimizer.init(hollow._replace(rows=rows).free(params))
-
-    start = compiled(begin, climb.rows, compiler_options=least_effort())
-    return start(climb.rows.leaves, params)
+    # Compiled as one: the program is run for its constraints, which takes long op by op.
+    find = compiled(first, climb.rows, compiler_options=least_effort())
+    return find(climb.rows.leaves, key, fixed)
 
 
 def optimizer_of(given: Any) -> Any:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro.optim import Momentum
 
+from ...numerics.compiling import split_key
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.bits import sum_softplus
 from ...reading.linear import linear_form
@@ -22,7 +23,6 @@ from ..discrete.em import EM
 from ..shared import Posterior
 from .ascent import (
     Climb,
-    first_state,
     linear_posterior,
     near_origin,
     open_climb,
@@ -101,15 +101,18 @@ class ContrastiveDivergence(Algorithm):
     ) -> ContrastiveState:
         climb = self._open(args, kwargs)
         climb.reader.anatomy.check_unweighted()
-        key_start, key_chains, key = random.split(rng_key, 3)
-        params = near_origin(climb, key_start, self.spread, init_params, self.start, (args, kwargs))
+        key_start, key_chains, key = split_key(rng_key, 3)
+        params, optim_state = near_origin(
+            climb, key_start, self.spread, init_params, self.start, (args, kwargs),
+            self._optimizer(),
+        )  # fmt: skip
         few, named = climb.rows.slice(0, 1)
         causes_of(self.model, params, *few, **named)  # refuses other programs, before any work
         hidden = None
         if self.persistent:
             shape = (self.num_chains, climb.reader.anatomy.num_bits)
             hidden = random.bernoulli(key_chains, 0.5, shape).astype(float)
-        return ContrastiveState(params, first_state(climb, self._optimizer(), params), key, hidden)
+        return ContrastiveState(params, optim_state, key, hidden)
 
     def update(
         self, state: ContrastiveState, *args: Any, **kwargs: Any

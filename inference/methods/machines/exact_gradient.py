@@ -23,7 +23,6 @@ from ..shared import Posterior
 from .ascent import (
     Climb,
     cautious,
-    first_state,
     linear_posterior,
     near_origin,
     open_climb,
@@ -125,9 +124,12 @@ class ExactGradient(Algorithm):
         climb = self._open(args, kwargs)
         key_start, _ = split_key(rng_key, 2)
         start = from_base_rates if self.start == "base_rates" else self.start
-        params = near_origin(climb, key_start, self.spread, init_params, start, (args, kwargs))
         optimizer = self._optimizer(self._scaled(climb))
-        return GradientState(params, first_state(climb, optimizer, params))
+        return GradientState(
+            *near_origin(
+                climb, key_start, self.spread, init_params, start, (args, kwargs), optimizer
+            )
+        )
 
     def update(
         self, state: GradientState, *args: Any, **kwargs: Any
