@@ -74,7 +74,8 @@ def svi(
     anatomy = inspect(model, args, kwargs)
     program = differentiable(model, anatomy)
     if guide == "flow":
-        size = _num_continuous(program, args, kwargs)
+        shapes = run_abstractly(program, args, kwargs, drawn_shapes)
+        size = sum(int(np.prod(x.shape)) for x in shapes.values())
         if size > MOST_FLOW:
             raise ProgramError(
                 f"AutoIAFNormal is limited to {MOST_FLOW} latent dimensions; this model has "
@@ -219,8 +220,3 @@ def _weighed(
         return sites, {"log_p": log_p, "log_q": log_q}
 
     return lax.map(one, random.split(key, count))
-
-
-def _num_continuous(program: Callable, args: tuple, kwargs: dict) -> int:
-    shapes = run_abstractly(program, args, kwargs, drawn_shapes)
-    return sum(int(np.prod(x.shape)) for x in shapes.values())

@@ -78,7 +78,12 @@ def report(
             except ProgramError as error:
                 lines.append(f"log likelihood not computed: {error}")
             else:
-                lines += _measured(fit)
+                error = f" ± {fit.error:.2g}" if fit.error > 0.005 else ""
+                lines += [
+                    f"log likelihood {fit.log_likelihood:.3f}{error} ({fit.how})",
+                    f"AIC       {fit.aic:.2f} ({fit.num_free} free parameters)",
+                    f"BIC       {fit.bic:.2f} ({fit.num_rows} rows)",
+                ]
                 measures = {
                     "log_likelihood": fit.log_likelihood, "free_parameters": fit.num_free,
                     "rows": fit.num_rows, "aic": fit.aic, "bic": fit.bic,
@@ -186,15 +191,6 @@ def _continuous(given: Given) -> bool:
     """Whether all latents of a row are continuous: scores are then their posterior means."""
     latents = inspect(given.program, (given.table.values,), given.kwargs).latents
     return bool(latents) and all(x.num_values is None and not x.odd for x in latents)
-
-
-def _measured(fit: Any) -> list[str]:
-    error = f" ± {fit.error:.2g}" if fit.error > 0.005 else ""
-    return [
-        f"log likelihood {fit.log_likelihood:.3f}{error} ({fit.how})",
-        f"AIC       {fit.aic:.2f} ({fit.num_free} free parameters)",
-        f"BIC       {fit.bic:.2f} ({fit.num_rows} rows)",
-    ]
 
 
 def _converged(stop: Stop | None, facts: dict) -> str:

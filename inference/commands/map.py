@@ -61,7 +61,9 @@ def main(namespace: argparse.Namespace) -> int:
     save = check_output("--save", namespace.save, (".npz",)) if namespace.save else None
     listed = check_output("--places", namespace.places, (".csv",)) if namespace.places else None
     onto = Map.load(namespace.onto) if namespace.onto else None
-    levels = None if onto is None else _known(onto)
+    levels = None
+    if onto is not None:
+        levels = {c: x for c, x in zip(onto.columns, onto.levels, strict=True) if x}
     spoken = said(namespace)
     if onto is not None:
         words = {"real": "real", "binary": "binary"}
@@ -134,10 +136,6 @@ def _list(posterior: FactorPosterior, table: MixedTable) -> bytes:
             cells.append(json.dumps(str(table.label[row]), ensure_ascii=False))
         lines.append(",".join(cells))
     return ("\n".join(lines) + "\n").encode()
-
-
-def _known(map_: Map) -> dict[str, tuple[str, ...]]:
-    return {c: x for c, x in zip(map_.columns, map_.levels, strict=True) if x}
 
 
 def _counted(table: MixedTable) -> list[str]:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..numerics import chain as sums
-from ..types import Arguments, Params
 from .chain import Chain, Link
 from .outside import leave, outside
 
@@ -71,10 +70,3 @@ class ChainPosterior(NamedTuple):
 
     def _turned(self, steps: Array) -> Array:
         return steps[::-1] if self.chain.reverse else steps
-
-
-def chain_posterior(
-    model: Callable, chain: Chain, given: Params, arguments: Arguments
-) -> ChainPosterior:
-    """The posterior of the paths where every other unobserved site is `given`."""
-    return ChainPosterior(chain, *chain.factors(model, given, arguments))

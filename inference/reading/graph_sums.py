@@ -11,7 +11,6 @@ from numpyro.primitives import Messenger
 
 from ..numerics import elimination
 from ..numerics.elimination import Factor
-from ..types import Arguments, Params
 from .graph import Graph
 from .outside import leave, outside
 
@@ -97,10 +96,3 @@ class GraphPosterior(NamedTuple):
                 own = tuple(slice(n) for n in component.problem.cells(place))
                 values[variable.link.name] = variable.values(codes[place, *own].reshape(-1))
         return values
-
-
-def graph_posterior(
-    model: Callable, graph: Graph, given: Params, arguments: Arguments
-) -> GraphPosterior:
-    """The posterior of the latents where every other unobserved site is `given`."""
-    return GraphPosterior(graph, graph.factors(model, given, arguments))

@@ -22,11 +22,11 @@ from ..numerics.log_sums import normalise
 from ..types import Arguments, Params
 from .anatomy import Anatomy, ProgramError, inspect
 from .chain import Chain
-from .chain_sums import chain_posterior
+from .chain_sums import ChainPosterior
 from .counts import up_to, with_counts
 from .elements import Elements, ElementsPosterior
 from .graph import Graph
-from .graph_sums import graph_posterior
+from .graph_sums import GraphPosterior
 from .handlers import table_of
 from .joint import Parts, parts_of
 from .outside import outside
@@ -154,9 +154,9 @@ class recover(Messenger):  # noqa: N801
     def posterior(self, anatomy: Opened, given: Params, arguments: Arguments) -> Latents:
         """The posterior of the latents, all other unobserved sites being given."""
         if isinstance(anatomy, Chain):
-            return chain_posterior(self.fn, anatomy, given, arguments)
+            return ChainPosterior(anatomy, *anatomy.factors(self.fn, given, arguments))
         if isinstance(anatomy, Graph):
-            return graph_posterior(self.fn, anatomy, given, arguments)
+            return GraphPosterior(anatomy, anatomy.factors(self.fn, given, arguments))
         if isinstance(anatomy, Elements):
             return ElementsPosterior(self.fn, anatomy, given, arguments)
         table = table_of(anatomy, self.states)
@@ -296,7 +296,9 @@ class TablePosterior(NamedTuple):
             return tuple(tables)
 
         return {
-            latent.name: _placed(latent.axis, table.reshape(len(table), *latent.datum_shape, -1))
+            latent.name: jnp.moveaxis(
+                table.reshape(len(table), *latent.datum_shape, -1), 0, latent.axis
+            )
             for latent, table in zip(self.anatomy.latents, self._read(sum_up), strict=True)
         }
 
@@ -325,8 +327,3 @@ def _states_of(table: Array, chosen: Array) -> Array:
     if table.ndim == 2:
         return table[chosen]
     return jnp.take_along_axis(table, chosen[:, None, None], axis=1)[:, 0]
-
-
-def _placed(axis: int, rows: Array) -> Array:
-    """The axis of the data where the program has it."""
-    return jnp.moveaxis(rows, 0, axis)

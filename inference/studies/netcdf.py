@@ -145,6 +145,8 @@ def save(
 
 
 def _write(place: Any, group: Group | xr.Dataset) -> None:
+    import h5py
+
     if not isinstance(group, Group):
         group = Group(
             {str(name): (tuple(map(str, x.dims)), x.values) for name, x in group.data_vars.items()},
@@ -159,21 +161,14 @@ def _write(place: Any, group: Group | xr.Dataset) -> None:
                 place.dimensions[_flat(dim)] = size
         text, truth = array.dtype.kind in "UO", array.dtype == bool
         array = array.astype(object) if text else array.astype(np.int8) if truth else array
-        made = place.create_variable(
-            _flat(name), tuple(map(_flat, dims)), _text_type() if text else array.dtype, data=array
-        )
+        kind = h5py.string_dtype() if text else array.dtype
+        made = place.create_variable(_flat(name), tuple(map(_flat, dims)), kind, data=array)
         if truth:  # netCDF has no truth values; xarray reads them by this
             made.attrs["dtype"] = "bool"
 
 
 def _flat(name: str) -> str:
     return name.replace("/", SLASH)
-
-
-def _text_type() -> Any:
-    import h5py
-
-    return h5py.string_dtype()
 
 
 def _attributes(attrs: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -79,12 +79,8 @@ def has_header(first: list[str], second: list[str] | None, kind: str) -> bool:
     if kind == "real":
         return False
     values = [token.number for token in tokens]
-    counted = values in ([float(n) for n in range(len(values))], _counting(len(values)))
+    counted = values in ([float(n + begin) for n in range(len(values))] for begin in (0, 1))
     return counted and max(values) >= 2.0
-
-
-def _counting(length: int) -> list[float]:
-    return [float(place) for place in range(1, length + 1)]
 
 
 def _bytes(path: Path) -> bytes:

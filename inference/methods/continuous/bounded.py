@@ -136,7 +136,8 @@ def _check_quadratic(program: Bounded) -> None:
     num_rows = min(rows.num_data, 5)
     chosen = np.linspace(0, rows.num_data - 1, num_rows).astype(int)
     with jax.enable_x64(True):
-        leaves = [_widen(np.asarray(x)[chosen]) for x in rows.leaves]
+        some = [np.asarray(x)[chosen] for x in rows.leaves]
+        leaves = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in some]
         few = FactorReader(
             reader.model,
             inspect(
@@ -174,7 +175,3 @@ def _check_quadratic(program: Bounded) -> None:
             f"(error {worst:.2g}): BoundEM needs Gaussian "
             "latents and logits or means that are linear in them; use QuadratureEM or MonteCarloEM"
         )
-
-
-def _widen(rows: np.ndarray) -> np.ndarray:
-    return rows.astype(np.float64) if rows.dtype.kind == "f" else rows

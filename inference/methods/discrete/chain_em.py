@@ -16,7 +16,7 @@ from ...reading.abstract import improper, trace_of
 from ...reading.anatomy import ProgramError
 from ...reading.arguments import check_data
 from ...reading.chain import Chain
-from ...reading.chain_sums import chain_posterior
+from ...reading.chain_sums import ChainPosterior
 from ...reading.chain_survey import find_chain
 from ...types import Params
 from ..m_step import inverse, minimise, transforms_of
@@ -121,7 +121,7 @@ class Paths(NamedTuple):
 
         def find(params: Params, held: dict[int, Array]) -> PathPosterior:
             arguments = jax.tree.unflatten(tree, [held.get(i, x) for i, x in enumerate(leaves)])
-            posterior = chain_posterior(self.model, chain, params, arguments)
+            posterior = ChainPosterior(chain, *chain.factors(self.model, params, arguments))
             evidence = sums.evidence(posterior.factors, posterior.start)
             return PathPosterior(posterior.probabilities(), posterior.best(), evidence)
 

@@ -99,7 +99,8 @@ def neighbours(cells: Cells) -> np.ndarray:
 
     Two cells do if one line alone divides them: the bits of all its columns differ, and no other.
     """
-    _, where = np.unique(_signature(cells.bits), axis=1, return_index=True)
+    # Columns over all cells; one that is another's opposite has the same line.
+    _, where = np.unique(cells.bits ^ cells.bits[:1], axis=1, return_index=True)
     lines = cells.bits[:, where].astype(float)
     apart = lines @ (1 - lines).T
     return (apart + apart.T == 1).sum(axis=1)
@@ -112,11 +113,6 @@ def _least_flips(cells: Cells) -> int:
     apart = apart + apart.T
     np.fill_diagonal(apart, np.inf)
     return int(apart.min(axis=1).max())
-
-
-def _signature(bits: np.ndarray) -> np.ndarray:
-    """Columns over all cells; one that is another's opposite has the same line."""
-    return bits ^ bits[:1]
 
 
 def sampled_neighbours(

@@ -59,7 +59,8 @@ def run_digits(namespace: argparse.Namespace) -> Outcome:
     factors = modes(clipped_gaussian, state.params, (data,), {"num_factors": rank})
     wrong = np.abs(np.asarray(reconstruct(state.params, factors)) - bits).sum(axis=1)
     inside = hidden_values(_hard(state), bits[:IN_CELLS])
-    plain = np.abs(_plain_components(bits, rank) - bits).sum(axis=1)
+    # What principal components of the bits themselves make of each row, cut at one half.
+    plain = np.abs((_projected(bits, rank) > 0.5) - bits).sum(axis=1)
     pair = _unlike(bits)
     path = morph(state.params, data[pair[0]], data[pair[1]], namespace.steps)
     grey = linear_morph(bits, rank, pair, namespace.steps)
@@ -113,11 +114,6 @@ def twos(side: int) -> np.ndarray:
         return np.asarray(digits([2]).data)
     every = small_digits()
     return np.asarray(every.data)[np.asarray(every.label) == 2]
-
-
-def _plain_components(bits: np.ndarray, rank: int) -> np.ndarray:
-    """What principal components of the bits themselves make of each row, cut at one half."""
-    return (_projected(bits, rank) > 0.5).astype(bits.dtype)
 
 
 def _projected(bits: np.ndarray, rank: int) -> np.ndarray:

@@ -203,7 +203,9 @@ def lines_figure(page: Page, trials: Trial, seed: int) -> None:
 def network_figure(page: Page, params: Params, data: Array) -> None:
     """The first 24 patterns, and the weights of a network as Hinton diagrams: figures 1 and 2."""
     below, above = strengths(params["weights_1"]), strengths(params["weights_2"])
-    order = _by_line(params)
+    # Units in the order of the lines they stand for, the others last.
+    overlap = np.asarray(below) @ stroke_masks(5).T
+    order = list(np.argsort(overlap.argmax(1), kind="stable"))
     parts = page.subfigures(3, 1, height_ratios=(1.35, 1.0, 1.75), squeeze=False)
     top, middle, bottom = parts[:, 0]
     image_grid(top, np.asarray(data[:24]).reshape(2, 12, 5, 5), title="A  patterns", signed=False)
@@ -222,9 +224,3 @@ def network_figure(page: Page, params: Params, data: Array) -> None:
         "C  third layer: the lines that each unit turns on, and how often it is on",
         x=0.01, ha="left",
     )  # fmt: skip
-
-
-def _by_line(params: Params) -> list[int]:
-    """Units in the order of the lines they stand for, the others last."""
-    overlap = np.asarray(strengths(params["weights_1"])) @ stroke_masks(5).T
-    return list(np.argsort(overlap.argmax(1), kind="stable"))

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from latentbits.models import latent_trait, mixed_trait
 from latentbits.models.data import prototypes
+from scipy.linalg import subspace_angles
 
 from ...methods.continuous.bound import BoundEM
 from .experiment import Option, Outcome, Page, experiment
@@ -101,9 +102,7 @@ def of_numbers(seed: int, steps: int) -> dict[str, Any]:
 
 def angle(first: np.ndarray, second: np.ndarray) -> float:
     """The largest angle between two planes, each spanned by the rows of a matrix, in degrees."""
-    one, two = (np.linalg.qr(x.T)[0] for x in (first, second))
-    outside = one - two @ (two.T @ one)
-    return float(np.degrees(np.arcsin(min(1.0, float(np.linalg.norm(outside, 2))))))
+    return float(np.degrees(subspace_angles(first.T, second.T)[0]))
 
 
 def _maps(method: Any, steps: int, keys: Array, flip: Array) -> Maps:

@@ -30,11 +30,12 @@ def general_pictures(comparison: Comparison) -> Iterator[Picture]:
     done = ranked(comparison)
     if not done:
         return
+    first = ", on the first data set" if comparison.about.get("replicates", 1) > 1 else ""
     order = "Best first: " + ", ".join(done) + "."
     yield Picture(
         "Accuracy against time",
         "How far each method was behind the best of those whose checks pass, in nats per held-out "
-        f"row, by the seconds it had run{_of_first(comparison)}. Solid: bespoke; dashed: generic. "
+        f"row, by the seconds it had run{first}. Solid: bespoke; dashed: generic. "
         "Below the dotted line a method is within 0.01 nats.",
         f"Nats per row behind the best against seconds, one line per method. {order}",
         draw_paths(comparison),
@@ -82,10 +83,6 @@ def general_pictures(comparison: Comparison) -> Iterator[Picture]:
             f"Scatter of estimated against true parameters, one panel a method. {order}",
             draw_recovery(comparison, sized),
         )
-
-
-def _of_first(comparison: Comparison) -> str:
-    return ", on the first data set" if comparison.about.get("replicates", 1) > 1 else ""
 
 
 def _listed(words: list[str]) -> str:

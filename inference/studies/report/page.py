@@ -85,7 +85,12 @@ def render(comparison: Comparison) -> bytes:
         verdict=[linked(words, [name]) for name, words in comparison.verdict],
         rules=[(linked(term), [linked(x) for x in lines]) for term, lines in _rules()],
         terms=[(anchor(term), term, meaning) for term, meaning in glossary().items()],
-        settings=_settings(comparison),
+        settings={
+            "seed": comparison.about.get("seed"),
+            "seconds for each method": comparison.about["budget"],
+            **comparison.about.get("versions", {}),
+            **comparison.about["sizes"],
+        },
     )
     return words.encode()
 
@@ -202,16 +207,6 @@ def _rules() -> list[tuple[str, list[str]]]:
             terms.append((term, []))
         terms[-1][1].append(words.strip())
     return terms
-
-
-def _settings(comparison: Comparison) -> dict[str, Any]:
-    about = comparison.about
-    return {
-        "seed": about.get("seed"),
-        "seconds for each method": about["budget"],
-        **about.get("versions", {}),
-        **about["sizes"],
-    }
 
 
 def figures(comparison: Comparison) -> list[dict[str, str]]:
