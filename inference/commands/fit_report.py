@@ -78,9 +78,9 @@ def report(
             except ProgramError as error:
                 lines.append(f"log likelihood not computed: {error}")
             else:
-                error = f" ± {fit.error:.2g}" if fit.error > 0.005 else ""
+                spread = f" ± {fit.error:.2g}" if fit.error > 0.005 else ""
                 lines += [
-                    f"log likelihood {fit.log_likelihood:.3f}{error} ({fit.how})",
+                    f"log likelihood {fit.log_likelihood:.3f}{spread} ({fit.how})",
                     f"AIC       {fit.aic:.2f} ({fit.num_free} free parameters)",
                     f"BIC       {fit.bic:.2f} ({fit.num_rows} rows)",
                 ]

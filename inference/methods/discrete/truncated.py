@@ -157,13 +157,12 @@ class TruncatedEM(StatesEM):
 
             def summarise(arguments: Any, extra: Any, start: Array) -> Posterior:
                 local, (memory, numbers) = reader.at(size), extra
-                every = isinstance(sets, Table)  # it holds every state
-                if memory is None and not every:
+                if memory is None and not isinstance(sets, Table):
                     keys = row_keys(key_search, numbers)
                     memory = sets.grow(local, params, arguments, keys)
                 posterior = sets.expect(local, params, arguments, memory)
                 missed = error = jnp.zeros_like(posterior.evidence)
-                if not every:
+                if not isinstance(sets, Table):  # which misses nothing
                     key = random.fold_in(key_missed, start)
                     missed, error = missed_mass(
                         local, sets.contains, params, arguments, memory, posterior, key, num_draws

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jax import random
@@ -18,12 +18,8 @@ from ..comparison.compare import Comparison, compare
 from ..comparison.replicates import repeat
 from ..comparison.verdict import TIE, first
 from ..examples import example, known_of
-from ..option import Option
 from ..output import read_json
-from .experiment import Outcome, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .experiment import Option, Outcome, Page, experiment
 
 
 @experiment(
@@ -75,7 +71,7 @@ def winner(namespace: argparse.Namespace) -> Outcome:
             "within": bool(max(times) <= TIE * min(times)),
         },
     }  # fmt: skip
-    return Outcome(numbers, lambda: _figure(numbers))
+    return Outcome(numbers, (8, 3.2), _figure, (numbers,))
 
 
 def _said(namespace: argparse.Namespace) -> dict[str, Any]:
@@ -120,11 +116,8 @@ def _interval(first: float, second: float, *counts: int) -> float:
     return float(t.ppf(0.975, freedom) * np.sqrt(parts.sum()))
 
 
-def _figure(numbers: dict[str, Any]) -> Figure:
+def _figure(page: Page, numbers: dict[str, Any]) -> None:
     """What was said beside what came again."""
-    from matplotlib.figure import Figure
-
-    page = Figure(figsize=(8, 3.2))
     panels = page.subplots(1, 2)
     for panel, what in zip(panels, ("excess", "seconds"), strict=True):
         each = numbers[what]
@@ -136,4 +129,3 @@ def _figure(numbers: dict[str, Any]) -> Figure:
     panels[0].set_ylabel("nats per row above the truth")
     panels[1].set_ylabel("seconds to 0.01 nats of the best")
     page.suptitle(f"{numbers['winner']} on {numbers['program']}")
-    return page
