@@ -124,7 +124,7 @@ def least_effort() -> dict[str, Any]:
     """Options of the compiler for what runs once."""
     options = {EMITTERS: False, SPLIT: 1}
     if jax.__version_info__[:2] != LAST_WITH_BOTH:
-        options = _heard(options)
+        options = {x: v for x, v in options.items() if _heard({x: v})}
     return {LEVEL: 0, **options, **by_library()}
 
 

@@ -149,7 +149,7 @@ def near_origin(
         keys = random.split(random.fold_in(key, 1), len(free))
         small = {
             name: spread * random.normal(k, value.shape)
-            for k, (name, value) in zip(keys, free.items(), strict=True)
+            for k, (name, value) in zip(keys, sorted(free.items()), strict=True)
         }
         params = {**here.constrain(small, like), **fixed}
         params = {name: jnp.asarray(value, float) for name, value in params.items()}
