@@ -102,7 +102,8 @@ def kinds() -> dict[str, Kind]:
 )
 def run_causes(options: argparse.Namespace) -> Outcome:
     """`bsc-causes`: the log-likelihood of new rows, by what made them and by what is fitted."""
-    known, chosen = kinds(), options.kinds
+    known = kinds()
+    chosen: list[str] = options.kinds
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise InputError(f"--kinds has {unknown[0]!r}: wanted some of {', '.join(known)}")
