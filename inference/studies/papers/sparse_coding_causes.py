@@ -132,10 +132,11 @@ def run_causes(options: argparse.Namespace) -> Outcome:
     numbers: dict[str, Any] = {"num_data": options.num_data}
     for made, row in scores.items():
         gaps = {name: row[name] - row[made] for name in chosen}
+        means = {name: float(row[name].mean()) for name in chosen}
         numbers[f"made of {made}"] = {
             "all bars found": recovered[made],
-            "best": max(chosen, key=lambda name, row=row: float(row[name].mean())),
-            "log-likelihood": {name: float(row[name].mean()) for name in chosen},
+            "best": max(means, key=means.__getitem__),
+            "log-likelihood": means,
             "standard error of the difference": {
                 name: float(x.std() / np.sqrt(len(x))) for name, x in gaps.items() if name != made
             },
