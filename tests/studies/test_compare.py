@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import numpyro.distributions as dist
@@ -16,7 +18,8 @@ from numpyro.handlers import seed, substitute, trace
 from scipy.special import logsumexp
 from scipy.stats import beta
 
-import inference.studies.comparison.contenders
+import inference.studies.comparison.contenders as contending
+from inference.baselines.pacing import BudgetError
 from inference.cli import main
 from inference.evaluation.symmetry import align
 from inference.reading.anatomy import inspect
@@ -294,7 +297,7 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
             "NUTS": every["NUTS"],
         }, refused
 
-    monkeypatch.setattr(inference.studies.comparison.contenders, "contenders", some)
+    monkeypatch.setattr(contending, "contenders", some)
     comparison = compare(bernoulli_mixture, DATA.values, None, budget=60.0, **SIZES_OF_DATA)
     assert comparison.rows["broken"]["status"] == "failed"
     assert "it broke" in comparison.rows["broken"]["reason"]
@@ -314,7 +317,7 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
         every = real(anatomy)[0]
         return {"MAP": every["MAP"], "stopped": Contender("stopped", True, "point", stopped)}, {}
 
-    monkeypatch.setattr(inference.studies.comparison.contenders, "contenders", some)
+    monkeypatch.setattr(contending, "contenders", some)
     out = tmp_path / "out"
     assert (
         main(
@@ -514,3 +517,22 @@ def test_fresh_rows_and_the_truth_decide_where_both_are_known():
     assert 0 < row["excess_error"] < 0.003
     rates = np.log(np.where(fresh(20_000) > 0.5, q, 1 - q)).sum(-1)
     np.testing.assert_allclose(comparison.held_out["MAP"], rates, rtol=1e-4)
+
+
+def test_a_step_longer_than_the_budget_is_refused_before_it_is_taken(monkeypatch):
+    """A step on two of 32 rows takes 0.1 s: one from each of two starts 3.2 s."""
+
+    slow = SimpleNamespace(
+        init=lambda *args, **_: args[1].sum(), update=lambda *args, **_: (args[0], args[0])
+    )
+    data = np.zeros((32, 4), np.float32)
+    sizes = {"num_factors": 1}
+    anatomy = inspect(latent_trait, (data,), sizes)
+    monkeypatch.setattr(contending, "MANY_CELLS", 1)
+    for budget in (4.0, 1.0):
+        times = iter([0.0, 0.1])
+        monkeypatch.setattr(contending.clock, "seconds", lambda: next(times))  # noqa: B023
+        words = "one step from each of 2 starts takes about 3.2 s, and the budget is 1 s"
+        wanted = nullcontext() if budget > 3.2 else pytest.raises(BudgetError, match=words)
+        with wanted:
+            contending.check_room(slow, random.key(0), ((data,), sizes), anatomy, budget, 2)

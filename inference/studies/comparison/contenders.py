@@ -15,14 +15,17 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from ...baselines.pacing import BudgetError
 from ...baselines.samplers import Draws, discrete_gibbs, nuts
 from ...baselines.variational import svi
 from ...numerics import clock
 from ...numerics.compiling import once
 from ...reading.anatomy import Anatomy
+from ...reading.arguments import rows_of
 from ...reading.floors import FloorWarning
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
+from ...running.loop import SLACK
 from ...running.restarts import Restarts
 from ...types import Arguments
 from ..catalogue import methods
@@ -65,6 +68,8 @@ for each kind of latent the one whose E-step is exact."""
 NUM_STARTS = 4
 TOLERANCE = 1e-6
 """A point method stops when less than this share of its loss is left to gain."""
+MANY_CELLS, SHARE = 30_000, 16
+"""Cells of a table from which on a step over continuous latents is timed on a part of the rows."""
 
 
 def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
@@ -108,6 +113,10 @@ def _bespoke(method: type[Algorithm], anatomy: Anatomy, prior: bool = False) -> 
         steps, search = engine.default_steps(anatomy), engine.search
         searches = search is not None and steps >= search.least_steps
         alone = searches or engine.starts is Starts.ONE
+        count = 1 if engine.starts is Starts.ONE else NUM_STARTS
+        count = search.num_lineages if search is not None and searches else count
+        if limits.seconds is not None and steps > 1:
+            check_room(engine, key, (args, kwargs), anatomy, limits.seconds, count)
         runner = engine if alone else Restarts(engine, NUM_STARTS)
         state, start_seconds = None, 0.0
         if not searches:  # a search finds its starts by itself
@@ -137,6 +146,33 @@ def _bespoke(method: type[Algorithm], anatomy: Anatomy, prior: bool = False) -> 
         return draws, engine
 
     return run
+
+
+def check_room(
+    engine: Any, key: Any, arguments: Arguments, anatomy: Anatomy, budget: float, count: int
+) -> None:
+    """Refuse a method of which one step from `count` starts takes longer than the budget.
+
+    Once begun, a step cannot be ended. Where latents are summed, steps are quick or timed by the
+    run itself; over continuous ones a step has a loop within, and on a large table takes minutes.
+    """
+    rows = rows_of(anatomy, *arguments)
+    cells = sum(np.size(x) for x in rows.leaves)
+    if cells < MANY_CELLS or all(x.num_values is not None for x in anatomy.latents):
+        return
+    few = max(rows.num_data // SHARE, 1)
+    args, kwargs = rows.slice(0, few)
+    state = once(lambda key: engine.init(key, *args, **kwargs))(key)
+    step = jax.jit(lambda state: engine.update(state, *args, **kwargs)).lower(state).compile()
+    jax.block_until_ready(step(state))
+    began = clock.seconds()
+    jax.block_until_ready(step(state))
+    seconds = count * (clock.seconds() - began) * rows.num_data / few
+    if seconds > (1.0 + SLACK) * budget:
+        raise BudgetError(
+            f"one step from each of {count} starts takes about {seconds:.2g} s, and the budget is "
+            f"{budget:g} s"
+        )
 
 
 def _begin(
