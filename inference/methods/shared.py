@@ -23,7 +23,7 @@ class Expectation(NamedTuple):
 
     evidence: Array  # (num_data,) log of the sum of p(y, s) over the states summed
     mean: Array  # (num_data, num_bits), ⟨s⟩
-    second: Callable[[Array], Array]  # weights (num_data,) -> Σ_n w_n ⟨s sᵀ⟩, (num_bits, num_bits)
+    second: Callable[..., Array]  # weights (num_data,) -> Σ_n w_n ⟨s sᵀ⟩, (num_bits, num_bits)
     weighted: Callable[[], tuple[Array, Array]]  # -> states (S, n or 1, bits), probabilities (S, n)
     best: Callable[[], Array]  # -> the most probable state of each datum, (num_data, num_bits)
     weight: Array | None = None  # (num_data,) how much is learned from each datum, if not all of it

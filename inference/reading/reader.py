@@ -15,6 +15,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.distribution import validation_enabled
 
 from ..numerics.compiling import known
+from ..numerics.products import on_tensor_cores, product
 from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
@@ -28,7 +29,6 @@ from .every_row import every_row
 from .joint import quadratic_of
 from .local import (
     Structure,
-    at_zero,
     find_structure,
     general_position,
     hessians,
@@ -79,15 +79,17 @@ class Reader(NamedTuple):
         def read(leaves: tuple) -> tuple[Array, Array]:
             row = rows.join([leaf[None] for leaf in leaves])
             function = row_function(one.model, one.anatomy, params, row)
-            value, slope = linear_part(function, point)
+            value, push = jax.linearize(function, point)
+            (slope,) = jax.linear_transpose(push, point)(jnp.ones_like(value))
             if hessian is not None:
                 bend = point @ hessian
             else:
                 gradient = lambda x: linear_part(function, x)[1]  # noqa: E731
                 bend = jax.jvp(gradient, (point,), (point,))[1]
-            return at_zero(value, slope, bend, point)
+            # The way back to zero along the point, which takes no pass over the bits of all rows.
+            return value - push(point) + 0.5 * (bend * point).sum(-1), slope - bend
 
-        constant, linear = jax.vmap(read)(rows.leaves)
+        constant, linear = on_tensor_cores(jax.vmap(read))(rows.leaves)
         return Form(constant[:, 0], linear[:, 0], hessian)
 
     def quadratic(self, params: Params, arguments: Arguments) -> Quadratic:
@@ -137,7 +139,9 @@ class Form(NamedTuple):
         """The same, and what it gains where one bit is flipped, (num_data, S, num_bits)."""
         assert self.hessian is not None
         s = bits.astype(self.linear.dtype)
-        bent, linear = s @ self.hessian, self.linear[:, None, :]
+        flat = bits.reshape(-1, bits.shape[-1])
+        bent = product(flat, self.hessian).reshape(s.shape)  # which is symmetric
+        linear = self.linear[:, None, :]
         value = self.constant[:, None] + (s * (0.5 * bent + linear)).sum(-1)
         return value, (1.0 - 2.0 * s) * (linear + bent) + 0.5 * jnp.diagonal(self.hessian)
 

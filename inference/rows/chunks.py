@@ -22,6 +22,7 @@ from jax import Array, lax
 from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE as under_jit
 
 from ..numerics.compiling import remembered
+from ..numerics.products import in_halves, sum_by_halves
 from ..types import Arguments
 from .disk import OnDisk
 
@@ -188,7 +189,7 @@ def compiled(function: Callable[..., Any], rows: Rows, **how: Any) -> Callable[.
     return call
 
 
-def over_rows(left: Array, right: Array, precision: Any = None) -> Array:
+def over_rows(left: Array, right: Array, precision: Any = None, largest: Any = None) -> Array:
     """leftᵀ right, (A, B), of what two arrays (n, A) and (n, B) say of each row.
 
     On a CPU XLA adds up the terms of a product one after the other. Where many rows are equal, as
@@ -198,13 +199,16 @@ def over_rows(left: Array, right: Array, precision: Any = None) -> Array:
     of its own: 4e-6 off at worst, whatever the number of rows.
 
     :param precision: by default what `jax.default_matmul_precision` says, else all digits.
+    :param largest: what the left one is known not to exceed in magnitude.
     """
-    if precision is None and not jax.config.values["jax_default_matmul_precision"]:
-        precision = "highest"
+    if precision is None:
+        precision = jax.config.jax_default_matmul_precision or "highest"
     if not left.shape[1] * right.shape[1]:  # nothing to add up, as the pairs of a single bit
         return jnp.zeros((left.shape[1], right.shape[1]), jnp.result_type(left, right))
     least, most = BLOCK_ROWS
     size = max(left.shape[1] * right.shape[1] // (left.shape[1] + right.shape[1]), least)
+    if precision == "highest" and in_halves(left, right, terms=len(left)):
+        return sum_by_halves(left, right, largest)
     if jax.default_backend() != "cpu" or size > most or len(left) <= size:
         return jnp.matmul(left.T, right, precision=precision)
     # Under `vmap` jaxlib 0.10 multiplies wrongly by what it knows to be a constant, ones say, if a

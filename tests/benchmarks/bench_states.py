@@ -29,7 +29,6 @@ from inference.methods.discrete.candidates import (
     Candidates,
     _design,
     _logits,
-    _product,
     _scene,
     best_bits,
 )
@@ -51,7 +50,7 @@ def by_hand(params: dict, data: Array, sets: Candidates, chunk: int) -> dict:
     """One iteration of eqs. (3)–(8) for binary sparse coding alone, no program in sight."""
     weights, noise, sparsity = params["weights"], params["noise"], params["sparsity"]
     num_causes = len(weights)
-    design = _design(sets.table())
+    design = _design(sets.table())[:, :-1].astype(np.float32)
     first, second = np.triu_indices(sets.num_candidates, 1)
     gram = weights @ weights.T / noise**2
     bias = jnp.log(sparsity / (1 - sparsity)) - 0.5 * jnp.diagonal(gram)
@@ -62,11 +61,11 @@ def by_hand(params: dict, data: Array, sets: Candidates, chunk: int) -> dict:
         chosen = best_bits(single, sets.num_candidates)
         pairs = -gram[chosen[:, first], chosen[:, second]]
         features = jnp.concatenate([jnp.take_along_axis(single, chosen, 1), pairs], axis=1)
-        inside = _product(features, design.T)
+        inside = jnp.matmul(features, design.T, precision="highest")
         each = jnp.arange(chunk)[:, None]
         outside = single.at[each, chosen].set(-jnp.inf)
         _, (share, alone) = normalise((inside, outside), 1)
-        moments = _product(share, design)
+        moments = jnp.matmul(share, design, precision="highest")
         inner, joint = moments[:, : sets.num_candidates], moments[:, sets.num_candidates :]
         mean = alone.at[each, chosen].set(inner)
         where = chosen[:, first] * num_causes + chosen[:, second]
@@ -157,7 +156,7 @@ def ceiling(num_data: int, num_causes: int, sets: Candidates, columns: int = 676
     reader, _ = open_program(
         binary_sparse_coding, (data,), {"num_causes": num_causes}, structure=Structure.SHARED
     )
-    design = jnp.asarray(_design(sets.table()))
+    design = jnp.asarray(_design(sets.table()), jnp.float32)
 
     def prepare(params: dict, data: Array):
         arguments = ((data,), {"num_causes": num_causes})

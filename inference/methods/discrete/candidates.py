@@ -8,6 +8,7 @@ the candidates' bits and pairs of bits as features. Its transpose gives the mome
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ...numerics.log_sums import normalise, shares
+from ...numerics.log_sums import normalise
+from ...numerics.products import product
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.local import Structure
 from ...reading.reader import Form, Reader
@@ -104,7 +106,8 @@ class Candidates(NamedTuple):
         if indices is None:
             indices = self._choose(scene, reader, params, arguments)
         inside, outside = _logits(self, scene, reader, params, arguments, indices)
-        return _moments(self, reader, inside, outside, indices)
+        best_alone = memory is None and self.select is None
+        return _moments(self, reader, inside, outside, indices, best_alone)
 
     def contains(self, reader: Reader, memory: Array, bits: Array) -> Array:
         """Whether states (S, n, bits) are among those summed: (S, n)."""
@@ -179,36 +182,51 @@ def _logits(
         linear = jnp.take_along_axis(form.linear, indices, axis=1) + 0.5 * diagonal
         # The constant is a feature that every state has: adding it later costs a pass over states.
         features = jnp.concatenate([linear, pairs, form.constant[:, None]], axis=1)
-        design = np.concatenate([_design(table), np.ones((len(table), 1), np.float32)], axis=1)
-        inside = _product(features, design.T)
+        # The barrier keeps XLA from gathering them anew for each use.
+        inside = product(lax.optimization_barrier(features), jnp.asarray(_design(table)))
     if scene.single is None:
         return inside, None
     return inside, at_bits(scene.single, indices, jnp.full(indices.shape, -jnp.inf))
 
 
 def _moments(
-    sets: Candidates, reader: Reader, inside: Array, outside: Array | None, indices: Array
+    sets: Candidates,
+    reader: Reader,
+    inside: Array,
+    outside: Array | None,
+    indices: Array,
+    best_alone: bool,
 ) -> Expectation:
     num_bits, num_candidates = reader.anatomy.num_bits, sets.num_candidates
     table = sets.table()
-    evidence, (terms, alone), count = shares((inside, outside), 1)
-    scale = 1.0 / count[:, None]
-    # Scaled after the product: before it, that is a pass over the states.
-    moments = scale * _product(terms, _design(table))
-    inner, pairs = moments[:, :num_candidates], moments[:, num_candidates:]
+    largest = inside.max(1, keepdims=True)
+    if outside is not None and not best_alone:
+        largest = jnp.maximum(largest, outside.max(1, keepdims=True))
+    level = jnp.where(jnp.isfinite(largest), largest, 0.0)  # if no state is possible
+    terms = jnp.exp(inside - level)
+    # Counted and scaled by and after the product: before it, both are passes over the states.
+    sums = product(terms, jnp.asarray(_design(table).T), 1.0)
+    count, alone = sums[:, -1:], None
+    if outside is not None:
+        alone = jnp.exp(outside - level)
+        count = count + alone.sum(1, keepdims=True)
+    evidence = (jnp.log(count) + largest)[:, 0]
+    scale = 1.0 / jnp.where(count > 0, count, 1.0)
+    inner, pairs = scale * sums[:, :num_candidates], scale * sums[:, num_candidates:-1]
     each = jnp.arange(indices.shape[0])[:, None]
     first, second = np.triu_indices(num_candidates, 1)
     mean = inner if alone is None else at_bits(scale * alone, indices, inner)
 
-    def second_moment(weights: Array) -> Array:
+    def second_moment(weights: Array, active: Array | None = None) -> Array:
         total = lambda x: over_rows(weights[:, None], x, "highest")[0]  # noqa: E731
+        active = total(mean) if active is None else active
         if outside is None:
             upper = jnp.zeros((num_bits, num_bits)).at[first, second].set(total(pairs))
         else:
             where = indices[:, first] * num_bits + indices[:, second]
             flat = jnp.zeros(num_bits * num_bits).at[where].add(weights[:, None] * pairs)
             upper = flat.reshape(num_bits, num_bits)
-        return upper + upper.T + jnp.diag(total(mean))
+        return upper + upper.T + jnp.diag(active)
 
     def weighted() -> tuple[Array, Array]:
         if alone is None:
@@ -237,20 +255,32 @@ scatter, all bits."""
 def best_bits(scores: Array, count: int) -> Array:
     """Indices of the `count` largest scores of each row, (n, count), the largest first.
 
-    On a GPU a few rounds of argmax cost less than the sort behind `lax.top_k`. To search groups of
-    bits costs half of that by itself, and more inside of an iteration (docs/papers.md).
+    On a GPU a few rounds cost less than the sort behind `lax.top_k`: in each, the group of bits
+    that has the best one, and that bit in it, so that all scores are read once.
 
     >>> best_bits(jnp.array([[3.0, 1.0, 2.0, 3.0]]), 3).tolist()
     [[0, 3, 2]]
     """
     if count > FEW or jax.default_backend() == "cpu":
         return lax.top_k(scores, count)[1].astype(jnp.int32)
+    num_data, num_bits = scores.shape
+    width = math.isqrt(num_bits)
+    groups = -(-num_bits // width)
     # Impossible bits score minus infinity; they must still rank above those already taken.
-    scores, chosen = jnp.maximum(scores, jnp.finfo(scores.dtype).min), []
+    scores = jnp.maximum(scores, jnp.finfo(scores.dtype).min)
+    wide = ((0, 0), (0, groups * width - num_bits))
+    table = jnp.pad(scores, wide, constant_values=-jnp.inf).reshape(num_data, groups, width)
+    tops, chosen = table.max(2), []
+    inside, each = (jnp.arange(x, dtype=jnp.int32) for x in (width, groups))
     for _ in range(count):
-        best = lax.argmax(scores, 1, jnp.int32)[:, None]
-        chosen.append(best)
-        scores = at_bits(scores, best, jnp.full(best.shape, -jnp.inf))
+        group = lax.argmax(tops, 1, jnp.int32)[:, None]
+        left, place = jnp.take_along_axis(table, group[:, :, None], 1)[:, 0], group * width + inside
+        for taken in chosen:
+            left = jnp.where(place == taken, -jnp.inf, left)
+        best = lax.argmax(left, 1, jnp.int32)[:, None]
+        chosen.append(group * width + best)
+        next_best = jnp.where(inside == best, -jnp.inf, left).max(1, keepdims=True)
+        tops = jnp.where(each == group, next_best, tops)
     return jnp.concatenate(chosen, axis=1)
 
 
@@ -269,20 +299,11 @@ def at_bits(table: Array, indices: Array, values: Array) -> Array:
     return table
 
 
-def _product(left: Array, right: np.ndarray) -> Array:
-    """A matrix product in full precision: a log joint has no digits to lose.
-
-    The barrier keeps XLA from fusing what makes `left` into the product, which on a GPU replaces
-    the library's product by a slower one.
-    """
-    left = lax.optimization_barrier(left)
-    return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
-
-
 def _design(table: np.ndarray) -> np.ndarray:
-    """Bits and products of pairs of bits of each state: (S, C + C(C-1)/2)."""
+    """Bits, products of pairs of bits and a one for each state: (S, C + C(C-1)/2 + 1)."""
     first, second = np.triu_indices(table.shape[1], 1)
-    return np.concatenate([table, table[:, first] * table[:, second]], axis=1).astype(np.float32)
+    ones = np.ones((len(table), 1))
+    return np.concatenate([table, table[:, first] * table[:, second], ones], axis=1).astype(np.int8)
 
 
 def _scatter(table: np.ndarray, indices: Array, reader: Reader) -> Array:

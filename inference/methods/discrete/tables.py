@@ -94,7 +94,8 @@ def shared_expectation(table: Array, logits: Array, row: Array) -> Expectation:
     evidence, terms, count = shares(logits, 0)
     values = table.astype(logits.dtype)
 
-    def second(weights: Array) -> Array:
+    def second(weights: Array, active: Array | None = None) -> Array:
+        del active
         heavy = states_met(terms, (weights / count)[:, None])
         return jnp.matmul(values.T * heavy[:, 0], values, precision="highest")
 
@@ -110,10 +111,11 @@ def own_expectation(states: Array, logits: Array) -> Expectation:
     evidence, probability = normalise(logits, 0)
     values = states.astype(logits.dtype)
 
-    def second(weights: Array) -> Array:
+    def second(weights: Array, active: Array | None = None) -> Array:
+        del active
         heavy = (probability * weights)[..., None] * values
         bits = values.shape[-1]
-        return over_rows(heavy.reshape(-1, bits), values.reshape(-1, bits))
+        return over_rows(heavy.reshape(-1, bits), states.reshape(-1, bits))
 
     def best() -> Array:
         chosen = jnp.argmax(logits, axis=0)[None, :, None]

@@ -64,19 +64,23 @@ class SparseCodingUpdate(Update):
         data, mask = self.seen(arguments)
         heavy = posterior.mean * weights[:, None]
         if mask is None:
-            second, cells = posterior.second(weights), weights.sum() * data.shape[1]
-            active = jnp.diagonal(second)  # of bits, whose squares they are
+            # With a column of ones: a sum of its own is another pass over rows × causes.
+            seen = jnp.concatenate([data, jnp.ones_like(data[:, :1])], axis=1)
+            sums = over_rows(heavy, seen, largest=weights.max())
+            cross, active = sums[:, :-1], sums[:, -1]
+            second, cells = posterior.second(weights, active), weights.sum() * data.shape[1]
         else:
             # A column's sums run over the rows in which it was seen: (D, H, H).
             counted = mask * weights[:, None]
             second, cells = lax.map(posterior.second, counted.T), counted.sum()
             active = heavy.sum(0)
             data = data * mask
+            cross = over_rows(heavy, data, largest=weights.max())
         return {
             "count": weights.sum(),
             "cells": cells,
             "active": active,
-            "cross": over_rows(heavy, data),  # Σ ⟨s⟩ yᵀ, (H, D)
+            "cross": cross,  # Σ ⟨s⟩ yᵀ, (H, D)
             "second": second,
             "power": jnp.sum(weights * jnp.sum(data * data, axis=1)),
         }

@@ -55,7 +55,7 @@ class Size(NamedTuple):
 
 
 SMALL = Size(8, 2, 64, 8, 40)
-PAPER = Size(12, 1, 256, 16, 1200)
+PAPER = Size(12, 1, 256, 16, 2400)
 GPU_ROWS = 32_000
 """Patches read at a time on a GPU, at most, by default."""
 
