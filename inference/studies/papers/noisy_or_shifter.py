@@ -21,6 +21,7 @@ do without is any prior at all.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -64,16 +65,17 @@ class Trial(NamedTuple):
     before: Array  # and those of the lower layer by itself, (num_data, 20)
 
 
-def shifter_trial(recipe: Recipe, num_data: int, key: Array) -> Trial:
+def shifter_trial(num_test: int, recipe: Recipe, num_data: int, key: Array) -> Trial:
     """Draw patterns, learn, and ask the top layer which way new ones were shifted."""
     key_data, key_test, key_fit, key_look = random.split(key, 4)
-    data, test = (shifter(x, num_data, WIDTH) for x in (key_data, key_test))
+    num_test = num_test or num_data
+    data, test = shifter(key_data, num_data, WIDTH), shifter(key_test, num_test, WIDTH)
     params = fit(recipe, key_fit, data.data, LAYERS)
     keys = random.split(key_look, 4)
     # Which unit means which way is read off the patterns that were learned from.
-    sets = jnp.stack([data.data, test.data])
+    sets = jnp.stack([data.data[:num_test], test.data])
     learned, after = lax.map(lambda x: look(params, *x), (sets, keys[:2]))
-    sign = jnp.sign((vote(learned) * data.direction).sum())
+    sign = jnp.sign((vote(learned) * data.direction[:num_test]).sum())
     right = lambda votes: 0.5 + 0.5 * sign * votes * test.direction  # noqa: E731, a toss if 0
     can = decidable(test.row)
     among = lambda values: (values * can).sum() / can.sum()  # noqa: E731
@@ -173,13 +175,14 @@ def features_found(params: Params) -> Array:
     "noisyor-shifter",
     "which way a row was shifted: the top layer tells, the lower one alone cannot",
     trials=Option(20, "sets of data", 1, 1),
-    num_data=Option(1000, "patterns to learn from, and as many new ones", 200, BLOCK),
+    num_data=Option(1000, "patterns to learn from", 200, BLOCK),
+    num_test=Option(0, "new patterns, at most as many; 0: as many", 40, 0),
     **recipe_options(LONGER, recipe="paper"),
     batch=Option(5, "trials at once", least=1),
 )
 def run_shifter(options: argparse.Namespace) -> Outcome:
     """`noisyor-shifter`: can the top layer tell the direction, and could the lower one alone?"""
-    trials, made, seconds = run_trials(options, LONGER, shifter_trial)
+    trials, made, seconds = run_trials(options, LONGER, partial(shifter_trial, options.num_test))
     numbers = {
         **made,
         "shift_accuracy": float(np.median(trials.accuracy)),

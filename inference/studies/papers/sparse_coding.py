@@ -84,13 +84,17 @@ def bars_trial(
     def fit(key: Array) -> tuple[Params, Array, tuple[Array, Array]]:
         state = method.init(key, truth.data, num_causes=num_causes)
 
-        def step(state: Any, _: None) -> tuple[Any, tuple[Array, Array]]:
-            state, _loss = method.update(state, truth.data, num_causes=num_causes)
-            return state, (state.params["noise"], num_causes * state.params["sparsity"])
+        def step(now: tuple, _: None) -> tuple[tuple, tuple[Array, Array, Array]]:
+            before, _ = now
+            after, loss = method.update(before, truth.data, num_causes=num_causes)
+            course = after.params["noise"], num_causes * after.params["sparsity"]
+            return (after, before.params), (loss, *course)
 
-        state, course = lax.scan(step, state, None, length=num_steps)
-        _, loss = method.update(state, truth.data, num_causes=num_causes)
-        return state.params, loss, course
+        # The loss of the last parameters is that of one step more.
+        now = state, state.params
+        (_, params), (losses, *course) = lax.scan(step, now, None, length=num_steps + 1)
+        noise, active = (x[:-1] for x in course)
+        return params, losses[-1], (noise, active)
 
     params, losses, (noise, active) = jax.vmap(fit)(random.split(key_fit, num_restarts))
     best = jnp.argmin(losses)
