@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
+from tools import noisy_bars, noisy_copies
 
 from inference import (
     EM,
@@ -36,16 +37,11 @@ from ppl_models import (
     latent_trait,
     noisy_or_network,
 )
-from ppl_models.data import bars, prototypes
 
 # Two tables each, which are filled up to the same size.
 SIZES = 103, 108
-PIXELS = [np.asarray(bars(random.key(size), size, size=2).data) for size in SIZES]
-BITS = [
-    np.asarray(prototypes(random.key(size), copies=36, num_features=6, flip=0.2).data, np.uint8)
-    for size in SIZES
-]
-BITS[0] = BITS[0][: SIZES[0]]
+PIXELS = [noisy_bars(size, size) for size in SIZES]
+BITS = [noisy_copies(size, 36, 6)[:size] for size in SIZES]
 GIBBS = GibbsEM(noisy_or_network, block_size=20, keep_states=False)
 
 

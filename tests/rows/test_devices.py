@@ -128,12 +128,3 @@ def test_what_cannot_be_dealt_out_says_so():
     two = jax.make_mesh((1, 1), ("data", "model"))
     with pytest.raises(ValueError, match="one axis, found"):
         EM(binary_sparse_coding).run(random.key(0), 1, rows, num_causes=2, mesh=two)
-
-
-def test_a_mesh_of_one_device_changes_nothing():
-    rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    mesh = jax.make_mesh((1,), ("data",))
-    em = TruncatedEM(binary_sparse_coding, num_candidates=3)
-    one = em.run(random.key(0), 2, rows, num_causes=3)
-    other = em.run(random.key(0), 2, rows, num_causes=3, mesh=mesh)
-    np.testing.assert_allclose(one.params["weights"], other.params["weights"], atol=1e-6)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax import random
 from small_programs import CASES as PROGRAMS
+from tools import noisy_bars, noisy_copies
 
 from inference import (
     EM,
@@ -27,10 +28,10 @@ from ppl_models import (
     clipped_gaussian,
     latent_trait,
 )
-from ppl_models.data import InputError, bars, on_disk, prototypes
+from ppl_models.data import InputError, on_disk
 
-PIXELS = np.asarray(bars(random.key(1), 53, size=2).data)
-BITS = np.asarray(prototypes(random.key(0), copies=18, num_features=6, flip=0.2).data, np.uint8)
+PIXELS = noisy_bars(1, 53)
+BITS = noisy_copies(0, 18, 6)
 
 
 def mapped(folder, array, name="rows"):
@@ -146,7 +147,7 @@ def test_stepwise_em_on_all_rows_that_forgets_is_full_em():
 
 
 def test_stepwise_em_comes_to_rest_where_full_em_does():
-    data = prototypes(random.key(0), copies=400, num_features=8, flip=0.2).data
+    data = noisy_copies(0, 400, 8)
     em = EM(bernoulli_mixture)
     settings = {"num_components": 3}
     start = em.init(random.key(0), data, **settings).params

@@ -20,16 +20,16 @@ import numpyro.distributions as dist
 import pytest
 from hostile import refused
 from jax import random
+from tools import noisy_copies
 
 from inference import EM, CheckpointError, DivergedError, TruncatedEM
 from inference.running.checkpoint import Checkpoint, origin
 from inference.running.fingerprint import fingerprint
 from inference.running.restarts import Restarts
 from ppl_models import bernoulli_mixture, binary_sparse_coding
-from ppl_models.data import prototypes
 from ppl_models.data.sealed import sealed
 
-DATA = prototypes(random.key(0), copies=8, num_features=5, flip=0.2).data
+DATA = jnp.asarray(noisy_copies(0, 8, 5), jnp.float32)
 
 
 def run(steps=40, data=DATA, method=None, **settings):

@@ -41,6 +41,22 @@ def sample(kernel, num_warmup, num_samples, *args, key=0, num_chains=1, extra_fi
     return jax.device_get(run(random.key(key)))
 
 
+def noisy_copies(seed, copies, num_features, flip=0.2):
+    """Copies of three rows of fair bits, some flipped. By NumPy: as a table at the head of a file
+    every worker makes it, and `prototypes` would be compiled by each."""
+    rng = np.random.default_rng(seed)
+    rows = np.repeat(rng.random((3, num_features)) < 0.5, copies, axis=0)
+    return (rows ^ (rng.random(rows.shape) < flip)).astype(np.uint8)
+
+
+def noisy_bars(seed, num_data):
+    """Images of 2 × 2 pixels, by NumPy: four bars of either sign that add up, in noise."""
+    rng = np.random.default_rng(seed)
+    weights = np.array([[10, 10, 0, 0], [0, 0, -10, -10], [-10, 0, -10, 0], [0, 10, 0, 10]])
+    on = rng.random((num_data, 4)) < 0.5
+    return (on @ weights + 2.0 * rng.normal(size=(num_data, 4))).astype(np.float32)
+
+
 def close(found, wanted, tolerance=EXACT):
     scale = max(1.0, float(np.abs(wanted).max()))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale)

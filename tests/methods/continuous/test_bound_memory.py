@@ -2,14 +2,12 @@
 
 import jax
 import numpy as np
-from jax import random
-from tools import quick_run
+from tools import noisy_copies, quick_run
 
 from inference import BoundEM
 from ppl_models import latent_trait
-from ppl_models.data import prototypes
 
-DATA = prototypes(random.key(0), copies=40, num_features=8, flip=0.1).data
+DATA = noisy_copies(0, 40, 8, flip=0.1)
 
 
 def test_forgetting_the_posteriors_ends_at_the_same_bound():
