@@ -20,7 +20,7 @@
 
 # %% tags=["parameters"]
 experiments = {"trait-clusters": {}, "trait-strength": {"tables": 2}, "trait-mixture": {}}
-num_data, num_draws = 600, 700
+num_data, num_draws = 600, 500
 methods = ["BoundEM", "MonteCarloEM", "QuadratureEM", "NUTS"]
 
 # %%
