@@ -24,7 +24,7 @@ from .exact import sum_states
 from .gibbs_em import GibbsEM
 from .layers import Block, Blocks, Layered, Phase, forgotten, run_epoch, settle_block
 from .noisy_or import Network, Seen
-from .planting import given_up, missing_patterns, residuals, unit_gains
+from .planting import cause_ratios, given_up, halve, missing_patterns, residuals, unit_gains
 
 SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0, least_steps=2)
 """The members of a population have one ancestor: what it finds, a second one must find too."""
@@ -266,18 +266,34 @@ class GibbsSearch(Algorithm):
             left = [
                 residuals(layered.wiring, network, hidden, observed, child) for _, child in edges
             ]
-            patterns = missing_patterns(key_new, jnp.concatenate(left, 1), hidden[site])
+            shared = [
+                cause_ratios(layered.wiring, network, hidden, observed, child) for _, child in edges
+            ]
             works = -jnp.expm1(-jnp.concatenate([network.weights[edge] for edge in edges], 1))
-            which, place = given_up(key_which, gains, works, patterns, share)
+            which, place = given_up(key_which, gains, share)
             which = here & (which | fresh)
+            key_parts, key_new, key_kind = random.split(key_new, 3)
+            whole = jnp.concatenate(left, 1)
+            halves = halve(
+                key_parts, whole, jnp.concatenate(shared, 1), hidden[site], works, ~which
+            )
+            patterns = missing_patterns(key_new, whole, units)[place]
+            # One of the units that are given up becomes a half of another.
+            parted = which.any() & ~fresh & random.bernoulli(key_kind)
+            first = parted & which & (place == 0)
+            other_half = parted & (jnp.arange(units) == halves.unit)
             ends = np.cumsum([x.shape[1] for x in left])[:-1]
             one, other = random.randint(key_pairs, (2, units), 0, len(rows))
-            for edge, planted in zip(edges, jnp.split(patterns[place], ends, 1), strict=True):
+            parts = jnp.split(-jnp.log1p(-halves.strengths), ends, 1)
+            for edge, planted, pair in zip(edges, jnp.split(patterns, ends, 1), parts, strict=True):
                 child = edge[1]
                 value = hidden[child] if child in hidden else shown(observed[child])
                 noise = random.uniform(key_noise, planted.shape, minval=0.05, maxval=0.15)
                 new = noise + jnp.where(fresh, value[one] * value[other], planted)
-                weights[edge] = jnp.where(which[:, None], new, weights[edge])
+                new = jnp.where(first[:, None], 0.01 + pair[0], new)
+                new = jnp.where(other_half[:, None], 0.01 + pair[1], new)
+                changes = which | other_half
+                weights[edge] = jnp.where(changes[:, None], new, weights[edge])
                 if child not in layered.names.leak:
                     continue
                 if child in layered.wiring.observed:
@@ -288,7 +304,10 @@ class GibbsSearch(Algorithm):
                     leak[child] = jnp.where(here & fresh, 0.1, leak[child])
             if site in layered.names.leak:
                 typical = jnp.where(fresh, 0.1, leak[site].mean())
+                of_half = leak[site][halves.unit] * halves.shares
                 leak[site] = jnp.where(which, typical, leak[site])
+                leak[site] = jnp.where(first, of_half[0], leak[site])
+                leak[site] = jnp.where(other_half, of_half[1], leak[site])
             if bits is not None:
                 bits[site] = jnp.where(which, 0, bits[site])
         if bits is None:

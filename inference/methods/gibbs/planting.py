@@ -9,28 +9,30 @@ are independent under the network, so that columns whose residuals
 
 go together have a cause that the network lacks; a blend of A and B leaves residuals that are
 positive on A where they are negative on B. The leading directions of their covariance are such
-patterns, and the unit to give up for one is that without which the rows lose least.
+patterns, and the unit to give up for one is that without which the rows lose least. Where A and B
+share most of their columns, such a pattern is small, and the unit is halved instead (`halve`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, random
+from jax import Array, lax, random
 
 from .noisy_or import SMALLEST, Network, Seen, Wiring, causal_inputs, exact_product
 from .noisy_or_steps import flip_probabilities
 
 SHARPNESS = 2.0
 """How much sooner the unit that is missed least is given up than others."""
-OVERLAP = 6.0
-"""How much sooner a unit makes way for a pattern that is like it."""
 TURNS = 2
 """Products with the covariance: few leave a direction random, many lead all to the first."""
-FEWEST = 20
-"""Rows of a unit that are enough to look for a pattern among them."""
+TURNS_WITHIN = 10
+"""The same within the rows of one unit, of which the first direction is wanted."""
+FEWEST = 20.0
+"""Rows: a unit of fewer is hardly ever halved."""
 PLANTED = 1.5
 """The largest weight of a new unit."""
 
@@ -51,23 +53,16 @@ def unit_gains(
     return (jax.nn.softplus(odds) - jax.nn.softplus(prior)).mean(0)
 
 
-def given_up(
-    key: Array, gains: Array, strengths: Array, patterns: Array, share: Array
-) -> tuple[Array, Array]:
-    """Which units to replace, (units,), and by which of the patterns each, (units,).
+def given_up(key: Array, gains: Array, share: Array) -> tuple[Array, Array]:
+    """Which units to replace, a share of them, and the place of each in that order: (units,) both.
 
-    A share of the units, those of little gain sooner than others; or first one that the pattern
-    is a part of, as one of two causes is of their blend.
+    Those of little gain sooner than others.
     """
-    key_rank, key_count, key_kind = random.split(key, 3)
+    key_rank, key_count = random.split(key)
     units = gains.shape[0]
     missed = jnp.log(jnp.maximum(gains, 1e-6)) - jnp.log(jnp.maximum(gains.mean(), 1e-6))
-    noise = random.gumbel(key_rank, (units,))
-    rank = noise - SHARPNESS * missed
-    length = jnp.linalg.norm(strengths, axis=1) * jnp.linalg.norm(patterns[0]) + 1e-9
-    part = noise + OVERLAP * exact_product(strengths, patterns[0]) / length
-    first = random.bernoulli(key_kind) & (jnp.arange(units) == part.argmax())
-    place = jnp.argsort(jnp.argsort(-jnp.where(first, jnp.inf, rank)))
+    rank = random.gumbel(key_rank, (units,)) - SHARPNESS * missed
+    place = jnp.argsort(jnp.argsort(-rank))
     return place < jnp.floor(share * units + random.uniform(key_count)), place
 
 
@@ -81,24 +76,70 @@ def residuals(
     return left if mask is None else left * mask
 
 
-def missing_patterns(key: Array, left: Array, on: Array) -> Array:
-    """Weights of units for what residuals (rows, columns) have in common, (units, columns).
+def cause_ratios(
+    wiring: Wiring, network: Network, bits: Mapping[str, Array], seen: Mapping[str, Seen], site: str
+) -> Array:
+    """y / g of each unit of a site: with f, the share of a cause in what it explains."""
+    mean = -jnp.expm1(-jnp.maximum(causal_inputs(wiring, network, bits, site), SMALLEST))
+    value, mask = (bits[site], None) if site in bits else seen[site]
+    return value / mean if mask is None else value * mask / mean
 
-    :param on: (rows, units), the states of the units of the site: half of the patterns are looked
-        for among the rows of one of them, which shows what it is a blend of.
-    """
-    key_row, key_unit, key_kind = random.split(key, 3)
-    units = on.shape[1]
-    chosen = on[:, random.randint(key_unit, (units,), 0, units)].T
-    inside = random.bernoulli(key_kind, 0.5, (units, 1))
-    inside = inside & (chosen.sum(1, keepdims=True) >= FEWEST)
-    among = jnp.where(inside, chosen, 1.0)  # (units, rows)
-    alone = exact_product(among, left**2)
-    patterns = left[random.categorical(key_row, jnp.log(among + 1e-6), axis=1)]
-    for _ in range(TURNS):
-        # The covariance without its diagonal, which is large where a column is rare.
-        turned = exact_product(exact_product(patterns, left.T) * among, left) - alone * patterns
-        patterns = turned / (jnp.linalg.norm(turned, axis=1, keepdims=True) + 1e-9)
+
+def missing_patterns(key: Array, left: Array, units: int) -> Array:
+    """Weights of units for what residuals (rows, columns) have in common, (units, columns)."""
+    patterns, _ = _directions(key, left, jnp.ones((units, len(left))), TURNS)
     # A cause turns few columns on: of a direction and its opposite it is the longer tail.
     patterns = jnp.maximum(patterns * jnp.sign((patterns**3).sum(1, keepdims=True)), 0.0)
     return PLANTED * patterns / (patterns.max(1, keepdims=True) + 1e-9)
+
+
+class Halves(NamedTuple):
+    """Two units for one."""
+
+    unit: Array  # () which one
+    strengths: Array  # (2, columns) 1 - exp(-w) of the two
+    shares: Array  # (2,) of the rows in which it is on
+
+
+def halve(
+    key: Array, left: Array, ratio: Array, on: Array, strengths: Array, kept: Array
+) -> Halves:
+    """A unit that stands for two causes as two, each with its part of the rows.
+
+    In the rows of a blend residuals are positive on one cause where they are negative on the other,
+    whatever columns they share: the leading direction among these rows parts them, and equation (9)
+    for either part gives its weights. A unit is the sooner halved the further its rows' covariance
+    is from chance.
+
+    :param ratio: (rows, columns), what was observed over its probability: of 0 and 1, y / g.
+    :param on: (rows, units); strengths: (units, columns).
+    :param kept: (units,), which units may be halved.
+    """
+    key_start, key_unit = random.split(key)
+    among = on.T
+    directions, size = _directions(key_start, left, among, TURNS_WITHIN)
+    apart = jnp.where(kept, size / jnp.sqrt(among.sum(1) + FEWEST), 0.0)
+    unit = random.categorical(key_unit, SHARPNESS * jnp.log(apart + 1e-9))
+    side = exact_product(left, directions[unit]) > 0.0
+    rows = jnp.stack([among[unit] * side, among[unit] * ~side])
+    count = rows.sum(1)
+    share = exact_product(rows, ratio) * strengths[unit] / (count[:, None] + 1.0)
+    return Halves(unit, jnp.clip(share, 0.0, 0.99), (count + 1.0) / (count.sum() + 2.0))
+
+
+def _directions(key: Array, left: Array, among: Array, turns: int) -> tuple[Array, Array]:
+    """Directions in which residuals vary together among some rows, and how much they do.
+
+    :param among: (groups, rows), which rows count.
+    """
+    ways = left[random.categorical(key, jnp.log(among + 1e-6), axis=1)]
+    alone = exact_product(among, left**2)
+
+    def turn(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        ways, _ = carry
+        # The covariance without its diagonal, which is large where a column is rare.
+        turned = exact_product(exact_product(ways, left.T) * among, left) - alone * ways
+        size = jnp.linalg.norm(turned, axis=1)
+        return turned / (size[:, None] + 1e-9), size
+
+    return lax.fori_loop(0, turns, turn, (ways, jnp.zeros(len(among))))
