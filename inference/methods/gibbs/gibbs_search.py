@@ -60,9 +60,10 @@ class GibbsSearch(Algorithm):
     random, have in common; upper layers, likewise, what two states of the layer below share.
 
     *A population.* In each round the best member is copied, in each copy some units of the layer
-    are replaced, those that are missed least by patterns that the member lacks
-    (`inference.methods.gibbs.planting`), the copies learn for a few epochs, and the best of old and
-    new survive, by the log joint of data and states (`Layered.score`).
+    are replaced, those that are missed least by patterns that the member lacks, or by a half of a
+    unit that stands for two causes (`inference.methods.gibbs.planting`), the copies learn for a few
+    epochs, and the best of old and new survive, by the log joint of data and states
+    (`Layered.score`).
 
     A step is a round; after `rounds` of them the next layer opens. The loss is the negative log
     joint of the best member *after* the step. A run of all rounds ends with `polish` epochs in

@@ -136,7 +136,7 @@ def _directions(key: Array, left: Array, among: Array, turns: int) -> tuple[Arra
     alone = exact_product(among, left**2)
 
     def turn(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        ways, _ = carry
+        ways = carry[0]
         # The covariance without its diagonal, which is large where a column is rare.
         turned = exact_product(exact_product(ways, left.T) * among, left) - alone * ways
         size = jnp.linalg.norm(turned, axis=1)
