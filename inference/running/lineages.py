@@ -48,10 +48,8 @@ class LineageState(NamedTuple):
 PATIENCE = 10
 """A lineage that agrees with the best, or cannot catch up with it, for so many steps stands still
 from then on: where all agree, the rest of a run costs as much as that of one start."""
-NEVER = -(10**6)
-"""Idle steps of a lineage that is not to stand still."""
-SKIPPED = 10**6
-"""Idle steps of a lineage that a budget has no room for."""
+NEVER, SKIPPED = -(10**6), 10**6
+"""Idle steps of a lineage that is not to stand still, and of one that a budget has no room for."""
 SEARCHING = 0.5
 """Share of a budget that the search over starts may take."""
 SHORT = 0.05
@@ -91,19 +89,19 @@ class Lineages:
             first = compiled(start, rows, compiler_options=least_effort())
             return first(rows.leaves, (key_init, key_search)), Spent()
         with counting(counted() if some is rows else None):  # of those drawn all count
-            params, spent = self._find(key_search, how, some)
-        if isinstance(params, Progress) and some is rows:
-            return params, spent
-        one = isinstance(params, Progress)
-        params = self._params(params.state) if one else params
+            reached, spent = self._find(key_search, how, some)
+        if one := isinstance(reached, Progress):
+            if some is rows:
+                return reached, spent
+            reached = self._params(reached.state)
 
         def begin(rows: Rows, key: Array, params: Params) -> LineageState:
             return self._begin(key, params, *rows.whole())
 
         # A key that a function closed over would make it another one in every run.
         first = compiled(begin, rows, compiler_options=least_effort())
-        state = first(rows.leaves, key_init, params)
-        return _first_of(state) if one else state, spent
+        state = first(rows.leaves, key_init, reached)
+        return (_first_of(state) if one else state), spent
 
     def _find(self, key: Array, how: Drive, rows: Rows) -> tuple[Params | Progress, Spent]:
         """Parameters for each lineage to begin with, (num_lineages, ...), and what it took.
@@ -152,8 +150,8 @@ class Lineages:
             one = pair[0]._replace(state=_first_of(pair[0].state))
             one = block(one, (np.int32(1), limit, counted()), devices.arrays)
             each = clock.seconds() - began if int(one.step) else 0.0
-            several = count if jax.default_backend() == "cpu" else 1  # else side by side
-            if not how.has_room(each, 3 * several * each):  # of both halves, and of the run
+            several = 3 * count if jax.default_backend() == "cpu" else 3  # else side by side
+            if not how.has_room(each, several * each):  # both halves, and a step of the run
                 return one, Spent(each, compiling, each)
             pair = _again(one), pair[1]
 
@@ -319,10 +317,13 @@ def _first_of(state: LineageState) -> LineageState:
 def _again(progress: Progress) -> Progress:
     """All lineages before their first step, the first of them where it has come to."""
     state = progress.state
-    fresh = {"losses": np.zeros(state.losses.shape, state.losses.dtype),
-             "idle": np.full(state.idle.shape, NEVER, state.idle.dtype)}  # fmt: skip
-    step, change = np.zeros((), progress.step.dtype), np.full((), np.inf, progress.change.dtype)
-    return progress._replace(state=state._replace(**fresh), step=step, change=change)
+    losses, idle, step, change = (
+        jnp.asarray(np.full(x.shape, value, x.dtype))
+        for x, value in ((state.losses, 0), (state.idle, NEVER), (progress.step, 0),
+                         (progress.change, np.inf))
+    )  # fmt: skip
+    state = state._replace(losses=losses, idle=idle)
+    return progress._replace(state=state, step=step, change=change)
 
 
 def _joined(*halves: Progress) -> LineageState:
