@@ -117,7 +117,8 @@ def _joined(pairs: list[tuple[Array, Array]]) -> Array:
 def _product_jvp(largest: float | None, primals: Any, tangents: Any) -> tuple[Array, Array]:
     (left, right), (up, down) = primals, tangents
     changes = [(x, y) for x, y in ((up, right), (left, down)) if float0 not in (x.dtype, y.dtype)]
-    return product(left, right, largest), sum(_plain(*x) for x in changes)
+    value = product(left, right, largest)
+    return value, sum((_plain(*x) for x in changes), jnp.zeros_like(value))
 
 
 def sum_by_halves(left: Array, right: Array, largest: Any = None) -> Array:
@@ -136,8 +137,8 @@ def sum_by_halves(left: Array, right: Array, largest: Any = None) -> Array:
     def sums(x: Array | None, y: Array | None, blocks: int) -> Array | float:
         if x is None or y is None:
             return 0.0
-        cut = (z.reshape(blocks, -1, z.shape[1]) for z in (x, y))
-        total = _dot(*cut, ((1,), (1,)), ((0,), (0,))).sum(0)
+        x, y = (z.reshape(blocks, -1, z.shape[1]) for z in (x, y))
+        total = _dot(x, y, ((1,), (1,)), ((0,), (0,))).sum(0)
         return total[: shape[0], : shape[1]]
 
     rest = sums(a[1], b[0], many) + sums(a[0], b[1], many)
@@ -179,8 +180,8 @@ def _evaluate(closed: Any, args: list[Array]) -> list[Array]:
         inputs = [read(x) for x in step.invars]
         if step.primitive.name in ("jit", "pjit"):
             out = _evaluate(step.params["jaxpr"], inputs)
-        elif step.primitive is lax.dot_general_p and _fits(*inputs, step.params):
-            out = [_any_axes(*inputs, step.params["dimension_numbers"][0])]
+        elif step.primitive is lax.dot_general_p and _fits(inputs, step.params):
+            out = [_any_axes(inputs, step.params["dimension_numbers"][0])]
         else:
             how = step.primitive.get_bind_params(step.params)
             functions, params = how if isinstance(how, tuple) else ((), how)  # JAX 0.8, 0.10
@@ -190,16 +191,16 @@ def _evaluate(closed: Any, args: list[Array]) -> list[Array]:
     return [read(x) for x in jaxpr.outvars]
 
 
-def _fits(left: Array, right: Array, params: dict) -> bool:
+def _fits(factors: list[Array], params: dict) -> bool:
     over, by = params["dimension_numbers"]
     exact = params["precision"] == (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
     if not exact or by[0] or len(over[0]) != 1:
         return False
-    return in_halves(left, right, terms=left.shape[over[0][0]])
+    return in_halves(*factors, terms=factors[0].shape[over[0][0]])
 
 
-def _any_axes(left: Array, right: Array, over: Any) -> Array:
+def _any_axes(factors: list[Array], over: Any) -> Array:
     """The product over one axis of each."""
-    ends = [jnp.moveaxis(x, i[0], -1) for x, i in zip((left, right), over, strict=True)]
+    ends = [jnp.moveaxis(x, i[0], -1) for x, i in zip(factors, over, strict=True)]
     shape = ends[0].shape[:-1] + ends[1].shape[:-1]
     return product(*(x.reshape(-1, x.shape[-1]) for x in ends)).reshape(shape)

@@ -202,7 +202,7 @@ def over_rows(left: Array, right: Array, precision: Any = None, largest: Any = N
     :param largest: what the left one is known not to exceed in magnitude.
     """
     if precision is None:
-        precision = jax.config.jax_default_matmul_precision or "highest"
+        precision = jax.config.values["jax_default_matmul_precision"] or "highest"
     if not left.shape[1] * right.shape[1]:  # nothing to add up, as the pairs of a single bit
         return jnp.zeros((left.shape[1], right.shape[1]), jnp.result_type(left, right))
     least, most = BLOCK_ROWS

@@ -270,7 +270,8 @@ def best_bits(scores: Array, count: int) -> Array:
     scores = jnp.maximum(scores, jnp.finfo(scores.dtype).min)
     wide = ((0, 0), (0, groups * width - num_bits))
     table = jnp.pad(scores, wide, constant_values=-jnp.inf).reshape(num_data, groups, width)
-    tops, chosen = table.max(2), []
+    tops = table.max(2)
+    chosen: list[Array] = []
     inside, each = (jnp.arange(x, dtype=jnp.int32) for x in (width, groups))
     for _ in range(count):
         group = lax.argmax(tops, 1, jnp.int32)[:, None]
