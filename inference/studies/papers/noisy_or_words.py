@@ -2,8 +2,10 @@
 
 On 20 newsgroups, 16 242 documents of 100 words (``--population 8 --rounds 10``, seed 0, one H200):
 −14.03 nats per held-out document for 16 and 4 units, −15.67 for independent words, −13.84 for a
-mixture with as many parameters. One top cause reads as computing, one as politics, religion and
-health; space, cars and sports stand by themselves, and two top causes stay unused.
+mixture with as many parameters, and −13.59 for a smoothed mixture of 100 components, chosen on a
+fifth of the training rows, which is what is printed. One top cause reads as computing, one as
+politics, religion and health; space, cars and sports stand by themselves, and two top causes stay
+unused.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array, random
-from latentbits.models import bernoulli_mixture, noisy_or_network
+from latentbits.models import noisy_or_network
 from latentbits.models.data import InputError, load_table
+from scipy.special import logsumexp, softmax
 
-from ...evaluation.evidence import likelihood, log_likelihood
-from ...methods.discrete.em import EM
+from ...evaluation.evidence import likelihood
 from ...methods.gibbs.gibbs_em import GibbsEM
 from ...methods.gibbs.gibbs_search import GibbsSearch
 from ...methods.gibbs.network_evidence import annealed_evidence
@@ -38,6 +40,9 @@ BY_DRAWS: dict[str, Any] = {
 """Each block by itself, with the paper's prior, and its states drawn, however few there are."""
 
 TUNING = 20
+
+COMPONENTS, SMOOTHING = (25, 50, 100), (5.0, 10.0)
+"""Of the mixtures, and pseudo-counts of their components, one of which is chosen."""
 
 MAX_UNITS = 20
 """A layer of more units has more than a million states."""
@@ -69,7 +74,6 @@ def run_words(options: argparse.Namespace) -> Outcome:
     seconds = time.perf_counter() - began
     value, error = network_log_likelihood(params, test, options.layers)
     size = sum(int(x.size) for x in params.values())
-    components = max(2, round((size + 1) / (data.shape[1] + 1)))
     topics = read_topics(params, table.columns)
     numbers = {
         "num_train": len(train),
@@ -78,9 +82,9 @@ def run_words(options: argparse.Namespace) -> Outcome:
         "parameters": size,
         "test_log_likelihood": value,
         "test_log_likelihood_error": error,
+        "estimated_by": "annealing, in expectation a lower bound" if error else "all states",
         "product_log_likelihood": product_log_likelihood(train, test),
-        "mixture_log_likelihood": mixture_log_likelihood(train, test, components, options.seed),
-        "mixture_components": components,
+        **mixture_log_likelihood(train, test, options.seed),
         "seconds": seconds,
         "topics": {f"cause {i + 1}": " | ".join(topic) for i, topic in enumerate(topics)},
     }
@@ -124,19 +128,51 @@ def product_log_likelihood(train: Array, test: Array) -> float:
     return float((test @ jnp.log(rate) + (1.0 - test) @ jnp.log1p(-rate)).mean())
 
 
-def mixture_log_likelihood(train: Array, test: Array, components: int, seed: int) -> float:
-    """A mixture with as many parameters as the network: the best of three starts."""
-    em = EM(bernoulli_mixture)
-    runs = [
-        em.run(random.key(seed + start), 100, train, num_components=components, tolerance=1e-6)
-        for start in range(3)
-    ]
-    best = min(runs, key=lambda run: float(run.losses[-1]))
-    # A word that a component never saw is not impossible there.
-    smooth = {**best.params, "probs": jnp.clip(best.params["probs"], 1e-4, 1.0 - 1e-4)}
-    return float(
-        log_likelihood(bernoulli_mixture, smooth, test, num_components=components).value.mean()
-    )
+def mixture_log_likelihood(train: Array, test: Array, seed: int) -> dict[str, float | int]:
+    """A smoothed mixture, whose size and smoothing are chosen on a fifth of the training rows."""
+    rows = np.random.default_rng(seed).permutation(np.asarray(train, np.float32))
+    few = max(1, len(rows) // 5)
+    sizes = [k for k in COMPONENTS if k < len(rows) / 10] or [2]
+    tried = {
+        (components, counts): smoothed_mixture(rows[few:], rows[:few], components, counts, seed)
+        for components in sizes
+        for counts in SMOOTHING
+    }
+    components, counts = max(tried, key=lambda which: tried[which])
+    held = np.asarray(test, np.float32)
+    return {
+        "mixture_log_likelihood": smoothed_mixture(rows, held, components, counts, seed),
+        "mixture_components": components,
+        "mixture_pseudo_counts": counts,
+    }
+
+
+def smoothed_mixture(
+    rows: np.ndarray, held: np.ndarray, components: int, counts: float, seed: int, steps: int = 60
+) -> float:
+    """Mean log likelihood of new rows under a mixture of independent words, by EM.
+
+    In NumPy: `EM` with the same prior, Beta(1 + counts · rate, 1 + counts · (1 − rate)) of every
+    probability, would be compiled for every number of components.
+
+    :param counts: pseudo-counts of each component, at the rates of the words.
+    """
+    rate = (rows.sum(0) + 1.0) / (len(rows) + 2.0)
+    start = np.random.default_rng(seed).uniform(0.5, 1.5, (components, rows.shape[1]))
+    probs = np.clip(start * rate, 1e-4, 0.9).astype(np.float32)
+    mixing = np.full(components, 1.0 / components)
+
+    def log_joint(rows: np.ndarray) -> np.ndarray:
+        off = np.log1p(-probs)
+        return rows @ (np.log(probs) - off).T + off.sum(1) + np.log(mixing)
+
+    for _ in range(steps):
+        posterior = softmax(log_joint(rows), axis=1).astype(np.float32)
+        members = posterior.sum(0)
+        probs = (posterior.T @ rows + counts * rate) / (members[:, None] + counts)
+        probs = probs.astype(np.float32)
+        mixing = (members + 1.0) / (len(rows) + components)
+    return float(logsumexp(log_joint(held), axis=1).mean())
 
 
 def read_topics(params: Params, columns: tuple[str, ...], most: int = 6) -> list[list[str]]:
