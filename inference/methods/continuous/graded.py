@@ -119,7 +119,9 @@ class Graded(Regressions):
         below = np.arange(cuts.max())
         valid = below < cuts[:, None]
         place = (np.cumsum(cuts) - cuts)[:, None] + np.minimum(below, cuts[:, None] - 1)
-        step = _climb(*(x[place] for x in (*sums[:2], sums.ones, params["bias"])), valid)
+        slope, bend, *_ = sums
+        bias = params["bias"][place]
+        step = _climb(slope[place], bend[place], sums.ones[place], bias, valid)
         row, column = np.nonzero(valid)
         return {
             **params,
