@@ -1,20 +1,19 @@
 """Noisy-OR networks: the high-order lines problem of Lewicki & Sejnowski (1996), figure 2.
 
-`latentbits reproduce noisyor-lines` (100 trials, seed 0; measured on one H200, 40 s), and with
-``--recipe paper``:
+`latentbits reproduce noisyor-lines --batch 50` (100 trials, seed 0; on one H200, 67 s, 60 of them
+compilation), and with ``--recipe paper``:
 
 ====================================  =========  ========
 trials with                           improved   paper
 ====================================  =========  ========
-all ten lines                         97         14
-all four patterns                     97         0
-mean log likelihood of new patterns   −5.06      −6.96
+all ten lines                         100        14
+all four patterns                     100        0
+mean log likelihood of new patterns   −5.03      −6.96
 ====================================  =========  ========
 
 A network drawn by hand reaches −4.97, the generator itself −4.37. What fails: by the paper's recipe
 units end up short of a line each; four times the data did not help, and without all lines no
-pattern counts. The three trials that the improved recipe misses found 8 lines on average (−5.97).
-Choosing members by the log joint of single states, and not with the top layer summed out, found all
+pattern counts. Choosing members by the log joint of single states, and not with the top layer summed out, found all
 four patterns in 19 of 50 trials only.
 """
 
