@@ -13,8 +13,8 @@ mean log likelihood of new patterns   −5.03      −6.96
 
 A network drawn by hand reaches −4.97, the generator itself −4.37. What fails: by the paper's recipe
 units end up short of a line each; four times the data did not help, and without all lines no
-pattern counts. Choosing members by the log joint of single states, and not with the top layer summed out, found all
-four patterns in 19 of 50 trials only.
+pattern counts. Choosing members by the log joint of single states, and not with the top layer
+summed out, found all four patterns in 19 of 50 trials only.
 """
 
 from __future__ import annotations
