@@ -17,10 +17,15 @@ import numpy as np
 from jax.extend.core import Literal
 from scipy import special
 
+MOST = 20_000
+"""Operations, each of some microseconds: where loops make more, compiling is sooner done."""
+
 
 def by_numpy(function: Callable, *inputs: Any) -> Callable:
-    """The function, traced at inputs of these shapes; compiled after all where something in it is
-    neither NumPy's nor JAX's outside of a trace, a generator of one's own, say.
+    """The function, traced at inputs of these shapes.
+
+    It is compiled after all where it has long loops, or something in it is neither NumPy's nor
+    JAX's outside of a trace, a generator of one's own, say.
 
     >>> import jax.numpy as jnp
     >>> run = by_numpy(lambda x: {"twice": 2 * x, "sum": jnp.sum(x)}, np.zeros(3))
@@ -28,6 +33,8 @@ def by_numpy(function: Callable, *inputs: Any) -> Callable:
     {'sum': 3.0, 'twice': [0.0, 2.0, 4.0]}
     """
     traced = jax.jit(function).trace(*inputs)
+    if _operations(traced.jaxpr.jaxpr) > MOST:
+        return traced.lower().compile()
     tree = jax.tree.structure(traced.out_info)
 
     def run(*inputs: Any) -> Any:
@@ -44,6 +51,16 @@ def by_numpy(function: Callable, *inputs: Any) -> Callable:
 
 class _NotHereError(Exception):
     """Something that neither NumPy nor JAX does outside of a trace."""
+
+
+def _operations(jaxpr: Any) -> int:
+    """How many there are, those of a loop as often as it runs; once, where that is not known."""
+    count = len(jaxpr.eqns)
+    for how in (equation.params for equation in jaxpr.eqns):
+        leaves = jax.tree.leaves(list(how.values()))
+        inner = (getattr(x, "jaxpr", x) for x in leaves)
+        count += how.get("length", 1) * sum(_operations(x) for x in inner if hasattr(x, "eqns"))
+    return count
 
 
 def _compute(closed: Any, inputs: list) -> list:
