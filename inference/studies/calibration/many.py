@@ -32,9 +32,6 @@ MAX_TREE_DEPTH = 5
 Wherever a trajectory is cut off, the posterior stays invariant; only the draws may be nearer."""
 
 
-WARMUP, SAMPLES = 200, 300
-
-
 class ManyDraws(NamedTuple):
     """Draws of the parameters given each data set."""
 
@@ -45,19 +42,28 @@ class ManyDraws(NamedTuple):
 Runner = Callable[..., ManyDraws]
 
 
-def many_nuts(model: Callable, rng_key: Array, data: Array, **kwargs: Any) -> ManyDraws:
+def many_nuts(
+    model: Callable,
+    rng_key: Array,
+    data: Array,
+    *,
+    num_warmup: int = 200,
+    num_samples: int = 300,
+    **kwargs: Any,
+) -> ManyDraws:
     """NUTS on all continuous sites, discrete latents summed out, for each of ``data[i]``."""
     anatomy = inspect(model, (data[0],), kwargs)
 
     def kernel() -> MCMCKernel:
         return NUTS(differentiable(model, anatomy), max_tree_depth=MAX_TREE_DEPTH)
 
-    return _sample(kernel, model, anatomy, rng_key, data, kwargs)
+    return _sample(kernel, model, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
 
 
 def many_gibbs(
-    model: Callable, rng_key: Array, data: Array, *, latent: bool = False, **kwargs: Any
-) -> ManyDraws:
+    model: Callable, rng_key: Array, data: Array, *, num_warmup: int = 200, num_samples: int = 300,
+    latent: bool = False, **kwargs: Any,
+) -> ManyDraws:  # fmt: skip
     """NumPyro's own `DiscreteGibbs`, and NUTS for the parameters, for each of ``data[i]``.
 
     :param latent: `LatentGibbs` for the bits.
@@ -69,7 +75,7 @@ def many_gibbs(
     others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=MAX_TREE_DEPTH)
     bits = binary_gibbs_kernel if latent else discrete_gibbs_kernel
     make = lambda: bits(model, anatomy, others)  # noqa: E731
-    return _sample(make, model, anatomy, rng_key, data, kwargs)
+    return _sample(make, model, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
 
 
 def many_svi(
@@ -79,19 +85,22 @@ def many_svi(
     *,
     guide: str = "mean_field",
     num_steps: int = 1000,
+    step_size: float | None = None,
+    num_samples: int = 300,
     **kwargs: Any,
 ) -> ManyDraws:
     """Variational inference with one of `baselines.variational.GUIDES`, for each of ``data[i]``.
 
     >>> from latentbits.models import bernoulli_product
     >>> data = random.bernoulli(random.key(0), 0.3, (7, 20, 2)).astype(float)
-    >>> draws = many_svi(bernoulli_product, random.key(1), data, num_steps=20)
+    >>> draws = many_svi(bernoulli_product, random.key(1), data, num_steps=20, num_samples=10)
     >>> draws.params["probs"].shape
-    (7, 300, 2)
+    (7, 10, 2)
     """
     anatomy = inspect(model, (data[0],), kwargs)
     program = differentiable(model, anatomy)
-    optimiser = optax.adam(optax.cosine_decay_schedule(STEP_SIZES.get(guide, 0.03), num_steps))
+    step_size = STEP_SIZES.get(guide, 0.03) if step_size is None else step_size
+    optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
 
     def one(key: Array, table: Array) -> ManyDraws:
         # A guide remembers where it began: one for each trace.
@@ -104,8 +113,10 @@ def many_svi(
             return engine.update(state, table, **kwargs)[0], None
 
         state = lax.scan(step, state, None, length=num_steps)[0]
-        draws = chosen.sample_posterior(key_draw, engine.get_params(state), sample_shape=(SAMPLES,))
-        never = jnp.zeros(SAMPLES, bool)
+        draws = chosen.sample_posterior(
+            key_draw, engine.get_params(state), sample_shape=(num_samples,)
+        )
+        never = jnp.zeros(num_samples, bool)
         return ManyDraws({x: draws[x] for x in anatomy.parameters}, never)
 
     return jax.jit(jax.vmap(one))(random.split(rng_key, len(data)), data)
@@ -117,6 +128,8 @@ def _sample(
     anatomy: Anatomy,
     rng_key: Array,
     data: Array,
+    num_warmup: int,
+    num_samples: int,
     kwargs: dict[str, Any],
 ) -> ManyDraws:
     def one(key: Array, table: Array) -> ManyDraws:
@@ -125,7 +138,7 @@ def _sample(
         key_start, key = random.split(key)
         start = good_start(model, anatomy, (table,), kwargs)
         place = None if start is None else start(key_start)
-        state = kernel.init(key, WARMUP, place, model_args=(table,), model_kwargs=kwargs)
+        state = kernel.init(key, num_warmup, place, model_args=(table,), model_kwargs=kwargs)
         finish = kernel.postprocess_fn((table,), kwargs)
 
         def step(state: Any, _: None) -> tuple[Any, Any]:
@@ -135,8 +148,8 @@ def _sample(
             return state, ManyDraws(kept, _diverging(state))
 
         # One loop for both: what is compiled twice takes twice as long.
-        draws = lax.scan(step, state, None, length=WARMUP + SAMPLES)[1]
-        return jax.tree.map(lambda x: x[WARMUP:], draws)
+        draws = lax.scan(step, state, None, length=num_warmup + num_samples)[1]
+        return jax.tree.map(lambda x: x[num_warmup:], draws)
 
     return jax.jit(jax.vmap(one))(random.split(rng_key, len(data)), data)
 
