@@ -42,10 +42,11 @@ def bernoulli_mixture(
 
     :param prior_mixing: a distribution on the simplex; by default the uniform one.
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.infer import Predictive
     >>> draw = Predictive(bernoulli_mixture, num_samples=1)
-    >>> sites = draw(random.key(0), num_data=7, num_features=16, num_components=3)
+    >>> compiled = jax.jit(lambda key: draw(key, num_data=7, num_features=16, num_components=3))
+    >>> sites = compiled(jax.random.key(0))
     >>> sites["component"].shape, sites["observed"].shape
     ((1, 7), (1, 7, 16))
     """

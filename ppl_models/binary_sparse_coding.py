@@ -46,10 +46,11 @@ def binary_sparse_coding(
         is of the largest magnitude (maximal causes: Lücke & Sahani, JMLR 9, 2008, for positive
         weights; Bornschein, Henniges & Lücke, PLoS Comput. Biol. 9, 2013, for any).
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.infer import Predictive
     >>> draw = Predictive(binary_sparse_coding, num_samples=1)
-    >>> sites = draw(random.key(0), num_data=7, num_features=25, num_causes=10)
+    >>> compiled = jax.jit(lambda key: draw(key, num_data=7, num_features=25, num_causes=10))
+    >>> sites = compiled(jax.random.key(0))
     >>> sites["causes"].shape, sites["observed"].shape
     ((1, 7, 10), (1, 7, 25))
     """

@@ -42,10 +42,10 @@ def categorical_mixture(
     :param prior_mixing: a distribution on the simplex; by default the uniform one.
     :param prior_probs: the concentration of a symmetric Dirichlet prior; 1 is uniform.
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.handlers import seed
-    >>> program = seed(categorical_mixture, random.key(0))
-    >>> program(num_data=7, levels=(3, 3, 3), num_components=2).shape
+    >>> sizes = {"num_data": 7, "levels": (3, 3, 3), "num_components": 2}
+    >>> jax.jit(lambda key: seed(categorical_mixture, key)(**sizes))(jax.random.key(0)).shape
     (7, 3)
     """
     groups = by_levels(numbers := check_levels(data, mask, levels, num_features))

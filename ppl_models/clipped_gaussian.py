@@ -50,10 +50,12 @@ def clipped_gaussian(
         each column; 0 is the hard clip. It is a setting, not a site: data cannot tell it from the
         scale of ``weights`` and ``bias``.
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.infer import Predictive
     >>> draw = Predictive(clipped_gaussian, num_samples=1)
-    >>> sites = draw(random.key(0), num_data=7, num_features=16, num_factors=2, noise=0.0)
+    >>> sizes = {"num_data": 7, "num_features": 16, "num_factors": 2, "noise": 0.0}
+    >>> compiled = jax.jit(lambda key: draw(key, **sizes))
+    >>> sites = compiled(jax.random.key(0))
     >>> sites["factors"].shape, sites["observed"].shape
     ((1, 7, 2), (1, 7, 16))
     """

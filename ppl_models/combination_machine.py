@@ -45,10 +45,11 @@ def combination_machine(
     ``observed``  :math:`(1 + x) / 2`    (num_data, num_features)
     ============  =====================  ==========================
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.infer import Predictive
     >>> draw = Predictive(combination_machine, num_samples=1)
-    >>> sites = draw(random.key(0), num_data=7, num_features=16, num_causes=4)
+    >>> compiled = jax.jit(lambda key: draw(key, num_data=7, num_features=16, num_causes=4))
+    >>> sites = compiled(jax.random.key(0))
     >>> sites["causes"].shape, sites["observed"].shape
     ((1, 7, 4), (1, 7, 16))
     """
@@ -91,10 +92,11 @@ def real_combination_machine(
     ``observed``  :math:`x`              (num_data, num_features)
     ============  =====================  ==========================
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.infer import Predictive
     >>> draw = Predictive(real_combination_machine, num_samples=1)
-    >>> sites = draw(random.key(0), num_data=7, num_features=16, num_causes=4)
+    >>> compiled = jax.jit(lambda key: draw(key, num_data=7, num_features=16, num_causes=4))
+    >>> sites = compiled(jax.random.key(0))
     >>> sites["causes"].shape, sites["observed"].shape
     ((1, 7, 4), (1, 7, 16))
     """

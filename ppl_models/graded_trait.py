@@ -49,9 +49,10 @@ def graded_trait(
     :param prior_cutpoints: of the first cutpoint, and of the logarithm of the gaps between
         neighbours (NumPyro's ``OrderedTransform``).
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.handlers import seed
-    >>> seed(graded_trait, random.key(0))(num_data=7, levels=(2, 5, 5)).shape
+    >>> draw = jax.jit(lambda key: seed(graded_trait, key)(num_data=7, levels=(2, 5, 5)))
+    >>> draw(jax.random.key(0)).shape
     (7, 3)
     """
     groups = by_levels(numbers := check_levels(data, mask, levels, num_features))

@@ -47,10 +47,11 @@ def latent_trait(
     :param guessing: whether each column has a lower asymptote.
     :param prior_guessing: of each of them; by default Beta(5, 17), whose mode is 0.2.
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.infer import Predictive
     >>> draw = Predictive(latent_trait, num_samples=1)
-    >>> sites = draw(random.key(0), num_data=7, num_features=16)
+    >>> compiled = jax.jit(lambda key: draw(key, num_data=7, num_features=16))
+    >>> sites = compiled(jax.random.key(0))
     >>> sites["factors"].shape, sites["observed"].shape
     ((1, 7, 2), (1, 7, 16))
     """

@@ -128,9 +128,10 @@ def mixed_trait(
 
     :param shared_noise: all real columns have the same noise, as columns of one unit may.
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.handlers import seed
-    >>> seed(mixed_trait, random.key(0))(num_data=5, kinds=("real", "binary", 3)).shape
+    >>> draw = jax.jit(lambda key: seed(mixed_trait, key)(num_data=5, kinds=("real", "binary", 3)))
+    >>> draw(jax.random.key(0)).shape
     (5, 3)
     """
     layout = Layout.of(kinds)

@@ -50,10 +50,11 @@ def noisy_or_network(
 
     :param layers: the number of units of each hidden layer, from the lowest to the top.
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.infer import Predictive
     >>> draw = Predictive(noisy_or_network, num_samples=1)
-    >>> sites = draw(random.key(0), num_data=7, num_features=25, layers=(10, 5))
+    >>> compiled = jax.jit(lambda key: draw(key, num_data=7, num_features=25, layers=(10, 5)))
+    >>> sites = compiled(jax.random.key(0))
     >>> sites["layer_2"].shape, sites["layer_1"].shape, sites["observed"].shape
     ((1, 7, 5), (1, 7, 10), (1, 7, 25))
     """

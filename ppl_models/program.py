@@ -80,7 +80,7 @@ def check_levels(
     """The number of levels of each column, as ``levels`` says it of all or of each."""
     if isinstance(levels, int | np.integer):
         if data is None and num_features is None:
-            raise ValueError("give `data`, `num_features`, or `levels` with a number a column")
+            raise ValueError("give `data`, `num_features`, or `levels` with one number per column")
         columns = num_columns(data, num_features)
         levels = (int(levels),) * columns
     numbers = tuple(int(k) for k in levels)

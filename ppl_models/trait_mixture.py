@@ -48,10 +48,11 @@ def trait_mixture(
 
     :param prior_mixing: a distribution on the simplex; by default the uniform one.
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.infer import Predictive
     >>> draw = Predictive(trait_mixture, num_samples=1)
-    >>> sites = draw(random.key(0), num_data=7, num_features=16, num_components=3)
+    >>> compiled = jax.jit(lambda key: draw(key, num_data=7, num_features=16, num_components=3))
+    >>> sites = compiled(jax.random.key(0))
     >>> sites["component"].shape, sites["factors"].shape, sites["observed"].shape
     ((1, 7), (1, 7, 2), (1, 7, 16))
     """
@@ -68,6 +69,9 @@ def trait_mixture(
         factors = numpyro.sample("factors", independent.to_event(1))
         # All components' logits, of which one is taken: a gather of weights would be D·Q a row.
         every = jnp.einsum("...q,kqd->...kd", factors, weights) + bias
-        index = jnp.broadcast_to(component, every.shape[:-2])[..., None, None]
+        # Either may have an axis of states in front that the other lacks.
+        index = jnp.asarray(component)[..., None, None]
+        ndim = max(index.ndim, every.ndim)
+        index, every = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (index, every))
         logits = jnp.take_along_axis(every, index, axis=-2)[..., 0, :]
         return observe(dist.Bernoulli(logits=logits), data, mask)

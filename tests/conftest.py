@@ -22,8 +22,6 @@ if version("jaxlib").startswith("0.10."):
 if version("jaxlib").startswith(("0.10.", "0.11.", "0.12.")):
     _flags.append("--xla_cpu_parallel_codegen_split_count=1")
 os.environ["XLA_FLAGS"] = " ".join(_flags)
-# Where a line of ours became an operation is of use to a profiler alone.
-os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # Figures are drawn on machines without a screen too.
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Tracing makes objects by the million and hardly a cycle: looking for those less often saves 3 %.

@@ -69,35 +69,35 @@ def nuts(
     budget: float | None = None,
     memory: float | None = None,
     target_accept: float = 0.8,
-    together: Array | None = None,
+    places: Params | None = None,
+    metric: np.ndarray | None = None,
     **kwargs: Any,
 ) -> Draws:
     """NUTS on all continuous sites, discrete latents summed out.
 
-    With discrete latents each chain begins at the best of several climbs (`baselines.starts`).
+    With discrete latents each chain begins at the best of several climbs (`baselines.starts`),
+    unless it is said where.
 
     :param budget: seconds for climbs, warm-up and draws, by `numerics.clock`.
     :param memory: bytes that its compiled steps may take; if they would take more, none is run.
     :param target_accept: of its steps, by which their size is adapted.
-    :param together: a key of climbs: all chains begin at the best end of these, in one mode of the
-        posterior, and those of another process with the same key in the same.
-
-    >>> from latentbits.models import bernoulli_product
-    >>> data = random.bernoulli(random.key(0), 0.3, (20, 2)).astype(float)
-    >>> draws = nuts(bernoulli_product, random.key(1), data, num_warmup=50, num_samples=50)
-    >>> draws.params["probs"].shape
-    (4, 50, 2)
+    :param places: where chains begin, unconstrained, by site (num_chains, ...).
+    :param metric: the covariance that scales its space, in place of variances learned in warm-up.
     """
     check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
     program = differentiable(model, anatomy)
 
     def kernel(depth: int) -> MCMCKernel:
-        return NUTS(program, max_tree_depth=depth, target_accept_prob=target_accept)
+        known = metric is not None
+        return NUTS(
+            program, max_tree_depth=depth, target_accept_prob=target_accept, dense_mass=known,
+            inverse_mass_matrix=metric, adapt_mass_matrix=not known,
+        )  # fmt: skip
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
-        start=climbs_of(model, anatomy), slope=program, together=together,
+        start=climbs_of(model, anatomy) if places is None else None, slope=program, places=places,
     )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def sample(
     start: Callable[[tuple, dict[str, Any]], Any] | None = None,
     slope: Callable | None = None,
     first: Callable[[OneDevice, Array], float] | None = None,
-    together: Array | None = None,
+    places: Params | None = None,
 ) -> Draws:
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
 
@@ -182,20 +182,16 @@ def sample(
         long a trajectory may be.
     :param first: from the arguments and the keys to the seconds that it takes at least before it
         has a draw: what cannot be ended is not begun without half a budget.
-    :param together: a key of climbs, at whose best end all chains begin.
+    :param places: where chains begin, if there are no climbs.
     """
     began = time.perf_counter()
     ran = 0.0  # seconds of what was compiled already, which the budget counts
     keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
-    if together is not None:
-        keys_start = random.split(together, num_chains)
-    places, depth = None, MOST_DEPTH
+    depth = MOST_DEPTH
     device = one_device(args, kwargs)
     arrays, hollow = device.arrays, device._replace(arrays=[])
     if start is not None:
-        places, gradient, ran = climb(
-            start, device, keys_start, budget, memory, together is not None
-        )
+        places, gradient, ran = climb(start, device, keys_start, budget, memory)
         depth = depth_within(gradient, budget)
         if first is not None and budget is not None:
             least = first(device, keys_start)

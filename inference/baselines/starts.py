@@ -71,17 +71,7 @@ def climbs_of(
 def good_start(
     model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict[str, Any]
 ) -> Climbs | None:
-    """Climbs from a key to unconstrained parameters; None where a random start does.
-
-    >>> from latentbits.inference.reading.anatomy import inspect
-    >>> from latentbits.models import bernoulli_mixture
-    >>> data = random.bernoulli(random.key(0), 0.5, (30, 4)).astype(float)
-    >>> kwargs = {"num_components": 2}
-    >>> anatomy = inspect(bernoulli_mixture, (data,), kwargs)
-    >>> start = good_start(bernoulli_mixture, anatomy, (data,), kwargs)
-    >>> {x: v.shape for x, v in sorted(jax.jit(start)(random.key(1)).items())}
-    {'mixing': (1,), 'probs': (2, 4)}
-    """
+    """Climbs from a key to unconstrained parameters; None where a random start does."""
     program = differentiable(model, anatomy)
     if program is model:
         return None  # nothing was summed out: a joint density of factors is no place to climb
@@ -131,12 +121,8 @@ def climb(
     keys: Array,
     budget: float | None,
     memory: float | None,
-    together: bool = False,
 ) -> tuple[Params, float, float]:
-    """Where chains begin, the seconds of a gradient for all of them, and those of the climbs.
-
-    :param together: all begin at the best place that any of them found.
-    """
+    """Where chains begin, the seconds of a gradient for all of them, and those of the climbs."""
     arrays, hollow = device.arrays, device._replace(arrays=[])
 
     def make() -> tuple[Any, Any, Any]:
@@ -145,7 +131,11 @@ def climb(
 
         def advance(climbs: Any, count: Array, arrays: list[Array]) -> Any:
             go_on = start(*hollow.arguments(arrays)).advance
-            return jax.vmap(go_on, in_axes=(0, None))(climbs, count)
+            if jax.default_backend() != "cpu":
+                return jax.vmap(go_on, in_axes=(0, None))(climbs, count)
+            # One chain's after another's: all of them at once gain nothing there, and take
+            # three quarters of a gigabyte on a network of ten causes.
+            return lax.map(lambda one: go_on(one, count), climbs)
 
         def best(climbs: Any, arrays: list[Array]) -> Params:
             return jax.vmap(start(*hollow.arguments(arrays)).best)(climbs)
@@ -169,12 +159,7 @@ def climb(
         climbs = jax.block_until_ready(compiled(climbs, np.int32(count), arrays))
         done += count
     seconds = timer.seconds
-    places = best(climbs, arrays)
-    if together:
-        lowest = np.asarray(climbs[2])
-        first = int(np.where(np.isfinite(lowest), lowest, np.inf).min(1).argmin())
-        places = jax.tree.map(lambda x: np.repeat(np.asarray(x)[first][None], len(x), 0), places)
-    return places, seconds / done / NUM_CLIMBS, ran + seconds
+    return best(climbs, arrays), seconds / done / NUM_CLIMBS, ran + seconds
 
 
 def seconds_of_gradient(program: Callable, device: OneDevice, keys: Array) -> float:

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from numpyro.distributions.transforms import biject_to
 
-from ..numerics.quasi_newton import Objective, minimise
+from ..numerics.quasi_newton import minimise
 from ..reading.abstract import trace_of
 from ..reading.datum import About, about_of
 from ..reading.local import log_prior
@@ -81,15 +81,15 @@ def gradient_step(
     maps = transforms(one, params, few)
     local = reader.at(min(chunk_size, rows.num_data))
 
-    def found(arguments: Arguments, memory: Any, start: Any = None) -> Expectation:
+    def expected(arguments: Arguments, memory: Any, start: Any = None) -> Expectation:
         del start
         return expect(local, params, arguments, memory)
 
     every = None
     if not rows.on_disk and rows.num_data <= chunk_size:
         # One chunk: the posterior is found once, not whenever Q is.
-        every = map_over_chunks(found, rows, chunk_size, memory)
-    posterior = found if every is None else lambda *_: every
+        every = map_over_chunks(expected, rows, chunk_size, memory)
+    posterior = expected if every is None else lambda *_: every
     build = _by_moments if reader.structure.shared else _by_states
     by_chunk, at_once, extra = build(local, posterior, rows, chunk_size, memory)
 
@@ -102,15 +102,18 @@ def gradient_step(
             value + log_prior(reader.model, one.anatomy, constrain(free), few) if prior else value
         )
 
-    def total(derive: Callable[[Objective], Callable], free: Params) -> Any:
-        """What `derive` makes of the mean of −Q a datum, summed over the chunks."""
-        parts = sum_over_chunks(
-            lambda arguments, extra, fresh: derive(
-                lambda f: by_chunk(constrain(f), arguments, extra, fresh)
-            )(free),
-            rows, chunk_size, extra,
-        )  # fmt: skip
-        return jax.tree.map(lambda a, b: -(a + b) / rows.total, parts, derive(rest)(free))
+    def total(free: Params) -> Any:
+        """The mean of −Q a datum and its slope, summed over the chunks."""
+
+        def part(arguments: Arguments, extra: Any, fresh: Array) -> Any:
+            return jax.value_and_grad(
+                lambda free: by_chunk(constrain(free), arguments, extra, fresh)
+            )(free)
+
+        parts = sum_over_chunks(part, rows, chunk_size, extra)
+        return jax.tree.map(
+            lambda a, b: -(a + b) / rows.total, parts, jax.value_and_grad(rest)(free)
+        )
 
     free = {name: inverse(maps[name], value) for name, value in params.items()}
     return constrain(minimise(total, free, num_steps))
@@ -178,7 +181,7 @@ class AffineUpdate:
             return -value / statistics[0].sum()
 
         free = {name: inverse(maps[name], value) for name, value in params.items()}
-        return constrain(minimise(lambda derive, free: derive(loss)(free), free, self.num_steps))
+        return constrain(minimise(jax.value_and_grad(loss), free, self.num_steps))
 
 
 def _by_states(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..numerics.compiling import known, least_effort
-from ..reading.abstract import somewhere
+from ..numerics.by_numpy import at_hand, computed
+from ..numerics.compiling import least_effort
 from ..reading.affine import FEW_ROWS, product_floats
 from ..reading.local import Structure, prior_draw
 from ..reading.reader import Reader
-from ..rows.chunks import Rows, chunk_limit, compiled
+from ..rows.chunks import Rows, chunk_limit, compiled, counting
 from ..types import Params
 
 
@@ -69,22 +69,35 @@ def start_params(
     kwargs: dict,
 ) -> Params:
     """Starting values: those given, else those of `start`, else a draw from the priors."""
-    reader.anatomy.check_rows_are_all()
+    model, anatomy = reader.model, reader.anatomy
+    anatomy.check_rows_are_all()
 
     def draw(rows: Rows, key: Array) -> Params:
-        return prior_draw(reader.model, reader.anatomy, key, rows.slice(0, 1))
+        return prior_draw(model, anatomy, key, rows.slice(0, 1))
 
     params = start(key, *args, **kwargs) if start is not None else {}
-    if set(params) | set(given or {}) < set(reader.anatomy.parameters):
-        # Compiled as one, and in a hurry: a gamma drawn operation by operation takes many seconds.
-        find = compiled(draw, rows, compiler_options=least_effort())
-        params = {**find(rows.leaves, key), **params}
+    if set(params) | set(given or {}) < set(anatomy.parameters):
+        params = {**of_first_row(draw, rows, key), **params}
     params = {**params, **(given or {})}
-    check_params(reader, rows, params)
+    check_params(reader, params)
     return {name: jnp.asarray(value, float) for name, value in params.items()}
 
 
-def check_params(reader: Reader, rows: Rows, params: Params) -> None:
+def of_first_row(function: Callable[..., Any], rows: Rows, *inputs: Any) -> Any:
+    """`function(rows, *inputs)`, of which only the first row matters: a draw from the priors, say.
+
+    By NumPy: a program is much to compile for a single run, and a gamma alone half a second. What
+    NumPy draws from a key is a draw like JAX's, but another one. Compiled in a hurry where it is
+    part of what is being compiled, and for other devices.
+    """
+    if not at_hand((rows.leaves, inputs)):
+        find = compiled(function, rows, compiler_options=least_effort())
+        return find(rows.leaves, *inputs)
+    with counting(None):
+        return jax.device_put(computed(function, rows.head(), *inputs))
+
+
+def check_params(reader: Reader, params: Params) -> None:
     """Refuse parameters that the program does not have, or has in another shape."""
     unknown = set(params) - set(reader.anatomy.parameters)
     if unknown:
@@ -92,15 +105,7 @@ def check_params(reader: Reader, rows: Rows, params: Params) -> None:
             f"no parameter {sorted(unknown)} in the program: "
             f"it has {list(reader.anatomy.parameters)}"
         )
-    kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in rows.leaves + rows.rest]
-
-    def shapes() -> dict[str, tuple[int, ...]]:
-        names = reader.anatomy.parameters
-        like = jax.eval_shape(lambda: somewhere(reader.model, names, rows.slice(0, 1)))
-        return {name: x.shape for name, x in like.items()}
-
-    # To trace the program would take as long as all else here.
-    wanted = known(shapes, "parameters", reader, kinds, rows.tree)
+    wanted = dict(zip(reader.anatomy.parameters, reader.anatomy.shapes, strict=True))
     for name, value in params.items():
         if jnp.shape(value) != wanted[name]:
             raise ValueError(

@@ -51,7 +51,7 @@ def anneal(
     """Lead chains from the first density to the last, in one `lax.scan`.
 
     :param states: exact draws from the density at ``betas[0]``, any pytree.
-    :param log_density: ``log_density(states, beta)``, not normalised; one number a chain.
+    :param log_density: ``log_density(states, beta)``, not normalised; one number per chain.
     :param transition: ``transition(key, states, beta) -> states``, a Markov step that keeps the
         density at ``beta``.
     :param betas: (num_densities,), from the first to the last density.

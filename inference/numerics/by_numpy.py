@@ -4,7 +4,7 @@ To trace a program takes a tenth of a second, to compile what was traced half a 
 tests of a program's form (`reading`) run two or three times on five rows: they are traced, and each
 operation is then done by NumPy. An operation that is not listed here is done by JAX.
 
-Random bits are NumPy's, not those that JAX would draw from the same key.
+Random numbers are NumPy's, the same again from the same key, not those that JAX would draw from it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.extend.core import Literal
 from scipy import special
+
+from .compiling import executable, under_jit
 
 MOST = 20_000
 """Operations, each of some microseconds: where loops make more, compiling is sooner done."""
@@ -33,14 +36,16 @@ def by_numpy(function: Callable, *inputs: Any) -> Callable:
     {'sum': 3.0, 'twice': [0.0, 2.0, 4.0]}
     """
     traced = jax.jit(function).trace(*inputs)
-    if _operations(traced.jaxpr.jaxpr) > MOST:
+    closed = _needed(traced.jaxpr)
+    if _operations(closed.jaxpr) > MOST:
         return traced.lower().compile()
     tree = jax.tree.structure(traced.out_info)
 
     def run(*inputs: Any) -> Any:
         with jax.ensure_compile_time_eval(), np.errstate(all="ignore"):
-            found = _compute(traced.jaxpr, jax.tree.leaves(inputs))
-        return jax.tree.unflatten(tree, found)
+            arrays = [_number_of(x) if _is_key(x) else x for x in jax.tree.leaves(inputs)]
+            leaves = _compute(closed, arrays)
+        return jax.tree.unflatten(tree, leaves)
 
     try:
         run(*inputs)
@@ -49,8 +54,45 @@ def by_numpy(function: Callable, *inputs: Any) -> Callable:
     return run
 
 
+def computed(function: Callable, *inputs: Any) -> Any:
+    """`function(*inputs)` by NumPy, traced once for arrays of these shapes. What else the inputs
+    hold is part of what is traced, as is all that the function closes over: no rows.
+
+    >>> computed(lambda x, names: {name: x + 1 for name in names}, np.zeros(2), ["one"])
+    {'one': array([1., 1.], dtype=float32)}
+    """
+    leaves, tree = jax.tree.flatten(inputs)
+    arrays = [x for x in leaves if isinstance(x, np.ndarray | Array)]
+    rest = [None if isinstance(x, np.ndarray | Array) else x for x in leaves]
+
+    def run(arrays: list) -> Any:
+        some = iter(arrays)
+        return function(*jax.tree.unflatten(tree, [next(some) if x is None else x for x in rest]))
+
+    return executable(lambda: by_numpy(run, arrays), arrays, run)(arrays)
+
+
+def at_hand(arrays: Any) -> bool:
+    """Whether this process knows these numbers here and now: nothing is being compiled."""
+    leaves = jax.tree.leaves(arrays)
+    if under_jit() or any(isinstance(x, jax.core.Tracer) for x in leaves):
+        return False
+    held = (getattr(x, "is_fully_addressable", True) for x in leaves)
+    return all(held) and jax.default_backend() == "cpu"
+
+
 class _NotHereError(Exception):
     """Something that neither NumPy nor JAX does outside of a trace."""
+
+
+def _needed(closed: Any) -> Any:
+    """Without the operations that no output depends on: a program draws more than is asked for."""
+    wanted, needed = set(map(id, closed.jaxpr.outvars)), []
+    for equation in reversed(closed.jaxpr.eqns):
+        if equation.effects or any(id(x) in wanted for x in equation.outvars):
+            needed.append(equation)
+            wanted.update(map(id, equation.invars))
+    return closed.replace(jaxpr=closed.jaxpr.replace(eqns=needed[::-1]))
 
 
 def _operations(jaxpr: Any) -> int:
@@ -73,8 +115,8 @@ def _compute(closed: Any, inputs: list) -> list:
         return x.val if isinstance(x, Literal) else values[x]
 
     for equation in closed.jaxpr.eqns:
-        found = _apply(equation, [value(x) for x in equation.invars])
-        for variable, each in zip(equation.outvars, found, strict=True):
+        results = _apply(equation, [value(x) for x in equation.invars])
+        for variable, each in zip(equation.outvars, results, strict=True):
             dtype = np.uint64 if _is_key(variable.aval) else variable.aval.dtype
             values[variable] = np.asarray(each, dtype)
     return [value(x) for x in closed.jaxpr.outvars]
@@ -93,12 +135,20 @@ def _apply(equation: Any, inputs: list) -> Any:
         return _compute(inner[0], inputs)
     if any(_is_key(x.aval) for x in (*equation.invars, *equation.outvars)) or inner:
         raise _NotHereError
-    found = equation.primitive.bind(*inputs, **how)
-    return found if equation.primitive.multiple_results else [found]
+    result = equation.primitive.bind(*inputs, **how)
+    return result if equation.primitive.multiple_results else [result]
 
 
-def _is_key(aval: Any) -> bool:
-    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+def _is_key(x: Any) -> bool:
+    return not isinstance(getattr(x, "dtype", np.dtype(int)), np.dtype)
+
+
+def _number_of(key: Any) -> Any:
+    """A key of JAX's, or the words that it is written in."""
+    words = jax.random.key_data(key) if _is_key(key) else key
+    if np.ndim(words) != 1:
+        raise _NotHereError
+    return _new_key(*np.asarray(words))
 
 
 _PLAIN: dict[str, Callable] = {
@@ -116,6 +166,8 @@ _PLAIN: dict[str, Callable] = {
     "shift_right_logical": lambda x, by: np.right_shift(_unsigned(x), _unsigned(by)),
     "random_seed": lambda seed: _new_key(seed),
     "random_fold_in": lambda key, number: _new_key(key, number),
+    "random_wrap": lambda words: _number_of(words),
+    "random_unwrap": lambda key: np.asarray(key)[..., None].view(np.uint32),
     "copy": np.asarray, "copy_p": np.asarray, "stop_gradient": np.asarray,
     "div": lambda x, y: np.true_divide(x, y) if np.asarray(x).dtype.kind == "f" else _whole(x, y),
     "pow": lambda x, y: np.power(x, np.asarray(y, np.asarray(x).dtype)),
@@ -184,12 +236,12 @@ def _gather(how: dict, x: Any, indices: Any) -> Any:
             offset = np.arange(sizes[d]).reshape([-1 if i == along else 1 for i in range(rank)])
             start = start + offset
         places.append(start)
-    found = np.asarray(x)[tuple(np.broadcast_arrays(*places))]
+    cells = np.asarray(x)[tuple(np.broadcast_arrays(*places))]
     if "FILL" not in str(how["mode"]) or inside.all():
-        return found
-    if how["fill_value"] is None and found.dtype.kind != "f":
+        return cells
+    if how["fill_value"] is None and cells.dtype.kind != "f":
         raise _NotHereError
-    return np.where(inside, found, np.nan if how["fill_value"] is None else how["fill_value"])
+    return np.where(inside, cells, np.nan if how["fill_value"] is None else how["fill_value"])
 
 
 def _along(reduce: Callable) -> Callable:
@@ -209,6 +261,15 @@ def _slices(how: dict, x: Any) -> Any:
     return x[tuple(map(slice, how["start_indices"], how["limit_indices"], steps))]
 
 
+def _pad(how: dict, x: Any, value: Any) -> Any:
+    low, high, inside = np.array(how["padding_config"]).reshape(-1, 3).T
+    if (inside > 0).any() or (low < 0).any() or (high < 0).any():
+        raise _NotHereError
+    padded = np.full(low + np.shape(x) + high, value, np.asarray(x).dtype)
+    padded[tuple(map(slice, low, low + np.shape(x)))] = x
+    return padded
+
+
 def _random_bits(how: dict, keys: Any) -> Any:
     kind = np.dtype(f"uint{how['bit_width']}")
     draw = lambda key: np.random.default_rng(key).integers(  # noqa: E731
@@ -216,6 +277,14 @@ def _random_bits(how: dict, keys: Any) -> Any:
     )
     drawn = np.stack([draw(key) for key in np.ravel(keys)])
     return drawn.reshape((*np.shape(keys), *how["shape"]))
+
+
+def _gamma(how: dict, key: Any, shape: Any) -> Any:
+    """Of a small shape most logarithms are below those of the least number that there is."""
+    generator = np.random.default_rng(int(key))
+    drawn = np.log(generator.standard_gamma(shape + 1.0))
+    drawn -= generator.standard_exponential(np.shape(shape)) / shape
+    return drawn if how["log_space"] else np.exp(drawn)
 
 
 def _new_key(*numbers: Any) -> np.uint64:
@@ -234,24 +303,26 @@ _SHAPED: dict[str, Callable] = {
     "transpose": lambda how, x: np.transpose(x, how["permutation"]),
     "rev": lambda how, x: np.flip(x, how["dimensions"]),
     "concatenate": lambda how, *x: np.concatenate(x, how["dimension"]),
-    "slice": _slices,
+    "slice": _slices, "pad": _pad,
     "integer_pow": lambda how, x: np.power(x, how["y"]),
     "reduce_sum": _along(np.sum), "reduce_max": _along(np.max), "reduce_min": _along(np.min),
     "reduce_prod": _along(np.prod), "reduce_and": _along(np.all), "reduce_or": _along(np.any),
     "cumsum": _running(np.cumsum), "cumprod": _running(np.cumprod),
     "random_split": lambda how, key: np.reshape(
         [_new_key(key, i) for i in range(int(np.prod(how["shape"])))], how["shape"]),
-    "random_bits": _random_bits,
+    "random_bits": _random_bits, "random_gamma": _gamma,
 }  # fmt: skip
 
 
 def _scan(how: dict, inputs: list) -> list:
-    consts, carry = how["num_consts"], how["num_consts"] + how["num_carry"]
+    parts = how["ft_in"].unpack() if "ft_in" in how else None  # from JAX 0.11 on
+    consts, num_carry = map(len, parts[:2]) if parts else (how["num_consts"], how["num_carry"])
+    carry = consts + num_carry
     given, state, rows = inputs[:consts], inputs[consts:carry], inputs[carry:]
     kept: list[list] = []
     for i in range(how["length"])[:: -1 if how["reverse"] else 1]:
-        found = _compute(how["jaxpr"], [*given, *state, *(np.asarray(x)[i] for x in rows)])
-        state, each = found[: how["num_carry"]], found[how["num_carry"] :]
+        results = _compute(how["jaxpr"], [*given, *state, *(np.asarray(x)[i] for x in rows)])
+        state, each = results[:num_carry], results[num_carry:]
         kept.append(each)
     kept = kept[::-1] if how["reverse"] else kept
     if not kept:
@@ -275,4 +346,5 @@ def _cond(how: dict, inputs: list) -> list:
 _INNER: dict[str, Callable] = {
     "scan": _scan, "while": _while, "cond": _cond,
     "split": lambda how, x: np.split(x[0], np.cumsum(how["sizes"])[:-1], how["axis"]),
+    "unstack": lambda how, x: list(np.moveaxis(x[0], how["axis"], 0)),
 }  # fmt: skip

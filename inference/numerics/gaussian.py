@@ -1,4 +1,4 @@
-"""Gaussians in a few dimensions, one a row: what the methods for continuous latents share."""
+"""Gaussians in a few dimensions, one per row: what the methods for continuous latents share."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ products of halves the least is below the rounding of float32:
 
 Powers of two that are taken out first keep halves inside the exponents of float16. When they add
 up, tensor cores cut digits off instead of rounding: sums of a₁ b₁ are therefore short, and added up
-in float32. On other devices, and in float64, these are plain products.
+in float32, for many rows in a kernel. On other devices, and in float64, these are plain products.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from jax import Array, lax
 from jax.dtypes import float0
 from jax.extend.core import Literal
 
+from . import kernels
+
 TERMS = 352
 """Of a sum that tensor cores add up alone: then as exact as float32."""
 ROWS = 512
 """The same where the sums of all blocks are kept side by side."""
 MANY_ROWS = 10_000
 """The same of terms that are 2⁻¹¹ of others."""
-NARROW = 256
-"""Columns that tensor cores multiply at once, about."""
 LEAST = 1 << 28
 """Multiplications below which a product is too small to be split."""
 
@@ -83,6 +83,17 @@ def product(left: Array, right: Array, largest: float | None = None) -> Array:
 
 def by_halves(left: Array, right: Array, largest: Any = None) -> Array:
     terms, columns = left.shape[1], len(right)
+    if left.dtype == right.dtype and columns >= kernels.SIDE and kernels.in_kernels(left):
+        power, other = powers(left, 1, largest), powers(right, 1)
+        whole = ((0, 0), (0, -terms % kernels.DEPTH))
+        a, b = (halves(jnp.pad(x, whole), y) for x, y in ((left, power), (right, other)))
+        scale = jnp.broadcast_to(1.0 / power[:, 0], len(left))
+        return kernels.multiply_halves(a, b, scale, 1.0 / other[:, 0])
+    return _by_library(left, right, largest)
+
+
+def _by_library(left: Array, right: Array, largest: Any) -> Array:
+    terms, columns = left.shape[1], len(right)
     parts = -(-terms // TERMS)
     size = -(-terms // (8 * parts)) * 8  # as tensor cores want them
     right = jnp.pad(right, ((0, -columns % 8), (0, 0)))
@@ -95,17 +106,10 @@ def by_halves(left: Array, right: Array, largest: Any = None) -> Array:
     small = [(x[1], y[0]) for x, y in zip(a, b, strict=True) if x[1] is not None]
     small += [(x[0], y[1]) for x, y in zip(a, b, strict=True) if y[1] is not None]
     large = [(x[0], y[0]) for x, y in zip(a, b, strict=True)]
-    if parts * len(right) <= NARROW:
-        # Parts beside each other in one product: the others are zero there.
-        apart = lambda y, i: jnp.pad(y, ((i * len(y), (parts - 1 - i) * len(y)), (0, 0)))  # noqa: E731
-        pairs = [(x, apart(y, 0)) for x, y in small]
-        pairs += [(x, apart(y, i)) for i, (x, y) in enumerate(large)]
-        total = _joined(pairs).reshape(len(left), parts, -1).sum(1)
-    else:
-        # What is small comes first: digits of it are below those that are cut off later.
-        total = _joined([*small, large[0]])
-        for pair in large[1:]:
-            total = total + _dot(*pair)
+    # What is small comes first: digits of it are below those that are cut off later.
+    total = _joined([*small, large[0]])
+    for pair in large[1:]:
+        total = total + _dot(*pair)
     return (total * (1.0 / power) * (1.0 / other).T)[:, :columns]
 
 
@@ -185,8 +189,8 @@ def _evaluate(closed: Any, args: list[Array]) -> list[Array]:
         else:
             how = step.primitive.get_bind_params(step.params)
             functions, params = how if isinstance(how, tuple) else ((), how)  # JAX 0.8, 0.10
-            found = step.primitive.bind(*functions, *inputs, **params)
-            out = found if step.primitive.multiple_results else [found]
+            result = step.primitive.bind(*functions, *inputs, **params)
+            out = result if step.primitive.multiple_results else [result]
         values.update(zip(step.outvars, out, strict=True))
     return [read(x) for x in jaxpr.outvars]
 

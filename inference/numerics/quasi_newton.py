@@ -7,14 +7,18 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from ..types import Params
 
-Objective = Callable[[Params], Array]
+Slope = Callable[[Params], tuple[Array, Params]]
 MEMORY = 10
 """Past steps of L-BFGS that are kept."""
+APART = 0.01
+"""How far away a second slope is taken, from which the curvature follows: near enough for maps to
+the real line, far enough for float32."""
 
 
 class _Search(NamedTuple):
@@ -27,61 +31,84 @@ class _Search(NamedTuple):
     length: Array
     steps: Array  # (MEMORY, p), the last first
     bends: Array  # (MEMORY, p), by which they changed the slope
+    squares: Array  # (sites,) of the unit of each site
     done: Array  # steps taken
     tried: Array  # evaluations
 
 
-def minimise(total: Callable, free: Params, num_steps: int) -> Params:
+def minimise(value_and_grad: Slope, free: Params, num_steps: int) -> Params:
     """L-BFGS from `free`, each site measured in units of its own curvature.
 
     Without the units, a deviation and a matrix of weights differ by orders of magnitude in what a
-    step of one does, and a few steps of L-BFGS move the one and leave the other where it is. The
-    line search only goes back, so that Q is compiled once and evaluated little more than once a
-    step, and a step is taken only if it lowers −Q. (`optimistix.LBFGS` in these units ends where
-    this does in the same time, on bars and lines from four keys; it needs four packages more.)
+    step of one does, and a few steps of L-BFGS move the one and leave the other where it is. A unit
+    is one over the root of the mean curvature of a site, zᵀHz/p in a direction z of random signs.
+
+    The slope at the start, those a little apart from it, by which the curvature is found, and those
+    of the steps are evaluated in one loop, so that Q is compiled once. The line search only goes
+    back: Q is evaluated little more than once a step, and a step is taken only if it lowers −Q.
+    (`optimistix.LBFGS` in these units ends where this does in the same time, on bars and lines from
+    four keys; it needs four packages more.)
     """
     vector, build = ravel_pytree(free)
-    units = _units(total, vector, build)
+    site = ravel_pytree({name: jnp.full_like(x, i) for i, (name, x) in enumerate(free.items())})[0]
+    sizes = np.array([np.size(x) for x in free.values()])
+    signs, most = _signs(vector), len(sizes) + 1 + 3 * num_steps
 
-    def value_and_slope(point: Array) -> tuple[Array, Array]:
-        value, slope = total(jax.value_and_grad, build(point * units))
-        return value, ravel_pytree(slope)[0] * units
+    def apart(which: Array) -> Array:
+        return jnp.where(site == which, signs, 0.0)
 
     def advance(now: _Search) -> _Search:
         trial = now.point + now.length * now.direction
-        value, slope = value_and_slope(trial)
+        value, gradient = value_and_grad(build(trial))
+        slope = ravel_pytree(gradient)[0]
+        # The first evaluation is at the start, those after it are apart from it by a site each.
+        bent = _dot(slope - now.slope, now.direction) / (APART * sizes)
+        square = jnp.where(jnp.isfinite(1.0 / bent), jnp.abs(1.0 / bent), 1.0)
+        squares = jnp.where(now.tried == 1 + np.arange(len(sizes)), square, now.squares)
+        units = squares[site.astype(int)]
         fall = now.length * _dot(now.slope, now.direction)
-        taken = value <= now.value + 1e-4 * fall
+        apart_from_it = (now.tried > 0) & (now.tried <= len(sizes))
+        taken = (value <= now.value + 1e-4 * fall) & ~apart_from_it
         push = lambda rows, row: jnp.roll(rows, 1, 0).at[0].set(row)  # noqa: E731
         steps, bends = push(now.steps, trial - now.point), push(now.bends, slope - now.slope)
-        uphill = _times_inverse_hessian(slope, steps, bends)
+        uphill = _times_inverse_hessian(slope, steps, bends, units)
         # Straight down where nothing is known, or it misleads.
         known = (now.done >= 0) & (_dot(steps[0], bends[0]) > 0) & (_dot(uphill, slope) > 0)
-        direction = -jnp.where(known, uphill, slope)
+        direction = -jnp.where(known, uphill, units * slope)
         steps, bends = jnp.where(known, steps, 0.0), jnp.where(known, bends, 0.0)
         # The parabola through what is known has its lowest point here.
         shorter = -0.5 * fall / (value - now.value - fall)
         shorter = jnp.where(jnp.isfinite(shorter), jnp.clip(shorter, 0.1, 0.5), 0.1) * now.length
-        back = now._replace(length=shorter, tried=now.tried + 1)
+        back = now._replace(length=shorter, squares=squares, tried=now.tried + 1)
         one = jnp.ones_like(now.length)
-        on = _Search(trial, value, slope, direction, one, steps, bends, now.done + 1, back.tried)
-        return jax.tree.map(lambda a, b: jnp.where(taken, a, b), on, back)
+        on = back._replace(
+            point=trial, value=value, slope=slope, direction=direction, length=one, steps=steps,
+            bends=bends, done=now.done + 1,
+        )  # fmt: skip
+        new = jax.tree.map(lambda a, b: jnp.where(taken, a, b), on, back)
+        first = jnp.where(now.tried < len(sizes), apart(now.tried), -units * new.slope)
+        length = jnp.where(now.tried < len(sizes), APART, 1.0).astype(one.dtype)
+        early = now.tried <= len(sizes)
+        return new._replace(
+            direction=jnp.where(early, first, new.direction),
+            length=jnp.where(early, length, new.length),
+        )
 
     nowhere, none = jnp.zeros_like(vector), jnp.zeros((MEMORY, len(vector)), vector.dtype)
-    zero = jnp.zeros((), int)
+    zero, ones = jnp.zeros((), int), jnp.ones(len(sizes), vector.dtype)
     inf = jnp.full((), jnp.inf, jnp.result_type(float))
-    # The first trial goes nowhere: it finds the value and the slope at the start.
     start = _Search(
-        vector / units, inf, nowhere, nowhere, jnp.ones_like(inf), none, none, zero - 1, zero
+        vector, inf, nowhere, nowhere, jnp.ones_like(inf), none, none, ones, zero - 1, zero
     )
-    unfinished = lambda s: (s.done < num_steps) & (s.tried < 1 + 3 * num_steps)  # noqa: E731
-    return build(lax.while_loop(unfinished, advance, start).point * units)
+    unfinished = lambda s: (s.done < num_steps) & (s.tried < most)  # noqa: E731
+    return build(lax.while_loop(unfinished, advance, start).point)
 
 
-def _times_inverse_hessian(slope: Array, steps: Array, bends: Array) -> Array:
+def _times_inverse_hessian(slope: Array, steps: Array, bends: Array, units: Array) -> Array:
     """What L-BFGS takes for the inverse of the Hessian, times the slope (Nocedal & Wright, 7.4).
 
     :param steps: (memory, p), the last first, and the changes of slope they made; zero: no step.
+    :param units: (p,) what is taken for it before the first step, but for a factor.
     """
     dots = jnp.sum(steps * bends, 1)
     weights = jnp.where(dots == 0.0, 0.0, 1.0 / dots)
@@ -96,36 +123,18 @@ def _times_inverse_hessian(slope: Array, steps: Array, bends: Array) -> Array:
         return vector + (share - weight * _dot(bend, vector)) * step, None
 
     vector, shares = lax.scan(down, slope, (steps, bends, weights))
-    size = _dot(bends[0], bends[0])
-    vector = jnp.where(size > 0, dots[0] / size, 1.0) * vector
+    size = _dot(units * bends[0], bends[0])
+    vector = jnp.where(size > 0, dots[0] / size, 1.0) * units * vector
     return lax.scan(up, vector, (steps, bends, weights, shares), reverse=True)[0]
 
 
-def _units(total: Callable, vector: Array, build: Callable[[Array], Params]) -> Array:
-    """One over the root of the mean curvature of each parameter's site, (p,), from one direction z
-    of random signs in it: zᵀHz."""
+def _signs(vector: Array) -> Array:
+    """As many random signs."""
     # Mixed by hand: signs drawn from a key are sixty loops to compile.
     bits = lax.iota(jnp.uint32, len(vector)) + 1
     for factor, shift in ((0x7FEB352D, 16), (0x846CA68B, 15)):
         bits = (bits ^ (bits >> shift)) * jnp.uint32(factor)
-    signs = build(jnp.where(bits >> 31, 1.0, -1.0).astype(vector.dtype))
-    free = build(vector)
-
-    def curvature(which: Array) -> Array:
-        z = {name: jnp.where(which == i, sign, 0.0) for i, (name, sign) in enumerate(signs.items())}
-
-        def along(function: Objective) -> Callable[[Params], Array]:
-            slope = lambda f: jax.jvp(function, (f,), (z,))[1]  # noqa: E731
-            return lambda f: jax.jvp(slope, (f,), (z,))[1]
-
-        return total(along, free)
-
-    bent = lax.map(curvature, jnp.arange(len(free)))
-    sizes = jnp.array([value.size for value in free.values()])
-    units = 1.0 / jnp.sqrt(jnp.abs(bent) / sizes)
-    units = jnp.where(jnp.isfinite(units), units, 1.0).astype(vector.dtype)
-    each = {name: jnp.full_like(x, units[i]) for i, (name, x) in enumerate(free.items())}
-    return ravel_pytree(each)[0]
+    return jnp.where(bits >> 31, 1.0, -1.0).astype(vector.dtype)
 
 
 def _dot(a: Array, b: Array) -> Array:

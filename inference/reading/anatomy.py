@@ -70,6 +70,7 @@ class Anatomy(NamedTuple):
     outside: tuple[str, ...] = ()  # observed sites and factors outside the plate
     drawn: bool = False  # whether the plate draws its rows (subsample_size)
     weighted: bool = False  # whether rows are scaled (`handlers.scale`): they count so many times
+    shapes: tuple[tuple[int, ...], ...] = ()  # of the parameters
 
     def check_unweighted(self) -> None:
         """Refuse weights of rows, for a method that counts each of them once."""
@@ -86,7 +87,7 @@ class Anatomy(NamedTuple):
             raise ProgramError(
                 f"site {self.outside[0]!r} is observed outside the plate {self.plate!r}, and this "
                 "method learns from the rows of the plate alone: it would be ignored; "
-                "NUTS(marginal(model)) and SVI heed it"
+                "NUTS(marginal(model)) and SVI use it"
             )
 
     @property
@@ -174,6 +175,8 @@ def inspect(
             anatomy = unseen(find, arrays)
         except Exception:  # as each program has it: it is run with its values then
             return None
+        if all(isinstance(x, jax.core.Tracer) for x in arrays if x is not None):
+            return anatomy  # there are no values
         return anatomy if anatomy == find(arrays) else None
 
     kinds = [
@@ -246,6 +249,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
         outside=tuple(outside),
         drawn=_draws_rows(trace.get(plate)),
         weighted=any(trace[x.name]["scale"] is not None for x in latents),
+        shapes=tuple(jnp.shape(trace[name]["value"]) for name in parameters),
     )
 
 
@@ -254,7 +258,7 @@ def _check_sizes(trace: dict, latents: list[Latent], parameters: list[str]) -> N
     for latent in latents:
         if not 0 < latent.size <= MOST_LATENTS:
             raise ProgramError(
-                f"site {latent.name!r} has {latent.size} values a datum, "
+                f"site {latent.name!r} has {latent.size} values per datum, "
                 f"wanted 1 to {MOST_LATENTS}: look at the sizes given to the program"
             )
     for name in parameters:

@@ -152,7 +152,7 @@ def _check_size(chain: Chain) -> None:
     runs = chain.num_states ** (chain.order + 1)
     if runs > MOST_RUNS:
         raise ProgramError(
-            f"the latents {[x.name for x in chain.links]} have {chain.num_states} states a step "
+            f"the latents {[x.name for x in chain.links]} have {chain.num_states} states per step "
             f"and the chain is of order {chain.order}: {runs} combinations of neighbours are more "
             f"than {MOST_RUNS}"
         )

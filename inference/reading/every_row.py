@@ -8,6 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 from numpyro.primitives import Messenger
 
+from .anatomy import Anatomy, inspect
+
 
 # A method that deals with rows itself, chunk by chunk or a batch a step, wants them all: which rows
 # a plate would have drawn is the business of SVI.
@@ -30,3 +32,13 @@ def every_row(model: Callable) -> Callable:
     [2, 9]
     """
     return _EveryRow(model)
+
+
+def inspect_all(
+    model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None = None
+) -> tuple[Callable, Anatomy]:
+    """The program on all its rows, and what it consists of."""
+    anatomy = inspect(model, args, kwargs, plate=plate)
+    if not anatomy.drawn:
+        return model, anatomy
+    return (whole := every_row(model)), inspect(whole, args, kwargs, plate=plate)

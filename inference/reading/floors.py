@@ -15,9 +15,9 @@ from numpyro.distributions import constraints
 from ..numerics.compiling import known, once
 from ..types import Arguments, Params
 from .abstract import each_value, innermost, run_abstractly, trace_of
-from .anatomy import ProgramError, inspect
+from .anatomy import ProgramError
 from .arguments import rows_of
-from .every_row import every_row
+from .every_row import inspect_all
 
 MOST_ROWS = 1000
 """Rows by which the spread of what is observed is judged."""
@@ -47,13 +47,12 @@ no maximum; use fewer latents, more rows or a prior on it (prior=True)
     kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
     try:
         # An abstract run takes as long as all else that a second run of a method does.
-        find = partial(inspect, every_row(model), args, kwargs, plate=plate)
-        anatomy = known(find, "every row", model, kinds, tree, plate)
+        find = partial(inspect_all, model, args, kwargs, plate)
+        model, anatomy = known(find, "every row", model, kinds, tree, plate)
     except ProgramError:  # that of a method which reads it in its own way
         return None
     if not any("Normal" in name for name in anatomy.likelihoods):
         return None
-    model = every_row(model)
     names = known(
         partial(run_abstractly, model, args, kwargs, _positive), "positive", model, kinds, tree
     )

@@ -70,14 +70,15 @@ class quadratic_bound(Messenger):  # noqa: N801
         for Bernoulli, where the bound touches at logits ±xi; (num_data, num_features, num_levels)
         for categorical, where it touches at logits xi.
 
-    >>> from jax import random
+    >>> import jax
     >>> from numpyro.handlers import seed, trace
     >>> from latentbits.models import latent_trait
     >>> data = jnp.ones((5, 3))
     >>> def log_prob(program):
-    ...     site = trace(seed(program, random.key(0))).get_trace(data)["observed"]
+    ...     site = trace(seed(program, jax.random.key(0))).get_trace(data)["observed"]
     ...     return site["fn"].log_prob(data)
-    >>> bool((log_prob(quadratic_bound(latent_trait, xi=1.0)) <= log_prob(latent_trait)).all())
+    >>> bounded = quadratic_bound(latent_trait, xi=1.0)
+    >>> bool(jax.jit(lambda: (log_prob(bounded) <= log_prob(latent_trait)).all())())
     True
     """
 

@@ -57,7 +57,8 @@ def log_joint(
     >>> params = {"weights": jnp.eye(2, 3), "noise": 1.0, "sparsity": 0.5}
     >>> table = jnp.array([[0, 0], [1, 0], [1, 1]])[:, None]  # three states, the same for all data
     >>> parts = inspect(binary_sparse_coding, *arguments)
-    >>> log_joint(binary_sparse_coding, parts, params, table, arguments).shape
+    >>> joint = jax.jit(lambda p: log_joint(binary_sparse_coding, parts, p, table, arguments))
+    >>> joint(params).shape
     (3, 5)
     """
     total: Array | float = 0.0

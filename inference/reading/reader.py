@@ -19,7 +19,7 @@ from ..numerics.products import on_tensor_cores, product
 from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
-from .abstract import drawn_shapes, each_value, run_abstractly
+from .abstract import each_value, run_abstractly
 from .affine import AffineForm, Cells
 from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import check_data, rows_of
@@ -238,38 +238,61 @@ def findings(model: Callable) -> list[Any]:
 
 def check_support(model: Callable, anatomy: Anatomy, rows: Rows) -> None:
     """Refuse observations that the program gives no probability, before any work."""
+    if rows.on_disk:
+        for piece in pieces(max((np.asarray(x) for x in rows.leaves), key=np.size)):
+            part = [np.array(np.asarray(x)[piece]) for x in rows.leaves]
+            run_abstractly(model, *rows.join(part), partial(_check_sites, anatomy, piece.start))
+        return
+    leaves, tree = jax.tree.flatten(whole := rows.whole())
+    arrays = [x for x in leaves if hasattr(x, "shape")]
+    if all(isinstance(x, jax.core.Tracer) for x in arrays):
+        return
+    kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
 
-    def check(first: int, trace: dict[str, dict]) -> None:
+    def sites(trace: dict[str, dict]) -> list[tuple[str, Any, int]] | None:
+        """Site, support and argument of what is observed; None if the program changes it first."""
+        places = []
         for name in anatomy.observed:
             support, value = each_value(trace[name]["fn"].support), trace[name]["value"]
-            if isinstance(value, jax.core.Tracer):  # to find that out by an error takes long
+            if any(isinstance(x, jax.core.Tracer) for x in (value, *jax.tree.leaves(support))):
                 continue
-            try:
-                # By NumPy where it can: JAX would compile each comparison.
-                with jax.ensure_compile_time_eval():
-                    inside = np.asarray(support(np.asarray(value)))
-            except Exception:  # data or bounds that are not known yet
-                continue
-            if not inside.all():
-                where = tuple(int(i) for i in np.argwhere(~inside)[0])
-                words = "0 and 1" if support is constraints.boolean else str(support)
-                cell = np.asarray(value)[where]
-                where = (where[0] + first, *where[1:])
-                raise ValueError(
-                    f"site {name!r} is given {cell} at index {where}, outside its support: {words}"
-                )
+            place = next((i for i, x in enumerate(leaves) if x is value), None)
+            if place is None:
+                return None
+            places.append((name, support, place))
+        return places
 
-    if not rows.on_disk:
-        whole = rows.whole()
-        leaves, tree = jax.tree.flatten(whole)
-        kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
-        # To draw its sites is most of what a run of the program takes.
-        shapes = known(
-            partial(run_abstractly, model, *whole, drawn_shapes), "sites", model, kinds, tree
-        )
-        with validation_enabled(False):  # of tracers it finds nothing, and takes half of the run
-            run_abstractly(model, *whole, partial(check, 0), shapes)
+    # To run the program takes longer than all else that is to be done before a step.
+    plan = None
+    if not (anatomy.weighted or any(isinstance(x, jax.core.Tracer) for x in arrays)):
+        plan = known(partial(run_abstractly, model, *whole, sites), "sites", model, kinds, tree)
+    if plan is not None:
+        for name, support, place in plan:
+            _check_site(name, support, leaves[place], 0)
         return
-    for piece in pieces(max((np.asarray(x) for x in rows.leaves), key=np.size)):
-        part = [np.array(np.asarray(x)[piece]) for x in rows.leaves]
-        run_abstractly(model, *rows.join(part), partial(check, piece.start))
+    with validation_enabled(False):  # of tracers it finds nothing, and takes half of the run
+        run_abstractly(model, *whole, partial(_check_sites, anatomy, 0))
+
+
+def _check_sites(anatomy: Anatomy, first: int, trace: dict[str, dict]) -> None:
+    for name in anatomy.observed:
+        support, value = each_value(trace[name]["fn"].support), trace[name]["value"]
+        if not isinstance(value, jax.core.Tracer):  # to find that out by an error takes long
+            _check_site(name, support, value, first)
+
+
+def _check_site(name: str, support: Any, value: Any, first: int) -> None:
+    try:
+        # By NumPy where it can: JAX would compile each comparison.
+        with jax.ensure_compile_time_eval():
+            inside = np.asarray(support(np.asarray(value)))
+    except Exception:  # data or bounds that are not known yet
+        return
+    if not inside.all():
+        where = tuple(int(i) for i in np.argwhere(~inside)[0])
+        words = "0 and 1" if support is constraints.boolean else str(support)
+        cell = np.asarray(value)[where]
+        where = (where[0] + first, *where[1:])
+        raise ValueError(
+            f"site {name!r} is given {cell} at index {where}, outside its support: {words}"
+        )

@@ -68,7 +68,8 @@ class recover(Messenger):  # noqa: N801
     >>> from latentbits.models import bernoulli_mixture
     >>> samples = {"mixing": jnp.array([[0.5, 0.5]]), "probs": jnp.array([[[1.0], [0.0]]])}
     >>> draw = Predictive(recover(bernoulli_mixture), samples)
-    >>> draw(random.key(0), jnp.array([[1], [0]]), num_components=2)["component"].tolist()
+    >>> compiled = jax.jit(lambda key: draw(key, jnp.array([[1], [0]]), num_components=2))
+    >>> compiled(random.key(0))["component"].tolist()
     [[0, 1]]
     """
 

@@ -51,13 +51,12 @@ class marginal(Messenger):  # noqa: N801
     without a largest value is listed up to 100 beyond the largest number in the data, or as far as
     `up_to` says; `left_out` states what is missed.
 
-    >>> from jax import random
     >>> from numpyro.infer.util import log_density
     >>> from latentbits.models import binary_sparse_coding
     >>> params = {"weights": jnp.eye(2, 3), "noise": 1.0, "sparsity": 0.3}
-    >>> value, _ = log_density(
-    ...     marginal(binary_sparse_coding), (jnp.ones((1, 3)),), {"num_causes": 2}, params)
-    >>> bool(jnp.isfinite(value))
+    >>> arguments = (jnp.ones((1, 3)),), {"num_causes": 2}
+    >>> density = lambda p: log_density(marginal(binary_sparse_coding), *arguments, p)[0]
+    >>> bool(jnp.isfinite(jax.jit(density)(params)))
     True
     """
 
@@ -294,7 +293,8 @@ def row_evidence(
     >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
     >>> arguments = (jnp.array([[1]]),), {"num_components": 2}
     >>> anatomy = inspect(bernoulli_mixture, *arguments)
-    >>> round(float(jnp.exp(row_evidence(bernoulli_mixture, anatomy, params, arguments)[0])), 4)
+    >>> evidence = jax.jit(lambda p: row_evidence(bernoulli_mixture, anatomy, p, arguments))(params)
+    >>> round(float(jnp.exp(evidence[0])), 4)
     0.5
     """
     args, kwargs = arguments

@@ -125,6 +125,10 @@ class Rows(NamedTuple):
         """The arguments with all rows, read from disk where they lie there."""
         return self.slice(0, self.num_data)
 
+    def head(self) -> Rows:
+        """The first row alone."""
+        return self._replace(leaves=tuple(_slice_leaf(x, 0, 1) for x in self.leaves), num_data=1)
+
     def take(self, indices: Array) -> Arguments:
         """The arguments with the rows of these numbers, on whichever device they are."""
         return self.join([take_rows(x, indices) for x in self.leaves])
@@ -329,5 +333,6 @@ def _slice_leaf(leaf: Any, start: Array | int, size: int) -> Array:
     known = not isinstance(start, jax.core.Tracer) and not isinstance(leaf, jax.core.Tracer)
     if known and jax.default_backend() == "cpu":  # a view: JAX would compile the slice
         begin = min(int(start), leaf.shape[0] - size)
-        return jnp.asarray(np.asarray(leaf)[begin : begin + size])
+        view = np.asarray(leaf)[begin : begin + size]
+        return jnp.asarray(view) if under_jit() else jax.device_put(view)  # nor a copy of its shape
     return lax.dynamic_slice_in_dim(leaf, start, size)

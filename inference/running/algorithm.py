@@ -14,9 +14,9 @@ import jax
 from jax import Array
 from jax.sharding import Mesh
 
-from ..reading.anatomy import Anatomy, inspect
+from ..reading.anatomy import Anatomy
 from ..reading.arguments import check_kinds
-from ..reading.every_row import every_row
+from ..reading.every_row import inspect_all
 from ..reading.floors import FloorWarning, at_floor
 from ..reading.settings import Range, Seconds, check_settings
 from ..rows.disk import stored
@@ -111,7 +111,7 @@ class Algorithm(abc.ABC):
 
     def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
         """How many data there are in these arguments of the program."""
-        return inspect(every_row(self.model), args, kwargs, plate=self.plate).num_data
+        return inspect_all(self.model, args, kwargs, self.plate)[1].num_data
 
     def may_stop(self, state: Any) -> bool | Array:
         """Whether a loss that stands still is the end, and not that of a stage only."""

@@ -27,9 +27,9 @@ from jax import Array, lax, random
 
 from ..numerics import clock
 from ..numerics.compiling import least_effort, split_key
-from ..reading.anatomy import ChainError, inspect
+from ..reading.anatomy import ChainError
 from ..reading.arguments import rows_of
-from ..reading.every_row import every_row
+from ..reading.every_row import inspect_all
 from ..rows.chunks import Rows, compiled, counted, counting
 from ..types import Params
 from .contract import Optima, Searchable
@@ -78,7 +78,9 @@ class Lineages:
         method = self.method
         key_rows, key_search, key_init = split_key(rng_key, 3)
         rows, some = self._rows(key_rows, args, kwargs)
-        method.init(key_init, *args, **kwargs)  # refuses what it cannot do, in its own words
+        # It refuses what it cannot do, in its own words; what it would start from is not computed.
+        with counting(None):
+            jax.eval_shape(lambda: method.init(key_init, *args, **kwargs))
         if self.search.straight:
 
             def start(rows: Rows, keys: tuple[Array, Array]) -> LineageState:
@@ -202,7 +204,7 @@ class Lineages:
     def _rows(self, key: Array, args: tuple, kwargs: dict) -> tuple[Rows, Rows]:
         """All rows, and those that the search looks at."""
         try:
-            anatomy = inspect(every_row(self.model), args, kwargs, plate=self.method.plate)
+            _, anatomy = inspect_all(self.model, args, kwargs, self.method.plate)
         except ChainError:  # it has steps, and the search uses all of them
             leaves, tree = jax.tree.flatten((args, kwargs))
             whole = Rows((), tuple(leaves), tree, 0)

@@ -105,6 +105,7 @@ def drive(
     last_saved = time.perf_counter()
     before = spent()
     over, stop = done > 0 and not how.has_room(before.seconds, before.step_seconds), False
+    each = before.step_seconds or np.inf
     with _bar(method, how, done) as bar, interrupts() as heard:
         while done < how.num_steps and np.asarray(progress.change) > limit and not (over or stop):
             block_began, computed = time.perf_counter(), clock.seconds()
@@ -112,14 +113,15 @@ def drive(
             progress = block(progress, (end, limit, count), devices.arrays)
             new = int(progress.step)
             bar.update(new - done)
-            each = (clock.seconds() - computed) / max(new - done, 1)
+            last, each = each, (clock.seconds() - computed) / max(new - done, 1)
+            longer = max(each, 2 * each - last)  # a step with a loop within may take ever longer
             taken = clock.seconds() - began + before.seconds
             done, now = new, time.perf_counter()
             slow, long, due, over, stop = devices.agree([
                 now - block_began > BLOCK_SECONDS or not how.has_room(taken, 2 * size * each),
                 not how.has_room(taken, size * each),
                 saved is not None and now - last_saved > how.checkpoint_every,
-                how.budget is not None and (taken > how.budget or not how.has_room(taken, each)),
+                how.budget is not None and (taken > how.budget or not how.has_room(taken, longer)),
                 bool(heard),
             ])  # fmt: skip
             size = 1 if long else size if slow else 2 * size

@@ -20,7 +20,6 @@ import numpy as np
 from numpyro.primitives import _PYRO_STACK
 
 from ..numerics.compiling import known
-from ..reading.abstract import trace_shapes
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_kinds, put, rows_of
 from ..reading.local import Structure, find_structure
@@ -116,7 +115,8 @@ def pad(
             anatomy = inspect(model, args, kwargs, plate=plate)
             num_data = anatomy.num_data
             fills = num_data > FEW_ROWS and not anatomy.drawn and not anatomy.outside
-            same = fills and _alike(model, anatomy, (args, kwargs), fill(num_data))
+            wider = anatomy.with_rows(size_class(num_data))
+            same = fills and inspect(model, *fill(num_data), plate=anatomy.plate) == wider
             return num_data if same and _by_itself(model, anatomy, args, kwargs) else 0
         except (ProgramError, ValueError):  # the method says it, in its own words
             return 0
@@ -126,18 +126,6 @@ def pad(
         return None
     wide_args, wide_kwargs = fill(num_data)
     return Padded(wide_args, wide_kwargs, num_data, size_class(num_data))
-
-
-def _alike(model: Callable, anatomy: Anatomy, given: tuple, wide: tuple) -> bool:
-    """Whether the filled-up arguments make the same program on a larger plate."""
-    filled = inspect(model, *wide, plate=anatomy.plate)
-    if filled != anatomy.with_rows(size_class(anatomy.num_data)):
-        return False
-    before, after = (trace_shapes(model, *each) for each in (given, wide))
-    return all(
-        np.shape(before[name]["value"]) == np.shape(after[name]["value"])
-        for name in anatomy.parameters
-    )
 
 
 def _by_itself(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -34,14 +34,6 @@ class Restarts(Algorithm):
 
     :param method: any method whose steps are pure.
     :param num_starts: how many; each has a key of its own.
-
-    >>> from latentbits.inference.methods.discrete.em import EM
-    >>> from latentbits.models import bernoulli_mixture
-    >>> data = random.bernoulli(random.key(0), 0.5, (30, 4)).astype(float)
-    >>> four = Restarts(EM(bernoulli_mixture), 4)
-    >>> result = four.run(random.key(1), 5, data, num_components=2)
-    >>> result.params["probs"].shape, result.state.losses.shape
-    ((2, 4), (4,))
     """
 
     method: Algorithm

@@ -33,7 +33,7 @@ class Search:
     >>> from latentbits import EM
     >>> from latentbits.models import bernoulli_mixture
     >>> data = random.bernoulli(random.key(0), 0.5, (40, 5)).astype(float)
-    >>> em = EM(bernoulli_mixture, search=Search(num_lineages=2, rounds=1))
+    >>> em = EM(bernoulli_mixture, search=Search(num_lineages=2, rounds=0))
     >>> result = em.run(random.key(1), 30, data, num_components=2)
     >>> result.optima.values.shape
     (2,)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-# One unit a column of pictures: '#' is +6, '=' is −6, '.' is 0.
+# One unit per column of pictures: '#' is +6, '=' is −6, '.' is 0.
 SHAPES = """
 .....#.. .##..... ....#### ====.... ........   ........ ........ ........ ........ ........
 .....#.. ####.... ....#==# ====.... ........   ........ ........ ........ ........ ........

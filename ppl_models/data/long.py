@@ -57,7 +57,7 @@ def spread(
     codes: np.ndarray,
     items: Sequence[str] | None = None,
 ) -> Answers:
-    """The table of all people and items, a byte a cell, of which few may be answered.
+    """The table of all people and items, one byte per cell, of which few may be answered.
 
     :param codes: of each row of the file, −1 where the response is missing.
     :param items: those wanted, in their order; None: as they occur.

@@ -3,17 +3,21 @@
     python tests/benchmarks/bench_states.py [--full] [--json FILE]
 
 Measured in one run, compilation apart: seconds an EM iteration of binary sparse coding as read off
-the program and as written by hand for this one model, and their largest difference; log joints of
-states per second against a plain matrix product of the same size, which is the ceiling. Sizes are
-the paper's (26×26 patches, 700 causes, 8 of 10 candidates) on fewer rows; `--full` takes all
-200 000. For `latentbits bench`: the share of the machine's matrix-product rate.
+the program and as written by hand for this one model, and their largest difference; the kernels of
+an iteration on a GPU, in milliseconds; log joints of states per second against a plain matrix
+product of the same size, which is the ceiling. Sizes are the paper's (26×26 patches, 700 causes,
+8 of 10 candidates) on fewer rows; `--full` takes all 200 000. For `latentbits bench`: the share of
+the machine's matrix-product rate.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import tempfile
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -28,13 +32,13 @@ from inference import TruncatedEM
 from inference.methods.discrete.candidates import (
     Candidates,
     _design,
-    _logits,
     _scene,
-    best_bits,
+    _state_sums,
 )
 from inference.methods.discrete.step import EMState, Precision
 from inference.numerics.compiling import by_library
 from inference.numerics.log_sums import normalise
+from inference.numerics.state_sums import best_bits
 from inference.reading.local import Structure
 from inference.reading.reader import open_program
 from ppl_models import binary_sparse_coding
@@ -50,7 +54,7 @@ def by_hand(params: dict, data: Array, sets: Candidates, chunk: int) -> dict:
     """One iteration of eqs. (3)–(8) for binary sparse coding alone, no program in sight."""
     weights, noise, sparsity = params["weights"], params["noise"], params["sparsity"]
     num_causes = len(weights)
-    design = _design(sets.table())[:, :-1].astype(np.float32)
+    design = _design(sets.table()).astype(np.float32)
     first, second = np.triu_indices(sets.num_candidates, 1)
     gram = weights @ weights.T / noise**2
     bias = jnp.log(sparsity / (1 - sparsity)) - 0.5 * jnp.diagonal(gram)
@@ -96,6 +100,24 @@ def by_hand(params: dict, data: Array, sets: Candidates, chunk: int) -> dict:
         "noise": jnp.sqrt(residual / data.size),
         "sparsity": sparsity * a / b * sums["active"] / data.shape[0],
     }
+
+
+def kernels(function, *args) -> dict[str, float]:
+    """Milliseconds of each kernel of a call on a GPU, by JAX's profiler, the longest first."""
+    if jax.default_backend() == "cpu":
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(function(*args))
+        (path,) = Path(folder).rglob("*.trace.json.gz")
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    named = {x["pid"]: x["args"]["name"] for x in events if x.get("name") == "process_name"}
+    threads = {(x["pid"], x["tid"]): x["args"] for x in events if x.get("name") == "thread_name"}
+    total: Counter[str] = Counter()
+    for event in (x for x in events if x.get("ph") == "X" and "GPU" in named.get(x["pid"], "")):
+        if "XLA" not in threads[event["pid"], event["tid"]]["name"]:  # whole modules, operations
+            total[event["name"][:60]] += event["dur"] / 1e3
+    return {name: round(value, 3) for name, value in total.most_common(30)}
 
 
 def problem(
@@ -147,6 +169,7 @@ def iteration(
         "chunk_size": chunk, "precision": precision,
         "read_seconds": slow, "hand_seconds": fast, "ratio": slow / fast,
         "largest_relative_difference": apart, "compile_seconds": compile_seconds,
+        "kernels": kernels(read, state, data),
     }  # fmt: skip
 
 
@@ -165,7 +188,7 @@ def ceiling(num_data: int, num_causes: int, sets: Candidates, columns: int = 676
 
     def evaluate(params: dict, data: Array, scene, chosen: Array) -> Array:
         arguments = ((data,), {"num_causes": num_causes})
-        return _logits(sets, scene, reader, params, arguments, chosen)[0]
+        return _state_sums(sets, scene, reader, params, arguments, chosen).logits()
 
     quick = partial(jax.jit, compiler_options=by_library())
     prepare, evaluate = quick(prepare), quick(evaluate)

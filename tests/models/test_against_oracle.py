@@ -457,6 +457,17 @@ def value_and_jacobian(function, point):
     return value, jacobian
 
 
+def test_components_of_a_trait_mixture_may_have_states_where_positions_have_none():
+    """As where components are summed out and NUTS moves the positions."""
+    case = CASES["trait_mixture"]
+    parameters, latents, data, _ = draw(case, False, False, "float32")
+    sites = typed({**parameters, **latents, "component": np.arange(3)[:, None]}, "float32")
+    found = jax.jit(lambda sites: program_log_joint(case, sites, data, None))(sites)
+    for k in range(3):
+        one = {**parameters, **latents, "component": np.full(NUM_DATA, k)}
+        np.testing.assert_allclose(found[k], case.log_joint(one, data), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "masked", "candidates", "precision"), readings(), indirect=["precision"]
 )

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax, random
+from scipy import special
 from tools import close, fast_jit, in_double
 
 from inference.numerics.by_numpy import by_numpy
@@ -36,11 +37,11 @@ def test_numbers_are_those_of_jax():
     run = by_numpy(lambda *given: list(everything(*given)), X, WHOLE)
     assert not hasattr(run, "cost_analysis")  # nothing stood in its way
     wanted = fast_jit(lambda *given: list(everything(*given)))(X, WHOLE)
-    for found, value in zip(jax.tree.leaves(run(X, WHOLE)), jax.tree.leaves(wanted), strict=True):
-        assert found.shape == value.shape and found.dtype == value.dtype
+    for given, value in zip(jax.tree.leaves(run(X, WHOLE)), jax.tree.leaves(wanted), strict=True):
+        assert given.shape == value.shape and given.dtype == value.dtype
         value = np.asarray(value)
-        np.testing.assert_array_equal(np.isfinite(found), np.isfinite(value))
-        close(np.nan_to_num(found, posinf=1, neginf=2), np.nan_to_num(value, posinf=1, neginf=2))
+        np.testing.assert_array_equal(np.isfinite(given), np.isfinite(value))
+        close(np.nan_to_num(given, posinf=1, neginf=2), np.nan_to_num(value, posinf=1, neginf=2))
 
 
 def test_draws_are_uniform_differ_from_key_to_key_and_are_the_same_again():
@@ -56,6 +57,36 @@ def test_draws_are_uniform_differ_from_key_to_key_and_are_the_same_again():
     assert normal != run(np.int32(2))[1] and np.isfinite(normal)
 
 
-def test_a_generator_that_numpy_does_not_have_is_compiled():
-    run = by_numpy(lambda seed: random.gamma(random.key(seed), 2.0, (3,)), np.int32(0))
-    np.testing.assert_allclose(run(np.int32(4)), random.gamma(random.key(4), 2.0, (3,)), rtol=1e-5)
+def test_gammas_are_drawn_from_keys_of_either_kind():
+    """Of a shape so small that most draws are zero in float32, and of a larger one."""
+    shapes = np.repeat([[0.01], [3.0]], 2000, 1)
+
+    def draw(key, shapes):
+        return random.loggamma(key, shapes), random.gamma(random.split(key)[1], shapes)
+
+    for key in (random.key(1), random.PRNGKey(1)):
+        run = by_numpy(draw, key, shapes)
+        assert not hasattr(run, "cost_analysis")
+        logs, plain = run(key, shapes)
+        # Mean and variance of a log are the first two derivatives of log Γ.
+        error = np.sqrt(special.polygamma(1, shapes[:, 0]) / 2000)
+        assert (np.abs(logs.mean(1) - special.digamma(shapes[:, 0])) < 4 * error).all()
+        assert abs(plain[1].mean() - 3.0) < 4 * np.sqrt(3 / 2000)
+        np.testing.assert_array_equal(run(key, shapes)[0], logs)
+
+
+def test_what_numpy_does_not_do_is_compiled():
+    split = jax.vmap(lambda key: random.uniform(random.split(key)[0]))
+    keys = random.split(random.key(0), 3)
+    np.testing.assert_allclose(by_numpy(split, keys)(keys), split(keys), rtol=1e-6)
+
+
+def test_long_loops_are_compiled():
+    def add(length):
+        inner = lambda x: lax.scan(lambda s, _: (s + 1.0, None), x, None, length=length)[0]  # noqa: E731
+        return lambda x: lax.scan(lambda s, _: (inner(s), None), x, None, length=100)[0]
+
+    for length, compiled in ((1, False), (10_000, True)):
+        run = by_numpy(add(length), np.float32(0))
+        assert hasattr(run, "cost_analysis") == compiled
+        assert run(np.float32(0)) == 100 * length

@@ -71,9 +71,9 @@ BAD = {
     "raises": ({"before": "raise KeyError('two\\\\nlines')"}, "fails: KeyError"),
     "no argument": ({"before": "data.nothing"}, "AttributeError"),
     "many": ({"latent": "Bernoulli(jnp.full(10**9, 0.3)).to_event(1)", "logits": "weights[:1]"},
-             "'latent' has 1000000000 values a datum"),
+             "'latent' has 1000000000 values per datum"),
     "none": ({"latent": "Bernoulli(jnp.full(0, 0.3)).to_event(1)", "logits": "weights[:1]"},
-             "'latent' has 0 values a datum"),
+             "'latent' has 0 values per datum"),
     "counts": ({"latent": "Poisson(jnp.ones(2)).to_event(1)"}, "counts without bound"),
     "bounded": ({"latent": "Beta(2 * jnp.ones(2), 2.0).to_event(1)"}, "no table of states"),
 }  # fmt: skip
@@ -101,7 +101,7 @@ def test_a_good_one_is_taken():
 
 
 @given(site=st.text(max_size=8), plate=st.text(max_size=8))
-@examples(20)
+@examples(6)
 def test_names_that_are_not_there(site, plate):
     with refused(f"no site {site!r} in the program"):
         inspect(written(), (DATA,), sites=[site])

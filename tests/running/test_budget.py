@@ -28,10 +28,11 @@ DATA = jnp.asarray(PROTOTYPES ^ (RNG.random((24, 5)) < 0.2), jnp.float32)
 def test_a_run_out_of_budget_says_so_and_its_search_is_part_of_it(monkeypatch):
     """A step from one start takes a second. Without a budget the search would take for ever; with
     5 s, which a step from each start is too long for, there is one start."""
-    now = np.zeros(1)
+    now, length, growth = np.zeros(1), np.ones(1), np.zeros(1)
 
     def tick(loss):
-        now[0] += 1.0
+        now[:] += length
+        length[:] += growth
         return loss
 
     class Slow(EM):
@@ -51,6 +52,9 @@ def test_a_run_out_of_budget_says_so_and_its_search_is_part_of_it(monkeypatch):
     assert runs[1].seconds == 5.0 == len(runs[1].losses) and np.diff(runs[1].losses).max() < 0
     assert [len(run.optima.values) for run in runs] == [1, 1, 2]
     assert 20.0 < runs[2].search_seconds < 26.0 and 40.0 < runs[2].seconds <= 44.0
+    growth[:] = 1.0  # steps of 1, 2, 3 s: a third is not begun, although a second of 2 would do
+    growing = method.run(random.key(0), 100, DATA, budget=5.0, num_components=2)
+    assert growing.seconds == 3.0 and growing.stop is Stop.BUDGET
 
 
 def test_a_budget_counts_what_is_computed_not_how_long_others_kept_us_waiting():
@@ -167,9 +171,6 @@ def test_what_does_not_fit_into_memory_says_so_before_it_runs():
         nuts(bernoulli_product, random.key(0), DATA, num_warmup=200, num_samples=200, memory=100.0)
 
 
-@pytest.mark.skipif(
-    not hasattr(__import__("numpyro").infer, "Gibbs"), reason="NumPyro has Gibbs from 0.22 on"
-)
 def test_numpyros_own_gibbs_runs_on_bits_and_parameters():
     how = {"num_warmup": 20, "num_samples": 20, "num_chains": 2, "num_components": 2}
     drawn = discrete_gibbs(bernoulli_mixture, random.key(1), DATA, **how)

@@ -13,7 +13,7 @@ from inference.studies.papers import noisy_or_exact
 from inference.studies.papers import noisy_or_lines as line_study
 from inference.studies.papers import noisy_or_shifter as shift_study
 from inference.studies.papers import noisy_or_structure as structure_study
-from inference.studies.papers.noisy_or_words import product_log_likelihood, read_topics
+from inference.studies.papers import noisy_or_words as word_study
 from ppl_models.data import lines, shifter
 from ppl_models.data.strokes import stroke_masks
 
@@ -22,7 +22,7 @@ def test_the_network_drawn_by_hand_is_found_complete_and_a_blend_is_not():
     @fast_jit
     def find(params):
         owner = line_study.line_units(params)
-        return owner.any(0), line_study.patterns_found(params, owner)
+        return owner.any(0), line_study.patterns_recovered(params, owner)
 
     params = {name: np.asarray(value) for name, value in line_study.true_network().items()}
     strokes, patterns = find(params)
@@ -100,7 +100,7 @@ def test_with_feedback_the_direction_is_seen_and_without_it_is_not():
         votes = shift_study.vote(shift_study.look(params, truth.data, keys[1]))
         states, top = shift_study.look_upwards(params, truth.data, jnp.full(20, 0.5), keys[2])
         seen = shift_study.decidable(truth.row), truth.direction, votes
-        learned = shift_study.features_found(params), shift_study.mean_rates(params)
+        learned = shift_study.features_recovered(params), shift_study.mean_rates(params)
         return *seen, states, shift_study.vote(top), *learned
 
     keys = jnp.stack([random.key(seed) for seed in (3, 0, 1)])
@@ -118,18 +118,22 @@ def test_with_feedback_the_direction_is_seen_and_without_it_is_not():
 
 
 def test_topics_are_named_by_their_words():
-    params = {
-        "weights_1": jnp.array([[2.0, 1.0, 0.0], [0.0, 0.0, 3.0]]),
-        "weights_2": jnp.array([[0.0, 2.0], [1.0, 0.0]]),
-    }
-    assert read_topics(params, ("a", "b", "c")) == [["c"], ["a b"]]
+    strength = np.array([[0.9, 0.2, 0.0], [0.0, 0.0, 0.8]])
+    causes = word_study.Causes(strength, np.array([0.1, 0.3]), np.zeros(3))
+    expected = {"cause 1, 75.0%": "c", "cause 2, 25.0%": "a b"}
+    assert word_study.read_topics(causes, ("a", "b", "c")) == expected
 
 
-def test_independent_words_have_one_pseudo_count_each_way():
-    table = np.random.default_rng(0).integers(0, 2, (50, 3))
-    value = product_log_likelihood(jnp.asarray(table[:30], float), jnp.asarray(table[30:], float))
-    rows = oracle.log_joint_bernoulli_product({"probs": (table[:30].sum(0) + 1) / 32}, table[30:])
-    np.testing.assert_allclose(value, rows.mean(), rtol=1e-5)
+def test_mixtures_of_documents_with_a_word_learn_from_those_that_were_left_out():
+    rng = np.random.default_rng(0)
+    probs = np.array([[0.7, 0.6, 0.05, 0.1], [0.05, 0.1, 0.5, 0.3]])
+    table = (rng.random((6000, 4)) < probs[rng.integers(0, 2, 6000)]).astype(np.float32)
+    seen = table[table.any(1)]
+    fitted = word_study.smoothed_mixture(seen, 2, 0.5, 0, never_empty=True)
+    np.testing.assert_allclose(fitted.probs[np.argsort(fitted.probs[:, 2])], probs, atol=0.06)
+    every = np.indices((2,) * 4).reshape(4, -1).T.astype(np.float32)[1:]
+    value = word_study.mixture_log_likelihood(fitted, every, never_empty=True)
+    np.testing.assert_allclose(np.exp(value).sum(), 1.0, rtol=1e-4)
 
 
 def ends_by_paths(params, row, start, stop_below, max_sweeps):

@@ -19,9 +19,11 @@ import numpy as np
 from jax import Array
 
 from ...numerics.acceleration import Trail, Visit, begin, chart, plain, step
-from ...numerics.compiling import least_effort, remembered
+from ...numerics.by_numpy import at_hand
+from ...numerics.compiling import least_effort, remembered, split_key
 from ...reading.anatomy import Anatomy
-from ...reading.local import log_prior
+from ...reading.arguments import put
+from ...reading.local import log_prior, prior_draw
 from ...reading.recognise import Known
 from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
@@ -29,7 +31,7 @@ from ...running.contract import Starts
 from ...running.search import Search
 from ...types import Arguments, Params
 from ..m_step import gradient_step, transforms
-from ..shared import Expectation
+from ..shared import Expectation, of_first_row
 from .checks import check_columns
 from .factors import FactorReader, not_continuous
 from .opening import FORMS, Opened, open_columns
@@ -143,12 +145,13 @@ class FactorEM(Algorithm, abc.ABC):
         self.check(opened)
         if opened.columns is not None and opened.known is not None:
             check_columns(opened.known, opened.rows, self.prior)
-        given = dict(init_params or {})
+        given, hollow = dict(init_params or {}), opened.hollow
         if self.start is not None:
-            key_start = jax.random.split(rng_key, 3)[0]
-            given = {**self.start(key_start, *args, **kwargs), **given}
+            given = {**self.start(split_key(rng_key, 3)[0], *args, **kwargs), **given}
         check_start(opened, given)
-        hollow = opened.hollow
+        if opened.columns is None and not set(opened.reader.anatomy.parameters) <= set(given):
+            draw, key_start = partial(_drawn, opened.reader), split_key(rng_key, 3)[0]
+            given = {**of_first_row(draw, opened.rows, key_start), **given}
 
         def first(rows: Rows, rng_key: Array, given: Params) -> FactorState:
             here = hollow._replace(rows=rows)
@@ -245,6 +248,10 @@ class FactorEM(Algorithm, abc.ABC):
         )  # fmt: skip
 
 
+def _drawn(reader: FactorReader, rows: Rows, key: Array) -> Params:
+    return prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
+
+
 def maps_of(reader: FactorReader, rows: Rows, params: Params) -> dict[str, Any]:
     """Site -> the map from the real line to where the parameter lives."""
     one: Any = reader.at(1)
@@ -266,6 +273,9 @@ def turned(known: Known | None, params: Params) -> Params:
         return params
     if all(isinstance(x, np.ndarray) for x in params.values()):
         return known.write(_canonical(known.read(params), np))
+    if at_hand(params):
+        here: Any = {name: np.asarray(x) for name, x in params.items()}
+        return {name: put(x) for name, x in turned(known, here).items()}
     # In one piece: where parameters have other shapes than the form's, to take them apart one by
     # one is to compile twenty programs.
     return remembered(partial(_turned, known), compiler_options=least_effort())(params)

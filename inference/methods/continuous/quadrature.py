@@ -185,7 +185,7 @@ class QuadratureEM(FactorEM):
         return compiled(compute, rows)(rows.leaves, params)
 
     def _plain(self) -> bool:
-        """Whether nothing is set that only the compiled steps heed."""
+        """Whether nothing is set that only the compiled steps use."""
         return self.num_nodes is None and self.chunk_size is None and self.remember is None
 
     def _remembers(self, rows: Rows) -> bool:

@@ -83,12 +83,7 @@ def nodes_of(reader: FactorReader, num_nodes: int) -> Rule:
 
 
 def prior_points(key: Array, num_draws: int, num_factors: int, quasi: bool) -> Rule:
-    """Draws from N(0, I); `quasi`: a Halton sequence, shifted at random (Cranley & Patterson 1976).
-
-    >>> points = prior_points(random.key(0), 500, 2, quasi=True).points
-    >>> bool(jnp.abs(points.mean(0)).max() < 0.02)
-    True
-    """
+    """Draws from N(0, I), or a Halton sequence shifted at random (Cranley & Patterson 1976)."""
     if quasi:
         from scipy.stats.qmc import Halton
 

@@ -103,7 +103,7 @@ class Paths(NamedTuple):
 
         total = -evidence.sum() - self._log_prior(chain, state.params, arguments)
         free = {name: inverse(maps[name], value) for name, value in state.params.items()}
-        best = minimise(lambda derive, free: derive(loss)(free), free, self.gradient_steps)
+        best = minimise(jax.value_and_grad(loss), free, self.gradient_steps)
         return PathState(constrain(best), state.step + 1), total
 
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
@@ -143,7 +143,7 @@ class Paths(NamedTuple):
         if chain.other:
             raise ProgramError(
                 f"site {chain.other[0]!r} is observed outside the scan and depends on none of its "
-                "latents: it would be ignored; NUTS(marginal(model)) and SVI heed it"
+                "latents: it would be ignored; NUTS(marginal(model)) and SVI use it"
             )
         return chain
 

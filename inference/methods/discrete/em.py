@@ -147,23 +147,13 @@ class EM(StatesEM):
 
     def update_of(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm | None:
         update = super().update_of(reader, rows, params)
-        if update is not None or not reader.affine:
-            return update
-        table = table_of(reader.anatomy, self.states)[:, 0]
-        cells = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
-        if reader.structure.shared and len(table) * cells > CHUNK_FLOATS:
-            return None  # the moments of the bits take less
-        few = rows.slice(0, 1)
-        return AffineUpdate(reader, table, few, params, self.prior, self.gradient_steps)
+        return by_sums(self, self.states, reader, rows, params) if update is None else update
 
     def open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
         reader, rows = open_program(
             self.model, args, kwargs, structure=self.structure, plate=self.plate
         )
-        in_bits = reader.structure.shared
-        if self._by_row() or (in_bits and closed_form(reader, rows, self.m_step, prior=self.prior)):
-            return reader, rows
-        return affine_too(reader, rows), rows
+        return (reader if self._by_row() else tested(self, reader, rows)), rows
 
     def _by_row(self) -> bool:
         """Whether states of each row were given."""
@@ -172,6 +162,28 @@ class EM(StatesEM):
     def sets(self, reader: Reader, rows: Rows) -> Table:
         check_room(reader, rows, self.states, self.chunk_size)
         return Table(self.states)
+
+
+def tested(method: StatesEM, reader: Reader, rows: Rows) -> Reader:
+    """The reader, its program tested for the form in the datum where an M-step may need it."""
+    in_bits = reader.structure.shared
+    if in_bits and closed_form(reader, rows, method.m_step, prior=method.prior):
+        return reader
+    return affine_too(reader, rows)
+
+
+def by_sums(
+    method: StatesEM, states: StateSet, reader: Reader, rows: Rows, params: Params
+) -> AffineUpdate | None:
+    """A gradient M-step from sums over the rows, for states that all of them share."""
+    if not reader.affine:
+        return None
+    table = table_of(reader.anatomy, states)[:, 0]
+    cells = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
+    if reader.structure.shared and len(table) * cells > CHUNK_FLOATS:
+        return None  # the moments of the bits take less
+    few = rows.slice(0, 1)
+    return AffineUpdate(reader, table, few, params, method.prior, method.gradient_steps)
 
 
 def _per_value(anatomy: Anatomy, posterior: Expectation) -> dict[str, Array]:

@@ -18,11 +18,11 @@ from jax import Array, lax, random
 from numpyro import handlers
 
 from ...numerics.log_sums import log_total
+from ...numerics.state_sums import best_bits
 from ...reading.abstract import trace_of
 from ...reading.reader import Reader
 from ...types import Arguments, Params
 from ..shared import Expectation
-from .candidates import best_bits
 
 NUM_PAIRS = 4
 """Pairs of flips from which climbs start."""

@@ -132,7 +132,7 @@ class Persistent(NamedTuple):
         key_parent, key_noise = random.split(key)
         parent, each = self._parents(key_parent, values), jnp.arange(num_bits)
         bits, gain = memory[parent], gains[parent]
-        # A number a bit, which each child takes from another place on: drawing dominates otherwise.
+        # One number per bit, which each child takes from another place on: drawing would dominate.
         noise = random.gumbel(key_noise, (num_bits,))
         noise = noise[(each + 7 * np.arange(size)[:, None]) % num_bits]
         kind = np.arange(size)[:, None] % 3

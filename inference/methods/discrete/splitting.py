@@ -78,7 +78,7 @@ class SplittingEM(EM):
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
         if len(anatomy.latents) != 1 or anatomy.num_bits != 1 or not anatomy.latents[0].num_values:
-            return "splitting is for one categorical latent a datum"
+            return "splitting is for one categorical latent per datum"
         if not all(name.startswith("Bernoulli") for name in anatomy.likelihoods):
             return "splitting is for a mixture of Bernoulli products"
         return None

@@ -1,4 +1,4 @@
-"""Stepwise EM: a few rows a step, for tables of which one pass takes long."""
+"""Stepwise EM: a few rows per step, for tables of which one pass takes long."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StepwiseState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class StepwiseEM(EM):
-    r"""EM on a few rows a step, which remembers the statistics of the others as they were.
+    r"""EM on a few rows per step, which remembers the statistics of the others as they were.
 
     Each step draws `batch_size` rows with replacement, finds their posteriors, and moves the mean
     statistics a row, s, towards theirs (Cappé & Moulines 2009):
@@ -54,7 +54,7 @@ class StepwiseEM(EM):
     :param model: any program with discrete latents that has a closed M-step or is affine in the
         datum. A plate that draws its rows (`subsample_size`) is read on all of them: the rows of a
         step are drawn here.
-    :param batch_size: rows a step; as many as there are, or more: all of them, each once.
+    :param batch_size: rows per step; as many as there are, or more: all of them, each once.
     :param states: the states to sum over.
 
     >>> from latentbits.models import bernoulli_mixture

@@ -17,6 +17,7 @@ from ...types import Params
 from ..shared import Posterior, chunk_rows
 from .candidates import Candidates, Select
 from .cut import Cut
+from .em import by_sums, tested
 from .missed import missed_mass
 from .persistent import Persistent
 from .step import EMState, Pass, Precision, StatesEM
@@ -43,8 +44,8 @@ class TruncatedEM(StatesEM):
     :param keep: a datum keeps its candidates, 4 bytes each, unless the new ones explain it better,
         so that the loss never rises. False is the paper's rule; also by default for rows on disk,
         so that memory holds a chunk of them.
-    :param persistent: remember whole states instead, a byte a bit: see `discrete.persistent`. By
-        default those of rows on disk are grown anew in every step.
+    :param persistent: remember whole states instead, one byte per bit: see `discrete.persistent`.
+        By default those of rows on disk are grown anew in every step.
     :param cut: learn from the best explained data only, by the paper's schedule; rows on disk are
         then read twice more, to find the evidence from which on they count.
     :param precision: of the products on a GPU: "highest", the digits of float32, or
@@ -199,9 +200,13 @@ class TruncatedEM(StatesEM):
 
     def update_of(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm | None:
         correct = None if self.persistent else self.sizes(reader.anatomy.num_bits)[1]
-        return closed_form(
+        update = closed_form(
             reader, rows, self.m_step, params=params, prior=self.prior, max_active=correct
         )
+        sets = self.sets(reader, rows)
+        if update is None and isinstance(sets, Table):
+            return by_sums(self, sets.states, reader, rows, params)
+        return update
 
     def open(self, args: tuple, kwargs: dict) -> tuple[Reader, Rows]:
         reader, rows = open_program(
@@ -211,6 +216,7 @@ class TruncatedEM(StatesEM):
             many = [x.name for x in reader.anatomy.latents if x.num_values != 2]
             raise ProgramError(f"the latents {many} are not binary: use EM")
         sets = self.sets(reader, rows)
-        if not isinstance(sets, Table):
-            sets.check(reader.anatomy.num_bits)
+        if isinstance(sets, Table):
+            return tested(self, reader, rows), rows
+        sets.check(reader.anatomy.num_bits)
         return reader, rows

@@ -180,7 +180,7 @@ def _wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiring |
 class Rules(NamedTuple):
     """How long to sample one block of rows, and what to do against sticking.
 
-    The first two are the paper's (§5). Annealing and restarts start afresh: they take no heed of
+    The first two are the paper's (§5). Annealing and restarts start afresh: they do not use
     where the rows stood.
     """
 

@@ -100,8 +100,8 @@ class GibbsEM(Algorithm):
     :param learn_from: ``"all"``: sums over the blocks so far, the last counting most, and at the
         end of an epoch the sums over all rows; the prior counts once. ``"block"``: the last block
         alone, with the whole prior, as in the paper, which loses causes that are rare in a block.
-    :param keep_states: begin where the last epoch ended, a byte a unit and row, instead of with all
-        units off. By default, unless the rows are on disk: memory then holds a block of them, and
+    :param keep_states: begin where the last epoch ended, a byte per unit and row, instead of with
+        all units off. By default, unless the rows are on disk: memory then holds a block, and
         `max_sweeps` must be enough to find a row's states from zero.
     :param start: ``start(key, *args, **kwargs) -> params``; by default the paper's, uniform between
         0.05 and 0.15.

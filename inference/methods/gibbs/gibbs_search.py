@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
+from ...numerics.compiling import least_effort, split_key
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.settings import Range
-from ...rows.chunks import compiled
+from ...rows.chunks import Rows, compiled
 from ...running.algorithm import Algorithm
 from ...running.averaged import Averaged
 from ...running.contract import RunResult, Starts
@@ -71,7 +72,7 @@ class GibbsSearch(Algorithm):
 
     :param em: how members learn: a `GibbsEM`, or a program for one of two sweeps a block; its
         schedule, start and rules for layers do not matter here. It says whether states are kept, a
-        byte a unit, row and member; where they are not, as with rows on disk, they are sampled
+        byte per unit, row and member; where they are not, as with rows on disk, they are sampled
         again when members are compared.
     :param population: members.
     :param rounds: for each layer.
@@ -121,20 +122,21 @@ class GibbsSearch(Algorithm):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> SearchState:
         """Members start where `GibbsEM` does; the first round seeds their lowest layer."""
-        key, key_start = random.split(rng_key)
+        key, key_start = split_key(rng_key, 2)
         state = self.em.init(key_start, *args, init_params=init_params, **kwargs)
         layered = self.em.open(args, kwargs)
+
+        def first(rows: Rows, params: Params, bits: Array | None) -> tuple[Any, Any, Array]:
+            network = self.em.read(layered, params, rows.join(rows.leaves))[0]
+            many = lambda x: jnp.broadcast_to(x, (self.population, *x.shape))  # noqa: E731
+            members, bits = jax.tree.map(many, (network, bits))
+            return members, bits, jnp.full(self.population, -jnp.inf)
+
         # In one piece: operation by operation to read the weights takes longer than a round.
         rows = rows_of(layered.program.anatomy, args, kwargs)
-        network = compiled(
-            lambda rows, params: self.em.read(layered, params, rows.join(rows.leaves))[0], rows
-        )(rows.leaves, state.params)
-        many = lambda x: jnp.broadcast_to(x, (self.population, *x.shape))  # noqa: E731
-        scores = jnp.full(self.population, -jnp.inf)
-        zero = jnp.zeros((), int)
-        members = jax.tree.map(many, network)
-        bits = jax.tree.map(many, state.bits)
-        return SearchState(members, bits, scores, state.params, zero, key)
+        begin = compiled(first, rows, compiler_options=least_effort())
+        members, bits, scores = begin(rows.leaves, state.params, state.bits)
+        return SearchState(members, bits, scores, state.params, state.step, key)
 
     def update(self, state: SearchState, *args: Any, **kwargs: Any) -> tuple[SearchState, Array]:
         layered = self.em.open(args, kwargs)

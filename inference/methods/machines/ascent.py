@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax import Array, random
 from numpyro.optim import _NumPyroOptim, optax_to_numpyro
 
-from ...numerics.compiling import least_effort
 from ...reading.abstract import somewhere
 from ...reading.linear import linear_form
 from ...reading.local import log_prior
@@ -24,7 +23,7 @@ from ...reading.summed import row_evidence
 from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
 from ...types import Arguments, Params
 from ..m_step import inverse, transforms
-from ..shared import CHUNK_FLOATS, Posterior, check_params
+from ..shared import CHUNK_FLOATS, Posterior, check_params, of_first_row
 from .partition import normalizer
 
 
@@ -139,7 +138,7 @@ def near_origin(
     args, kwargs = arguments
     climb.reader.anatomy.check_rows_are_all()
     fixed = {**({} if start is None else start(key, *args, **kwargs)), **(given or {})}
-    check_params(climb.reader, climb.rows, fixed)
+    check_params(climb.reader, fixed)
     hollow, names = climb.hollow, climb.reader.anatomy.parameters
 
     def first(rows: Rows, key: Array, fixed: Params) -> tuple[Params, Any]:
@@ -155,9 +154,7 @@ def near_origin(
         params = {name: jnp.asarray(value, float) for name, value in params.items()}
         return params, optimizer.init(here.free(params))
 
-    # Compiled as one: the program is run for its constraints, which takes long op by op.
-    find = compiled(first, climb.rows, compiler_options=least_effort())
-    return find(climb.rows.leaves, key, fixed)
+    return of_first_row(first, climb.rows, key, fixed)
 
 
 def optimizer_of(given: Any) -> Any:

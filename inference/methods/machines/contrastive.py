@@ -101,13 +101,13 @@ class ContrastiveDivergence(Algorithm):
     ) -> ContrastiveState:
         climb = self._open(args, kwargs)
         climb.reader.anatomy.check_unweighted()
+        if problem := self.admits(climb.reader.anatomy):
+            raise ProgramError(f"contrastive divergence is not for this program: {problem}")
         key_start, key_chains, key = split_key(rng_key, 3)
         params, optim_state = near_origin(
             climb, key_start, self.spread, init_params, self.start, (args, kwargs),
             self._optimizer(),
         )  # fmt: skip
-        few, named = climb.rows.slice(0, 1)
-        causes_of(self.model, params, *few, **named)  # refuses other programs, before any work
         hidden = None
         if self.persistent:
             shape = (self.num_chains, climb.reader.anatomy.num_bits)

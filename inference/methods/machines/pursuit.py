@@ -160,8 +160,8 @@ class ProjectionPursuit(Algorithm):
     :param num_starts: EM starts from so many examples, and the most likely unit is taken.
     :param significant: keep only significant units; False: every one, as the paper does with 45.
     :param chunk_size: rows read at a time; by default as many as fit into 32 MiB. What is left of
-        the data is kept, D floats a row; from disk it is not, and memory holds a chunk: each of the
-        `em_steps` passes tosses the coins of the units found so far again, to the same result.
+        the data is kept, D floats per row; from disk it is not, and memory holds a chunk: each of
+        the `em_steps` passes tosses the coins of the units found so far again, to the same result.
 
     >>> from latentbits.models import combination_machine
     >>> from latentbits.models.data import combination_target

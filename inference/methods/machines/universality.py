@@ -33,7 +33,7 @@ def universal_machine(probabilities: ArrayLike, accuracy: float = 1e-6) -> Param
     table = np.asarray(probabilities, float)
     if table.ndim < 1 or set(table.shape) != {2}:
         raise ValueError(
-            f"probabilities must have shape (2, …, 2), an axis a bit; found {table.shape}"
+            f"probabilities must have shape (2, …, 2), one axis per bit; found {table.shape}"
         )
     if not (table >= 0).all() or not np.isclose(table.sum(), 1.0):
         raise ValueError(f"probabilities must be positive and sum to 1, found {table.sum()}")

@@ -8,23 +8,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
+from ...numerics.by_numpy import computed
 from ...reading.anatomy import ProgramError
 from ...reading.naturals import run_program, unwrap
 from ...reading.recognise import Known
 from ...rows.chunks import Rows
 from ...rows.disk import pieces
-from ...types import Params
+from ...types import Arguments, Params
 
 
 def noise_of(known: Known, model: Callable, rows: Rows) -> np.ndarray:
     """What the program adds before the clip, (num_features,): a setting, so a number here."""
-    ones = {name: jnp.ones(shape) for name, shape in known.shapes.items()}
-    with jax.ensure_compile_time_eval():
-        trace = run_program(model, rows.slice(0, 1), ones)
-        sites = [trace[name]["fn"] for name in known.sites]
-        scales = [np.broadcast_to(unwrap(fn)[0].scale, fn.shape()).ravel() for fn in sites]
-    return np.concatenate(scales)
+    shapes, names = known.shapes, known.sites
+
+    def scales(arguments: Arguments) -> list[Array]:
+        ones = {name: jnp.ones(shape) for name, shape in shapes.items()}
+        trace = run_program(model, arguments, ones)
+        sites = [trace[name]["fn"] for name in names]
+        return [jnp.broadcast_to(unwrap(fn)[0].scale, fn.shape()).ravel() for fn in sites]
+
+    return np.concatenate(computed(scales, rows.slice(0, 1)))
 
 
 def write(known: Known, values: Params) -> Params:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect as signatures
 from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ...numerics.compiling import enough_effort, remembered
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import check_data, rows_of
 from ...reading.columns import taken
@@ -130,7 +130,8 @@ class MomentInversion(Algorithm):
     >>> result.params["weights"].shape  # a ring needs two factors
     (2, 8)
     >>> draw = Predictive(clipped_gaussian, posterior_samples=result.params, batch_ndims=0)
-    >>> draw(random.key(2), num_data=3, num_features=8, num_factors=2, noise=0.0)["observed"].shape
+    >>> sizes = {"num_data": 3, "num_features": 8, "num_factors": 2, "noise": 0.0}
+    >>> jax.jit(lambda key: draw(key, **sizes))(random.key(2))["observed"].shape
     (3, 8)
     """
 
@@ -174,7 +175,9 @@ class MomentInversion(Algorithm):
         known, (data, mask), noise = self._open(args, kwargs)
         rank = known.places["weights"].positions.shape[0] if self.rank is None else self.rank
         pairs = count_pairs(data, mask, self.chunk_size)
-        inverted, solved = _invert(pairs, (self.smoothing, self.nearest, self.errors))
+        effort = enough_effort([pairs] * 8)  # for each pair an equation is solved
+        invert = remembered(_invert, static_argnums=1, compiler_options=effort)
+        inverted, solved = invert(pairs, (self.smoothing, self.nearest, self.errors))
         edge = None
         if rank == "spectrum":
             edge = _edge(rng_key, pairs, inverted)
@@ -182,7 +185,8 @@ class MomentInversion(Algorithm):
             rank = max(1, int((solved.spectrum.eigenvalues > edge).sum()))
         if rank > data.shape[1]:
             raise ValueError(f"`rank` is {rank}, but there are only {data.shape[1]} columns")
-        factors, values, residual = _factors(
+        factor = remembered(_factors, static_argnums=(3, 4), compiler_options=effort)
+        factors, values, residual = factor(
             solved.correlation, inverted.threshold, noise, rank, not noise.any()
         )
         return MomentInfo(
@@ -272,7 +276,6 @@ class _Solved(NamedTuple):
     moved: Array | None
 
 
-@partial(jax.jit, static_argnums=1)
 def _invert(pairs: Pairs, settings: tuple[float, bool, bool]) -> tuple[Inverted, _Solved]:
     smoothing, nearest, errors = settings
     inverted = invert_pairs(pairs, smoothing)
@@ -290,7 +293,6 @@ def _edge(rng_key: Array, pairs: Pairs, inverted: Inverted) -> Array:
     return noise_edge(rng_key, independence_errors(pairs, inverted))
 
 
-@partial(jax.jit, static_argnums=(3, 4))
 def _factors(
     correlation: Array, threshold: Array, noise: Any, rank: int, hard: bool
 ) -> tuple[Factors, Params, Array]:

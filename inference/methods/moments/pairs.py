@@ -158,12 +158,6 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
 
     :param smoothing: so many rows are added to each pair's table in which its two columns are
         independent with the same means. It fills empty cells, and shrinks correlations a little.
-
-    >>> both = jnp.array([[50.0, 40.0], [40.0, 50.0]])
-    >>> one = jnp.array([[0.0, 10.0], [10.0, 0.0]])
-    >>> inverted = invert_pairs(Pairs(both, one, both))
-    >>> round(float(inverted.correlation[0, 1]), 4)  # sin(π/2 · 0.6): the arcsine law (7)
-    0.809
     """
     on, off = jnp.diagonal(pairs.both), jnp.diagonal(pairs.neither)
     total = on + off
@@ -207,10 +201,6 @@ def invert_moments(mean: Array, second_moment: Array) -> Inverted:
 
     :param mean: (num_features,) ⟨s_i⟩.
     :param second_moment: (num_features, num_features) ⟨s_i s_j⟩.
-
-    >>> moments = invert_moments(jnp.zeros(2), jnp.array([[1.0, 1 / 3], [1 / 3, 1.0]]))
-    >>> round(float(moments.correlation[0, 1]), 5)
-    0.5
     """
     left, right, product = mean[:, None], mean[None, :], second_moment
     cells = (

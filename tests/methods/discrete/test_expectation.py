@@ -21,7 +21,8 @@ from inference import (
     Structure,
     TruncatedEM,
 )
-from inference.methods.discrete.candidates import Candidates, best_bits
+from inference.methods.discrete.candidates import Candidates
+from inference.numerics.state_sums import best_bits
 from ppl_models import binary_sparse_coding
 
 # The form that is found of each kind, one above it that holds as well, and bits of two sites.

@@ -46,10 +46,10 @@ def causes(data, weights=1.0):
 
 
 CASES = {
-    "closed step": (EM(mixture), mixture, PARAMS),
     "closed step with a prior": (EM(mixture, prior=True), mixture, PARAMS),
     "form in the datum": (EM(causes), causes, BITS),
     "states of each row": (TruncatedEM(causes, max_active=1, num_candidates=1), causes, BITS),
+    # With the sums and the closed step of EM without a prior.
     "all rows in a batch": (StepwiseEM(mixture, power=0.0), mixture, PARAMS),
     "gradient": (ExactGradient(causes, prior=True), causes, BITS),
 }

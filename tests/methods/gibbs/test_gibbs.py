@@ -264,7 +264,6 @@ def test_composes_with_nuts_in_hmc_gibbs():
     assert abs(mean - exact_rate()) < STANDARD_ERRORS * error
 
 
-@pytest.mark.skipif(not hasattr(numpyro.infer, "Gibbs"), reason="NumPyro 0.22 brought Gibbs")
 def test_is_a_block_of_numpyros_gibbs():
     kernel = numpyro.infer.Gibbs([(GradientFlips(rates), ["on"]), (NUTS(rates), None)])
     samples, _ = sample(kernel, 300, 2000, RATES_DATA, key=2)
