@@ -45,7 +45,7 @@ def make_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     """The parser of these commands: of all, or of the one that is called, since each imports."""
     parser = argparse.ArgumentParser(
         prog="latentbits",
-        description="Latent-variable models of binary data: one program, many readings.",
+        description="Latent-variable models of binary and categorical data, and their inference.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('latentbits')}")

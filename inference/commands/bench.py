@@ -32,15 +32,15 @@ Benchmark = Callable[[bool], dict[str, Any]]
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "bench",
-        help="the methods beside other packages, how they grow, how close to the machine's limit",
-        description="Measure every paper's method beside packages that do the like (pip install "
+        help="time the methods beside other packages, and as data grow",
+        description="Measure every paper's method beside comparable packages (pip install "
         "'latentbits[bench]'; those that are not there are left out), how the time grows with the "
         "data, and the share of the machine's matrix-product rate. On one core, in processor "
         "seconds, compilation apart.",
         allow_abbrev=False,
     )
     parser.add_argument("--json", metavar="FILE", help="write the numbers and what made them")
-    parser.add_argument("--only", metavar="NAME,…", help="some of them; see --list")
+    parser.add_argument("--only", metavar="NAME,…", help="some of the benchmarks; see --list")
     parser.add_argument("--list", action="store_true", help="name the benchmarks, a line each")
     parser.add_argument("--full", action="store_true", help="larger tables: many minutes")
 

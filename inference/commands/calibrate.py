@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 from ..studies.calibration.telling import draw, lines, summary
 
 OPTIONS = {
-    "methods": Option(str, "by default all that apply", metavar="A,B,…"),
+    "methods": Option(str, "to run, by default all that apply", metavar="A,B,…"),
     "trials": Option(100, "data sets simulated", least=10),
     "json": Option(str, "write the numbers there", metavar="FILE"),
     "figure": Option(str, "draw the ranks there, .png or .svg", metavar="FILE"),
@@ -36,7 +36,7 @@ OPTIONS = {
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "calibrate",
-        help="whether posteriors are what they say: simulation-based calibration",
+        help="test posteriors by simulation-based calibration",
         description="Draw parameters from a prior and data from the program, many times; run each "
         "Bayesian method on all of them at once; rank the truth among its draws.",
         allow_abbrev=False,

@@ -37,14 +37,14 @@ from .progress import stage
 NUM_DRAWS = 3
 INDENT = "\n" + " " * 9
 MAX_FLOATS = 1 << 22
-"""Numbers that one evaluation may hold: a check is quick. Beyond that, one state a row, not all."""
+"""Numbers that one evaluation may hold: a check is quick. Beyond, one state per row, not all."""
 
 
 def add_parser(subparsers: Any) -> None:
     words = "say what is wrong with a table or a program before any long run"
     parser = subparsers.add_parser("check", help=words, description=words.capitalize() + ".")
     add_options(parser)
-    parser.add_argument("--plate", metavar="NAME", help="that of the rows, if there are several")
+    parser.add_argument("--plate", metavar="NAME", help="plate of the rows, if there are several")
 
 
 def main(namespace: argparse.Namespace) -> int:

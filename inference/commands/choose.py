@@ -19,7 +19,7 @@ from .progress import Methods, stage
 MOST_SIZES = 50
 OPTIONS = {
     "method": Option(str, "by default that of the program's own paper"),
-    "folds": Option(5, "of the rows held out"),
+    "folds": Option(5, "of the cross-validation"),
     "steps": Option(500, "most steps of a fit"),
     "seed": SEED,
     "bootstrap": Option(
@@ -28,7 +28,7 @@ OPTIONS = {
         metavar="N", least=0,
     ),
     "budget": Option(
-        60.0, "of computing for all these tests, which then say how far they came",
+        60.0, "of computing for all these tests, which report how many tables they drew",
         metavar="SECONDS", above=0,
     ),
     "figure": Option(str, "draw the curve", metavar="FILE.svg"),
@@ -38,7 +38,7 @@ OPTIONS = {
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "choose",
-        help="how many factors, classes or causes a table wants",
+        help="choose the number of factors, classes or causes",
         description="Fit a program at several sizes: the likelihood of rows held out, AIC, BIC, "
         "the entropy of classes and a bootstrap likelihood-ratio test; and which size it would "
         "take.",

@@ -25,7 +25,7 @@ from .progress import Methods, say, stage
 
 OPTIONS = {
     "example": Option(
-        str, "which data of ours: those of the program's paper at its size (paper, the default), a "
+        str, "which example: data of the program's paper at its size (paper, the default), a "
         "small table (small), of noisy_or_network lines in patterns (patterns), or of "
         "binary_sparse_coding bars that hide each other (maximal)",
         metavar="NAME",
@@ -132,6 +132,8 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
 
     with stage(count):
         comparison = repeat(one, namespace.replicates, namespace.budget)
+    if pool is not None:
+        close(pool)  # their memory is wanted for the report
     comparison.about.update(context, seed=namespace.seed, versions=versions())
     comparison.table["columns"] = np.array(given.table.columns, dtype=str)
     folder.mkdir(exist_ok=True)

@@ -35,21 +35,21 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     add_options(parser)
-    parser.add_argument("--plate", metavar="NAME", help="that of the rows, if there are several")
+    parser.add_argument("--plate", metavar="NAME", help="plate of the rows, if there are several")
     parser.add_argument("--method", help="by default that of the program's own paper")
     parser.add_argument("--out", metavar="FIT.nc", required=True, help="where the fit is kept")
     words = "most steps (default 500, or as many as the stages of the method have)"
     parser.add_argument("--steps", type=int, help=words)
-    parser.add_argument("--starts", type=int, default=1, help="starts, of which the best counts")
+    parser.add_argument("--starts", type=int, default=1, help="number of starts; the best is kept")
     parser.add_argument(
-        "--valid", metavar="FILE", help="rows not trained on: keep what explains them best"
+        "--valid", metavar="FILE", help="rows not trained on: keep what predicts them best"
     )
     parser.add_argument(
-        "--patience", type=int, default=20, help="looks at --valid without gain before the end"
+        "--patience", type=int, default=20, help="checks of --valid without gain before the end"
     )
     parser.add_argument(
         "--hold-out", metavar="SHARE", type=float,
-        help="of the cells of bits, hidden from the fit; how well it predicts them is printed",
+        help="share of the cells of bits to hide from the fit, which is scored on them",
     )  # fmt: skip
     words = "a setting of the method, such as learning_rate=0.1; may be repeated"
     parser.add_argument(
@@ -58,11 +58,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--checkpoint", metavar="DIR", help="save the state there; the same command goes on from it"
     )
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="most seconds of running")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="most seconds to run")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random numbers (default 0)")
     parser.add_argument(
         "--rotation", choices=ROTATIONS, default="none",
-        help="of the loadings of several factors; scores are then those of the factors turned",
+        help="rotation of the loadings of several factors, and of their scores",
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def form_of(way: Way, num_data: int = 1) -> list[str]:
         count, several = way.num_sequences, "s" if way.num_sequences > 1 else ""
         terms = way.length * count * way.num_states ** (way.order + 1)
         first = (
-            f"hidden Markov chain of order {way.order}: {way.num_states} states a step, "
+            f"hidden Markov chain of order {way.order}: {way.num_states} states per step, "
             f"{way.length} steps, {count} sequence{several}"
         )
         how = "forward sums"

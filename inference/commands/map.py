@@ -31,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="the table, one row per datum")
-    parser.add_argument("--label", metavar="COLUMN", help="colour by this column, leave it out")
+    parser.add_argument("--label", metavar="COLUMN", help="colour by this column, not fitted")
     parser.add_argument("--lines", action="store_true", help="draw where P(bit | x) is 1/2")
     parser.add_argument("--image", metavar="HxW", type=_size, help="the bits are an image: show it")
     parser.add_argument(
@@ -50,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--places", metavar="FILE", help="write where each row lies, .csv")
     parser.add_argument("--method", choices=("quadrature", "bound"), help="how it is fitted")
     parser.add_argument("--steps", type=int, default=150, help="most steps of the fit")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random numbers (default 0)")
     add_table_options(parser)
     parser.add_argument("--packed", type=int, metavar="BITS", help="bits per row, if packed")
 

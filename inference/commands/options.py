@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
     parser.add_argument(
         "--data", metavar="FILE", required=not optional, help=f"the table, one row per datum{more}"
     )
-    parser.add_argument("--constant", action="store_true", help="columns of one value are no error")
+    parser.add_argument("--constant", action="store_true", help="accept columns of one value")
     add_table_options(parser)
 
 
@@ -56,14 +56,14 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     """What a person can say of the columns of a file: the same for every command that reads one."""
     parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
     parser.add_argument(
-        "--drop", metavar="COLUMN", action="append", default=[], help="leave it out; repeatable"
+        "--drop", metavar="COLUMN", action="append", default=[], help="leave this out; repeatable"
     )
-    parser.add_argument("--id", metavar="COLUMN", help="it names the rows")
+    parser.add_argument("--id", metavar="COLUMN", help="column that names the rows")
     parser.add_argument(
         "--weights", metavar="COLUMN", help="how many times each row counts, a whole number"
     )
     parser.add_argument(
-        "--missing", metavar="CODE", action="append", default=[], help="a missing cell, such as -99"
+        "--missing", metavar="CODE", action="append", default=[], help="code of missing cells"
     )
     parser.add_argument(
         "--kind",
@@ -76,7 +76,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         help="real, binary, categorical, ordinal, count or skip, where the guess is wrong; "
         "ordinal:low<middle<high says the order too",
     )
-    parser.add_argument("--group", metavar="COLUMN", help="it says which group a row belongs to")
+    parser.add_argument("--group", metavar="COLUMN", help="column with the group of each row")
     parser.add_argument(
         "--long", metavar="PERSON,ITEM,RESPONSE", type=_three, help="each row holds one answer"
     )
@@ -132,7 +132,7 @@ def contest_options(each: str, jobs: str, folder: str) -> dict[str, Option]:
     :param each: what a budget is for.
     """
     return {
-        "methods": Option(str, "by default all that apply", metavar="A,B,…"),
+        "methods": Option(str, "to run, by default all that apply", metavar="A,B,…"),
         "budget": Option(
             20.0, f"for each {each}, without compiling; processor seconds on a CPU",
             metavar="SECONDS", above=0,

@@ -41,11 +41,11 @@ OPTIONS = {
     "columns": _axis("of the table"),
     "latents": _axis("of a row: factors, causes or components"),
     "within": Option(
-        0.05, "per row, of what maximum likelihood expects above the truth: where a method has "
-        "arrived",
+        0.05, "a method arrives when its excess over the truth, per row, is within this of that "
+        "expected of maximum likelihood",
         metavar="NATS", above=0,
     ),
-    "total": Option(float, "after which no further method begins", metavar="SECONDS", above=0),
+    "total": Option(float, "time after which no method begins", metavar="SECONDS", above=0),
     **contest_options("method at each size", "sizes run side by side (default 1)", "survey"),
 }  # fmt: skip
 
@@ -59,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
         "near the truth. What is finished is not run again: the same command goes on.",
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL", help="one of ours: `latentbits list`")
+    parser.add_argument("model", metavar="MODEL", help="a public program: `latentbits list`")
     add(parser, OPTIONS)
 
 
@@ -163,6 +163,6 @@ def _run(
         with stage(f"{program}, {len(cells)} sizes"):
             for name, ended in as_done(pool, tasks):
                 failed = isinstance(ended, Exception)
-                say(f"{name}: {'its process ended, of memory say' if failed else 'done'}")
+                say(f"{name}: {'ended, perhaps for lack of memory' if failed else 'done'}")
     finally:
         close(pool)

@@ -149,7 +149,7 @@ def likelihood(
     """Choose the estimator for a program on its data; see the top of this file.
 
     :param num_nodes: nodes a dimension of the quadrature.
-    :param num_draws: draws a row where the evidence is sampled.
+    :param num_draws: draws per row where the evidence is sampled.
     :param max_states: list a datum's states up to here.
 
     >>> from latentbits.models import latent_trait

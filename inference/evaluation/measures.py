@@ -1,6 +1,6 @@
 """How good a model of bits is: the three measures of Freund & Haussler (1994), section 4.
 
-Each takes what any model can give, a function from rows to one number a row, so that a machine, a
+Each takes what any model can give, a function from rows to one number per row, so that a machine, a
 mixture and a product are held to the same; `row_functions` reads both functions off a program.
 Each comes with its standard error over the rows.
 """

@@ -170,9 +170,9 @@ def _has_own_container(arviz: Any) -> bool:
     return int(arviz.__version__.split(".")[0]) < 1
 
 
-def _flat(group: xr.Dataset, found: str = "/", put: str = SLASH) -> xr.Dataset:
+def _flat(group: xr.Dataset, old: str = "/", put: str = SLASH) -> xr.Dataset:
     names = {str(name) for name in (*group.variables, *group.dims)}
-    return group.rename({name: name.replace(found, put) for name in names if found in name})
+    return group.rename({name: name.replace(old, put) for name in names if old in name})
 
 
 @contextmanager

@@ -204,7 +204,7 @@ CARDS: dict[str, Card] = {
     "real_combination_machine": Card(
         "ExactGradient",
         truths.two_units,
-        truths.ten_units,
+        truths.ten_real_units,
         lambda: Setting(60, 4, {"num_causes": 2}, TRAIT),
         UNITS,
         Growth(truths.pushes, 4000, 64, 10),

@@ -34,7 +34,9 @@ class Option(NamedTuple):
     parse: Callable[[str], Any] | None = None  # in place of the type
 
 
-SEED = Option(0, "of all random numbers")
+SEED = Option(0, "of the random numbers")
+LINKS = {"of", "for", "from", "to", "that", "at", "behind", "beyond", "and"}
+"""Help that begins with one of these goes on after the option's name."""
 
 
 def add(parser: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
@@ -44,6 +46,9 @@ def add(parser: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
         if default is False:
             parser.add_argument(flag, action="store_true", help=option.help)
             continue
+        said = option.help
+        if said.partition(" ")[0] in LINKS:
+            said = f"{name.replace('_', ' ')} {said}"
         how: dict[str, Any] = {"metavar": option.metavar, "choices": option.choices}
         several = isinstance(default, list | tuple)
         shown = " ".join(map(str, default)) if several else f"{default}"
@@ -55,7 +60,7 @@ def add(parser: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
             how["nargs"] = "+"
         if option.full is not None:
             default, shown = None, f"{shown}, with --full {option.full}"
-        words = f"{option.help} (default {shown})" if shown else option.help
+        words = f"{said} (default {shown})" if shown else said
         parser.add_argument(flag, type=option.parse or kind, default=default, help=words, **how)
 
 

@@ -46,12 +46,6 @@ def predictive_groups(
     :param params: draws (num_chains, num_draws, ...) by site.
     :param arguments: (args, kwargs) of the program, of which the first is the table.
     :param mask: cells of the table that are there: totals and means are of these.
-
-    >>> from latentbits.models import bernoulli_product
-    >>> draws = {"probs": np.full((2, 30, 3), 0.25)}
-    >>> groups = predictive_groups(bernoulli_product, draws, ((np.ones((9, 3), np.float32),), {}))
-    >>> sorted(groups), groups["posterior_predictive"]["total"].shape
-    (['log_prior', 'posterior_predictive', 'prior'], (2, 30, 9))
     """
     rng_key = random.key(0) if rng_key is None else rng_key
     anatomy = inspect(model, *arguments)

@@ -121,6 +121,19 @@ def ten_units() -> Truth:
     return Truth(4000, 64, {"num_causes": 10}, params, words, (8, 8))
 
 
+def ten_real_units() -> Truth:
+    """The same shapes on real columns, a quarter as strong, each on half of the time.
+
+    The probability of a state grows with the square of its weights there: at ±6 a single one has
+    all of it.
+    """
+    truth = ten_units()
+    weights = truth.params["weights"] / 4.0
+    bias = -0.5 * weights @ weights.sum(0)  # a state and its complement are equally probable
+    words = "ten simple shapes on an 8×8 grid of real columns"
+    return truth._replace(params={"weights": weights, "bias": bias}, words=words)
+
+
 def clusters(num_data: int, components: int, features: int) -> Truth:
     rng = np.random.default_rng(0)
     probs = np.where(rng.random((components, features)) < 0.5, 0.9, 0.1)

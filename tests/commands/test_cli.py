@@ -149,7 +149,7 @@ def test_check_reads_chains(folder, capsys):
     (folder / "mine.py").write_text(CHAIN)
     result = run(capsys, "check", "mine:model", "--data", "real.csv")
     assert (result.status, result.err) == (0, "")
-    assert "hidden Markov chain of order 1: 2 states a step, 12 steps, 1 sequence" in result.out
+    assert "hidden Markov chain of order 1: 2 states per step, 12 steps, 1 sequence" in result.out
     assert "forward sums: 48 terms" in result.out
     assert "yes: Baum and Welch's algorithm" in result.out
 

@@ -40,10 +40,12 @@ def test_every_script_has_its_notebook_and_no_notebook_is_left_over():
 
 
 @each
-def test_pair_has_the_same_cells(path):
+def test_pair_has_the_same_ten_cells_and_a_last_one(path):
     notebook = json.loads(path.with_suffix(".ipynb").read_text())
     paired = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
     assert paired == cells(path.read_text())
+    # Five steps of text and code, and what to take home.
+    assert [kind for kind, _ in paired] == ["markdown", "code"] * 5 + ["markdown"]
 
 
 @each

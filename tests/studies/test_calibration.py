@@ -5,7 +5,6 @@ import json
 
 import jax.numpy as jnp
 import numpy as np
-import numpyro.infer
 import pytest
 from jax import random
 from legible import assert_legible
@@ -175,7 +174,6 @@ def test_errors_of_many_fits_are_those_of_each_and_intervals_are_counted():
 # where a chain begins
 
 
-@pytest.mark.skipif(not hasattr(numpyro.infer, "Gibbs"), reason="NumPyro has Gibbs from 0.22 on")
 def test_bits_begin_where_the_parameters_put_them():
     """From bits of the prior the parameters would be dragged off the place they were put at."""
     causes = random.bernoulli(random.key(0), 0.4, (40, 3)).astype(int)

@@ -36,6 +36,7 @@ from inference.studies.comparison.compare import compare
 from inference.studies.comparison.contenders import Contender, contenders
 from inference.studies.comparison.files import load_comparison, method_groups, save_comparison
 from inference.studies.comparison.reference import Reference, of_the_run, refer
+from inference.studies.comparison.scoring import Judges, spacing
 from inference.studies.comparison.side_by_side import Task, as_done, close, processes
 from inference.studies.examples import example, fresh_rows, true_density
 from inference.studies.netcdf import save
@@ -461,6 +462,15 @@ def test_every_program_has_examples_of_its_own_at_the_size_of_its_paper(name):
         assert truth.params or (truth.draw is not None and truth.density is not None)
 
 
+def test_rows_of_the_real_machine_are_of_many_states_with_every_unit_on_in_half():
+    """With the weights of the binary machine one state would have all of the probability."""
+    truth = example("real_combination_machine", 1).truth
+    table = (np.arange(1024)[:, None] >> np.arange(10)) & 1
+    logits = table @ truth["bias"] + 0.5 * ((table @ truth["weights"]) ** 2).sum(1)
+    probs = np.exp(logits - np.logaddexp.reduce(logits))
+    assert np.allclose(probs @ table, 0.5, atol=0.01) and np.exp(-probs @ np.log(probs)) > 30
+
+
 @pytest.mark.parametrize(
     ("name", "which"), [("latent_trait", "paper"), ("noisy_or_network", "patterns")]
 )
@@ -497,6 +507,12 @@ def test_alignment_undoes_what_the_likelihood_cannot_see():
     back = align(bernoulli_mixture, mixed, DATA.truth, ((DATA.values,), DATA.sizes))
     np.testing.assert_array_equal(back["probs"], DATA.truth["probs"])
     np.testing.assert_array_equal(back["mixing"], DATA.truth["mixing"])
+
+
+@pytest.mark.parametrize(("exact", "steps"), [(True, (1, 1)), (False, (2, 2))])
+def test_of_many_draws_some_are_scored_where_a_row_needs_quadrature(exact, steps):
+    judges = Judges(SimpleNamespace(exact=exact, sampled=False), np.arange(600), 450)
+    assert spacing(judges, 4, 500) == steps  # of a table without fresh rows too
 
 
 def test_fresh_rows_and_the_truth_decide_where_both_are_known():

@@ -459,13 +459,15 @@ BOXES = """() => [...document.querySelectorAll("figure svg")].map(one => {
   return [box.left, box.top + scrollY, box.width, box.height]; })"""
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1185, 390])  # a window of 1200 with a scroll bar, a telephone
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_in_a_browser(show, page, width, dark):
     from matplotlib.image import imread
 
     tab = show(width, color_scheme="dark" if dark else "light")
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    hidden = tab.evaluate("(e => e.scrollWidth - e.clientWidth)(document.querySelector('.scroll'))")
+    assert hidden == 0 or width == 390  # of the table
     shot = imread(io.BytesIO(tab.screenshot(full_page=True)))[..., :3]
     assert (shot[2, 2].mean() < 0.2) == dark
     boxes = tab.evaluate(BOXES)

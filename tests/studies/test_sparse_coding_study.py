@@ -15,7 +15,7 @@ from tools import fast_jit
 from inference.evaluation.evidence import likelihood
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.studies.papers.sparse_coding import (
-    all_bars_found,
+    all_bars_recovered,
     bars_trial,
     paper_recipe,
     selection,
@@ -31,7 +31,7 @@ def test_recovery_is_blind_to_order_and_scale_but_not_to_a_bar_found_twice():
     true = np.asarray(jax.jit(lambda key: bars(key, 1).weights)(random.key(0)))
     order = np.random.default_rng(1).permutation(10)
     shuffled = true[order] * np.linspace(0.5, 2.0, 10, dtype=np.float32)[:, None]
-    recovered = fast_jit(all_bars_found)
+    recovered = fast_jit(all_bars_recovered)
     assert recovered(true, shuffled)
     twice = shuffled.copy()
     twice[3] = twice[4]

@@ -5,16 +5,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from jax import random
 
 from inference.baselines.samplers import Draws
 from inference.studies.cards import CARDS
 from inference.studies.comparison.checks import Standing, doubts, standing
 from inference.studies.comparison.compare import Comparison
+from inference.studies.comparison.contenders import Contender, Limits
 from inference.studies.comparison.diagnostics import diagnose, without_arviz
 from inference.studies.comparison.golden import HERE, NUM_KEPT, load
 from inference.studies.comparison.judge import progress, remaining
 from inference.studies.comparison.reference import refer, strict_doubts
 from inference.studies.comparison.replicates import repeat, spread
+from inference.studies.comparison.turns import _rounds
 from inference.studies.comparison.verdict import headline, settle, verdict, winner
 
 
@@ -80,6 +83,8 @@ def test_each_kind_is_doubted_for_its_own_reasons():
     assert standing({**guide, "pareto_k": 0.5}) is Standing.PASSES
     assert doubts({**guide, "pareto_k": 0.66}) == ["Pareto k̂ 0.66"]  # fine with 4000 draws
     assert doubts({**guide, "pareto_k": 0.66, "num_scored": 4000}) == []
+    apart = {"starts": 2, "starts_near": 1, "starts_behind": 1.8}
+    assert standing({**guide, "pareto_k": 0.5, **apart}) is Standing.FAILS
 
 
 @pytest.mark.parametrize(
@@ -283,12 +288,54 @@ def test_a_method_that_fails_on_a_later_data_set_fails():
         rows = {"ours": bad, "theirs": {"bespoke": False}}
         return data_set(scores, {"ours": 1.0, "theirs": 8.0}, **{x: rows[x] for x in scores})
 
-    pooled = repeat(one, None, budget=30.0)  # 18 s for the second, 9 for the third, 3 are left
+    pooled = repeat(one, None, budget=20.0)  # 9 s for the second, 9 for the third, 2 are left
     assert pooled.about["replicates"] == 3 and pooled.rows["theirs"]["data_sets"] == 3
     assert pooled.about["contested"] == 2  # the third had no method that could have won instead
     assert "of the 2 data sets on which methods of both sides ran" in pooled.certainty
     assert pooled.rows["ours"]["standing"] == "FAILS" and not pooled.rows["ours"]["as_good"]
     assert pooled.headline.endswith("Failing their checks: ours.") and pooled.rows["theirs"]["best"]
+
+
+@pytest.mark.parametrize("failing", [None, 3])
+def test_quick_methods_are_checked_on_data_sets_that_slow_ones_have_no_time_for(failing):
+    """theirs takes 9 of 10 s: it has two data sets, on which both are measured; ours has five."""
+
+    def one(number, passing):
+        bad = {"remaining": 0.5} if number == failing else {}
+        rows = {"ours": {"seconds": 1.0, **bad}, "theirs": {"bespoke": False}}
+        rows = {x: rows[x] for x in passing or rows}
+        return data_set({x: [-2.0, -3.0] for x in rows}, {"ours": 1.0, "theirs": 8.0}, **rows)
+
+    pooled = repeat(one, None, budget=10.0)
+    assert pooled.rows["theirs"]["data_sets"] == pooled.about["replicates"] == 2
+    assert pooled.rows["ours"]["data_sets"] == pooled.about["checked"] == (4 if failing else 5)
+    assert winner(pooled.rows) is (failing is None)
+    assert pooled.rows["theirs"]["standing"] == "PASSES"
+    assert f"checked on {pooled.about['checked']}" in pooled.certainty
+
+
+def test_starts_that_disagree_are_made_again_while_the_budget_has_room():
+    """Runs of 3 s, of which the third joins the best of the first; all that it took is counted."""
+    ends = [[9.0, 5.0], [8.0, 7.0], [5.05, 6.0]]
+    left = []
+
+    def run(model, key, arguments, limits):
+        del model, key, arguments
+        starts = np.array(ends[len(left)])
+        left.append(limits.seconds)
+        return Draws({}, {}, starts, {}, np.array([1.0, 3.0]), 3.0, 0.0, "", starts=starts), None
+
+    field = SimpleNamespace(model=None, train_arguments=(), judges=SimpleNamespace(num_train=10))
+    contender = Contender("ours", True, "point", run)
+    draws, _ = _rounds(field, contender, random.key(0), Limits(20.0))
+    assert left == [20.0, 17.0, 14.0] and draws.seconds == 9.0
+    assert draws.clock.tolist() == [7.0, 9.0] and progress(draws, 10)["starts_near"] == 2
+    left.clear()
+    _rounds(field, contender, random.key(0), Limits(5.0))
+    assert left == [5.0]
+    left.clear()
+    _rounds(field, contender._replace(kind="sampler"), random.key(0), Limits(20.0))
+    assert left == [20.0]
 
 
 def test_data_sets_on_which_one_side_ran_alone_do_not_confirm_a_verdict():

@@ -119,7 +119,7 @@ def shares(
 
 
 def _share(truth: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> dict[str, float]:
-    """Over all tables; the intervals of one table hang together, so tables are counted.
+    """Over all tables; the intervals of one table are dependent, so tables are counted.
 
     >>> truth, ends = np.zeros((4, 1)), np.array([[1.0], [1.0], [1.0], [np.nan]])
     >>> coverage = _share(truth, -ends, ends)

@@ -123,7 +123,7 @@ def shape(ranked: np.ndarray, num_draws: int) -> str:
 
 
 def together(p_values: list[float]) -> float:
-    """One p-value for several scalars, however they hang together (Bonferroni).
+    """One p-value for several scalars, however they depend on each other (Bonferroni).
 
     >>> together([0.5, 0.01])
     0.02

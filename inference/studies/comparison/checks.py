@@ -2,9 +2,11 @@
 
 sampler     R̂ of the log joint ≤ 1.01, of the parameters after relabelling ≤ 1.05, at least 400
             effective draws, no divergence, Monte-Carlo error of its score ≤ 0.01 nats per row
-guide       Pareto k̂ ≤ min(1 − 1 / log10 S, 0.7) for S draws (Vehtari et al. 2024)
+guide       Pareto k̂ ≤ min(1 − 1 / log10 S, 0.7) for S draws (Vehtari et al. 2024); its two starts
+            within 0.01 nats per row of each other: k̂ says nothing of a mode where no draw is
 point       at most 0.01 nats per row left to gain when it stopped; at least two of its starts
-            within 0.01 nats per row of the best of them; its bound within 0.1 nats per row of the
+            within 0.01 nats per row of the best of them, more being made while they are not and
+            the budget has room for them; its bound within 0.1 nats per row of the
             evidence, on either side; at most 1 % of the posterior mass found outside its set (a
             lower estimate); its likelihood of the training rows at most 0.1 nats per row, or p / n
             with p parameters and n rows, which is twice as far as the truth itself lies below the

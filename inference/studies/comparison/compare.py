@@ -102,12 +102,6 @@ def compare(
     :param on_result: called with a method's name and row as soon as it is done.
     :param keep: filled with all draws, by method, to be saved.
     :param pool: processes that run methods side by side (`side_by_side`).
-
-    >>> from latentbits.models import bernoulli_product
-    >>> data = random.bernoulli(random.key(0), 0.3, (40, 3)).astype(float)
-    >>> comparison = compare(bernoulli_product, data, ["MAP"])
-    >>> comparison.rows["MAP"]["status"], comparison.rows["MAP"]["best"]
-    ('done', True)
     """
     rng_key = random.key(0) if rng_key is None else rng_key
     values = np.asarray(data, np.float32)

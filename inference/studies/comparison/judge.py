@@ -97,6 +97,7 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
     else:
         path, clock = _path(field, draws, held_out)
     if contender.kind == "variational":
+        row |= starts_of(draws.starts, field.judges.num_train)
         row["pareto_k"] = pareto_k(draws.stats["log_p"] - draws.stats["log_q"])
     if contender.kind == "point":
         row |= {
@@ -146,15 +147,30 @@ def _log_mean_rows(values: np.ndarray) -> np.ndarray:
 def progress(draws: Draws, num_rows: int) -> dict[str, Any]:
     """How a point method ended: what was left to gain, and what its starts agree on."""
     left = remaining(draws.losses / num_rows)
-    row: dict[str, Any] = {"starts": max(1, len(draws.starts))}
-    if left is not None:
-        row["remaining"] = left
-    if len(draws.starts) > 1:
-        behind = np.sort(draws.starts - draws.starts.min()) / num_rows
-        row["starts_near"] = int((behind <= CLOSE).sum())
-        row["starts_behind"] = float(behind[1])
-        row["starts_another"] = optima_of(np.tile(draws.starts, (3, 1))).better
-    return row
+    return starts_of(draws.starts, num_rows) | ({} if left is None else {"remaining": left})
+
+
+def starts_of(losses: np.ndarray, num_rows: int) -> dict[str, Any]:
+    """Where the starts of a run ended, and how many at the best."""
+    if len(losses) < 2:
+        return {"starts": 1}
+    losses = np.where(np.isfinite(losses), losses, np.inf)  # one that diverged is behind all
+    behind = np.sort(losses - losses.min()) / num_rows
+    return {
+        "starts": len(losses),
+        "starts_near": int((behind <= CLOSE).sum()),
+        "starts_behind": float(behind[1]),
+        "starts_another": optima_of(np.tile(losses, (3, 1))).better,
+    }
+
+
+def agree(losses: np.ndarray, num_rows: int) -> bool:
+    """Whether two starts ended at the best; also of one start, with which nothing is compared.
+
+    >>> agree(np.array([300.0, 290.0, 290.5]), 100), agree(np.array([300.0, 290.0]), 100)
+    (True, False)
+    """
+    return starts_of(losses, num_rows).get("starts_near", 2) > 1
 
 
 def remaining(losses: np.ndarray) -> float | None:

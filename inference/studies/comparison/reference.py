@@ -10,12 +10,13 @@ bulk and tail, no divergence.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax import Array
 
+from ...baselines.laplace import laplace
 from ...baselines.samplers import Draws, nuts
 from ...reading.anatomy import inspect
 from ...types import Arguments
@@ -55,20 +56,30 @@ def long_draws(
     num_warmup: int = NUM_WARMUP,
     target_accept: float = TARGET_ACCEPT,
     start: Array | None = None,
+    known: Sequence[dict[str, Any]] = (),
 ) -> Draws:
     """NUTS for longer.
 
-    Its chains begin together, at the best of all their climbs: a program of hidden units has lesser
-    modes in which a chain would stay, and that hold next to no mass (`baselines.starts`).
+    Where hidden units are summed out its chains begin together, about the best mode that was found
+    (`baselines.laplace`), and stay in one labelling of the units: a program has lesser modes in
+    which a chain would stay, and that hold next to no mass (`baselines.starts`).
 
-    :param start: the key of these climbs; by default that of the chains.
+    :param start: the key of the climbs to that mode; by default that of the chains.
+    :param known: parameters that may be nearer to it than the ends of the climbs, as the truth.
     """
     args, kwargs = arguments
-    return nuts(
+    start = rng_key if start is None else start
+    anatomy = inspect(model, args, kwargs)
+    found = laplace(model, anatomy, start, arguments, seconds, num_chains, known)
+    begun: dict[str, Any] = {}
+    if found is not None:
+        begun = {"places": found.starts(rng_key, num_chains), "metric": found.covariance}
+        seconds -= found.seconds
+    draws = nuts(
         model, rng_key, *args, num_warmup=num_warmup, num_samples=NUM_DRAWS, budget=seconds,
-        target_accept=target_accept, num_chains=num_chains,
-        together=rng_key if start is None else start, **kwargs,
+        target_accept=target_accept, num_chains=num_chains, **begun, **kwargs,
     )  # fmt: skip
+    return draws if found is None else draws._replace(seconds=draws.seconds + found.seconds)
 
 
 def long_judged(field: Field, draws: Draws) -> Judged:

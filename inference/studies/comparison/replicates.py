@@ -1,9 +1,9 @@
 """One comparison on several data sets, or on other held-out rows of one table each time.
 
 A method whose checks fail on one data set is not run on the next: one failure decides. Means are
-over the data sets; what stands beside them after ± is the standard error over these, in
-cross-validation with the correction for training rows that overlap (Nadeau & Bengio 2003), and
-never less than what the rows of one data set leave open.
+over the data sets on which all ran that pass; what stands beside them after ± is the standard error
+over these, in cross-validation with the correction for training rows that overlap (Nadeau & Bengio
+2003), and never less than what the rows of one data set leave open.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .verdict import factor, settle, winner
 MOST = 5
 """Data sets by default: with so many a t interval is not much wider than a normal one."""
 EXTRA = 1.0
-"""Budgets that all runs on further data sets may take together, by default; two are there always,
-and another where there is room for as much as the last took."""
+"""Budgets that the runs of a method on further data sets may take together, by default; it runs on
+two always, and on another where there is room for as much as the last took."""
 MEANS = ("held_out", "behind", "excess", "train", "seconds", "seconds_to_best", "recovery",
          "calibration_error", "distance", "distance_error", "score_error")  # fmt: skip
 """Numbers of a row of which the mean over data sets is shown; of the others, those of the first."""
@@ -41,18 +41,22 @@ def repeat(
     """
     parts = [one(0, None)]
     most = MOST if count is None else count
-    spent, stopped = 0.0, parts[0].about["interrupted"]
+    stopped = parts[0].about["interrupted"]
     room = np.inf if count is not None or budget is None else EXTRA * budget
+
+    def fits(name: str) -> bool:
+        took = [p.rows[name].get("seconds", 0.0) for p in parts]
+        return len(parts) == 1 or sum(took[1:]) + took[-1] <= room
+
     while len(parts) < most and not stopped:
-        names = [x for x in parts[-1].held_out if _stands(parts[-1], x) is Standing.PASSES]
-        next_takes = sum(parts[-1].rows[x].get("seconds", 0.0) for x in names)
-        if not names or (len(parts) > 1 and spent + next_takes > room):
+        passing = [x for x in parts[-1].held_out if _stands(parts[-1], x) is Standing.PASSES]
+        names = [x for x in passing if fits(x)]
+        if not names:
             break
         part = one(len(parts), names)
         stopped = part.about["interrupted"]
         if not stopped:
             parts.append(part)
-            spent += sum(row.get("seconds", 0.0) for row in part.rows.values())
     comparison = combine(parts)
     comparison.about["stopped"] = stopped
     return comparison
@@ -67,9 +71,10 @@ def combine(parts: list[Comparison]) -> Comparison:
     first = parts[0]
     passing = [
         x for x in first.held_out
-        if all(x in p.held_out and _stands(p, x) is Standing.PASSES for p in parts)
+        if all(x in p.held_out and _stands(p, x) is Standing.PASSES for p in parts if x in p.rows)
     ]  # fmt: skip
-    used = parts if passing else parts[:1]
+    # On others only those ran that are quick: what they show is whether their checks pass.
+    used = [p for p in parts if all(x in p.held_out for x in passing)] if passing else parts[:1]
     best = max(passing, key=lambda x: np.mean([p.rows[x]["held_out"] for p in used]), default=None)
     for part in used:
         settle(part.rows, part.held_out, part.paths, best)
@@ -82,6 +87,7 @@ def combine(parts: list[Comparison]) -> Comparison:
     about = {
         **first.about,
         "replicates": len(used),
+        "checked": len(parts),
         "contested": len(contested),  # where one side ran alone the verdict could not differ
         "agree": sum(winner(part.rows) == side for part in contested),
         "parts": [

@@ -32,6 +32,8 @@ MOST_STATES = 2_000_000_000
 """The same times the states of a row, where the sum is over these: half a minute."""
 MOST_TRAIN, LEAST_TRAIN = 150_000, 200
 """The same of training rows beside these where a row needs quadrature, and the fewest draws."""
+MOST_OWN = 1000
+"""Draws that the rows of a table without fresh ones are scored by where a row needs quadrature."""
 FRESH_EXACT, FRESH_INEXACT = 20_000, 1000
 """Fresh rows that contenders are judged by, where the program that made the data is known."""
 MOST_ROWS = 200
@@ -117,8 +119,9 @@ def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
     evaluator = judges.likelihood
     most = MOST_SAMPLED if evaluator.sampled else MOST_CELLS // len(judges.place)
     some = most if judges.most_train is None else judges.most_train
-    if judges.fresh and not evaluator.exact:  # these judge, the training rows do not
-        some = min(some, max(LEAST_TRAIN, MOST_TRAIN // judges.num_train))
+    if not evaluator.exact:  # fresh rows judge, the training rows beside them do not
+        beside = max(LEAST_TRAIN, MOST_TRAIN // judges.num_train)
+        some = min(some, beside if judges.fresh else MOST_OWN)
     train = max(1, -(-chains * count // max(some, chains)))
     if not judges.fresh:
         return train, train

@@ -253,7 +253,12 @@ def certainty(about: dict[str, Any]) -> str:
     >>> certainty({"replicates": 5, "contested": 5, "agree": 4, "fresh": True})
     'The verdict is the same on 4 of 5 data sets; ± is the standard error over them.'
     """
-    count = about.get("replicates", 1)
+    count, checked = about.get("replicates", 1), about.get("checked", 0)
+    more = f" Quick methods were checked on {checked} of them." if checked > count else ""
+    return _certainty(about, count) + more
+
+
+def _certainty(about: dict[str, Any], count: int) -> str:
     if count < 2:
         return "From one data set: ± is the standard error over the rows that judge."
     sets = "data sets" if about["fresh"] else "choices of the rows held out"

@@ -110,7 +110,7 @@ def fit_map(
 
     Real columns are standardised first; their density is reported in those units. The parameters
     maximise their posterior under the weak priors of `mixed_trait`, so that a column which the
-    others foretell exactly stays finite.
+    others predict exactly stays finite.
 
     :param method: 'quadrature' (exact) or 'bound' (Tipping's); by default the first unless the
         table is large.

@@ -27,7 +27,7 @@ from .experiment import Option, Outcome, Page, experiment
     rows=Option(300, "of the data", 80, 2),
     columns=Option(8, "of the data", 4, 3),
     draws=Option(200, "of NUTS, after as many to warm up", 30, 2),
-    svi_steps=Option(2000, "of SVI", 300, 2),
+    svi_steps=Option(2000, "steps of SVI", 300, 2),
 )
 def run_baselines(namespace: argparse.Namespace) -> Outcome:
     """NUTS and SVI on the same program: correlations recovered, and the time it takes."""

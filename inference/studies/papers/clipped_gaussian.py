@@ -111,7 +111,7 @@ def _draw_ring(page: Page, rows: np.ndarray, exact: dict, sample: dict) -> None:
             ranks, drawn, "-", color=colour, linewidth=1.2, alpha=0.8, label=f"{label}, sample"
         )
     right.set(
-        title="Two of the Gaussian's eigenvalues say it all",
+        title="Before the clip two eigenvalues suffice",
         xlabel="rank",
         ylabel="eigenvalue",
         xscale="log",

@@ -73,14 +73,14 @@ def farthest(weights: np.ndarray, bias: np.ndarray, count: int) -> tuple[np.ndar
     powers = 1 << np.arange(units - 1, -1, -1)
     corner = (bias + 0.5 * (weights**2).sum(1) > 0).astype(int)
     best = np.unique([corner @ powers, 0, powers.sum()])
-    looked_at = best
+    evaluated = best
     while True:
         around = np.unique(np.concatenate([best, (best[:, None] ^ powers).ravel()]))
-        looked_at = np.union1d(looked_at, around)
+        evaluated = np.union1d(evaluated, around)
         values = exponents((around[:, None] & powers > 0).astype(float), weights, bias)
         kept = np.sort(around[np.argsort(-values)[:count]])
         if np.array_equal(kept, best):
-            return best, len(looked_at)
+            return best, len(evaluated)
         best = kept
 
 
@@ -102,11 +102,11 @@ def terms(trials: int, rng: np.random.Generator) -> dict[str, dict[str, float]]:
             bias = rng.uniform(-1.4, 0.0, UNITS) - own - together
             value = exponents(states, weights, bias)
             probs = np.exp(value - logsumexp(value))
-            kept, looked_at = farthest(weights, bias, KEPT)
+            kept, evaluated = farthest(weights, bias, KEPT)
             corner = (bias + own > 0) @ (1 << np.arange(UNITS - 1, -1, -1))
             rows.append([
                 probs[kept].sum(), np.sort(probs)[-KEPT:].sum(), probs[few].sum(),
-                looked_at, value.argmax() in kept, corner == value.argmax(),
+                evaluated, value.argmax() in kept, corner == value.argmax(),
             ])  # fmt: skip
         names = ("search", "best possible", "at most 3 active", "states visited",
                  "largest found", "corner is the largest")  # fmt: skip

@@ -11,7 +11,7 @@ from latentbits.models.data import InputError, load_table
 from ..option import Option
 
 OPTIONS = {
-    "data": Option(str, "images of your own, 0/1, one a row", metavar="FILE"),
+    "data": Option(str, "images of your own, 0/1, one per row", metavar="FILE"),
     "key": Option(str, "which array of an .npz or .nc file", metavar="NAME"),
     "packed": Option(int, "bits per row, if packed", metavar="BITS"),
 }

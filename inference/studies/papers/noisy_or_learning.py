@@ -33,7 +33,7 @@ from .noisy_or_exact import (
     log_joints,
     second_layer,
 )
-from .noisy_or_lines import LAYERS, line_probabilities, line_units, patterns_found
+from .noisy_or_lines import LAYERS, line_probabilities, line_units, patterns_recovered
 from .noisy_or_trials import BLOCK, PAPER
 
 VARIANTS = {
@@ -74,7 +74,7 @@ def judge(params: Params, data: Array) -> Learned:
     rates = strengths(params["leak_2"])
     return Learned(
         owner.any(0),
-        patterns_found(params, owner),
+        patterns_recovered(params, owner),
         evidence,
         (jnp.exp(prior) * (prior - alone)).sum(),
         rates @ strengths(params["weights_2"]).sum(1) / jnp.maximum(rates.sum(), 1e-12),
@@ -115,7 +115,7 @@ def trial(num_data: int, num_test: int, epochs: int, key: Array) -> Trial:
     "limited Gibbs sampling against the exact posterior by epoch, and layers learned at once",
     trials=Option(4, "sets of patterns", 1, 1, full=100),
     num_data=Option(1000, "patterns", 200, BLOCK),
-    num_test=Option(100, "that posteriors are compared on", 10, 1),
+    num_test=Option(100, "patterns that posteriors are compared on", 10, 1),
     epochs=Option(10, "for each layer", 2, 1),
     batch=Option(4, "trials at once", least=1),
 )

@@ -68,7 +68,7 @@ def lines_trial(recipe: Recipe, num_data: int, key: Array) -> Trial:
     owner = line_units(params)
     return Trial(
         owner.any(0),
-        patterns_found(params, owner),
+        patterns_recovered(params, owner),
         mean_log_likelihood(params, test),
         mean_log_likelihood(true_network(), test),
         generator_log_likelihood(test).mean(),
@@ -85,7 +85,7 @@ def line_units(params: Params) -> Array:
     return (drawn[:, None] == (stroke_masks(5) > 0)).all(-1)
 
 
-def patterns_found(params: Params, owner: Array) -> Array:
+def patterns_recovered(params: Params, owner: Array) -> Array:
     """Which of the four patterns have a top unit that turns on exactly their lines, (4,)."""
     members = np.zeros((len(LINE_PATTERNS), 10), bool)
     for i, chosen in enumerate(LINE_PATTERNS.values()):

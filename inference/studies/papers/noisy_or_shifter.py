@@ -84,7 +84,7 @@ def shifter_trial(num_test: int, recipe: Recipe, num_data: int, key: Array) -> T
     (before, _), tops = lax.map(lambda x: look_upwards(params, test.data, *x), (priors, keys[2:]))
     without, rates = (right(vote(top)) for top in tops)
     return Trial(
-        features_found(params),
+        features_recovered(params),
         among(with_feedback),
         among(without),
         among(rates),
@@ -165,7 +165,7 @@ def feature_masks() -> np.ndarray:
     return np.concatenate([np.concatenate([top, top, bottom, bottom], axis=1) for top in sides])
 
 
-def features_found(params: Params) -> Array:
+def features_recovered(params: Params) -> Array:
     """Which local shifts have a unit that turns on exactly their four pixels, (16,)."""
     drawn = strengths(params["weights_1"]) > 0.5
     return (drawn[:, None] == (feature_masks() > 0)).all(-1).any(0)

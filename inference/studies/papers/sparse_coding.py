@@ -99,10 +99,10 @@ def bars_trial(
     params, losses, (noise, active) = jax.vmap(fit)(random.split(key_fit, num_restarts))
     best = jnp.argmin(losses)
     params = {name: value[best] for name, value in params.items()}
-    return Trial(all_bars_found(truth.weights, params["weights"]), params, noise, active, best)
+    return Trial(all_bars_recovered(truth.weights, params["weights"]), params, noise, active, best)
 
 
-def all_bars_found(true: Array, learned: Array) -> Array:
+def all_bars_recovered(true: Array, learned: Array) -> Array:
     """Whether each bar is represented by a basis function of its own: the nearest in angle."""
     unit = lambda w: w / jnp.linalg.norm(w, axis=1, keepdims=True)  # noqa: E731
     nearest = jnp.argmax(unit(true) @ unit(learned).T, axis=1)

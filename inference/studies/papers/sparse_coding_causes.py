@@ -25,7 +25,7 @@ from ...methods.discrete.truncated import TruncatedEM
 from ...types import Params
 from ..figures import image_grid
 from .experiment import Option, Outcome, Page, experiment
-from .sparse_coding import all_bars_found
+from .sparse_coding import all_bars_recovered
 
 SIDE = 3
 BARS = np.array([3.0, -4.0, 5.0])[:, None] * stroke_masks(SIDE)[[0, 2, 3]]
@@ -128,13 +128,13 @@ def run_causes(options: argparse.Namespace) -> Outcome:
             scores[made][fitted] = evidence
             if made == fitted:
                 functions[made] = params["weights"]
-                recovered[made] = bool(all_bars_found(np.abs(BARS), np.abs(params["weights"])))
+                recovered[made] = bool(all_bars_recovered(np.abs(BARS), np.abs(params["weights"])))
     numbers: dict[str, Any] = {"num_data": options.num_data}
     for made, row in scores.items():
         gaps = {name: row[name] - row[made] for name in chosen}
         means = {name: float(row[name].mean()) for name in chosen}
         numbers[f"made of {made}"] = {
-            "all bars found": recovered[made],
+            "all bars recovered": recovered[made],
             "best": max(means, key=means.__getitem__),
             "log-likelihood": means,
             "standard error of the difference": {

@@ -104,7 +104,7 @@ def run_truncation(options: argparse.Namespace) -> Outcome:
 
 
 def draw_truncation(page: Page, limits: Truncation, max_active: int = 3) -> None:
-    """πH found against πH true, and the posterior mass that the truncation misses."""
+    """Estimated against true πH, and the posterior mass that the truncation misses."""
     axes = page.subplots(1, 3)
     axes[0].plot(limits.active, limits.active, color="black", linestyle=":", linewidth=1)
     axes[1].axhline(2.0, color="black", linestyle=":", linewidth=1)
@@ -114,8 +114,8 @@ def draw_truncation(page: Page, limits: Truncation, max_active: int = 3) -> None
     missed = {"true": limits.missed, "as estimated": limits.estimated}
     for mark, (name, share) in zip("o+", missed.items(), strict=True):
         axes[2].plot(limits.active, share.mean(0), marker=mark, markersize=9, label=name)
-    axes[0].set(title="A  active causes πH, found", ylabel="after EM from the truth")
-    axes[1].set(title="B  noise σ, found")
+    axes[0].set(title="A  estimate of πH, the active causes", ylabel="after EM from the truth")
+    axes[1].set(title="B  estimate of the noise σ")
     axes[2].set(title="C  posterior mass left out", ylim=(0, 1))
     for panel in axes:
         panel.axvline(max_active, color="black", linewidth=0.8)

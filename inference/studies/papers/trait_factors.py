@@ -24,7 +24,7 @@ NUM_DRAWS = 200
 
 @experiment(
     "trait-factors",
-    "how many factors a table wants, on tables of known numbers (Tipping 1998 takes two)",
+    "how many factors a table needs, on tables of known numbers (Tipping 1998 takes two)",
     tables=Option(10, "of each number", 2, 1),
     num_data=Option(600, "rows to fit", 100, 10),
     most=Option(4, "factors that are fitted, up to 6", 2, 2),

@@ -126,7 +126,7 @@ def strength_figure(page: Page, fits: dict[str, Fit], lost: np.ndarray) -> None:
     """Size of the fitted weights against that of the true ones, and what is lost by it."""
     left, right = page.subplots(1, 2)
     left.plot([0, 4.2], [0, 4.2], color="black", linewidth=0.8, linestyle=":")
-    left.annotate("as they are", (3.5, 3.35), rotation=36, ha="center", va="top", fontsize=10)
+    left.annotate("the truth", (3.5, 3.35), rotation=36, ha="center", va="top", fontsize=10)
     for number, (name, fit) in enumerate(fits.items()):
         _band(left, fit.size, name, number)
     left.set(xlabel="true size of the weights", ylabel="fitted size", xlim=(0, 4.2))

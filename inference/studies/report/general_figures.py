@@ -1,6 +1,6 @@
 """The figures of a report, as SVG that takes its ink from the page: light and dark alike.
 
-Here are those that every program has; `report_model_figures` has those of the papers' kinds.
+Here are those that every program has; `model_figures` has those of the papers' kinds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def general_pictures(comparison: Comparison) -> Iterator[Picture]:
             "Behind the best",
             "Mean difference from the best, row by row, with a 95 % interval: a bar that meets the "
             "dotted line is as good. Filled: bespoke; open: generic.",
-            f"Difference from the best with error bars, one row a method. {order}",
+            f"Difference from the best with error bars, one row per method. {order}",
             draw_differences(comparison),
         )
     shown = [x for x in done if x in comparison.reliability]
@@ -78,9 +78,9 @@ def general_pictures(comparison: Comparison) -> Iterator[Picture]:
         )
         yield Picture(
             "Parameters beside the truth",
-            f"Mean {_listed(sized)} by each method against the values that made the data, brought "
-            f"as near to them as the likelihood leaves open.{far}",
-            f"Scatter of estimated against true parameters, one panel a method. {order}",
+            f"Mean {_listed(sized)} by each method against the values that made the data, "
+            f"aligned with them under the symmetries of the likelihood.{far}",
+            f"Scatter of estimated against true parameters, one panel per method. {order}",
             draw_recovery(comparison, sized),
         )
 
@@ -105,6 +105,10 @@ def draw_paths(comparison: Comparison) -> Figure:
         )
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, LEAST / 1.5), max(high, 0.03))
+    # Where all ends come within a second, ticks would have no short names.
+    first, last = axes.get_xlim()
+    if last < 10.0 * first:
+        axes.set_xlim(first / 5.0, last * 5.0)
     axes.set_xlabel("seconds, compilation left out")
     axes.set_ylabel("nats per row behind the best")
     legend_below(figure, done)

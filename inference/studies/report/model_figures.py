@@ -142,7 +142,7 @@ def spectra(comparison: Comparison) -> Iterator[Picture]:
         "Spectrum of the correlations",
         "Eigenvalues of the Gaussian's correlations before the clip, as each method's parameters "
         "imply them: on these, unlike on weights, methods can be compared.",
-        f"Eigenvalues by rank, one line a method. The largest: {first}.",
+        f"Eigenvalues by rank, one line per method. The largest: {first}.",
         figure,
     )
 

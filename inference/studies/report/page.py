@@ -83,7 +83,7 @@ def render(comparison: Comparison) -> bytes:
         ],
         figures=figures(comparison),
         verdict=[linked(words, [name]) for name, words in comparison.verdict],
-        rules=[(linked(term), [linked(x) for x in lines]) for term, lines in _rules()],
+        rules=[(linked(term), linked(" ".join(lines))) for term, lines in _rules()],
         terms=[(anchor(term), term, meaning) for term, meaning in glossary().items()],
         settings={
             "seed": comparison.about.get("seed"),

@@ -18,7 +18,7 @@ MARKERS = ("o", "s", "^")
 def draw(
     program: str, placed: list[Place], sizes: dict[str, list[int]], base: Cell, device: str
 ) -> Figure:
-    """One panel an axis. Hollow: its checks fail. Crosses above: it does not arrive."""
+    """One panel per axis. Hollow: its checks fail. Crosses above: it does not arrive."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -29,7 +29,8 @@ def draw(
     }
     times = [x.seconds for x in placed if x.seconds is not None] or [1.0]
     low, high = min(times) / 2, max(times) * 2
-    figure = Figure(figsize=(4.2 * len(sizes) + 2.2, 4.2))
+    # Not wider than a page of text: names in the legend are read there.
+    figure = Figure(figsize=(max(2.9 * len(sizes) + 0.6, 6.4), 4.2 + 0.25 * -(-len(methods) // 4)))
     panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
     for axes, (axis, places) in zip(panels, sizes.items(), strict=True):
         line = along(placed, axis, base)
@@ -48,7 +49,7 @@ def draw(
             ran = [(size, x) for size, x in here if x.row["status"] != NOT_RUN]
             late = [size for size, x in ran if x.seconds is None]
             above = high * (high / low) ** (0.035 * (number + 1))
-            axes.plot(late, [above] * len(late), "x", color=colour, ms=4)
+            axes.plot(late, [above] * len(late), "x", color=colour, ms=5)
         axes.axhline(high, color="#999999", lw=0.6)
         axes.set(xscale="log", yscale="log", xlabel=axis)
         axes.set_xticks(places, [str(x) for x in places])
@@ -58,7 +59,9 @@ def draw(
         panels[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panels[0].set_ylabel("CPU seconds" if device == "cpu" else f"seconds ({device})")
-    panels[0].set_title(program)
+    below = "; " if len(sizes) > 2 else "\n"
+    panels[0].set_title(f"{program}{below}crosses: does not arrive, hollow: its checks fail")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize=9)
+    columns = 4 if len(sizes) > 2 else 3
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=11)
     return figure
