@@ -10,16 +10,15 @@
 # %% [markdown]
 # # One program, many readings
 #
-# A model is written once, as a NumPyro program. An inference method *reads* the program: it changes
-# what one of its sites means and leaves the rest alone. The program below is in no paper. A shop
-# counts what it sells of each article on each day. Campaigns, each of which runs on a day or does
-# not, raise the sales of some articles; which campaigns ran was not recorded. **Can their effects
-# be estimated from the sales alone, and how certain are they?**
+# A shop counts what it sells of each article on each day. Campaigns, each of which runs on a day or
+# does not, raise the sales of some articles; which campaigns ran was not recorded. **Can their
+# effects be estimated from the sales alone, and how certain are they?**
+#
+# The model is written once, as the NumPyro program below; it is in no paper. An inference method
+# *reads* the program: it changes what one of its sites means and leaves the rest alone. So the
+# methods of the papers apply to this program too.
 
 # %% tags=["parameters"]
-num_days, num_draws, num_steps = 150, 200, 20
-
-# %%
 from itertools import permutations
 
 import jax.numpy as jnp
@@ -32,6 +31,8 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer import MCMC, NUTS, Predictive
 
 from latentbits import EM, TruncatedEM, inspect, marginal
+
+num_days, num_draws, num_steps = 150, 200, 20
 
 
 def campaigns(sales=None, *, num_campaigns, num_days=None, num_articles=None):
@@ -49,8 +50,16 @@ def campaigns(sales=None, *, num_campaigns, num_days=None, num_articles=None):
 
 
 # %% [markdown]
-# The program simulates, as any NumPyro program does. `inspect` lists what a method sees of it: the
-# plate, the latent site inside it and its number of values, the parameters outside.
+# ## Summed out: NUTS
+#
+# The program simulates, as any NumPyro program does; here are the sales of 150 days. `inspect`
+# lists what a method sees of the program: the plate, the latent site inside it and its number of
+# values, the parameters outside. `marginal` replaces the observed site by the mixture over all
+# states of the latent site,
+#
+# $$p(y_n \mid \theta) = \sum_{s \in \{0,1\}^3} p(s \mid \theta)\, p(y_n \mid s, \theta).$$
+#
+# What is left is continuous, so NUTS runs on it; NumPyro alone refuses the vector of bits.
 
 # %%
 true_lift = jnp.array([[9.0, 9, 0, 0, 0, 0], [0, 0, 7, 7, 0, 0], [0, 6, 0, 0, 0, 12]])
@@ -59,17 +68,11 @@ drawn = Predictive(campaigns, truth, num_samples=1, batch_ndims=0)(
     random.key(0), num_campaigns=3, num_days=num_days, num_articles=6
 )
 sales = drawn["sold"].reshape(num_days, 6).astype(float)
-inspect(campaigns, (sales,), {"num_campaigns": 3})
+anatomy = inspect(campaigns, (sales,), {"num_campaigns": 3})
+(bits,) = anatomy.latents
+print(f"plate {anatomy.plate}: {bits.name} {bits.shape} with {bits.num_values} values, "
+      f"{anatomy.observed[0]} observed; outside: {', '.join(anatomy.parameters)}")  # fmt: skip
 
-# %% [markdown]
-# ## Summed out: NUTS
-#
-# $$p(y_n \mid \theta) = \sum_{s \in \{0,1\}^3} p(s \mid \theta)\, p(y_n \mid s, \theta).$$
-#
-# `marginal` replaces the observed site by this mixture over all states of the latent site. What is
-# left is continuous, so NUTS runs on it; NumPyro alone refuses the vector of bits.
-
-# %%
 sampler = MCMC(
     NUTS(marginal(campaigns)), num_warmup=num_draws, num_samples=num_draws, num_chains=2,
     chain_method="vectorized", progress_bar=False,
@@ -83,9 +86,12 @@ print(f"R̂ {split_gelman_rubin(often):.3f}, effective draws {effective_sample_s
 # %% [markdown]
 # ## Weighted: EM
 #
-# The same table of log joints, normalised over the states of each day, is the E-step of EM:
-# $r_{ns} = p(s \mid y_n, \theta)$. This program has no closed-form M-step; it gets quasi-Newton
-# steps on the expected log joint, for which nothing was written.
+# The terms of the sum, normalised over the states of each day, are the E-step of EM:
+#
+# $$r_{ns} = p(s \mid y_n, \theta) = p(s, y_n \mid \theta) / p(y_n \mid \theta).$$
+#
+# This program has no closed-form M-step; EM takes quasi-Newton steps on the expected log joint
+# $\sum_{ns} r_{ns} \log p(s, y_n \mid \theta)$, which it gets from the program as well.
 
 # %%
 start = {"lift": 2.0 * random.uniform(random.key(2), (3, 6)), "base": sales.mean(0), "often": 0.5}

@@ -19,11 +19,6 @@
 # on those. **What is lost by fitting two moments instead of the likelihood?**
 
 # %% tags=["parameters"]
-experiments = {"clipped-ring": {}, "clipped-errors": {"tables": 200}, "clipped-constraint": {}}
-num_data, num_rows, num_columns, num_draws, budget = 200_000, 1000, 64, 60, 10.0
-methods = ["MomentInversion", "NUTS"]
-
-# %%
 from inspect import getsource
 
 import jax.numpy as jnp
@@ -34,6 +29,10 @@ from latentbits.models import clipped_gaussian
 from numpyro.infer import Predictive
 
 from latentbits import MomentInversion, contest, implied_correlation, reproduce
+
+experiments = {"clipped-ring": {}, "clipped-errors": {"tables": 200}, "clipped-constraint": {}}
+num_data, num_rows, num_columns, num_draws, budget = 200_000, 1000, 64, 60, 10.0
+methods = ["MomentInversion", "NUTS"]
 
 print(getsource(clipped_gaussian).split('"""')[-1])
 
@@ -103,7 +102,8 @@ ring
 # On the ring NUTS cannot take part: a hard clip has no gradient. With noise before the clip it can.
 # 1000 rows of 64 bits on two factors, of which a quarter is held out and scored by the likelihood,
 # an integral over the factors by quadrature. NUTS samples two factors for each row; each method has
-# ten seconds of the processor.
+# ten seconds of the processor. The figure shows the correlations before the clip, which do not
+# depend on how factors are rotated.
 
 # %%
 items = {
@@ -116,16 +116,7 @@ rows = Predictive(clipped_gaussian, items, num_samples=1, batch_ndims=0)(
 race = contest(
     clipped_gaussian, rows, methods, truth=items, num_draws=num_draws, budget=budget, num_factors=2
 )
-race
-
-# %% [markdown]
-# Moment inversion takes a tenth of a second and is 0.17 nats per row from the truth; maximum
-# likelihood with 192 parameters is expected to be 192 / (2 · 750) = 0.13 from it. NUTS makes 60
-# draws in each of four chains, after 18 of warm-up: too few to pass its checks, but each has to be
-# scored by quadrature, which takes longer than to make it. The same as correlations before the
-# clip, which do not depend on how factors are rotated:
-
-# %%
+display(race)
 pairs = np.triu_indices(num_columns, k=1)
 true = np.asarray(implied_correlation(items))[pairs]
 figure, axes = plt.subplots(1, len(methods), figsize=(8, 3.8), sharey=True, layout="constrained")
@@ -140,28 +131,29 @@ for panel, name in zip(np.atleast_1d(axes), methods, strict=True):
 _ = np.atleast_1d(axes)[0].set_ylabel("estimate")
 
 # %% [markdown]
-# ## How certain is it?
+# Moment inversion takes hundredths of a second and is 0.17 nats per row from the truth; maximum
+# likelihood with 192 parameters is expected to be 192 / (2 · 750) = 0.13 from it. NUTS makes 60
+# draws in each of four chains, after 18 of warm-up: too few to pass its checks, but each has to be
+# scored by quadrature, which takes longer than to make it.
+#
+# ## How certain is it, and where does it break?
 #
 # The paper gives no errors of its eigenvalues and eigenvectors. `factor_errors` does, by the delta
 # method through the inversion (10). On tables from a known model the estimates minus the truth, in
-# units of these errors, ought to be standard normal:
+# units of these errors, ought to be standard normal (first figure).
+#
+# It breaks at correlations that no Gaussian has (second figure). Spins that must add up to zero are
+# all equally and negatively correlated, $C^{ss}_{ij} = -1/(N-1)$, and the inverted matrix has the
+# eigenvalue $1 - (N-1) \sin \frac{\pi}{2 (N-1)}$, which is negative for every $N \ge 4$, however
+# many rows there are: −½ at four. No covariance matrix has one. The method reports it instead of
+# dropping it.
 
 # %%
 errors = reproduce("clipped-errors", **experiments["clipped-errors"])
 for name in ("eigenvalues", "loadings"):
     share = errors.numbers[name]["inside_of_95_percent_intervals"]
     print(f"{name:12s} {share:.1%} of the 95 % intervals hold the true value")
-errors
-
-# %% [markdown]
-# ## Where it breaks: correlations that no Gaussian has
-#
-# Spins that must add up to zero are all equally and negatively correlated, $C^{ss}_{ij} =
-# -1/(N-1)$, and the inverted matrix has the eigenvalue $1 - (N-1) \sin \frac{\pi}{2 (N-1)}$, which
-# is negative for every $N \ge 4$, however many rows there are: −½ at four. No covariance matrix has
-# one. The method reports it instead of dropping it.
-
-# %%
+display(errors)
 constraint = reproduce("clipped-constraint", **experiments["clipped-constraint"])
 print(f"smallest eigenvalue at N = 4: {constraint.numbers['min_eigenvalue']:.3f}")
 constraint

@@ -18,14 +18,6 @@
 # and are a few sweeps enough?**
 
 # %% tags=["parameters"]
-experiments = {
-    "noisyor-lines": {"trials": 1, "population": 4, "rounds": 5},
-    "noisyor-shifter": {"trials": 1, "num_data": 600, "population": 4, "rounds": 8},
-}
-num_data, num_draws, budget = 1000, 60, 8.0
-methods = ["GibbsEM", "NUTS"]
-
-# %%
 from inspect import getsource
 
 import jax
@@ -37,6 +29,14 @@ from latentbits.models.data import lines
 from numpyro.infer import Predictive
 
 from latentbits import contest, inspect, log_joint, reproduce
+
+few = {"trials": 1, "population": 4}
+experiments = {
+    "noisyor-lines": {**few, "rounds": 4},
+    "noisyor-shifter": {**few, "rounds": 6, "num_data": 400, "num_test": 200},
+}
+num_data, num_draws, budget = 1000, 60, 5.0
+methods = ["GibbsEM", "NUTS"]
 
 print(getsource(noisy_or_network).split('"""')[-1])
 
@@ -94,13 +94,18 @@ away = abs(flipped() - closed_form()).max()
 print(f"{lower.size} flip probabilities of the lower layer: largest difference {away:.0e}")
 
 # %% [markdown]
-# ## Figures 1 and 2 of the paper, at their size: lines, and patterns of lines
+# ## The figures of the paper: lines and patterns of lines, and what feedback is for
 #
-# 1000 images of 5 × 5. In half of them each of ten lines is on with probability 0.3; the others are
-# copies of one of four patterns of lines. (The shares of the paper's drawing cannot be read; these
-# are ours.) The paper shows a 25–10–5 network that found all lines (B) and patterns (C). So does
-# `GibbsSearch`: the paper's learning in a population of networks, in which units that are stuck are
-# seeded anew.
+# *Lines*, at the paper's size: 1000 images of 5 × 5. In half of them each of ten lines is on with
+# probability 0.3; the others are copies of one of four patterns of lines. (The shares of the
+# paper's drawing cannot be read; these are ours.) The paper shows a 25–10–5 network that found all
+# lines (B) and patterns (C). So does `GibbsSearch`: the paper's learning in a population of
+# networks, in which units that are stuck are seeded anew.
+#
+# *The shifter*: a random row of eight bits, and above it the same row shifted by one to the left or
+# to the right; both are doubled, which makes 32 inputs. A lower unit can represent one bit and its
+# shifted copy, which is ambiguous by itself, for two neighbours that are on fit either shift. The
+# upper layer has to represent the direction.
 
 # %%
 learned = reproduce("noisyor-lines", **experiments["noisyor-lines"])
@@ -109,34 +114,24 @@ for name in ("lines_recovered", "patterns_recovered", "test_log_likelihood"):
 print(f"log likelihood of new images under a network drawn by hand "
       f"{learned.numbers['true_network_log_likelihood']:.2f}, under the process itself "
       f"{learned.numbers['generator_log_likelihood']:.2f}")  # fmt: skip
-learned
-
-# %% [markdown]
-# ## The shifter: what feedback is for
-#
-# A random row of eight bits, and above it the same row shifted by one to the left or to the right;
-# both are doubled, which makes 32 inputs. A lower unit can represent one bit and its shifted copy,
-# which is ambiguous by itself, for two neighbours that are on fit either shift. The upper layer has
-# to represent the direction.
-
-# %%
+display(learned)
 shifts = reproduce("noisyor-shifter", **experiments["noisyor-shifter"])
 for name in ("features_recovered", "shift_accuracy", "shift_accuracy_without_feedback"):
     print(f"{name:32s} {shifts.numbers[name]:.3f}")
 shifts
 
 # %% [markdown]
-# One new image: from the children's evidence alone units of both directions are on (C); with the
-# first term of (7) those of the wrong direction are turned off (D). E shows the probabilities. Over
-# 600 new images the direction is inferred correctly in all of those that can be decided with
-# feedback, and in 76 % without, where 50 % is guessing. With a population of 20 the median over 20
-# sets of data is 100 % (`latentbits reproduce noisyor-shifter`).
+# One new image of the shifter: from the children's evidence alone units of both directions are on
+# (C); with the first term of (7) those of the wrong direction are turned off (D). E shows the
+# probabilities. With feedback the direction is inferred correctly in 99 % of 200 new images (those
+# that can be decided), and in 75 % without, where 50 % is guessing. With a population of 20 the
+# median over 20 sets of data is 100 % (`latentbits reproduce noisyor-shifter`).
 #
 # ## The contest, at the paper's size
 #
 # NUTS needs `marginal`, a sum over $2^{15}$ states for each of 1000 rows with both layers: too many
 # for a sampler. With the lower layer alone, ten lines that are on independently, it is $2^{10}$. A
-# quarter of the rows is held out and scored by the exact likelihood; each method has eight seconds
+# quarter of the rows is held out and scored by the exact likelihood; each method has five seconds
 # of the processor.
 
 # %%
@@ -149,14 +144,12 @@ images = Predictive(noisy_or_network, truth, num_samples=1, batch_ndims=0)(
 race = contest(
     noisy_or_network, images, methods, truth=truth, num_draws=num_draws, budget=budget, layers=(10,)
 )
-race
-
-# %%
+display(race)
 race.paths
 
 # %% [markdown]
-# `GibbsEM` is at its end after a second, a tenth of a nat per row from the truth. NUTS, whose every
-# gradient is a sum over 1024 states of 750 rows, is still in warm-up after eight seconds. On a
+# `GibbsEM` is at its end in less than a second, a tenth of a nat per row from the truth. NUTS, of
+# which every gradient is a sum over 1024 states of 750 rows, is in warm-up after five seconds. On a
 # smaller network, four lines on 4 × 4 pixels, NUTS and `LatentGibbs`, which samples the bits by (7)
 # and needs no sum, pass their checks and agree (`latentbits compare noisy_or_network --example
 # small`).

@@ -23,9 +23,6 @@
 # the Electoral Commission's final count, 1 289 369 votes for yes of 1 457 020 voters.
 
 # %% tags=["parameters"]
-num_steps, num_draws, every = 100, 200, 1
-
-# %%
 import csv
 import tempfile
 from pathlib import Path
@@ -44,8 +41,10 @@ from numpyro.infer import MCMC, NUTS
 
 from latentbits import QuadratureEM, log_likelihood, marginal, standard_errors
 
+num_steps, num_draws, every = 100, 200, 1
+
 questions = ("secession", "attendance", "independence")
-answers = ("yes", "no", "")
+answers = ("yes", "no", "")  # "don't know" is an empty cell
 counts = np.array(
     [
         [[1191, 8, 21], [8, 0, 4], [107, 3, 9]],
@@ -53,36 +52,14 @@ counts = np.array(
         [[90, 2, 109], [1, 2, 25], [19, 8, 96]],
     ]
 )  # secession × attendance × independence, each yes, no, don't know
-
-people = [
-    tuple(answers[k] for k in cell) for cell in np.ndindex(3, 3, 3) for _ in range(counts[cell])
-]
-file = Path(tempfile.mkdtemp()) / "survey.csv"
-with file.open("w", newline="") as stream:
-    csv.writer(stream).writerows([questions, *people[::every]])
-print(*file.read_text().splitlines()[:2], f"… {len(people)} people", sep="\n")
+print(f"{counts.sum()} people, {(counts > 0).sum()} different rows")
 
 # %% [markdown]
-# ## Read the file, with errors that name the cell
+# ## From the file to a model: "don't know" as a hole
 #
 # `load_table` reads yes and no, and an empty cell as a missing one: the values come with a mask.
-# What cannot be read is reported with row, column and what was expected.
-
-# %%
-broken = file.with_name("broken.csv")
-broken.write_text(file.read_text().replace("yes", "yse", 1))
-try:
-    load_table(broken)
-except InputError as error:
-    print(str(error).removeprefix(f"{broken.parent}/"))
-
-table = load_table(file, allow_empty=True)  # 96 people did not know any answer
-given = {"mask": table.mask, "num_factors": 1}
-missing = 1 - table.mask.mean(0)
-print(", ".join(f"{x}: {m:.0%} don't know" for x, m in zip(questions, missing, strict=True)))
-
-# %% [markdown]
-# ## "Don't know" as a hole: one trait, three items
+# What cannot be read is reported with row, column and what was expected. The model has one trait
+# and three items,
 #
 # $$P(t_i = 1 \mid x) = \sigma(w_i x + b_i), \qquad x \sim \mathcal N(0, 1):$$
 #
@@ -91,6 +68,23 @@ print(", ".join(f"{x}: {m:.0%} don't know" for x, m in zip(questions, missing, s
 # would answer as others do (missing at random). In one dimension quadrature is exact.
 
 # %%
+people = [
+    tuple(answers[k] for k in cell) for cell in np.ndindex(3, 3, 3) for _ in range(counts[cell])
+]
+file = Path(tempfile.mkdtemp()) / "survey.csv"
+with file.open("w", newline="") as stream:
+    csv.writer(stream).writerows([questions, *people[::every]])
+broken = file.with_name("broken.csv")
+broken.write_text(file.read_text().replace("yes", "yse", 1))
+try:
+    load_table(broken)
+except InputError as error:
+    print("a file with a slip:", str(error).removeprefix(f"{broken.parent}/"))
+
+table = load_table(file, allow_empty=True)  # 96 people did not know any answer
+given = {"mask": table.mask, "num_factors": 1}
+missing = 1 - table.mask.mean(0)
+print(", ".join(f"{x}: {m:.0%} don't know" for x, m in zip(questions, missing, strict=True)))
 em = QuadratureEM(latent_trait, num_nodes=31)
 fit = em.run(random.key(0), num_steps, table.values, tolerance=1e-9, **given)
 error = standard_errors(latent_trait, fit.params, table.values, num_nodes=31, **given)
@@ -100,11 +94,17 @@ for i, name in enumerate(questions):
           f"intercept {b:6.2f} ± {error['bias'][i]:.2f}")  # fmt: skip
 
 # %% [markdown]
-# ## How certain? NUTS on the same model, summed over the trait
+# ## How certain is the share that decides?
 #
-# NUTS could sample the trait of each of 2074 people. It need not: with the nodes of the quadrature
-# as the states of a categorical latent, `marginal` sums them out and six parameters are left. And
-# 2074 people gave 27 different rows, so each counts as often as it occurs (`scale`).
+# What counts is the share that attends *and* says yes,
+# $\int \sigma_{\text{att}}(x)\, \sigma_{\text{ind}}(x)\, \mathcal N(x; 0, 1)\, dx$, which does not
+# depend on the sign of the trait. NUTS on the same model gives a share for each draw. It could
+# sample the trait of each of 2074 people and need not: with the nodes of the quadrature as the
+# states of a categorical latent, `marginal` sums them out and six parameters are left. And 2074
+# people gave 26 different rows, so each counts as often as it occurs (`scale`).
+#
+# What a person with one hole would have said follows from the other answers: the likelihood of the
+# row with a yes in the hole, divided by that of the row as it is.
 
 # %%
 nodes, weight = np.polynomial.hermite_e.hermegauss(31)
@@ -129,17 +129,7 @@ sampler = MCMC(
 sampler.run(random.key(2), jnp.abs(patterns), patterns >= 0)
 drawn = sampler.get_samples(group_by_chain=True)
 
-# %% [markdown]
-# ## The share that decides
-#
-# What counts is the share that attends *and* says yes,
-# $\int \sigma_{\text{att}}(x)\, \sigma_{\text{ind}}(x)\, \mathcal N(x; 0, 1)\, dx$: a number for
-# each draw, which does not depend on the sign of the trait. What a person with a hole would have
-# said follows from the other answers: the likelihood of the row with a yes in the hole, divided by
-# that of the row as it is.
 
-
-# %%
 def share(load, ease):
     logits = np.asarray(load)[..., 1:, None] * nodes + np.asarray(ease)[..., 1:, None]
     return (1 / (1 + np.exp(-logits))).prod(-2) @ weight
@@ -150,14 +140,14 @@ low, middle, high = np.quantile(trait, (0.025, 0.5, 0.975))
 print(f"attends and says yes: {middle:.3f}, 95 % interval {low:.3f} to {high:.3f}")
 print(f"R̂ {split_gelman_rubin(trait):.3f}, effective draws {effective_sample_size(trait):.0f}")
 print(f"by maximum likelihood: {share(fit.params['weights'][0], fit.params['bias']):.3f}")
-seen = log_likelihood(
+evidence = log_likelihood(
     latent_trait, fit.params, jnp.abs(patterns), mask=patterns >= 0, num_factors=1
 ).value
-whole = log_likelihood(latent_trait, fit.params, jnp.abs(patterns), num_factors=1).value
+filled = log_likelihood(latent_trait, fit.params, jnp.abs(patterns), num_factors=1).value  # by yes
 for row in np.flatnonzero((patterns < 0).sum(1) == 1):
     words = ["?" if x < 0 else "yes" if x else "no" for x in patterns[row]]
     said = ", ".join(f"{q} {x}" for q, x in zip(questions, words, strict=True))
-    print(f"{said:50s} yes with probability {float(jnp.exp(whole[row] - seen[row])):.2f}")
+    print(f"{said:50s} yes with probability {float(jnp.exp(filled[row] - evidence[row])):.2f}")
 
 # %% [markdown]
 # ## "Don't know" as an answer between no and yes
@@ -206,7 +196,8 @@ ranges = {
 figure, axes = plt.subplots(figsize=(9, 2.8), layout="constrained")
 for place, (left, right) in enumerate(ranges.values()):
     axes.plot([left, right], [place, place], color="C0", linewidth=6, solid_capstyle="butt")
-    axes.plot((left + right) / 2, place, "o" if right - left < 0.05 else "", color="C0")
+    if right - left < 0.05:  # a range of assumptions has no middle
+        axes.plot((left + right) / 2, place, "o", color="C0", markersize=10, mec="white")
 axes.axvline(0.885, color="C1", linewidth=2)
 axes.annotate("the plebiscite, 0.885", (0.888, -0.5), color="C1", ha="left")
 axes.set(xlim=(0.66, 0.96), ylim=(3.5, -0.9), xlabel="share of all voters who attend and say yes")

@@ -33,6 +33,17 @@ def cells(script: str) -> list[tuple[str, str]]:
     return [(x.cell_type, x.source) for x in jupytext.reads(script, fmt="py:percent").cells]
 
 
+def joined(outputs: list) -> list:
+    """Lines printed one after another as one output: where they were flushed is random."""
+    kept: list = []
+    for one in outputs:
+        if kept and one.get("name") == kept[-1].get("name") is not None:
+            kept[-1]["text"] += one["text"]
+        else:
+            kept.append(one)
+    return kept
+
+
 def make(path: Path) -> Path:
     """Run a script as a notebook; nothing is written unless every cell runs."""
     import jupytext
@@ -46,14 +57,21 @@ def make(path: Path) -> Path:
     place = {"metadata": {"path": str(FOLDER)}}
     NotebookClient(made, timeout=3600, record_timing=False, resources=place).execute()
     made.metadata = nbformat.from_dict(METADATA)
+    for cell in made.cells:
+        if cell.cell_type == "code":
+            cell.outputs = joined(cell.outputs)
     target = path.with_suffix(".ipynb")
     nbformat.write(made, target)
     return target
 
 
 if __name__ == "__main__":
-    # What tqdm says of a missing widget in every notebook is no part of what the notebook says.
-    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
+    # What tqdm says of a missing widget, and ArviZ of its next version once a day,
+    # is no part of what the notebook says.
+    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found,ignore::FutureWarning:arviz"
+    # As the commands do: loops that are unrolled take a fifth of the time to compile.
+    unrolling = "--xla_backend_extra_options=xla_cpu_disable_loop_unrolling"
+    os.environ.setdefault("XLA_FLAGS", unrolling)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # nor that a compilation is slow on a busy machine
     for path in [Path(name) for name in sys.argv[1:]] or scripts():
         began = time.perf_counter()
