@@ -16,6 +16,7 @@ from pathlib import Path
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from numpyro.infer.mcmc import MCMCKernel
+from sphinx.addnodes import pending_xref
 
 import latentbits
 from latentbits import models
@@ -87,6 +88,18 @@ def keep_columns(app, what, name, thing, options, lines):  # noqa: ARG001
     lines[:] = "\n\n".join(kept).splitlines()
 
 
+def link_names(app, doctree):
+    """Where a page or a notebook names what the API has, `EM` say, the name is a link to it."""
+    places = {name: f"latentbits.{name}" for name in latentbits.__all__}
+    places |= {name: f"latentbits.models.{name}" for name in models.__all__}
+    taken = (nodes.reference, nodes.title, pending_xref)
+    for node in list(doctree.findall(nodes.literal)):
+        name = node.astext()
+        if name in places and not isinstance(node.parent, taken):
+            to = {"refdomain": "py", "reftype": "obj", "reftarget": places[name]}
+            node.replace_self(pending_xref("", node.deepcopy(), refdoc=app.env.docname, **to))
+
+
 def own_signature(app, what, name, thing, options, signature, result):  # noqa: ARG001
     """That of a method's `__init__`: `__new__`, which only checks, takes anything."""
     if what == "class" and issubclass(thing, latentbits.Algorithm):
@@ -98,15 +111,20 @@ def own_signature(app, what, name, thing, options, signature, result):  # noqa: 
 # Commands that docutils does not know, and what stands for them.
 SPELT = {r"\dots": r"\ldots ", "…": r"\ldots ", r"\Big": "", r"\big": "", r"\textstyle": ""}
 
+SHORT = re.compile(r"\\[td]?frac *([0-9A-Za-z]) *([0-9A-Za-z]|\\[A-Za-z]+)")
+"""A fraction without braces, of which docutils takes 12 for one number."""
+
 
 def formula(translator, node, *, block):
     """LaTeX as MathML, which browsers show without a script."""
     text = node.astext()
     for name, other in SPELT.items():
         text = text.replace(name, other)
+    text = SHORT.sub(r"\\frac{\1}{\2}", text)
     if block and ("&" in text or r"\\" in text):
         text = f"\\begin{{aligned}}{text}\\end{{aligned}}"
     shown = tex2mathml(text, as_block=block)
+    shown = re.sub("<mo[^>]*>([{}])</mo>", r'<mo stretchy="false">\1</mo>', shown)
     translator.body.append(f'<div class="formula">{shown}</div>' if block else shown)
     raise nodes.SkipNode
 
@@ -116,6 +134,7 @@ def setup(app):
     copy_notebooks()
     app.connect("autodoc-process-docstring", keep_columns)
     app.connect("autodoc-process-signature", own_signature)
+    app.connect("doctree-read", link_names)
     app.add_html_math_renderer(
         "mathml",
         (lambda self, node: formula(self, node, block=False), None),
