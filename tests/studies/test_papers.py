@@ -4,6 +4,7 @@ A notebook is executed cell by cell. Its cell tagged "parameters" holds its size
 replaced here: those of its experiments by `Experiment.smallest`, the others by `SIZES`.
 """
 
+import ast
 import json
 from functools import cache
 from pathlib import Path
@@ -293,7 +294,12 @@ def test_notebook_runs_as_itself(path, monkeypatch):
     for cell in jupytext.read(path, fmt="py:percent").cells:
         if cell.cell_type != "code":
             continue
-        exec(compile(cell.source, path.name, "exec"), names)
+        # As Jupyter does, where the last line of a cell is a value.
+        tree = ast.parse(cell.source)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, path.name, "exec"), names)
+        if last is not None:
+            shown.append(eval(compile(ast.Expression(last.value), path.name, "eval"), names))
         if "parameters" in cell.metadata.get("tags", ()):
             replaced += 1
             if "methods" in sizes:
