@@ -67,6 +67,12 @@ def near(found, wanted, tolerance=ROUNDED):
     close(found, wanted, tolerance)
 
 
+def assert_rate(found, probability, trials):
+    """A frequency is its probability, within five standard errors."""
+    slack = 5.0 * np.sqrt(probability * (1.0 - probability) / trials)
+    np.testing.assert_allclose(np.asarray(found), probability, rtol=0.0, atol=slack)
+
+
 def reader_of(case, structure=None):
     args, kwargs = case.arguments
     return open_program(case.model, args, kwargs, structure=structure or case.structure)
