@@ -19,7 +19,7 @@ PUBLISHED = {"carcinoma-2": -317.2568, "carcinoma-3": -293.705, "carcinoma-4": -
 
 @pytest.fixture(scope="module")
 def cases():
-    spec = importlib.util.spec_from_file_location("keys", HERE / "benchmarks" / "keys.py")
+    spec = importlib.util.spec_from_file_location("key_cases", HERE / "benchmarks" / "key_cases.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.CASES
