@@ -8,12 +8,16 @@ import traceback
 from pathlib import Path
 
 import hypothesis
+import numpy as np
+import pandas as pd
 import pytest
 
 import inference
 import ppl_models
 from inference.cli import main
 
+BITS = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0], [0, 0, 0]])
+FRAME = pd.DataFrame(BITS, columns=["a", "b", "c"])
 OURS = tuple(Path(package.__file__).parent for package in (inference, ppl_models))
 
 
