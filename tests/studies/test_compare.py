@@ -1,13 +1,7 @@
 """The comparison: one program, one table, several methods, judged alike, kept as files."""
 
 import json
-import multiprocessing
-import subprocess
-import sys
-import time
 import warnings
-from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,9 +13,7 @@ from scipy.special import logsumexp
 from scipy.stats import beta
 
 import inference.studies.comparison.contenders as contending
-from inference.baselines.pacing import BudgetError
 from inference.cli import main
-from inference.evaluation.symmetry import align
 from inference.reading.anatomy import inspect
 from inference.studies.arviz import (
     container,
@@ -31,16 +23,13 @@ from inference.studies.arviz import (
     posterior_groups,
     prior_sensitivity,
 )
-from inference.studies.cards import CARDS
 from inference.studies.comparison.compare import compare
 from inference.studies.comparison.contenders import Contender, contenders
 from inference.studies.comparison.files import load_comparison, method_groups, save_comparison
 from inference.studies.comparison.reference import Reference, of_the_run, refer
 from inference.studies.comparison.scoring import Judges, spacing
-from inference.studies.comparison.side_by_side import Task, as_done, close, processes
-from inference.studies.examples import example, fresh_rows, true_density
+from inference.studies.examples import example
 from inference.studies.netcdf import save
-from inference.studies.output import as_json
 from inference.studies.predictive import check_totals
 from ppl_models import bernoulli_mixture, bernoulli_product, latent_trait
 
@@ -254,27 +243,6 @@ def test_models_are_ranked_on_the_same_rows_by_what_they_foretell(compared, tmp_
     assert "other rows" in capsys.readouterr().err
 
 
-def test_a_missing_file_of_a_failed_method_says_what_became_of_it(tmp_path, capsys):
-    manifest = {"methods": {
-        "NUTS": {"reason": "failed after 20 s: no draw was made"},
-        "SVI flow": {"kind": "variational", "reason": "all steps done"},
-        "EM": {"kind": "point", "reason": "all steps done"},
-    }}  # fmt: skip
-    (tmp_path / "manifest.json").write_bytes(as_json(manifest))
-    for name in ("EM", "SVI_flow"):
-        (tmp_path / f"{name}.nc").touch()
-    files = [str(tmp_path / "NUTS.nc"), str(tmp_path / "SVI_flow.nc")]
-    assert main(["rank", *files]) == 2
-    said = capsys.readouterr().err
-    assert "NUTS has no result (failed after 20 s: no draw was made); draws are in SVI_flow" in said
-    assert main(["rank", str(tmp_path / "Nuts.nc"), files[1]]) == 2
-    assert "it took no part" in capsys.readouterr().err
-    changed = (tmp_path / "manifest.json").read_text().replace("20 s", "30 s")
-    (tmp_path / "manifest.json").write_text(changed)
-    assert main(["rank", *files]) == 2
-    assert "manifest.json: does not match its checksum" in capsys.readouterr().err
-
-
 def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
     def broken(*_):
         raise RuntimeError("it broke")
@@ -308,93 +276,6 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
     assert comparison.about["interrupted"] and "nothing is known" in comparison.headline
 
 
-def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
-    def stopped(*_):
-        raise KeyboardInterrupt
-
-    real = contenders
-
-    def some(anatomy):
-        every = real(anatomy)[0]
-        return {"MAP": every["MAP"], "stopped": Contender("stopped", True, "point", stopped)}, {}
-
-    monkeypatch.setattr(contending, "contenders", some)
-    out = tmp_path / "out"
-    assert (
-        main(
-            ["compare", "bernoulli_product", "--example", "small", "--jobs", "1", "--out", str(out)]
-        )
-        == 130
-    )
-    assert "MAP: best with" in capsys.readouterr().out
-    assert load_comparison(out / "result.nc").model == "bernoulli_product"
-    assert "was interrupted" in (out / "report.html").read_text()
-    assert load_comparison(out / "result.nc").rows["MAP"]["best"] and (out / "MAP.nc").is_file()
-
-
-def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
-    """In another process, from the same key: the same numbers. Then it is at work for an hour."""
-    data = example("bernoulli_product", which="small").values
-    alone, beside, kept = compare(bernoulli_product, data, ["MAP"]), None, {}
-    pool = processes(1)
-    try:
-        beside = compare(bernoulli_product, data, ["MAP", "EM"], pool=pool, keep=kept)
-        assert beside.about["likelihood"] == "the program itself" and list(kept) == ["MAP"]
-        assert beside.rows["EM"]["status"] == "does not apply"
-        np.testing.assert_allclose(beside.held_out["MAP"], alone.held_out["MAP"], rtol=1e-5)
-        with pytest.raises(TimeoutError):
-            for _ in as_done(
-                pool, {"at once": Task(abs, (1,)), "never": Task(time.sleep, (3600,))}
-            ):
-                raise TimeoutError
-    finally:
-        close(pool)
-    for _ in range(100):
-        if not multiprocessing.active_children():
-            break
-        time.sleep(0.1)
-    assert not multiprocessing.active_children()
-
-
-WAITS = """
-import multiprocessing, time
-from inference.studies.comparison.side_by_side import _begin
-
-def work(places, busy):
-    _begin(places, {})
-    busy.set()
-    time.sleep(3600)
-
-context = multiprocessing.get_context("fork")
-places, busy = context.SimpleQueue(), context.Event()
-places.put([])
-worker = context.Process(target=work, args=(places, busy))
-worker.start()
-busy.wait()
-print(worker.pid, flush=True)
-time.sleep(3600)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks up a process in /proc")
-def test_a_worker_ends_with_whoever_waits_for_it():
-    waits = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
-    assert waits.stdout is not None
-    worker = Path(f"/proc/{waits.stdout.readline().strip()}/stat")
-    assert worker.is_file()
-    waits.kill()
-    waits.wait()
-    waits.stdout.close()
-    for _ in range(100):
-        try:
-            if ") Z " in worker.read_text():  # ended, and nobody asked how
-                return
-        except OSError:
-            return
-        time.sleep(0.1)
-    pytest.fail("the worker went on")
-
-
 def test_distances_are_from_a_sampler_with_its_own_error(compared):
     """Of a chain of a hundred draws; the reference is zero from itself, and says who it is."""
     comparison, kept = compared
@@ -412,23 +293,6 @@ def test_distances_are_from_a_sampler_with_its_own_error(compared):
     assert 0.3 * spread.mean() < chief.error < 5 * spread.mean()
 
 
-def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys):
-    for arguments, words in (
-        (["latent_trait", "--budget", "0"], "--budget 0"),
-        (["latent_trait", "--reference", "0"], "--reference 0"),
-        (["latent_trait", "--jobs", "0"], "--jobs 0"),
-        (["latent_trait", "--replicates", "0"], "--replicates 0"),
-        (["latent_trait", "--example", "large"], "--example large: latent_trait has paper, small"),
-        (["latent_trait", "--memory", "-1"], "--memory -1"),
-        (["no_such_model"], "no program 'no_such_model'"),
-        (["latent_trait", "--methods", "NUTZ"], "no method 'NUTZ'"),
-        (["latent_trait", "--out", str(tmp_path / "a" / "b")], "there is no folder"),
-    ):
-        assert main(["compare", "--out", str(tmp_path / "out"), *arguments]) == 2
-        assert words in capsys.readouterr().err
-    assert not any(tmp_path.iterdir())
-
-
 def test_the_command_writes_report_manifest_and_results(tmp_path, capsys):
     out = tmp_path / "out"
     small = ["compare", "bernoulli_product", "--example", "small"]
@@ -443,70 +307,6 @@ def test_the_command_writes_report_manifest_and_results(tmp_path, capsys):
     groups, attrs = load(out / "MAP.nc")
     assert set(groups) == {"point_estimate", "optimization", "observed_data"}
     assert attrs["method"] == "MAP"
-
-
-SIZES = {"latent_trait": (600, 16), "binary_sparse_coding": (1000, 25),
-         "combination_machine": (4000, 64), "noisy_or_network": (1000, 25),
-         "clipped_gaussian": (1000, 64), "bernoulli_mixture": (4000, 64)}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CARDS)
-def test_every_program_has_examples_of_its_own_at_the_size_of_its_paper(name):
-    made = example(name, 13, which="small")  # as test_admits draws it
-    assert made.values.shape[0] == 13 and np.isfinite(made.values).all() and made.truth
-    paper = CARDS[name].paper()
-    assert (paper.num_data, paper.num_features) == SIZES.get(
-        name, (paper.num_data, paper.num_features)
-    )
-    for truth in (CARDS[name].paper(), *(make() for make in CARDS[name].more.values())):
-        assert truth.params or (truth.draw is not None and truth.density is not None)
-
-
-def test_rows_of_the_real_machine_are_of_many_states_with_every_unit_on_in_half():
-    """With the weights of the binary machine one state would have all of the probability."""
-    truth = example("real_combination_machine", 1).truth
-    table = (np.arange(1024)[:, None] >> np.arange(10)) & 1
-    logits = table @ truth["bias"] + 0.5 * ((table @ truth["weights"]) ** 2).sum(1)
-    probs = np.exp(logits - np.logaddexp.reduce(logits))
-    assert np.allclose(probs @ table, 0.5, atol=0.01) and np.exp(-probs @ np.log(probs)) > 30
-
-
-@pytest.mark.parametrize(
-    ("name", "which"), [("latent_trait", "paper"), ("noisy_or_network", "patterns")]
-)
-def test_the_density_of_data_that_no_program_made_is_that_of_its_draws(name, which):
-    """Frequencies of whole rows against exp(density): both are drawn from few of them."""
-    rows, counts = np.unique(fresh_rows(name, which, 0, 20_000), axis=0, return_counts=True)
-    often = counts >= 50
-    said = np.exp(true_density(name, which, rows[often]))
-    deviation = (counts[often] - 20_000 * said) / np.sqrt(20_000 * said)
-    assert often.sum() > 20 and 0.5 < np.mean(deviation**2) < 1.6
-
-
-def test_data_sets_and_held_out_rows_differ_and_folds_part_the_table():
-    first, second = (example("latent_trait", which="paper", number=i).values for i in (0, 1))
-    assert (first != second).any()
-    rows = {}
-    for number in (0, 1, 2, 3, 4):
-        comparison = compare(bernoulli_product, np.eye(8)[:, :2], ["EM"], replicate=number)
-        rows[number] = comparison.table["values"][comparison.table["held_out"]].sum()
-        assert comparison.about["num_test"] == 2
-    assert sum(rows[i] for i in range(4)) == 2  # each row was held out once
-
-
-def test_alignment_undoes_what_the_likelihood_cannot_see():
-    rng = np.random.default_rng(0)
-    turn, _ = np.linalg.qr(rng.normal(size=(2, 2)))
-    weights = rng.normal(size=(2, 7))
-    turned = {"weights": (turn @ weights)[None, None], "bias": np.zeros((1, 1, 7))}
-    wanted = {"weights": weights, "bias": np.zeros(7)}
-    aligned = align(latent_trait, turned, wanted, ((np.eye(7),), {}))
-    np.testing.assert_allclose(aligned["weights"][0, 0], weights, atol=1e-12)
-    order = [2, 0, 1]
-    mixed = {"probs": DATA.truth["probs"][order], "mixing": DATA.truth["mixing"][order]}
-    back = align(bernoulli_mixture, mixed, DATA.truth, ((DATA.values,), DATA.sizes))
-    np.testing.assert_array_equal(back["probs"], DATA.truth["probs"])
-    np.testing.assert_array_equal(back["mixing"], DATA.truth["mixing"])
 
 
 @pytest.mark.parametrize(("exact", "steps"), [(True, (1, 1)), (False, (2, 2))])
@@ -533,22 +333,3 @@ def test_fresh_rows_and_the_truth_decide_where_both_are_known():
     assert 0 < row["excess_error"] < 0.003
     rates = np.log(np.where(fresh(20_000) > 0.5, q, 1 - q)).sum(-1)
     np.testing.assert_allclose(comparison.held_out["MAP"], rates, rtol=1e-4)
-
-
-def test_a_step_longer_than_the_budget_is_refused_before_it_is_taken(monkeypatch):
-    """A step on two of 32 rows takes 0.1 s: one from each of two starts 3.2 s."""
-
-    slow = SimpleNamespace(
-        init=lambda *args, **_: args[1].sum(), update=lambda *args, **_: (args[0], args[0])
-    )
-    data = np.zeros((32, 4), np.float32)
-    sizes = {"num_factors": 1}
-    anatomy = inspect(latent_trait, (data,), sizes)
-    monkeypatch.setattr(contending, "MANY_CELLS", 1)
-    for budget in (4.0, 1.0):
-        times = iter([0.0, 0.1])
-        monkeypatch.setattr(contending.clock, "seconds", lambda: next(times))  # noqa: B023
-        words = "one step from each of 2 starts takes about 3.2 s, and the budget is 1 s"
-        wanted = nullcontext() if budget > 3.2 else pytest.raises(BudgetError, match=words)
-        with wanted:
-            contending.check_room(slow, random.key(0), ((data,), sizes), anatomy, budget, 2)

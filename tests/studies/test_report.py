@@ -1,151 +1,24 @@
 """The page of a comparison: whole, the same again, true to its numbers, and fit to be looked at."""
 
-import io
-import os
 import re
-import shutil
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from legible import assert_legible
-from playwright.sync_api import sync_playwright
+from made_comparisons import METHODS, PROGRAMS, made
 from scipy import stats
 
 from inference.cli import main
 from inference.studies.cards import CARDS
-from inference.studies.comparison.compare import Comparison
 from inference.studies.comparison.files import load_comparison, save_comparison
-from inference.studies.comparison.verdict import doubts, settle
+from inference.studies.comparison.verdict import doubts
 from inference.studies.figures import house_style
 from inference.studies.report.general_figures import general_pictures
 from inference.studies.report.ink import as_svg, styles
 from inference.studies.report.model_figures import chiefs, model_pictures
 from inference.studies.report.page import NUMBER, linked, render
 from inference.studies.report.places import locate
-
-rng = np.random.default_rng(0)
-KINDS_OF_COLUMNS = ("real", 3, "binary", "binary")
-# Parameters, sizes and the shape of an image: asymmetric, and small.
-FACTORS = {"weights": rng.normal(size=(2, 6)), "bias": rng.normal(size=6)}
-PROGRAMS = {
-    "latent_trait": (FACTORS, {}, None),
-    "clipped_gaussian": (FACTORS, {"noise": 0.7}, (2, 3)),
-    "mixed_trait": (
-        {
-            "weights": rng.normal(size=(2, 5)),
-            "bias": rng.normal(size=5),
-            "noise": np.array([0.6]),
-        },
-        {"kinds": KINDS_OF_COLUMNS},
-        None,
-    ),
-    "graded_trait": (
-        {"weights": rng.normal(size=(1, 6)), "cutpoints_3": np.sort(rng.normal(size=(6, 2)))},
-        {"levels": 3},
-        None,
-    ),
-    "binary_sparse_coding": (
-        {"weights": rng.normal(size=(4, 6)), "noise": np.array(1.0), "sparsity": np.array(0.2)},
-        {"num_causes": 4},
-        (2, 3),
-    ),
-    "sparse_coding": (
-        {"weights": rng.normal(size=(3, 6)), "noise": np.array(1.0), "sparsity": np.array(0.2)},
-        {"num_causes": 3},
-        (2, 3),
-    ),
-    "bernoulli_mixture": (
-        {"mixing": np.array([0.7, 0.3]), "probs": rng.uniform(size=(2, 6))},
-        {"num_components": 2},
-        None,
-    ),
-    "categorical_mixture": (
-        {"mixing": np.array([0.7, 0.3]), "probs_3": rng.dirichlet(np.ones(3), (2, 6))},
-        {"num_components": 2, "levels": 3},
-        None,
-    ),
-    "trait_mixture": (
-        {
-            "mixing": np.array([0.7, 0.3]),
-            "weights": rng.normal(size=(2, 1, 6)),
-            "bias": rng.normal(size=(2, 6)),
-        },
-        {"num_components": 2, "num_factors": 1},
-        None,
-    ),
-    "bernoulli_product": ({"probs": rng.uniform(size=6)}, {}, None),
-    "combination_machine": (
-        {"weights": rng.normal(size=(3, 6)), "bias": rng.normal(size=3)},
-        {"num_causes": 3},
-        (2, 3),
-    ),
-    "real_combination_machine": (
-        {"weights": rng.normal(size=(12, 6)), "bias": rng.normal(size=12)},
-        {"num_causes": 12},
-        None,
-    ),
-    "noisy_or_network": (
-        {
-            "weights_1": rng.exponential(size=(3, 6)),
-            "weights_2": rng.exponential(size=(2, 3)),
-            "leak_0": rng.uniform(size=6),
-            "leak_1": rng.uniform(size=3),
-            "leak_2": rng.uniform(size=2),
-        },
-        {"layers": (3, 2)},
-        (2, 3),
-    ),
-}
-METHODS = {  # bespoke, kind, what a method of the kind tells of itself
-    "QuadratureEM": (True, "point", {"bound_gap": -1e-9}),
-    "NUTS": (False, "sampler", {
-        "rhat": 1.004, "rhat_parameters": 1.02, "ess_bulk": 812.0, "ess_tail": 650.0,
-        "ess_per_second": 93.2, "divergences": 3}),
-    "SVI low_rank": (False, "variational", {"pareto_k": 1.31}),
-    "MAP": (False, "point", {}),
-}  # fmt: skip
-
-
-def made(model="latent_trait", methods=METHODS, *, rows=40, known=True):
-    """A comparison as `compare` makes them, of made-up numbers."""
-    rng = np.random.default_rng(1)
-    truth, sizes, shape = PROGRAMS.get(model, ({"slope": np.arange(3.0)}, {}, None))
-    width = 4 if model == "mixed_trait" else 6
-    held_out = {x: rng.normal(-4 - 0.3 * i, 1, 30) for i, x in enumerate(methods)}
-    clock = np.geomspace(0.02, 5.0, 8)
-    numbers, paths, reliability = {}, {}, {}
-    for name, (bespoke, kind, more) in methods.items():
-        score = float(held_out[name].mean())
-        paths[name] = (score - np.geomspace(2.0, 1e-5, 8), clock * rng.uniform(0.5, 2))
-        numbers[name] = {
-            "status": "done", "bespoke": bespoke, "kind": kind, "reason": "all steps were run",
-            "compile_seconds": 1.25, "seconds": float(clock[-1]), "held_out": score,
-            "held_out_error": 0.181, "recovery": 0.97, "calibration_error": 0.031,
-            "calibration_expected": 0.028, **more,
-        }  # fmt: skip
-        said = np.linspace(0.05, 0.95, 6)
-        reliability[name] = {"said": said, "seen": said**1.1, "error": 0.031, "expected": 0.028}
-    settle(numbers, held_out, paths)
-    numbers["SVI flow"] = {"status": "failed", "reason": "failed after 3 s: <no> memory & time"}
-    values = rng.integers(0, 2, (rows, width)).astype(np.float32)
-    mask = rng.random((rows, width)) < 0.9
-    about = {
-        "num_data": rows + 10, "num_train": rows, "num_features": width, "missing": 0.1,
-        "likelihood": "quadrature", "likelihood_exact": True, "budget": 5.0, "reference": "None.",
-        "refused": {}, "interrupted": False, "sizes": {x: repr(v) for x, v in sizes.items()},
-        "words": "made-up bits", "image_shape": shape, "seed": 0, "versions": {"numpy": "2"},
-    }  # fmt: skip
-    near = {x: {s: v + rng.normal(0, 0.05, np.shape(v)) ** 2 for s, v in truth.items()}
-            for x in methods}  # fmt: skip
-    table = {
-        "values": np.where(mask, values, 0), "mask": mask, "held_out": np.arange(rows) % 4 == 0,
-        "columns": np.array([f"item {i}" for i in range(width)]),
-    }  # fmt: skip
-    return Comparison(
-        model, about, numbers, held_out, paths, reliability, near, table, truth if known else {}
-    )
 
 
 class Page(HTMLParser):
@@ -193,12 +66,12 @@ class Page(HTMLParser):
                 self.loose += data
 
 
+# the page
+
+
 @pytest.fixture(scope="module")
 def page():
     return render(made())
-
-
-# the page
 
 
 def test_a_page_is_whole_and_small(page):
@@ -415,109 +288,3 @@ def test_rows_lie_where_integration_puts_them(model):
     places = locate(comparison, "MAP", CARDS[comparison.model].figures[0].settings["rows"])
     np.testing.assert_allclose(places.mean[row], mean, atol=2e-4)
     np.testing.assert_allclose(np.diagonal(places.covariance[row]), square - mean**2, atol=5e-4)
-
-
-# in a browser
-
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip("there is no Chromium here; Debian has it as chromium-headless-shell")
-    with sync_playwright() as driver, driver.chromium.launch(executable_path=program) as browser:
-        yield browser
-
-
-@pytest.fixture
-def show(chromium, page, tmp_path):
-    """Open the report; whatever it complains of, or asks of the network, fails the test."""
-    file = tmp_path / "report.html"
-    file.write_bytes(page)
-    complaints, tabs = [], []
-
-    def show(width=1280, **options):
-        tab = chromium.new_page(viewport={"width": width, "height": 900}, **options)
-        tabs.append(tab)
-        tab.on("console", lambda message: complaints.append(message.text))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.on("request", lambda one: complaints.append(one.url)
-               if not one.url.startswith(("file:", "data:")) else None)  # fmt: skip
-        tab.goto(f"file://{file}")
-        return tab
-
-    yield show
-    for tab in tabs:
-        tab.close()
-    assert complaints == []
-
-
-BOXES = """() => [...document.querySelectorAll("figure svg")].map(one => {
-  const box = one.getBoundingClientRect();
-  return [box.left, box.top + scrollY, box.width, box.height]; })"""
-
-
-@pytest.mark.parametrize("width", [1185, 390])  # a window of 1200 with a scroll bar, a telephone
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_page_in_a_browser(show, page, width, dark):
-    from matplotlib.image import imread
-
-    tab = show(width, color_scheme="dark" if dark else "light")
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    hidden = tab.evaluate("(e => e.scrollWidth - e.clientWidth)(document.querySelector('.scroll'))")
-    assert hidden == 0 or width == 390  # of the table
-    shot = imread(io.BytesIO(tab.screenshot(full_page=True)))[..., :3]
-    assert (shot[2, 2].mean() < 0.2) == dark
-    boxes = tab.evaluate(BOXES)
-    assert len(boxes) == page.count(b"<svg")
-    for left, top, wide, tall in boxes:
-        assert left >= 0 and left + wide <= width
-        part = shot[round(top) : round(top + tall), round(left) : round(left + wide)]
-        assert (np.abs(part - shot[2, 2]).max(-1) > 0.25).mean() > 0.005  # something is drawn
-    # Names, roles, order of headings and contrast, by the rules of WCAG 2.
-    violations = Axe().run(tab).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in violations] == []
-
-
-FOCUS = """() => { const one = document.activeElement, box = one.getBoundingClientRect();
-  return [one.getAttribute("href") ?? one.className, getComputedStyle(one).outlineStyle,
-          box.bottom > 0 && box.top < innerHeight]; }"""
-
-
-def test_all_of_it_is_reached_by_the_keyboard(show):
-    """Every link in turn, marked and in view; the table is one of the stops, since it scrolls."""
-    tab, stops = show(), []
-    links = tab.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
-    for _ in range(len(links) + 1):
-        tab.keyboard.press("Tab")
-        place, outline, visible = tab.evaluate(FOCUS)
-        assert outline == "solid" and visible, place
-        stops.append(place)
-    assert [x for x in stops if x != "scroll"] == links and stops.count("scroll") == 1
-    assert stops[0] == "#verdict"
-    tab = show()
-    tab.keyboard.press("Tab")
-    tab.keyboard.press("Enter")
-    assert tab.evaluate("document.querySelector(':target').textContent") == "Verdict"
-
-
-def test_a_link_of_the_verdict_marks_its_row(show):
-    tab = show()
-    tab.click("li a[href='#row-MAP']")
-    assert tab.evaluate("document.querySelector(':target').id") == "row-MAP"
-    colour = "getComputedStyle(document.querySelector('#row-{} td')).backgroundColor"
-    assert tab.evaluate(colour.format("MAP")) != tab.evaluate(colour.format("NUTS"))
-    tab.click("thead a[href='#term-excess'], thead a[href='#term-behind']")
-    assert tab.evaluate("document.querySelector(':target').tagName") == "DT"
-
-
-def test_nothing_is_cut_off_on_paper(show):
-    """A4 less margins of 1 cm is 718 pixels wide."""
-    tab = show(718)
-    tab.emulate_media(media="print")
-    cut = """() => [...document.querySelectorAll("body *")].filter(one =>
-      one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 80))"""
-    assert tab.evaluate(cut) == []
-    assert tab.pdf(format="A4").startswith(b"%PDF")
