@@ -303,6 +303,7 @@ _SHAPED: dict[str, Callable] = {
     "transpose": lambda how, x: np.transpose(x, how["permutation"]),
     "rev": lambda how, x: np.flip(x, how["dimensions"]),
     "concatenate": lambda how, *x: np.concatenate(x, how["dimension"]),
+    "stack": lambda how, *x: np.stack(x, how["axis"]),
     "slice": _slices, "pad": _pad,
     "integer_pow": lambda how, x: np.power(x, how["y"]),
     "reduce_sum": _along(np.sum), "reduce_max": _along(np.max), "reduce_min": _along(np.min),
