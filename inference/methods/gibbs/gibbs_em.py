@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
-from numpyro.distributions.distribution import validation_enabled
 
 from ...numerics.compiling import least_effort, split_key
-from ...reading.abstract import somewhere, trace_of
+from ...reading.abstract import somewhere
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.reader import check_data, check_support
@@ -34,7 +33,7 @@ from .layers import (
     run_epoch,
     start_uniform,
 )
-from .noisy_or import Network, Seen, read_network, read_seen
+from .noisy_or import Network, Seen, read_network, read_seen, trace_off
 
 FILE_ROWS = 1 << 12
 """Rows of a file whose posteriors are sampled together."""
@@ -168,7 +167,9 @@ class GibbsEM(Algorithm):
         def first(rows: Rows, key_start: Array, key: Array, given: Params) -> GibbsEMState:
             some = rows.slice(0, 1)
             like = jax.eval_shape(lambda: somewhere(self.model, anatomy.parameters, some))
-            params = _checked(start_uniform(layered, key_start, like), given)
+            _check(like, given)
+            drawn = {} if like.keys() <= given.keys() else start_uniform(layered, key_start, like)
+            params = {name: jnp.asarray(x, float) for name, x in {**drawn, **given}.items()}
             bits, keep = None, not rows.on_disk if self.keep_states is None else self.keep_states
             if keep and not self.exact(anatomy):
                 bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
@@ -265,20 +266,27 @@ class GibbsEM(Algorithm):
     ) -> tuple[Network, Blocks, Priors]:
         """The numbers of the network, the data in blocks, and the priors."""
         anatomy = layered.program.anatomy
+        one = rows_of(anatomy, *arguments).slice(0, 1)
+        network = read_network(self.model, anatomy.with_rows(1), layered.wiring, params, one)
+        return network, *self.read_rows(layered, params, arguments)
+
+    def read_rows(
+        self, layered: Layered, params: Params, arguments: Arguments
+    ) -> tuple[Blocks, Priors]:
+        """The data in blocks, and the priors."""
+        anatomy = layered.program.anatomy
         rows = rows_of(anatomy, *arguments)
         one, size = rows.slice(0, 1), chunk_limit(self.block_size, rows)
-        network = read_network(self.model, anatomy.with_rows(1), layered.wiring, params, one)
 
         def look(arguments: Arguments) -> dict[str, Seen]:
             return read_seen(self.model, anatomy, arguments, params)
 
         @cache
         def trace() -> dict:
-            with validation_enabled(False):
-                return trace_of(self.model, one, params)
+            return trace_off(self.model, anatomy, one, params)
 
         priors = read_priors(layered, trace, self.prior)
-        return network, Blocks(rows, size, look), priors
+        return Blocks(rows, size, look), priors
 
     def exact(self, anatomy: Anatomy) -> bool:
         """Whether all states are summed."""
@@ -312,14 +320,13 @@ class GibbsEM(Algorithm):
         return level, layered.phase(level, (state.level == depth) & settled, stable)
 
 
-def _checked(params: Params, given: Params | None) -> Params:
-    """The starting values, those that were given among them."""
-    for name, value in (given or {}).items():
-        if name not in params:
-            raise ValueError(f"no parameter {name!r} in the program: it has {list(params)}")
-        if jnp.shape(value) != jnp.shape(params[name]):
+def _check(like: Params, given: Params) -> None:
+    """Refuse starting values that the program has no parameter for."""
+    for name, value in given.items():
+        if name not in like:
+            raise ValueError(f"no parameter {name!r} in the program: it has {list(like)}")
+        if jnp.shape(value) != like[name].shape:
             raise ValueError(
                 f"parameter {name!r} has shape {jnp.shape(value)}, but the program's has "
-                f"{jnp.shape(params[name])}"
+                f"{like[name].shape}"
             )
-    return {name: jnp.asarray(x, float) for name, x in {**params, **(given or {})}.items()}
