@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from ..types import Params
 
@@ -142,6 +142,12 @@ class RunResult(NamedTuple):
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended it."""
         return self.stop is Stop.INTERRUPTED
+
+
+def follow(method: Any, state: Any, num_steps: int, *args: Any, **kwargs: Any) -> tuple[Any, Array]:
+    """So many steps as one pure function: where they end, and the loss of each."""
+    step = lambda state, _: method.update(state, *args, **kwargs)  # noqa: E731
+    return lax.scan(step, state, None, length=num_steps)
 
 
 class DivergedError(FloatingPointError):

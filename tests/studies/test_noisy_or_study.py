@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.special import logsumexp
 from tools import fast_jit
 
-from inference.studies.papers import noisy_or_exact
+from inference.studies.papers import noisy_or_learning as learning_study
 from inference.studies.papers import noisy_or_lines as line_study
 from inference.studies.papers import noisy_or_shifter as shift_study
 from inference.studies.papers import noisy_or_structure as structure_study
@@ -172,8 +172,8 @@ def test_where_limited_gibbs_sampling_ends_is_exact():
 
     @fast_jit
     def compute(params, data):
-        joint = noisy_or_exact.log_joints(params, data)
-        return joint, noisy_or_exact.where_it_ends(joint, start, rules, 2)
+        joint = learning_study.log_joints(params, data)
+        return joint, learning_study.where_it_ends(joint, start, rules, 2)
 
     joint, ends = jax.device_get(compute(params, data.astype(float)))
     for n, row in enumerate(data):
@@ -193,8 +193,8 @@ def test_the_prior_of_the_second_layer_and_its_independent_twin():
 
     @fast_jit
     def compute(params):
-        prior = noisy_or_exact.second_layer(params)
-        return prior, noisy_or_exact.independent(prior)
+        prior = learning_study.second_layer(params)
+        return prior, learning_study.independent(prior)
 
     prior, alone = jax.device_get(compute(params))
     states = np.indices((2, 2, 2)).reshape(3, -1).T

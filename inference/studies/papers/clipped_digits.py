@@ -18,8 +18,7 @@ from ...methods.moments.probit import modes, morph, reconstruct
 from ...methods.moments.spectrum import principal_components
 from ..figures import image_grid, spectrum
 from .clipped_gaussian import eigenvalues, rescaled
-from .experiment import Option, Outcome, Page, experiment
-from .images import OPTIONS, load_images
+from .experiment import IMAGES, Option, Outcome, Page, experiment, load_images
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +31,7 @@ IN_CELLS = 200
 @experiment(
     "clipped-digits",
     "spectra, factors and a morph of handwritten twos (Lee & Sompolinsky 1998, figure 4)",
-    **OPTIONS,
+    **IMAGES,
     side=Option(16, "pixels of our own twos", 8, choices=(8, 16)),
     rows=Option(int, "how many, from the first on; default all", 60),
     rank=Option(16, "factors", 2, 1),

@@ -24,10 +24,10 @@ from latentbits.models.data import CombinationTarget, combination_target
 from ...evaluation.measures import measure
 from ...methods.machines.exact_gradient import ExactGradient
 from ...methods.machines.pursuit import ProjectionPursuit
+from ...running.contract import follow
 from ...types import Params
 from ..figures import image_grid
-from .batches import timed
-from .experiment import Option, Outcome, Page, experiment
+from .experiment import Option, Outcome, Page, experiment, timed
 
 UNITS = 10
 # The paper says no more than 'a standard momentum term'. Of rates 0.05 to 0.5 and momenta 0.9 to
@@ -93,8 +93,7 @@ def trial(num_steps: Array, task: Task) -> Trial:
 
     pursuit = ProjectionPursuit(combination_machine, significant=False)
     state = pursuit.init(key_pursuit, truth.data, **sizes)
-    step = lambda state, _: pursuit.update(state, truth.data, **sizes)  # noqa: E731
-    state, _ = lax.scan(step, state, None, length=UNITS)
+    state, _ = follow(pursuit, state, UNITS, truth.data, **sizes)
     pursued = {**state.params, "bias": state.bias}  # the paper's own biases
 
     gradient = ExactGradient(combination_machine, learning_rate=LEARNING_RATE, momentum=MOMENTUM)
@@ -102,8 +101,8 @@ def trial(num_steps: Array, task: Task) -> Trial:
     def climb(start: Params) -> tuple[Params, Params]:
         """Where gradient ascent is after 100 steps and at its end."""
         state = gradient.init(key_start, truth.data, init_params=start, **sizes)
-        step = lambda state, _: gradient.update(state, truth.data, **sizes)  # noqa: E731
-        walk = lambda count, state: lax.fori_loop(0, count, lambda _, s: step(s, None)[0], state)  # noqa: E731
+        step = lambda _, state: gradient.update(state, truth.data, **sizes)[0]  # noqa: E731
+        walk = lambda count, state: lax.fori_loop(0, count, step, state)  # noqa: E731
         short = walk(jnp.minimum(100, num_steps), state)
         return short.params, walk(jnp.maximum(num_steps - 100, 0), short).params
 

@@ -36,12 +36,11 @@ from ...methods.machines.contrastive import ContrastiveDivergence
 from ...methods.machines.partition import annealed, causes_of
 from ...methods.machines.pursuit import ProjectionPursuit
 from ...running.algorithm import Algorithm
+from ...running.contract import follow
 from ...types import Params
 from ..figures import image_grid
-from .batches import timed
 from .combination import draw_table, table
-from .experiment import Option, Outcome, Page, experiment
-from .images import OPTIONS, load_images
+from .experiment import IMAGES, Option, Outcome, Page, experiment, load_images, timed
 
 ROWS = {
     "product": "product",
@@ -89,16 +88,15 @@ def one_run(size: Size, train: Array, test: Array, key: Array) -> Run:
     units: dict[str, Any] = {"num_causes": size.units}
     parts: dict[str, Any] = {"num_components": size.units}
 
-    def follow(method: Algorithm, key: Array, steps: int, sizes: dict, **start: Any) -> Params:
-        step = lambda state, _: method.update(state, train, **sizes)  # noqa: E731
+    def learn(method: Algorithm, key: Array, steps: int, sizes: dict, **start: Any) -> Params:
         begun = method.init(key, train, **start, **sizes)
-        return method.get_params(lax.scan(step, begun, None, length=steps)[0])
+        return method.get_params(follow(method, begun, steps, train, **sizes)[0])
 
     splitting = SplittingEM(bernoulli_mixture)
     pursuit = ProjectionPursuit(combination_machine, num_starts=1, significant=False)
-    mixture = follow(splitting, keys[0], splitting.num_steps(size.units), parts)
-    strokes = follow(pursuit, keys[1], size.units, units)
-    better = follow(improved(), keys[2], size.steps, units, init_params=strokes)
+    mixture = learn(splitting, keys[0], splitting.num_steps(size.units), parts)
+    strokes = learn(pursuit, keys[1], size.units, units)
+    better = learn(improved(), keys[2], size.steps, units, init_params=strokes)
 
     # A pixel that is never inked in training has a count too few to be sure of.
     odds = (train.sum(0) + 0.5) / (len(train) + 1.0)
@@ -152,7 +150,7 @@ def one_run(size: Size, train: Array, test: Array, key: Array) -> Run:
 @experiment(
     "combination-digits",
     "machine against mixture and product on digits (Freund & Haussler 1994, figures 4.3-4.9)",
-    **OPTIONS,
+    **IMAGES,
     rows=Option(int, "how many, half of them to train; default all", 40),
     shuffle=Option(False, "take the rows in random order"),
     units=Option(SMALL.units, "hidden units and components", 2, 1),

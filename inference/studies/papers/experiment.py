@@ -1,7 +1,8 @@
-"""What an experiment of a paper is: options, numbers, one figure.
+"""What an experiment of a paper is: options, numbers, one figure; and what many of them need.
 
 `experiment` makes one of the function that runs it; `latentbits list` and `latentbits reproduce`
-find those of all files of `studies/papers`.
+find those of all files of `studies/papers`. Many run trials in one compiled call, or learn from
+images: embedded ones, or a file of one's own.
 """
 
 from __future__ import annotations
@@ -9,9 +10,17 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from latentbits.models.data import InputError, load_table
+
+from ...numerics.compiling import executable, little_effort
 from ..option import SEED, Option, add, settled
 
 if TYPE_CHECKING:
@@ -114,3 +123,76 @@ def add_options(parser: argparse.ArgumentParser, experiment: Experiment) -> None
     """Its settings, as opposed to where its results are written."""
     full = Option(False, "at the size of the paper")
     add(parser, {"seed": SEED, "full": full, **experiment.options})
+
+
+FEW_TRIALS = 10
+
+
+def timed(function: Callable, *arguments: Any) -> tuple[Any, float, float]:
+    """What a function gives, the seconds that it runs, and those to compile it, once in a process.
+
+    An equal function of arguments of the same shapes is one: rows must be arguments.
+    """
+    began = time.perf_counter()
+    make = lambda: jax.jit(function).lower(*arguments).compile()  # noqa: E731
+    compiled = executable(make, arguments, function)
+    ready = time.perf_counter()
+    result = jax.block_until_ready(compiled(*arguments))
+    return result, time.perf_counter() - ready, ready - began
+
+
+def in_batches(
+    trial: Callable[[Array], Any], seed: int, trials: int, batch: int
+) -> tuple[Any, dict[str, float]]:
+    """Map a trial over keys, a batch in one compiled call; the results end to end, and seconds."""
+    from tqdm import tqdm
+
+    batch = min(batch, trials)
+    keys = random.split(random.key(seed), trials)
+    # The last batch is filled up with trials that are not counted: one shape, one compilation.
+    padded = jnp.concatenate([keys, keys[: -trials % batch]]) if trials % batch else keys
+    # A few trials on a processor take less time than it takes to compile them well.
+    few = trials <= FEW_TRIALS and jax.default_backend() == "cpu"
+    began = time.perf_counter()
+    mapped = jax.jit(jax.vmap(trial), compiler_options=little_effort() if few else None)
+    compiled = mapped.lower(padded[:batch]).compile()
+    seconds = {"compile_seconds": time.perf_counter() - began}
+    began, began_cpu, parts = time.perf_counter(), time.process_time(), []
+    for i in tqdm(range(0, len(padded), batch), disable=None, unit="batch"):
+        parts.append(jax.device_get(compiled(padded[i : i + batch])))
+    seconds["seconds_per_trial"] = (time.perf_counter() - began) / len(padded)
+    seconds["cpu_seconds_per_trial"] = (time.process_time() - began_cpu) / len(padded)
+    return jax.tree.map(lambda *x: np.concatenate(x)[:trials], *parts), seconds
+
+
+IMAGES = {
+    "data": Option(str, "images of your own, 0/1, one per row", metavar="FILE"),
+    "key": Option(str, "which array of an .npz or .nc file", metavar="NAME"),
+    "packed": Option(int, "bits per row, if packed", metavar="BITS"),
+}
+
+
+def load_images(
+    options: argparse.Namespace,
+    embedded: Callable[[], np.ndarray],
+    least: int,
+    shuffle: bool = False,
+) -> np.ndarray:
+    """The first ``rows`` of them, or all, (rows, pixels); a row is a square image.
+
+    :param embedded: what is taken without a file.
+    :param least: rows that are wanted.
+    """
+    if options.data is None:
+        data = embedded()
+    else:
+        how = {"key": options.key, "packed": options.packed}
+        data = load_table(options.data, **how, allow_constant=True, allow_missing=False).values
+        if round(data.shape[1] ** 0.5) ** 2 != data.shape[1]:
+            raise InputError(f"{options.data}: {data.shape[1]} columns are no square image")
+    if shuffle:
+        data = data[np.random.default_rng(options.seed).permutation(len(data))]
+    rows = len(data) if options.rows is None else options.rows
+    if not least <= rows <= len(data):
+        raise InputError(f"--rows {rows}: wanted {least} to {len(data)}")
+    return data[:rows]

@@ -20,24 +20,112 @@ summed out, found all four patterns in 19 of 50 trials only.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import Array, random
 from jax.scipy.special import logsumexp
 from latentbits.models import noisy_or_network
 from latentbits.models.data import lines
 from latentbits.models.data.strokes import LINE_PATTERNS, stroke_masks
 
+from ...methods.gibbs.gibbs_em import GibbsEM
+from ...methods.gibbs.gibbs_search import GibbsSearch
 from ...methods.gibbs.noisy_or import strengths
 from ...reading.anatomy import inspect
 from ...reading.local import Structure
 from ...reading.summed import row_evidence
+from ...running.contract import follow
 from ...types import Params
 from ..figures import hinton, image_grid
-from .experiment import Option, Outcome, Page, experiment
-from .noisy_or_trials import BLOCK, IMPROVED, Recipe, fit, recipe_options, run_trials
+from .experiment import Option, Outcome, Page, experiment, in_batches
+
+
+class Recipe(NamedTuple):
+    """How a network is learned.
+
+    The paper's: blocks of 200 patterns, at most 15 sweeps, 10 epochs a layer, lower layers first.
+    The improved one: the same learning in a population, where stuck units are seeded anew
+    (`GibbsSearch`), then a few epochs of all layers together, with all patterns as one block, so
+    that the prior counts once and not once in 200 patterns.
+    """
+
+    population: int = 0  # 0: the paper's recipe
+    rounds: int = 6  # for each layer
+    epochs: int = 5  # in a round
+    max_sweeps: int = 15
+    tuning: int = 10  # epochs at the end
+
+    def em(self, **options: Any) -> GibbsEM:
+        return GibbsEM(
+            noisy_or_network,
+            max_sweeps=self.max_sweeps,
+            prior=dist.Gamma(1.0, 1.5),
+            learn_from="block",  # as the paper has it, and by draws
+            max_states=1,
+            **options,
+        )
+
+
+PAPER = Recipe()
+IMPROVED = Recipe(population=20, max_sweeps=5)
+
+
+BLOCK = 200
+"""Patterns that the paper learns from at a time: there are at least as many."""
+
+
+def recipe_options(improved: Recipe, **smallest: Any) -> dict[str, Option]:
+    """Which recipe, and its sizes; `smallest` as those of an `Option`, by name."""
+    made = {
+        "recipe": Option(
+            "improved", "improved: a population whose stuck units are seeded anew",
+            choices=("improved", "paper"),
+        ),
+        "population": Option(improved.population, "networks of the improved recipe", least=2),
+        "rounds": Option(improved.rounds, "for each layer", least=1),
+    }  # fmt: skip
+    return {name: option._replace(smallest=smallest.get(name)) for name, option in made.items()}
+
+
+def recipe_of(options: argparse.Namespace, improved: Recipe) -> Recipe:
+    """The recipe that was asked for."""
+    if options.recipe == "paper":
+        return PAPER
+    return improved._replace(population=options.population, rounds=options.rounds)
+
+
+def run_trials(
+    options: argparse.Namespace, improved: Recipe, trial: Callable[[Recipe, int, Array], Any]
+) -> tuple[Any, dict[str, Any], dict[str, float]]:
+    """All trials, what they were made with, and the seconds that they took."""
+    one = partial(trial, recipe_of(options, improved), options.num_data)
+    trials, seconds = in_batches(one, options.seed, options.trials, options.batch)
+    return trials, {x: getattr(options, x) for x in ("trials", "num_data", "recipe")}, seconds
+
+
+def fit(recipe: Recipe, key: Array, data: Array, layers: tuple[int, ...]) -> Params:
+    """Learn a network; a pure function, so that trials can be mapped over."""
+    key_fit, key_tune = random.split(key)
+    if recipe.population == 0:
+        em = recipe.em()
+        state = em.init(key_fit, data, layers=layers)
+        steps = len(layers) * em.epochs_per_layer
+        return follow(em, state, steps, data, layers=layers)[0].params
+    search = GibbsSearch(
+        recipe.em(), population=recipe.population, rounds=recipe.rounds, epochs=recipe.epochs
+    )
+    first = search.init(key_fit, data, layers=layers)
+    searched, _ = follow(search, first, len(layers) * recipe.rounds, data, layers=layers)
+    em = recipe.em(schedule="joint", block_size=len(data))
+    state = em.init(key_tune, data, layers=layers, init_params=searched.params)
+    state = state._replace(bits=searched.bits[0])
+    return follow(em, state, recipe.tuning, data, layers=layers)[0].params
+
 
 LAYERS = (10, 5)
 PATTERN_PROBABILITIES = (0.125, 0.125, 0.125, 0.125)

@@ -40,7 +40,7 @@ from ...reading.states import AllStates
 from ...types import Params
 from ..figures import GREY, PALETTE, hinton
 from .experiment import Option, Outcome, Page, experiment
-from .noisy_or_trials import BLOCK, IMPROVED, Recipe, fit, recipe_options, run_trials
+from .noisy_or_lines import BLOCK, IMPROVED, Recipe, fit, recipe_options, run_trials
 
 LAYERS = (20, 2)
 WIDTH = 8

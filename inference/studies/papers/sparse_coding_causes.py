@@ -22,6 +22,7 @@ from numpyro import handlers
 from ...methods.continuous.quadrature import QuadratureEM
 from ...methods.discrete.em import EM
 from ...methods.discrete.truncated import TruncatedEM
+from ...running.contract import follow
 from ...types import Params
 from ..figures import image_grid
 from .experiment import Option, Outcome, Page, experiment
@@ -66,8 +67,7 @@ class Kind(NamedTuple):
             spread = jnp.sqrt(jnp.mean(train**2))
             start = {**self.truth, "weights": weights, "noise": spread}
             state = self.method.init(key, train, init_params=start, **self.sizes)
-            step = lambda state, _: self.method.update(state, train, **self.sizes)  # noqa: E731
-            state, losses = lax.scan(step, state, None, length=num_steps)
+            state, losses = follow(self.method, state, num_steps, train, **self.sizes)
             return self.method.get_params(state), losses[-1]
 
         every, losses = lax.map(one, random.split(key, num_starts))

@@ -14,6 +14,7 @@ from latentbits.models import bernoulli_mixture, latent_trait, trait_mixture
 from ...methods.continuous.quadrature import QuadratureEM
 from ...methods.discrete.em import EM
 from ...numerics.compiling import little_effort
+from ...running.contract import follow
 from .experiment import Option, Outcome, Page, experiment
 
 COLUMNS = 16
@@ -95,12 +96,9 @@ def _best_start(
     }
 
     def fit(start: Any) -> tuple[Any, Array]:
-        def step(_: Array, now: tuple[Any, Array]) -> tuple[Any, Array]:
-            return method.update(now[0], train, **sizes)
-
         first = method.init(key, train, init_params=start, **sizes)
-        state, loss = jax.lax.fori_loop(0, namespace.steps, step, (first, jnp.zeros(())))
-        return method.get_params(state), loss
+        state, losses = follow(method, first, namespace.steps, train, **sizes)
+        return method.get_params(state), losses[-1]
 
     every = jax.jit(jax.vmap(fit), compiler_options=little_effort())
     params, losses = every({x: jnp.asarray(v, float) for x, v in starts.items()})
