@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .evaluation.evidence import Evidence, Likelihood, likelihood, log_likelihood
 from .evaluation.measures import Measure, measure
-from .evaluation.queries import complete, log_conditional, most_probable_state
+from .evaluation.prediction import complete, log_conditional, most_probable_state
 from .evaluation.standard_errors import UndeterminedWarning, standard_errors
 from .evaluation.validation import keep_best
 from .methods.continuous.bound import BoundEM

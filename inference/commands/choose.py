@@ -70,9 +70,8 @@ def _over(text: str) -> tuple[str, range]:
 
 def main(namespace: argparse.Namespace) -> int:
     from ..running.algorithm import Algorithm
-    from ..studies.bootstrap import compare_sizes
     from ..studies.cards import CARDS
-    from ..studies.choosing import choose, taken
+    from ..studies.choosing import choose, compare_sizes, taken
     from .fit import SMALL, _preferred
 
     namespace = settled(OPTIONS, namespace)
@@ -162,7 +161,7 @@ def _tested(name: str, choices: list[Any], tests: list[Any], namespace: argparse
     """What the tests of each size against the one before say together."""
     if not tests:
         return f"no table was drawn and fitted in {namespace.budget:g} s: a longer --budget"
-    from ..studies.bootstrap import LEVEL
+    from ..studies.choosing import LEVEL
 
     last = tests[-1]
     drawn = f"p {last.p_value:.3f} ± {last.error:.3f} by {last.replicates} tables"

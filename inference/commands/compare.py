@@ -189,9 +189,8 @@ def _open(namespace: argparse.Namespace) -> Opened:
         given = open_given(namespace)
         context = {"words": Path(namespace.data).name, "image_shape": None}
         return Opened(given, context, lambda _: given.table.values)
-    from ..studies.cards import CARDS
+    from ..studies.cards import CARDS, example, known_of
     from ..studies.comparison.golden import load
-    from ..studies.examples import example, known_of
 
     name, program = namespace.model, find_program(namespace.model)
     if name not in CARDS:

@@ -128,7 +128,7 @@ def _draw(
     """Where the map is; or why there is none: the numbers need no matplotlib."""
     try:
         from ..studies.figures import house_style
-        from ..studies.survey.figure import draw
+        from ..studies.survey.words import draw
 
         with house_style():
             picture = as_picture(draw(program, placed, sizes, base, device), ".png")

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from ..numerics.compiling import remembered
 from ..running.algorithm import Algorithm
-from ..running.contract import DivergedError
+from ..running.contract import DivergedError, follow
 from ..types import Params
 from .evidence import likelihood
 
@@ -69,8 +69,7 @@ def keep_best(
     def steps(
         state: Any, data: Array, arrays: dict[str, Any], leaves: tuple
     ) -> tuple[Any, Params, Array]:
-        step = lambda state, _: method.update(state, data, **arrays, **parts)  # noqa: E731
-        state, _ = lax.scan(step, state, None, length=every)
+        state, _ = follow(method, state, every, data, **arrays, **parts)
         params = method.get_params(state)
         return state, params, judge(params, leaves)
 

@@ -16,8 +16,7 @@ from ..numerics.compiling import known, once
 from ..types import Arguments, Params
 from .abstract import each_value, innermost, run_abstractly, trace_of
 from .anatomy import ProgramError
-from .arguments import rows_of
-from .every_row import inspect_all
+from .arguments import inspect_all, rows_of
 
 MOST_ROWS = 1000
 """Rows by which the spread of what is observed is judged."""

@@ -18,8 +18,8 @@ from ..types import Params
 from .affine import product_floats
 from .anatomy import Anatomy, ProgramError
 from .bits import BitsForm
+from .bounds import settled
 from .local import log_joint
-from .settled import settled
 from .sums import Part, in_chunks, log_sum
 
 

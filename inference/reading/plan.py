@@ -27,9 +27,8 @@ from ..rows.chunks import Rows
 from .abstract import run_abstractly
 from .affine import product_floats, unwrapped
 from .anatomy import Anatomy, ProgramError, inspect
-from .arguments import rows_of
+from .arguments import every_row, rows_of
 from .bits import BitsForm
-from .every_row import every_row
 from .handlers import states, table_of
 from .joint import masks_are_alike
 from .local import Structure, find_structure

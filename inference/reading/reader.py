@@ -22,10 +22,9 @@ from ..types import Arguments, Params
 from .abstract import each_value, run_abstractly
 from .affine import AffineForm, Cells
 from .anatomy import Anatomy, ProgramError, inspect
-from .arguments import check_data, rows_of
+from .arguments import check_data, every_row, rows_of
 from .bits import Quadratic
 from .datum import About, cells_of, find_affine, read_form
-from .every_row import every_row
 from .joint import quadratic_of
 from .local import (
     Structure,

@@ -36,9 +36,8 @@ from ..rows.chunks import Rows
 from ..types import Params
 from .abstract import run_abstractly, unseen
 from .anatomy import Anatomy, ProgramError, inspect
-from .columns import codes, columns
 from .forms import READERS, Form, Run
-from .known import Known, Place
+from .known import Known, Place, codes, columns
 from .local import anywhere, few_rows, log_joint
 from .naturals import (
     KINDS,

@@ -21,12 +21,10 @@ from numpyro.primitives import Messenger
 from ..numerics.log_sums import normalise
 from ..types import Arguments, Params
 from .anatomy import Anatomy, ProgramError, inspect
-from .chain import Chain
-from .chain_sums import ChainPosterior
+from .chain import Chain, ChainPosterior
 from .counts import up_to, with_counts
 from .elements import Elements, ElementsPosterior
-from .graph import Graph
-from .graph_sums import GraphPosterior
+from .graph import Graph, GraphPosterior
 from .handlers import table_of
 from .joint import Parts, parts_of
 from .outside import outside

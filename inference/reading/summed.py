@@ -16,12 +16,10 @@ from ..types import Arguments, Params
 from .abstract import run_abstractly
 from .affine import unwrapped
 from .anatomy import Anatomy, Latent, ProgramError, inspect
-from .chain import Chain
-from .chain_sums import sum_chain
+from .chain import Chain, sum_chain
 from .counts import with_counts
 from .elements import Elements, sum_elements
-from .graph import Graph
-from .graph_sums import sum_graph
+from .graph import Graph, sum_graph
 from .handlers import states as candidates
 from .local import Structure
 from .mixture import ProgramMixture, StateMixture

@@ -15,8 +15,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from ..reading.anatomy import Anatomy
-from ..reading.arguments import check_kinds
-from ..reading.every_row import inspect_all
+from ..reading.arguments import check_kinds, inspect_all
 from ..reading.floors import FloorWarning, at_floor
 from ..reading.settings import Range, Seconds, check_settings
 from ..rows.disk import stored

@@ -28,11 +28,10 @@ from jax import Array, lax, random
 from ..numerics import clock
 from ..numerics.compiling import least_effort, split_key
 from ..reading.anatomy import ChainError
-from ..reading.arguments import rows_of
-from ..reading.every_row import inspect_all
+from ..reading.arguments import inspect_all, rows_of
 from ..rows.chunks import Rows, compiled, counted, counting
 from ..types import Params
-from .contract import Optima, Searchable
+from .contract import Optima, Searchable, follow
 from .loop import Drive, Progress, begin, block_of, devices_for
 from .search import Search, Spent, best_of, optima_of, remaining, settled
 
@@ -198,8 +197,7 @@ class Lineages:
             state = lax.fori_loop(0, 1 + rounds, one_round, self._start(key_search, *some))
             params = self._params(_part(state, slice(self.search.num_lineages)))
         state = self._begin(key_init, params, args, kwargs)
-        step = lambda state, _: self.update(state, *args, **kwargs)  # noqa: E731
-        return lax.scan(step, state, None, length=num_steps)
+        return follow(self, state, num_steps, *args, **kwargs)
 
     def _rows(self, key: Array, args: tuple, kwargs: dict) -> tuple[Rows, Rows]:
         """All rows, and those that the search looks at."""

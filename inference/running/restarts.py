@@ -1,4 +1,4 @@
-"""Several starts of a method, run side by side; the best of them is the result."""
+"""A method by the best of several starts, or by the mean of its last steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,18 @@ class RestartState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Restarts(Algorithm):
+class Wrapped(Algorithm):
+    """A method that is made of another one."""
+
+    method: Any
+    model: Callable = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", self.method.model)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Restarts(Wrapped):
     """A method from several starts at once, by `vmap`; its parameters are those of least loss.
 
     One that starts where the data say (`Starts.DATA`) does so once; its further starts are draws
@@ -36,13 +47,7 @@ class Restarts(Algorithm):
     :param num_starts: how many; each has a key of its own.
     """
 
-    method: Algorithm
     num_starts: int
-
-    model: Callable = dataclasses.field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "model", self.method.model)
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
@@ -70,3 +75,41 @@ class Restarts(Algorithm):
 
     def get_params(self, state: RestartState) -> Params:
         return self.method.get_params(best_of(state.states, state.losses))
+
+
+class Averaging(NamedTuple):
+    """Where the method stands, and the mean of where it stood."""
+
+    inner: Any
+    mean: Params
+    step: Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Averaged(Wrapped):
+    """A method by the mean of its parameters from step `after` on (Polyak & Juditsky 1992).
+
+    Parameters that are re-estimated from drawn states move about the optimum for ever; their mean
+    comes to rest there.
+    """
+
+    after: int
+
+    def init(
+        self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
+    ) -> Averaging:
+        return self.begin(self.method.init(rng_key, *args, init_params=init_params, **kwargs))
+
+    def begin(self, inner: Any) -> Averaging:
+        """The state to go on with from where the method stands."""
+        return Averaging(inner, self.method.get_params(inner), jnp.zeros((), int))
+
+    def update(self, state: Averaging, *args: Any, **kwargs: Any) -> tuple[Averaging, Array]:
+        inner, loss = self.method.update(state.inner, *args, **kwargs)
+        rate = 1.0 / jnp.maximum(state.step + 1.0 - self.after, 1.0)
+        new = self.method.get_params(inner)
+        mean = jax.tree.map(lambda old, new: old + rate * (new - old), state.mean, new)
+        return Averaging(inner, mean, state.step + 1), loss
+
+    def get_params(self, state: Averaging) -> Params:
+        return state.mean

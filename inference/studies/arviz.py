@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from latentbits.models.data import InputError
-from latentbits.models.data.hdf5 import MAGIC, check_hdf5
+from latentbits.models.data.array_tables import MAGIC, check_hdf5
 from latentbits.models.data.sealed import check_seal
 
 from ..numerics.annealed import good_k

@@ -1,7 +1,6 @@
 """Data: the papers' synthetic sets with their truth, digits and patches, and a user's own table."""
 
 from .cells import InputError
-from .clusters import Prototypes, prototypes
 from .columns import Said
 from .combination import CombinationTarget, combination_target
 from .images import Digits, Patches, digits, patches, small_digits
@@ -22,9 +21,11 @@ from .strokes import (
     LINE_PATTERNS,
     Bars,
     Lines,
+    Prototypes,
     Shifter,
     bars,
     lines,
+    prototypes,
     shifter,
 )
 from .tables import Table, load_table

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cells import FEWEST_ROWS, Cells, complain, show, understand
-from .decoding import cell_error
+from .cells import FEWEST_ROWS, Cells, cell_error, complain, show, understand
 
 KINDS = ("real", "binary", "categorical", "ordinal", "count", "skip")
 """What a column can be called."""

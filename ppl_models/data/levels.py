@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cells import Cells, complain, show, understand, user_path
-from .columns import Said, arrange, different, level, listed, repeat, select, series_of
-from .decoding import cell_error
+from .cells import Cells, cell_error, complain, show, understand, user_path
+from .columns import Said, arrange, different, level, listed, order, repeat, select, series_of
 from .long import long_columns, spread
-from .scales import in_order
 from .tables import Table, read_cells, refuse_empty
 
 MOST_LEVELS = 30
@@ -34,7 +33,7 @@ def load_levels(
     """A table of answers from a file, for `graded_trait` and `categorical_mixture`.
 
     The levels of a column are the different cells that occur in it: one never chosen has no
-    parameter that could be estimated. Ordered ones stand as `scales` says: numbers by size, words
+    parameter that could be estimated. Ordered ones stand as `in_order` says: numbers by size, words
     as they stand in a known scale ("never … always"), two words the one that denies first.
     Categories stand in that order too, or else in the alphabet's.
 
@@ -237,3 +236,62 @@ def _long(
     )
     notes = (note, *_said_of(by_item, ordered))
     return _table(values, mask, by_item, path, answers.people, notes, ordered)
+
+
+SCALES = (
+    "never; almost never, hardly ever, very rarely; rarely, seldom; occasionally, once in a while; "
+    "sometimes; half the time; often, frequently; very often, very frequently, usually, "
+    "most of the time; almost always, nearly always; always",
+    "strongly disagree, disagree strongly, completely disagree; disagree, mostly disagree; "
+    "somewhat disagree, slightly disagree, disagree slightly, disagree somewhat, tend to disagree; "
+    "neutral, neither, neither agree nor disagree, undecided, unsure, not sure; "
+    "somewhat agree, slightly agree, agree slightly, agree somewhat, tend to agree; "
+    "agree, mostly agree; strongly agree, agree strongly, completely agree",
+    "terrible; very poor, very bad; poor, bad; fair, average, acceptable; good; very good; "
+    "excellent, outstanding",
+    "not at all, none; a little, a little bit, slightly, mild; somewhat, moderately, moderate; "
+    "quite a bit, a lot, considerably; very much, very, severe; extremely",
+    "very unlikely, extremely unlikely; unlikely; somewhat unlikely; neutral; somewhat likely; "
+    "likely; very likely, extremely likely",
+    "very dissatisfied; dissatisfied; somewhat dissatisfied; neutral; somewhat satisfied; "
+    "satisfied; very satisfied",
+    "very low; low; medium, middle, moderate; high; very high",
+    "no; maybe, unsure, don't know; yes",
+    "wrong, incorrect, fail; partly, partial; right, correct, pass",
+)
+"""From the lowest level to the highest; words between commas are the same level."""
+_RANKS = [
+    {word.strip(): rank for rank, words in enumerate(line.split(";")) for word in words.split(",")}
+    for line in SCALES
+]
+
+
+def in_order(words: Collection[str]) -> tuple[str, ...] | None:
+    """The words of a scale from the lowest to the highest; None where no rule says so.
+
+    The rules, in the order in which they are tried, after what a person says (``--kind``):
+
+    1. numbers by their size, and words that begin with different numbers ("1 - never") by these;
+    2. words that all stand in one of `SCALES`, in any case, as they stand there;
+    3. two words: the one that denies first (`columns.order`).
+
+    >>> in_order({"Always", "never", "often"})
+    ('never', 'often', 'Always')
+    >>> in_order({"3", "10", "1"}), in_order({"1: low", "2: high"})
+    (('1', '3', '10'), ('1: low', '2: high'))
+    >>> in_order({"disagree", "agree"}), in_order({"cats", "dogs", "fish"})
+    (('disagree', 'agree'), None)
+    """
+    tokens = {word: understand(word) for word in words}
+    if all(token.sort == "number" for token in tokens.values()):
+        return tuple(sorted(words, key=lambda word: tokens[word].number))
+    first = {word: re.match(r"\s*(-?\d+)\b", word) for word in words}
+    numbers = [int(match[1]) for match in first.values() if match]
+    if len(set(numbers)) == len(words):
+        return tuple(word for _, word in sorted(zip(numbers, words, strict=True)))
+    plain = {word: " ".join(word.lower().replace("_", " ").split()) for word in words}
+    for ranks in _RANKS:
+        places = [ranks.get(plain[word]) for word in words]
+        if None not in places and len(set(places)) == len(words):
+            return tuple(sorted(words, key=lambda word: ranks[plain[word]]))
+    return order(words) if len(words) == 2 else None

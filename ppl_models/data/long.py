@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .cells import Cells, complain, show
+from .cells import Cells, cell_error, complain, show
 from .columns import Said, different, level, listed, series_of
-from .decoding import cell_error
 
 PEOPLE = ("person", "subject", "student", "user", "participant", "respondent", "model", "id")
 ITEMS = ("item", "question", "task", "problem")

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .array_tables import unpack_bits
-from .cells import Cells, complain, show, understand, user_path
+from .cells import Cells, cell_error, complain, show, understand, user_path
 from .columns import Said, arrange, column_of, level, listed, order, repeat, said_of, select
-from .decoding import cell_error
 from .tables import read_cells
 
 MOST_LEVELS = 30

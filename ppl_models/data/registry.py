@@ -11,11 +11,10 @@ from typing import Any, Literal
 
 from jax import Array, random
 
-from .clusters import prototypes
 from .combination import combination_target
 from .images import Digits, digits, patches, small_digits
 from .spins import ring, sum_constraint
-from .strokes import bars, lines, shifter
+from .strokes import bars, lines, prototypes, shifter
 
 
 @dataclass(frozen=True)

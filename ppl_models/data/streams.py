@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .array_tables import parquet_batches, read_npy
-from .cells import Cells, complain, name_columns, user_path
-from .decoding import decode_binary, decode_real, to_numbers
+from .cells import Cells, complain, decode_binary, decode_real, name_columns, to_numbers, user_path
 from .tables import check_file
 
 BATCH_ROWS = 1 << 16

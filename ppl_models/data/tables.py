@@ -17,9 +17,17 @@ from .array_tables import (
     read_parquet,
     unpack_bits,
 )
-from .cells import Cells, complain, show, user_path
+from .cells import (
+    Cells,
+    cell_error,
+    complain,
+    decode_binary,
+    decode_real,
+    show,
+    to_numbers,
+    user_path,
+)
 from .columns import Said, arrange, recode, repeat, said_of, select
-from .decoding import cell_error, decode_binary, decode_real, to_numbers
 from .long import long_columns, spread
 from .text_tables import TEXT_SUFFIXES, read_text
 

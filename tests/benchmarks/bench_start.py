@@ -33,9 +33,8 @@ from measuring import one_core
 from inference.cli import EXTRA
 from inference.reading.anatomy import inspect
 from inference.running.algorithm import Algorithm
-from inference.studies.cards import CARDS
+from inference.studies.cards import CARDS, example
 from inference.studies.catalogue import methods, programs
-from inference.studies.examples import example
 
 STEPS = 20
 PARTS = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inference.cli import main
-from inference.studies import bootstrap, choosing
+from inference.studies import choosing
 from inference.studies.estimators import LatentTrait
 from ppl_models import bernoulli_product
 
@@ -56,21 +56,21 @@ def made(monkeypatch, gains, tables):
         fit = SimpleNamespace(fit=lambda *_: {}, log_likelihood=lambda *args, k=k: k * args[1] / 2)
         measures = whole._replace(log_likelihood=total)
         choices.append(choosing.Choice(k + 1, np.zeros(2), measures, None, {}, fit))
-    monkeypatch.setattr(bootstrap, "tables_like", lambda *_: lambda seed: np.array([tables(seed)]))
+    monkeypatch.setattr(choosing, "tables_like", lambda *_: lambda seed: np.array([tables(seed)]))
     return choices
 
 
 def test_a_size_is_tested_against_the_one_before_up_to_the_first_that_is_not_needed(monkeypatch):
     choices = made(monkeypatch, [5.0, 0.5, 9.0], np.ones_like)
-    compared = bootstrap.compare_sizes(choices, np.zeros((4, 2)), None, replicates=39)
+    compared = choosing.compare_sizes(choices, np.zeros((4, 2)), None, replicates=39)
     assert [(x.size, x.replicates, x.exceeding) for x in compared] == [(2, 39, 0), (3, 10, 10)]
     assert [x.p_value for x in compared] == [1 / 40, 1.0]
     # One table in three gains as much: ten of them are enough.
     choices = made(monkeypatch, [0.5], lambda seed: float(seed % 3 == 0))
-    (compared,) = bootstrap.compare_sizes(choices, np.zeros((4, 2)), None, replicates=99)
+    (compared,) = choosing.compare_sizes(choices, np.zeros((4, 2)), None, replicates=99)
     assert (compared.replicates, compared.p_value) == (30, 1 / 3)
     assert compared.error == pytest.approx(np.sqrt(1 / 3 * 2 / 3 / 30))
-    assert bootstrap.compare_sizes(choices, np.zeros((4, 2)), None, budget=-1.0) == []
+    assert choosing.compare_sizes(choices, np.zeros((4, 2)), None, budget=-1.0) == []
 
 
 def test_tables_are_drawn_from_the_smaller_fit():
@@ -78,7 +78,7 @@ def test_tables_are_drawn_from_the_smaller_fit():
     rows, mask = np.zeros((4000, 3), np.float32), np.ones((4000, 3), bool)
     rows[0], mask[:100, 2] = 1.0, False
     sized = choosing.Sized(bernoulli_product, {}, None, 1)
-    draw = bootstrap.tables_like(choosing.Choice(1, rows, None, None, params, sized), rows, mask)
+    draw = choosing.tables_like(choosing.Choice(1, rows, None, None, params, sized), rows, mask)
     table = draw(0)
     assert table.shape == rows.shape and not (table == draw(1)).all() and not table[:100, 2].any()
     error = 4 * 0.5 / np.sqrt(3900)

@@ -18,8 +18,8 @@ from inference.commands.few_answers import sparse
 from inference.commands.options import Given
 from inference.running.contract import Stop
 from inference.studies.arviz import load
+from inference.studies.cards import example
 from inference.studies.comparison.contenders import contenders
-from inference.studies.examples import example
 from ppl_models import bernoulli_mixture, latent_trait, noisy_or_network
 from ppl_models.data import InputError, Table
 

@@ -9,8 +9,8 @@ from jax import random
 
 from inference.reading.anatomy import ProgramError, inspect
 from inference.running.algorithm import Algorithm
+from inference.studies.cards import example
 from inference.studies.catalogue import methods, programs
-from inference.studies.examples import example
 
 METHODS = {name: method for name, method in methods().items() if issubclass(method, Algorithm)}
 

@@ -210,7 +210,7 @@ def test_parquet_with_bad_columns(tmp_path):
 
 
 def test_a_large_table_is_read_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("ppl_models.data.decoding.BLOCK_CELLS", 50)
+    monkeypatch.setattr("ppl_models.data.cells.BLOCK_CELLS", 50)
     bits = np.random.default_rng(0).integers(0, 2, (1000, 7))
     np.save(tmp_path / "a.npy", bits)
     np.testing.assert_array_equal(load_table(tmp_path / "a.npy").values, bits)

@@ -25,15 +25,13 @@ from inference.studies.calibration.calibrate import (
     Judged,
     Ranked,
     chosen,
+    of_parameters,
 )
-from inference.studies.calibration.coverage import NUM_NODES, fit_many, shares
-from inference.studies.calibration.invariants import of_parameters
-from inference.studies.calibration.many import ManyDraws
+from inference.studies.calibration.many import NUM_NODES, ManyDraws, fit_many, shares
 from inference.studies.calibration.telling import draw, lines, verdict
 from inference.studies.calibration.trials import Trials, setting_of
 from inference.studies.calibration.uniformity import band, curve, p_value, ranks, shape, together
-from inference.studies.cards import CARDS
-from inference.studies.examples import example
+from inference.studies.cards import CARDS, example
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding, latent_trait
 
 # A right posterior is called wrong once in a thousand keys.

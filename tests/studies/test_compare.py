@@ -23,12 +23,12 @@ from inference.studies.arviz import (
     posterior_groups,
     prior_sensitivity,
 )
+from inference.studies.cards import example
 from inference.studies.comparison.compare import compare
 from inference.studies.comparison.contenders import Contender, contenders
 from inference.studies.comparison.files import load_comparison, method_groups, save_comparison
 from inference.studies.comparison.reference import Reference, of_the_run, refer
 from inference.studies.comparison.scoring import Judges, spacing
-from inference.studies.examples import example
 from inference.studies.netcdf import save
 from inference.studies.predictive import check_totals
 from ppl_models import bernoulli_mixture, bernoulli_product, latent_trait

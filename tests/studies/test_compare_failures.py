@@ -16,11 +16,11 @@ import inference.studies.comparison.contenders as contending
 from inference.baselines.pacing import BudgetError
 from inference.cli import main
 from inference.reading.anatomy import inspect
+from inference.studies.cards import example
 from inference.studies.comparison.compare import compare
 from inference.studies.comparison.contenders import Contender, contenders
 from inference.studies.comparison.files import load_comparison
 from inference.studies.comparison.side_by_side import Task, as_done, close, processes
-from inference.studies.examples import example
 from inference.studies.output import as_json
 from ppl_models import bernoulli_product, latent_trait
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from inference.studies.cards import CARDS
+from inference.studies.cards import CARDS, example, fresh_rows, true_density
 from inference.studies.comparison.compare import compare
-from inference.studies.examples import example, fresh_rows, true_density
 from ppl_models import bernoulli_product
 
 SIZES = {"latent_trait": (600, 16), "binary_sparse_coding": (1000, 25),

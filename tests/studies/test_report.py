@@ -14,8 +14,7 @@ from inference.studies.cards import CARDS
 from inference.studies.comparison.files import load_comparison, save_comparison
 from inference.studies.comparison.verdict import doubts
 from inference.studies.figures import house_style
-from inference.studies.report.general_figures import general_pictures
-from inference.studies.report.ink import as_svg, styles
+from inference.studies.report.general_figures import as_svg, general_pictures, styles
 from inference.studies.report.model_figures import chiefs, model_pictures
 from inference.studies.report.page import NUMBER, linked, render
 from inference.studies.report.places import locate

@@ -15,8 +15,7 @@ from ...numerics.compiling import once, under_jit
 from ...reading.abstract import improper, trace_of
 from ...reading.anatomy import ProgramError
 from ...reading.arguments import check_data
-from ...reading.chain import Chain
-from ...reading.chain_sums import ChainPosterior
+from ...reading.chain import Chain, ChainPosterior
 from ...reading.chain_survey import find_chain
 from ...types import Params
 from ..m_step import inverse, minimise, transforms_of

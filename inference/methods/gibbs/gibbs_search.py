@@ -17,9 +17,9 @@ from ...reading.arguments import rows_of
 from ...reading.settings import Range
 from ...rows.chunks import Rows, compiled
 from ...running.algorithm import Algorithm
-from ...running.averaged import Averaged
 from ...running.contract import RunResult, Starts
 from ...running.lineages import every
+from ...running.restarts import Averaged
 from ...running.search import Search
 from ...types import Params
 from .exact import draw_states

@@ -15,7 +15,7 @@ from jax import Array
 from ...numerics.compiling import enough_effort, remembered
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import check_data, rows_of
-from ...reading.columns import taken
+from ...reading.known import taken
 from ...reading.recognise import Form, Known, recognise
 from ...reading.settings import Range
 from ...running.algorithm import Algorithm

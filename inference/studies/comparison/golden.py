@@ -26,7 +26,7 @@ from latentbits import models
 from ...baselines.samplers import Draws
 from ...baselines.starts import climbs_of
 from ...reading.anatomy import inspect
-from ..examples import example, known_of
+from ..cards import example, known_of
 from .field import Setup, field_of
 from .judge import Field
 from .reference import (

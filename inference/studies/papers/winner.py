@@ -13,12 +13,11 @@ from latentbits.models.data import InputError
 from latentbits import models
 
 from ...numerics.compiling import hurry
-from ..cards import CARDS
+from ..cards import CARDS, example, known_of
 from ..comparison.columns import summary
 from ..comparison.compare import Comparison, compare
 from ..comparison.replicates import repeat
 from ..comparison.verdict import TIE, first
-from ..examples import example, known_of
 from ..output import read_json
 from .experiment import Option, Outcome, Page, experiment
 

@@ -15,7 +15,7 @@ from ..cards import CARDS
 from ..comparison.checks import Standing
 from ..figures import GREY, hinton, image_grid, spectrum
 from ..map.figure import draw_lines, draw_map, label_lines
-from .ink import INK, WIDTH, Picture, legend_below, ranked, sheet, styles
+from .general_figures import INK, WIDTH, Picture, legend_below, ranked, sheet, styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -10,14 +12,13 @@ from markupsafe import Markup
 from ..comparison.checks import CLOSE, Standing, doubts, in_words
 from ..comparison.verdict import RULES
 from ..figures import house_style
-from .general_figures import general_pictures
-from .glossary import anchor, glossary, mention
-from .ink import INK, as_svg
+from .general_figures import INK, as_svg, general_pictures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..comparison.compare import Comparison
+
 
 COLUMNS = {
     "held_out": ("held out", "{:.3f}", "held out"),
@@ -223,3 +224,31 @@ def figures(comparison: Comparison) -> list[dict[str, str]]:
             {"title": one.title, "words": one.words, "svg": Markup(as_svg(one, f"f{number}-"))}
             for number, one in enumerate(pictures, start=1)
         ]
+
+
+@cache
+def glossary() -> dict[str, str]:
+    """Term -> meaning.
+
+    >>> glossary()["bespoke"]
+    'Made for a kind of program by one of the papers.'
+    """
+    text = files(__package__).joinpath("glossary.md").read_text("utf-8")
+    entries = (entry.split("\n: ", 1) for entry in text.strip().split("\n\n"))
+    return {term: meaning.replace("\n", " ") for term, meaning in entries}
+
+
+@cache
+def mention() -> str:
+    """A regular expression of a term in running text, the longest first."""
+    longest = sorted(map(re.escape, glossary()), key=len, reverse=True)
+    return rf"(?<!\w)(?i:{'|'.join(longest)})(?!\w)"
+
+
+def anchor(term: str) -> str:
+    """Where a term is explained.
+
+    >>> anchor("Missed mass")
+    'term-missed-mass'
+    """
+    return "term-" + "-".join(re.findall(r"[^\W_]+", term.lower()))

@@ -22,13 +22,12 @@ from latentbits.models.data import InputError
 from latentbits import models
 
 from ...reading.anatomy import inspect
-from ..cards import CARDS, Growth
+from ..cards import CARDS, Growth, draw_rows
 from ..comparison.checks import Status, standing
 from ..comparison.compare import compare
 from ..comparison.contenders import chosen
 from ..comparison.judge import Judged
 from ..comparison.turns import no_row
-from ..examples import draw_rows
 from ..output import as_json, read_json, versions, write_whole
 
 AXES = ("rows", "columns", "latents")

@@ -20,7 +20,7 @@ from inference import (
 )
 from inference.evaluation.symmetry import Exchange, symmetries
 from inference.methods.discrete.candidates import Candidates
-from inference.methods.discrete.ranks import kth_smallest
+from inference.methods.discrete.cut import kth_smallest
 from inference.methods.discrete.tables import Table
 from inference.methods.discrete.updates import SparseCodingUpdate, closed_form, truncation
 from inference.methods.m_step import gradient_step
