@@ -2,20 +2,21 @@
 
 from .cells import InputError
 from .columns import Said
-from .combination import CombinationTarget, combination_target
-from .images import Digits, Patches, digits, patches, small_digits
-from .levels import load_levels
-from .mixed import MixedTable, load_mixed
-from .registry import DATASETS, Dataset
-from .spins import (
+from .combination import (
+    CombinationTarget,
     Moments,
     Ring,
     SumConstraint,
+    combination_target,
     ring,
     ring_moments,
     sum_constraint,
     sum_constraint_moments,
 )
+from .images import Digits, Patches, digits, patches, small_digits
+from .levels import load_levels
+from .mixed import MixedTable, load_mixed
+from .registry import DATASETS, Dataset
 from .streams import Stored, on_disk
 from .strokes import (
     LINE_PATTERNS,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .cells import Cells, InputError, check_width, complain, name_columns, show
+from .cells import Cells, InputError, check_width, complain, listed, name_columns, show
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def read_parquet(path: Path) -> Cells:
     with _parquet(path) as file:
         # With pandas' own notes in the file its index comes back as an index: it is no column.
         frame = file.read().to_pandas()
-    return Cells(frame, name_columns(path, [str(name) for name in frame.columns]), 1, "")
+    return Cells(path, frame, name_columns(path, [str(name) for name in frame.columns]), 1, "")
 
 
 def parquet_batches(path: Path, num_rows: int) -> Iterator[Cells]:
@@ -72,7 +72,7 @@ def parquet_batches(path: Path, num_rows: int) -> Iterator[Cells]:
         for batch in file.iter_batches(batch_size=num_rows):
             frame = batch.to_pandas()
             names = [str(name) for name in frame.columns]
-            yield Cells(frame, name_columns(path, names), first, "")
+            yield Cells(path, frame, name_columns(path, names), first, "")
             first += len(frame)
 
 
@@ -113,7 +113,7 @@ def read_netcdf(path: Path, key: str | None) -> Cells:
     dimensions = {variable.dims for variable in variables.values()}
     if key is None and len(dimensions) == 1 and len(next(iter(dimensions))) == 1:
         frame = pd.DataFrame({name: variable.values for name, variable in variables.items()})
-        return Cells(frame, name_columns(path, list(variables)), 1, "")
+        return Cells(path, frame, name_columns(path, list(variables)), 1, "")
     variable = variables[_choose(path, list(variables), key, "variable")]
     names = None
     if variable.ndim == 2 and variable.dims[1] in variable.coords:
@@ -136,7 +136,7 @@ def unpack_bits(path: Path, cells: Cells, packed: int) -> Cells:
         )
     check_width(path, packed)
     bits = np.unpackbits(array, axis=1, count=packed)
-    return Cells(bits, name_columns(path, [""] * packed), 1, "")
+    return Cells(path, bits, name_columns(path, [""] * packed), 1, "")
 
 
 def _expect(path: Path, magic: tuple[bytes, ...], what: str) -> bytes:
@@ -152,13 +152,13 @@ def _expect(path: Path, magic: tuple[bytes, ...], what: str) -> bytes:
 
 
 def _choose(path: Path, names: list[str], key: str | None, what: str) -> str:
-    listed = ", ".join(show(name) for name in names[:10]) + (", ..." if len(names) > 10 else "")
+    held = listed([show(name) for name in names])
     if key is None:
         if len(names) > 1:
-            raise complain(path, f"holds {len(names)} {what}s ({listed}): choose one with key=")
+            raise complain(path, f"holds {len(names)} {what}s ({held}): choose one with key=")
         return names[0]
     if key not in names:
-        raise complain(path, f"has no {what} {show(key)}: it holds {listed}")
+        raise complain(path, f"has no {what} {show(key)}: it holds {held}")
     return key
 
 
@@ -175,10 +175,10 @@ def _matrix(path: Path, array: np.ndarray, names: list[str] | None = None) -> Ce
     if array.dtype == np.uint8:
         hint = " (if these are packed bits, give packed= the number of columns)"
     if array.dtype.kind in "biuf":
-        return Cells(array, columns, 1, hint)
+        return Cells(path, array, columns, 1, hint)
     import pandas as pd
 
-    return Cells(pd.DataFrame(array.astype(object)), columns, 1, hint)
+    return Cells(path, pd.DataFrame(array.astype(object)), columns, 1, hint)
 
 
 MAGIC = b"\x89HDF\r\n\x1a\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -130,6 +130,8 @@ def complain(
 class Cells(NamedTuple):
     """What a reader brings: cells as the file holds them."""
 
+    path: Path
+    """the file"""
     cells: Any
     """(num_rows, num_columns): a NumPy array of numbers, or a pandas DataFrame"""
     columns: tuple[str, ...]
@@ -138,6 +140,41 @@ class Cells(NamedTuple):
     """the number of the first row of cells, as a person counts rows in the file"""
     hint: str
     """what else may be wrong when a cell does not fit, or nothing"""
+
+    def error(self, problem: str, column: str | None = None, row: int | None = None) -> InputError:
+        """The complaint about the table, or a column or row of it."""
+        return complain(self.path, problem, row=row, column=column)
+
+    def wrong(self, row: int | np.integer, place: int, problem: str) -> InputError:
+        """The complaint about one cell; ``row`` and ``place`` count from 0."""
+        in_doubt = isinstance(self.cells, np.ndarray) or row == 0
+        problem += self.hint if in_doubt else ""
+        return self.error(problem, self.columns[place], self.first_row + int(row))
+
+    def of(self, place: int) -> Any:
+        """One column as the file has it."""
+        array = isinstance(self.cells, np.ndarray)
+        return self.cells[:, place] if array else self.cells.iloc[:, place]
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse a name that no column has."""
+        for name in names:
+            if name not in self.columns:
+                raise self.error(f"has no column {show(name)}: it has {listed(self.columns)}")
+
+    def select(self, names: Sequence[str]) -> Cells:
+        """These columns, in this order."""
+        self.check_names(names)
+        place_of = {name: place for place, name in enumerate(self.columns)}
+        places = [place_of[name] for name in names]
+        array = isinstance(self.cells, np.ndarray)
+        kept = self.cells[:, places] if array else self.cells.iloc[:, places]
+        return self._replace(cells=kept, columns=tuple(names))
+
+
+def listed(names: Sequence[str]) -> str:
+    """A few names for a message."""
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
 
 
 def check_width(path: Path, width: int) -> None:
@@ -171,18 +208,7 @@ Decoded = tuple[np.ndarray, np.ndarray, tuple[str, ...]]
 """values (float32, 0 where missing), mask (True where observed), coding of each column"""
 
 
-def cell_error(path: Path, cells: Cells, row: int, place: int, problem: str) -> InputError:
-    """The complaint about one cell; ``row`` and ``place`` count from 0."""
-    in_doubt = isinstance(cells.cells, np.ndarray) or row == 0
-    return complain(
-        path,
-        problem + (cells.hint if in_doubt else ""),
-        row=cells.first_row + row,
-        column=cells.columns[place],
-    )
-
-
-def to_numbers(path: Path, cells: Cells, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def to_numbers(cells: Cells, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """All cells as numbers, NaN where missing; and which columns are of words (1 yes, 0 no)."""
     width = len(cells.columns)
     if isinstance(cells.cells, np.ndarray):
@@ -199,11 +225,11 @@ def to_numbers(path: Path, cells: Cells, kind: str) -> tuple[np.ndarray, np.ndar
         if plain[place]:
             numbers[:, place] = series.to_numpy()
         else:
-            numbers[:, place], words[place] = _words(path, cells, series, place, kind)
+            numbers[:, place], words[place] = _words(cells, series, place, kind)
     return numbers, words
 
 
-def _words(path: Path, cells: Cells, series: Any, place: int, kind: str) -> tuple[np.ndarray, bool]:
+def _words(cells: Cells, series: Any, place: int, kind: str) -> tuple[np.ndarray, bool]:
     """One column of text or objects: each different cell is understood once."""
     import pandas as pd
 
@@ -211,9 +237,7 @@ def _words(path: Path, cells: Cells, series: Any, place: int, kind: str) -> tupl
     try:
         codes, different = pd.factorize(series)
     except TypeError:
-        raise cell_error(
-            path, cells, 0, place, f"found {show(series.iloc[0])}, wanted {wanted}"
-        ) from None
+        raise cells.wrong(0, place, f"found {show(series.iloc[0])}, wanted {wanted}") from None
     tokens = [understand(cell) for cell in different]
     above = ""
     # Different cells come in the order of their first rows: the first in the way is named.
@@ -227,7 +251,7 @@ def _words(path: Path, cells: Cells, series: Any, place: int, kind: str) -> tupl
         elif kind == "binary" and above not in ("", sort):
             problem = f"found {show(cell)}, but the cells above are {above}: wanted {wanted}"
         if problem:
-            raise cell_error(path, cells, int(np.argmax(codes == code)), place, problem)
+            raise cells.wrong(np.argmax(codes == code), place, problem)
         above = sort
     # The last place serves the cells that pandas knows to be missing: their code is −1.
     table = np.array([token.number for token in tokens] + [np.nan])
@@ -240,7 +264,7 @@ def _blocks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         yield start, array[start : start + rows]
 
 
-def decode_binary(path: Path, cells: Cells, numbers: np.ndarray, words: np.ndarray) -> Decoded:
+def decode_binary(cells: Cells, numbers: np.ndarray, words: np.ndarray) -> Decoded:
     values = np.zeros(numbers.shape, np.float32)
     mask = np.ones(numbers.shape, bool)
     occurs = np.zeros((3, numbers.shape[1]), bool)
@@ -253,7 +277,7 @@ def decode_binary(path: Path, cells: Cells, numbers: np.ndarray, words: np.ndarr
         if bad.any():
             row, place = (int(index) for index in np.argwhere(bad)[0])
             problem = f"found {show(block[row, place])}, wanted {BINARY}"
-            raise cell_error(path, cells, start + row, place, problem)
+            raise cells.wrong(start + row, place, problem)
         values[here] = one
         occurs |= np.stack([minus.any(axis=0), zero.any(axis=0), one.any(axis=0)])
     torn = np.flatnonzero(occurs[0] & occurs[1])
@@ -262,7 +286,7 @@ def decode_binary(path: Path, cells: Cells, numbers: np.ndarray, words: np.ndarr
         column = numbers[:, place]
         row = max(int(np.argmax(column == -1)), int(np.argmax(column == 0)))
         problem = f"found {show(column[row])}, but the column holds both -1 and 0: wanted {BINARY}"
-        raise cell_error(path, cells, row, place, problem)
+        raise cells.wrong(row, place, problem)
     signed = occurs[0]
     # Columns that hold 1 alone read the same either way; they are counted with the rest.
     rest = "-1/+1" if signed.any() and not (occurs[1] & ~words).any() else "0/1"
@@ -277,7 +301,7 @@ def decode_binary(path: Path, cells: Cells, numbers: np.ndarray, words: np.ndarr
     return values, mask, coding
 
 
-def decode_real(path: Path, cells: Cells, numbers: np.ndarray) -> Decoded:
+def decode_real(cells: Cells, numbers: np.ndarray) -> Decoded:
     values = np.zeros(numbers.shape, np.float32)
     mask = np.ones(numbers.shape, bool)
     for start, block in _blocks(numbers):
@@ -290,6 +314,6 @@ def decode_real(path: Path, cells: Cells, numbers: np.ndarray) -> Decoded:
         if bad.any():
             row, place = (int(index) for index in np.argwhere(bad)[0])
             problem = f"found {show(block[row, place])}, wanted a finite number (of float32)"
-            raise cell_error(path, cells, start + row, place, problem)
+            raise cells.wrong(start + row, place, problem)
     observed = mask.sum(axis=0)
     return values, mask, tuple("real" if count else "" for count in observed)

@@ -7,13 +7,12 @@ Row numbers, names and weights look like measurements to a program. What a perso
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cells import FEWEST_ROWS, Cells, cell_error, complain, show, understand
+from .cells import FEWEST_ROWS, Cells, listed, show, understand
 
 KINDS = ("real", "binary", "categorical", "ordinal", "count", "skip")
 """What a column can be called."""
@@ -64,20 +63,30 @@ class Arranged(NamedTuple):
     """a line for each guess"""
     groups: tuple[str, ...] | None = None
 
+    def repeated(self, values: np.ndarray, *parts: Any) -> list[Any]:
+        """Values and other parts of the table, every row as many times as it counts."""
+        parts = values, *parts
+        if self.counts is None:
+            return list(parts)
+        total, width = int(self.counts.sum()), values.shape[1]
+        if total * width > MOST_CELLS:
+            problem = f"its weights make {total} rows of {width} columns, more than memory holds"
+            raise self.cells.error(problem)
+        again = np.repeat(np.arange(len(values)), self.counts)
+        pick = lambda x: x[again] if isinstance(x, np.ndarray) else tuple(x[i] for i in again)  # noqa: E731
+        return [None if x is None else pick(x) for x in parts]
 
-def arrange(path: Path, cells: Cells, said: Said, keep: Sequence[str] = ()) -> Arranged:
+
+def arrange(cells: Cells, said: Said, keep: Sequence[str] = ()) -> Arranged:
     """Set apart what is no measurement.
 
     :param keep: columns of which nothing is guessed.
     :raises InputError: one line.
     """
-    named = [*said.drop, *said.kinds, *said.apart]
-    for name in named:
-        if name not in cells.columns:
-            raise complain(path, f"has no column {show(name)}: it has {listed(cells.columns)}")
+    cells.check_names([*said.drop, *said.kinds, *said.apart])
     for name, kind in said.kinds.items():
         if kind.partition(":")[0] not in KINDS:
-            raise complain(path, f"kind {show(kind)} is none of {', '.join(KINDS)}", column=name)
+            raise cells.error(f"kind {show(kind)} is none of {', '.join(KINDS)}", name)
     cells = _without_codes(cells, said.missing)
     counts = None
     ids, groups = (
@@ -85,7 +94,7 @@ def arrange(path: Path, cells: Cells, said: Said, keep: Sequence[str] = ()) -> A
         for x in (said.id, said.group)
     )
     if said.weights is not None:
-        counts = _counts(path, cells, cells.columns.index(said.weights))
+        counts = _counts(cells, cells.columns.index(said.weights))
     out = {*said.drop, *said.apart}
     out |= {name for name, kind in said.kinds.items() if kind == "skip"}
     notes = []
@@ -102,37 +111,14 @@ def arrange(path: Path, cells: Cells, said: Said, keep: Sequence[str] = ()) -> A
     if out:
         left = [name for name in cells.columns if name not in out]
         if not left:
-            raise complain(path, "has no column left")
-        cells = select(path, cells, left)
+            raise cells.error("has no column left")
+        cells = cells.select(left)
     return Arranged(cells, ids, counts, tuple(notes), groups)
-
-
-def select(path: Path, cells: Cells, names: Sequence[str]) -> Cells:
-    """These columns, in this order."""
-    place_of = {name: place for place, name in enumerate(cells.columns)}
-    for name in names:
-        if name not in place_of:
-            raise complain(path, f"has no column {show(name)}: it has {listed(cells.columns)}")
-    places = [place_of[name] for name in names]
-    array = isinstance(cells.cells, np.ndarray)
-    kept = cells.cells[:, places] if array else cells.cells.iloc[:, places]
-    return cells._replace(cells=kept, columns=tuple(names))
-
-
-def listed(names: Sequence[str]) -> str:
-    """A few names for a message."""
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-
-
-def series_of(cells: Cells, place: int) -> Any:
-    """One column as the file has it."""
-    array = isinstance(cells.cells, np.ndarray)
-    return cells.cells[:, place] if array else cells.cells.iloc[:, place]
 
 
 def column_of(cells: Cells, place: int) -> np.ndarray:
     """The cells of one column as Python objects."""
-    return np.asarray(series_of(cells, place), object)
+    return np.asarray(cells.of(place), object)
 
 
 def plain_bits(cells: Cells) -> np.ndarray:
@@ -167,7 +153,7 @@ def _without_codes(cells: Cells, codes: Sequence[str]) -> Cells:
     return cells._replace(cells=frame)
 
 
-def _counts(path: Path, cells: Cells, place: int) -> np.ndarray:
+def _counts(cells: Cells, place: int) -> np.ndarray:
     raw = column_of(cells, place)
     numbers = np.array([understand(x).number for x in raw])
     for row in np.flatnonzero(~((numbers >= 0) & (numbers == np.round(numbers)))):
@@ -175,9 +161,9 @@ def _counts(path: Path, cells: Cells, place: int) -> np.ndarray:
             f"found {show(raw[row])}, and weights are whole numbers here, how many times a row "
             "counts; --drop leaves the column out"
         )
-        raise cell_error(path, cells, int(row), place, problem)
+        raise cells.wrong(row, place, problem)
     if not numbers.any():
-        raise complain(path, "every weight is 0", column=cells.columns[place])
+        raise cells.error("every weight is 0", cells.columns[place])
     return numbers.astype(int)
 
 
@@ -212,26 +198,22 @@ def _no_measurement(cells: Cells, place: int) -> str | None:
     return None
 
 
-def repeat(path: Path, counts: np.ndarray, *parts: Any) -> list[Any]:
-    """Every row as many times as it counts."""
-    total, width = int(counts.sum()), max(x.shape[1] for x in parts if np.ndim(x) == 2)
-    if total * width > MOST_CELLS:
-        problem = f"its weights make {total} rows of {width} columns, more than memory holds"
-        raise complain(path, problem)
-    return [None if x is None else np.repeat(np.asarray(x), counts, axis=0) for x in parts]
+def _as_bits(pair: tuple[str, ...]) -> str:
+    return f"{show(pair[0])} is read as 0, {show(pair[1])} as 1"
 
 
-def said_of(levels: Mapping[str, tuple[str, ...]]) -> list[str]:
+def said_of(
+    levels: Mapping[str, tuple[str, ...]], words: Callable[[tuple[str, ...]], str] = _as_bits
+) -> list[str]:
     """A line for each coding that was chosen, with the columns that have it.
 
     >>> said_of({"a": ("1", "2"), "b": ("1", "2")})
     ["columns 'a', 'b': '1' is read as 0, '2' as 1"]
     """
     lines = []
-    for pair in dict.fromkeys(tuple(x) for x in levels.values()):
-        names = [show(name) for name, other in levels.items() if tuple(other) == pair]
-        which = f"column{'s' if len(names) > 1 else ''} {listed(names)}"
-        lines.append(f"{which}: {show(pair[0])} is read as 0, {show(pair[1])} as 1")
+    for coding in dict.fromkeys(tuple(x) for x in levels.values()):
+        names = [show(name) for name, other in levels.items() if tuple(other) == coding]
+        lines.append(f"column{'s' if len(names) > 1 else ''} {listed(names)}: {words(coding)}")
     return lines
 
 
@@ -253,7 +235,6 @@ class Levels(NamedTuple):
 
 
 def recode(
-    path: Path,
     cells: Cells,
     binary: Sequence[str] = (),
     known: Mapping[str, tuple[str, str]] | None = None,
@@ -290,7 +271,7 @@ def recode(
             if token.sort != "missing" and word not in places:
                 row = int(np.argmax(codes == code))
                 problem = f"found {show(word)}, wanted {show(pair[0])} or {show(pair[1])}"
-                raise cell_error(path, cells, row, place, problem)
+                raise cells.wrong(row, place, problem)
         table = np.array([places.get(word, np.nan) for word in words] + [np.nan])
         frame.isetitem(place, table[codes])
         recoded[name] = Levels(*pair)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cells import Cells, cell_error, complain, show, understand, user_path
-from .columns import Said, arrange, different, level, listed, order, repeat, select, series_of
+from .cells import Cells, show, understand, user_path
+from .columns import Said, arrange, different, level, listed, order, said_of
 from .long import long_columns, spread
-from .tables import Table, read_cells, refuse_empty
+from .tables import Table, chosen, read_cells, refuse_empty
 
 MOST_LEVELS = 30
 """More different cells than that are measurements or names, not levels."""
@@ -57,36 +58,22 @@ def load_levels(
     file = user_path(path)
     cells = read_cells(file, header=header, key=key, kind="real")
     said = said or Said()
-    names = long_columns(file, cells, said)
+    names = long_columns(cells, said)
     if names is not None:
-        return _long(file, cells, names, said, ordered, columns, levels)
-    arranged = arrange(file, cells, said, (*(columns or ()), *(levels or {})))
-    cells = arranged.cells
-    if columns is not None:
-        cells = select(file, cells, columns)
-    if 0 in cells.cells.shape:
-        raise complain(file, f"has no {'columns' if cells.cells.shape[0] else 'rows'}")
+        return _long(cells, names, said, ordered, columns, levels)
+    arranged = arrange(cells, said, (*(columns or ()), *(levels or {})))
+    cells = chosen(arranged.cells, columns)
     values = np.zeros(cells.cells.shape, np.int8)
     mask = np.zeros(cells.cells.shape, bool)
     by_column: dict[str, tuple[str, ...]] = {}
     for place, name in enumerate(cells.columns):
-        codes, words = _words(series_of(cells, place))
-        one = _Column(file, name, said.kinds.get(name), ordered, (levels or {}).get(name))
-        try:
-            known, table = one.read(words)
-        except _BadWordError as error:
-            row = int(np.argmax(codes == error.place))
-            raise cell_error(file, cells, row, place, str(error)) from None
-        by_column[name] = known
-        coded = table[codes]  # the last of the table stands for a missing cell, of code −1
+        one = _Column(cells, place, said.kinds.get(name), ordered, (levels or {}).get(name))
+        by_column[name], coded = one.read()
         values[:, place], mask[:, place] = np.maximum(coded, 0), coded >= 0
     if not allow_empty:
-        refuse_empty(file, cells, mask)
-    ids, groups = arranged.ids, arranged.groups
-    if arranged.counts is not None:
-        values, mask, ids, groups = repeat(file, arranged.counts, values, mask, ids, groups)
-    notes = (*arranged.notes, *_said_of(by_column, ordered))
-    return _table(values, mask, by_column, file, ids, notes, ordered, groups)
+        refuse_empty(cells, mask)
+    values, mask, ids, groups = arranged.repeated(values, mask, arranged.ids, arranged.groups)
+    return _table(values, mask, by_column, file, ids, arranged.notes, ordered, groups)
 
 
 def _table(
@@ -99,102 +86,83 @@ def _table(
     ordered: bool,
     groups: Any = None,
 ) -> Table:
-    word = "ordinal" if ordered else "categorical"
+    word, between = ("ordinal", " < ") if ordered else ("categorical", ", ")
+    notes = (*notes, *said_of(levels, partial(_shown, between=between)))
     coding = tuple(f"{word}, {len(x)} levels" for x in levels.values())
     return Table(
         values, mask, tuple(levels), coding, str(path), tuple(levels.values()),
-        None if ids is None else tuple(ids), tuple(notes),
-        None if groups is None else tuple(groups),
+        ids, notes, groups,
     )  # fmt: skip
-
-
-class _BadWordError(Exception):
-    """A word that is no level; `place` says which of the different ones."""
-
-    def __init__(self, place: int, problem: str):
-        super().__init__(problem)
-        self.place = place
 
 
 class _Column(NamedTuple):
     """What is known of a column before its cells are read."""
 
-    path: Path
-    name: str
+    cells: Cells
+    place: int
     kind: str | None  # as a person says it
     ordered: bool
     known: Sequence[str] | None
 
-    def read(self, words: Sequence[str | None]) -> tuple[tuple[str, ...], np.ndarray]:
-        """Its levels, and the level of each different word, −1 for a missing one and at the end."""
+    def read(self) -> tuple[tuple[str, ...], np.ndarray]:
+        """Its levels, and the level of each cell, −1 for a missing one."""
+        codes, values = different(self.cells.of(self.place))
+        words = [None if understand(x).sort == "missing" else level(x) for x in values]
         present = dict.fromkeys(word for word in words if word is not None)
-        levels = self._levels(list(present))
+        levels = self._levels(list(present), self.cells.columns[self.place])
         index = {word: number for number, word in enumerate(levels)}
-        for place, word in enumerate(words):
+        for code, word in enumerate(words):
             if word is not None and word not in index:
-                raise _BadWordError(place, f"found {show(word)}, wanted one of {listed(levels)}")
+                problem = f"found {show(word)}, wanted one of {listed(levels)}"
+                raise self.cells.wrong(np.argmax(codes == code), self.place, problem)
         table = [-1 if word is None else index[word] for word in words]
-        return levels, np.array([*table, -1], np.int16)
+        # The last of the table stands for a missing cell, of code −1.
+        return levels, np.array([*table, -1], np.int16)[codes]
 
-    def _levels(self, present: list[str]) -> tuple[str, ...]:
+    def _levels(self, present: list[str], name: str) -> tuple[str, ...]:
         if self.known is not None:
             return tuple(self.known)
         kind, _, words = (self.kind or "").partition(":")
         if kind not in ("", "ordinal", "categorical", "binary"):
             problem = f"kind {show(kind)} does not fit a program that observes levels"
-            raise complain(self.path, problem, column=self.name)
+            raise self.cells.error(problem, name)
         if not present:
-            raise complain(self.path, "every cell is missing: drop the column", column=self.name)
+            raise self.cells.error("every cell is missing: drop the column", name)
         if len(present) > MOST_LEVELS:
             problem = (
                 f"has {len(present)} different cells, and {MOST_LEVELS} levels are the most: "
-                f"--drop {self.name} leaves it out"
+                f"--drop {name} leaves it out"
             )
-            raise complain(self.path, problem, column=self.name)
+            raise self.cells.error(problem, name)
         if kind == "binary" and len(present) > 2:
             problem = f"has {len(present)} levels: it is not binary"
-            raise complain(self.path, problem, column=self.name)
+            raise self.cells.error(problem, name)
         said = tuple(word.strip() for word in words.split("<")) if words else None
         unmet = [word for word in said or () if word not in present]
         if unmet:
             problem = f"no cell is {show(unmet[0])}: leave it out of --kind"
-            raise complain(self.path, problem, column=self.name)
+            raise self.cells.error(problem, name)
         levels = said or in_order(present)
         if levels is None and (kind == "categorical" or not self.ordered):
             levels = tuple(sorted(present))
         if levels is None:
             problem = (
                 f"the order of {listed(sorted(present))} is not known: say "
-                f"--kind '{self.name}=ordinal:LOWEST<...<HIGHEST', or --drop {self.name}"
+                f"--kind '{name}=ordinal:LOWEST<...<HIGHEST', or --drop {name}"
             )
-            raise complain(self.path, problem, column=self.name)
+            raise self.cells.error(problem, name)
         if len(levels) < 2:
-            problem = f"every cell is {show(levels[0])}: --drop {self.name} leaves it out"
-            raise complain(self.path, problem, column=self.name)
+            problem = f"every cell is {show(levels[0])}: --drop {name} leaves it out"
+            raise self.cells.error(problem, name)
         return levels
 
 
-def _words(series: Any) -> tuple[np.ndarray, list[str | None]]:
-    """The place of each cell among the different ones, −1 where there is none; and these."""
-    codes, values = different(series)
-    words = [None if understand(x).sort == "missing" else level(x) for x in values]
-    return np.asarray(codes), words
-
-
-def _said_of(by_column: Mapping[str, tuple[str, ...]], ordered: bool) -> list[str]:
-    """A line for each set of levels, with the columns that have it."""
-    lines = []
-    between = " < " if ordered else ", "
-    for levels in dict.fromkeys(by_column.values()):
-        names = [show(name) for name, other in by_column.items() if other == levels]
-        which = f"column{'s' if len(names) > 1 else ''} {listed(names)}"
-        shown = between.join(levels[:12]) + (" ..." if len(levels) > 12 else "")
-        lines.append(f"{which}: {len(levels)} levels, {shown}")
-    return lines
+def _shown(levels: Sequence[str], between: str) -> str:
+    shown = between.join(levels[:12]) + (" ..." if len(levels) > 12 else "")
+    return f"{len(levels)} levels, {shown}"
 
 
 def _long(
-    path: Path,
     cells: Cells,
     names: tuple[str, str, str],
     said: Said,
@@ -205,14 +173,9 @@ def _long(
     """One answer a row: all items have the levels of the column of responses."""
     place = cells.columns.index(names[2])
     known = levels and tuple(dict.fromkeys(word for one in levels.values() for word in one))
-    codes, words = _words(series_of(cells, place))
-    one = _Column(path, names[2], said.kinds.get(names[2]), ordered, known or None)
-    try:
-        scale, table = one.read(words)
-    except _BadWordError as error:
-        row = int(np.argmax(codes == error.place))
-        raise cell_error(path, cells, row, place, str(error)) from None
-    answers = spread(path, cells, names, table[codes], columns)
+    one = _Column(cells, place, said.kinds.get(names[2]), ordered, known or None)
+    scale, coded = one.read()
+    answers = spread(cells, names, coded, columns)
     values, mask = answers.values, answers.mask
     by_item: dict[str, tuple[str, ...]] = {}
     for item, name in enumerate(answers.items):
@@ -223,19 +186,15 @@ def _long(
             own = tuple(levels[name])
             if unmet := {scale[int(x)] for x in present} - set(own):
                 problem = f"found {show(min(unmet))}, wanted one of {listed(own)}"
-                raise complain(path, problem, column=name)
+                raise cells.error(problem, name)
         if len(own) < 2:
             problem = f"every answer is {show(own[0])}: leave the item out" if own else "no answer"
-            raise complain(path, problem, column=name)
+            raise cells.error(problem, name)
         index = np.array([own.index(word) if word in own else 0 for word in scale], np.int8)
         values[:, item] = np.where(cell, index[values[:, item]], 0)
         by_item[name] = own
-    note = (
-        f"one answer a row: {len(values)} of {show(names[0])} × {len(by_item)} of "
-        f"{show(names[1])}, {int(mask.sum())} answers in {show(names[2])}"
-    )
-    notes = (note, *_said_of(by_item, ordered))
-    return _table(values, mask, by_item, path, answers.people, notes, ordered)
+    notes = [answers.note(names)]
+    return _table(values, mask, by_item, cells.path, answers.people, notes, ordered)
 
 
 SCALES = (

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from .cells import Cells, cell_error, complain, show
-from .columns import Said, different, level, listed, series_of
+from .cells import Cells, show
+from .columns import Said, different, level
 
 PEOPLE = ("person", "subject", "student", "user", "participant", "respondent", "model", "id")
 ITEMS = ("item", "question", "task", "problem")
@@ -27,16 +26,21 @@ class Answers(NamedTuple):
     people: tuple[str, ...]
     items: tuple[str, ...]
 
+    def note(self, names: Sequence[str]) -> str:
+        """What was made of the columns of these names."""
+        return (
+            f"one answer a row: {len(self.people)} of {show(names[0])} × {len(self.items)} of "
+            f"{show(names[1])}, {int(self.mask.sum())} answers in {show(names[2])}"
+        )
 
-def long_columns(path: Path, cells: Cells, said: Said) -> tuple[str, str, str] | None:
+
+def long_columns(cells: Cells, said: Said) -> tuple[str, str, str] | None:
     """Which columns hold person, item and response; None where a row is a person.
 
     They are what a person says, or else three columns of these names and no other.
     """
     if said.long is not None:
-        for name in said.long:
-            if name not in cells.columns:
-                raise complain(path, f"has no column {show(name)}: it has {listed(cells.columns)}")
+        cells.check_names(said.long)
         return said.long
     if len(cells.columns) != 3 or isinstance(cells.cells, np.ndarray):
         return None
@@ -50,7 +54,6 @@ def long_columns(path: Path, cells: Cells, said: Said) -> tuple[str, str, str] |
 
 
 def spread(
-    path: Path,
     cells: Cells,
     names: tuple[str, str, str],
     codes: np.ndarray,
@@ -64,10 +67,10 @@ def spread(
     places, labels = [], []
     for name in names[:2]:
         column = cells.columns.index(name)
-        indices, values = different(series_of(cells, column))
+        indices, values = different(cells.of(column))
         if (indices < 0).any():
             row = int(np.argmax(indices < 0))
-            raise cell_error(path, cells, row, column, "the cell is missing")
+            raise cells.wrong(row, column, "the cell is missing")
         places.append(np.asarray(indices))
         labels.append([level(x) for x in values])
     people, every = labels
@@ -76,10 +79,9 @@ def spread(
         places[1] = np.array([new.get(name, -1) for name in every])[places[1]]
         every = list(items)
     if len(people) * len(every) > MOST_CELLS:
-        raise complain(
-            path, f"makes a table of {len(people)} × {len(every)}, which is too large: leave some "
-            f"{names[0]} or {names[1]} out"
-        )  # fmt: skip
+        size = f"{len(people)} × {len(every)}"
+        problem = f"makes a table of {size}, which is too large: leave some {names[0]} or "
+        raise cells.error(f"{problem}{names[1]} out")
     used = np.flatnonzero((codes >= 0) & (places[1] >= 0))
     rows, across = places[0][used], places[1][used]
     flat = rows.astype(np.int64) * len(every) + across
@@ -92,7 +94,7 @@ def spread(
             f"{names[0]} {show(people[places[0][again]])} answered {names[1]} "
             f"{show(every[places[1][again]])} before: one answer each"
         )
-        raise cell_error(path, cells, again, cells.columns.index(names[2]), problem)
+        raise cells.wrong(again, cells.columns.index(names[2]), problem)
     values = np.zeros((len(people), len(every)), np.int8)
     mask = np.zeros(values.shape, bool)
     values[rows, across], mask[rows, across] = codes[used], True

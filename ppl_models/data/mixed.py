@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from .array_tables import unpack_bits
-from .cells import Cells, cell_error, complain, show, understand, user_path
-from .columns import Said, arrange, column_of, level, listed, order, repeat, said_of, select
+from .cells import Cells, show, understand, user_path
+from .columns import Said, arrange, column_of, level, listed, order, said_of
 from .tables import read_cells
 
 MOST_LEVELS = 30
@@ -88,49 +87,39 @@ def load_mixed(
         cells = unpack_bits(file, cells, packed)
     said = said or Said()
     wanted = {**said.kinds, **(kinds or {})}
-    if label is not None and label not in cells.columns:
-        raise complain(file, f"has no column {show(label)}: it has {listed(cells.columns)}")
+    cells.check_names([] if label is None else [label])
     keep = (*(levels or {}), *([] if label is None else [label]))
-    arranged = arrange(file, cells, said._replace(kinds=wanted), keep)
+    arranged = arrange(cells, said._replace(kinds=wanted), keep)
     cells = arranged.cells
     if columns is not None:
         left = {*columns, *keep[len(levels or {}) :]}
         wide = (name for name in cells.columns if name not in columns and name in left)
-        cells = select(file, cells, [*columns, *wide])
-    names, values, masks, column_kinds, called = [], [], [], [], []
-    groups = None
+        cells = cells.select([*columns, *wide])
+    decoded, groups = {}, None
     for place, name in enumerate(cells.columns):
         raw = column_of(cells, place)
         if name == label:
             groups = np.array(["?" if understand(x).sort == "missing" else str(x) for x in raw])
             continue
-        known = (levels or {}).get(name)
-        one = _decode(file, cells, place, raw, wanted.get(name), known)
-        names.append(name)
-        values.append(one[0])
-        masks.append(one[1])
-        column_kinds.append(one[2])
-        called.append(one[3])
-    if not names:
-        raise complain(file, "has no column left to map")
+        decoded[name] = _decode(cells, place, raw, wanted.get(name), (levels or {}).get(name))
+    if not decoded:
+        raise cells.error("has no column left to map")
+    values, masks, column_kinds, called = zip(*decoded.values(), strict=True)
     numbers, mask = np.stack(values, 1).astype(np.float32), np.stack(masks, 1)
-    ids = arranged.ids
-    if arranged.counts is not None:
-        numbers, mask, ids, groups = repeat(file, arranged.counts, numbers, mask, ids, groups)
+    numbers, mask, ids, groups = arranged.repeated(numbers, mask, arranged.ids, groups)
     coded = {
         name: pair
-        for name, kind, pair in zip(names, column_kinds, called, strict=True)
+        for name, (_, _, kind, pair) in decoded.items()
         if kind == "binary" and {understand(x).sort for x in pair} - {"word", "truth"}
         and pair not in (("0", "1"), ("-1", "1"))
     }  # fmt: skip
     return MixedTable(
-        numbers, mask, tuple(names), tuple(column_kinds), tuple(called), groups, str(file),
-        None if ids is None else tuple(ids), (*arranged.notes, *said_of(coded)),
+        numbers, mask, tuple(decoded), column_kinds, called, groups, str(file), ids,
+        (*arranged.notes, *said_of(coded)),
     )  # fmt: skip
 
 
 def _decode(
-    path: Path,
     cells: Cells,
     place: int,
     raw: np.ndarray,
@@ -142,7 +131,7 @@ def _decode(
     tokens = [understand(cell) for cell in raw]
     mask = np.array([token.sort != "missing" for token in tokens])
     if not mask.any():
-        raise complain(path, "every cell is missing: drop the column", column=name)
+        raise cells.error("every cell is missing: drop the column", name)
     sorts = {token.sort for token in tokens} - {"missing"}
     numbers = np.array([token.number for token in tokens])
     distinct = set(numbers[mask])
@@ -150,7 +139,7 @@ def _decode(
     if kind is not None and kind.partition(":")[0] == "ordinal":
         if sorts != {"number"}:
             problem = "has ordered words: call it categorical here, or fit graded_trait"
-            raise complain(path, problem, column=name)
+            raise cells.error(problem, name)
         kind = "real"
     if kind is None:
         if sorts == {"number"}:
@@ -168,22 +157,21 @@ def _decode(
             if bad or (kind == "count" and (number < 0 or number != round(number))):
                 what = "a finite number (of float32)" if kind == "real" else "a count"
                 problem = f"found {show(raw[row])}, wanted {what}"
-                raise cell_error(path, cells, int(row), place, problem)
+                raise cells.wrong(row, place, problem)
         if len(distinct) < 2:
-            raise complain(path, f"every cell is {show(raw[mask][0])}: skip it", column=name)
+            raise cells.error(f"every cell is {show(raw[mask][0])}: skip it", name)
         return np.where(mask, numbers, 0.0), mask, "real", ()
     if known is None and kind == "binary" and "text" not in sorts and len(distinct) <= 2:
         low = min(distinct)
         if len(distinct) < 2:
-            raise complain(path, f"every cell is {show(raw[mask][0])}: skip it", column=name)
+            raise cells.error(f"every cell is {show(raw[mask][0])}: skip it", name)
         names = {numbers[i]: level(raw[i]) for i in np.flatnonzero(mask)}
         return (numbers > low) & mask, mask, "binary", (names[low], names[max(distinct)])
     words = np.array([level(cell) for cell in raw], object)
-    return _levels(path, cells, place, words, mask, kind, known)
+    return _levels(cells, place, words, mask, kind, known)
 
 
 def _levels(
-    path: Path,
     cells: Cells,
     place: int,
     words: np.ndarray,
@@ -196,17 +184,16 @@ def _levels(
     if known is None and len(levels) == 2:
         levels = order(levels)
     if len(levels) < 2:
-        raise complain(path, f"every cell is {show(words[mask][0])}: skip it", column=name)
+        raise cells.error(f"every cell is {show(words[mask][0])}: skip it", name)
     if len(levels) > MOST_LEVELS:
-        raise complain(
-            path, f"has {len(levels)} different words, which is no category: skip it", column=name
-        )
+        problem = f"has {len(levels)} different words, which is no category: skip it"
+        raise cells.error(problem, name)
     if kind == "binary" and len(levels) > 2:
-        raise complain(path, f"has {len(levels)} levels: it is not binary", column=name)
+        raise cells.error(f"has {len(levels)} levels: it is not binary", name)
     index = {level: number for number, level in enumerate(levels)}
     for row in np.flatnonzero(mask):
         if words[row] not in index:
             problem = f"found {show(words[row])}, wanted one of {listed(levels)}"
-            raise cell_error(path, cells, int(row), place, problem)
+            raise cells.wrong(row, place, problem)
     codes = np.array([index[word] if ok else 0 for word, ok in zip(words, mask, strict=True)])
     return codes.astype(float), mask, "binary" if len(levels) == 2 else len(levels), levels

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from jax import Array, random
 
-from .combination import combination_target
+from .combination import combination_target, ring, sum_constraint
 from .images import Digits, digits, patches, small_digits
-from .spins import ring, sum_constraint
 from .strokes import bars, lines, prototypes, shifter
 
 

@@ -79,16 +79,16 @@ def on_disk(
 def _chunks(source: Iterable[Any]) -> Iterator[Cells]:
     import pandas as pd
 
-    row = 1
+    path, row = Path("the iterator"), 1
     for chunk in source:
         array = np.asarray(chunk)
         if array.ndim != 2:
             problem = f"gave a chunk of shape {array.shape}: wanted (rows, columns)"
-            raise complain(Path("the iterator"), problem, row=row)
+            raise complain(path, problem, row=row)
         if array.dtype.kind not in "biuf":
             array = pd.DataFrame(array.astype(object))
-        columns = name_columns(Path("the iterator"), [""] * array.shape[1])
-        yield Cells(array, columns, row, "")
+        columns = name_columns(path, [""] * array.shape[1])
+        yield Cells(path, array, columns, row, "")
         row += len(array)
 
 
@@ -110,11 +110,11 @@ def _write(
                     columns = cells.columns
                 elif len(cells.columns) != len(columns):
                     problem = f"{len(cells.columns)} columns, after rows of {len(columns)}"
-                    raise complain(path, problem, row=cells.first_row)
-                numbers, words = to_numbers(path, cells, kind)
-                decode = decode_binary(path, cells, numbers, words) if kind == "binary" else None
-                values, mask, coding = decode or decode_real(path, cells, numbers)
-                _keep_to_coding(path, cells, codes, coding, values, mask)
+                    raise cells.error(problem, row=cells.first_row)
+                numbers, words = to_numbers(cells, kind)
+                decode = decode_binary(cells, numbers, words) if kind == "binary" else None
+                values, mask, coding = decode or decode_real(cells, numbers)
+                _keep_to_coding(cells, codes, coding, values, mask)
                 values_file.write(np.ascontiguousarray(values, dtype).tobytes())
                 mask_file.write(np.ascontiguousarray(mask).tobytes())
                 count, whole = count + len(values), whole and bool(mask.all())
@@ -135,7 +135,6 @@ def _write(
 
 
 def _keep_to_coding(
-    path: Path,
     cells: Cells,
     codes: dict[int, str],
     coding: tuple[str, ...],
@@ -150,7 +149,7 @@ def _keep_to_coding(
         before = codes.setdefault(column, code) if code else code
         if before != code:
             problem = f"is {code} from here on, and was {before} before"
-            raise complain(path, problem, row=cells.first_row, column=cells.columns[column])
+            raise cells.error(problem, cells.columns[column], cells.first_row)
 
 
 def _remove(folder: Path) -> None:

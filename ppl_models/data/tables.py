@@ -19,7 +19,6 @@ from .array_tables import (
 )
 from .cells import (
     Cells,
-    cell_error,
     complain,
     decode_binary,
     decode_real,
@@ -27,7 +26,7 @@ from .cells import (
     to_numbers,
     user_path,
 )
-from .columns import Said, arrange, recode, repeat, said_of, select
+from .columns import Said, arrange, recode, said_of
 from .long import long_columns, spread
 from .text_tables import TEXT_SUFFIXES, read_text
 
@@ -124,54 +123,45 @@ def load_table(
     if packed is not None:
         cells = unpack_bits(file, cells, packed)
     said = said or Said()
-    if kind == "binary" and (names := long_columns(file, cells, said)) is not None:
-        return _long(file, cells, names, columns, levels, allow_constant)
+    if kind == "binary" and (names := long_columns(cells, said)) is not None:
+        return _long(cells, names, columns, levels, allow_constant)
     fitting = {"skip", kind} | ({"binary", "ordinal", "count"} if kind == "real" else set())
     for name, wanted in said.kinds.items():
         if wanted not in fitting:
             problem = f"kind {show(wanted)} does not fit a program that observes {kind} numbers"
-            raise complain(file, problem, column=name)
-    arranged = arrange(file, cells, said, columns or ())
-    cells = arranged.cells
-    if columns is not None:
-        cells = select(file, cells, columns)
-    if 0 in cells.cells.shape:
-        raise complain(file, f"has no {'columns' if cells.cells.shape[0] else 'rows'}")
+            raise cells.error(problem, name)
+    arranged = arrange(cells, said, columns or ())
+    cells = chosen(arranged.cells, columns)
     two: dict[str, Any] = {}
     if kind == "binary":
-        cells, two = recode(file, cells, list(said.kinds), levels)
-    numbers, words = to_numbers(file, cells, kind)
+        cells, two = recode(cells, list(said.kinds), levels)
+    numbers, words = to_numbers(cells, kind)
     if kind == "binary":
-        values, mask, coding = decode_binary(file, cells, numbers, words)
+        values, mask, coding = decode_binary(cells, numbers, words)
     else:
-        values, mask, coding = decode_real(file, cells, numbers)
+        values, mask, coding = decode_real(cells, numbers)
         for name in (x for x, wanted in said.kinds.items() if wanted == "count"):
-            _refuse_no_count(file, cells, cells.columns.index(name), values, mask)
+            _refuse_no_count(cells, cells.columns.index(name), values, mask)
     if not allow_missing:
-        _refuse_missing(file, cells, mask)
+        _refuse_missing(cells, mask)
     if not allow_empty:
-        refuse_empty(file, cells, mask)
+        refuse_empty(cells, mask)
     if not allow_constant:
-        _refuse_constant(file, cells, values, mask, coding)
+        _refuse_constant(cells, values, mask, coding)
     if kind == "binary":
-        _refuse_doubtful(file, cells, coding, values, mask)
+        _refuse_doubtful(cells, coding, values, mask)
     coding = tuple(
         "/".join(two[x]) if x in two else c for x, c in zip(cells.columns, coding, strict=True)
     )
-    ids = arranged.ids
-    groups = arranged.groups
-    if arranged.counts is not None:
-        values, mask, ids, groups = repeat(file, arranged.counts, values, mask, ids, groups)
+    values, mask, ids, groups = arranged.repeated(values, mask, arranged.ids, arranged.groups)
     return Table(
         values, mask, cells.columns, coding, str(file),
         tuple(tuple(two.get(x, ())) for x in cells.columns),
-        None if ids is None else tuple(ids), (*arranged.notes, *said_of(two)),
-        None if groups is None else tuple(groups),
+        ids, (*arranged.notes, *said_of(two)), groups,
     )  # fmt: skip
 
 
 def _long(
-    path: Path,
     cells: Cells,
     names: tuple[str, str, str],
     columns: Sequence[str] | None,
@@ -180,10 +170,10 @@ def _long(
 ) -> Table:
     """One answer a row: the column of responses is read as a table of one column is."""
     known = None if not levels else {names[2]: next(iter(levels.values()))}
-    one, two = recode(path, select(path, cells, names[2:]), (), known)
-    values, mask, coding = decode_binary(path, one, *to_numbers(path, one, "binary"))
+    one, two = recode(cells.select(names[2:]), (), known)
+    values, mask, coding = decode_binary(one, *to_numbers(one, "binary"))
     codes = np.where(mask, values, -1)[:, 0].astype(np.int8)
-    answers = spread(path, cells, names, codes, columns)
+    answers = spread(cells, names, codes, columns)
     pair = tuple(two.get(names[2], ()))
     if columns is None and not allow_constant:
         ones, answered = answers.values.sum(0, dtype=int), answers.mask.sum(0)
@@ -192,27 +182,21 @@ def _long(
             others = f" ({len(constant) - 1} more like it)" if len(constant) > 1 else ""
             problem = f"every answer is the same{others}: leave the item out, or say --constant"
             problem += " (allow_constant=True) to keep it"
-            raise complain(path, problem, column=answers.items[int(constant[0])])
-    note = (
-        f"one answer a row: {len(answers.people)} of {show(names[0])} × {len(answers.items)} of "
-        f"{show(names[1])}, {int(answers.mask.sum())} answers in {show(names[2])}"
-    )
+            raise cells.error(problem, answers.items[int(constant[0])])
     width = len(answers.items)
     return Table(
-        answers.values, answers.mask, answers.items, coding * width, str(path), (pair,) * width,
-        answers.people, (note, *said_of(two)),
+        answers.values, answers.mask, answers.items, coding * width, str(cells.path),
+        (pair,) * width, answers.people, (answers.note(names), *said_of(two)),
     )  # fmt: skip
 
 
-def _refuse_no_count(
-    path: Path, cells: Cells, place: int, values: np.ndarray, mask: np.ndarray
-) -> None:
+def _refuse_no_count(cells: Cells, place: int, values: np.ndarray, mask: np.ndarray) -> None:
     column = values[:, place]
     wrong = mask[:, place] & ((column < 0) | (column != np.round(column)))
     if wrong.any():
         row = int(np.argmax(wrong))
         problem = f"found {show(column[row])}, wanted a count: a whole number from 0"
-        raise cell_error(path, cells, row, place, problem)
+        raise cells.wrong(row, place, problem)
 
 
 def read_cells(path: Path, *, header: bool | None, key: str | None, kind: str) -> Cells:
@@ -253,27 +237,35 @@ def check_file(path: Path) -> None:
         raise complain(path, "is no regular file")
 
 
-def _refuse_missing(path: Path, cells: Cells, mask: np.ndarray) -> None:
+def chosen(cells: Cells, columns: Sequence[str] | None) -> Cells:
+    """These columns, or all: none may be without cells."""
+    cells = cells if columns is None else cells.select(columns)
+    if 0 in cells.cells.shape:
+        raise cells.error(f"has no {'columns' if cells.cells.shape[0] else 'rows'}")
+    return cells
+
+
+def _refuse_missing(cells: Cells, mask: np.ndarray) -> None:
     holes = np.flatnonzero(~mask.all(axis=1))
     if len(holes):
         row = int(holes[0])
         place = int(np.argmin(mask[row]))
-        raise cell_error(path, cells, row, place, "the cell is missing, and none may be")
+        raise cells.wrong(row, place, "the cell is missing, and none may be")
 
 
-def refuse_empty(path: Path, cells: Cells, mask: np.ndarray) -> None:
+def refuse_empty(cells: Cells, mask: np.ndarray) -> None:
     some = mask.any(axis=0)
     if not some.all():
         name = cells.columns[int(np.argmin(some))]
-        raise complain(path, "every cell is missing: drop the column", column=name)
+        raise cells.error("every cell is missing: drop the column", name)
     some = mask.any(axis=1)
     if not some.all():
         row = cells.first_row + int(np.argmin(some))
-        raise complain(path, "every cell is missing: drop the row", row=row)
+        raise cells.error("every cell is missing: drop the row", row=row)
 
 
 def _refuse_constant(
-    path: Path, cells: Cells, values: np.ndarray, mask: np.ndarray, coding: tuple[str, ...]
+    cells: Cells, values: np.ndarray, mask: np.ndarray, coding: tuple[str, ...]
 ) -> None:
     low = np.min(values, axis=0, where=mask, initial=np.inf)
     high = np.max(values, axis=0, where=mask, initial=-np.inf)
@@ -286,11 +278,11 @@ def _refuse_constant(
             f"every cell is {show(value)}{others}: it tells nothing, drop it, or say --constant "
             "(allow_constant=True) to keep it"
         )
-        raise complain(path, problem, column=cells.columns[place])
+        raise cells.error(problem, cells.columns[place])
 
 
 def _refuse_doubtful(
-    path: Path, cells: Cells, coding: tuple[str, ...], values: np.ndarray, mask: np.ndarray
+    cells: Cells, coding: tuple[str, ...], values: np.ndarray, mask: np.ndarray
 ) -> None:
     """A column of one value, of which the rest of the table says that it is none."""
     ones = (values > 0).sum(axis=0)
@@ -303,4 +295,4 @@ def _refuse_doubtful(
         if not ones[place] and code not in (rest, "words", ""):
             value = "-1" if code == "-1/+1" else "0"
             problem = f"every cell is {value} in a table of {rest}: which of the two is it?"
-            raise complain(path, problem, column=cells.columns[place])
+            raise cells.error(problem, cells.columns[place])

@@ -49,7 +49,7 @@ def read_text(path: Path, *, header: bool | None, kind: str) -> Cells:
     _check_shape(path, body, delimiter, len(columns), 1 + named)
     cells = plain_bits(body, delimiter, len(columns)) if kind == "binary" else None
     cells = _parse(path, body, delimiter, len(columns)) if cells is None else cells
-    return Cells(cells, columns, 1 + named, hint)
+    return Cells(path, cells, columns, 1 + named, hint)
 
 
 def has_header(first: list[str], second: list[str] | None, kind: str) -> bool:
