@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    file = None if namespace.json is None else check_output("--json", namespace.json)
+    file = check_output("--json", namespace.json)
     chosen = choose(benchmarks(FOLDER), namespace.only)
     if namespace.list:
         rows = [[name, first_line(run)] for name, run in chosen.items()]

@@ -48,11 +48,11 @@ def add_parser(subparsers: Any) -> None:
 def main(namespace: argparse.Namespace) -> int:
     # Before the work: after minutes of work it is too late to learn that a folder is missing.
     namespace = settled(OPTIONS, namespace)
-    json_file = check_output("--json", namespace.json) if namespace.json else None
-    picture = check_output("--figure", namespace.figure, FIGURES) if namespace.figure else None
+    json_file = check_output("--json", namespace.json)
+    picture = check_output("--figure", namespace.figure, FIGURES)
 
     from ..studies.calibration.calibrate import calibrate, chosen
-    from ..studies.calibration.trials import setting_of, simulate
+    from ..studies.calibration.many import setting_of, simulate
 
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     key_trials, key_methods = random.split(random.key(namespace.seed))

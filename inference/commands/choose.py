@@ -75,7 +75,7 @@ def main(namespace: argparse.Namespace) -> int:
     from .fit import SMALL, _preferred
 
     namespace = settled(OPTIONS, namespace)
-    figure = check_output("--figure", namespace.figure, FIGURES) if namespace.figure else None
+    figure = check_output("--figure", namespace.figure, FIGURES)
     name, sizes = namespace.over
     namespace.set = [*namespace.set, (name, sizes[0])]
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from latentbits.models.data import InputError, load_mixed
 
 from ..studies.map.fit import Map, draw, fit_map
-from ..studies.output import FIGURES, as_picture, check_output, write_whole
+from ..studies.output import FIGURES, check_output, draw_picture, write_whole
 from .options import add_table_options, said, tell
 from .progress import stage
 
@@ -58,8 +58,8 @@ def add_parser(subparsers: Any) -> None:
 def main(namespace: argparse.Namespace) -> int:
     # Before the work: after a long fit it is too late to learn that a folder is missing.
     out = check_output("--out", namespace.out, FIGURES)
-    save = check_output("--save", namespace.save, (".npz",)) if namespace.save else None
-    listed = check_output("--places", namespace.places, (".csv",)) if namespace.places else None
+    save = check_output("--save", namespace.save, (".npz",))
+    listed = check_output("--places", namespace.places, (".csv",))
     onto = Map.load(namespace.onto) if namespace.onto else None
     levels = None
     if onto is not None:
@@ -90,7 +90,11 @@ def main(namespace: argparse.Namespace) -> int:
             fitted, posterior = onto, onto.transform(table)
         nats = -float(np.mean(posterior.evidence))
     places = None if namespace.at is None else np.array(namespace.at)
-    contents = {out: _picture(fitted, posterior, table, namespace, onto, places, out.suffix)}
+    contents = {out: draw_picture(
+        draw, out.suffix, fitted, posterior, label=table.label, lines=namespace.lines,
+        behind=None if onto is None else onto.mean, image=namespace.image, places=places,
+        title=Path(namespace.file).name,
+    )}  # fmt: skip
     if save is not None:
         contents[save] = fitted.save()
     if listed is not None:
@@ -103,26 +107,6 @@ def main(namespace: argparse.Namespace) -> int:
     print(f"fit       {nats:.4f} nats per row, by {fitted.method}, evaluated by quadrature")
     print(f"map       {namespace.out}")
     return 0
-
-
-def _picture(
-    fitted: Map,
-    posterior: FactorPosterior,
-    table: MixedTable,
-    namespace: argparse.Namespace,
-    onto: Map | None,
-    places: np.ndarray | None,
-    suffix: str,
-) -> bytes:
-    from ..studies.figures import house_style
-
-    with house_style():
-        figure = draw(
-            fitted, posterior, label=table.label, lines=namespace.lines,
-            behind=None if onto is None else onto.mean, image=namespace.image, places=places,
-            title=Path(namespace.file).name,
-        )  # fmt: skip
-        return as_picture(figure, suffix)
 
 
 def _list(posterior: FactorPosterior, table: MixedTable) -> bytes:

@@ -11,13 +11,13 @@ from latentbits.models.data import InputError
 from ..studies.output import (
     FIGURES,
     as_json,
-    as_picture,
     check_output,
+    draw_picture,
     table_lines,
     versions,
     write_whole,
 )
-from ..studies.papers.experiment import Experiment, Outcome, add_options, experiments
+from ..studies.papers.experiment import Experiment, add_options, experiments
 from .progress import stage
 
 COMMON = ("json", "figure", "command", "experiment")
@@ -47,11 +47,8 @@ def add_parser(subparsers: Any) -> None:
 def main(namespace: argparse.Namespace) -> int:
     experiment: Experiment = namespace.experiment
     # Before the run: after an hour of work it is too late to learn that a folder is missing.
-    json_file = figure_file = None
-    if namespace.json is not None:
-        json_file = check_output("--json", namespace.json)
-    if namespace.figure is not None:
-        figure_file = check_output("--figure", namespace.figure, FIGURES)
+    json_file = check_output("--json", namespace.json)
+    figure_file = check_output("--figure", namespace.figure, FIGURES)
     if json_file is not None and json_file == figure_file:
         raise InputError(f"--json and --figure are both {namespace.json}")
 
@@ -62,7 +59,7 @@ def main(namespace: argparse.Namespace) -> int:
     # All contents first, then all files: either everything is written or nothing.
     contents: dict[Path, bytes] = {}
     if figure_file is not None:
-        contents[figure_file] = _draw(outcome, figure_file.suffix)
+        contents[figure_file] = draw_picture(outcome.figure, figure_file.suffix)
     if json_file is not None:
         settings = {k: v for k, v in vars(namespace).items() if k not in COMMON}
         origin = {"experiment": experiment.name, "settings": settings, "versions": versions()}
@@ -70,10 +67,3 @@ def main(namespace: argparse.Namespace) -> int:
     for file, content in contents.items():
         write_whole(file, content)
     return 0
-
-
-def _draw(outcome: Outcome, suffix: str) -> bytes:
-    from ..studies.figures import house_style
-
-    with house_style():
-        return as_picture(outcome.figure(), suffix)

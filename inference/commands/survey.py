@@ -14,7 +14,7 @@ from latentbits.models.data import InputError
 from ..numerics.compiling import hurry
 from ..studies.catalogue import find_program
 from ..studies.option import Option, add, settled
-from ..studies.output import as_csv, as_json, as_picture, check_folder, versions, write_whole
+from ..studies.output import as_csv, as_json, check_folder, draw_picture, versions, write_whole
 from .options import contest_options
 from .progress import say, stage
 
@@ -127,11 +127,9 @@ def _draw(
 ) -> str:
     """Where the map is; or why there is none: the numbers need no matplotlib."""
     try:
-        from ..studies.figures import house_style
         from ..studies.survey.words import draw
 
-        with house_style():
-            picture = as_picture(draw(program, placed, sizes, base, device), ".png")
+        picture = draw_picture(draw, ".png", program, placed, sizes, base, device)
     except ImportError as error:
         return f"none: {error.name} is not installed"
     write_whole(folder / "survey.png", picture)

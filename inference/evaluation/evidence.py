@@ -211,11 +211,7 @@ def _without_latents(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dic
 
 
 def _discrete(
-    model: Callable,
-    anatomy: Anatomy,
-    args: tuple,
-    kwargs: dict,
-    max_states: int,
+    model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict, max_states: int
 ) -> Likelihood:
     known = Structure.GENERAL if not anatomy.binary else None
     reader, rows = open_program(model, args, kwargs, structure=known, plate=anatomy.plate)
@@ -237,16 +233,19 @@ def _discrete(
         how = f"layer by layer, all {' and '.join(map(str, reversed(sizes)))} states"
     size = chunk_of(None, width(rows) + anatomy.num_bits, rows)
 
-    def function(params: Params, rows: Rows) -> Evidence:
-        def chunk(arguments: Arguments, extra: None, start: Array) -> Evidence:
-            del extra, start
-            local = anatomy.with_rows(min(size, rows.num_data))
-            value = row_evidence(model, local, params, arguments, reader.structure)
-            return Evidence(value, jnp.zeros_like(value))
+    def chunk(params: Params, arguments: Arguments, start: Array, count: int) -> Evidence:
+        del start
+        value = row_evidence(model, anatomy.with_rows(count), params, arguments, reader.structure)
+        return Evidence(value, jnp.zeros_like(value))
 
-        return map_over_chunks(chunk, rows, size, None)
+    return Likelihood(how, True, rows, partial(_by_chunk, chunk, size))
 
-    return Likelihood(how, True, rows, function)
+
+def _by_chunk(chunk: Callable[..., Evidence], size: int, params: Params, rows: Rows) -> Evidence:
+    """Of all rows, so many at a time: from their arguments, which is the first, and how many."""
+    count = min(size, rows.num_data)
+    part = lambda arguments, _, start: chunk(params, arguments, start, count)  # noqa: E731
+    return map_over_chunks(part, rows, size, None)
 
 
 def _annealed(model: Callable, rows: Rows) -> Likelihood:
@@ -277,24 +276,22 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
     num_states = reader.num_states  # of discrete latents: the points lie about a mode in each
     size = chunk_of(None, num_states * len(both.points) * width(rows), rows)
 
-    def function(params: Params, rows: Rows) -> Evidence:
-        def chunk(arguments: Arguments, extra: None, start: Array) -> Evidence:
-            del extra, start
-            local = reader.at(size)
-            modes = _modes(local, params, arguments)
-            moved = about_modes(local, params, arguments, modes, both)
-            table = local.log_joint(params, moved.points, arguments) + moved.log_weights
-            table = table.reshape(num_states, len(both.points), -1)
-            parts = table[:, : len(fine.points)], table[:, len(fine.points) :]
-            value, rough = (log_total(x.reshape(-1, x.shape[-1]), 0, False) for x in parts)
-            return Evidence(value, jnp.abs(value - rough))
-
-        return map_over_chunks(chunk, rows, size, None)
+    def chunk(params: Params, arguments: Arguments, start: Array, count: int) -> Evidence:
+        del start
+        local = reader.at(count)
+        modes = _modes(local, params, arguments)
+        moved = about_modes(local, params, arguments, modes, both)
+        table = local.log_joint(params, moved.points, arguments) + moved.log_weights
+        table = table.reshape(num_states, len(both.points), -1)
+        parts = table[:, : len(fine.points)], table[:, len(fine.points) :]
+        value, rough = (log_total(x.reshape(-1, x.shape[-1]), 0, False) for x in parts)
+        return Evidence(value, jnp.abs(value - rough))
 
     count = reader.num_factors
     each = f"in each of {count} dimensions" if count > 1 else "in one dimension"
     each += f" and {num_states} states" if reader.anatomy.mixed else ""
-    return Likelihood(f"quadrature, {num_nodes} nodes {each}", False, rows, function)
+    how = f"quadrature, {num_nodes} nodes {each}"
+    return Likelihood(how, False, rows, partial(_by_chunk, chunk, size))
 
 
 def _modes(reader: FactorReader, params: Params, arguments: Arguments) -> Array:
@@ -321,26 +318,22 @@ def _sampled(reader: FactorReader, rows: Rows, num_draws: int) -> Likelihood:
 
     The wide ones bound the weights where the posterior has heavier tails than its peak suggests.
     """
-    count = reader.num_factors
+    factors = reader.num_factors
     size = chunk_of(None, num_draws * width(rows), rows)
     num_wide = max(1, num_draws // 10)
     scale = jnp.where(jnp.arange(num_draws) < num_wide, 3.0, 1.0)[:, None, None]
     share = num_wide / num_draws
 
-    def function(params: Params, rows: Rows) -> Evidence:
-        def chunk(arguments: Arguments, extra: None, start: Array) -> Evidence:
-            del extra
-            local = reader.at(size)
-            modes = climb(local, params, arguments, jnp.zeros((size, count)), 15)
-            key = random.fold_in(random.key(0), start)
-            points = random.normal(key, (num_draws, size, count)) * scale
-            wide = log_normal(points / 3.0) - count * math.log(3.0)
-            density = jnp.logaddexp(math.log(share) + wide, math.log1p(-share) + log_normal(points))
-            moved = about_modes(local, params, arguments, modes, Rule(points, -density))
-            log_weights = local.log_joint(params, moved.points, arguments) + moved.log_weights
-            return Evidence(*log_mean(log_weights)[:2])
-
-        return map_over_chunks(chunk, rows, size, None)
+    def chunk(params: Params, arguments: Arguments, start: Array, count: int) -> Evidence:
+        local = reader.at(count)
+        modes = climb(local, params, arguments, jnp.zeros((count, factors)), 15)
+        key = random.fold_in(random.key(0), start)
+        points = random.normal(key, (num_draws, count, factors)) * scale
+        wide = log_normal(points / 3.0) - factors * math.log(3.0)
+        density = jnp.logaddexp(math.log(share) + wide, math.log1p(-share) + log_normal(points))
+        moved = about_modes(local, params, arguments, modes, Rule(points, -density))
+        log_weights = local.log_joint(params, moved.points, arguments) + moved.log_weights
+        return Evidence(*log_mean(log_weights)[:2])
 
     how = f"importance sampling, {num_draws} draws per row"
-    return Likelihood(how, False, rows, function, sampled=True)
+    return Likelihood(how, False, rows, partial(_by_chunk, chunk, size), sampled=True)

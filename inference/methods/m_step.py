@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from numpyro.distributions.transforms import biject_to
 
+from ..numerics.acceleration import Maps
 from ..numerics.quasi_newton import minimise
 from ..reading.abstract import trace_of
 from ..reading.datum import About, about_of
@@ -40,17 +41,17 @@ FIRST_ROWS = 64
 """Whose mean is near enough to all others for sums of squares about it to lose no digits."""
 
 
-def transforms(reader: Reader, params: Params, arguments: Arguments) -> dict[str, Any]:
-    """Site -> the map from the real line to where the parameter lives."""
+def transforms(reader: Reader, params: Params, arguments: Arguments) -> Maps:
+    """Of each parameter of the program."""
     return transforms_of(reader.model, reader.anatomy.parameters, params, arguments)
 
 
 def transforms_of(
     model: Callable, names: Sequence[str], params: Params, arguments: Arguments
-) -> dict[str, Any]:
+) -> Maps:
     """The same for sites that are named."""
     trace = trace_of(model, arguments, params)
-    bijections = {}
+    bijections = Maps()
     for name in names:
         site = trace[name]
         constraint = site["fn"].support if site["type"] == "sample" else None
@@ -93,21 +94,17 @@ def gradient_step(
     build = _by_moments if reader.structure.shared else _by_states
     by_chunk, at_once, extra = build(local, posterior, rows, chunk_size, memory)
 
-    def constrain(free: Params) -> Params:
-        return {name: maps[name](value) for name, value in free.items()}
-
     def rest(free: Params) -> Array:
-        value = at_once(constrain(free))
-        return (
-            value + log_prior(reader.model, one.anatomy, constrain(free), few) if prior else value
-        )
+        new = maps.constrain(free)
+        value = at_once(new)
+        return value + log_prior(reader.model, one.anatomy, new, few) if prior else value
 
     def total(free: Params) -> Any:
         """The mean of −Q a datum and its slope, summed over the chunks."""
 
         def part(arguments: Arguments, extra: Any, fresh: Array) -> Any:
             return jax.value_and_grad(
-                lambda free: by_chunk(constrain(free), arguments, extra, fresh)
+                lambda free: by_chunk(maps.constrain(free), arguments, extra, fresh)
             )(free)
 
         parts = sum_over_chunks(part, rows, chunk_size, extra)
@@ -115,8 +112,7 @@ def gradient_step(
             lambda a, b: -(a + b) / rows.total, parts, jax.value_and_grad(rest)(free)
         )
 
-    free = {name: inverse(maps[name], value) for name, value in params.items()}
-    return constrain(minimise(total, free, num_steps))
+    return maps.constrain(minimise(total, maps.free(params), num_steps))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,18 +166,15 @@ class AffineUpdate:
         maps = transforms(one, params, self.row)
         about = self.point()
 
-        def constrain(free: Params) -> Params:
-            return {name: maps[name](value) for name, value in free.items()}
-
         def loss(free: Params) -> Array:
-            new = constrain(free)
+            new = maps.constrain(free)
             value = one.affine_form(new, self.table, self.row, about).expected(statistics)
             if self.prior:
                 value = value + log_prior(one.model, one.anatomy, new, self.row)
             return -value / statistics[0].sum()
 
-        free = {name: inverse(maps[name], value) for name, value in params.items()}
-        return constrain(minimise(jax.value_and_grad(loss), free, self.num_steps))
+        slope = jax.value_and_grad(loss)
+        return maps.constrain(minimise(slope, maps.free(params), self.num_steps))
 
 
 def _by_states(
@@ -235,8 +228,3 @@ def _by_moments(
         return 0.5 * jnp.sum(hessian * second)
 
     return by_chunk, at_once, kept
-
-
-def inverse(transform: Any, value: Array) -> Array:
-    back = getattr(transform, "inv", None) or getattr(transform, "_inverse", None)
-    return jnp.asarray(value) if back is None else back(jnp.asarray(value, float))

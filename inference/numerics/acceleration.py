@@ -39,6 +39,17 @@ class Visit(NamedTuple):
     memory: Any
 
 
+class Maps(dict[str, Any]):
+    """Site -> the map from the real line to where the parameter lives."""
+
+    def constrain(self, free: Params) -> Params:
+        return {name: self[name](value) for name, value in free.items()}
+
+    def free(self, params: Params) -> Params:
+        """The way back: parameters as unconstrained numbers."""
+        return {name: _inverse(self[name], value) for name, value in params.items()}
+
+
 class Chart(NamedTuple):
     """Parameters by site as one vector without constraints, and back."""
 
@@ -46,15 +57,13 @@ class Chart(NamedTuple):
     build: Callable[[Array], Params]
 
 
-def chart(params: Params, maps: dict[str, Any]) -> Chart:
-    """The chart of parameters like `params`; `maps` leads from the real line to each of them."""
-    free = lambda tree: {k: _inverse(maps[k], v) for k, v in tree.items()}  # noqa: E731
-    _, unravel = ravel_pytree(free(params))
-
-    def build(vector: Array) -> Params:
-        return {name: maps[name](value) for name, value in unravel(vector).items()}
-
-    return Chart(lambda tree: ravel_pytree(free(tree))[0], build)
+def chart(params: Params, maps: Maps) -> Chart:
+    """The chart of parameters like `params`."""
+    _, unravel = ravel_pytree(maps.free(params))
+    return Chart(
+        lambda tree: ravel_pytree(maps.free(tree))[0],
+        lambda vector: maps.constrain(unravel(vector)),
+    )
 
 
 def begin(vector: Array, memory: int) -> Trail:
@@ -119,7 +128,9 @@ def _mix(points: Array, images: Array, residual: Array) -> Array:
 
 def _inverse(transform: Any, value: Array) -> Array:
     inverse = getattr(transform, "_inverse", None) or getattr(transform, "inv", None)
-    return jnp.asarray(value) if inverse is None else inverse(jnp.asarray(value))
+    value = jnp.asarray(value)
+    value = value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
+    return value if inverse is None else inverse(value)
 
 
 def plain(visit: Callable[[Params, Any], Visit], params: Params, memory: Any) -> Any:

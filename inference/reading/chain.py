@@ -24,9 +24,8 @@ from numpyro.primitives import Messenger
 
 from ..numerics import chain as sums
 from ..types import Arguments, Params
-from .abstract import trace_of
+from .abstract import leave, outside, trace_of
 from .bounds import settled
-from .outside import leave, outside
 from .states import AllStates
 from .sums import log_prior_of, scale_ratio
 

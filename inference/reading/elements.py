@@ -31,10 +31,10 @@ from ..numerics import elimination
 from ..numerics.elimination import Factor, Problem
 from ..rows.chunks import map_over_chunks
 from ..types import Arguments, Params
+from .abstract import leave, outside
 from .anatomy import Anatomy
 from .arguments import rows_of
 from .local import log_joint
-from .outside import leave, outside
 
 CHUNK_FLOATS = 1 << 22
 

@@ -27,10 +27,9 @@ from ..numerics.elimination import (
     factor_of,
 )
 from ..types import Arguments, Params
-from .abstract import trace_of
+from .abstract import leave, outside, trace_of
 from .bounds import settled
 from .chain import Link
-from .outside import leave, outside
 from .states import AllStates
 from .sums import log_prior_of, scale_ratio
 

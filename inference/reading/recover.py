@@ -20,6 +20,7 @@ from numpyro.primitives import Messenger
 
 from ..numerics.log_sums import normalise
 from ..types import Arguments, Params
+from .abstract import outside
 from .anatomy import Anatomy, ProgramError, inspect
 from .chain import Chain, ChainPosterior
 from .counts import up_to, with_counts
@@ -27,7 +28,6 @@ from .elements import Elements, ElementsPosterior
 from .graph import Graph, GraphPosterior
 from .handlers import table_of
 from .joint import Parts, parts_of
-from .outside import outside
 from .states import AllStates, StateSet
 from .summed import marginal
 from .sums import over_states

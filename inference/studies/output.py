@@ -14,22 +14,24 @@ import uuid
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from latentbits.models.data import InputError
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .figures import Figure, house_style
 
 FIGURES = (".png", ".svg")
 
 
-def check_output(option: str, path: str | Path, suffixes: tuple[str, ...] = ()) -> Path:
+def check_output(option: str, path: str | Path | None, suffixes: tuple[str, ...] = ()) -> Any:
     """Where a file will be written, after a look whether it can: to be called before the long run.
 
     :param option: the option that names the file, for the message.
+    :param path: None: no file is asked for, and None is given back.
     :param suffixes: what the name may end in; empty: anything.
     """
+    if path is None:
+        return None
     file = Path(path).expanduser().resolve()
     if suffixes and file.suffix.lower() not in suffixes:
         raise InputError(f"{option} {path}: the name must end in {' or '.join(suffixes)}")
@@ -150,6 +152,12 @@ def as_picture(figure: Figure, suffix: str) -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": "latentbits"}):
         figure.savefig(stream, format=kind, metadata=without)
     return stream.getvalue()
+
+
+def draw_picture(draw: Callable[..., Figure], suffix: str, *drawn: Any, **how: Any) -> bytes:
+    """The same of what is drawn in the style of the house."""
+    with house_style():
+        return as_picture(draw(*drawn, **how), suffix)
 
 
 def plain(value: Any) -> Any:

@@ -59,31 +59,31 @@ def outer_lines(side: int) -> np.ndarray:
     return stroke_masks(side)[[0, side - 1, side, 2 * side - 1]]
 
 
+def _coded(
+    num_data: int, weights: np.ndarray, noise: float, sparsity: float, words: str, *image: Any
+) -> Truth:
+    """Rows of causes of these weights, as sparse coding has them."""
+    causes, width = weights.shape
+    params = {"weights": weights, "noise": np.array(noise), "sparsity": np.array(sparsity)}
+    return Truth(num_data, width, {"num_causes": causes}, params, words, *image)
+
+
 def four_bars() -> Truth:
-    params = {"weights": 4.0 * outer_lines(3), "noise": np.array(1.0), "sparsity": np.array(0.4)}
     words = "four bars on a 3×3 grid, each in two images of five"
-    return Truth(160, 9, {"num_causes": 4}, params, words, (3, 3))
+    return _coded(160, 4.0 * outer_lines(3), 1.0, 0.4, words, (3, 3))
 
 
 def ten_bars() -> Truth:
     """Henniges et al. (2010), section 4: bars of ±10, noise of 2, two in an image."""
     signs = np.random.default_rng(0).permutation(np.repeat([1.0, -1.0], 5))
-    params = {
-        "weights": 10.0 * signs[:, None] * stroke_masks(5),
-        "noise": np.array(2.0),
-        "sparsity": np.array(0.2),
-    }
     words = "ten bars on a 5×5 grid, two in an image (Henniges et al. 2010)"
-    return Truth(1000, 25, {"num_causes": 10}, params, words, (5, 5))
+    return _coded(1000, 10.0 * signs[:, None] * stroke_masks(5), 2.0, 0.2, words, (5, 5))
 
 
 def three_strong_bars(num_data: int) -> Truth:
     """Three bars that cross, on by degrees: as many as quadrature goes through."""
-    params = {
-        "weights": 4.0 * outer_lines(3)[:3], "noise": np.array(1.0), "sparsity": np.array(0.4),
-    }  # fmt: skip
     words = "three bars on a 3×3 grid, each in two images of five and of any strength"
-    return Truth(num_data, 9, {"num_causes": 3}, params, words, (3, 3))
+    return _coded(num_data, 4.0 * outer_lines(3)[:3], 1.0, 0.4, words, (3, 3))
 
 
 def maximal_bars() -> Truth:
@@ -161,25 +161,27 @@ def coins(num_data: int, count: int) -> Truth:
     return Truth(num_data, count, {}, params, f"{count} independent bits")
 
 
-def four_lines() -> Truth:
+def _blended(
+    num_data: int, weights: np.ndarray, leak: float, on: Any, words: str, *image: Any
+) -> Truth:
+    """Rows of causes of these weights, as a noisy-OR network of one layer has them."""
+    causes, width = weights.shape
     params = {
-        "weights_1": 3.0 * outer_lines(4),
-        "leak_0": np.full(16, 0.02),
-        "leak_1": np.array([0.3, 0.5, 0.5, 0.7]),
-    }
-    words = "four lines on a 4×4 grid, more or less often"
-    return Truth(120, 16, {"layers": (4,)}, params, words, (4, 4))
+        "weights_1": weights, "leak_0": np.full(width, leak),
+        "leak_1": np.array(np.broadcast_to(on, causes)),
+    }  # fmt: skip
+    return Truth(num_data, width, {"layers": (causes,)}, params, words, *image)
+
+
+def four_lines() -> Truth:
+    words, on = "four lines on a 4×4 grid, more or less often", [0.3, 0.5, 0.5, 0.7]
+    return _blended(120, 3.0 * outer_lines(4), 0.02, on, words, (4, 4))
 
 
 def ten_lines() -> Truth:
     """Lewicki & Sejnowski (1996), section 5, the lines that are on independently."""
-    params = {
-        "weights_1": 6.0 * stroke_masks(5),
-        "leak_0": np.full(25, 0.005),
-        "leak_1": np.full(10, 0.3),
-    }
     words = "ten lines on a 5×5 grid (Lewicki & Sejnowski 1996)"
-    return Truth(1000, 25, {"layers": (10,)}, params, words, (5, 5))
+    return _blended(1000, 6.0 * stroke_masks(5), 0.005, 0.3, words, (5, 5))
 
 
 def patterned_lines() -> Truth:
@@ -257,21 +259,17 @@ def bars(num_data: int, count: int, causes: int) -> Truth:
     """As `ten_bars`, of any size: each on a fifth of the columns, two in an image."""
     rng = np.random.default_rng(0)
     signs = rng.permutation(np.resize([1.0, -1.0], causes))
-    params = {
-        "weights": 10.0 * signs[:, None] * _patches(rng, causes, count),
-        "noise": np.array(2.0),
-        "sparsity": np.array(min(0.5, 2.0 / causes)),
-    }
+    weights = 10.0 * signs[:, None] * _patches(rng, causes, count)
     words = f"{causes} patches of {count} columns, two in a row"
-    return Truth(num_data, count, {"num_causes": causes}, params, words)
+    return _coded(num_data, weights, 2.0, min(0.5, 2.0 / causes), words)
 
 
 def strong_bars(num_data: int, count: int, causes: int) -> Truth:
     """As `three_strong_bars`, of any size."""
     weights = 4.0 * _patches(np.random.default_rng(0), causes, count)
-    params = {"weights": weights, "noise": np.array(1.0), "sparsity": np.array(0.4)}
-    words = f"{causes} patches of {count} columns, of any strength"
-    return Truth(num_data, count, {"num_causes": causes}, params, words)
+    return _coded(
+        num_data, weights, 1.0, 0.4, f"{causes} patches of {count} columns, of any strength"
+    )
 
 
 def pushes(num_data: int, count: int, causes: int) -> Truth:
@@ -288,14 +286,9 @@ def pushes(num_data: int, count: int, causes: int) -> Truth:
 
 def blots(num_data: int, count: int, causes: int) -> Truth:
     """As `ten_lines`, of any size: each on a fifth of the columns, three in an image."""
-    rng = np.random.default_rng(0)
-    params = {
-        "weights_1": 6.0 * _patches(rng, causes, count),
-        "leak_0": np.full(count, 0.005),
-        "leak_1": np.full(causes, min(0.5, 3.0 / causes)),
-    }
+    weights = 6.0 * _patches(np.random.default_rng(0), causes, count)
     words = f"{causes} patches of {count} columns, three in a row"
-    return Truth(num_data, count, {"layers": (causes,)}, params, words)
+    return _blended(num_data, weights, 0.005, min(0.5, 3.0 / causes), words)
 
 
 def _patches(rng: np.random.Generator, causes: int, count: int) -> np.ndarray:

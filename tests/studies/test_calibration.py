@@ -27,9 +27,15 @@ from inference.studies.calibration.calibrate import (
     chosen,
     of_parameters,
 )
-from inference.studies.calibration.many import NUM_NODES, ManyDraws, fit_many, shares
+from inference.studies.calibration.many import (
+    NUM_NODES,
+    ManyDraws,
+    Trials,
+    fit_many,
+    setting_of,
+    shares,
+)
 from inference.studies.calibration.telling import draw, lines, verdict
-from inference.studies.calibration.trials import Trials, setting_of
 from inference.studies.calibration.uniformity import band, curve, p_value, ranks, shape, together
 from inference.studies.cards import CARDS, example
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding, latent_trait

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ...numerics.acceleration import Trail, Visit, begin, chart, plain, step
+from ...numerics.acceleration import Maps, Trail, Visit, begin, chart, plain, step
 from ...numerics.by_numpy import at_hand
 from ...numerics.compiling import least_effort, remembered, split_key
 from ...reading.anatomy import Anatomy
@@ -252,8 +252,8 @@ def _drawn(reader: FactorReader, rows: Rows, key: Array) -> Params:
     return prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
 
 
-def maps_of(reader: FactorReader, rows: Rows, params: Params) -> dict[str, Any]:
-    """Site -> the map from the real line to where the parameter lives."""
+def maps_of(reader: FactorReader, rows: Rows, params: Params) -> Maps:
+    """Of each parameter of the program."""
     one: Any = reader.at(1)
     return transforms(one, params, rows.slice(0, 1))
 

@@ -80,11 +80,11 @@ class Candidates(NamedTuple):
         """Choose candidates for a chunk: the evidence they give, (n,), and what to remember."""
         del keys
         scene = _scene(self, reader, params, arguments)
-        indices = self._choose(scene, reader, params, arguments)
-        evidence = self._posterior(scene, reader, params, arguments, indices, True).evidence
+        indices = self._choose(scene)
+        evidence = self._posterior(scene, indices, True).evidence
         if not self.keep:
             return evidence, indices
-        kept = self._posterior(scene, reader, params, arguments, memory).evidence
+        kept = self._posterior(scene, memory).evidence
         better = evidence > kept
         indices = jnp.where(better[:, None], indices, memory)
         return jnp.where(better, evidence, kept), indices
@@ -92,8 +92,7 @@ class Candidates(NamedTuple):
     def grow(self, reader: Reader, params: Params, arguments: Arguments, keys: Array) -> Array:
         """The candidates to look at where none are remembered."""
         del keys
-        scene = _scene(self, reader, params, arguments)
-        return self._choose(scene, reader, params, arguments)
+        return self._choose(_scene(self, reader, params, arguments))
 
     def expect(
         self,
@@ -106,22 +105,12 @@ class Candidates(NamedTuple):
         """The posterior over the candidates in `memory`, or over freshly chosen ones."""
         del keys
         scene = _scene(self, reader, params, arguments)
-        indices = memory
-        if indices is None:
-            indices = self._choose(scene, reader, params, arguments)
-        return self._posterior(scene, reader, params, arguments, indices, memory is None)
+        indices = self._choose(scene) if memory is None else memory
+        return self._posterior(scene, indices, memory is None)
 
-    def _posterior(
-        self,
-        scene: Scene,
-        reader: Reader,
-        params: Params,
-        arguments: Arguments,
-        indices: Array,
-        fresh: bool = False,
-    ) -> Expectation:
-        sums = _state_sums(self, scene, reader, params, arguments, indices)
-        return _moments(self, reader, scene, sums, indices, fresh and self.select is None)
+    def _posterior(self, scene: Scene, indices: Array, fresh: bool = False) -> Expectation:
+        sums = _state_sums(self, scene, indices)
+        return _moments(self, scene, sums, indices, fresh and self.select is None)
 
     def contains(self, reader: Reader, memory: Array, bits: Array) -> Array:
         """Whether states (S, n, bits) are among those summed: (S, n)."""
@@ -132,15 +121,15 @@ class Candidates(NamedTuple):
         inside = ~(bits.astype(bool) & ~member).any(-1) & (count <= self.max_active)
         return inside | (count <= 1) if self.num_candidates < shape[1] else inside
 
-    def _choose(self, scene: Scene, reader: Reader, params: Params, arguments: Arguments) -> Array:
-        num_data, num_bits = reader.anatomy.num_data, reader.anatomy.num_bits
+    def _choose(self, scene: Scene) -> Array:
+        num_data, num_bits = scene.reader.anatomy.num_data, scene.reader.anatomy.num_bits
         if self.num_candidates == num_bits:
             return jnp.broadcast_to(jnp.arange(num_bits, dtype=jnp.int32), (num_data, num_bits))
         if self.select is None:
             assert scene.single is not None
             scores = scene.single
         else:
-            scores = self.select(params, *arguments[0], **arguments[1])
+            scores = self.select(scene.params, *scene.arguments[0], **scene.arguments[1])
             if scores.shape != (num_data, num_bits):
                 raise ProgramError(
                     f"the selection function returned shape {scores.shape}, "
@@ -152,6 +141,9 @@ class Candidates(NamedTuple):
 class Scene(NamedTuple):
     """What all choices of candidates share."""
 
+    reader: Reader
+    params: Params
+    arguments: Arguments
     form: Form | None
     constant: Array | float  # (n,): of all log joints, kept apart for the digits of the others
     single: Array | None  # (n, bits): log joint of each bit alone; None if every bit is a candidate
@@ -164,12 +156,15 @@ def _scene(sets: Candidates, reader: Reader, params: Params, arguments: Argument
     if reader.structure is not Structure.GENERAL:
         form = reader.form(params, arguments)
         constant = form.constant
+    single: Array | None = None
     if sets.num_candidates == num_bits:
-        return Scene(form, constant, None)
-    if form is not None and form.hessian is not None:
-        return Scene(form, constant, form.linear + 0.5 * jnp.diagonal(form.hessian))
-    eye = jnp.eye(num_bits, dtype=jnp.int32)[:, None, :]
-    return Scene(form, constant, (reader.log_joint(params, eye, arguments) - constant).T)
+        pass  # none is alone
+    elif form is not None and form.hessian is not None:
+        single = form.linear + 0.5 * jnp.diagonal(form.hessian)
+    else:
+        eye = jnp.eye(num_bits, dtype=jnp.int32)[:, None, :]
+        single = (reader.log_joint(params, eye, arguments) - constant).T
+    return Scene(reader, params, arguments, form, constant, single)
 
 
 class StateSums(NamedTuple):
@@ -180,15 +175,9 @@ class StateSums(NamedTuple):
     logits: Callable[[], Array]  # -> (n, S)
 
 
-def _state_sums(
-    sets: Candidates,
-    scene: Scene,
-    reader: Reader,
-    params: Params,
-    arguments: Arguments,
-    indices: Array,
-) -> StateSums:
-    table, form = sets.table(), scene.form
+def _state_sums(sets: Candidates, scene: Scene, indices: Array) -> StateSums:
+    reader, params, arguments, form = scene[:4]
+    table = sets.table()
     design = _design(table)
     if form is None:
         inside = reader.log_joint(params, _scatter(table, indices, reader), arguments).T
@@ -209,14 +198,9 @@ def _state_sums(
 
 
 def _moments(
-    sets: Candidates,
-    reader: Reader,
-    scene: Scene,
-    states: StateSums,
-    indices: Array,
-    best_alone: bool,
+    sets: Candidates, scene: Scene, states: StateSums, indices: Array, best_alone: bool
 ) -> Expectation:
-    num_bits, num_candidates = reader.anatomy.num_bits, sets.num_candidates
+    num_bits, num_candidates = scene.reader.anatomy.num_bits, sets.num_candidates
     table, single, (largest, sums, logits) = sets.table(), scene.single, states
     if single is not None and not best_alone:
         largest = jnp.maximum(states.largest, single.max(1, keepdims=True))
@@ -255,7 +239,7 @@ def _moments(
             return jnp.asarray(table)[:, None, :], (scale * jnp.exp(logits() - level)).T
         eye = jnp.eye(num_bits, dtype=jnp.int32)[:, None, :]
         eye = jnp.broadcast_to(eye, (num_bits, indices.shape[0], num_bits))
-        states = jnp.concatenate([_scatter(table, indices, reader), eye])
+        states = jnp.concatenate([_scatter(table, indices, scene.reader), eye])
         both = jnp.concatenate([logits(), outside()], axis=1)
         return states, (scale * jnp.exp(both - level)).T
 

@@ -18,7 +18,7 @@ from ...reading.arguments import check_data
 from ...reading.chain import Chain, ChainPosterior
 from ...reading.chain_survey import find_chain
 from ...types import Params
-from ..m_step import inverse, minimise, transforms_of
+from ..m_step import minimise, transforms_of
 
 
 class PathState(NamedTuple):
@@ -89,11 +89,8 @@ class Paths(NamedTuple):
         maps = transforms_of(self.model, chain.parameters, state.params, arguments)
         count = chain.num_sequences * chain.length
 
-        def constrain(free: Params) -> Params:
-            return {name: maps[name](value) for name, value in free.items()}
-
         def loss(free: Params) -> Array:
-            new = constrain(free)
+            new = maps.constrain(free)
             factors, start = chain.factors(self.model, new, arguments)
             value = _expected(joined[0], factors)
             if start is not None:
@@ -101,9 +98,8 @@ class Paths(NamedTuple):
             return -(value + self._log_prior(chain, new, arguments)) / count
 
         total = -evidence.sum() - self._log_prior(chain, state.params, arguments)
-        free = {name: inverse(maps[name], value) for name, value in state.params.items()}
-        best = minimise(jax.value_and_grad(loss), free, self.gradient_steps)
-        return PathState(constrain(best), state.step + 1), total
+        best = minimise(jax.value_and_grad(loss), maps.free(state.params), self.gradient_steps)
+        return PathState(maps.constrain(best), state.step + 1), total
 
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
         return self.init(rng_key, *args, **kwargs).params

@@ -22,7 +22,7 @@ from ...reading.reader import Reader, open_program
 from ...reading.summed import row_evidence
 from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
 from ...types import Arguments, Params
-from ..m_step import inverse, transforms
+from ..m_step import transforms
 from ..shared import CHUNK_FLOATS, Posterior, check_params, of_first_row
 from .partition import normalizer
 
@@ -90,13 +90,11 @@ class Climb(NamedTuple):
 
     def free(self, params: Params) -> Params:
         """Parameters as unconstrained numbers."""
-        maps = transforms(self.reader.at(1), params, self.rows.slice(0, 1))
-        return {name: inverse(maps[name], value) for name, value in params.items()}
+        return transforms(self.reader.at(1), params, self.rows.slice(0, 1)).free(params)
 
     def constrain(self, params: Params, like: Params) -> Params:
         """Unconstrained numbers as parameters; `like` are any parameters of the right shapes."""
-        maps = transforms(self.reader.at(1), like, self.rows.slice(0, 1))
-        return {name: maps[name](value) for name, value in params.items()}
+        return transforms(self.reader.at(1), like, self.rows.slice(0, 1)).constrain(params)
 
     def prior(self, params: Params) -> Array:
         one = self.reader.at(1)

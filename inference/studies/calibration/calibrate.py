@@ -30,13 +30,13 @@ from ...reading.recognise import Known
 from ...types import Params
 from .many import (
     ManyDraws,
+    Trials,
     coverage,
     many_gibbs,
     many_nuts,
     many_svi,
     no_coverage,
 )
-from .trials import Trials
 from .uniformity import LEVEL, p_value, ranks, shape, together
 
 NUM_DRAWS = 99

@@ -13,7 +13,9 @@ definite has no interval, and what has no interval does not hold the truth.
 
 from __future__ import annotations
 
+import inspect as python
 from collections.abc import Callable
+from functools import partial
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -22,6 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array, lax, random
+from latentbits.models.data import InputError
+from numpyro import handlers
 from numpyro.infer import NUTS, SVI, Trace_ELBO
 from numpyro.infer.mcmc import MCMCKernel
 
@@ -42,7 +46,11 @@ from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.recognise import Known
 from ...running.contract import follow
 from ...types import Params
+from ..cards import CARDS, Setting
+from ..catalogue import blame, find_program
+from ..output import words
 
+WARMUP = 200
 MAX_TREE_DEPTH = 5
 """All data sets wait for the one whose trajectory is longest: NUTS may take 2⁵ − 1 steps a draw.
 Wherever a trajectory is cut off, the posterior stays invariant; only the draws may be nearer."""
@@ -59,13 +67,7 @@ Runner = Callable[..., ManyDraws]
 
 
 def many_nuts(
-    model: Callable,
-    rng_key: Array,
-    data: Array,
-    *,
-    num_warmup: int = 200,
-    num_samples: int = 300,
-    **kwargs: Any,
+    model: Callable, rng_key: Array, data: Array, *, num_samples: int = 300, **kwargs: Any
 ) -> ManyDraws:
     """NUTS on all continuous sites, discrete latents summed out, for each of ``data[i]``."""
     anatomy = inspect(model, (data[0],), kwargs)
@@ -73,12 +75,12 @@ def many_nuts(
     def kernel() -> MCMCKernel:
         return NUTS(differentiable(model, anatomy), max_tree_depth=MAX_TREE_DEPTH)
 
-    return _sample(kernel, model, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
+    return _sample(kernel, model, anatomy, rng_key, data, num_samples, kwargs)
 
 
 def many_gibbs(
-    model: Callable, rng_key: Array, data: Array, *, num_warmup: int = 200, num_samples: int = 300,
-    latent: bool = False, **kwargs: Any,
+    model: Callable, rng_key: Array, data: Array, *, num_samples: int = 300, latent: bool = False,
+    **kwargs: Any,
 ) -> ManyDraws:  # fmt: skip
     """NumPyro's own `DiscreteGibbs`, and NUTS for the parameters, for each of ``data[i]``.
 
@@ -91,7 +93,7 @@ def many_gibbs(
     others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=MAX_TREE_DEPTH)
     bits = binary_gibbs_kernel if latent else discrete_gibbs_kernel
     make = lambda: bits(model, anatomy, others)  # noqa: E731
-    return _sample(make, model, anatomy, rng_key, data, num_warmup, num_samples, kwargs)
+    return _sample(make, model, anatomy, rng_key, data, num_samples, kwargs)
 
 
 def many_svi(
@@ -101,7 +103,6 @@ def many_svi(
     *,
     guide: str = "mean_field",
     num_steps: int = 1000,
-    step_size: float | None = None,
     num_samples: int = 300,
     **kwargs: Any,
 ) -> ManyDraws:
@@ -115,13 +116,12 @@ def many_svi(
     """
     anatomy = inspect(model, (data[0],), kwargs)
     program = differentiable(model, anatomy)
-    step_size = STEP_SIZES.get(guide, 0.03) if step_size is None else step_size
-    optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
+    rates = optax.cosine_decay_schedule(STEP_SIZES.get(guide, 0.03), num_steps)
 
     def one(key: Array, table: Array) -> ManyDraws:
         # A guide remembers where it began: one for each trace.
         chosen = GUIDES[guide](program)
-        engine = SVI(program, chosen, optimiser, Trace_ELBO(2))
+        engine = SVI(program, chosen, optax.adam(rates), Trace_ELBO(2))
         key_init, key_draw = random.split(key)
         state = engine.init(key_init, table, **kwargs)
         state, _ = follow(engine, state, num_steps, table, **kwargs)
@@ -140,7 +140,6 @@ def _sample(
     anatomy: Anatomy,
     rng_key: Array,
     data: Array,
-    num_warmup: int,
     num_samples: int,
     kwargs: dict[str, Any],
 ) -> ManyDraws:
@@ -150,7 +149,7 @@ def _sample(
         key_start, key = random.split(key)
         start = good_start(model, anatomy, (table,), kwargs)
         place = None if start is None else start(key_start)
-        state = kernel.init(key, num_warmup, place, model_args=(table,), model_kwargs=kwargs)
+        state = kernel.init(key, WARMUP, place, model_args=(table,), model_kwargs=kwargs)
         finish = kernel.postprocess_fn((table,), kwargs)
 
         def step(state: Any, _: None) -> tuple[Any, Any]:
@@ -160,8 +159,8 @@ def _sample(
             return state, ManyDraws(kept, _diverging(state))
 
         # One loop for both: what is compiled twice takes twice as long.
-        draws = lax.scan(step, state, None, length=num_warmup + num_samples)[1]
-        return jax.tree.map(lambda x: x[num_warmup:], draws)
+        draws = lax.scan(step, state, None, length=WARMUP + num_samples)[1]
+        return jax.tree.map(lambda x: x[WARMUP:], draws)
 
     return jax.jit(jax.vmap(one))(random.split(rng_key, len(data)), data)
 
@@ -276,4 +275,73 @@ def _share(truth: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> dict[str,
         "median_width": float(np.median(width)) if known.any() else float("nan"),
         "trials": len(truth),
         "without": int((~known).sum()),
+    }
+
+
+class Trials(NamedTuple):
+    """Parameters and data of every trial."""
+
+    name: str
+    model: Callable  # the program with the priors bound
+    kwargs: dict[str, Any]  # its sizes
+    truth: Params  # (num_trials, ...) by site
+    data: Array  # (num_trials, num_data, num_features)
+    setting: Setting
+
+
+def setting_of(name: str, given: dict[str, Any]) -> Setting:
+    """The setting of a program; `given` has sizes that a person wants otherwise."""
+    setting = CARDS[name].calibrate() if name in CARDS else Setting(60, None, {}, {})
+    given = dict(given)
+    num_data = given.pop("num_data", setting.num_data)
+    num_features = given.pop("num_features", setting.num_features)
+    return setting._replace(
+        num_data=num_data, num_features=num_features, sizes={**setting.sizes, **given}
+    )
+
+
+def simulate(name: str, setting: Setting, num_trials: int, rng_key: Array) -> Trials:
+    """Draw parameters, then data, from the program itself.
+
+    >>> drawn = simulate("bernoulli_product", setting_of("bernoulli_product", {}), 3, random.key(0))
+    >>> drawn.data.shape, drawn.truth["probs"].shape
+    ((3, 40, 4), (3, 4))
+    """
+    program = find_program(name)
+    takes = python.signature(program).parameters
+    wrong = [x for x in setting.sizes if x not in takes]
+    if wrong and all(x.kind is not x.VAR_KEYWORD for x in takes.values()):
+        raise InputError(f"--set {wrong[0]}: {name} takes {', '.join(takes)}")
+    model = partial(program, **setting.priors) if setting.priors else program
+    counts: dict[str, Any] = {"num_data": setting.num_data}
+    if setting.num_features is not None:
+        counts["num_features"] = setting.num_features
+
+    def draw(key: Array) -> dict[str, Array]:
+        with handlers.trace() as trace, handlers.seed(rng_seed=key):
+            table = model(**counts, **setting.sizes)
+        outside = {
+            x: site["value"]
+            for x, site in trace.items()
+            if site["type"] == "sample" and not site["cond_indep_stack"]
+        }
+        if table is None:
+            raise InputError(f"{name} returns no table: it must return what it simulates")
+        return {**outside, "observed": table.astype(float)}
+
+    with blame(name, "cannot be simulated"):
+        sites = jax.jit(jax.vmap(draw))(random.split(rng_key, num_trials))
+    data = sites.pop("observed")
+    return Trials(name, model, setting.sizes, sites, data, setting)
+
+
+def describe(model: Callable, setting: Setting) -> dict[str, str]:
+    """The prior of each site, in words; those of the program where nothing narrower is bound."""
+    takes = python.signature(model).parameters
+    own = {x: p.default for x, p in takes.items() if x.startswith("prior_")}
+    priors = {**own, **setting.priors}
+    return {
+        x.removeprefix("prior_"): "uniform on the simplex" if v is None else words(v)
+        for x, v in priors.items()
+        if v is not python.Parameter.empty
     }

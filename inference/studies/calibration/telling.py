@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..figures import Figure
 
+if TYPE_CHECKING:
     from .calibrate import Calibration, Judged
 
 
@@ -57,7 +57,7 @@ def _trials(count: int) -> str:
 def summary(calibration: Calibration) -> dict[str, Any]:
     """The numbers, as JSON has them."""
     from .calibrate import NUM_DRAWS
-    from .trials import describe
+    from .many import describe
 
     trials = calibration.trials
     return {

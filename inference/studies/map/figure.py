@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..figures import GREY, PALETTE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-from typing import TYPE_CHECKING
+from ..figures import GREY, PALETTE, Axes
 
 MOST_ELLIPSES = 150
 MARKS = "osD^vP*Xh<>"

@@ -15,9 +15,10 @@ from latentbits.models.data import InputError
 from latentbits.models.data.sealed import check_seal, sealed
 from latentbits.models.mixed_trait import Layout
 
+from ..figures import Figure
+
 if TYPE_CHECKING:
     from latentbits.models.data import MixedTable
-    from matplotlib.figure import Figure
 
     from ...methods.continuous.factors import FactorPosterior
 

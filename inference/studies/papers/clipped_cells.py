@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from latentbits.models import clipped_gaussian
@@ -14,10 +14,8 @@ from latentbits.models import clipped_gaussian
 from ...methods.moments.cells import Cells, count_cells, enumerate_cells
 from ...methods.moments.hidden import draw_hidden, hidden_values
 from ...methods.moments.probit import modes, reconstruct
+from ..figures import Axes
 from .experiment import Option, Outcome, Page, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @experiment(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,13 +16,9 @@ from ...methods.moments.inversion import MomentInfo, MomentInversion
 from ...methods.moments.pairs import Pairs, count_pairs
 from ...methods.moments.probit import modes, morph, reconstruct
 from ...methods.moments.spectrum import principal_components
-from ..figures import image_grid, spectrum
+from ..figures import Axes, image_grid, spectrum
 from .clipped_gaussian import eigenvalues, rescaled
 from .experiment import IMAGES, Option, Outcome, Page, experiment, load_images
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 IN_CELLS = 200
 """Rows whose cell is looked for: a linear programme each."""

@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,8 @@ from jax import Array, random
 from latentbits.models.data import InputError, load_table
 
 from ...numerics.compiling import executable, little_effort
+from ..figures import Figure as Page
 from ..option import SEED, Option, add, settled
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Page
-else:
-    Page = Any
 
 
 class Outcome(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,8 @@ from ...methods.continuous.bound import BoundEM
 from ...methods.continuous.quadrature import QuadratureEM
 from ...numerics.gaussian import log_normal
 from ...running.contract import follow
+from ..figures import Axes
 from .experiment import Option, Outcome, Page, experiment
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 STRENGTHS = (0.5, 1.0, 2.0, 3.0, 4.0)
 NUM_TEST = 500

@@ -5,27 +5,17 @@ Here are those that every program has; `model_figures` has those of the papers' 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..figures import PALETTE
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from ..comparison.compare import Comparison
-import re
-from html import escape
-from typing import TYPE_CHECKING, NamedTuple
-
 from ..comparison.verdict import factor
-from ..figures import MANY
+from ..figures import MANY, PALETTE, Figure
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from ..comparison.compare import Comparison
 
 

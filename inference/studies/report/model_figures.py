@@ -13,13 +13,11 @@ import numpy as np
 
 from ..cards import CARDS
 from ..comparison.checks import Standing
-from ..figures import GREY, hinton, image_grid, spectrum
+from ..figures import GREY, Figure, hinton, image_grid, spectrum
 from ..map.figure import draw_lines, draw_map, label_lines
 from .general_figures import INK, WIDTH, Picture, legend_below, ranked, sheet, styles
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from ..comparison.compare import Comparison
     from .places import Places
 

@@ -11,18 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..comparison.checks import Standing, Status
 from ..comparison.verdict import arrival
-from ..figures import MANY
+from ..figures import MANY, Figure
 from .cells import NOT_RUN, Cell
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 PAIRS = (
     ("BoundEM", "QuadratureEM"), ("BoundEM", "MonteCarloEM"), ("MomentInversion", "NUTS"),
