@@ -53,7 +53,9 @@ def symmetries(known: Known | None) -> tuple[Exchange | Rotation, ...]:
         return ()
     if known.form is Form.NOISY_OR:
         layers = sum(role.startswith("weights_") for role in known.places)
-        return tuple(_layer(k, k == layers) for k in range(1, layers + 1))
+        below = [((f"weights_{k}", 0), (f"leak_{k}", 0)) for k in range(1, layers + 1)]
+        above = [*(((f"weights_{k}", 1),) for k in range(2, layers + 1)), ()]
+        return tuple(Exchange((*x, *y)) for x, y in zip(below, above, strict=True))
     if known.form is Form.SPARSE_CODING:
         own = known.places["sparsity"].positions.ndim  # a prior of each cause goes with it
         return (Exchange((("weights", 0), ("sparsity", 0))[: 1 + own]),)
@@ -68,11 +70,6 @@ def symmetries(known: Known | None) -> tuple[Exchange | Rotation, ...]:
         Form.MIXTURE: (Exchange((("probs", 0), ("mixing", 0))),),
     }
     return by_form[known.form]
-
-
-def _layer(number: int, top: bool) -> Exchange:
-    below = ((f"weights_{number}", 0), (f"leak_{number}", 0))
-    return Exchange(below if top else (*below, (f"weights_{number + 1}", 1)))
 
 
 def align(

@@ -99,18 +99,19 @@ def of_first_row(function: Callable[..., Any], rows: Rows, *inputs: Any) -> Any:
 
 def check_params(reader: Reader, params: Params) -> None:
     """Refuse parameters that the program does not have, or has in another shape."""
-    unknown = set(params) - set(reader.anatomy.parameters)
+    anatomy = reader.anatomy
+    check_shapes(dict(zip(anatomy.parameters, anatomy.shapes, strict=True)), params)
+
+
+def check_shapes(wanted: dict[str, tuple[int, ...]], params: Params) -> None:
+    """The same, by the shapes of the program's parameters."""
+    unknown = set(params) - set(wanted)
     if unknown:
-        raise ValueError(
-            f"no parameter {sorted(unknown)} in the program: "
-            f"it has {list(reader.anatomy.parameters)}"
-        )
-    wanted = dict(zip(reader.anatomy.parameters, reader.anatomy.shapes, strict=True))
+        raise ValueError(f"no parameter {sorted(unknown)} in the program: it has {list(wanted)}")
     for name, value in params.items():
-        if jnp.shape(value) != wanted[name]:
+        if (shape := jnp.shape(value)) != wanted[name]:
             raise ValueError(
-                f"parameter {name!r} has shape {jnp.shape(value)}, but the program's has "
-                f"{wanted[name]}"
+                f"parameter {name!r} has shape {shape}, but the program's has {wanted[name]}"
             )
 
 

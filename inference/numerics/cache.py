@@ -47,7 +47,10 @@ def cache_compilations(folder: str | Path | None = None, *, max_bytes: int = MOS
     if known and folder is None:  # as the user has it
         return
     try:
-        place = _default() if folder is None else Path(folder)
+        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        if folder is None:
+            folder = (base if base.is_absolute() else Path.home() / ".cache") / "latentbits"
+        place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         if not os.access(place, os.W_OK | os.X_OK):
             return
@@ -60,11 +63,6 @@ def cache_compilations(folder: str | Path | None = None, *, max_bytes: int = MOS
     # An entry that another process is writing is compiled here too, without a word.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
     reset_cache()  # JAX asks once whether there is one
-
-
-def _default() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "latentbits"
 
 
 def tidy(folder: Path, max_bytes: int) -> None:

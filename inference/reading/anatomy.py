@@ -237,6 +237,8 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
     _check_sizes(trace, latents, parameters)
     if sites is not None:
         latents = [latent for latent in latents if latent.name in sites]
+    held = trace.get(plate, {"type": None})
+    size, wanted = held["args"] if held["type"] == "plate" else (0, None)
     return Anatomy(
         plate=plate,
         plate_dim=frame.dim,
@@ -247,7 +249,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
         parameters=tuple(parameters),
         likelihoods=tuple(likelihoods),
         outside=tuple(outside),
-        drawn=_draws_rows(trace.get(plate)),
+        drawn=wanted is not None and wanted != size,
         weighted=any(trace[x.name]["scale"] is not None for x in latents),
         shapes=tuple(jnp.shape(trace[name]["value"]) for name in parameters),
     )
@@ -309,11 +311,6 @@ def _plate_of_latents(trace: dict, sites: Sequence[str] | None) -> str | None:
     dims = [{f.name: f.dim for f in x["cond_indep_stack"]} for x in latents]
     common = set(dims[0]).intersection(*dims) if dims else set()
     return min(common, key=lambda name: dims[0][name]) if common else None
-
-
-def _draws_rows(plate: dict | None) -> bool:
-    size, wanted = plate["args"] if plate is not None and plate["type"] == "plate" else (0, None)
-    return wanted is not None and wanted != size
 
 
 def _odd(fn: Any) -> str | None:

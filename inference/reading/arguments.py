@@ -39,7 +39,9 @@ missing cells in `mask` and put 0 there
     """
     check_kinds(args, kwargs)
     for name, value in _named(args, kwargs):
-        if not isinstance(value, np.ndarray | Array) or _unknown(value):
+        # Random keys, and values that are not known yet.
+        unknown = _is_key(value) or isinstance(value, jax.core.Tracer)
+        if not isinstance(value, np.ndarray | Array) or unknown:
             continue
         if name == "mask":
             _check_mask(np.asarray(value))
@@ -61,11 +63,6 @@ def _named(args: tuple, kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _is_key(value: Any) -> bool:
     return jnp.issubdtype(value.dtype, jax.dtypes.extended)
-
-
-def _unknown(value: Any) -> bool:
-    """Random keys, and values that are not known yet."""
-    return _is_key(value) or isinstance(value, jax.core.Tracer)
 
 
 def _check_kind(name: str, value: Any) -> None:

@@ -105,9 +105,10 @@ class Checkpoint:
                     f"{shape}: {_REMOVE}"
                 )
         restored = [
-            _fill(new, saved[name]) if _by_step(name) else _like(new, saved[name])
+            new.at[: len(saved[name])].set(jnp.asarray(saved[name], new.dtype))
+            if _by_step(name) else _like(new, saved[name])
             for name, new in wanted.items()
-        ]
+        ]  # fmt: skip
         return jax.tree.unflatten(jax.tree.structure(progress), restored)
 
     def save(self, progress: Any) -> None:
@@ -233,7 +234,3 @@ def _like(new: Array, old: np.ndarray) -> Array:
     if jnp.issubdtype(new.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(jnp.asarray(old), impl=jax.random.key_impl(new))
     return jnp.asarray(old, new.dtype)
-
-
-def _fill(buffer: Array, old: np.ndarray) -> Array:
-    return buffer.at[: len(old)].set(jnp.asarray(old, buffer.dtype))

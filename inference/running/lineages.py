@@ -231,7 +231,9 @@ class Lineages:
         def step(one: Any, losses: Array, active: Array) -> tuple[Any, Array]:
             def go() -> tuple[Any, Array]:
                 new, loss = self.method.update(one, *args, **kwargs)
-                return new, jnp.append(losses[1:], _finite(loss).astype(losses.dtype))
+                # A lineage that has gone astray has lost; the others go on.
+                loss = jnp.where(jnp.isfinite(loss), loss, jnp.inf)
+                return new, jnp.append(losses[1:], loss.astype(losses.dtype))
 
             return lax.cond(active, go, lambda: (one, losses))
 
@@ -343,8 +345,3 @@ def every(function: Callable) -> Callable:
     if jax.default_backend() != "cpu":
         return jax.vmap(function)
     return lambda *args: lax.map(lambda one: function(*one), args)
-
-
-def _finite(losses: Array) -> Array:
-    """A lineage that has gone astray has lost; the others go on."""
-    return jnp.where(jnp.isfinite(losses), losses, jnp.inf)

@@ -49,15 +49,10 @@ class CombinationTarget(NamedTuple):
     """(num_data, 10), 0/1: h"""
 
 
-def _log_weights(weights: np.ndarray, bias: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """(num_states,): ln Σ_x exp Σ_i h_i(ω⁽ⁱ⁾·x + θ⁽ⁱ⁾), the numerator of equation (3.4)."""
-    field = table @ weights
-    return table @ bias + np.logaddexp(field, -field).sum(axis=1)
-
-
 def _probabilities(weights: np.ndarray, bias: np.ndarray, table: np.ndarray) -> np.ndarray:
     """(num_states,): the probability of each hidden state, equation (3.4)."""
-    logits = _log_weights(weights, bias, table)
+    field = table @ weights
+    logits = table @ bias + np.logaddexp(field, -field).sum(axis=1)  # of the numerator
     share = np.exp(logits - logits.max())
     return share / share.sum()
 

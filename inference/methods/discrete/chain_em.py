@@ -19,6 +19,7 @@ from ...reading.chain import Chain, ChainPosterior
 from ...reading.chain_survey import find_chain
 from ...types import Params
 from ..m_step import minimise, transforms_of
+from ..shared import check_shapes
 
 
 class PathState(NamedTuple):
@@ -68,16 +69,7 @@ class Paths(NamedTuple):
         params = {**params, **(init_params or {})}
         if set(params) < set(drawn):  # operation by operation it would take seconds
             params = {**(draw if under_jit() else once(draw))(rng_key), **params}
-        for name, value in params.items():
-            if name not in drawn:
-                raise ValueError(
-                    f"no parameter {name!r} in the program: it has {list(chain.parameters)}"
-                )
-            if jnp.shape(value) != drawn[name].shape:
-                raise ValueError(
-                    f"parameter {name!r} has shape {jnp.shape(value)}, but the program's has "
-                    f"{drawn[name].shape}"
-                )
+        check_shapes({name: x.shape for name, x in drawn.items()}, params)
         params = {name: jnp.asarray(value, float) for name, value in params.items()}
         return PathState(params, jnp.zeros((), int))
 

@@ -69,7 +69,8 @@ def missed_mass(
     rates = jnp.clip(rates, 1e-4, 1.0 - 1e-4)
     each = -(-num_draws // len(rates))
     bits = random.bernoulli(key_draw, rates, (each, *rates.shape)).reshape(-1, *best.shape)
-    log_draw = log_total(jax.vmap(lambda rate: _log_draw(bits, rate))(rates), 0, False)
+    one = lambda rate: jnp.where(bits, jnp.log(rate), jnp.log1p(-rate)).sum(-1)  # noqa: E731
+    log_draw = log_total(jax.vmap(one)(rates), 0, False)
 
     every = jnp.concatenate([ends, bits])
     value = reader.log_joint(params, every, arguments) - posterior.evidence
@@ -85,11 +86,6 @@ def missed_mass(
     log_out = jnp.logaddexp(log_total(log_ends, 0, False), top + jnp.log(ratio.mean(0)))
     log_error = top + jnp.log(ratio.std(0)) - 0.5 * jnp.log(len(bits))
     return jax.nn.sigmoid(log_out), jnp.exp(log_error + 2.0 * jax.nn.log_sigmoid(-log_out))
-
-
-def _log_draw(bits: Array, rate: Array) -> Array:
-    """The log probability of states (S, n, bits) drawn bit by bit: (S, n)."""
-    return jnp.where(bits, jnp.log(rate), jnp.log1p(-rate)).sum(-1)
 
 
 def _prior_state(reader: Reader, params: Params, arguments: Arguments, key: Array) -> Array:

@@ -20,6 +20,7 @@ from ...reading.reader import check_data, check_support
 from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks
 from ...running.algorithm import Algorithm
 from ...types import Arguments, Params
+from ..shared import check_shapes
 from .flips import Rules, open_bits
 from .layers import (
     Blocks,
@@ -167,7 +168,7 @@ class GibbsEM(Algorithm):
         def first(rows: Rows, key_start: Array, key: Array, given: Params) -> GibbsEMState:
             some = rows.slice(0, 1)
             like = jax.eval_shape(lambda: somewhere(self.model, anatomy.parameters, some))
-            _check(like, given)
+            check_shapes({name: x.shape for name, x in like.items()}, given)
             drawn = {} if like.keys() <= given.keys() else start_uniform(layered, key_start, like)
             params = {name: jnp.asarray(x, float) for name, x in {**drawn, **given}.items()}
             bits, keep = None, not rows.on_disk if self.keep_states is None else self.keep_states
@@ -318,15 +319,3 @@ class GibbsEM(Algorithm):
         level = jnp.minimum(state.level + settled, depth)
         stable = {site: changed[site] < self.stable_below for site in layered.wiring.hidden}
         return level, layered.phase(level, (state.level == depth) & settled, stable)
-
-
-def _check(like: Params, given: Params) -> None:
-    """Refuse starting values that the program has no parameter for."""
-    for name, value in given.items():
-        if name not in like:
-            raise ValueError(f"no parameter {name!r} in the program: it has {list(like)}")
-        if jnp.shape(value) != like[name].shape:
-            raise ValueError(
-                f"parameter {name!r} has shape {jnp.shape(value)}, but the program's has "
-                f"{like[name].shape}"
-            )
