@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from traceback import extract_tb
@@ -147,6 +147,30 @@ def trace_of(
     program = handlers.substitute(model, data=given or {})
     with handlers.block(), handlers.seed(rng_seed=0):
         return handlers.trace(program).get_trace(*args, **kwargs)
+
+
+def densities(trace: dict[str, dict], names: Iterable[str]) -> dict[str, Any]:
+    """The log probability of each of these sites, or its value if it is no sample."""
+    sites = {name: trace[name] for name in names}
+    return {
+        name: site["fn"].log_prob(site["value"]) if site["type"] == "sample" else site["value"]
+        for name, site in sites.items()
+    }
+
+
+def origins(tree: Any) -> frozenset:
+    """What any leaf of it depends on, where provenance is a set of each."""
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, frozenset))
+    return frozenset().union(*leaves)
+
+
+def unknowns(sites: Iterable[dict], latents: Container[str]) -> tuple[str, ...]:
+    """The parameters and the unobserved samples, but for these latents."""
+    return tuple(
+        x["name"] for x in sites
+        if x["type"] == "param"
+        or (x["type"] == "sample" and not x["is_observed"] and x["name"] not in latents)
+    )  # fmt: skip
 
 
 def somewhere(model: Callable, names: Iterable[str], arguments: Arguments) -> Params:

@@ -24,10 +24,10 @@ from numpyro.primitives import Messenger
 
 from ..numerics import chain as sums
 from ..types import Arguments, Params
-from .abstract import leave, outside, trace_of
-from .bounds import settled
+from .abstract import ProgramError, leave, outside, trace_of
+from .anatomy import num_values
 from .states import AllStates
-from .sums import log_prior_of, scale_ratio
+from .sums import log_prob_of, scale_ratio
 
 MOST_AT_ONCE = 1 << 24
 """Numbers that the steps of all runs may take side by side; beyond that they go one by one."""
@@ -41,6 +41,19 @@ class Link(NamedTuple):
     axes: tuple[int, ...]  # of the plates that hold the sequences, in `shape`
     num_values: int
     dtype: Any
+
+    @classmethod
+    def of(cls, site: dict[str, Any], plates: tuple[tuple[str, int, int], ...]) -> Link:
+        fn, count = site["fn"], num_values(site["fn"])
+        if count is None:
+            raise ProgramError(
+                f"site {site['name']!r} is discrete and counts without bound: its values cannot be "
+                "listed"
+            )
+        batch = tuple(fn.batch_shape)
+        axes = tuple(len(batch) + dim for _, dim, _ in plates)
+        shape = batch + tuple(fn.event_shape)
+        return cls(site["name"], shape, axes, count, jnp.result_type(site["value"]))
 
     @property
     def rest(self) -> tuple[int, ...]:
@@ -59,6 +72,13 @@ class Link(NamedTuple):
         where = range(len(lead), len(lead) + len(sizes))
         whole = jnp.moveaxis(whole, tuple(where), tuple(len(lead) + a for a in self.axes))
         return jnp.broadcast_to(whole, (*lead, *self.shape))
+
+    def by_value(self, states: Array, labels: Array, sizes: tuple[int, ...]) -> Array:
+        """Probabilities of states (..., N, S), whose values are labels (S, size), as those of its
+        values, in one more axis of the site's shape."""
+        hot = (labels[..., None] == jnp.arange(self.num_values)).astype(states.dtype)
+        each = jnp.einsum("...ns,sik->k...ni", states, hot)
+        return jnp.moveaxis(self.place(each, sizes), 0, -1)
 
 
 class Chain(NamedTuple):
@@ -122,10 +142,7 @@ class Chain(NamedTuple):
 
     def site(self, site: dict[str, Any], reference: Any) -> Array:
         """The log probability of a site, (N,)."""
-        latent = site["name"] in self.names
-        fn = site["fn"] if latent else settled(site["fn"])
-        value = site["value"]
-        log_prob = log_prior_of(fn, value) if latent else fn.log_prob(value)
+        log_prob = log_prob_of(site, site["name"] in self.names)
         return self.per_sequence(scale_ratio(site["scale"], reference) * log_prob)
 
     def factors(
@@ -319,17 +336,14 @@ class ChainPosterior(NamedTuple):
         table, place, probs = jnp.asarray(self.chain.table(links)), 0, {}
         for link in links:
             labels = table[:, place : place + link.size]
-            hot = (labels[..., None] == jnp.arange(link.num_values)).astype(states.dtype)
-            each = jnp.einsum("...ns,sik->k...ni", states, hot)
-            probs[link.name] = jnp.moveaxis(link.place(each, self.chain.sizes), 0, -1)
+            probs[link.name] = link.by_value(states, labels, self.chain.sizes)
             place += link.size
         return probs
 
     def _sites(self, codes: Array, begin: Array) -> dict[str, Array]:
         values = self.chain.values(self.chain.links, self._turned(codes))
-        return (
-            {**self.chain.values(self.chain.start, begin), **values} if self.chain.start else values
-        )
+        start = self.chain.start
+        return {**self.chain.values(start, begin), **values} if start else values
 
     def _turned(self, steps: Array) -> Array:
         return steps[::-1] if self.chain.reverse else steps

@@ -18,8 +18,7 @@ from numpyro import handlers
 from numpyro.ops.provenance import eval_provenance
 from numpyro.primitives import Messenger
 
-from .abstract import run_abstractly, trace_of
-from .anatomy import ProgramError, num_values
+from .abstract import ProgramError, densities, origins, run_abstractly, trace_of, unknowns
 from .chain import Chain, Link, NoSites, first_step, has_latents, is_latent, traced
 
 MOST_RUNS = 1 << 16
@@ -78,11 +77,7 @@ class _Survey(Messenger):
         chain = Chain(
             links=(), start=(), plates=plates, nesting=max([-f.dim for f in frames], default=0),
             orders=(), starters=(), observed=observed, hidden=tuple(set(step) - set(sites)),
-            parameters=tuple(
-                x["name"] for x in outer
-                if x["type"] == "param"
-                or (x["type"] == "sample" and not x["is_observed"] and not is_latent(x))
-            ),
+            parameters=unknowns(outer, [x["name"] for x in start]),
             other=(), length=length, reverse=reverse,
         )  # fmt: skip
         if not observed:  # a simulation: what is not observed may be more than the latents
@@ -94,8 +89,8 @@ class _Survey(Messenger):
                     f"discrete {latents[0]['name']!r}: a chain has discrete latents only"
                 )
         chain = chain._replace(
-            links=tuple(_link(site, plates) for site in latents),
-            start=tuple(_link(site, plates) for site in start),
+            links=tuple(Link.of(site, plates) for site in latents),
+            start=tuple(Link.of(site, plates) for site in start),
         )
         depends, carried = _dependence(chain, f, init, x)
         chain = chain._replace(
@@ -171,19 +166,6 @@ def _common_plates(sites: list[dict]) -> tuple[tuple[str, int, int], ...]:
     """The plates that hold all latents, from left to right: a sequence for each of their cells."""
     frames = [{(f.name, f.dim, f.size) for f in x["cond_indep_stack"]} for x in sites]
     return tuple(sorted(set.intersection(*frames), key=lambda plate: plate[1]))
-
-
-def _link(site: dict[str, Any], plates: tuple[tuple[str, int, int], ...]) -> Link:
-    fn = site["fn"]
-    count = num_values(fn)
-    if count is None:
-        raise ProgramError(
-            f"site {site['name']!r} counts without bound: the states of a chain are listed"
-        )
-    batch = tuple(fn.batch_shape)
-    axes = tuple(len(batch) + dim for _, dim, _ in plates)
-    shape = batch + tuple(fn.event_shape)
-    return Link(site["name"], shape, axes, count, jnp.result_type(site["value"]))
 
 
 def _check_plates(site: dict[str, Any], plates: tuple[tuple[str, int, int], ...]) -> None:
@@ -304,12 +286,7 @@ def _provenance(
 
     def run(returned: Any, start: dict[str, Array]) -> tuple[dict, list, Any]:
         program = _Returning(model, chain, returned)
-        sites = trace_of(program, (args, kwargs), start)
-        outputs = {}
-        for name in outer:
-            site = sites[name]
-            sampled = site["type"] == "sample"
-            outputs[name] = site["fn"].log_prob(site["value"]) if sampled else site["value"]
+        outputs = densities(trace_of(program, (args, kwargs), start), outer)
         return outputs, program.init, sum(map(jnp.sum, program.inside.values()), jnp.zeros(()))
 
     first = _Returning(model, chain)
@@ -317,12 +294,7 @@ def _provenance(
         first(*args, **kwargs)
     start = chain.values(chain.start, jnp.zeros(1, int)) if chain.start else {}
     sites, init, inside = eval_provenance(run, returned=first.returned, start=start)
-
-    def union(tree: Any) -> frozenset:
-        leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, frozenset))
-        return frozenset().union(*leaves)
-
-    return _Provenance({name: union(on) for name, on in sites.items()}, init, inside)
+    return _Provenance({name: origins(on) for name, on in sites.items()}, init, inside)
 
 
 def _check_scales(chain: Chain, sites: dict[str, dict], trace: dict[str, dict]) -> None:

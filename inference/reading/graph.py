@@ -28,10 +28,9 @@ from ..numerics.elimination import (
 )
 from ..types import Arguments, Params
 from .abstract import leave, outside, trace_of
-from .bounds import settled
 from .chain import Link
 from .states import AllStates
-from .sums import log_prior_of, scale_ratio
+from .sums import log_prob_of, scale_ratio
 
 Plate = tuple[str, int, int]  # name, dim, size
 
@@ -142,13 +141,6 @@ class Graph(NamedTuple):
         return log_probs
 
 
-def log_prob_of(site: dict[str, Any], latent: bool) -> Array:
-    """The log probability of a site; of a latent without masks of rows."""
-    if latent:
-        return jnp.asarray(log_prior_of(site["fn"], site["value"]))
-    return settled(site["fn"]).log_prob(site["value"])
-
-
 # A continuous site that depends on latents is sampled outside, and its density belongs to the sum.
 class _Silenced(Messenger):
     """Sites keep their values and lose their densities."""
@@ -213,10 +205,8 @@ class GraphPosterior(NamedTuple):
         link, count = variable.link, variable.num_states
         digits = link.num_values ** jnp.arange(link.size)[::-1]
         labels = jnp.arange(count)[:, None] // digits % link.num_values  # (S, size)
-        hot = (labels[..., None] == jnp.arange(link.num_values)).astype(table.dtype)
-        each = jnp.einsum("sn,sik->kni", table.reshape(count, -1), hot)
         sizes = tuple(size for *_, size in variable.plates)
-        return jnp.moveaxis(link.place(each, sizes), 0, -1)
+        return link.by_value(table.reshape(count, -1).T, labels, sizes)
 
     def _chosen(self, rng_key: Array | None) -> dict[str, Array]:
         values = {}

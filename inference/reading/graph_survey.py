@@ -7,14 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from numpyro.ops.provenance import eval_provenance
 
 from ..numerics.elimination import CrossedError, Problem, find_order, find_rounds
-from .abstract import ProgramError, run_abstractly, trace_of
-from .anatomy import num_values
+from .abstract import ProgramError, densities, origins, run_abstractly, trace_of, unknowns
 from .chain import Link, is_latent
 from .graph import Component, Graph, Variable
 
@@ -85,12 +83,8 @@ def _graph(
         observed=tuple(name for name in others if trace[name]["is_observed"]),
         silent=tuple(name for name in others if not trace[name]["is_observed"]),
         hidden=tuple(x for x, on in depends.items() if on and x not in scopes),
-        parameters=tuple(
-            x["name"] for x in trace.values()
-            if x["type"] == "param"
-            or (x["type"] == "sample" and not x["is_observed"] and x["name"] not in names)
-        ),
-    )  # fmt: skip
+        parameters=unknowns(trace.values(), names),
+    )
     graph = graph._replace(scopes=tuple(scopes.items()))
     if not summed:
         return graph
@@ -107,18 +101,9 @@ def _graph(
 
 def _variable(site: dict[str, Any], joined: frozenset[str] = frozenset()) -> Variable:
     """The site as a variable: the cells of plates in `joined` are elements of its vector."""
-    fn, name = site["fn"], site["name"]
-    count = num_values(fn)
-    if count is None:
-        raise ProgramError(
-            f"site {name!r} is discrete and counts without bound: its values cannot be listed"
-        )
-    batch = tuple(fn.batch_shape)
     frames = sorted(site["cond_indep_stack"], key=lambda f: f.dim)
     plates = tuple((f.name, f.dim, f.size) for f in frames if f.name not in joined)
-    axes = tuple(len(batch) + dim for _, dim, _ in plates)
-    link = Link(name, batch + tuple(fn.event_shape), axes, count, jnp.result_type(site["value"]))
-    return Variable(link, plates)
+    return Variable(Link.of(site, plates), plates)
 
 
 def _joined(
@@ -172,20 +157,11 @@ def _provenance(
     }  # fmt: skip
 
     def run(**values: Array) -> dict[str, Array]:
-        again = trace_of(model, (args, kwargs), {**fixed, **values})
-        outputs = {}
-        for name in wanted:
-            site = again[name]
-            sampled = site["type"] == "sample"
-            outputs[name] = site["fn"].log_prob(site["value"]) if sampled else site["value"]
-        return outputs
+        return densities(trace_of(model, (args, kwargs), {**fixed, **values}), wanted)
 
     start = {x: jnp.zeros_like(trace[x]["value"]) for x in latents}
     depends = eval_provenance(run, **start)
-    leaf = lambda x: isinstance(x, frozenset)  # noqa: E731
-    return {
-        name: frozenset().union(*jax.tree.leaves(depends[name], is_leaf=leaf)) for name in wanted
-    }
+    return {name: origins(depends[name]) for name in wanted}
 
 
 def _colours(count: int, scopes: list[frozenset[int]]) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from jax import Array, lax
 from ..numerics.log_sums import kept, log_total
 from .affine import AffineForm, Layout, SiteForm, product_floats, site_form, unwrapped
 from .bits import BitsForm, Quadratic
+from .bounds import settled
 
 KEPT_FLOATS = 1 << 21
 """Posterior probabilities of states that are kept for the gradient: 8 MiB, and none of more."""
@@ -177,6 +178,13 @@ def joint_of(
     width = sum(int(cells.values.shape[1]) for cells in rows["slow"])
     floats = len(form.constant) * max(1, width) + (0 if bits is None else bits.floats)
     return Joint(form, slow, bits, shared, pairs, rows, floats)
+
+
+def log_prob_of(site: dict[str, Any], latent: bool) -> Array:
+    """The log probability of a site; of a latent without masks of rows."""
+    if latent:
+        return jnp.asarray(log_prior_of(site["fn"], site["value"]))
+    return settled(site["fn"]).log_prob(site["value"])
 
 
 def log_prior_of(fn: dist.Distribution, value: Array) -> Array:

@@ -19,8 +19,9 @@ from ...reading.abstract import run_abstractly, trace_of
 from ...reading.anatomy import ProgramError, num_values
 from ...reading.chain import is_latent
 from ...reading.counts import unbounded
-from ...reading.graph import Graph, log_prob_of
+from ...reading.graph import Graph
 from ...reading.graph_survey import find_graph
+from ...reading.sums import log_prob_of
 from ...types import Arguments, Params
 
 
