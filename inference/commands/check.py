@@ -60,10 +60,7 @@ def main(namespace: argparse.Namespace) -> int:
             if way is None or not (plates or isinstance(way, Chain)):
                 raise
             return _check_way(given, way, sites)
-        if not anatomy.observed:
-            raise ProgramError(
-                f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
-            )
+        anatomy.check_observed()
         rows = rows_of(anatomy, (table.values,), kwargs)
     _print_table(table)
     print(f"plate    {anatomy.plate}, {anatomy.num_data} rows\n")

@@ -172,10 +172,7 @@ def _likelihood(
     max_states: int,
 ) -> Likelihood:  # fmt: skip
     anatomy = inspect(model, args, kwargs)
-    if not anatomy.observed:
-        raise ProgramError(
-            f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
-        )
+    anatomy.check_observed()
     if not anatomy.latents:
         return _without_latents(model, anatomy, args, kwargs)
     discrete = [x for x in anatomy.latents if x.num_values is not None]

@@ -72,6 +72,13 @@ class Anatomy(NamedTuple):
     weighted: bool = False  # whether rows are scaled (`handlers.scale`): they count so many times
     shapes: tuple[tuple[int, ...], ...] = ()  # of the parameters
 
+    def check_observed(self) -> None:
+        """Refuse a program that was passed no data."""
+        if not self.observed:
+            raise ProgramError(
+                f"nothing is observed inside the plate {self.plate!r}: pass the data (obs=...)"
+            )
+
     def check_unweighted(self) -> None:
         """Refuse weights of rows, for a method that counts each of them once."""
         if self.weighted:

@@ -39,9 +39,9 @@ missing cells in `mask` and put 0 there
     """
     check_kinds(args, kwargs)
     for name, value in _named(args, kwargs):
-        # Random keys, and values that are not known yet.
-        unknown = _is_key(value) or isinstance(value, jax.core.Tracer)
-        if not isinstance(value, np.ndarray | Array) or unknown:
+        if not isinstance(value, np.ndarray | Array):
+            continue
+        if _is_key(value) or isinstance(value, jax.core.Tracer):  # or not known yet
             continue
         if name == "mask":
             _check_mask(np.asarray(value))

@@ -183,10 +183,7 @@ def open_program(
             f"the program has no unobserved site inside its plate {anatomy.plate!r}: "
             "there is nothing to infer for a datum"
         )
-    if not anatomy.observed:
-        raise ProgramError(
-            f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
-        )
+    anatomy.check_observed()
     rows = rows_of(anatomy, args, kwargs)
     if not any(isinstance(x, OnDisk) for x in jax.tree.leaves((args, kwargs))):
         check_support(model, anatomy, rows)  # what was opened before has been checked

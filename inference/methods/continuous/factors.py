@@ -173,10 +173,7 @@ def open_factors(
     problem = not_continuous(anatomy, mixed=mixed)
     if problem:
         raise ProgramError(f"this method is for continuous latents: {problem}")
-    if not anatomy.observed:
-        raise ProgramError(
-            f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
-        )
+    anatomy.check_observed()
     anatomy.check_unweighted()
     return FactorReader(model, anatomy), rows_of(anatomy, args, kwargs)
 

@@ -146,10 +146,7 @@ def open_bits(
             f"the latents {other} are not binary: condition on them, or leave them to another "
             "block of numpyro.infer.Gibbs"
         )
-    if not anatomy.observed:
-        raise ProgramError(
-            f"nothing is observed inside the plate {anatomy.plate!r}: pass the data (obs=...)"
-        )
+    anatomy.check_observed()
     anatomy.check_unweighted()
     wiring = _wiring(model, anatomy, (args, kwargs)) if by_network else None
     return BitProgram(model, anatomy, wiring)
