@@ -30,7 +30,8 @@ from .identity import NoIdentityError, identity
 
 LEVEL = "xla_backend_optimization_level"
 EMITTERS = "xla_cpu_use_fusion_emitters"
-"""XLA's newer way to write a fused loop: it takes twice as long to compile, and saves a tenth."""
+"""XLA's newer way to write a fused loop: it takes twice as long to compile, and mostly saves a tenth
+(but see `for_long`)."""
 SPLIT = "xla_cpu_parallel_codegen_split_count"
 """Pieces of a program that are compiled at once: on one core they cost, and gain nothing."""
 TRITON = "xla_gpu_enable_triton_gemm"
@@ -177,6 +178,16 @@ def once(function: Callable, **how: Any) -> Any:
     2
     """
     return jax.jit(function, compiler_options=least_effort(), **how)
+
+
+def for_long() -> dict[str, Any]:
+    """Options of the compiler, after `hurry`, for what runs as long as a budget lasts.
+
+    XLA's older loops take log1p one number at a time: without this a gradient of `latent_trait`
+    takes four times as long on a Neoverse-N1.
+    """
+    hurried = f"--{EMITTERS}=false" in os.environ.get("XLA_FLAGS", "")
+    return {EMITTERS: True} if hurried else {}
 
 
 def split_key(key: Array, count: int) -> tuple[Array, ...]:
