@@ -30,8 +30,8 @@ from .identity import NoIdentityError, identity
 
 LEVEL = "xla_backend_optimization_level"
 EMITTERS = "xla_cpu_use_fusion_emitters"
-"""XLA's newer way to write a fused loop: it takes twice as long to compile, and mostly saves a tenth
-(but see `for_long`)."""
+"""XLA's newer way to write a fused loop: it takes twice as long to compile, and mostly saves a
+tenth (but see `for_long`)."""
 SPLIT = "xla_cpu_parallel_codegen_split_count"
 """Pieces of a program that are compiled at once: on one core they cost, and gain nothing."""
 TRITON = "xla_gpu_enable_triton_gemm"

@@ -6,7 +6,8 @@ from settled_rows import row, settled
 
 from inference.baselines.samplers import Draws
 from inference.studies.comparison.checks import Standing, doubts, standing
-from inference.studies.comparison.judge import progress, remaining
+from inference.studies.comparison.judge import chains, progress, remaining
+from inference.studies.comparison.reference import strict_doubts
 from inference.studies.comparison.verdict import headline, verdict, winner
 
 
@@ -58,6 +59,19 @@ def test_each_kind_is_doubted_for_its_own_reasons():
     assert doubts({**guide, "pareto_k": 0.66, "num_scored": 4000}) == []
     apart = {"starts": 2, "starts_near": 1, "starts_behind": 1.8}
     assert standing({**guide, "pareto_k": 0.5, **apart}) is Standing.FAILS
+
+
+def test_a_sampler_with_too_few_draws_fails_in_plain_words():
+    """Of three draws a chain R̂ is NaN: the verdict says why, and no row prints a NaN."""
+    stats = {"lp": np.zeros((4, 3)), "diverging": np.zeros((4, 3), bool)}
+    found = chains(None, Draws({}, stats, np.empty(0), {}, np.arange(3.0), 1.0, 1.0, ""))
+    sampler = {"kind": "sampler", "score_error": 0.0, "starts_near": None, **found}
+    rows = settled({"NUTS": [-2.0, -3.0], "ours": [-2.0, -3.0]}, NUTS=sampler)
+    words = dict(verdict(rows))["NUTS"]
+    assert "too few draws for R̂ and an effective sample size: 3 per chain" in words
+    assert "nan" not in words + headline(rows) and rows["NUTS"]["standing"] == "FAILS"
+    assert "NUTS" in headline(rows).split("Failing their checks")[1]
+    assert strict_doubts(rows["NUTS"]) == doubts(rows["NUTS"])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Whether a result can be trusted, by rules that it can fail.
 
 sampler     R̂ of the log joint ≤ 1.01, of the parameters after relabelling ≤ 1.05, at least 400
-            effective draws, no divergence, Monte-Carlo error of its score ≤ 0.01 nats per row
+            effective draws, no divergence, Monte-Carlo error of its score ≤ 0.01 nats per row;
+            at least 4 draws of each chain, below which R̂ is not defined
 guide       Pareto k̂ ≤ min(1 − 1 / log10 S, 0.7) for S draws (Vehtari et al. 2024); its two starts
             within 0.01 nats per row of each other: k̂ says nothing of a mode where no draw is
 point       at most 0.01 nats per row left to gain when it stopped; at least two of its starts
@@ -29,6 +30,8 @@ from ...running.contract import Stop
 CLOSE = 0.01
 """Nats per row."""
 RHAT, RHAT_PARAMETERS, ESS, GAP, MISSED = 1.01, 1.05, 400.0, 0.1, 0.01
+FEWEST_DRAWS = 4
+"""Of each chain: half of it has two, of which a variance can be taken (ArviZ asks for as many)."""
 RULES = __doc__.split("\n\n", 1)[1]
 
 
@@ -63,8 +66,10 @@ def doubts(row: dict[str, Any]) -> list[str]:
 
     >>> doubts({"kind": "point", "bound_gap": -5.0})
     ['a bound 5.00 nats per row above the evidence']
+    >>> doubts({"kind": "sampler", "few_draws": 3})
+    ['too few draws for R̂ and an effective sample size: 3 per chain']
     """
-    problems = []
+    problems = too_few(row)
     for key, limit, words in (
         ("rhat", RHAT, "R̂ of the log joint {:.3f}"),
         ("rhat_parameters", RHAT_PARAMETERS, "R̂ of the parameters {:.2f} after relabelling"),
@@ -95,6 +100,13 @@ def doubts(row: dict[str, Any]) -> list[str]:
             "per row behind"
         )
     return problems
+
+
+def too_few(row: dict[str, Any]) -> list[str]:
+    """Whether a sampler has too few draws to be diagnosed, in words."""
+    if row.get("few_draws") is None:
+        return []
+    return [f"too few draws for R̂ and an effective sample size: {row['few_draws']} per chain"]
 
 
 def in_words(row: dict[str, Any], stands: Standing) -> str:

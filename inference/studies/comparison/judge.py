@@ -23,7 +23,7 @@ from ...reading.floors import at_floor
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...running.search import optima_of
-from .checks import CLOSE, Status
+from .checks import CLOSE, FEWEST_DRAWS, Status
 from .contenders import Contender
 from .diagnostics import diagnose, pareto_k
 from .scoring import Judges, Scores, path_of_draws, score, thin
@@ -216,11 +216,13 @@ def _path(field: Field, draws: Draws, held_out: np.ndarray) -> tuple[np.ndarray,
 
 def chains(field: Field, draws: Draws, most: int = MOST_ALIGNED) -> dict[str, Any]:
     """R̂, effective draws and divergences of a sampler, by at most so many draws of parameters."""
+    count = int(draws.stats["diverging"].sum()) if "diverging" in draws.stats else None
+    if draws.stats["lp"].shape[1] < FEWEST_DRAWS:
+        return {"few_draws": draws.stats["lp"].shape[1], "divergences": count}
     invariant = diagnose({"scalar": draws.stats["lp"]})["scalar"]
     last = {x: v[-1, -1] for x, v in draws.params.items()}
     aligned = align(field.model, thin(draws.params, most), last, field.train_arguments)
     each = diagnose(aligned)
-    count = int(draws.stats["diverging"].sum()) if "diverging" in draws.stats else None
     return {
         "rhat": invariant["rhat"],
         "rhat_parameters": max(x["rhat"] for x in each.values()),

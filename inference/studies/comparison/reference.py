@@ -20,7 +20,7 @@ from ...baselines.laplace import laplace
 from ...baselines.samplers import Draws, nuts
 from ...reading.anatomy import inspect
 from ...types import Arguments
-from .checks import RHAT, doubts
+from .checks import RHAT, doubts, too_few
 from .contenders import contenders
 from .judge import Field, Judged, chains, judge
 from .scoring import every
@@ -127,7 +127,9 @@ def strict_doubts(row: dict[str, Any]) -> list[str]:
     >>> strict_doubts({**row, "divergences": 0})
     ['R̂ of the parameters 1.030', '900 effective draws in the tail']
     """
-    problems = []
+    problems = too_few(row)
+    if problems:
+        return problems
     if not row["rhat"] <= RHAT:
         problems.append(f"R̂ of the log joint {row['rhat']:.3f}")
     if not row["rhat_parameters"] <= RHAT:
