@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax import random
@@ -21,6 +21,20 @@ from ..comparison.verdict import TIE, first
 from ..output import read_json
 from .experiment import Option, Outcome, Page, experiment
 
+MOST = 4
+"""Times as many data sets at most, where the interval of fewer could not tell."""
+REPEATS = 3
+"""Runs on one data set, by which the noise of the machine's clock is measured."""
+SLOWER, WORSE = 2.0, 0.05
+"""What must be told from chance: twice the time, and nats per row."""
+
+
+class Sets(NamedTuple):
+    """A method on several data sets."""
+
+    excess: np.ndarray  # (num_sets,) nats per row above the truth
+    log_seconds: np.ndarray  # (num_sets,) to 0.01 nats of the best
+
 
 @experiment(
     "winner",
@@ -32,16 +46,19 @@ from .experiment import Option, Outcome, Page, experiment
     example=Option("paper", "its data", "small", metavar="NAME"),
     methods=Option(str, "by default all that apply", "MAP", metavar="A,B,…"),
     budget=Option(20.0, "of each method", above=0.0, metavar="SECONDS"),
-    data_sets=Option(5, "to run on", 4, least=2, metavar="N"),
+    data_sets=Option(5, "to run on at first", 2, least=2, metavar="N"),
 )
 def winner(namespace: argparse.Namespace) -> Outcome:
     """Whether the excess and the time of the method that a comparison names first come again.
 
     It runs on further data sets of the same truth, beside the best of the comparison, from whose
-    score its time is counted. Both have come again if the means of old and new data sets differ by
-    no more than a 95 % interval allows (Welch's t), that of the time on a log scale, and at least
-    by a factor of 1.5, which is what the verdict calls a tie. Times are those of the machine. The
-    limits are in the numbers: from two data sets they are so wide that little exceeds them.
+    score its time is counted. If nothing changed, old and new data sets are draws of one
+    population: both numbers have come again if their means differ by no more than a 95 % interval
+    of the pooled variance allows, that of the time on a log scale. Its variance is at least that of
+    repeated runs on one data set, and its interval at least a factor of 1.5, which is what the
+    verdict calls a tie. While an interval could not tell twice the time or 0.05 nats per row, more
+    data sets are run, up to four times as many; `decides` says whether it can now. Times are those
+    of the machine.
     """
     hurry()  # as `compare` does: what is compiled with more effort runs in half of the time
     said = _said(namespace)
@@ -51,34 +68,50 @@ def winner(namespace: argparse.Namespace) -> Outcome:
         raise InputError(f"the comparison of {name} names no method with an excess over the truth")
     best = next(x for x in rows if rows[x].get("best"))
     wanted = [winning] if best == winning else [winning, best]
+    old, parts = _sets(about["parts"], winning, best), []
     number = 1000 * about["seed"] + len(about["parts"])
-    again = _compared(namespace, name, about["example"], wanted, about["budget"], number)
-    old, new = rows[winning], again.rows[winning]
-    if new.get("seconds_to_best") is None:
-        raise InputError(f"{winning} does not come near the best again: {new['reason']}")
-    counts = about["replicates"], again.about["replicates"]
-    limit = _interval(old["excess_error"], new["excess_error"], *counts)
-    logs = [_log_times(x["parts"], winning) for x in (about, again.about)]
-    times = [float(np.exp(x.mean())) for x in logs]
-    errors = [float(x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else 0.0 for x in logs]
-    most_times = max(
-        TIE, float(np.exp(_interval(errors[0], errors[1], len(logs[0]), len(logs[1]))))
-    )
-    numbers = {
-        "program": name,
-        "winner": winning,
-        "data_sets": list(counts),
+    which, budget = about["example"], about["budget"]
+    noise = _noise(namespace, name, which, winning, budget, number)
+    numbers: dict[str, Any] = {}
+    while not numbers.get("decides") and len(parts) < MOST * namespace.data_sets:
+        some = _compared(namespace, name, which, wanted, budget, number + len(parts))
+        row = some.rows[winning]
+        if row.get("seconds_to_best") is None:
+            raise InputError(f"{winning} does not come near the best again: {row['reason']}")
+        parts += some.about["parts"]
+        numbers = come_again(old, _sets(parts, winning, best), noise)
+    numbers = {"program": name, "winner": winning, **numbers}
+    return Outcome(numbers, (8, 3.2), _figure, (numbers,))
+
+
+def come_again(old: Sets, new: Sets, noise: float) -> dict[str, Any]:
+    """Whether excess and time of new data sets are those of the old, by the rules of `winner`.
+
+    :param noise: standard deviation of log seconds of equal runs.
+
+    >>> old = Sets(np.array([0.46, 0.47]), np.log([0.09, 0.1]))
+    >>> slow = Sets(np.array([0.47, 0.46, 0.45]), np.log([0.2, 0.19, 0.21]))
+    >>> numbers = come_again(old, slow, 0.05)
+    >>> numbers["excess"]["within"], numbers["seconds"]["within"], numbers["decides"]
+    (True, False, True)
+    """
+    apart, errors = _interval(old.excess, new.excess)
+    long, _ = _interval(old.log_seconds, new.log_seconds, noise)
+    most_times = max(TIE, float(np.exp(long)))
+    said, again = float(old.excess.mean()), float(new.excess.mean())
+    times = [float(np.exp(x.log_seconds.mean())) for x in (old, new)]
+    return {
+        "data_sets": [len(old.excess), len(new.excess)],
         "excess": {
-            "said": old["excess"], "said_error": old["excess_error"], "again": new["excess"],
-            "again_error": new["excess_error"], "most_apart": limit,
-            "within": bool(abs(new["excess"] - old["excess"]) <= limit),
+            "said": said, "said_error": errors[0], "again": again, "again_error": errors[1],
+            "most_apart": apart, "within": abs(again - said) <= apart,
         },
         "seconds": {
-            "said": times[0], "again": times[1], "most_times": most_times,
-            "within": bool(max(times) <= most_times * min(times)),
+            "said": times[0], "again": times[1], "most_times": most_times, "noise": noise,
+            "within": max(times) <= most_times * min(times),
         },
+        "decides": apart < WORSE and most_times < SLOWER,
     }  # fmt: skip
-    return Outcome(numbers, (8, 3.2), _figure, (numbers,))
 
 
 def _said(namespace: argparse.Namespace) -> dict[str, Any]:
@@ -101,32 +134,55 @@ def _compared(
     """A comparison on several data sets of an example, from this number on."""
 
     def one(i: int, passing: list[str] | None) -> Comparison:
-        made = example(name, which=which, number=number + i)
-        return compare(
-            getattr(models, name), made.values, passing or methods, budget=budget, replicate=i,
-            rng_key=random.key(namespace.seed), **known_of(name, which, number + i), **made.sizes,
-        )  # fmt: skip
+        return _on(namespace, name, which, passing or methods, budget, number, i)
 
     return repeat(one, namespace.data_sets)
 
 
-def _log_times(parts: list[dict[str, Any]], name: str) -> np.ndarray:
-    """Of a method on each data set, where it came near the best."""
-    times = [part[name]["seconds_to_best"] for part in parts if name in part]
-    return np.log([x for x in times if x is not None])
+def _on(
+    namespace: argparse.Namespace, name: str, which: str, methods: Any, budget: float, number: int,
+    i: int,
+) -> Comparison:  # fmt: skip
+    made = example(name, which=which, number=number + i)
+    return compare(
+        getattr(models, name), made.values, methods, budget=budget, replicate=i,
+        rng_key=random.key(namespace.seed), **known_of(name, which, number + i), **made.sizes,
+    )  # fmt: skip
 
 
-def _interval(first: float, second: float, *counts: int) -> float:
-    """By how much two means differ at most, in 95 of 100 cases, from their standard errors.
+def _sets(parts: list[dict[str, Any]], name: str, best: str) -> Sets:
+    """A method on each data set on which it came near the best."""
+    some = [part[name] for part in parts if name in part and best in part]
+    some = [x for x in some if x["seconds_to_best"] is not None]
+    return Sets(np.array([x["excess"] for x in some]), np.log([x["seconds_to_best"] for x in some]))
 
-    >>> round(_interval(0.3, 0.4, 1000, 1000), 2), round(_interval(0.3, 0.4, 5, 5), 2)
-    (0.98, 1.17)
+
+def _noise(
+    namespace: argparse.Namespace, name: str, which: str, method: str, budget: float, number: int
+) -> float:
+    """Standard deviation of log seconds of equal runs, the first left out: it compiles."""
+    runs = [_on(namespace, name, which, [method], budget, number, 0) for _ in range(REPEATS + 1)]
+    return float(np.std(np.log([x.rows[method]["seconds"] for x in runs[1:]]), ddof=1))
+
+
+def _interval(
+    old: np.ndarray, new: np.ndarray, least: float = 0.0
+) -> tuple[float, tuple[float, float]]:
+    """By how much two means of one population differ at most, in 95 of 100 cases; their errors.
+
+    :param least: standard deviation of it that is known.
+
+    >>> round(_interval(np.array([1.0, 3.0]), np.array([1.0, 3.0]))[0], 2)
+    6.08
     """
     from scipy.stats import t
 
-    parts = np.square([first, second])
-    freedom = parts.sum() ** 2 / (parts**2 / np.maximum(np.array(counts) - 1, 1)).sum()
-    return float(t.ppf(0.975, freedom) * np.sqrt(parts.sum()))
+    freedom = max(len(old) + len(new) - 2, 1)
+    squares = sum(((x - x.mean()) ** 2).sum() for x in (old, new))
+    spread = max(float(np.sqrt(squares / freedom)), least)
+    errors = spread / np.sqrt(len(old)), spread / np.sqrt(len(new))
+    limit = t.ppf(0.975, freedom) * np.hypot(*errors)
+    return float(limit), (float(errors[0]), float(errors[1]))
 
 
 def _figure(page: Page, numbers: dict[str, Any]) -> None:
