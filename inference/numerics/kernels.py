@@ -7,6 +7,7 @@ every other device takes, and which has its derivatives.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -26,7 +27,9 @@ def in_kernels(table: Array) -> bool:
     if jax.default_backend() != "gpu" or table.dtype != jnp.float32 or len(table) < LEAST_ROWS:
         return False
     generation = str(getattr(jax.devices()[0], "compute_capability", "8.0"))
-    return generation.replace(".", "").isdigit() and float(generation) >= 8.0
+    recent = generation.replace(".", "").isdigit() and float(generation) >= 8.0
+    # JAX 0.12 announces that it will do without Triton: then as on any other device.
+    return recent and find_spec("jax.experimental.pallas.triton") is not None
 
 
 def run_kernel(

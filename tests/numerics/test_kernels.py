@@ -50,6 +50,7 @@ def test_kernels_have_the_digits_of_float32(monkeypatch):
 
 
 @pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 def test_kernels_are_accepted_by_triton():
     """So far as can be seen without a GPU."""
     traced = jax.jit(lambda *x: compute(*x)).trace(*arguments())

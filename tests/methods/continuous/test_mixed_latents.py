@@ -82,7 +82,7 @@ def test_a_mixture_of_factor_analysers():
 
     step = fast_jit(lambda state: em.update(state, jnp.asarray(y)))
     state, losses = em.init(random.key(0), jnp.asarray(y), init_params=TRUTH), []
-    for _ in range(60):
+    for _ in range(300):  # after 60 to 100, by rounding, it leaves a saddle
         state, loss = step(state)
         losses.append(float(loss))
     assert (np.diff(losses) <= 1e-3).all()
