@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from jax import random
 from tools import fast_jit
 
@@ -53,6 +54,8 @@ def test_kernels_have_the_digits_of_float32(monkeypatch):
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 def test_kernels_are_accepted_by_triton():
     """So far as can be seen without a GPU."""
-    traced = jax.jit(lambda *x: compute(*x)).trace(*arguments())
-    lowered = traced.lower(lowering_platforms=("cuda",))
+    device = AbstractDevice("NVIDIA H200", num_cores=None, platform="gpu")
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
+        traced = jax.jit(lambda *x: compute(*x)).trace(*arguments())
+        lowered = traced.lower(lowering_platforms=("cuda",))
     assert lowered.as_text().count("xla.gpu.triton") == 4
