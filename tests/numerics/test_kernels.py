@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from jax import random
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from tools import fast_jit
 
 from inference.numerics import kernels, products, state_sums
