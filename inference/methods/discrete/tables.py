@@ -11,9 +11,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from ...numerics.log_sums import normalise, scores, shares
-from ...reading.affine import states_met
+from ...numerics.log_sums import normalise, shares
+from ...reading.affine import FEW_ROWS, states_met
 from ...reading.anatomy import Anatomy
+from ...reading.bits import Quadratic
 from ...reading.handlers import table_of
 from ...reading.joint import listed_of
 from ...reading.local import Structure
@@ -62,21 +63,20 @@ class Table:
         if own is None:
             table = table_of(reader.anatomy, self.states)  # (S, 1 or n, bits)
             if table.shape[1] == 1:
-                shared = table[:, 0]
-                return shared_expectation(shared, *log_joint_of(reader, params, arguments, shared))
+                return listed_expectation(reader, params, arguments, table[:, 0])
             own = table
         return own_expectation(own, own_log_joint(reader, params, arguments, own))
 
 
-def log_joint_of(
+def listed_expectation(
     reader: Reader, params: Params, arguments: Arguments, table: Array
-) -> tuple[Array, Array]:
-    """Log joints of states (S, bits) that all rows share, (S, n): but for the second, (n,)."""
+) -> Expectation:
+    """The posterior over states (S, bits) that all rows share."""
     by_bits = reader.structure.shared or not reader.affine
     if by_bits and reader.structure is not Structure.GENERAL:
-        form = reader.quadratic(params, arguments)
-        return scores(*form.over(table.astype(form.linear.dtype))), form.constant
-    return listed_of(reader.model, reader.anatomy, params, table[:, None], arguments)
+        return bits_expectation(table, reader.quadratic(params, arguments))
+    joint = listed_of(reader.model, reader.anatomy, params, table[:, None], arguments)
+    return shared_expectation(table, *joint)
 
 
 def own_log_joint(reader: Reader, params: Params, arguments: Arguments, states: Array) -> Array:
@@ -86,6 +86,52 @@ def own_log_joint(reader: Reader, params: Params, arguments: Arguments, states: 
         own = jnp.swapaxes(states, 0, 1).astype(form.linear.dtype)
         return form.constant + form.own(own).T
     return reader.log_joint(params, states, arguments)
+
+
+def bits_expectation(table: Array, form: Quadratic) -> Expectation:
+    """The posterior over states (S, bits) that all rows share, of a quadratic form of the bits.
+
+    Rows come first, as states are many: XLA on a CPU then sums along memory, and nothing of the
+    size of rows × states is turned over.
+    """
+    values = table.astype(form.linear.dtype)
+    design, features, level = form.over(values)
+    if level is not None:  # to add it to the product is another pass over rows × states
+        design = jnp.concatenate([design, level[:, None]], 1)
+        features = jnp.concatenate([features, jnp.ones_like(features[:1])])
+    logits = jnp.matmul(features.T, design.T, precision="highest")
+    largest = logits.max(1, keepdims=True)
+    terms = jnp.exp(logits - jnp.where(jnp.isfinite(largest), largest, 0.0))
+    # Counted by the product that gives the means.
+    counted = jnp.concatenate([values, jnp.ones_like(values[:, :1])], 1)
+    sums = jnp.matmul(terms, counted, precision="highest")
+    total = sums[:, -1]
+    count = jnp.where(total > 0, total, 1.0)  # if no state is possible
+
+    def second(weights: Array, active: Array | None = None) -> Array:
+        del active
+        heavy = _sum_of_rows(weights / count, terms)
+        return jnp.matmul(values.T * heavy, values, precision="highest")
+
+    def best() -> Array:
+        return table[jnp.argmax(logits, axis=1)].astype(jnp.int32)
+
+    evidence = jnp.log(total) + largest[:, 0] + form.constant
+    mean = sums[:, :-1] / count[:, None]
+    return Expectation(
+        evidence, mean, second, lambda: (table[:, None], (terms / count[:, None]).T), best
+    )
+
+
+def _sum_of_rows(weights: Array, terms: Array) -> Array:
+    """Σ_n w_n t_ns, (S,), of many rows in blocks: one after the other they would cost digits."""
+    num_rows = len(terms)
+    blocks = -(-num_rows // FEW_ROWS)
+    size = -(-num_rows // blocks)
+    lacking = (0, blocks * size - num_rows)
+    each = jnp.pad(weights, lacking).reshape(blocks, 1, size)
+    table = jnp.pad(terms, (lacking, (0, 0))).reshape(blocks, size, -1)
+    return jnp.matmul(each, table, precision="highest").sum((0, 1))
 
 
 def shared_expectation(table: Array, logits: Array, row: Array) -> Expectation:
