@@ -25,9 +25,11 @@ FEW = 16
 """So many bits of a row are compared one by one, which costs less than to sort or to scatter."""
 
 
-def sums_over_states(features: Array, design: np.ndarray) -> tuple[Array, Array]:
+def sums_over_states(
+    features: Array, design: np.ndarray, moments: bool = True
+) -> tuple[Array, Array]:
     """The largest log joint of a row, and Σ exp(log joint − largest) over its states s times
-    (design_s, 1): (n, 1), (n, F + 1).
+    (design_s, 1): (n, 1), (n, F + 1); without moments times 1 alone, (n, 1).
 
     Log joints are features (n, F) times the design (S, F), zeros and ones, transposed. On a GPU
     they are not stored: some states at a time are multiplied, made terms, and multiplied back.
@@ -37,17 +39,25 @@ def sums_over_states(features: Array, design: np.ndarray) -> tuple[Array, Array]
     >>> [round(float(x), 3) for x in (jnp.exp(level) * sums)[0]]
     [8.0, 6.0, 9.0]
     """
-    plain = lambda x: sums_of_terms(product(x, jnp.asarray(design)), design)  # noqa: E731
+    plain = lambda x: sums_of_terms(product(x, jnp.asarray(design)), design, moments)  # noqa: E731
     small = len(design) < STATES or design.shape[1] >= 128
     if small or not in_kernels(features):
         return plain(features)
-    return standing_for(plain, lambda x: _sums_over_states(x, design), features)
+    some = slice(0 if moments else -1, None)
+
+    def by_kernel(x: Array) -> tuple[Array, Array]:
+        largest, sums = _sums_over_states(x, design)
+        return largest, sums[:, some]
+
+    return standing_for(plain, by_kernel, features)
 
 
-def sums_of_terms(logits: Array, design: np.ndarray) -> tuple[Array, Array]:
+def sums_of_terms(logits: Array, design: np.ndarray, moments: bool = True) -> tuple[Array, Array]:
     """The same of log joints (n, S)."""
     largest = logits.max(1, keepdims=True)
     level = jnp.where(jnp.isfinite(largest), largest, 0.0)  # if no state is possible
+    if not moments:  # a sum that XLA makes of the exponentials at once, and does not store them
+        return largest, jnp.exp(logits - level).sum(1, keepdims=True)
     # Counted and scaled by and after the product: before it, both are passes over the states.
     counted = np.pad(design, ((0, 0), (0, 1)), constant_values=1)
     return largest, product(jnp.exp(logits - level), jnp.asarray(counted.T), 1.0)

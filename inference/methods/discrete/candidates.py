@@ -81,10 +81,10 @@ class Candidates(NamedTuple):
         del keys
         scene = _scene(self, reader, params, arguments)
         indices = self._choose(scene)
-        evidence = self._posterior(scene, indices, True).evidence
+        evidence = self._evidence(scene, indices, True)
         if not self.keep:
             return evidence, indices
-        kept = self._posterior(scene, memory).evidence
+        kept = self._evidence(scene, memory)
         better = evidence > kept
         indices = jnp.where(better[:, None], indices, memory)
         return jnp.where(better, evidence, kept), indices
@@ -111,6 +111,10 @@ class Candidates(NamedTuple):
     def _posterior(self, scene: Scene, indices: Array, fresh: bool = False) -> Expectation:
         sums = _state_sums(self, scene, indices)
         return _moments(self, scene, sums, indices, fresh and self.select is None)
+
+    def _evidence(self, scene: Scene, indices: Array, fresh: bool = False) -> Array:
+        sums = _state_sums(self, scene, indices, moments=False)
+        return _scaled(scene, sums, indices, fresh and self.select is None).evidence
 
     def contains(self, reader: Reader, memory: Array, bits: Array) -> Array:
         """Whether states (S, n, bits) are among those summed: (S, n)."""
@@ -171,17 +175,18 @@ class StateSums(NamedTuple):
     """Sums over the states of the candidates."""
 
     largest: Array  # (n, 1): the largest log joint
-    sums: Array  # (n, F + 1): of terms over it times bits and pairs of bits, and of the terms
+    sums: Array  # (n, F + 1): of terms over it times bits and pairs of bits, and of the terms; or
+    # (n, 1): of the terms
     logits: Callable[[], Array]  # -> (n, S)
 
 
-def _state_sums(sets: Candidates, scene: Scene, indices: Array) -> StateSums:
+def _state_sums(sets: Candidates, scene: Scene, indices: Array, moments: bool = True) -> StateSums:
     reader, params, arguments, form = scene[:4]
     table = sets.table()
     design = _design(table)
     if form is None:
         inside = reader.log_joint(params, _scatter(table, indices, reader), arguments).T
-        return StateSums(*sums_of_terms(inside, design), lambda: inside)
+        return StateSums(*sums_of_terms(inside, design, moments), lambda: inside)
     first, second = np.triu_indices(sets.num_candidates, 1)
     if form.hessian is not None:
         diagonal = jnp.diagonal(form.hessian)[indices]
@@ -194,27 +199,43 @@ def _state_sums(sets: Candidates, scene: Scene, indices: Array) -> StateSums:
     # The barrier keeps XLA from gathering them anew for each use.
     features = lax.optimization_barrier(jnp.concatenate([linear, pairs], axis=1))
     logits = lambda: product(features, jnp.asarray(design))  # noqa: E731
-    return StateSums(*sums_over_states(features, design), logits)
+    return StateSums(*sums_over_states(features, design, moments), logits)
+
+
+class Scaled(NamedTuple):
+    """The same with all other bits alone."""
+
+    evidence: Array  # (n,)
+    mean: Array  # (n, bits), where sums of bits are known
+    sums: Array
+    level: Array  # (n, 1): what was taken off the log joints
+    scale: Array  # (n, 1): of sums, to make them means
+
+
+def _scaled(scene: Scene, states: StateSums, indices: Array, best_alone: bool) -> Scaled:
+    single, (largest, sums, _) = scene.single, states
+    if single is not None and not best_alone:
+        largest = jnp.maximum(states.largest, single.max(1, keepdims=True))
+    level = jnp.where(jnp.isfinite(largest), largest, 0.0)  # if no state is possible
+    if largest is not states.largest:
+        sums = sums * jnp.exp(states.largest - level)
+    inner, count = sums[:, : indices.shape[1]], sums[:, -1:]
+    if single is None:
+        mean = inner / jnp.where(count > 0, count, 1.0)
+    else:
+        inner = jnp.broadcast_to(inner, indices.shape)
+        mean, count = means_of_bits(single, indices, level, inner, count)
+    scale = 1.0 / jnp.where(count > 0, count, 1.0)
+    evidence = (jnp.log(count) + level)[:, 0] + scene.constant
+    return Scaled(evidence, mean, sums, level, scale)
 
 
 def _moments(
     sets: Candidates, scene: Scene, states: StateSums, indices: Array, best_alone: bool
 ) -> Expectation:
     num_bits, num_candidates = scene.reader.anatomy.num_bits, sets.num_candidates
-    table, single, (largest, sums, logits) = sets.table(), scene.single, states
-    if single is not None and not best_alone:
-        largest = jnp.maximum(states.largest, single.max(1, keepdims=True))
-    level = jnp.where(jnp.isfinite(largest), largest, 0.0)  # if no state is possible
-    if largest is not states.largest:
-        sums = sums * jnp.exp(states.largest - level)
-    if single is None:
-        count = sums[:, -1:]
-        mean = sums[:, :num_candidates] / jnp.where(count > 0, count, 1.0)
-    else:
-        inner = sums[:, :num_candidates]
-        mean, count = means_of_bits(single, indices, level, inner, sums[:, -1:])
-    scale = 1.0 / jnp.where(count > 0, count, 1.0)
-    evidence = (jnp.log(count) + level)[:, 0] + scene.constant
+    table, single, logits = sets.table(), scene.single, states.logits
+    evidence, mean, sums, level, scale = _scaled(scene, states, indices, best_alone)
     pairs = scale * sums[:, num_candidates:-1]
     each = jnp.arange(indices.shape[0])[:, None]
     first, second = np.triu_indices(num_candidates, 1)
