@@ -117,8 +117,13 @@ def climb(
         tried = place + SHARES[:, None, None] * move
         with validation_enabled(False):
             values = reader.log_joint(params, tried, arguments)
-        best = jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values), 0)
-        return jnp.take_along_axis(tried, best[None, :, None], 0)[0], None
+        values = jnp.where(jnp.isnan(values), -jnp.inf, values)
+        best, top = tried[0], values[0]
+        # Not by an argmax: XLA would draw the log joints into it, one exponential at a time.
+        for there, value in zip(tried[1:], values[1:], strict=True):
+            best = jnp.where((value > top)[:, None], there, best)
+            top = jnp.maximum(top, value)
+        return best, None
 
     return lax.scan(step, start, None, length=num_steps)[0]
 
