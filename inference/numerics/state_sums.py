@@ -39,17 +39,34 @@ def sums_over_states(
     >>> [round(float(x), 3) for x in (jnp.exp(level) * sums)[0]]
     [8.0, 6.0, 9.0]
     """
-    plain = lambda x: sums_of_terms(product(x, jnp.asarray(design)), design, moments)  # noqa: E731
+    plain = lambda x: sums_of_terms(log_joints(x, design), design, moments)  # noqa: E731
     small = len(design) < STATES or design.shape[1] >= 128
     if small or not in_kernels(features):
         return plain(features)
     some = slice(0 if moments else -1, None)
 
     def by_kernel(x: Array) -> tuple[Array, Array]:
-        largest, sums = _sums_over_states(x, design)
+        largest, sums = _sums_over_states(x[:, : design.shape[1]], design)
         return largest, sums[:, some]
 
     return standing_for(plain, by_kernel, features)
+
+
+def spare_features(design: np.ndarray) -> int:
+    """How many features of zeros make the log joints a product that is a tenth faster.
+
+    >>> spare_features(np.zeros((1013, 55))) if jax.default_backend() == "cpu" else 1
+    1
+    """
+    # On a CPU four numbers at a time are multiplied: of few states that is no time.
+    wide = jax.default_backend() == "cpu" and len(design) >= STATES
+    return -design.shape[1] % 4 if wide else 0
+
+
+def log_joints(features: Array, design: np.ndarray) -> Array:
+    """Features (n, F) times the design (S, F), transposed: (n, S); spare features count nothing."""
+    spare = features.shape[1] - design.shape[1]
+    return product(features, jnp.asarray(np.pad(design, ((0, 0), (0, spare)))))
 
 
 def sums_of_terms(logits: Array, design: np.ndarray, moments: bool = True) -> tuple[Array, Array]:

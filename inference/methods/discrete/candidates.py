@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ...numerics.products import product
 from ...numerics.state_sums import (
     at_bits,
     best_bits,
+    log_joints,
     means_of_bits,
+    spare_features,
     sums_of_terms,
     sums_over_states,
 )
@@ -196,10 +197,11 @@ def _state_sums(sets: Candidates, scene: Scene, indices: Array, moments: bool = 
         diagonal = jnp.diagonal(hessian, axis1=1, axis2=2)
         pairs = hessian[:, first, second]
     linear = jnp.take_along_axis(form.linear, indices, axis=1) + 0.5 * diagonal
+    spare = jnp.zeros((len(indices), spare_features(design)), linear.dtype)
     # The barrier keeps XLA from gathering them anew for each use.
-    features = lax.optimization_barrier(jnp.concatenate([linear, pairs], axis=1))
-    logits = lambda: product(features, jnp.asarray(design))  # noqa: E731
-    return StateSums(*sums_over_states(features, design, moments), logits)
+    features = lax.optimization_barrier(jnp.concatenate([linear, pairs, spare], axis=1))
+    sums = sums_over_states(features, design, moments)
+    return StateSums(*sums, lambda: log_joints(features, design))
 
 
 class Scaled(NamedTuple):
