@@ -31,6 +31,7 @@ from measuring import timed
 from inference import TruncatedEM
 from inference.methods.discrete.candidates import (
     Candidates,
+    Scene,
     _design,
     _scene,
     _state_sums,
@@ -184,11 +185,12 @@ def ceiling(num_data: int, num_causes: int, sets: Candidates, columns: int = 676
     def prepare(params: dict, data: Array):
         arguments = ((data,), {"num_causes": num_causes})
         scene = _scene(sets, reader, params, arguments)
-        return scene, best_bits(scene.single, sets.num_candidates)
+        return scene[3:], best_bits(scene.single, sets.num_candidates)
 
     def evaluate(params: dict, data: Array, scene, chosen: Array) -> Array:
         arguments = ((data,), {"num_causes": num_causes})
-        return _state_sums(sets, scene, reader, params, arguments, chosen).logits()
+        whole = Scene(reader, params, arguments, *scene)
+        return _state_sums(sets, whole, chosen).logits()
 
     quick = partial(jax.jit, compiler_options=by_library())
     prepare, evaluate = quick(prepare), quick(evaluate)
