@@ -45,6 +45,10 @@ class Closed(Protocol):
         """Gradient (num_data, Q) and minus the Hessian (num_data, Q, Q) at x = `place`."""
         ...
 
+    def ready(self, arguments: Arguments) -> Closed:
+        """The same for these rows alone, which are read once and not whenever they are used."""
+        ...
+
 
 class FactorReader(NamedTuple):
     """A program whose latents are continuous. Static: it holds no arrays."""
@@ -56,6 +60,10 @@ class FactorReader(NamedTuple):
     def at(self, num_data: int) -> FactorReader:
         """The reader of a chunk of `num_data` rows."""
         return self._replace(anatomy=self.anatomy.with_rows(num_data))
+
+    def ready(self, arguments: Arguments) -> FactorReader:
+        """The reader of these rows alone: it holds what is read of them."""
+        return self if self.closed is None else self._replace(closed=self.closed.ready(arguments))
 
     def log_joint(self, params: Params, points: Array, arguments: Arguments) -> Array:
         """log p(y_n, x) at points (S, num_data or 1, Q): (S, num_data)."""

@@ -60,6 +60,10 @@ class ClosedColumns(NamedTuple):
     model: Callable
     known: Known
     columns: Regressions
+    rows: Responses | None = None  # where they are read already
+
+    def ready(self, arguments: Arguments) -> ClosedColumns:
+        return self._replace(rows=self._responses(arguments))
 
     def log_joint(self, params: Params, points: Array, arguments: Arguments) -> Array:
         log_likelihood = point_log_likelihood(self.columns, *self._read(params, arguments), points)
@@ -69,8 +73,11 @@ class ClosedColumns(NamedTuple):
         return slope_and_bend(self.columns, *self._read(params, arguments), place)
 
     def _read(self, params: Params, arguments: Arguments) -> tuple[Params, Responses]:
-        observed = self.known.seen(self.model, arguments)
-        return self.columns.read(self.known.read(params)), self.columns.responses(*observed)
+        values = self.columns.read(self.known.read(params))
+        return values, self._responses(arguments) if self.rows is None else self.rows
+
+    def _responses(self, arguments: Arguments) -> Responses:
+        return self.columns.responses(*self.known.seen(self.model, arguments))
 
 
 def open_columns(

@@ -20,7 +20,7 @@ from .factors import FactorPosterior, FactorReader, chunk_of, not_continuous, wi
 from .opening import Opened
 from .point_regressions import point_sums
 from .regressions import Responses
-from .rules import about_modes, by_quadrature, climb, default_nodes, nodes_of, weigh
+from .rules import Peaks, about, by_quadrature, default_nodes, nodes_of, peaks, weigh
 
 STEPS_FROM_ZERO = 15
 """Newton steps to a mode that nothing is known of."""
@@ -97,20 +97,23 @@ class QuadratureEM(FactorEM):
         if keeps:
             size = chunk_of(self.chunk_size, reader.num_states * width(rows), rows)
 
-            def up(arguments: Arguments, modes: Array, start: Array) -> Array:
+            def up(arguments: Arguments, modes: Array, start: Array) -> Peaks:
                 del start
-                return climb(reader.at(size), params, arguments, modes, self.mode_steps)
+                local = reader.at(size).ready(arguments)
+                return peaks(local, params, arguments, modes, self.mode_steps)
 
-            memory = map_over_chunks(up, rows, size, memory)
+            found = map_over_chunks(up, rows, size, memory)
+            memory = found.place
 
-        def expect(local: FactorReader, params: Params, arguments: Arguments, modes: Any) -> Any:
+        def expect(local: FactorReader, params: Params, arguments: Arguments, found: Any) -> Any:
+            local = local.ready(arguments)
             if not keeps:
-                modes = climb(local, params, arguments, local.start(), STEPS_FROM_ZERO)
-            moved = about_modes(local, params, arguments, modes, rule)
+                found = peaks(local, params, arguments, local.start(), STEPS_FROM_ZERO)
+            moved = about(found, rule)
             evidence, probability = weigh(local, params, arguments, moved)
             return evidence, (moved.points, probability)
 
-        return Look(memory, memory, expect)
+        return Look(memory, found if keeps else memory, expect)
 
     def at_once(
         self, rng_key: Array, how: Drive, args: tuple, kwargs: dict[str, Any]

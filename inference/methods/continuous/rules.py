@@ -100,6 +100,13 @@ SHARES = np.array([0.0, 0.2, 1.0], np.float32)
 """Of a Newton step that are tried, and the best is taken: the first one stays where it is."""
 
 
+class Peaks(NamedTuple):
+    """The mode of each datum, (n, Q), and minus the Hessian there; or one in each state."""
+
+    place: Array  # (n, Q) or (n, K, Q)
+    precision: Array  # (n, Q, Q) or (n, K, Q, Q)
+
+
 def climb(
     reader: FactorReader, params: Params, arguments: Arguments, start: Array, num_steps: int
 ) -> Array:
@@ -107,25 +114,42 @@ def climb(
 
     Where it has one in each state of its discrete latents, (n, K, Q), towards all of them.
     """
+    moves = np.ones(num_steps, bool)
+    return _newton(reader, params, arguments, start, moves).place
+
+
+def peaks(
+    reader: FactorReader, params: Params, arguments: Arguments, start: Array, num_steps: int
+) -> Peaks:
+    """As `climb`, with the curvature there: a last round finds it and moves nothing, so that the
+    derivatives are compiled once."""
+    moves = np.arange(num_steps + 1) < num_steps
+    return _newton(reader, params, arguments, start, moves)
+
+
+def _newton(
+    reader: FactorReader, params: Params, arguments: Arguments, start: Array, moves: np.ndarray
+) -> Peaks:
     if start.ndim == 3:
-        each = lambda start: climb(reader, params, arguments, start, num_steps)  # noqa: E731
+        each = lambda start: _newton(reader, params, arguments, start, moves)  # noqa: E731
         return jax.vmap(each, 1, 1)(start)
 
-    def step(place: Array, _: None) -> tuple[Array, None]:
-        slope, precision = _bend(reader, params, arguments, place)
+    def step(now: Peaks, moves: Array) -> tuple[Peaks, None]:
+        slope, precision = _bend(reader, params, arguments, now.place)
         move = jnp.einsum("nqr,nr->nq", invert(precision)[0], slope)
-        tried = place + SHARES[:, None, None] * move
+        tried = now.place + SHARES[:, None, None] * move
         with validation_enabled(False):
             values = reader.log_joint(params, tried, arguments)
         values = jnp.where(jnp.isnan(values), -jnp.inf, values)
-        best, top = tried[0], values[0]
+        best, top = now.place, values[0]
         # Not by an argmax: XLA would draw the log joints into it, one exponential at a time.
         for there, value in zip(tried[1:], values[1:], strict=True):
-            best = jnp.where((value > top)[:, None], there, best)
+            best = jnp.where(((value > top) & moves)[:, None], there, best)
             top = jnp.maximum(top, value)
-        return best, None
+        return Peaks(best, precision), None
 
-    return lax.scan(step, start, None, length=num_steps)[0]
+    flat = jnp.zeros((*start.shape, start.shape[-1]), start.dtype)
+    return lax.scan(step, Peaks(start, flat), moves)[0]
 
 
 def _bend(
@@ -144,20 +168,27 @@ def _bend(
 def about_modes(
     reader: FactorReader, params: Params, arguments: Arguments, modes: Array, rule: Rule
 ) -> Rule:
+    """The rule moved to each datum's mode and scaled by the curvature there: see `about`."""
+    if modes.ndim == 3:
+        bend = lambda modes: _bend(reader, params, arguments, modes)[1]  # noqa: E731
+        return about(Peaks(modes, jax.vmap(bend, 1, 1)(modes)), rule)
+    return about(Peaks(modes, _bend(reader, params, arguments, modes)[1]), rule)
+
+
+def about(peaks: Peaks, rule: Rule) -> Rule:
     """The rule moved to each datum's mode and scaled by the curvature there: points (S, n, Q).
 
     All data share the points of the rule, (S, Q), or each has its own, (S, n, Q). About modes in K
     states, (n, K, Q), there are as many in each, and the rule has them all, (K · S, n, Q).
     """
-    if modes.ndim == 3:
-        each = lambda modes: about_modes(reader, params, arguments, modes, rule)  # noqa: E731
-        points, weights = jax.vmap(each, 1)(modes)
+    if peaks.place.ndim == 3:
+        points, weights = jax.vmap(lambda one: about(one, rule), 1)(peaks)
         return Rule(*(x.reshape(-1, *x.shape[2:]) for x in (points, weights)))
-    covariance, log_det = invert(_bend(reader, params, arguments, modes)[1])
+    covariance, log_det = invert(peaks.precision)
     shared = rule.points.ndim == 2
     points = jnp.einsum("nqr,sr->snq" if shared else "nqr,snr->snq", root(covariance), rule.points)
     weights = rule.log_weights[:, None] if shared else rule.log_weights
-    return Rule(modes + points, weights - 0.5 * log_det)
+    return Rule(peaks.place + points, weights - 0.5 * log_det)
 
 
 def weigh(
@@ -194,9 +225,8 @@ def by_quadrature(
 
     def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
         del extra, start
-        local = reader.at(size)
-        modes = climb(local, params, arguments, local.start(), num_steps)
-        moved = about_modes(local, params, arguments, modes, rule)
+        local = reader.at(size).ready(arguments)
+        moved = about(peaks(local, params, arguments, local.start(), num_steps), rule)
         evidence, probability = weigh(local, params, arguments, moved)
         mean, covariance = moments(moved.points, probability)
         effective = 1.0 / jnp.sum(probability**2, 0)
