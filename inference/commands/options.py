@@ -21,9 +21,8 @@ import numpyro.distributions as dist
 from latentbits.models.data import InputError, Said, Table, load_levels, load_table
 from latentbits.models.data.columns import KINDS
 
-from ..reading.abstract import each_value, trace_shapes
+from ..reading.abstract import each_value, innermost, trace_shapes
 from ..reading.anatomy import ProgramError
-from ..reading.naturals import unwrap
 from ..reading.settings import check_settings
 from ..studies.catalogue import _nearest, blame, find_program
 from ..studies.option import SEED, Option
@@ -276,7 +275,7 @@ def _wants_levels(program: Callable, settings: dict[str, Any]) -> bool:
 def _observes_order(program: Callable, settings: dict[str, Any]) -> bool:
     kwargs = {**settings, "levels": (3, 3)}
     sites = trace_shapes(program, (np.zeros((5, 2), np.int8),), kwargs).values()
-    observed = [unwrap(x["fn"])[0] for x in sites if x["type"] == "sample" and x["is_observed"]]
+    observed = [innermost(x["fn"]) for x in sites if x["type"] == "sample" and x["is_observed"]]
     return any(isinstance(x, dist.OrderedLogistic) for x in observed)
 
 

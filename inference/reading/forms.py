@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..types import Arguments, Params
+from .abstract import innermost
 from .anatomy import Anatomy
 from .handlers import states
-from .naturals import KINDS, NotThisError, Site, run_program, unwrap
+from .naturals import KINDS, NotThisError, Site, run_program
 
 
 class Form(Enum):
@@ -73,7 +74,7 @@ class Run(NamedTuple):
         naturals: dict[str, dict[str, Array]] = {}
         for name in (*self.anatomy.names, *self.anatomy.observed):
             fn = trace[name]["fn"]
-            base, _ = unwrap(fn)
+            base = innermost(fn)
             size = fn.event_shape[-1] if fn.event_dim else 1
             part = partial(_part, size=size, event_dim=fn.event_dim)
             kind = KINDS.get(type(base).__name__)

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpyro.distributions as dist
 from jax import Array
 from numpyro.distributions.distribution import validation_enabled
 
 from ..types import Arguments, Params
-from .abstract import explained, trace_of
+from .abstract import explained, innermost, trace_of
+from .affine import unwrapped
 from .anatomy import Anatomy
 
 
@@ -61,7 +61,7 @@ def observed_sites(anatomy: Anatomy, trace: dict[str, dict]) -> tuple[Site, ...]
     sites = []
     for name in anatomy.observed:
         fn = trace[name]["fn"]
-        base, _ = unwrap(fn)
+        base = innermost(fn)
         if fn.event_dim > 1 or len(fn.batch_shape) != 1:
             raise NotThisError
         size = fn.event_shape[-1] if fn.event_dim else 1
@@ -81,28 +81,15 @@ def run_program(
         return trace_of(model, arguments, given)
 
 
-def unwrap(fn: Any) -> tuple[Any, list[Array]]:
-    """The distribution itself, and its masks, of cells or of whole rows: (n, columns or 1) each."""
-    columns, masks = fn.event_dim, []
-    while True:
-        if isinstance(fn, dist.MaskedDistribution):
-            mask = jnp.asarray(fn._mask)
-            masks.append(mask if columns > fn.event_dim else mask[..., None])
-        elif not isinstance(fn, dist.ExpandedDistribution | dist.Independent):
-            return fn, masks
-        fn = fn.base_dist
-
-
 def observed(sites: list[dict]) -> Seen:
     values, masks, any_mask = [], [], False
     for site in sites:
         fn = site["fn"]
         value = jnp.asarray(site["value"])
         value = value if fn.event_dim else value[..., None]
-        _, own_masks = unwrap(fn)
-        mask = jnp.ones(value.shape, bool)
-        for one in own_masks:
-            mask, any_mask = mask & one, True
+        mask, own = jnp.ones(value.shape, bool), unwrapped(fn)[1]
+        if own is not None:
+            mask, any_mask = mask & (own if fn.event_dim else own[..., None]), True
         values.append(value)
         masks.append(mask)
     kind = jnp.result_type(*values) if len({x.dtype for x in values}) == 1 else float

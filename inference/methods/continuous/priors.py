@@ -8,8 +8,9 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
 
+from ...reading.abstract import innermost
 from ...reading.forms import Form
-from ...reading.naturals import run_program, unwrap
+from ...reading.naturals import run_program
 from .curves import Prior
 from .opening import Opened
 
@@ -34,7 +35,7 @@ def normal_priors(opened: Opened) -> Prior | None:
     second: list[np.ndarray] = []
     for name, shape in known.shapes.items():
         site = trace[name]
-        base = unwrap(site["fn"])[0] if site["type"] == "sample" else None
+        base = innermost(site["fn"]) if site["type"] == "sample" else None
         pair: tuple[Any, Any]
         if isinstance(base, dist.Normal):
             kind, pair = "normal", (base.loc, np.asarray(base.scale, float) ** -2.0)

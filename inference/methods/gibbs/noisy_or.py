@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -27,10 +26,11 @@ from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
 from ...numerics.by_numpy import by_numpy
+from ...reading.affine import unwrapped
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.handlers import states
 from ...reading.local import anywhere, log_joint, stand_in
-from ...reading.naturals import Seen, unwrap
+from ...reading.naturals import Seen
 from ...rows.disk import OnDisk
 from ...types import Arguments, Params
 
@@ -319,10 +319,10 @@ def _inputs(
 
 def _unwrap(fn: Any) -> tuple[NoisyOr, Array | None]:
     """The units of a site, and which of its cells count."""
-    base, masks = unwrap(fn)
+    base, mask = unwrapped(fn)
     if fn.event_dim != 1 or not isinstance(base, NoisyOr):
         raise _NotANetworkError
-    return base, reduce(jnp.logical_and, masks) if masks else None
+    return base, mask
 
 
 def _stand_in(leaf: Any) -> np.ndarray:

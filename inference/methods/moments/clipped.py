@@ -11,8 +11,9 @@ import numpy as np
 from jax import Array
 
 from ...numerics.by_numpy import computed
+from ...reading.abstract import innermost
 from ...reading.anatomy import ProgramError
-from ...reading.naturals import run_program, unwrap
+from ...reading.naturals import run_program
 from ...reading.recognise import Known
 from ...rows.chunks import Rows
 from ...rows.disk import pieces
@@ -27,7 +28,7 @@ def noise_of(known: Known, model: Callable, rows: Rows) -> np.ndarray:
         ones = {name: jnp.ones(shape) for name, shape in shapes.items()}
         trace = run_program(model, arguments, ones)
         sites = [trace[name]["fn"] for name in names]
-        return [jnp.broadcast_to(unwrap(fn)[0].scale, fn.shape()).ravel() for fn in sites]
+        return [jnp.broadcast_to(innermost(fn).scale, fn.shape()).ravel() for fn in sites]
 
     return np.concatenate(computed(scales, rows.slice(0, 1)))
 
