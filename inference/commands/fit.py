@@ -21,10 +21,38 @@ from ..reading.floors import FloorWarning
 from ..running.contract import Stop
 from ..studies.catalogue import blame, methods
 from ..studies.fits import KIND, read_rows
+from ..studies.option import Option, add
 from ..studies.output import as_csv, check_output, versions, write_whole
 from .few_answers import held, hide, sparse
-from .options import Given, add_options, open_given, said, setting, tell
+from .options import AGAIN, Given, add_options, open_given, said, setting, tell
 from .progress import stage
+
+OPTIONS = {
+    "plate": Option(str, "plate of the rows, if there are several", metavar="NAME"),
+    "method": Option(str, "by default that of the program's own paper"),
+    "out": Option(str, "where the fit is kept", metavar="FIT.nc", how={"required": True}),
+    "steps": Option(int, "most steps (default 500, or as many as the stages of the method have)"),
+    "starts": Option(int, "number of starts; the best is kept", how={"default": 1}),
+    "valid": Option(str, "rows not trained on: keep what predicts them best", metavar="FILE"),
+    "patience": Option(int, "checks of --valid without gain before the end", how={"default": 20}),
+    "hold_out": Option(
+        float, "share of the cells of bits to hide from the fit, which is scored on them",
+        metavar="SHARE",
+    ),
+    "option": Option(
+        str, "a setting of the method, such as learning_rate=0.1; may be repeated",
+        metavar="NAME=VALUE", parse=setting, how=AGAIN,
+    ),
+    "checkpoint": Option(
+        str, "save the state there; the same command goes on from it", metavar="DIR"
+    ),
+    "budget": Option(float, "most seconds to run", metavar="SECONDS"),
+    "seed": Option(0, "seed of random numbers"),
+    "rotation": Option(
+        str, "rotation of the loadings of several factors, and of their scores",
+        choices=ROTATIONS, how={"default": "none"},
+    ),
+}  # fmt: skip
 
 
 def add_parser(subparsers: Any) -> None:
@@ -35,35 +63,7 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     add_options(parser)
-    parser.add_argument("--plate", metavar="NAME", help="plate of the rows, if there are several")
-    parser.add_argument("--method", help="by default that of the program's own paper")
-    parser.add_argument("--out", metavar="FIT.nc", required=True, help="where the fit is kept")
-    words = "most steps (default 500, or as many as the stages of the method have)"
-    parser.add_argument("--steps", type=int, help=words)
-    parser.add_argument("--starts", type=int, default=1, help="number of starts; the best is kept")
-    parser.add_argument(
-        "--valid", metavar="FILE", help="rows not trained on: keep what predicts them best"
-    )
-    parser.add_argument(
-        "--patience", type=int, default=20, help="checks of --valid without gain before the end"
-    )
-    parser.add_argument(
-        "--hold-out", metavar="SHARE", type=float,
-        help="share of the cells of bits to hide from the fit, which is scored on them",
-    )  # fmt: skip
-    words = "a setting of the method, such as learning_rate=0.1; may be repeated"
-    parser.add_argument(
-        "--option", metavar="NAME=VALUE", action="append", default=[], type=setting, help=words
-    )
-    parser.add_argument(
-        "--checkpoint", metavar="DIR", help="save the state there; the same command goes on from it"
-    )
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="most seconds to run")
-    parser.add_argument("--seed", type=int, default=0, help="seed of random numbers (default 0)")
-    parser.add_argument(
-        "--rotation", choices=ROTATIONS, default="none",
-        help="rotation of the loadings of several factors, and of their scores",
-    )  # fmt: skip
+    add(parser, OPTIONS)
 
 
 def main(namespace: argparse.Namespace) -> int:

@@ -25,7 +25,10 @@ from ..reading.abstract import each_value, innermost, trace_shapes
 from ..reading.anatomy import ProgramError
 from ..reading.settings import check_settings
 from ..studies.catalogue import _nearest, blame, find_program
-from ..studies.option import SEED, Option
+from ..studies.option import SEED, Option, add
+
+AGAIN = {"action": "append", "default": []}
+"""Of an option that may be repeated."""
 
 
 class Given(NamedTuple):
@@ -44,41 +47,32 @@ def add_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
     """
     add_program_options(parser)
     more = "; by default an example drawn from the program" if optional else ""
-    parser.add_argument(
-        "--data", metavar="FILE", required=not optional, help=f"the table, one row per datum{more}"
-    )
-    parser.add_argument("--constant", action="store_true", help="accept columns of one value")
+    words, how = f"the table, one row per datum{more}", {"required": not optional}
+    data = Option(str, words, metavar="FILE", how=how)
+    add(parser, {"data": data, "constant": Option(False, "accept columns of one value")})
     add_table_options(parser)
 
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
     """What a person can say of the columns of a file: the same for every command that reads one."""
-    parser.add_argument("--key", metavar="NAME", help="which array of an .npz or .nc file")
+    add(parser, {
+        "key": Option(str, "which array of an .npz or .nc file", metavar="NAME"),
+        "drop": Option(str, "leave this out; repeatable", metavar="COLUMN", how=AGAIN),
+        "id": Option(str, "column that names the rows", metavar="COLUMN"),
+        "weights": Option(
+            str, "how many times each row counts, a whole number", metavar="COLUMN"
+        ),
+        "missing": Option(str, "code of missing cells", metavar="CODE", how=AGAIN),
+    })  # fmt: skip
     parser.add_argument(
-        "--drop", metavar="COLUMN", action="append", default=[], help="leave this out; repeatable"
-    )
-    parser.add_argument("--id", metavar="COLUMN", help="column that names the rows")
-    parser.add_argument(
-        "--weights", metavar="COLUMN", help="how many times each row counts, a whole number"
-    )
-    parser.add_argument(
-        "--missing", metavar="CODE", action="append", default=[], help="code of missing cells"
-    )
-    parser.add_argument(
-        "--kind",
-        "--kinds",
-        metavar="COLUMN=KIND",
-        nargs="+",
-        action="extend",
-        default=[],
+        "--kind", "--kinds", metavar="COLUMN=KIND", nargs="+", action="extend", default=[],
         type=_kind,
         help="real, binary, categorical, ordinal, count or skip, where the guess is wrong; "
         "ordinal:low<middle<high says the order too",
-    )
-    parser.add_argument("--group", metavar="COLUMN", help="column with the group of each row")
-    parser.add_argument(
-        "--long", metavar="PERSON,ITEM,RESPONSE", type=_three, help="each row holds one answer"
-    )
+    )  # fmt: skip
+    long = Option(str, "each row holds one answer", metavar="PERSON,ITEM,RESPONSE", parse=_three)
+    group = Option(str, "column with the group of each row", metavar="COLUMN")
+    add(parser, {"group": group, "long": long})
 
 
 def said(namespace: argparse.Namespace, guess: bool = True) -> Said:
@@ -115,14 +109,8 @@ def _three(text: str) -> tuple[str, str, str]:
 def add_program_options(parser: argparse.ArgumentParser) -> None:
     """MODEL and --set: for a command that makes its own data."""
     parser.add_argument("model", metavar="MODEL", help="a public program, or module:function")
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        type=setting,
-        help="an argument of the program, such as num_causes=10; may be repeated",
-    )
+    words = "an argument of the program, such as num_causes=10; may be repeated"
+    add(parser, {"set": Option(str, words, metavar="NAME=VALUE", parse=setting, how=AGAIN)})
 
 
 def contest_options(each: str, jobs: str, folder: str) -> dict[str, Option]:

@@ -339,13 +339,9 @@ def _while(how: dict, inputs: list) -> list:
     return state
 
 
-def _cond(how: dict, inputs: list) -> list:
-    which = int(np.clip(int(inputs[0]), 0, len(how["branches"]) - 1))
-    return _compute(how["branches"][which], inputs[1:])
-
-
 _INNER: dict[str, Callable] = {
-    "scan": _scan, "while": _while, "cond": _cond,
+    "scan": _scan, "while": _while, "cond": lambda how, x: _compute(
+        how["branches"][int(np.clip(x[0], 0, len(how["branches"]) - 1))], x[1:]),
     "split": lambda how, x: np.split(x[0], np.cumsum(how["sizes"])[:-1], how["axis"]),
     "unstack": lambda how, x: list(np.moveaxis(x[0], how["axis"], 0)),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from latentbits.models.data import InputError
@@ -32,6 +33,7 @@ class Option(NamedTuple):
     choices: Sequence[Any] | None = None
     above: float | None = None  # as `least`, without the number itself
     parse: Callable[[str], Any] | None = None  # in place of the type
+    how: Mapping[str, Any] = MappingProxyType({})  # else, as `add_argument` takes it
 
 
 SEED = Option(0, "of the random numbers")
@@ -61,7 +63,8 @@ def add(parser: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
         if option.full is not None:
             default, shown = None, f"{shown}, with --full {option.full}"
         words = f"{said} (default {shown})" if shown else said
-        parser.add_argument(flag, type=option.parse or kind, default=default, help=words, **how)
+        how |= {"type": option.parse or kind, "default": default, "help": words, **option.how}
+        parser.add_argument(flag, **how)
 
 
 def settled(options: Mapping[str, Option], namespace: argparse.Namespace) -> argparse.Namespace:
