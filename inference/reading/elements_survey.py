@@ -55,7 +55,7 @@ def find_elements(
         return None
     if any(isinstance(x, jax.core.Tracer) for x in rows.rest):
         return None
-    elements = examined(_examine, model, anatomy, rows, model, anatomy, rows)
+    elements = examined(_examine, model, anatomy, rows)
     if elements is None:
         return None
     elements = elements._replace(anatomy=anatomy, hidden=hidden)

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from numpyro import handlers
 
 from ..types import Arguments, Params
-from .abstract import explained
+from .abstract import explained, trace_of
 from .affine import unwrapped
 from .anatomy import Anatomy
 from .bits import BitsForm, Quadratic
@@ -92,9 +91,8 @@ def masks_are_alike(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict
     """Whether the masks of the observed sites depend on no latent: `vmap` refuses if they do."""
 
     def masks(bits: Array) -> list[Array | None]:
-        program = states(model, anatomy.unpack(bits))
-        with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0), explained():
-            program(*args, **kwargs)
+        with explained():
+            trace = trace_of(states(model, anatomy.unpack(bits)), (args, kwargs))
         sites = (trace[name] for name in anatomy.observed)
         return [unwrapped(site["fn"])[1] for site in sites]
 

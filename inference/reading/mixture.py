@@ -15,6 +15,7 @@ from numpyro.distributions.util import validate_sample
 from ..numerics.log_sums import log_total
 from ..rows.chunks import Rows
 from ..types import Params
+from .abstract import each_value
 from .affine import product_floats
 from .anatomy import Anatomy, ProgramError
 from .bits import BitsForm
@@ -29,9 +30,7 @@ def support_of(fn: dist.Distribution) -> Any:
     NumPyro says of the value of a `factor` that each of its (no) numbers is real. Bounds that
     differ between states bound none of the values.
     """
-    support = base = fn.support
-    while isinstance(base, constraints.independent):
-        base = base.base_constraint
+    support, base = fn.support, each_value(fn.support)
     bounds = [getattr(base, name, 0) for name in ("lower_bound", "upper_bound")]
     if support.is_discrete and any(jnp.ndim(x) for x in bounds):
         support = constraints.nonnegative_integer

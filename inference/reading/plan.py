@@ -171,7 +171,7 @@ def _bits(
 
 def _tested(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
     try:
-        return examined(find_structure, model, anatomy, rows, model, anatomy, rows)
+        return examined(find_structure, model, anatomy, rows)
     except ProgramError:  # its plate does not follow its data
         return Structure.GENERAL
 

@@ -188,24 +188,21 @@ def open_program(
     if not any(isinstance(x, OnDisk) for x in jax.tree.leaves((args, kwargs))):
         check_support(model, anatomy, rows)  # what was opened before has been checked
     if structure is None:
-        structure = examined(find_structure, model, anatomy, rows, model, anatomy, rows)
+        structure = examined(find_structure, model, anatomy, rows)
     return Reader(model, anatomy, structure, tuple(x is None for x in rows.rest)), rows
 
 
 def affine_too(reader: Reader, rows: Rows) -> Reader:
     """The reader, once its program has been tested for the form in the datum."""
-    model, anatomy = reader.model, reader.anatomy
-    return reader._replace(affine=examined(find_affine, model, anatomy, rows, model, anatomy, rows))
+    return reader._replace(affine=examined(find_affine, reader.model, reader.anatomy, rows))
 
 
 # What was found by testing a program, by kind of arguments.
 _findings: WeakKeyDictionary[Callable, dict[str, Any]] = WeakKeyDictionary()
 
 
-def examined(
-    test: Callable, model: Callable, anatomy: Anatomy, rows: Rows, *args: Any, name: str = ""
-) -> Any:
-    """`test(*args)`, run once for each program and kind of arguments.
+def examined(test: Callable, model: Callable, anatomy: Anatomy, rows: Rows, name: str = "") -> Any:
+    """`test(model, anatomy, rows)`, run once for each program and kind of arguments.
 
     A form is a property of the program: what one method has tested the next need not, nor is an
     equal program (a `partial` that was built anew) tested again.
@@ -220,7 +217,8 @@ def examined(
     except TypeError:  # a callable that nothing can be tied to
         cache = {}
     if key not in cache:
-        cache[key] = known(lambda: test(*args), what, model, kinds, rest, rows.tree, few)
+        find = partial(test, model, anatomy, rows)
+        cache[key] = known(find, what, model, kinds, rest, rows.tree, few)
     return cache[key]
 
 

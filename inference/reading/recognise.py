@@ -87,7 +87,7 @@ def recognise(
             ours: Any = getattr(models, form.value)
             test = partial(_recognise, form, ours if under is None else under(ours))
             name = f"recognise {form.value} {under and under.__name__}"
-            known = examined(test, model, anatomy, rows, model, anatomy, rows, name=name)
+            known = examined(test, model, anatomy, rows, name=name)
             if known is not None:
                 return known
     return None

@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
-from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from ..types import Arguments, Params
-from .abstract import run_abstractly
+from .abstract import run_abstractly, trace_of
 from .affine import unwrapped
 from .anatomy import Anatomy, Latent, ProgramError, inspect
 from .chain import Chain, sum_chain
@@ -295,13 +294,11 @@ def row_evidence(
     >>> round(float(jnp.exp(evidence[0])), 4)
     0.5
     """
-    args, kwargs = arguments
     params = {name: jnp.asarray(value) for name, value in params.items()}
     program = marginal(model, sites=anatomy.names, plate=anatomy.plate, structure=structure)
     # By default a GPU multiplies single precision with ten bits.
-    precise = jax.default_matmul_precision("highest")
-    with handlers.block(), handlers.seed(rng_seed=0), precise:
-        trace = handlers.trace(handlers.substitute(program, data=params)).get_trace(*args, **kwargs)
+    with jax.default_matmul_precision("highest"):
+        trace = trace_of(program, arguments, params)
         sites = [trace[name] for name in anatomy.observed]
         mixed = [x for x in sites if isinstance(x["fn"], StateMixture | ProgramMixture)]
         total = jnp.zeros(anatomy.num_data)

@@ -135,7 +135,7 @@ def _by_itself(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict[str,
         return True
     if not anatomy.binary:
         return False
-    form = examined(find_structure, model, anatomy, rows, model, anatomy, rows)
+    form = examined(find_structure, model, anatomy, rows)
     return form is not Structure.GENERAL
 
 

@@ -104,10 +104,12 @@ def recognised(reader: FactorReader, rows: Rows, prior: bool = False) -> Opened:
     if not reader.anatomy.mixed:
         known = recognise(model, reader.anatomy, rows, FORMS)
     columns: Regressions | None = None
-    if known is not None and known.form is Form.TRAIT:
-        arguments = (model, reader.anatomy, rows)
-        if not prior or examined(_separable, *arguments, *arguments):
-            columns = Regressions(known.kinds)
+    if (
+        known is not None
+        and known.form is Form.TRAIT
+        and (not prior or examined(_separable, model, reader.anatomy, rows))
+    ):
+        columns = Regressions(known.kinds)
     if known is not None and known.form is Form.GRADED and not prior:
         columns = Graded.of(known.kinds)
     if known is not None and columns is not None:
