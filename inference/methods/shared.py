@@ -32,6 +32,22 @@ class Expectation(NamedTuple):
         """The weight of each row that is to be counted, `fresh` being 1 for those."""
         return fresh if self.weight is None else self.weight * fresh
 
+    def members(self, weights: Array | float, num_components: int) -> Array:
+        """By how much each row of a mixture counts for each component, (components, n)."""
+        states, probability = self.weighted()
+        member = jax.nn.one_hot(states[..., 0], num_components)  # (S, n or 1, components)
+        if member.shape[1] == 1:
+            return jnp.matmul(member[:, 0].T, probability * weights, precision="highest")
+        return ((probability * weights)[..., None] * member).sum(0).T
+
+
+def missed_least(weights: Array, use: Array) -> Array:
+    """By how little each unit (units, columns) would be missed: another is like it, or it explains
+    little, which `use` says of each."""
+    unit = weights / jnp.maximum(jnp.linalg.norm(weights, axis=1, keepdims=True), 1e-9)
+    alike = (jnp.abs(unit @ unit.T) * (1.0 - jnp.eye(len(unit)))).max(1)
+    return 2.0 * alike - jnp.log(use / (use.mean() + 1e-30) + 1e-3)
+
 
 # Floats of one chunk's largest array: 128 MiB in float32, whatever the number of rows.
 CHUNK_FLOATS = 1 << 25

@@ -19,7 +19,7 @@ from ...reading.reader import Reader
 from ...reading.recognise import Form, Seen
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
-from ..shared import Expectation
+from ..shared import Expectation, missed_least
 from .updates import ClosedForm, Update
 
 Shapes = dict[str, tuple[int, ...]]
@@ -87,12 +87,8 @@ def _sparse_coding_variant(
     """The cause that explains least, or doubles another, takes up what a bad row leaves over."""
     key_cause, key_row = random.split(key)
     weights, mean = params["weights"], posterior.mean
-    length = jnp.linalg.norm(weights, axis=1, keepdims=True)
-    unit = weights / jnp.maximum(length, 1e-9)
-    alike = (jnp.abs(unit @ unit.T) * (1.0 - jnp.eye(len(unit)))).max(1)
-    use = mean.mean(0) * length[:, 0] ** 2
-    missed_least = 2.0 * alike - jnp.log(use / (use.mean() + 1e-30) + 1e-3)
-    cause = random.categorical(key_cause, SHARPNESS * missed_least)
+    least = missed_least(weights, mean.mean(0) * (weights**2).sum(1))
+    cause = random.categorical(key_cause, SHARPNESS * least)
     row = _badly_explained(key_row, posterior.evidence)
     left = seen.value[row] - mean[row] @ weights
     if seen.mask is not None:
@@ -137,9 +133,7 @@ def _exchange(keys: list, mixing: Array, posterior: Expectation) -> tuple[Array,
     """New weights, which component is given up, and which one is split in two."""
     key_given_up, key_split = keys
     count = len(mixing)
-    states, probability = posterior.weighted()
-    member = jax.nn.one_hot(states[..., 0], count)  # (S, n or 1, K)
-    share = (probability[..., None] * member).sum(0)  # (n, K)
+    share = posterior.members(1.0, count).T  # (n, K)
     both = share.T @ share
     size = jnp.sqrt(jnp.diagonal(both)) + 1e-9
     overlap = (both / (size[:, None] * size) * (1.0 - jnp.eye(count))).max(1)
@@ -184,11 +178,7 @@ def _noisy_or_variant(key: Array, params: Params, posterior: Expectation, seen: 
     key_cause, key_row = random.split(key)
     weights, mean = params["weights_1"], posterior.mean
     works = -jnp.expm1(-weights)
-    unit = works / jnp.maximum(jnp.linalg.norm(works, axis=1, keepdims=True), 1e-9)
-    alike = ((unit @ unit.T) * (1.0 - jnp.eye(len(unit)))).max(1)
-    use = mean.mean(0) * works.sum(1)
-    missed_least = 2.0 * alike - jnp.log(use / (use.mean() + 1e-30) + 1e-3)
-    cause = random.categorical(key_cause, missed_least)
+    cause = random.categorical(key_cause, missed_least(works, mean.mean(0) * works.sum(1)))
     row = _badly_explained(key_row, posterior.evidence)
     left = seen.value * jnp.exp(-(mean @ weights + params["leak_0"]))
     if seen.mask is not None:

@@ -157,7 +157,7 @@ class MixtureUpdate(Update):
         data, mask = self.seen(arguments)
         assert self.known is not None
         num_components = len(self.known.places["mixing"].positions)
-        heavy = members(posterior, weights, num_components)
+        heavy = posterior.members(weights, num_components)
         # By default a GPU multiplies with ten bits: a probability could exceed 1.
         sums = partial(over_rows, heavy.T, precision="highest")
         count = heavy.sum(1)
@@ -175,15 +175,6 @@ class MixtureUpdate(Update):
         return self.write({"mixing": count / count.sum(), "probs": probs})
 
 
-def members(posterior: Expectation, weights: Array, num_components: int) -> Array:
-    """By how much each row counts for each component, (components, n)."""
-    states, probability = posterior.weighted()
-    member = jax.nn.one_hot(states[..., 0], num_components)  # (S, n or 1, components)
-    if member.shape[1] == 1:
-        return jnp.matmul(member[:, 0].T, probability * weights, precision="highest")
-    return ((probability * weights)[..., None] * member).sum(0).T
-
-
 @dataclasses.dataclass(frozen=True)
 class ClassesUpdate(Update):
     """Latent classes of polytomous items: each class's shares of the levels, by its rows.
@@ -198,7 +189,7 @@ class ClassesUpdate(Update):
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         data, mask = self.seen(arguments)
         assert self.known is not None
-        heavy = members(posterior, weights, len(self.known.places["mixing"].positions))
+        heavy = posterior.members(weights, len(self.known.places["mixing"].positions))
         start, counts = 0, {"mixing": heavy.sum(1)}
         for role, place in self.known.places.items():
             if role == "mixing":

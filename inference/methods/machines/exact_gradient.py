@@ -20,7 +20,7 @@ from ...running.algorithm import Algorithm
 from ...running.search import Search
 from ...types import Params
 from ..discrete.em import EM
-from ..shared import Posterior
+from ..shared import Posterior, missed_least
 from .ascent import (
     Climb,
     cautious,
@@ -279,12 +279,9 @@ def replanted(machine: Machine, key: Array, params: Params) -> Params:
     weights, bias = values["weights"], values["bias"]
     x = machine.examples(machine.climb.rows.whole())
     on = jax.nn.sigmoid(jnp.matmul(x, weights.T, precision="highest") + bias)
-    unit = weights / (jnp.linalg.norm(weights, axis=1, keepdims=True) + 1e-9)
-    alike = (jnp.abs(unit @ unit.T) * (1.0 - jnp.eye(len(unit)))).max(1)
     rate, link = on.mean(0), _link(machine)
-    use = rate * (1.0 - rate) * (link(weights) ** 2).sum(1)
-    missed_least = 2.0 * alike - jnp.log(use / (use.mean() + 1e-30) + 1e-3)
-    chosen = random.categorical(key_unit, SHARPNESS * missed_least)
+    least = missed_least(weights, rate * (1.0 - rate) * (link(weights) ** 2).sum(1))
+    chosen = random.categorical(key_unit, SHARPNESS * least)
     square, inner = (weights**2).sum(1), weights @ weights[chosen]
     turned = (2.0 * inner + square < 0.0) & (rate[chosen] > 0.5)
     sign = jnp.where(turned, -1.0, 1.0)
