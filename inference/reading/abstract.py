@@ -56,33 +56,26 @@ def _undrawn(site: dict[str, Any]) -> Array | None:
 
 
 def run_abstractly(
-    model: Callable,
-    args: tuple,
-    kwargs: dict,
-    read: Callable[[dict[str, dict]], Any],
-    drawn: dict[str, Any] | None = None,
+    model: Callable, args: tuple, kwargs: dict, read: Callable[[dict[str, dict]], Any]
 ) -> Any:
     """What `read` makes of the trace of one abstract run, hidden from every handler outside.
 
     The trace holds tracers of a run that is over as soon as this returns: what `read` gives back
     must hold none.
-
-    :param drawn: shapes of sites, where they are known: these need not be drawn.
     """
     collected = []
     leaves, tree = jax.tree.flatten((args, kwargs))
     unread = [shape_of(x) if stored(x) else None for x in leaves]
 
-    def run(shapes: list, drawn: dict[str, Any]) -> None:
+    def run(shapes: list) -> None:
         whole = [x if shape is None else shape for x, shape in zip(leaves, shapes, strict=True)]
         args, kwargs = jax.tree.unflatten(tree, whole)
         filled, at_zero = handlers.substitute(substitute_fn=_undrawn), handlers.seed(rng_seed=0)
-        program = handlers.substitute(model, data=drawn)
         with handlers.block(), handlers.trace() as trace, filled, at_zero, explained():
-            program(*args, **kwargs)
+            model(*args, **kwargs)
         collected.append(read(trace))
 
-    jax.eval_shape(run, unread, drawn or {})
+    jax.eval_shape(run, unread)
     return collected[0]
 
 

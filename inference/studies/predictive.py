@@ -39,7 +39,6 @@ def predictive_groups(
     columns: Any = None,
     dims: Mapping[str, tuple[str, ...]] | None = None,
     mask: np.ndarray | None = None,
-    rng_key: Any = None,
 ) -> Groups:
     """The groups `log_prior`, `prior` and, of a table of one site, `posterior_predictive`.
 
@@ -47,7 +46,6 @@ def predictive_groups(
     :param arguments: (args, kwargs) of the program, of which the first is the table.
     :param mask: cells of the table that are there: totals and means are of these.
     """
-    rng_key = random.key(0) if rng_key is None else rng_key
     anatomy = inspect(model, *arguments)
     table = np.asarray(arguments[0][0])
     values = {x: np.asarray(params[x]) for x in anatomy.parameters if x in params}
@@ -80,7 +78,7 @@ def predictive_groups(
         return jax.vmap(lambda key: prior_draw(model, anatomy, key, opened(arrays)))(keys)
 
     arrays = [x for x in leaves if hasattr(x, "shape")]
-    key_prior, key_rows = random.split(rng_key)
+    key_prior, key_rows = random.split(random.key(0))
     drawn = remembered(priors, fixed)(random.split(key_prior, NUM_PRIOR), arrays)
     drawn = {x: np.asarray(v)[None] for x, v in drawn.items()}
     leading = ("chain", "draw")

@@ -197,8 +197,8 @@ def bars_figure(page: Page, seed: int, num_data: int, trials: Trial, active: flo
     axes[1].set(title="D  noise σ")
 
 
-ACTIVE = (1.0, 2.0, 3.0, 4.0, 5.0)
-"""Causes that are active in an image, on average; the truncation allows three."""
+ACTIVE, ALLOWED = (1.0, 2.0, 3.0, 4.0, 5.0), 3
+"""Causes that are active in an image, on average, and how many the truncation allows."""
 
 
 class Truncation(NamedTuple):
@@ -215,7 +215,6 @@ def truncation_limits(
     key: Array,
     active: ArrayLike,
     *,
-    max_active: int = 3,
     num_data: int = 500,
     num_trials: int = 5,
     num_steps: int = 15,
@@ -225,7 +224,7 @@ def truncation_limits(
     All start from the true parameters, so that what is lost is lost by the truncation alone.
     """
     model, num_causes = binary_sparse_coding, 10
-    limits: dict[str, Any] = {"max_active": max_active, "num_candidates": 5, "keep": False}
+    limits: dict[str, Any] = {"max_active": ALLOWED, "num_candidates": 5, "keep": False}
     exact = EM(model)
     corrected = TruncatedEM(model, select=selection, cut=Cut(0, 1), **limits)
     plain = TruncatedEM(model, select=selection, m_step=SparseCodingUpdate(), **limits)
@@ -278,7 +277,7 @@ def run_truncation(options: argparse.Namespace) -> Outcome:
     return Outcome(numbers, (13, 4.0), draw_truncation, (limits,))
 
 
-def draw_truncation(page: Page, limits: Truncation, max_active: int = 3) -> None:
+def draw_truncation(page: Page, limits: Truncation) -> None:
     """Estimated against true πH, and the posterior mass that the truncation misses."""
     axes = page.subplots(1, 3)
     axes[0].plot(limits.active, limits.active, color="black", linestyle=":", linewidth=1)
@@ -293,7 +292,7 @@ def draw_truncation(page: Page, limits: Truncation, max_active: int = 3) -> None
     axes[1].set(title="B  estimate of the noise σ")
     axes[2].set(title="C  posterior mass left out", ylim=(0, 1))
     for panel in axes:
-        panel.axvline(max_active, color="black", linewidth=0.8)
+        panel.axvline(ALLOWED, color="black", linewidth=0.8)
         panel.set(xlabel="true πH; the line is γ")
     axes[0].legend()
     axes[2].legend()
