@@ -63,9 +63,6 @@ class ManyDraws(NamedTuple):
     diverging: Array  # (num_sets, num_samples), False where a method knows no divergence
 
 
-Runner = Callable[..., ManyDraws]
-
-
 def many_nuts(
     model: Callable, rng_key: Array, data: Array, *, num_samples: int = 300, **kwargs: Any
 ) -> ManyDraws:
