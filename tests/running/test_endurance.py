@@ -47,7 +47,7 @@ SCRIPT = """
         # The state holds a random key, and something of each row, of two starts.
         em = TruncatedEM(
             binary_sparse_coding, parameter_noise={"weights": 0.01}, num_candidates=3,
-            structure=Structure.SHARED, search=Search(num_lineages=2, rounds=0),
+            structure=Structure.SHARED, search=Search(num_lineages=2, screening=0, rounds=0),
         )
         saving = {"checkpoint": folder, "checkpoint_every": 0.0} if folder else {}
         result = em.run(random.key(0), 3000, data, num_causes=6, **saving)
