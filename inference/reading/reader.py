@@ -23,7 +23,7 @@ from .abstract import each_value, run_abstractly
 from .affine import AffineForm, Cells
 from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import check_data, every_row, rows_of
-from .bits import Quadratic
+from .bits import Quadratic, sum_softplus
 from .datum import About, cells_of, find_affine, read_form
 from .joint import quadratic_of
 from .local import (
@@ -290,3 +290,36 @@ def _check_site(name: str, support: Any, value: Any, first: int) -> None:
         raise ValueError(
             f"site {name!r} is given {cell} at index {where}, outside its support: {words}"
         )
+
+
+class LinearForm(NamedTuple):
+    r"""log p(y_n, s) = constant_n + linear_n·s: evidence and posterior are in closed form.
+
+    For the combination machine this is equation (2.4) of Freund & Haussler (1994), with
+    :math:`b = \omega x + \theta` and :math:`c = -\log Z`, found by reading the program: c is the
+    log joint of the state without any bit on, and b what each bit adds to it.
+    """
+
+    constant: Array  # (num_data,)
+    linear: Array  # (num_data, num_bits)
+
+    @property
+    def evidence(self) -> Array:
+        """log p(y_n), (num_data,)."""
+        return self.constant + sum_softplus(self.linear)
+
+    @property
+    def mean(self) -> Array:
+        """P(s_i = 1 | y_n), (num_data, num_bits)."""
+        return jax.nn.sigmoid(self.linear)
+
+    @property
+    def best(self) -> Array:
+        """The most probable state of each datum, (num_data, num_bits)."""
+        return (self.linear > 0).astype(jnp.int32)
+
+
+def linear_form(reader: Reader, params: Params, arguments: Arguments) -> LinearForm:
+    """The form of every row of a program that is known to be linear."""
+    form = quadratic_of(reader.model, reader.anatomy, params, arguments, linear=True)
+    return LinearForm(form.constant, form.linear.T)

@@ -18,7 +18,7 @@ from inference import (
     universal_machine,
 )
 from inference.evaluation.measures import chosen_bits, log_loss, single_bit
-from inference.reading.linear import LinearForm
+from inference.reading.reader import LinearForm
 from ppl_models import bernoulli_mixture, bernoulli_product, combination_machine
 from ppl_models.data import prototypes
 

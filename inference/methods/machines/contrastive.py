@@ -14,8 +14,8 @@ from numpyro.optim import Momentum
 from ...numerics.compiling import split_key
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.bits import sum_softplus
-from ...reading.linear import linear_form
 from ...reading.local import Structure
+from ...reading.reader import linear_form
 from ...rows.chunks import Numbers
 from ...running.algorithm import Algorithm
 from ...types import Arguments, Params

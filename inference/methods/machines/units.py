@@ -22,8 +22,8 @@ from jax import Array, lax
 from latentbits.models.distributions import CombinationCauses, RealCombinationCauses
 from latentbits.models.state_sums import log_normalizer
 
-from ...reading.linear import sum_softplus
 from ...reading.local import Structure
+from ...reading.reader import sum_softplus
 from ...reading.recognise import Form, Known, recognise
 from ...reading.states import AllStates
 from ...rows.chunks import over_rows, sum_over_chunks

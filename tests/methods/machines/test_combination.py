@@ -23,7 +23,7 @@ from inference import (
 )
 from inference.methods.machines.contrastive import sweeps
 from inference.methods.machines.partition import causes_of
-from inference.reading.linear import linear_form
+from inference.reading.reader import linear_form
 from ppl_models import (
     bernoulli_mixture,
     binary_sparse_coding,
