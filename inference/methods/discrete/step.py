@@ -20,12 +20,11 @@ from ...reading.anatomy import Anatomy
 from ...reading.local import Structure, log_prior
 from ...reading.reader import Reader
 from ...rows.chunks import Numbers, Rows, map_over_chunks, sum_over_chunks
-from ...rows.draws import row_keys
 from ...running.algorithm import Algorithm
 from ...running.search import Search
 from ...types import Arguments, Params
 from ..m_step import gradient_runs, gradient_step
-from ..shared import Expectation, chunk_rows, start_params
+from ..shared import Expectation, chunk_rows, row_keys, start_params
 from . import moves
 from .closed import ClosedForm
 from .cut import as_good

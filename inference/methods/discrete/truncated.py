@@ -12,9 +12,8 @@ from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.reader import Reader, open_program
 from ...reading.states import AllStates
 from ...rows.chunks import Numbers, Rows, compiled, map_over_chunks
-from ...rows.draws import row_keys
 from ...types import Params
-from ..shared import Posterior, chunk_rows
+from ..shared import Posterior, chunk_rows, row_keys
 from .candidates import Candidates, Select
 from .cut import Cut
 from .em import by_sums, tested

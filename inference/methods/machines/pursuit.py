@@ -25,11 +25,10 @@ from ...rows.chunks import (
     sum_over_chunks,
     take_rows,
 )
-from ...rows.draws import row_uniforms
 from ...running.algorithm import Algorithm
 from ...types import Arguments, Params
 from ..discrete.updates import OneUnitUpdate
-from ..shared import CHUNK_FLOATS, Posterior
+from ..shared import CHUNK_FLOATS, Posterior, row_uniforms
 from .ascent import linear_posterior, open_climb, without_normalizer
 from .partition import MACHINES
 from .units import KINDS, MOST_UNITS, log_likelihood, solve_biases
