@@ -12,13 +12,14 @@ from pathlib import Path
 import jupytext
 import numpy as np
 import pytest
+from jax import random
 from paper_checks import CHECKS, constraint
 
 from inference import public
 from inference.cli import main
 from inference.studies import notebook as studies
 from inference.studies.output import plain
-from inference.studies.papers.experiment import experiments
+from inference.studies.papers.experiment import experiments, in_batches
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 SIZES = {
@@ -106,6 +107,14 @@ def test_notebook_runs_as_itself(path, monkeypatch):
         assert all(x in names["race"]._repr_markdown_() for x in names["methods"])
         assert names["race"].paths._repr_png_()[0][:4] == b"\x89PNG"
     plt.close("all")
+
+
+def test_trials_are_the_same_however_many_run_at_once():
+    """Alone, all together, and in batches the last of which is filled up."""
+    made = [in_batches(random.normal, 3, 5, batch)[0] for batch in (1, 2, 5)]
+    np.testing.assert_array_equal(made[0][4], random.normal(random.split(random.key(3), 5)[4]))
+    for other in made[1:]:
+        np.testing.assert_array_equal(other, made[0])
 
 
 def test_the_command_writes_numbers_and_figure(tmp_path):
