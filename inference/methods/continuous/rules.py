@@ -149,7 +149,7 @@ def _newton(
         return Peaks(best, precision), None
 
     flat = jnp.zeros((*start.shape, start.shape[-1]), start.dtype)
-    return lax.scan(step, Peaks(start, flat), moves)[0]
+    return lax.scan(step, Peaks(start, flat), jnp.asarray(moves))[0]
 
 
 def _bend(

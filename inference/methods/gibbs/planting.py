@@ -59,7 +59,7 @@ class Draws(NamedTuple):
     """Uniform random numbers that it takes to replace units of one layer."""
 
     rank: Array  # (units,) who is given up
-    count: Array  # () how many
+    how_many: Array  # ()
     pairs: Array  # (2, units) of rows whose bits a new unit is given
     noise: Array  # (units, columns)
     patterns: Array  # (units,) of rows that the search for a missing pattern begins with
@@ -76,10 +76,10 @@ def draw_numbers(
     Those of layers have a leading axis of copies. One generator makes all of them: a dozen, one for
     each use, were half of what was compiled.
     """
-    shapes = [
-        Draws((n,), (), (2, n), (n, columns), (n,), (rows,), (n,), ()) for n, columns in sizes
-    ]
-    whole = [(copies, *shape) for layer in shapes for shape in layer]
+    whole = []
+    for n, columns in sizes:  # in the order of `Draws`
+        shapes: list[tuple[int, ...]] = [(n,), (), (2, n), (n, columns), (n,), (rows,), (n,), ()]
+        whole += [(copies, *shape) for shape in shapes]
     ends = np.cumsum([math.prod(shape) for shape in whole])
     numbers, first = jnp.split(random.uniform(key, (ends[-1] + 2 * rows,)), ends[-1:])
     pieces = [
@@ -113,7 +113,7 @@ def given_up(draws: Draws, gains: Array, share: Array) -> tuple[Array, Array]:
     missed = jnp.log(jnp.maximum(gains, 1e-6)) - jnp.log(jnp.maximum(gains.mean(), 1e-6))
     rank = gumbel(draws.rank) - SHARPNESS * missed
     place = (rank[None] > rank[:, None]).sum(1)
-    return place < jnp.floor(share * gains.shape[0] + draws.count), place
+    return place < jnp.floor(share * gains.shape[0] + draws.how_many), place
 
 
 def residuals(
@@ -226,7 +226,7 @@ class Plan(NamedTuple):
         """How often units are on by themselves, (units,)."""
         new = jnp.where(self.which, jnp.where(fresh, 0.1, leak.mean()), leak)
         of_half = leak[self.halves.unit] * self.halves.shares
-        return jnp.where(self.halved.any(0), jnp.where(self.halved[0], *of_half), new)
+        return jnp.where(self.halved.any(0), jnp.where(self.halved[0], of_half[0], of_half[1]), new)
 
 
 def replan(draws: Draws, view: View, share: Array, here: Array, fresh: Array) -> Plan:

@@ -68,7 +68,8 @@ def winner(namespace: argparse.Namespace) -> Outcome:
         raise InputError(f"the comparison of {name} names no method with an excess over the truth")
     best = next(x for x in rows if rows[x].get("best"))
     wanted = [winning] if best == winning else [winning, best]
-    old, parts = _sets(about["parts"], winning, best), []
+    old = _sets(about["parts"], winning, best)
+    parts: list[dict] = []
     number = 1000 * about["seed"] + len(about["parts"])
     which, budget = about["example"], about["budget"]
     noise = _noise(namespace, name, which, winning, budget, number)
