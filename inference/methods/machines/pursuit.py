@@ -208,7 +208,8 @@ class ProjectionPursuit(Algorithm):
         if rows.on_disk:
             return state
         nothing: Any = None
-        sample = self._sample(state, args, kwargs)._replace(rows=nothing)
+        # Nor the state: its key is another in every run.
+        sample = self._sample(state, args, kwargs)._replace(rows=nothing, state=nothing)
         find = compiled(lambda rows: sample.examples(rows.whole())[0], rows)
         return state._replace(residual=find(rows.leaves))
 
