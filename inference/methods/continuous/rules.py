@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -134,7 +134,7 @@ def _newton(
         each = lambda start: _newton(reader, params, arguments, start, moves)  # noqa: E731
         return jax.vmap(each, 1, 1)(start)
 
-    def step(now: Peaks, moves: Array) -> tuple[Peaks, None]:
+    def step(now: Peaks, moves: Any) -> tuple[Peaks, None]:
         slope, precision = _bend(reader, params, arguments, now.place)
         move = jnp.einsum("nqr,nr->nq", invert(precision)[0], slope)
         tried = now.place + SHARES[:, None, None] * move
