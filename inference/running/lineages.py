@@ -219,12 +219,12 @@ class Lineages:
     def _propose(self, key: Array, args: tuple, kwargs: dict) -> Params:
         """As many starts as lineages."""
         propose = lambda key: self.method.propose(key, *args, **kwargs)  # noqa: E731
-        return every(propose)(random.split(key, self.search.num_lineages))
+        return _every(propose)(random.split(key, self.search.num_lineages))
 
     def _begin(self, key: Array, params: Params, args: tuple, kwargs: dict) -> LineageState:
         count = len(jax.tree.leaves(params)[0])
         start = lambda key, p: self.method.init(key, *args, init_params=p, **kwargs)  # noqa: E731
-        states = every(start)(random.split(key, count), params)
+        states = _every(start)(random.split(key, count), params)
         return LineageState(states, jnp.zeros((3, count)), jnp.zeros(count, int))
 
     def update(self, state: LineageState, *args: Any, **kwargs: Any) -> tuple[LineageState, Array]:
@@ -237,7 +237,7 @@ class Lineages:
 
             return lax.cond(active, go, lambda: (one, losses))
 
-        states, losses = every(step)(state.states, state.losses.T, state.idle < PATIENCE)
+        states, losses = _every(step)(state.states, state.losses.T, state.idle < PATIENCE)
         losses = losses.T
         idle = jnp.where(settled(losses, state.idle), state.idle + 1, jnp.minimum(state.idle, 0))
         idle = jnp.where(state.idle < PATIENCE, idle, state.idle)
@@ -270,7 +270,7 @@ class Lineages:
         """All starts before the first round."""
         key_start, key_rounds = random.split(key)
         propose = lambda key: self.method.propose(key, *args, **kwargs)  # noqa: E731
-        params = every(propose)(random.split(key_start, 2 * self.search.num_lineages))
+        params = _every(propose)(random.split(key_start, 2 * self.search.num_lineages))
         return self._enter(key_rounds, jnp.asarray(0), params, args, kwargs)
 
     def _turn(
@@ -288,7 +288,7 @@ class Lineages:
         chosen = jnp.where(number == 0, lax.top_k(-losses, count)[1], better)
         params = jax.tree.map(lambda x: x[chosen], self._params(state))
         vary = lambda key, p: self.method.vary(key, p, *args, **kwargs)  # noqa: E731
-        variants = every(vary)(random.split(key_vary, count), params)
+        variants = _every(vary)(random.split(key_vary, count), params)
         both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), params, variants)
         return self._enter(key_rounds, number + 1, both, args, kwargs)
 
@@ -301,7 +301,7 @@ class Lineages:
         return state._replace(idle=jnp.full_like(state.idle, NEVER))
 
     def _params(self, state: LineageState) -> Params:
-        return every(lambda one: self.method.get_params(one))(state.states)
+        return _every(lambda one: self.method.get_params(one))(state.states)
 
 
 def _part(state: LineageState, which: slice) -> LineageState:
@@ -337,7 +337,7 @@ def _joined(*halves: Progress) -> LineageState:
     )
 
 
-def every(function: Callable) -> Callable:
+def _every(function: Callable) -> Callable:
     """A function of each of several starts: side by side where that is sooner done.
 
     A processor gains nothing from a batch, and one after the other some may stand still.

@@ -8,7 +8,7 @@ met, and with which bits: a table of states × columns, whatever the number of r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,33 +29,6 @@ class Summed(NamedTuple):
     sums: Sums  # of equation (9)
 
 
-class _Table(NamedTuple):
-    """All states, and how probable each is in each row."""
-
-    states: Array  # (num_states, num_bits)
-    bits: dict[str, Array]  # the same by site
-    rows: dict[str, tuple[Array, Array | None]]  # site -> bits that are on, those that count
-    evidence: Array  # (num_data,)
-    posterior: Array  # (num_data, num_states)
-
-
-def draw_states(
-    wiring: Wiring,
-    network: Network,
-    seen: Mapping[str, Seen],
-    numbers: Array,
-    open_sites: Mapping[str, Array],
-) -> dict[str, Array]:
-    """A state for each row, site -> (num_data, units), drawn from its posterior.
-
-    :param numbers: (num_data,) uniform.
-    """
-    table = _weigh(wiring, network, seen, numbers.dtype, open_sites)
-    passed = (jnp.cumsum(table.posterior, 1) < numbers[:, None]).sum(1)
-    index = jnp.minimum(passed, len(table.states) - 1)
-    return {site: x[index] for site, x in table.bits.items()}
-
-
 def sum_states(
     wiring: Wiring,
     network: Network,
@@ -68,29 +41,8 @@ def sum_states(
     :param row_weights: (num_data,) how much each row counts in the sums.
     :param open_sites: site -> whether its units may be on.
     """
-    states, bits, rows, evidence, posterior = _weigh(
-        wiring, network, seen, row_weights.dtype, open_sites
-    )
-    weighted = (posterior * row_weights[:, None]).T
-    met = weighted.sum(1)[:, None]
-    tallies = {site: (met * bits[site], jnp.broadcast_to(met, bits[site].shape)) for site in bits}
-    for site, (on, known) in rows.items():
-        tally = exact_product(weighted, on)
-        every = jnp.broadcast_to(met, tally.shape)
-        tallies[site] = tally, every if known is None else exact_product(weighted, known)
-    mean = exact_product(posterior, states)
-    return Summed(evidence, mean, share_out(wiring, network, bits, tallies))
-
-
-def _weigh(
-    wiring: Wiring,
-    network: Network,
-    seen: Mapping[str, Seen],
-    dtype: Any,
-    open_sites: Mapping[str, Array],
-) -> _Table:
     sizes = [network.leak[site].shape[0] for site in wiring.hidden]
-    states = jnp.asarray(AllStates().table((2,) * sum(sizes)), dtype)
+    states = jnp.asarray(AllStates().table((2,) * sum(sizes)), row_weights.dtype)
     parts = jnp.split(states, np.cumsum(sizes)[:-1], axis=1)
     bits = dict(zip(wiring.hidden, parts, strict=True))
     # A state that rules a bit out makes -inf · 0 = NaN in a product: its log odds stay finite.
@@ -111,4 +63,13 @@ def _weigh(
             counted = jnp.broadcast_to(mask, value.shape).astype(value.dtype)
             rows[site], silent = (value * counted, counted), exact_product(counted, inputs.T)
         log_joint = log_joint + exact_product(rows[site][0], (log_on + inputs).T) - silent
-    return _Table(states, bits, rows, *normalise(log_joint, 1))
+    evidence, posterior = normalise(log_joint, 1)
+    weighted = (posterior * row_weights[:, None]).T
+    met = weighted.sum(1)[:, None]
+    tallies = {site: (met * bits[site], jnp.broadcast_to(met, bits[site].shape)) for site in bits}
+    for site, (on, known) in rows.items():
+        tally = exact_product(weighted, on)
+        every = jnp.broadcast_to(met, tally.shape)
+        tallies[site] = tally, every if known is None else exact_product(weighted, known)
+    mean = exact_product(posterior, states)
+    return Summed(evidence, mean, share_out(wiring, network, bits, tallies))

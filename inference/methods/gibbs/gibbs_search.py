@@ -18,25 +18,14 @@ from ...reading.settings import Range
 from ...rows.chunks import Rows, compiled
 from ...running.algorithm import Algorithm
 from ...running.contract import RunResult, Starts
-from ...running.lineages import every
 from ...running.restarts import Averaged
 from ...running.search import Search
 from ...types import Params
-from .exact import draw_states
+from .exact import sum_states
 from .gibbs_em import GibbsEM
 from .layers import Block, Blocks, Layered, Phase, forgotten, run_epoch, settle_block
 from .noisy_or import Network, Seen
-from .planting import (
-    Draws,
-    View,
-    cause_ratios,
-    draw_numbers,
-    replan,
-    residuals,
-    row_of,
-    shown,
-    unit_gains,
-)
+from .planting import cause_ratios, given_up, halve, missing_patterns, residuals, unit_gains
 
 SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0, least_steps=2)
 """The members of a population have one ancestor: what it finds, a second one must find too."""
@@ -149,44 +138,39 @@ class GibbsSearch(Algorithm):
         members, bits, scores = begin(rows.leaves, state.params, state.bits)
         return SearchState(members, bits, scores, state.params, state.step, key)
 
-    def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
-        return self.em.propose(rng_key, *args, **kwargs)
-
     def update(self, state: SearchState, *args: Any, **kwargs: Any) -> tuple[SearchState, Array]:
         layered = self.em.open(args, kwargs)
-        blocks, priors = self.em.read_rows(layered, state.params, (args, kwargs))
+        _, blocks, priors = self.em.read(layered, state.params, (args, kwargs))
         key, key_copy, key_learn = random.split(state.rng_key, 3)
         depth, exact = len(layered.wiring.hidden), self.em.exact(layered.program.anatomy)
         turn = state.step // self.rounds
         level = jnp.minimum(turn + 1, depth)
         fresh = (state.step % self.rounds == 0) & (turn < depth)
         phase = layered.phase(level, False)
+        best = jnp.argmax(state.scores)
 
-        def learn(keys: Array | None, network: Network, bits: Array | None) -> tuple:
-            def epoch(carry: tuple, inputs: tuple) -> tuple[tuple, Array]:
-                (network, bits, memory), (learns, key) = carry, inputs
-                now = phase._replace(learn=jax.tree.map(lambda x: x & learns, phase.learn))
+        def copy(key: Array, share: Array) -> tuple[Network, Array | None]:
+            return self._replace(layered, state, blocks, best, level, fresh, share, key)
+
+        def learn(key: Array, network: Network, bits: Array | None) -> tuple:
+            def epoch(carry: tuple, key: Array) -> tuple[tuple, None]:
+                network, bits, memory = carry
                 done = run_epoch(
-                    layered, network, blocks, bits, now, key,
+                    layered, network, blocks, bits, phase, key,
                     rules=self.em.rules, priors=priors, memory=memory, exact=exact,
                 )  # fmt: skip
-                return (done.network, done.bits, done.memory), done.log_joint
+                return (done.network, done.bits, done.memory), None
 
             memory = None
             if self.em.learn_from == "all":
                 memory = forgotten(layered, network, blocks.rows.num_data)
-            start, learns = (network, bits, memory), np.arange(self.epochs + exact) < self.epochs
-            (network, bits, _), evidence = lax.scan(epoch, start, (learns, keys))
-            if keys is None:
-                return network, bits, evidence[-1]
-            return network, bits, self._worth(layered, network, blocks, bits, phase, keys[0])
+            start = (network, bits, memory)
+            (network, bits, _), _ = lax.scan(epoch, start, random.split(key, self.epochs))
+            return network, bits, self._worth(layered, network, blocks, bits, phase, key)
 
         rates = jnp.linspace(0.0, 2.0 * self.replaced, self.population)
-        copies = self._replace(layered, state, blocks, level, fresh, rates, key_copy)
-        # Where all states are summed, nothing is drawn, and what came of it is the log joint of an
-        # epoch in which nothing is learned.
-        keys = None if exact else random.split(key_learn, (self.population, self.epochs))
-        children = every(learn)(keys, *copies)
+        copies = jax.vmap(copy)(random.split(key_copy, self.population), rates)
+        children = jax.vmap(learn)(random.split(key_learn, self.population), *copies)
         # What was learned without this layer competes no longer.
         parents = (state.members, state.bits, jnp.where(fresh, -jnp.inf, state.scores))
         joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), parents, children)
@@ -206,8 +190,7 @@ class GibbsSearch(Algorithm):
     ) -> RunResult:
         """The best member learns by itself, all layers together."""
         state = result.state
-        here = state._replace(step=np.asarray(state.step))  # nothing is compiled to compare it
-        if self.polish == 0 or result.interrupted or not self.may_stop(here):
+        if self.polish == 0 or result.interrupted or not self.may_stop(state):
             return result
         if budget is not None and result.seconds >= budget:
             return result
@@ -243,6 +226,9 @@ class GibbsSearch(Algorithm):
         """What a member is worth, from its states or from such as are sampled here."""
 
         def visit(total: Array, block: Block) -> Array:
+            if self.em.exact(layered.program.anatomy):
+                parts = (block.seen, block.fresh, phase.open_sites)
+                return total + block.fresh @ sum_states(layered.wiring, network, *parts).evidence
             if bits is not None:
                 here = lax.dynamic_slice_in_dim(bits, block.begin, len(block.fresh))
             else:
@@ -257,65 +243,80 @@ class GibbsSearch(Algorithm):
         layered: Layered,
         state: SearchState,
         blocks: Blocks,
+        best: Array,
         level: Array,
         fresh: Array,
-        shares: Array,
+        share: Array,
         key: Array,
     ) -> tuple[Network, Array | None]:
-        """Copies of the best member, in each a share of the units of the highest open layer new."""
-        best, wiring = jnp.argmax(state.scores), layered.wiring
+        """A copy of the best member, some units of whose highest open layer are new."""
         network = jax.tree.map(lambda x: x[best], state.members)
         bits = None if state.bits is None else layered.program.split(state.bits[best])
-        size = min(SAMPLE, 1 << (blocks.rows.num_data.bit_length() - 1))
-        below = {site: [(site, child) for child in wiring.children(site)] for site in wiring.hidden}
-        sizes = [
-            (network.leak[site].shape[0], sum(network.leak[child].shape[0] for _, child in edges))
-            for site, edges in below.items()
-        ]
-        numbers, draws = draw_numbers(key, self.population, size, sizes)
-        hidden, observed = self._sample(layered, network, blocks, bits, numbers, level - fresh, key)
-        parts, views = (wiring, network, hidden, observed), {}
-        for site, edges in below.items():
-            children = [child for _, child in edges]
-            views[site] = View(
-                unit_gains(*parts, site),
-                jnp.concatenate([residuals(*parts, child) for child in children], 1),
-                jnp.concatenate([cause_ratios(*parts, child) for child in children], 1),
-                -jnp.expm1(-jnp.concatenate([network.weights[edge] for edge in edges], 1)),
-                hidden[site],
-                jnp.concatenate(
-                    [hidden[x] if x in hidden else shown(observed[x]) for x in children], 1
-                ),
+        key, key_rows = random.split(key)
+        num_data = blocks.rows.num_data
+        size = min(SAMPLE, 1 << (num_data.bit_length() - 1))
+        rows = random.randint(key_rows, (size,), 0, num_data)
+        hidden, observed = self._sample(
+            layered, network, blocks, bits, rows, level - fresh, key_rows
+        )
+        leak, weights = dict(network.leak), dict(network.weights)
+        for site in layered.wiring.hidden:
+            key, key_which, key_pairs, key_noise, key_new = random.split(key, 5)
+            here = level == layered.height(site)
+            units = network.leak[site].shape[0]
+            edges = [(site, child) for child in layered.wiring.children(site)]
+            gains = unit_gains(layered.wiring, network, hidden, observed, site)
+            left = [
+                residuals(layered.wiring, network, hidden, observed, child) for _, child in edges
+            ]
+            shared = [
+                cause_ratios(layered.wiring, network, hidden, observed, child) for _, child in edges
+            ]
+            works = -jnp.expm1(-jnp.concatenate([network.weights[edge] for edge in edges], 1))
+            which, place = given_up(key_which, gains, share)
+            which = here & (which | fresh)
+            key_parts, key_new, key_kind = random.split(key_new, 3)
+            whole = jnp.concatenate(left, 1)
+            halves = halve(
+                key_parts, whole, jnp.concatenate(shared, 1), hidden[site], works, ~which
             )
-
-        def copy(draws: list[Draws], share: Array) -> tuple[Network, Array | None]:
-            leak, weights = dict(network.leak), dict(network.weights)
-            values = None if bits is None else dict(bits)
-            for (site, edges), numbers in zip(below.items(), draws, strict=True):
-                here = level == layered.height(site)
-                plan = replan(numbers, views[site], share, here, fresh)
-                ends = np.cumsum([network.leak[child].shape[0] for _, child in edges])[:-1]
-                for edge, new in zip(edges, jnp.split(plan.weights, ends, 1), strict=True):
-                    child = edge[1]
-                    weights[edge] = jnp.where(plan.changes[:, None], new, weights[edge])
-                    if child not in layered.names.leak:
-                        continue
-                    if child in wiring.observed:
-                        # Where a leak has vanished nothing is left for a new unit to explain.
-                        more = jnp.maximum(leak[child], 0.02)
-                        leak[child] = jnp.where(plan.which.any(), more, leak[child])
-                    else:  # It stood for all that was above: now there is a cause.
-                        leak[child] = jnp.where(here & fresh, 0.1, leak[child])
-                if site in layered.names.leak:
-                    leak[site] = plan.leaks(leak[site], fresh)
-                if values is not None:
-                    values[site] = jnp.where(plan.which, 0, values[site])
-            if values is None:
-                return Network(leak, weights), None
-            names = layered.program.anatomy.names
-            return Network(leak, weights), jnp.concatenate([values[x] for x in names], axis=-1)
-
-        return every(copy)(draws, shares)
+            patterns = missing_patterns(key_new, whole, units)[place]
+            # One of the units that are given up becomes a half of another.
+            parted = which.any() & ~fresh & random.bernoulli(key_kind)
+            first = parted & which & (place == 0)
+            other_half = parted & (jnp.arange(units) == halves.unit)
+            ends = np.cumsum([x.shape[1] for x in left])[:-1]
+            one, other = random.randint(key_pairs, (2, units), 0, len(rows))
+            parts = jnp.split(-jnp.log1p(-halves.strengths), ends, 1)
+            for edge, planted, pair in zip(edges, jnp.split(patterns, ends, 1), parts, strict=True):
+                child = edge[1]
+                value = hidden[child] if child in hidden else shown(observed[child])
+                noise = random.uniform(key_noise, planted.shape, minval=0.05, maxval=0.15)
+                new = noise + jnp.where(fresh, value[one] * value[other], planted)
+                new = jnp.where(first[:, None], 0.01 + pair[0], new)
+                new = jnp.where(other_half[:, None], 0.01 + pair[1], new)
+                changes = which | other_half
+                weights[edge] = jnp.where(changes[:, None], new, weights[edge])
+                if child not in layered.names.leak:
+                    continue
+                if child in layered.wiring.observed:
+                    # Where a leak has vanished nothing is left for a new unit to explain.
+                    more = jnp.maximum(leak[child], 0.02)
+                    leak[child] = jnp.where(which.any(), more, leak[child])
+                else:  # It stood for all that was above: now there is a cause.
+                    leak[child] = jnp.where(here & fresh, 0.1, leak[child])
+            if site in layered.names.leak:
+                typical = jnp.where(fresh, 0.1, leak[site].mean())
+                of_half = leak[site][halves.unit] * halves.shares
+                leak[site] = jnp.where(which, typical, leak[site])
+                leak[site] = jnp.where(first, of_half[0], leak[site])
+                leak[site] = jnp.where(other_half, of_half[1], leak[site])
+            if bits is not None:
+                bits[site] = jnp.where(which, 0, bits[site])
+        if bits is None:
+            return Network(leak, weights), None
+        joined = jnp.concatenate([bits[name] for name in layered.program.anatomy.names], axis=-1)
+        return Network(leak, weights), joined
 
     def _sample(
         self,
@@ -323,25 +324,23 @@ class GibbsSearch(Algorithm):
         network: Network,
         blocks: Blocks,
         bits: dict[str, Array] | None,
-        numbers: Array,
+        rows: Array,
         level: Array,
         key: Array,
     ) -> tuple[dict[str, Array], dict[str, Seen]]:
-        """States of the hidden units in some rows, and what was observed there.
-
-        :param numbers: (2, num_rows), uniform: which rows, and which states where all are summed.
-        """
-        rows, phase = row_of(numbers[0], blocks.rows.num_data), layered.phase(level, False)
+        """States of the hidden units in some rows, and what was observed there."""
         observed = blocks.look(blocks.rows.take(rows))
         if bits is not None:
             states = {site: x[rows] for site, x in bits.items()}
-        elif self.em.exact(layered.program.anatomy):
-            parts = (observed, numbers[1], phase.open_sites)
-            states = draw_states(layered.wiring, network, *parts)
         else:
             zero, fresh = jnp.zeros((), int), jnp.ones(rows.size)
-            few = Block(zero, zero, observed, fresh)
+            few, phase = Block(zero, zero, observed, fresh), layered.phase(level, False)
             states = layered.program.split(
                 settle_block(layered, network, few, None, phase, key, self.em.rules)[0].bits
             )
         return {site: x.astype(float) for site, x in states.items()}, observed
+
+
+def shown(seen: Seen) -> Array:
+    """Bits that were observed to be on."""
+    return seen.value if seen.mask is None else seen.value * seen.mask

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax, random
 
@@ -330,7 +329,6 @@ def _learn(layered: Layered, network: Network, sums: Any, priors: Priors, phase:
 def start_uniform(layered: Layered, key: Array, like: Mapping[str, Any]) -> Params:
     """The paper's start: all weights between 0.05 and 0.15, those of the leaks as well."""
     names = (*layered.names.leak.values(), *layered.names.weights.values())
-    ends = np.cumsum([like[name].size for name in names])
-    numbers = random.uniform(key, (ends[-1],), minval=0.05, maxval=0.15)
-    pieces = zip(names, jnp.split(numbers, ends[:-1]), strict=True)
-    return {name: x.reshape(like[name].shape) for name, x in pieces}
+    keys = random.split(key, len(names))
+    draw = lambda key, x: random.uniform(key, x.shape, minval=0.05, maxval=0.15)  # noqa: E731
+    return {n: draw(k, like[n]) for k, n in zip(keys, names, strict=True)}

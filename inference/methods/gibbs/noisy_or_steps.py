@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax, random
 from jax.nn import sigmoid
@@ -44,15 +43,12 @@ def sweep(
     :param open_sites: site -> whether its units may be on; those of a closed one are off.
     """
     current = {site: bits[site].astype(network.leak[site].dtype) for site in wiring.hidden}
-    (first, *_), ends = current.values(), np.cumsum([x.shape[1] for x in current.values()])
-    # Of all layers at once: each generator is as much to compile as a layer.
-    numbers = jnp.split(random.uniform(key, (ends[-1], len(first)), first.dtype), ends[:-1])
-    draws = dict(zip(current, numbers, strict=True))
-    largest = jnp.zeros(len(first))
+    largest = jnp.zeros(jnp.shape(current[wiring.hidden[0]])[:-1])
     for site in reversed(wiring.hidden):
+        key, key_site = random.split(key)
         is_open = None if open_sites is None else open_sites[site]
         current[site], flips = _sweep_site(
-            wiring, network, current, seen, site, draws[site], power, is_open
+            wiring, network, current, seen, site, key_site, power, is_open
         )
         largest = jnp.maximum(largest, flips.max(-1))
     return Swept(current, largest)
@@ -75,13 +71,13 @@ def _sweep_site(
     bits: Mapping[str, Array],
     seen: Mapping[str, Seen],
     site: str,
-    draws: Array | None,
+    key: Array | None,
     power: Array | float,
     is_open: Array | None,
 ) -> tuple[Array, Array]:
     """New states of one layer and what each unit's flip probability was: (6) and (7).
 
-    Without draws, uniform numbers (units, num_data), all units stay as they are.
+    Without a key nothing is drawn and all units stay as they are.
 
     With u⁰ the causal input of a child without the unit in question, the unit's log odds are
 
@@ -109,6 +105,9 @@ def _sweep_site(
     reason, silent = jnp.concatenate(on, -1), jnp.concatenate(off, -1)
     own = jnp.broadcast_to(causal_inputs(wiring, network, bits, site), states.shape)
     odds = jnp.log(jnp.expm1(jnp.maximum(own, SMALLEST))) - exact_product(silent, weight.T)
+    draws = jnp.zeros(states.T.shape)
+    if key is not None:
+        draws = random.uniform(key, draws.shape, odds.dtype)
 
     def visit(inputs: Array, unit: tuple) -> tuple[Array, tuple[Array, Array]]:
         weight, strength, odds, state, draw = unit
@@ -117,7 +116,7 @@ def _sweep_site(
         # XLA takes twice as long for log1p; what it would save is below the rounding of the sum.
         heard = reason * jnp.log(1.0 + strength / jnp.expm1(without))
         odds = odds + heard.sum(-1)
-        new = state if draw is None else (draw < sigmoid(odds)).astype(state.dtype)
+        new = state if key is None else (draw < sigmoid(odds)).astype(state.dtype)
         flip = sigmoid((1.0 - 2.0 * state) * odds)
         if is_open is not None:
             new, flip = new * is_open, flip * is_open

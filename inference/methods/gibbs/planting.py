@@ -15,13 +15,11 @@ share most of their columns, such a pattern is small, and the unit is halved ins
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax, random
 
 from .noisy_or import SMALLEST, Network, Seen, Wiring, causal_inputs, exact_product
@@ -55,65 +53,17 @@ def unit_gains(
     return (jax.nn.softplus(odds) - jax.nn.softplus(prior)).mean(0)
 
 
-class Draws(NamedTuple):
-    """Uniform random numbers that it takes to replace units of one layer."""
-
-    rank: Array  # (units,) who is given up
-    how_many: Array  # ()
-    pairs: Array  # (2, units) of rows whose bits a new unit is given
-    noise: Array  # (units, columns)
-    patterns: Array  # (units,) of rows that the search for a missing pattern begins with
-    within: Array  # (rows,) the same, among the rows of a unit
-    half: Array  # (units,) which unit is halved
-    parted: Array  # () whether one is
-
-
-def draw_numbers(
-    key: Array, copies: int, rows: int, sizes: Sequence[tuple[int, int]]
-) -> tuple[Array, list[Draws]]:
-    """Uniform numbers for rows (2, rows), and for each layer of these units and columns below it.
-
-    Those of layers have a leading axis of copies. One generator makes all of them: a dozen, one for
-    each use, were half of what was compiled.
-    """
-    whole = []
-    for n, columns in sizes:  # in the order of `Draws`
-        shapes: list[tuple[int, ...]] = [(n,), (), (2, n), (n, columns), (n,), (rows,), (n,), ()]
-        whole += [(copies, *shape) for shape in shapes]
-    ends = np.cumsum([math.prod(shape) for shape in whole])
-    numbers, first = jnp.split(random.uniform(key, (ends[-1] + 2 * rows,)), ends[-1:])
-    pieces = [
-        x.reshape(shape) for x, shape in zip(jnp.split(numbers, ends[:-1]), whole, strict=True)
-    ]
-    each = len(Draws._fields)
-    return first.reshape(2, rows), [
-        Draws(*pieces[i : i + each]) for i in range(0, len(pieces), each)
-    ]
-
-
-def choose(numbers: Array, log_weights: Array) -> Array:
-    """One of several by their weights, from as many uniform numbers (Gumbel's way)."""
-    return jnp.argmax(log_weights + gumbel(numbers))
-
-
-def gumbel(numbers: Array) -> Array:
-    return -jnp.log(-jnp.log(jnp.maximum(numbers, SMALLEST)))
-
-
-def row_of(numbers: Array, count: int) -> Array:
-    """A row of so many, all alike, from a uniform number."""
-    return jnp.minimum((numbers * count).astype(int), count - 1)
-
-
-def given_up(draws: Draws, gains: Array, share: Array) -> tuple[Array, Array]:
+def given_up(key: Array, gains: Array, share: Array) -> tuple[Array, Array]:
     """Which units to replace, a share of them, and the place of each in that order: (units,) both.
 
     Those of little gain sooner than others.
     """
+    key_rank, key_count = random.split(key)
+    units = gains.shape[0]
     missed = jnp.log(jnp.maximum(gains, 1e-6)) - jnp.log(jnp.maximum(gains.mean(), 1e-6))
-    rank = gumbel(draws.rank) - SHARPNESS * missed
-    place = (rank[None] > rank[:, None]).sum(1)
-    return place < jnp.floor(share * gains.shape[0] + draws.how_many), place
+    rank = random.gumbel(key_rank, (units,)) - SHARPNESS * missed
+    place = jnp.argsort(jnp.argsort(-rank))
+    return place < jnp.floor(share * units + random.uniform(key_count)), place
 
 
 def residuals(
@@ -135,10 +85,9 @@ def cause_ratios(
     return value / mean if mask is None else value * mask / mean
 
 
-def missing_patterns(draws: Draws, left: Array) -> Array:
+def missing_patterns(key: Array, left: Array, units: int) -> Array:
     """Weights of units for what residuals (rows, columns) have in common, (units, columns)."""
-    first = row_of(draws.patterns, len(left))
-    patterns, _ = _directions(first, left, jnp.ones((1, len(left))), TURNS)
+    patterns, _ = _directions(key, left, jnp.ones((units, len(left))), TURNS)
     # A cause turns few columns on: of a direction and its opposite it is the longer tail.
     patterns = jnp.maximum(patterns * jnp.sign((patterns**3).sum(1, keepdims=True)), 0.0)
     return PLANTED * patterns / (patterns.max(1, keepdims=True) + 1e-9)
@@ -153,7 +102,7 @@ class Halves(NamedTuple):
 
 
 def halve(
-    draws: Draws, left: Array, ratio: Array, on: Array, strengths: Array, kept: Array
+    key: Array, left: Array, ratio: Array, on: Array, strengths: Array, kept: Array
 ) -> Halves:
     """A unit that stands for two causes as two, each with its part of the rows.
 
@@ -166,11 +115,11 @@ def halve(
     :param on: (rows, units); strengths: (units, columns).
     :param kept: (units,), which units may be halved.
     """
+    key_start, key_unit = random.split(key)
     among = on.T
-    first = jnp.argmax(draws.within + among, axis=1)  # a row of the unit, if it has any
-    directions, size = _directions(first, left, among, TURNS_WITHIN)
+    directions, size = _directions(key_start, left, among, TURNS_WITHIN)
     apart = jnp.where(kept, size / jnp.sqrt(among.sum(1) + FEWEST), 0.0)
-    unit = choose(draws.half, SHARPNESS * jnp.log(apart + 1e-9))
+    unit = random.categorical(key_unit, SHARPNESS * jnp.log(apart + 1e-9))
     side = exact_product(left, directions[unit]) > 0.0
     rows = jnp.stack([among[unit] * side, among[unit] * ~side])
     count = rows.sum(1)
@@ -178,13 +127,12 @@ def halve(
     return Halves(unit, jnp.clip(share, 0.0, 0.99), (count + 1.0) / (count.sum() + 2.0))
 
 
-def _directions(first: Array, left: Array, among: Array, turns: int) -> tuple[Array, Array]:
+def _directions(key: Array, left: Array, among: Array, turns: int) -> tuple[Array, Array]:
     """Directions in which residuals vary together among some rows, and how much they do.
 
-    :param first: (groups,), the rows to begin with.
     :param among: (groups, rows), which rows count.
     """
-    ways = left[first]
+    ways = left[random.categorical(key, jnp.log(among + 1e-6), axis=1)]
     alone = exact_product(among, left**2)
 
     def turn(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -194,58 +142,4 @@ def _directions(first: Array, left: Array, among: Array, turns: int) -> tuple[Ar
         size = jnp.linalg.norm(turned, axis=1)
         return turned / (size[:, None] + 1e-9), size
 
-    return lax.fori_loop(0, turns, turn, (ways, jnp.zeros(len(ways))))
-
-
-def shown(seen: Seen) -> Array:
-    """Bits that were observed to be on."""
-    return seen.value if seen.mask is None else seen.value * seen.mask
-
-
-class View(NamedTuple):
-    """What some rows say of the units of a layer and of the columns below it."""
-
-    gains: Array  # (units,) `unit_gains`
-    left: Array  # (rows, columns) `residuals`
-    ratio: Array  # (rows, columns) `cause_ratios`
-    strengths: Array  # (units, columns) 1 - exp(-w)
-    on: Array  # (rows, units)
-    below: Array  # (rows, columns) the states of the columns
-
-
-class Plan(NamedTuple):
-    """New units of a layer."""
-
-    which: Array  # (units,) those that are given up
-    changes: Array  # (units,) these, and one that is halved
-    weights: Array  # (units, columns) of those that change
-    halved: Array  # (2, units) which become the halves of a unit
-    halves: Halves
-
-    def leaks(self, leak: Array, fresh: Array) -> Array:
-        """How often units are on by themselves, (units,)."""
-        new = jnp.where(self.which, jnp.where(fresh, 0.1, leak.mean()), leak)
-        of_half = leak[self.halves.unit] * self.halves.shares
-        return jnp.where(self.halved.any(0), jnp.where(self.halved[0], of_half[0], of_half[1]), new)
-
-
-def replan(draws: Draws, view: View, share: Array, here: Array, fresh: Array) -> Plan:
-    """Which units of a layer to replace, and by what.
-
-    :param here: whether units of this layer are replaced.
-    :param fresh: whether all of them are, each by what two rows share.
-    """
-    which, place = given_up(draws, view.gains, share)
-    which = here & (which | fresh)
-    halves = halve(draws, view.left, view.ratio, view.on, view.strengths, ~which)
-    patterns = missing_patterns(draws, view.left)[place]
-    # One of the units that are given up becomes a half of another.
-    parted = which.any() & ~fresh & (draws.parted < 0.5)
-    unit = jnp.arange(len(which)) == halves.unit
-    halved = parted & jnp.stack([which & (place == 0), unit])
-    one, other = view.below[row_of(draws.pairs, len(view.below))]
-    new = 0.05 + 0.1 * draws.noise + jnp.where(fresh, one * other, patterns)
-    pair = 0.01 - jnp.log1p(-halves.strengths)
-    new = jnp.where(halved[0][:, None], pair[0], new)
-    new = jnp.where(halved[1][:, None], pair[1], new)
-    return Plan(which, which | halved[1], new, halved, halves)
+    return lax.fori_loop(0, turns, turn, (ways, jnp.zeros(len(among))))
