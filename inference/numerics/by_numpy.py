@@ -303,8 +303,7 @@ _SHAPED: dict[str, Callable] = {
     "transpose": lambda how, x: np.transpose(x, how["permutation"]),
     "rev": lambda how, x: np.flip(x, how["dimensions"]),
     "concatenate": lambda how, *x: np.concatenate(x, how["dimension"]),
-    "stack": lambda how, *x: np.stack(x, how["axis"]),
-    "slice": _slices, "pad": _pad,
+    "stack": lambda how, *x: np.stack(x, how["axis"]), "slice": _slices, "pad": _pad,
     "integer_pow": lambda how, x: np.power(x, how["y"]),
     "reduce_sum": _along(np.sum), "reduce_max": _along(np.max), "reduce_min": _along(np.min),
     "reduce_prod": _along(np.prod), "reduce_and": _along(np.all), "reduce_or": _along(np.any),
@@ -339,9 +338,13 @@ def _while(how: dict, inputs: list) -> list:
     return state
 
 
+def _cond(how: dict, inputs: list) -> list:
+    which = int(np.clip(int(inputs[0]), 0, len(how["branches"]) - 1))
+    return _compute(how["branches"][which], inputs[1:])
+
+
 _INNER: dict[str, Callable] = {
-    "scan": _scan, "while": _while, "cond": lambda how, x: _compute(
-        how["branches"][int(np.clip(x[0], 0, len(how["branches"]) - 1))], x[1:]),
+    "scan": _scan, "while": _while, "cond": _cond,
     "split": lambda how, x: np.split(x[0], np.cumsum(how["sizes"])[:-1], how["axis"]),
     "unstack": lambda how, x: list(np.moveaxis(x[0], how["axis"], 0)),
 }  # fmt: skip

@@ -23,6 +23,7 @@ class MixedTable(NamedTuple):
     """A table for ``mixed_trait(table.values, mask=table.mask, kinds=table.kinds)``.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> file = Path(tempfile.mkdtemp()) / "people.csv"
     >>> _ = file.write_text("age,smokes\\n31,yes\\n48,no\\n")
     >>> table = load_mixed(file)
@@ -75,6 +76,7 @@ def load_mixed(
     :raises InputError: one line that names file, row, column, what was found and what is wanted.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> file = Path(tempfile.mkdtemp()) / "people.csv"
     >>> _ = file.write_text("age,smokes,town\\n31,yes,Ulm\\n48,no,Jena\\n?,no,Bonn\\n")
     >>> table = load_mixed(file)
