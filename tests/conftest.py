@@ -2,7 +2,6 @@
 
 import gc
 import os
-import threading
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,25 +40,6 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """What was imported stays: no collection of garbage has to go through it again."""
     gc.freeze()
-    if version("jax").startswith("0.10."):
-        share_contexts()
-
-
-def share_contexts(programs=100):
-    """JAX makes a context of MLIR for each program that it lowers, and loads every dialect into it,
-    which takes 10 ms: a twelfth of a test run. So many programs share one here."""
-    from jax._src.interpreters import mlir
-
-    make, kept = mlir.make_ir_context, threading.local()
-
-    def shared():
-        kept.left = getattr(kept, "left", 0) or programs
-        if kept.left == programs:
-            kept.context = make()
-        kept.left -= 1
-        return kept.context
-
-    mlir.make_ir_context = shared
 
 
 @pytest.hookimpl(tryfirst=True)
