@@ -1,14 +1,10 @@
-"""How much memory a compiled program will take, what a process took at most, and its threads."""
+"""How much memory a compiled program will take, before it runs, and what a process took at most."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,41 +97,3 @@ def peak() -> int | None:
         return None
     sizes = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return 1024 * int(sizes[0]) if sizes else None
-
-
-_lock = threading.Lock()
-_inside: list[Any] = []
-"""The limit, once for each that is inside."""
-
-
-@cache
-def _libraries() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-@contextmanager
-def one_thread(small: bool = True) -> Iterator[None]:
-    """NumPy's matrix products by one thread, for all threads that are running, if they are `small`.
-
-    Threads of OpenBLAS that have done their part spin for a tenth of a second: a product that takes
-    a millisecond costs a hundred.
-
-    >>> with one_thread():
-    ...     {x["num_threads"] for x in _libraries().info() if x["user_api"] == "blas"}
-    {1}
-    """
-    if not small:
-        yield
-        return
-    with _lock:
-        limit = _inside[0] if _inside else _libraries().limit(limits=1, user_api="blas")
-        _inside.append(limit)
-    try:
-        yield
-    finally:
-        with _lock:
-            if len(_inside) == 1:
-                limit.restore_original_limits()
-            _inside.pop()

@@ -32,8 +32,8 @@ from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .abstract import explained, improper, trace_of, unseen
 from .anatomy import Anatomy, ProgramError, inspect
-from .bounds import settled
 from .handlers import states
+from .settled import settled
 from .sums import log_prior_of, scale_ratio
 
 

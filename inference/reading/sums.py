@@ -22,7 +22,7 @@ from jax import Array, lax
 from ..numerics.log_sums import kept, log_total
 from .affine import AffineForm, Layout, SiteForm, product_floats, site_form, unwrapped
 from .bits import BitsForm, Quadratic
-from .bounds import settled
+from .settled import settled
 
 KEPT_FLOATS = 1 << 21
 """Posterior probabilities of states that are kept for the gradient: 8 MiB, and none of more."""

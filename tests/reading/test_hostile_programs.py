@@ -101,7 +101,7 @@ def test_a_good_one_is_taken():
 
 
 @given(site=st.text(max_size=8), plate=st.text(max_size=8))
-@examples(6)
+@examples(20)
 def test_names_that_are_not_there(site, plate):
     with refused(f"no site {site!r} in the program"):
         inspect(written(), (DATA,), sites=[site])

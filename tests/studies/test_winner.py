@@ -33,7 +33,7 @@ def test_a_winner_twice_as_slow_or_a_twentieth_of_a_nat_worse_is_caught(count):
 
 
 def test_an_interval_that_cannot_tell_says_so():
-    """Nine data sets whose times differ by a factor of five: nothing is decided."""
+    """Four data sets whose times differ by a factor of five: nothing is decided."""
     rng = np.random.default_rng(1)
     wild = Sets(rng.normal(0.46, 0.01, 4), rng.normal(-2.0, 1.6, 4))
     assert not come_again(wild, wild._replace(), 0.05)["decides"]

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from ...numerics import clock
-from ...numerics.memory import one_thread
+from ...numerics.threads import one_thread
 from ...reading.arguments import put
 from ...reading.recognise import Form
 from ...rows.chunks import counted
