@@ -214,7 +214,7 @@ CARDS: dict[str, Card] = {
         truths.ten_real_units,
         lambda: Setting(60, 4, {"num_causes": 2}, TRAIT),
         UNITS,
-        Growth(truths.pushes, 4000, 64, 10),
+        Growth(partial(truths.pushes, real=True), 4000, 64, 10),
         (
             Figure("influences", {
                 "push": "columns when it is on: black squares push up, white ones down",

@@ -272,14 +272,18 @@ def strong_bars(num_data: int, count: int, causes: int) -> Truth:
     )
 
 
-def pushes(num_data: int, count: int, causes: int) -> Truth:
-    """As `two_units`, of any size: each pushes columns of its own and is on half of the time."""
+def pushes(num_data: int, count: int, causes: int, real: bool = False) -> Truth:
+    """As `two_units`, of any size: each pushes columns of its own and is on half of the time.
+
+    :param real: whether the columns are.
+    """
     rng = np.random.default_rng(0)
     owner = np.arange(max(count, causes)) % causes
     weights = np.zeros((causes, count))
     weights[owner, np.arange(len(owner)) % count] = 1.5
     weights *= rng.choice([-1.0, 1.0], weights.shape)
-    params = {"weights": weights, "bias": -np.log(np.cosh(weights)).sum(1)}
+    each = weights**2 / 2.0 if real else np.log(np.cosh(weights))
+    params = {"weights": weights, "bias": -each.sum(1)}
     words = f"{count} columns that {causes} hidden units push"
     return Truth(num_data, count, {"num_causes": causes}, params, words)
 
