@@ -142,7 +142,7 @@ def _plain(kind: type) -> bool:
 
 def _is_library(module: str | None) -> bool:
     top = (module or "").partition(".")[0]
-    return top in OURS or top in sys.stdlib_module_names - {"__main__"}
+    return top in OURS or (top in sys.stdlib_module_names and top != "__main__")
 
 
 def _content(cell: Any) -> Any:

@@ -36,9 +36,6 @@ class Rule(NamedTuple):
     log_weights: Array
 
 
-_hermegauss = lru_cache(8)(np.polynomial.hermite_e.hermegauss)
-
-
 def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
     """The product rule: exact for polynomials of degree 2·num_nodes − 1 times N(0, I).
 
@@ -53,14 +50,19 @@ def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
             f"num_nodes={num_nodes} in {num_factors} dimensions takes {size / 2**30:,.0f} GiB for "
             f"the nodes alone, and {MOST_BYTES / 2**30:g} are the most: a few tens are enough"
         )
-    nodes, weights = _hermegauss(num_nodes)
+    # Arrays of NumPy's: JAX would compile the conversion.
+    points, weights = _product_rule(num_factors, num_nodes, jnp.result_type(float))
+    return Rule(cast(Array, points), cast(Array, weights))
+
+
+@lru_cache(2)  # of a posterior: its nodes, and twice as many
+def _product_rule(num_factors: int, num_nodes: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     grid = np.array(list(itertools.product(nodes, repeat=num_factors)))
     log_mass = np.log(weights / math.sqrt(2.0 * math.pi))
     mass = np.array([sum(row) for row in itertools.product(log_mass, repeat=num_factors)])
     density = -0.5 * (grid**2).sum(-1) - 0.5 * num_factors * math.log(2.0 * math.pi)
-    # Arrays of NumPy's: JAX would compile the conversion.
-    points, weights = (np.asarray(x, jnp.result_type(float)) for x in (grid, mass - density))
-    return Rule(cast(Array, points), cast(Array, weights))
+    return np.asarray(grid, dtype), np.asarray(mass - density, dtype)
 
 
 def nodes_of(reader: FactorReader, num_nodes: int) -> Rule:
