@@ -7,6 +7,7 @@ import inspect as inspect_call
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -14,6 +15,7 @@ import jax
 from jax import Array
 from jax.sharding import Mesh
 
+from ..numerics.compiling import rare_collections
 from ..reading.anatomy import Anatomy
 from ..reading.arguments import check_kinds, inspect_all
 from ..reading.floors import FloorWarning, at_floor
@@ -29,6 +31,8 @@ from .search import Search, Spent
 
 MOST_STEPS = 10**8
 """Of a run: it keeps the loss of each."""
+
+_signature = lru_cache(256)(inspect_call.signature)
 
 
 class Algorithm(abc.ABC):
@@ -59,7 +63,7 @@ class Algorithm(abc.ABC):
     def __new__(cls, *args: Any, **settings: Any) -> Algorithm:
         """Hold the settings against the constructor's signature, whatever the method."""
         try:
-            bound = inspect_call.signature(cls.__init__).bind_partial(None, *args, **settings)
+            bound = _signature(cls.__init__).bind_partial(None, *args, **settings)
         except TypeError:  # the constructor itself says which argument there is too many
             return super().__new__(cls)
         check_settings(cls, bound.arguments)
@@ -158,6 +162,7 @@ class Algorithm(abc.ABC):
         del rng_key, how, args, kwargs
         return None
 
+    @rare_collections()
     def run(
         self,
         rng_key: Array,
@@ -251,7 +256,7 @@ class Algorithm(abc.ABC):
             self.model, result.params, args, kwargs, self.plate
         )  # fmt: skip
         if problem is not None:
-            warnings.warn(problem, FloorWarning, stacklevel=2)
+            warnings.warn(problem, FloorWarning, stacklevel=3)  # past `rare_collections`
         if method is not self:
             result = result._replace(
                 state=method.best(result.state),
