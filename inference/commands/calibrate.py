@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 from ..studies.calibration.telling import draw, lines, summary
 
 OPTIONS = {
-    "methods": Option(str, "to run, by default all that apply", metavar="A,B,…"),
+    "methods": Option(str, "methods to run, by default all that apply", metavar="A,B,…"),
     "trials": Option(100, "data sets simulated", least=10),
     "json": Option(str, "write the numbers there", metavar="FILE"),
     "figure": Option(str, "draw the ranks there, .png or .svg", metavar="FILE"),

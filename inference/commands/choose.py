@@ -19,7 +19,7 @@ from .progress import Methods, stage
 MOST_SIZES = 50
 OPTIONS = {
     "method": Option(str, "by default that of the program's own paper"),
-    "folds": Option(5, "of the cross-validation"),
+    "folds": Option(5, "folds of the cross-validation"),
     "steps": Option(500, "most steps of a fit"),
     "seed": SEED,
     "bootstrap": Option(
@@ -28,7 +28,7 @@ OPTIONS = {
         metavar="N", least=0,
     ),
     "budget": Option(
-        60.0, "of computing for all these tests, which report how many tables they drew",
+        60.0, "budget of computing for all these tests, which report how many tables they drew",
         metavar="SECONDS", above=0,
     ),
     "figure": Option(str, "draw the curve", metavar="FILE.svg"),

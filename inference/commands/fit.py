@@ -21,7 +21,7 @@ from ..reading.floors import FloorWarning
 from ..running.contract import Stop
 from ..studies.catalogue import blame, methods
 from ..studies.fits import KIND, read_rows
-from ..studies.option import Option, add
+from ..studies.option import SEED, Option, add
 from ..studies.output import as_csv, check_output, versions, write_whole
 from .few_answers import held, hide, sparse
 from .options import AGAIN, Given, add_options, open_given, said, setting, tell
@@ -47,7 +47,7 @@ OPTIONS = {
         str, "save the state there; the same command goes on from it", metavar="DIR"
     ),
     "budget": Option(float, "most seconds to run", metavar="SECONDS"),
-    "seed": Option(0, "seed of random numbers"),
+    "seed": SEED,
     "rotation": Option(
         str, "rotation of the loadings of several factors, and of their scores",
         choices=ROTATIONS, how={"default": "none"},

@@ -12,6 +12,7 @@ import numpy as np
 from latentbits.models.data import InputError, load_mixed
 
 from ..studies.map.fit import Map, draw, fit_map
+from ..studies.option import SEED, add
 from ..studies.output import FIGURES, check_output, draw_picture, write_whole
 from .options import add_table_options, said, tell
 from .progress import stage
@@ -50,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--places", metavar="FILE", help="write where each row lies, .csv")
     parser.add_argument("--method", choices=("quadrature", "bound"), help="how it is fitted")
     parser.add_argument("--steps", type=int, default=150, help="most steps of the fit")
-    parser.add_argument("--seed", type=int, default=0, help="seed of random numbers (default 0)")
+    add(parser, {"seed": SEED})
     add_table_options(parser)
     parser.add_argument("--packed", type=int, metavar="BITS", help="bits per row, if packed")
 

@@ -119,13 +119,13 @@ def contest_options(each: str, jobs: str, folder: str) -> dict[str, Option]:
     :param each: what a budget is for.
     """
     return {
-        "methods": Option(str, "to run, by default all that apply", metavar="A,B,…"),
+        "methods": Option(str, "methods to run, by default all that apply", metavar="A,B,…"),
         "budget": Option(
-            20.0, f"for each {each}, without compiling; processor seconds on a CPU",
+            20.0, f"budget for each {each}, without compiling; processor seconds on a CPU",
             metavar="SECONDS", above=0,
         ),
         "memory": Option(
-            float, "that the steps of a method may take (default: 60 %% of the machine's)",
+            float, "memory that the steps of a method may take (default: 60 %% of the machine's)",
             metavar="GB", above=0,
         ),
         "jobs": Option(

@@ -37,9 +37,9 @@ def _axis(what: str) -> Option:
 
 
 OPTIONS = {
-    "rows": _axis("of the table"),
-    "columns": _axis("of the table"),
-    "latents": _axis("of a row: factors, causes or components"),
+    "rows": _axis("rows of the table"),
+    "columns": _axis("columns of the table"),
+    "latents": _axis("latents of a row: factors, causes or components"),
     "within": Option(
         0.05, "a method arrives when its excess over the truth, per row, is within this of that "
         "expected of maximum likelihood",

@@ -36,9 +36,7 @@ class Option(NamedTuple):
     how: Mapping[str, Any] = MappingProxyType({})  # else, as `add_argument` takes it
 
 
-SEED = Option(0, "of the random numbers")
-LINKS = {"of", "for", "from", "to", "that", "at", "behind", "beyond", "and"}
-"""Help that begins with one of these goes on after the option's name."""
+SEED = Option(0, "seed of the random numbers")
 
 
 def add(parser: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
@@ -48,9 +46,6 @@ def add(parser: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
         if default is False:
             parser.add_argument(flag, action="store_true", help=option.help)
             continue
-        said = option.help
-        if said.partition(" ")[0] in LINKS:
-            said = f"{name.replace('_', ' ')} {said}"
         how: dict[str, Any] = {"metavar": option.metavar, "choices": option.choices}
         several = isinstance(default, list | tuple)
         shown = " ".join(map(str, default)) if several else f"{default}"
@@ -62,7 +57,7 @@ def add(parser: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
             how["nargs"] = "+"
         if option.full is not None:
             default, shown = None, f"{shown}, with --full {option.full}"
-        words = f"{said} (default {shown})" if shown else said
+        words = f"{option.help} (default {shown})" if shown else option.help
         how |= {"type": option.parse or kind, "default": default, "help": words, **option.how}
         parser.add_argument(flag, **how)
 

@@ -22,8 +22,8 @@ from .experiment import Option, Outcome, Page, experiment
     "clipped-neighbours",
     "how many images lie beside an image, by a single flip (Lee & Sompolinsky 1998, section 2)",
     columns=Option(32, "hyperplanes", 8, 3),
-    draws=Option(1000, "beyond the plane", 50, 2),
-    factors=Option([3, 4, 5], "beyond the plane", [3]),
+    draws=Option(1000, "draws beyond the plane", 50, 2),
+    factors=Option([3, 4, 5], "factors beyond the plane", [3]),
 )
 def run_neighbours(namespace: argparse.Namespace) -> Outcome:
     """ "Each polytope has at least P + 1 neighboring polytopes …": counted.
@@ -187,10 +187,10 @@ def _draw_plane(
 @experiment(
     "clipped-hidden",
     "hidden values of images under the hard clip (Lee & Sompolinsky 1998, section 4)",
-    rows=Option(200, "of the table", 12, 2),
-    columns=Option(64, "of the table", 16, 2),
-    factors=Option(5, "behind them", 3, 1),
-    draws=Option(400, "from each cell", 40, 2),
+    rows=Option(200, "rows of the table", 12, 2),
+    columns=Option(64, "columns of the table", 16, 2),
+    factors=Option(5, "factors behind them", 3, 1),
+    draws=Option(400, "draws from each cell", 40, 2),
 )
 def run_hidden(namespace: argparse.Namespace) -> Outcome:
     """How: the paper does not say. Under the hard clip itself, by linear programming.

@@ -42,7 +42,7 @@ from .experiment import Option, Outcome, Page, experiment, timed
 @experiment(
     "clipped-ring",
     "two eigenvalues of a Gaussian for 128 of the spins (Lee & Sompolinsky 1998, figure 3)",
-    rows=Option(10_000, "of the sample", 500, 1),
+    rows=Option(10_000, "rows of the sample", 500, 1),
     size=Option(256, "spins on the ring", 16),
 )
 def run_ring(namespace: argparse.Namespace) -> Outcome:
@@ -183,9 +183,9 @@ def _draw_constraint(page: Page, sizes: np.ndarray, least: np.ndarray) -> None:
 @experiment(
     "clipped-baselines",
     "moment inversion, SVI and NUTS on one clipped Gaussian: correlations and time",
-    rows=Option(300, "of the data", 80, 2),
-    columns=Option(8, "of the data", 4, 3),
-    draws=Option(200, "of NUTS, after as many to warm up", 30, 2),
+    rows=Option(300, "rows of the data", 80, 2),
+    columns=Option(8, "columns of the data", 4, 3),
+    draws=Option(200, "draws of NUTS, after as many to warm up", 30, 2),
     svi_steps=Option(2000, "steps of SVI", 300, 2),
 )
 def run_baselines(namespace: argparse.Namespace) -> Outcome:
@@ -274,8 +274,8 @@ BIAS = np.array([0.0, 0.5, -0.5, 0.8, -0.8, 0.3, -0.3, 0.0])
 @experiment(
     "clipped-errors",
     "standard errors of eigenvalues and loadings, and how often their intervals hold",
-    tables=Option(500, "of the model", 100, 2),
-    rows=Option(1000, "of each", 200, 20),
+    tables=Option(500, "tables of the model", 100, 2),
+    rows=Option(1000, "rows of each", 200, 20),
     axes=Option(False, "factors beside a uniqueness, not components"),
 )
 def run_errors(namespace: argparse.Namespace) -> Outcome:

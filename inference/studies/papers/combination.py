@@ -256,7 +256,7 @@ def _matching(true: Any, learned: Any) -> np.ndarray:
 SIZES = {
     "seeds": Option(3, "sets of data", 1, 1, full=10),
     "num_data": Option(4000, "rows of each of both sets", 30, 2),
-    "steps": Option(int, "of gradient ascent; default as in the paper", 3, 1),
+    "steps": Option(int, "steps of gradient ascent; default as in the paper", 3, 1),
 }
 synthetic = experiment(
     "combination-synthetic",

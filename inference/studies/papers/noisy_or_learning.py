@@ -239,7 +239,7 @@ def trial(num_data: int, num_test: int, epochs: int, key: Array) -> Trial:
     trials=Option(4, "sets of patterns", 1, 1, full=100),
     num_data=Option(1000, "patterns", 200, BLOCK),
     num_test=Option(100, "patterns that posteriors are compared on", 10, 1),
-    epochs=Option(10, "for each layer", 2, 1),
+    epochs=Option(10, "epochs for each layer", 2, 1),
     batch=Option(4, "trials at once", least=1),
 )
 def run(options: argparse.Namespace) -> Outcome:

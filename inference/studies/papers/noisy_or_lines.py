@@ -87,7 +87,7 @@ def recipe_options(improved: Recipe, **smallest: Any) -> dict[str, Option]:
             choices=("improved", "paper"),
         ),
         "population": Option(improved.population, "networks of the improved recipe", least=2),
-        "rounds": Option(improved.rounds, "for each layer", least=1),
+        "rounds": Option(improved.rounds, "rounds for each layer", least=1),
     }  # fmt: skip
     return {name: option._replace(smallest=smallest.get(name)) for name, option in made.items()}
 

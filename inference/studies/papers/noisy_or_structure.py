@@ -195,10 +195,10 @@ def judge(posterior: np.ndarray, truth: np.ndarray) -> dict[str, float]:
 @experiment(
     "noisyor-structure",
     "evidence for the numbers of layers and units, and whether its probabilities are right",
-    sets=Option(5, "from each structure", 1, 1, full=40),
+    sets=Option(5, "sets from each structure", 1, 1, full=40),
     num_data=Option(100, "rows", 50, 1),
-    particles=Option(300, "for each set", 30, 10),
-    steps=Option(10, "of Metropolis at each temperature", 1, 1),
+    particles=Option(300, "particles for each set", 30, 10),
+    steps=Option(10, "steps of Metropolis at each temperature", 1, 1),
 )
 def run(options: argparse.Namespace) -> Outcome:
     """`noisyor-structure`: the probability of the true structure, and its calibration."""

@@ -257,7 +257,7 @@ def truncation_limits(
     "where the truncation breaks: bars with more active causes than it allows",
     trials=Option(5, "sets of data", 1, 1),
     num_data=Option(500, "rows of a set", 30, 1),
-    steps=Option(15, "of EM", 2, 1),
+    steps=Option(15, "steps of EM", 2, 1),
 )
 def run_truncation(options: argparse.Namespace) -> Outcome:
     """`bsc-truncation`: πH and σ that EM ends at, and the posterior mass that it leaves out."""

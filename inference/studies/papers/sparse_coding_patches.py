@@ -82,7 +82,7 @@ def patches_method(size: Size, chunk_size: int | None = None) -> TruncatedEM:
     causes=Option(SMALL.num_causes, "basis functions", 10, full=PAPER.num_causes),
     max_active=Option(SMALL.max_active, "active at most, γ", full=PAPER.max_active),
     candidates=Option(SMALL.num_candidates, "a patch's, H'", full=PAPER.num_candidates),
-    centre=Option(1.0, "of the filter, in pixels"),
+    centre=Option(1.0, "centre of the filter, in pixels"),
     surround=Option(3.0, "the same"),
     whiten=Option(False, "equal power at all frequencies"),
     chunk_size=Option(int, "patches read at a time"),

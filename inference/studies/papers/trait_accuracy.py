@@ -102,7 +102,7 @@ def course(history: Params, data: Any, seconds: float) -> tuple[np.ndarray, np.n
 @experiment(
     "trait-accuracy",
     "the bound against Monte Carlo and quadrature (Tipping 1998, figures 3, 4, table 1)",
-    sets=Option(SETS, "of data", ["synthetic"], choices=SETS),
+    sets=Option(SETS, "sets of data", ["synthetic"], choices=SETS),
     **{**DIGITS, "steps": DIGITS["steps"]._replace(smallest=8)},
 )
 def accuracy(namespace: argparse.Namespace) -> Outcome:

@@ -24,8 +24,8 @@ COLUMNS = 16
     "trait-mixture",
     "a map of each group below one of all rows: mixtures of traits (Tipping 1998, conclusions)",
     num_data=Option(600, "rows to fit", 90, 30),
-    starts=Option(8, "of the mixture", 2, 1),
-    steps=Option(20, "of the mixture", 2, 1),
+    starts=Option(8, "starts of the mixture", 2, 1),
+    steps=Option(20, "steps of the mixture", 2, 1),
 )
 def hierarchy(namespace: argparse.Namespace) -> Outcome:
     """One map of all rows, and below it one of each group, as Bishop & Tipping (1998) draw numbers.

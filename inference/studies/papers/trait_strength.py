@@ -39,9 +39,9 @@ class Fit(NamedTuple):
 @experiment(
     "trait-strength",
     "where the bound breaks: tables that were drawn with larger and larger weights",
-    tables=Option(8, "of each strength", 2, 2),
+    tables=Option(8, "tables of each strength", 2, 2),
     num_data=Option(600, "rows of a table", 20, 2),
-    steps=Option(40, "of each fit", 2),
+    steps=Option(40, "steps of each fit", 2),
 )
 def strength(namespace: argparse.Namespace) -> Outcome:
     """Data from the program itself, its weights made larger and larger, fitted both ways.
@@ -157,11 +157,11 @@ NUM_DRAWS = 200
 @experiment(
     "trait-factors",
     "how many factors a table needs, on tables of known numbers (Tipping 1998 takes two)",
-    tables=Option(10, "of each number", 2, 1),
+    tables=Option(10, "tables of each number", 2, 1),
     num_data=Option(600, "rows to fit", 100, 10),
     most=Option(4, "factors that are fitted, up to 6", 2, 2),
-    method=Option("bound", "that fits", choices=("bound", "quadrature")),
-    steps=Option(40, "of each fit", 10),
+    method=Option("bound", "method that fits", choices=("bound", "quadrature")),
+    steps=Option(40, "steps of each fit", 10),
 )
 def number_of_factors(namespace: argparse.Namespace) -> Outcome:
     """Tables of known numbers of factors, fitted with each number by the paper's own method.

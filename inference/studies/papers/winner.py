@@ -45,8 +45,8 @@ class Sets(NamedTuple):
     ),
     example=Option("paper", "its data", "small", metavar="NAME"),
     methods=Option(str, "by default all that apply", "MAP", metavar="A,B,…"),
-    budget=Option(20.0, "of each method", above=0.0, metavar="SECONDS"),
-    data_sets=Option(5, "to run on at first", 2, least=2, metavar="N"),
+    budget=Option(20.0, "budget of each method", above=0.0, metavar="SECONDS"),
+    data_sets=Option(5, "data sets to run on at first", 2, least=2, metavar="N"),
 )
 def winner(namespace: argparse.Namespace) -> Outcome:
     """Whether the excess and the time of the method that a comparison names first come again.
