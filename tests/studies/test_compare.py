@@ -1,7 +1,6 @@
 """The comparison: one program, one table, several methods, judged alike, kept as files."""
 
 import json
-import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,18 +9,14 @@ import pytest
 from jax import random
 from numpyro.handlers import seed, substitute, trace
 from scipy.special import logsumexp
-from scipy.stats import beta
 
 import inference.studies.comparison.contenders as contending
 from inference.cli import main
 from inference.reading.anatomy import inspect
 from inference.studies.arviz import (
-    container,
     diagnose,
-    import_arviz,
     load,
     posterior_groups,
-    prior_sensitivity,
 )
 from inference.studies.cards import example
 from inference.studies.comparison.compare import compare
@@ -29,8 +24,6 @@ from inference.studies.comparison.contenders import Contender, contenders
 from inference.studies.comparison.files import load_comparison, method_groups, save_comparison
 from inference.studies.comparison.reference import Reference, of_the_run, refer
 from inference.studies.comparison.scoring import Judges, spacing
-from inference.studies.netcdf import save
-from inference.studies.predictive import check_totals
 from ppl_models import bernoulli_mixture, bernoulli_product, latent_trait
 
 DATA = example("bernoulli_mixture", 80, which="small")
@@ -119,76 +112,24 @@ def test_a_comparison_survives_its_file(compared, tmp_path):
     np.testing.assert_array_equal(again.paths["EM"][1], comparison.paths["EM"][1])
 
 
-def test_arviz_reads_what_is_handed_out(compared):
-    _, kept = compared
-    groups = method_groups(
-        bernoulli_mixture, kept["NUTS"], [f"q{i}" for i in range(12)], {}, SIZES_OF_DATA
-    )
-    assert groups["log_likelihood"]["observed"].dims == ("chain", "draw", "row")
-    assert groups["posterior"]["probs"].dims == ("chain", "draw", "component", "column")
-    arviz = import_arviz()
-    data = container(groups)
-    assert "mixing[0]" in arviz.summary(data).index
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a hundred draws: some k̂ are large
-        loo = arviz.loo(data, var_name="observed")
-    assert loo.n_data_points == 60
-    point = method_groups(
-        bernoulli_mixture, kept["EM"], [f"q{i}" for i in range(12)], {}, SIZES_OF_DATA
-    )
-    assert "posterior" not in point and "probs" in point["point_estimate"]
-    assert "arviz.summary" in point["point_estimate"].attrs["note"]  # says what it cannot do
-
-
-def test_arviz_checks_prior_and_predictions_of_every_sampler(compared):
-    """The log prior by hand; replicated totals like those of rows drawn from the mean rates."""
-    _, kept = compared
-    names = [f"q{i}" for i in range(12)]
-    arviz = import_arviz()
-    for name in ("NUTS", "SVI mean_field"):
-        groups = method_groups(bernoulli_mixture, kept[name], names, {}, SIZES_OF_DATA)
-        raw = groups.get("posterior_raw", groups["posterior"])
-        wanted = beta.logpdf(raw["probs"].values, 2, 2).sum((-1, -2))
-        np.testing.assert_allclose(groups["log_prior"]["probs"], wanted, rtol=1e-3, atol=1e-2)
-        assert groups["prior"]["probs"].dims == ("chain", "draw", "component", "column")
-        assert abs(float(groups["prior"]["probs"].var()) - 0.05) < 0.005  # of Beta(2, 2)
-        rates = np.einsum("cdk,cdkx->x", raw["mixing"].values, raw["probs"].values)
-        rates /= raw["mixing"].sizes["chain"] * raw["mixing"].sizes["draw"]
-        rows = groups["posterior_predictive"]
-        np.testing.assert_allclose(rows["column_mean"].mean(("chain", "draw")), rates, atol=0.02)
-        np.testing.assert_array_equal(rows["observed"].sum("column"), rows["total"])
-        moved = prior_sensitivity(groups)
-        assert set(moved) == {"probs", "mixing"} and moved["probs"] > 0.0
-        assert check_totals(groups)["outside"] <= 5  # of at most 13 totals, a tenth is due
-        data = container(groups)
-        if hasattr(arviz, "psens"):  # before 1.0, which has its plots elsewhere
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of Matplotlib, about ArviZ
-                arviz.plot_ppc(data, var_names=["total"], num_pp_samples=20, random_seed=0)
-            weights = -groups["log_likelihood"]["observed"].stack(sample=("chain", "draw"))
-            pit = arviz.loo_pit(
-                y=groups["observed_data"]["total"].values,
-                y_hat=rows["total"].stack(sample=("chain", "draw")).values,
-                log_weights=arviz.psislw(weights.values)[0],
-            )
-            assert 0.3 < pit.mean() < 0.7
-
-
-def test_a_file_holds_every_draw_with_its_own_likelihood(compared):
+@pytest.mark.parametrize(("name", "shape"), [("NUTS", (4, 100)), ("SVI mean_field", (1, 500))])
+def test_a_file_holds_every_draw_with_its_own_likelihood(compared, name, shape):
     """By hand, a mixture of products, of the draws as made and as brought together."""
     _, kept = compared
     groups = method_groups(
-        bernoulli_mixture, kept["NUTS"], [f"q{i}" for i in range(12)], {}, SIZES_OF_DATA
+        bernoulli_mixture, kept[name], [f"q{i}" for i in range(12)], {}, SIZES_OF_DATA
     )
     likelihood = groups["log_likelihood"]["observed"].values
-    assert likelihood.shape == (4, 100, 60) and groups["posterior"].sizes["draw"] == 100
-    assert groups["sample_stats"]["lp"].shape == (4, 100)
-    rows = kept["NUTS"].observed
-    for name in ("posterior", "posterior_raw"):
-        probs = groups[name]["probs"].values[..., None, :, :]
+    assert likelihood.shape == (*shape, 60) and groups["posterior"].sizes["draw"] == shape[1]
+    assert {"prior", "log_prior", "posterior_predictive"} <= {*groups}
+    if name == "NUTS":
+        assert groups["sample_stats"]["lp"].shape == shape
+    rows = kept[name].observed
+    for group in {"posterior", "posterior_raw"} & {*groups}:
+        probs = groups[group]["probs"].values[..., None, :, :]
         probs = np.clip(probs, np.finfo(np.float32).eps, 1 - np.finfo(np.float32).eps)
         each = np.where(rows[:, None] > 0.5, probs, 1 - probs).prod(-1)
-        wanted = np.log((each * groups[name]["mixing"].values[..., None, :]).sum(-1))
+        wanted = np.log((each * groups[group]["mixing"].values[..., None, :]).sum(-1))
         np.testing.assert_allclose(likelihood, wanted, rtol=1e-3)
 
 
@@ -217,30 +158,6 @@ def test_a_score_is_by_all_draws_and_says_what_it_owes_to_them(compared):
     spread = np.std(each, ddof=1) / 2  # of the mean of four chains
     assert 0.2 * spread < row["score_error"] < 5 * spread  # three degrees of freedom
     assert comparison.rows["EM"]["score_error"] == 0.0
-
-
-def test_models_are_ranked_on_the_same_rows_by_what_they_foretell(compared, tmp_path, capsys):
-    """A mixture of three against one whose draws are those of a product: the mixture wins."""
-    _, kept = compared
-    names = [f"q{i}" for i in range(12)]
-    three = method_groups(bernoulli_mixture, kept["NUTS"], names, {}, SIZES_OF_DATA)
-    save(three, tmp_path / "three.nc", {"model": "three", "method": "NUTS"})
-    rates = kept["NUTS"].observed.mean(0)
-    rows = np.log(np.where(kept["NUTS"].observed > 0.5, rates, 1 - rates)).sum(-1)
-    noise = 0.01 * np.random.default_rng(0).normal(size=kept["NUTS"].scores.train.shape)
-    worse = {
-        **three,
-        "log_likelihood": three["log_likelihood"].copy(data={"observed": rows + noise}),
-    }
-    save(worse, tmp_path / "one.nc", {"model": "one", "method": "NUTS"})
-    files = [str(tmp_path / "one.nc"), str(tmp_path / "three.nc")]
-    assert main(["rank", *files]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split(",")[0] for line in said[1:3]] == ["three", "one"]
-    other = {**three, "observed_data": three["observed_data"] * 0}
-    save(other, tmp_path / "other.nc", {"model": "other", "method": "NUTS"})
-    assert main(["rank", files[0], str(tmp_path / "other.nc")]) == 2
-    assert "other rows" in capsys.readouterr().err
 
 
 def test_a_method_that_fails_is_a_row_and_the_others_go_on(monkeypatch):
