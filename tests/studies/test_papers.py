@@ -19,6 +19,7 @@ from inference import public
 from inference.cli import main
 from inference.studies import notebook as studies
 from inference.studies.output import plain
+from inference.studies.papers import experiment, winner
 from inference.studies.papers.experiment import experiments, in_batches
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
@@ -47,6 +48,14 @@ def finite(value):
     if isinstance(value, dict | list):
         return all(map(finite, value.values() if isinstance(value, dict) else value))
     return value is not None and (isinstance(value, str) or np.isfinite(value))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """What no option of an experiment sets: how fine figures are drawn, how often a winner runs."""
+    monkeypatch.setattr(experiment, "DOTS", 55)
+    monkeypatch.setattr(winner, "MOST", 2)
+    monkeypatch.setattr(winner, "REPEATS", 2)
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ def course(history: Params, data: Any, seconds: float) -> tuple[np.ndarray, np.n
     "trait-accuracy",
     "the bound against Monte Carlo and quadrature (Tipping 1998, figures 3, 4, table 1)",
     sets=Option(SETS, "sets of data", ["synthetic"], choices=SETS),
-    **{**DIGITS, "steps": DIGITS["steps"]._replace(smallest=8)},
+    **DIGITS,
 )
 def accuracy(namespace: argparse.Namespace) -> Outcome:
     """Table 1 and figures 3 and 4 on both data sets.
