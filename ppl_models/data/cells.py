@@ -258,26 +258,30 @@ def _words(cells: Cells, series: Any, place: int, kind: str) -> tuple[np.ndarray
     return table[codes], above == "words"
 
 
-def _blocks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    rows = max(1, BLOCK_CELLS // array.shape[1])
-    for start in range(0, len(array), rows):
-        yield start, array[start : start + rows]
+def _blocks(numbers: np.ndarray, mask: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Rows of the table, after the mask of them is written."""
+    rows = max(1, BLOCK_CELLS // numbers.shape[1])
+    for start in range(0, len(numbers), rows):
+        here = slice(start, start + rows)
+        if numbers.dtype.kind == "f":
+            mask[here] = ~np.isnan(numbers[here])
+        yield here, numbers[here]
+
+
+def _refuse(cells: Cells, here: slice, block: np.ndarray, bad: np.ndarray, wanted: str) -> None:
+    if bad.any():
+        row, place = (int(index) for index in np.argwhere(bad)[0])
+        problem = f"found {show(block[row, place])}, wanted {wanted}"
+        raise cells.wrong(here.start + row, place, problem)
 
 
 def decode_binary(cells: Cells, numbers: np.ndarray, words: np.ndarray) -> Decoded:
     values = np.zeros(numbers.shape, np.float32)
     mask = np.ones(numbers.shape, bool)
     occurs = np.zeros((3, numbers.shape[1]), bool)
-    for start, block in _blocks(numbers):
+    for here, block in _blocks(numbers, mask):
         minus, zero, one = block == -1, block == 0, block == 1
-        here = slice(start, start + len(block))
-        if block.dtype.kind == "f":
-            mask[here] = ~np.isnan(block)
-        bad = mask[here] & ~(minus | zero | one)
-        if bad.any():
-            row, place = (int(index) for index in np.argwhere(bad)[0])
-            problem = f"found {show(block[row, place])}, wanted {BINARY}"
-            raise cells.wrong(start + row, place, problem)
+        _refuse(cells, here, block, mask[here] & ~(minus | zero | one), BINARY)
         values[here] = one
         occurs |= np.stack([minus.any(axis=0), zero.any(axis=0), one.any(axis=0)])
     torn = np.flatnonzero(occurs[0] & occurs[1])
@@ -304,16 +308,9 @@ def decode_binary(cells: Cells, numbers: np.ndarray, words: np.ndarray) -> Decod
 def decode_real(cells: Cells, numbers: np.ndarray) -> Decoded:
     values = np.zeros(numbers.shape, np.float32)
     mask = np.ones(numbers.shape, bool)
-    for start, block in _blocks(numbers):
-        here = slice(start, start + len(block))
-        if block.dtype.kind == "f":
-            mask[here] = ~np.isnan(block)
+    for here, block in _blocks(numbers, mask):
         with np.errstate(over="ignore"):
             values[here] = np.where(mask[here], block, 0)
         bad = ~np.isfinite(values[here])
-        if bad.any():
-            row, place = (int(index) for index in np.argwhere(bad)[0])
-            problem = f"found {show(block[row, place])}, wanted a finite number (of float32)"
-            raise cells.wrong(start + row, place, problem)
-    observed = mask.sum(axis=0)
-    return values, mask, tuple("real" if count else "" for count in observed)
+        _refuse(cells, here, block, bad, "a finite number (of float32)")
+    return values, mask, tuple("real" if some else "" for some in mask.any(axis=0))

@@ -123,38 +123,34 @@ class _Column(NamedTuple):
         if self.known is not None:
             return tuple(self.known)
         kind, _, words = (self.kind or "").partition(":")
+        said = tuple(word.strip() for word in words.split("<")) if words else None
+        unmet = [word for word in said or () if word not in present]
+        levels = said or (in_order(present) if present else None)
+        if levels is None and (kind == "categorical" or not self.ordered):
+            levels = tuple(sorted(present))
         if kind not in ("", "ordinal", "categorical", "binary"):
             problem = f"kind {show(kind)} does not fit a program that observes levels"
-            raise self.cells.error(problem, name)
-        if not present:
-            raise self.cells.error("every cell is missing: drop the column", name)
-        if len(present) > MOST_LEVELS:
+        elif not present:
+            problem = "every cell is missing: drop the column"
+        elif len(present) > MOST_LEVELS:
             problem = (
                 f"has {len(present)} different cells, and {MOST_LEVELS} levels are the most: "
                 f"--drop {name} leaves it out"
             )
-            raise self.cells.error(problem, name)
-        if kind == "binary" and len(present) > 2:
+        elif kind == "binary" and len(present) > 2:
             problem = f"has {len(present)} levels: it is not binary"
-            raise self.cells.error(problem, name)
-        said = tuple(word.strip() for word in words.split("<")) if words else None
-        unmet = [word for word in said or () if word not in present]
-        if unmet:
+        elif unmet:
             problem = f"no cell is {show(unmet[0])}: leave it out of --kind"
-            raise self.cells.error(problem, name)
-        levels = said or in_order(present)
-        if levels is None and (kind == "categorical" or not self.ordered):
-            levels = tuple(sorted(present))
-        if levels is None:
+        elif levels is None:
             problem = (
                 f"the order of {listed(sorted(present))} is not known: say "
                 f"--kind '{name}=ordinal:LOWEST<...<HIGHEST', or --drop {name}"
             )
-            raise self.cells.error(problem, name)
-        if len(levels) < 2:
+        elif len(levels) < 2:
             problem = f"every cell is {show(levels[0])}: --drop {name} leaves it out"
-            raise self.cells.error(problem, name)
-        return levels
+        else:
+            return levels
+        raise self.cells.error(problem, name)
 
 
 def _shown(levels: Sequence[str], between: str) -> str:

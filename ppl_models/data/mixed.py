@@ -145,11 +145,8 @@ def _decode(
         kind = "real"
     if kind is None:
         if sorts == {"number"}:
-            kind = (
-                "binary"
-                if distinct <= {0.0, 1.0} or distinct in ({-1.0, 1.0}, {1.0, 2.0})
-                else "real"
-            )
+            two = distinct <= {0.0, 1.0} or distinct in ({-1.0, 1.0}, {1.0, 2.0})
+            kind = "binary" if two else "real"
         else:
             kind = "binary" if sorts <= {"word", "truth"} else "categorical"
     if kind in ("real", "count"):

@@ -14,6 +14,7 @@ from .cells import complain
 
 MARK = b"\nlatentbits sha256 "
 LENGTH = len(MARK) + 64 + 1
+PIECE = 1 << 20
 
 
 def sealed(content: bytes) -> bytes:
@@ -42,12 +43,8 @@ def check_seal(path: Path) -> None:
     with path.open("rb") as file:
         left = file.seek(0, 2) - LENGTH
         file.seek(0)
-        while left > 0:
-            piece = file.read(min(left, 1 << 20))
-            if not piece:
-                break
-            digest.update(piece)
-            left -= len(piece)
+        for start in range(0, left, PIECE):
+            digest.update(file.read(min(PIECE, left - start)))
         end = file.read()
     if not end.startswith(MARK):
         raise complain(

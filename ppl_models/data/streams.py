@@ -7,9 +7,11 @@ cell of a binary table, four for a real one. Memory holds one batch.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -96,6 +98,7 @@ def _write(
     path: Path, batches: Iterator[Cells], kind: str, folder: str | PathLike[str] | None
 ) -> Stored:
     place = Path(tempfile.mkdtemp(prefix="latentbits-", dir=folder))
+    remove = partial(shutil.rmtree, ignore_errors=True)
     files = [place / "values", place / "mask"]
     dtype = np.dtype(np.uint8 if kind == "binary" else np.float32)
     columns: tuple[str, ...] | None = None
@@ -121,16 +124,16 @@ def _write(
         if columns is None:
             raise complain(path, "has no rows")
     except OSError as error:
-        _remove(place)
+        remove(place)
         raise complain(path, f"its rows cannot be kept in {place} ({error.strerror})") from None
     except BaseException:
-        _remove(place)
+        remove(place)
         raise
     shape = (count, len(columns))
     table: Any = np.memmap(files[0], dtype, "r", shape=shape)
     present = None if whole else np.memmap(files[1], bool, "r", shape=shape)
     # Slices keep the map they are of alive, and with it the file.
-    weakref.finalize(table._mmap, _remove, place)
+    weakref.finalize(table._mmap, remove, place)
     return Stored(table, present, columns)
 
 
@@ -150,10 +153,3 @@ def _keep_to_coding(
         if before != code:
             problem = f"is {code} from here on, and was {before} before"
             raise cells.error(problem, cells.columns[column], cells.first_row)
-
-
-def _remove(folder: Path) -> None:
-    for file in folder.glob("*"):
-        file.unlink(missing_ok=True)
-    if folder.exists():
-        folder.rmdir()

@@ -26,8 +26,7 @@ def read_text(path: Path, *, header: bool | None, kind: str) -> Cells:
 
     :param header: whether the first row holds names; None: find out, see :func:`has_header`.
     """
-    raw = _bytes(path)
-    text = _decode(path, raw)
+    text = _decode(path, _bytes(path))
     delimiter = _delimiter(path, text)
     first, second, header_lines = _first_records(path, text, delimiter)
     named = has_header(first, second, kind) if header is None else header
@@ -42,10 +41,9 @@ def read_text(path: Path, *, header: bool | None, kind: str) -> Cells:
         columns = name_columns(path, [""] * len(first))
         if header is None:
             hint = " (if row 1 holds the names of the columns, give header=True)"
-    content = text.encode()
-    body = content
+    body = text.encode()
     if named:
-        body = content.split(b"\n", header_lines)[header_lines]
+        body = body.split(b"\n", header_lines)[header_lines]
     _check_shape(path, body, delimiter, len(columns), 1 + named)
     cells = plain_bits(body, delimiter, len(columns)) if kind == "binary" else None
     cells = _parse(path, body, delimiter, len(columns)) if cells is None else cells
