@@ -1,8 +1,8 @@
 """The command line: one table of commands, one place where errors become one line.
 
-A command is a module with two functions:
+A command is a module with two functions, and a DESCRIPTION where a line of help is not enough:
 
-    add_parser(subparsers)     adds one parser; it is read on every call, so it imports little
+    add_arguments(parser)      is called whenever the command is, so it imports little
     main(namespace) -> int     does the work and gives the exit status
 
 Exit status: 0 all is well, 2 something given is wrong (one line on stderr says what), 130 Ctrl-C.
@@ -20,23 +20,23 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 
 COMMANDS = {
-    "list": "list",
-    "check": "check",
-    "fit": "fit",
-    "choose": "choose",
-    "transform": "use",
-    "complete": "use",
-    "score": "use",
-    "compare": "compare",
-    "report": "report",
-    "survey": "survey",
-    "calibrate": "calibrate",
-    "rank": "rank",
-    "reproduce": "reproduce",
-    "map": "map",
-    "bench": "bench",
+    "list": ("list", "what there is: models, methods, data sets, experiments"),
+    "check": ("check", "say what is wrong with a table or a program before any long run"),
+    "fit": ("fit", "fit a program to a table and keep the fit"),
+    "choose": ("choose", "choose the number of factors, classes or causes"),
+    "transform": ("use", "where rows lie: the posterior mean of their latents"),
+    "complete": ("use", "fill in missing cells with the probability that they are 1"),
+    "score": ("use", "the log likelihood of each row"),
+    "compare": ("compare", "bespoke and generic inference on one program and one table"),
+    "report": ("report", "the report of a comparison, written again from result.nc"),
+    "survey": ("survey", "which method is first at which size"),
+    "calibrate": ("calibrate", "test posteriors by simulation-based calibration"),
+    "rank": ("rank", "different models on the same rows, by leave-one-out"),
+    "reproduce": ("reproduce", "run an experiment of a paper"),
+    "map": ("map", "draw a table of any columns as a map"),
+    "bench": ("bench", "time the methods beside other packages, and as data grow"),
 }
-"""Command -> its module in `commands`, in the order of the help."""
+"""Command -> its module in `commands`, and what the help says of it, in this order."""
 EXTRA = "xla_backend_extra_options"
 """XLA's switches of LLVM: those that it does not know it ignores."""
 
@@ -50,12 +50,13 @@ def make_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('latentbits')}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name in dict.fromkeys(COMMANDS[command] for command in commands):
-        module = importlib.import_module(f".commands.{name}", __package__)
-        known = set(subparsers.choices)
-        module.add_parser(subparsers)
-        for command in set(subparsers.choices) - known:
-            subparsers.choices[command].set_defaults(command=module.main)
+    for name in commands:
+        file, words = COMMANDS[name]
+        module = importlib.import_module(f".commands.{file}", __package__)
+        longer = getattr(module, "DESCRIPTION", f"{words.capitalize()}.")
+        one = subparsers.add_parser(name, help=words, description=longer, allow_abbrev=False)
+        module.add_arguments(one)
+        one.set_defaults(command=module.main, called=name)
     return parser
 
 

@@ -29,16 +29,13 @@ LAST = ("growth", "rate")
 Benchmark = Callable[[bool], dict[str, Any]]
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "bench",
-        help="time the methods beside other packages, and as data grow",
-        description="Measure every paper's method beside comparable packages (pip install "
-        "'latentbits[bench]'; those that are not there are left out), how the time grows with the "
-        "data, and the share of the machine's matrix-product rate. On one core, in processor "
-        "seconds, compilation apart.",
-        allow_abbrev=False,
-    )
+DESCRIPTION = """Measure every paper's method beside comparable packages (pip install
+'latentbits[bench]'; those that are not there are left out), how the time grows with the data, and
+the share of the machine's matrix-product rate. On one core, in processor seconds, compilation
+apart."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the numbers and what made them")
     parser.add_argument("--only", metavar="NAME,…", help="some of the benchmarks; see --list")
     parser.add_argument("--list", action="store_true", help="name the benchmarks, a line each")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jax import random
 
@@ -33,14 +33,11 @@ OPTIONS = {
 }
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "calibrate",
-        help="test posteriors by simulation-based calibration",
-        description="Draw parameters from a prior and data from the program, many times; run each "
-        "Bayesian method on all of them at once; rank the truth among its draws.",
-        allow_abbrev=False,
-    )
+DESCRIPTION = """Draw parameters from a prior and data from the program, many times; run each
+Bayesian method on all of them at once; rank the truth among its draws."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_program_options(parser)
     add(parser, OPTIONS)
 

@@ -40,9 +40,7 @@ MAX_FLOATS = 1 << 22
 """Numbers that one evaluation may hold: a check is quick. Beyond, one state per row, not all."""
 
 
-def add_parser(subparsers: Any) -> None:
-    words = "say what is wrong with a table or a program before any long run"
-    parser = subparsers.add_parser("check", help=words, description=words.capitalize() + ".")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
     parser.add_argument("--plate", metavar="NAME", help="plate of the rows, if there are several")
 

@@ -35,23 +35,14 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "choose",
-        help="choose the number of factors, classes or causes",
-        description="Fit a program at several sizes: the likelihood of rows held out, AIC, BIC, "
-        "the entropy of classes and a bootstrap likelihood-ratio test; and which size it would "
-        "take.",
-        allow_abbrev=False,
-    )
+DESCRIPTION = """Fit a program at several sizes: the likelihood of rows held out, AIC, BIC, the
+entropy of classes and a bootstrap likelihood-ratio test; and which size it would take."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.add_argument(
-        "--over",
-        metavar="NAME=LOW..HIGH",
-        required=True,
-        type=_over,
-        help="such as num_factors=1..4",
-    )
+    words, how = "such as num_factors=1..4", {"required": True}
+    add(parser, {"over": Option(str, words, metavar="NAME=LOW..HIGH", parse=_over, how=how)})
     add(parser, OPTIONS)
 
 

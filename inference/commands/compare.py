@@ -49,14 +49,11 @@ MOST_REPLICATES = 1000
 """Of one seed: those of another have other data."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "compare",
-        help="bespoke and generic inference on one program and one table",
-        description="Run every method that applies on one program and one table, judge all alike, "
-        "and write a report.",
-        allow_abbrev=False,
-    )
+DESCRIPTION = """Run every method that applies on one program and one table, judge all alike, and
+write a report."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, optional=True)
     add(parser, OPTIONS)
 

@@ -55,13 +55,10 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "fit",
-        help="fit a program to a table and keep the fit",
-        description="Fit a program to a table. `transform`, `complete` and `score` use the fit.",
-        allow_abbrev=False,
-    )
+DESCRIPTION = "Fit a program to a table. `transform`, `complete` and `score` use the fit."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
     add(parser, OPTIONS)
 
@@ -234,8 +231,9 @@ def _fit(
                  "reason": best.reason, "score": best.score, "step": best.step,
                  "losses": -best.scores}  # fmt: skip
         return {x: np.asarray(v)[None, None] for x, v in best.params.items()}, facts
-    with stage(f"compiling {contender.name}"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FloorWarning)  # the report says it in a line
+    # The report says it in a line.
+    unwarned = warnings.catch_warnings(action="ignore", category=FloorWarning)
+    with stage(f"compiling {contender.name}"), unwarned:
         result = engine.run(
             key, namespace.steps, data, tolerance=1e-7, budget=namespace.budget,
             checkpoint=namespace.checkpoint, **given.kwargs,

@@ -14,9 +14,11 @@ from ..studies.catalogue import generics, methods, programs, summary
 WIDTH = 100
 
 
-def add_parser(subparsers: Any) -> None:
-    words = "what there is: models, methods, data sets, experiments"
-    subparsers.add_parser("list", help=words, description=f"Print {words}, one line each.")
+DESCRIPTION = "Print what there is: models, methods, data sets, experiments, one line each."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    del parser
 
 
 def main(namespace: argparse.Namespace) -> int:

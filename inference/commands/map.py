@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from latentbits.models.data import InputError, load_mixed
 
 from ..studies.map.fit import Map, draw, fit_map
 from ..studies.option import SEED, add
-from ..studies.output import FIGURES, check_output, draw_picture, write_whole
+from ..studies.output import FIGURES, as_csv, check_output, draw_picture, write_whole
 from .options import add_table_options, said, tell
 from .progress import stage
 
@@ -23,14 +22,11 @@ if TYPE_CHECKING:
     from ..methods.continuous.factors import FactorPosterior
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "map",
-        help="draw a table of any columns as a map",
-        description="Fit two factors to a table of real, binary and categorical columns, missing "
-        "cells among them, and draw where its rows lie (Tipping 1998).",
-        allow_abbrev=False,
-    )
+DESCRIPTION = """Fit two factors to a table of real, binary and categorical columns, missing cells
+among them, and draw where its rows lie (Tipping 1998)."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the table, one row per datum")
     parser.add_argument("--label", metavar="COLUMN", help="colour by this column, not fitted")
     parser.add_argument("--lines", action="store_true", help="draw where P(bit | x) is 1/2")
@@ -62,11 +58,9 @@ def main(namespace: argparse.Namespace) -> int:
     save = check_output("--save", namespace.save, (".npz",))
     listed = check_output("--places", namespace.places, (".csv",))
     onto = Map.load(namespace.onto) if namespace.onto else None
-    levels = None
+    levels, spoken = None, said(namespace)
     if onto is not None:
         levels = {c: x for c, x in zip(onto.columns, onto.levels, strict=True) if x}
-    spoken = said(namespace)
-    if onto is not None:
         words = {"real": "real", "binary": "binary"}
         pairs = zip(onto.columns, onto.kinds, strict=True)
         known = {c: words.get(str(k), "categorical") for c, k in pairs}
@@ -111,16 +105,12 @@ def main(namespace: argparse.Namespace) -> int:
 
 
 def _list(posterior: FactorPosterior, table: MixedTable) -> bytes:
-    mean, spread = np.asarray(posterior.mean), np.asarray(posterior.covariance)
-    lines = ["row,factor_1,factor_2,sd_1,sd_2" + (",label" if table.label is not None else "")]
-    for row in range(len(mean)):
-        deviation = np.sqrt(np.diagonal(spread[row]))
-        name = str(row + 1) if table.ids is None else json.dumps(table.ids[row])
-        cells = [name, *(f"{x:.5f}" for x in (*mean[row], *deviation))]
-        if table.label is not None:
-            cells.append(json.dumps(str(table.label[row]), ensure_ascii=False))
-        lines.append(",".join(cells))
-    return ("\n".join(lines) + "\n").encode()
+    deviation = np.sqrt(np.diagonal(np.asarray(posterior.covariance), axis1=1, axis2=2))
+    numbers = np.hstack([np.asarray(posterior.mean), deviation]).T
+    columns = dict(zip(("factor_1", "factor_2", "sd_1", "sd_2"), numbers, strict=True))
+    label = {} if table.label is None else {"label": list(map(str, table.label))}
+    rows = table.ids or [str(i + 1) for i in range(len(table.values))]
+    return as_csv({"row": rows, **columns, **label})
 
 
 def _counted(table: MixedTable) -> list[str]:

@@ -65,8 +65,8 @@ class Methods:
     """
 
     def __init__(self, names: list[str], at_once: int = 1):
-        self.left, self.total, self.at_once = list(names), len(names), at_once
-        self.began = self.last = time.monotonic()
+        self.at_once = at_once
+        self.again(names)
 
     def again(self, names: list[str]) -> None:
         """Begin anew, on the next data set."""

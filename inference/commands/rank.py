@@ -12,15 +12,11 @@ from latentbits.models.data import InputError
 from ..studies.output import read_json
 from .progress import stage
 
+DESCRIPTION = """Rank results that `latentbits compare` wrote, of one model or of several, on the
+same rows: the expected log density of a new row by leave-one-out."""
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "rank",
-        help="different models on the same rows, by leave-one-out",
-        description="Rank results that `latentbits compare` wrote, of one model or of several, on "
-        "the same rows: the expected log density of a new row by leave-one-out.",
-        allow_abbrev=False,
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE.nc", nargs="+", help="such as DIR/NUTS.nc")
 
 

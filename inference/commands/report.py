@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from ..studies.output import check_output, write_whole
 from .progress import stage
 
+DESCRIPTION = """Write the report of a comparison again from the result.nc that `latentbits compare`
+wrote. No method is run."""
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "report",
-        help="the report of a comparison, written again from result.nc",
-        description="Write the report of a comparison again from the result.nc that `latentbits "
-        "compare` wrote. No method is run.",
-        allow_abbrev=False,
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("result", metavar="RESULT.nc", help="what `latentbits compare` wrote")
     parser.add_argument("--out", metavar="FILE", help="by default report.html beside RESULT.nc")
 

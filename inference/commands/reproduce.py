@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from latentbits.models.data import InputError
 
@@ -20,24 +19,18 @@ from ..studies.output import (
 from ..studies.papers.experiment import Experiment, add_options, experiments
 from .progress import stage
 
-COMMON = ("json", "figure", "command", "experiment")
+COMMON = ("json", "figure", "command", "called", "experiment")
 """What a namespace holds beside the settings of an experiment."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "reproduce",
-        help="run an experiment of a paper",
-        description="Run an experiment of a paper; `latentbits list` says which there are.",
-    )
+DESCRIPTION = "Run an experiment of a paper; `latentbits list` says which there are."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers(metavar="NAME", required=True)
     for experiment in experiments().values():
-        one = names.add_parser(
-            experiment.name,
-            help=experiment.summary.replace("%", "%%"),
-            description=experiment.summary.replace("%", "%%"),
-            allow_abbrev=False,
-        )
+        words = experiment.summary.replace("%", "%%")
+        one = names.add_parser(experiment.name, help=words, description=words, allow_abbrev=False)
         one.add_argument("--json", metavar="FILE", help="write settings, versions and numbers")
         one.add_argument("--figure", metavar="FILE", help="draw the figure, .png or .svg")
         add_options(one, experiment)

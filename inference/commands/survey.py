@@ -50,15 +50,12 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "survey",
-        help="which method is first at which size",
-        description="Grow rows, columns and latents of a program one after another, run the "
-        "methods of `compare` on data drawn from it, and draw the time that each takes to come "
-        "near the truth. What is finished is not run again: the same command goes on.",
-        allow_abbrev=False,
-    )
+DESCRIPTION = """Grow rows, columns and latents of a program one after another, run the methods of
+`compare` on data drawn from it, and draw the time that each takes to come near the truth. What is
+finished is not run again: the same command goes on."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a public program: `latentbits list`")
     add(parser, OPTIONS)
 

@@ -14,24 +14,13 @@ from ..studies.output import as_csv, check_output, write_whole
 from .options import add_table_options, said
 from .progress import stage
 
-VERBS = {
-    "transform": "where rows lie: the posterior mean of their latents",
-    "complete": "fill in missing cells with the probability that they are 1",
-    "score": "the log likelihood of each row",
-}
 
-
-def add_parser(subparsers: Any) -> None:
-    for verb, words in VERBS.items():
-        parser = subparsers.add_parser(
-            verb, help=words, description=words.capitalize() + ".", allow_abbrev=False
-        )
-        parser.add_argument("fit", metavar="FIT.nc", help="what `latentbits fit` wrote")
-        parser.add_argument("--data", metavar="FILE", required=True, help="the rows")
-        parser.add_argument("--model", metavar="MODEL", help="the program, if it is your own")
-        add_table_options(parser)
-        parser.add_argument("--out", metavar="FILE.csv", required=True, help="where to write")
-        parser.set_defaults(verb=verb)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("fit", metavar="FIT.nc", help="what `latentbits fit` wrote")
+    parser.add_argument("--data", metavar="FILE", required=True, help="the rows")
+    parser.add_argument("--model", metavar="MODEL", help="the program, if it is your own")
+    add_table_options(parser)
+    parser.add_argument("--out", metavar="FILE.csv", required=True, help="where to write")
 
 
 def main(namespace: argparse.Namespace) -> int:
@@ -43,8 +32,8 @@ def main(namespace: argparse.Namespace) -> int:
     with blame(namespace.fit):
         point: Any = {x: v[0] for x, v in fit.params.items()}
         check_params(fit.program, point, (table.values,), fit.sizes)
-    work = {"transform": transform, "complete": complete, "score": score}[namespace.verb]
-    with stage(f"{namespace.verb} {len(table.values)} rows"):
+    work = {"transform": transform, "complete": complete, "score": score}[namespace.called]
+    with stage(f"{namespace.called} {len(table.values)} rows"):
         names, values, words = work(fit, table)
     rows = table.ids or [str(i + 1) for i in range(len(values))]
     columns = dict(zip(names, np.asarray(values).T, strict=True))
