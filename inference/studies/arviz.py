@@ -35,8 +35,7 @@ Groups = dict[str, xr.Dataset]
 
 def import_arviz() -> Any:
     """ArviZ, without what it says on being imported."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
         import arviz
     return arviz
 
@@ -218,8 +217,7 @@ def diagnose(draws: xr.Dataset) -> dict[str, dict[str, float]]:
     """
     arviz = import_arviz()
     diagnostics: dict[str, dict[str, float]] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a scalar that never changes has no R̂
+    with warnings.catch_warnings(action="ignore"):  # a scalar that never changes has no R̂
         rhat = arviz.rhat(draws)
         bulk = arviz.ess(draws, method="bulk")
         # The 5 % and 95 % quantiles (Vehtari et al. 2021): releases differ in their default.
@@ -241,8 +239,7 @@ def mcse(draws: np.ndarray) -> np.ndarray:
     [0.05, 0.05]
     """
     arviz = import_arviz()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a scalar that never changes has none
+    with warnings.catch_warnings(action="ignore"):  # a scalar that never changes has none
         errors = arviz.mcse(dataset({"x": draws}, ("chain", "draw")), method="mean")
     return np.nan_to_num(np.asarray(errors["x"].values))
 
@@ -256,8 +253,7 @@ def pareto_k(log_ratios: Any) -> float:
     """
     ratios = np.asarray(log_ratios, np.float64).ravel()
     arviz = import_arviz()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         if _has_own_container(arviz):
             return float(arviz.psislw(ratios)[1])
         from arviz_stats.base import array_stats
@@ -274,8 +270,7 @@ def prior_sensitivity(groups: Groups) -> dict[str, float]:
     arviz = import_arviz()
     names = ("posterior", "log_prior", "log_likelihood")
     data = container({x: groups[x] for x in names})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of power scaling whose weights are too uneven
+    with warnings.catch_warnings(action="ignore"):  # of power scaling whose weights are too uneven
         if _has_own_container(arviz):
             sensitivity = arviz.psens(data, component="prior")
         else:
@@ -290,8 +285,7 @@ def rank(results: Mapping[str, Groups]) -> list[dict[str, Any]]:
     """
     arviz = import_arviz()
     held = {name: container(groups) for name, groups in results.items()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # large k̂ are counted below
+    with warnings.catch_warnings(action="ignore"):  # large k̂ are counted below
         table = arviz.compare(held, var_name="observed")
         single = {
             name: arviz.loo(one, pointwise=True, var_name="observed") for name, one in held.items()
@@ -304,10 +298,9 @@ def rank(results: Mapping[str, Groups]) -> list[dict[str, Any]]:
         bad = int((np.asarray(loo.pareto_k) > limit).sum())
         own = table.loc[name]
         elpd = own["elpd_loo"] if "elpd_loo" in own else own["elpd"]
-        difference = own["elpd_diff"]
         rows.append({
             "name": name, "elpd": float(elpd), "error": float(own["se"]),
-            "behind": abs(float(difference)), "behind_error": float(own["dse"]),
+            "behind": abs(float(own["elpd_diff"])), "behind_error": float(own["dse"]),
             "bad_pareto_k": bad, "rows": int(loo.n_data_points),
         })  # fmt: skip
     return rows

@@ -26,17 +26,13 @@ def programs() -> dict[str, Callable]:
     return {name: getattr(models, name) for name in models.__all__}
 
 
+@cache
 def methods() -> dict[str, type]:
     """The bespoke methods, by name: every public class of `inference.methods` that infers.
 
     >>> "TruncatedEM" in methods()
     True
     """
-    return dict(_methods())
-
-
-@cache
-def _methods() -> dict[str, type]:
     from numpyro.infer.mcmc import MCMCKernel
 
     from .. import methods as wing

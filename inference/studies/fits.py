@@ -43,23 +43,13 @@ class Fit(NamedTuple):
 
 
 def read_rows(
-    path: str,
-    columns: tuple[str, ...],
-    kind: Any,
-    key: str | None = None,
-    said: Said | None = None,
-    levels: Any = None,
+    path: str, columns: tuple[str, ...], kind: Any, key: str | None, said: Said, levels: Any
 ) -> Table:
     """New rows of a table with known columns; a column may be constant, a row unseen."""
+    how = {"key": key, "columns": columns, "allow_empty": True, "said": said, "levels": levels}
     if kind in ("ordinal", "categorical"):
-        return load_levels(
-            path, ordered=kind == "ordinal", key=key, columns=columns, allow_empty=True, said=said,
-            levels=levels,
-        )  # fmt: skip
-    return load_table(
-        path, kind=kind, key=key, columns=columns, allow_constant=True, allow_empty=True,
-        said=said, levels=levels,
-    )  # fmt: skip
+        return load_levels(path, ordered=kind == "ordinal", **how)
+    return load_table(path, kind=kind, allow_constant=True, **how)
 
 
 def load_fit(path: str, model: str | None = None) -> Fit:

@@ -69,9 +69,7 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Fit the program to rows X, (num_rows, num_columns)."""
         del y
         values, mask = self._read(X, first=True)
-        observed = np.where(mask, values, np.nan)
-        with np.errstate(all="ignore"):
-            least, most = (f(observed, axis=0, initial=e, where=mask) for f, e in ENDS)
+        least, most = (f(values, axis=0, initial=e, where=mask) for f, e in ENDS)
         self.kept_ = most > least
         if not self.kept_.any():
             raise ValueError("every column is constant: there is nothing to explain")

@@ -174,8 +174,4 @@ def _flat(name: str) -> str:
 def _attributes(attrs: Mapping[str, Any] | None) -> dict[str, Any]:
     """What netCDF can hold: numbers and text."""
     made = {name: plain(value) for name, value in (attrs or {}).items()}
-    fits = {
-        name: isinstance(x, int | float | str) and not isinstance(x, bool)
-        for name, x in made.items()
-    }
-    return {name: x if fits[name] else str(x) for name, x in made.items()}
+    return {name: x if type(x) in (int, float, str) else str(x) for name, x in made.items()}

@@ -67,15 +67,14 @@ def versions() -> dict[str, str]:
 
 def write_whole(file: Path, content: bytes) -> None:
     """Write a file beside `file`, then put it in its place in one step."""
-    beside = _neighbour(file)
-    try:
+
+    def write(beside: Path) -> None:
         with beside.open("xb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
+
+    write_with(file, write)
 
 
 def write_with(file: Path, write: Callable[[Path], None]) -> None:
