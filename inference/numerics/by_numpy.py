@@ -81,6 +81,19 @@ def at_hand(arrays: Any) -> bool:
     return all(held) and jax.default_backend() == "cpu"
 
 
+def normal(key: Array, shape: tuple[int, ...]) -> Array:
+    """Standard normal numbers: by NumPy where the key is known, since JAX's generator is more to
+    compile than most that is done with them.
+
+    >>> normal(jax.random.key(0), (2, 3)).shape
+    (2, 3)
+    """
+    if not at_hand(key):
+        return jax.random.normal(key, shape)
+    drawn: Any = np.random.default_rng(_number_of(key)).standard_normal(shape)
+    return drawn.astype(jax.dtypes.canonicalize_dtype(float))
+
+
 class _NotHereError(Exception):
     """Something that neither NumPy nor JAX does outside of a trace."""
 

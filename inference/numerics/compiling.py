@@ -49,6 +49,8 @@ no rows."""
 
 RARELY = 100_000, 20, 100
 """Objects, and collections of the young, between two collections of garbage."""
+MANY = 10_000
+"""Objects that a run leaves behind if it compiled something."""
 
 _kept: OrderedDict[Hashable, Any] = OrderedDict()
 _lock = threading.Lock()
@@ -150,6 +152,8 @@ def rare_collections() -> Iterator[None]:
             before = _collecting.pop()
             if not _collecting:
                 gc.set_threshold(*before)
+                if gc.get_count()[0] > MANY:  # at once, not in the middle of the next run
+                    gc.collect(1)
 
 
 @cache

@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 
 from ...numerics.acceleration import Maps, Trail, Visit, begin, chart, plain, step
-from ...numerics.by_numpy import at_hand
+from ...numerics.by_numpy import at_hand, normal
 from ...numerics.compiling import least_effort, remembered, split_key
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import put
@@ -36,7 +36,7 @@ from .checks import check_columns
 from .factors import FactorReader, not_continuous
 from .opening import FORMS, Opened, open_columns
 from .regressions import Responses
-from .starts import check_start, start_params
+from .starts import check_start, noise_shape, start_params
 
 LEAST_APART = 0.1
 """Of the standard deviation of what is added to principal components, so that starts differ; the
@@ -146,17 +146,24 @@ class FactorEM(Algorithm, abc.ABC):
         if opened.columns is not None and opened.known is not None:
             check_columns(opened.known, opened.rows, self.prior)
         given, hollow = dict(init_params or {}), opened.hollow
+        key_start, key_memory = split_key(rng_key, 2)
         if self.start is not None:
-            given = {**self.start(split_key(rng_key, 3)[0], *args, **kwargs), **given}
+            given = {**self.start(key_start, *args, **kwargs), **given}
         check_start(opened, given)
-        if opened.columns is None and not set(opened.reader.anatomy.parameters) <= set(given):
-            draw, key_start = partial(_drawn, opened.reader), split_key(rng_key, 3)[0]
-            given = {**of_first_row(draw, opened.rows, key_start), **given}
+        noise = None
+        if not set(opened.reader.anatomy.parameters) <= set(given):
+            if opened.columns is None:
+                draw = partial(_drawn, opened.reader)
+                given = {**of_first_row(draw, opened.rows, key_start), **given}
+            else:
+                noise = JITTER * normal(key_start, noise_shape(opened))
 
-        def first(rows: Rows, rng_key: Array, given: Params) -> FactorState:
+        def first(
+            rows: Rows, keys: tuple[Array, Array], given: Params, noise: Array | None
+        ) -> FactorState:
             here = hollow._replace(rows=rows)
-            key_start, key_memory, _ = jax.random.split(rng_key, 3)
-            params = start_params(here, given, key_start)
+            key_start, key_memory = keys
+            params = start_params(here, given, key_start, noise)
             memory = self.first_memory(here, key_memory)
             trail = None
             if self.accelerate:
@@ -165,7 +172,7 @@ class FactorEM(Algorithm, abc.ABC):
 
         # Compiled as one: a run of the program, operation by operation, takes seconds.
         find = compiled(first, opened.rows, compiler_options=least_effort())
-        return find(opened.rows.leaves, rng_key, given)
+        return find(opened.rows.leaves, (key_start, key_memory), given, noise)
 
     def check(self, opened: Opened) -> None:
         """Refuse a program that the rule is not for, before any work."""
@@ -193,7 +200,10 @@ class FactorEM(Algorithm, abc.ABC):
         """A start far from principal components, so that agreement says something."""
         key_size, key = jax.random.split(rng_key)
         apart = LEAST_APART ** jax.random.uniform(key_size)
-        return start_params(self._open(args, kwargs), {}, key, apart)
+        opened, noise = self._open(args, kwargs), None
+        if opened.columns is not None:
+            noise = apart * normal(key, noise_shape(opened))
+        return start_params(opened, {}, key, noise)
 
     def get_params(self, state: FactorState) -> Params:
         return turned(state.known, state.params)

@@ -102,7 +102,7 @@ class Graded(Regressions):
         return Responses(target, observed)
 
     def base(self, params: Params, ones: Array) -> Array:
-        return ones @ self._log_gaps(params["bias"])
+        return jnp.sum(ones * self._log_gaps(params["bias"]), -1)
 
     def _log_gaps(self, bias: Array) -> Array:
         """log(1 − e^{−gap}) from each cutpoint to the next of its column, else 0: (P,)."""

@@ -101,14 +101,23 @@ def slope_and_bend(
         residual, bend = residual * observed, bend * observed
     size = len(weights)
     outer = (dual[:, None, :] * weights[None, :, :]).reshape(size * size, -1)
-    precision = jnp.eye(size) + (bend @ outer.T).reshape(-1, size, size)
+    precision = jnp.eye(size) + _along(bend, outer).reshape(-1, size, size)
     for k, part in levels.items():
         weight = layout.split(weights)[2][k]
         probs = softmax(part) if observed is None else softmax(part) * layout.split(observed)[2][k]
         mean = jnp.einsum("ncj,qcj->ncq", probs, weight)
         precision = precision + jnp.einsum("ncj,qcj,rcj->nqr", probs, weight, weight)
         precision = precision - jnp.einsum("ncq,ncr->nqr", mean, mean)
-    return residual @ dual.T - place, precision
+    return _along(residual, dual) - place, precision
+
+
+def _along(rows: Array, vectors: Array) -> Array:
+    """Rows (n, P) along vectors (Q, P): (n, Q).
+
+    Along a single one XLA draws the sum into what gives the rows; its product of a matrix and a
+    vector would be a loop by itself, and as much to compile as five others.
+    """
+    return jnp.sum(rows * vectors, -1, keepdims=True) if len(vectors) == 1 else rows @ vectors.T
 
 
 def bit_information(

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -29,18 +28,25 @@ def check_start(opened: Opened, given: Params) -> None:
         )
 
 
-def start_params(opened: Opened, given: Params, key: Array, jitter: Array | float = 0.1) -> Params:
+def noise_shape(opened: Opened) -> tuple[int, int]:
+    """Of what is added to principal components."""
+    columns: Any = opened.columns
+    graded = isinstance(columns, Graded)
+    width = len(columns.levels) if graded else columns.layout.num_predictors
+    return opened.reader.num_factors, width
+
+
+def start_params(opened: Opened, given: Params, key: Array, noise: Array | None) -> Params:
     """Starting values: those given, else principal components, else a draw.
 
-    :param jitter: the standard deviation of what is added to principal components.
+    :param noise: what is added to principal components, of `noise_shape`.
     """
     reader, rows, known, columns = opened
     names = set(reader.anatomy.parameters)
     params = dict(given)
     if columns is not None and known is not None and not names <= set(params):
-        start = partial(
-            principal_start, rows=rows, key=key, num_factors=reader.num_factors, jitter=jitter
-        )
+        assert noise is not None
+        start = partial(principal_start, rows=rows, noise=noise)
         if isinstance(columns, Graded):
             values = graded_start(columns, start, partial(known.seen, reader.model), rows)
         else:
@@ -58,15 +64,14 @@ def principal_start(
     columns: Regressions,
     responses: Callable[[Arguments], Responses],
     rows: Rows,
-    key: Array,
-    num_factors: int,
-    jitter: Array | float = 0.1,
+    noise: Array,
     shared: bool = False,
 ) -> Params:
     """Means give the biases, the leading principal components of the data the weights.
 
     A little noise keeps runs from different keys apart, and a factor that no column shows alive.
 
+    :param noise: (num_factors, predictors).
     :param shared: whether all real columns have one noise.
     """
     size = min(rows.num_data, max(1, (1 << 20) // columns.layout.num_predictors))
@@ -96,11 +101,10 @@ def principal_start(
     link = link.at[at].set(1.0)
     spread = jnp.sqrt(jnp.maximum(jnp.diagonal(cover), 1e-6))
     values, vectors = jnp.linalg.eigh(cover / jnp.outer(spread, spread))
-    count = min(num_factors, len(values))
+    count = min(len(noise), len(values))
     values, vectors = values[::-1][:count], vectors[:, ::-1][:, :count]
     weights = (vectors * jnp.sqrt(jnp.maximum(values - 1.0, 0.1))).T * spread / link
     weights = jnp.clip(weights, -4.0, 4.0).at[:, at].set(weights[:, at])
-    noise = jitter * jax.random.normal(key, (num_factors, layout.num_predictors))
     scale = jnp.ones(layout.num_predictors).at[at].set(spread[at])
     params = {"weights": (noise * scale).at[:count].add(weights), "bias": bias}
     if len(layout.real):
