@@ -79,6 +79,9 @@ class Algorithm(abc.ABC):
     """Why all rows must be on one device, where they must."""
     starts: Starts = Starts.RANDOM
     """Where it starts."""
+    window: int = 1
+    """Steps whose gains are taken together where it is asked whether the loss stands still: with
+    momentum that of a single step is small at times, long before the end."""
     staged: bool = False
     """Whether it goes by stages: within one the loss may stand still, and that is not the end."""
     draws: bool = False

@@ -33,6 +33,7 @@ class Method(Protocol):
     model: Callable
     by_row: ClassVar[tuple[str, ...] | None]
     why_no_mesh: str
+    window: int
 
     def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int: ...
 

@@ -63,6 +63,7 @@ class Lineages:
 
     def __init__(self, method: Searchable, search: Search):
         self.method, self.search, self.model = method, search, method.model
+        self.window = method.window
 
     def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
         return self.method.num_rows(args, kwargs)

@@ -207,12 +207,14 @@ def block_of(
         args, kwargs = hollow.arguments(arrays)
         state, loss = method.update(p.state, *args, **kwargs)
         loss = loss.astype(p.losses.dtype)
-        last = p.losses[jnp.maximum(p.step - 1, 0)]
-        fall, before = jnp.abs(loss - last), jnp.abs(last - p.losses[jnp.maximum(p.step - 2, 0)])
+        wide = method.window
+        last, first = (p.losses[jnp.maximum(p.step - n * wide, 0)] for n in (1, 2))
+        fall, before = jnp.abs(loss - last), jnp.abs(last - first)
         # Small steps towards a distant end are not the end: Aitken's estimate of what is left.
-        rate = jnp.where((p.step > 1) & (before > 0), jnp.clip(fall / before, 0.0, 0.99), 0.0)
+        known = (p.step >= 2 * wide) & (before > 0)
+        rate = jnp.where(known, jnp.clip(fall / before, 0.0, 0.99**wide), 0.0)
         left = jnp.maximum(fall, fall * rate / (1.0 - rate))
-        done = (p.step > 0) & jnp.asarray(method.may_stop(state))
+        done = (p.step >= wide) & jnp.asarray(method.may_stop(state))
         change = jnp.where(done, left / (1e-30 + jnp.abs(loss)), jnp.inf)
         # A loss that is no number ends the loop: NaN is never larger than the limit.
         change = jnp.where(jnp.isfinite(loss), change, jnp.nan)

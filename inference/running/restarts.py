@@ -34,6 +34,7 @@ class Wrapped(Algorithm):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", self.method.model)
+        object.__setattr__(self, "window", self.method.window)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import pytest
 from jax import random
 from tools import fast_jit, quick_runs
 
-from inference import EM, ProgramError, SplittingEM
+from inference import EM, Algorithm, ProgramError, SplittingEM
 from inference.baselines.pacing import BudgetError, Pace
 from inference.baselines.samplers import discrete_gibbs, nuts
 from inference.baselines.variational import svi
@@ -73,6 +73,29 @@ def test_a_budget_counts_what_is_computed_not_how_long_others_kept_us_waiting():
     )
     assert time.perf_counter() - began > 1.0
     assert result.stop is Stop.STEPS and len(result.losses) == 20 and result.seconds < 0.9
+
+
+class Wave(Algorithm):
+    """Its loss falls by a tenth a step, but stands still in every eighth of them, as momentum does
+    where it turns."""
+
+    def __init__(self, model, window):
+        self.model, self.window = model, window
+
+    def init(self, *_, **__):
+        return jnp.zeros((), int)
+
+    def update(self, state, *_):
+        return state + 1, 1.0 + 100.0 * 0.9 ** (7.0 * (state // 8) + jnp.minimum(state % 8, 6))
+
+    def get_params(self, _):
+        return {"probs": jnp.full(5, 0.5)}
+
+
+def test_a_loss_that_stands_still_for_a_step_is_not_the_end_of_a_method_with_momentum():
+    run = lambda window: Wave(bernoulli_product, window).run(None, 400, DATA, tolerance=1e-6)  # noqa: E731
+    assert len(run(1).losses) < 10
+    assert float(run(10).losses[-1]) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_restarts_run_the_method_from_each_key_and_keep_the_best():

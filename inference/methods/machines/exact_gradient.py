@@ -93,6 +93,7 @@ class ExactGradient(Algorithm):
     """
 
     by_row = ()
+    window = 10
 
     model: Callable
     _: dataclasses.KW_ONLY
@@ -118,6 +119,10 @@ class ExactGradient(Algorithm):
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
         return EM.admits(anatomy)
+
+    def default_steps(self, anatomy: Anatomy) -> int:
+        del anatomy
+        return 1000  # a gradient does less in a step than a closed form
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
