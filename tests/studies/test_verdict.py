@@ -84,6 +84,7 @@ def test_a_sampler_with_too_few_draws_fails_in_plain_words():
         ({"undetermined": 2}, "2 directions are not determined by these data"),
         ({"missed_mass": 0.02}, "at least 2.0% of the posterior mass missed"),
         ({"train_behind": 0.33}, "0.33 nats per row below the likelihood that another found"),
+        ({"posterior_behind": 0.2}, "0.20 nats per row below the posterior density that another"),
     ],
 )
 def test_the_checks_of_a_point_estimate_can_fail(found, words):
@@ -126,16 +127,18 @@ def test_what_was_left_to_gain_and_whether_starts_agree_is_read_off_the_losses()
     assert remaining(np.array([3.0])) is None  # of one step nothing is known
 
 
-def test_a_point_far_below_anothers_training_likelihood_fails_but_a_posterior_mode_may():
-    scores = {x: [-2.0, -3.0] for x in ("EM", "pursuit", "mode")}
+def test_a_point_far_below_anothers_training_likelihood_fails_a_mode_below_its_posterior():
+    scores = {x: [-2.0, -3.0] for x in ("EM", "pursuit", "mode", "lesser mode")}
     rows = settled(
-        scores, EM={"train": -2.0}, pursuit={"train": -2.33},
-        mode={"train": -2.4, "posterior_mode": True},
+        scores, EM={"train": -2.0, "log_prior": -1.0}, pursuit={"train": -2.33, "log_prior": -1.0},
+        mode={"train": -2.4, "log_prior": -0.5, "posterior_mode": True},
+        **{"lesser mode": {"train": -2.7, "log_prior": -0.5, "posterior_mode": True}},
     )  # fmt: skip
     assert rows["pursuit"]["standing"] == "FAILS" and rows["EM"]["standing"] == "PASSES"
     many = {**rows["pursuit"], "overfit": 0.4}  # of so many parameters the truth lies 0.2 below
     assert standing(many) is Standing.PASSES
-    assert rows["mode"]["standing"] == "PASSES"
+    assert rows["mode"]["standing"] == "PASSES" and rows["lesser mode"]["standing"] == "FAILS"
+    assert "0.30 nats per row below the posterior" in dict(verdict(rows))["lesser mode"]
 
 
 def test_the_monte_carlo_error_of_a_score_is_part_of_a_difference():

@@ -11,11 +11,11 @@ point       at most 0.01 nats per row left to gain when it stopped; at least two
             evidence, on either side; at most 1 % of the posterior mass found outside its set (a
             lower estimate); its likelihood of the training rows at most 0.1 nats per row, or p / n
             with p parameters and n rows, which is twice as far as the truth itself lies below the
-            maximum, below that of any other point estimate (a posterior mode aside); no scale of
-            the noise at its floor; information of the likelihood that is positive definite, where
-            that is computed (at most 3 continuous latents, small tables; the verdict says where
-            not). With one start it is neither trusted nor distrusted, unless it has none to
-            choose, as a solution of equations.
+            maximum, below that of any other point estimate, of a posterior mode its posterior
+            density; no scale of the noise at its floor; information of the likelihood that is
+            positive definite, where that is computed (at most 3 continuous latents, small tables;
+            the verdict says where not). With one start it is neither trusted nor distrusted, unless
+            it has none to choose, as a solution of equations.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ def doubts(row: dict[str, Any]) -> list[str]:
         ("remaining", CLOSE, "stopped with about {:.3f} nats per row left to gain"),
         ("train_behind", max(GAP, row.get("overfit", 0.0)), "{:.2f} nats per row below the "
          "likelihood that another found on the training rows"),
+        ("posterior_behind", max(GAP, row.get("overfit", 0.0)), "{:.2f} nats per row below the "
+         "posterior density that another found"),
     ):  # fmt: skip
         value = row.get(key)
         if value is not None and not value <= limit:  # also when NaN

@@ -18,8 +18,12 @@ from ...baselines.samplers import Draws
 from ...evaluation.prediction import Asked, answer, reliability
 from ...evaluation.standard_errors import undetermined
 from ...evaluation.symmetry import align
+from ...numerics.by_numpy import by_numpy
 from ...numerics.compiling import once
+from ...reading.anatomy import inspect
+from ...reading.arguments import rows_of
 from ...reading.floors import at_floor
+from ...reading.local import log_prior
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...running.search import optima_of
@@ -106,6 +110,7 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         }
         point = {x: v[0, 0] for x, v in draws.params.items()}
         row["overfit"] = sum(np.size(x) for x in point.values()) / field.judges.num_train
+        row["log_prior"] = _prior(field, point)
         floor = at_floor(field.model, point, *field.train_arguments)
         row |= {} if floor is None else {"floor": floor}
         if not contender.posterior_mode:
@@ -135,6 +140,15 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         (field.judges.likelihood.how, field.judges.likelihood.exact),
         None if holes is None else np.asarray(holes),
     )  # fmt: skip
+
+
+def _prior(field: Field, point: dict[str, np.ndarray]) -> float:
+    """Log density of the parameters under the program's priors, for each training row."""
+    anatomy = inspect(field.model, *field.train_arguments)
+    few = rows_of(anatomy, *field.train_arguments).slice(0, 1)
+    local = anatomy.with_rows(1)
+    density = by_numpy(lambda params: log_prior(field.model, local, params, few), point)(point)
+    return float(density) / field.judges.num_train
 
 
 def _log_mean_rows(values: np.ndarray) -> np.ndarray:

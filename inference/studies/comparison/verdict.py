@@ -93,17 +93,19 @@ def factor(count: int) -> float:
 
 
 def _behind_on_training(rows: dict[str, dict[str, Any]], done: list[str]) -> None:
-    """How far each point estimate is below the highest likelihood that one found on its rows.
+    """How far each point estimate is below the highest likelihood that one found on its rows; a
+    posterior mode below the highest posterior density, of which it says that it is the maximum."""
+    points = [rows[x] for x in done if rows[x]["kind"] == "point" and "train" in rows[x]]
+    for row in points:
+        if row.get("posterior_mode"):
+            row["posterior_behind"] = max(map(_posterior, points)) - _posterior(row)
+        else:
+            row["train_behind"] = max(x["train"] for x in points) - row["train"]
 
-    A posterior mode is no maximum of that, and lies below by right.
-    """
-    points = [x for x in done if rows[x]["kind"] == "point" and "train" in rows[x]]
-    if not points:
-        return
-    top = max(rows[x]["train"] for x in points)
-    for name in points:
-        if not rows[name].get("posterior_mode"):
-            rows[name]["train_behind"] = top - rows[name]["train"]
+
+def _posterior(row: dict[str, Any]) -> float:
+    """Log density of the parameters given the training rows, for each of them, up to a constant."""
+    return row["train"] + row.get("log_prior", -np.inf)
 
 
 def _best(rows: dict[str, dict[str, Any]], stands: dict[str, Standing]) -> str:
