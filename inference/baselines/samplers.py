@@ -327,11 +327,10 @@ def binary_gibbs_kernel(model: Callable, anatomy: Anatomy, others: MCMCKernel) -
 
 
 def visits_to_settle(anatomy: Anatomy) -> int:
-    """Readings that the bits of all chains take at least until they begin: two for each visit.
-
-    For one of `RESTARTS`, which run side by side: some programs are read by shorter ways.
-    """
-    return 2 * Rules().max_sweeps * anatomy.num_bits
+    """Readings that the bits of all chains take until they begin: two for each visit, on a CPU of
+    each of `RESTARTS`, which an accelerator runs side by side."""
+    several = RESTARTS if jax.default_backend() == "cpu" else 1
+    return 2 * several * Rules().max_sweeps * anatomy.num_bits
 
 
 def no_binary_gibbs(anatomy: Anatomy) -> str | None:

@@ -150,8 +150,8 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_step_longer_than_the_budget_is_refused_before_it_is_taken(monkeypatch):
-    """A step on two of 32 rows takes 0.1 s: one from each of two starts 3.2 s."""
+def test_steps_that_the_budget_has_no_room_for_are_refused_before_the_first(monkeypatch):
+    """A step on two of 32 rows takes 0.1 s: one from each of two starts 3.2 s, four 12.8."""
 
     slow = SimpleNamespace(
         init=lambda *args, **_: args[1].sum(), update=lambda *args, **_: (args[0], args[0])
@@ -160,10 +160,10 @@ def test_a_step_longer_than_the_budget_is_refused_before_it_is_taken(monkeypatch
     sizes = {"num_factors": 1}
     anatomy = inspect(latent_trait, (data,), sizes)
     monkeypatch.setattr(contending, "MANY_CELLS", 1)
-    for budget in (4.0, 1.0):
+    for budget in (13.0, 12.0):
         times = iter([0.0, 0.1])
         monkeypatch.setattr(contending.clock, "seconds", lambda: next(times))  # noqa: B023
-        words = "one step from each of 2 starts takes about 3.2 s, and the budget is 1 s"
-        wanted = nullcontext() if budget > 3.2 else pytest.raises(BudgetError, match=words)
+        words = "one step from each of 2 starts takes about 3.2 s, and the budget of 12 s has no"
+        wanted = nullcontext() if budget > 12.8 else pytest.raises(BudgetError, match=words)
         with wanted:
             contending.check_room(slow, random.key(0), ((data,), sizes), anatomy, budget, 2)
