@@ -40,3 +40,10 @@ def test_an_interval_that_cannot_tell_says_so():
     steady = Sets(wild.excess, rng.normal(-2.0, 0.1, 4))
     assert come_again(steady, steady, 0.05)["decides"]
     assert not come_again(steady, steady, 0.6)["decides"]  # the machine itself is that noisy
+
+
+def test_the_interval_of_the_excess_is_no_narrower_than_the_rows_that_judge_leave_it():
+    """Two data sets that agree by chance: their rows could have said 0.03 nats more or less."""
+    old, new = Sets(np.array([0.470, 0.471]), np.zeros(2)), Sets(np.array([0.45] * 5), np.zeros(5))
+    assert not come_again(old, new, 0.05)["excess"]["within"]
+    assert come_again(old._replace(rows_error=0.03), new, 0.05)["excess"]["within"]

@@ -25,7 +25,7 @@ two always, and on another where there is room for as much as the last took."""
 MEANS = ("held_out", "behind", "excess", "train", "seconds", "seconds_to_best", "recovery",
          "calibration_error", "distance", "distance_error", "score_error")  # fmt: skip
 """Numbers of a row of which the mean over data sets is shown; of the others, those of the first."""
-KEPT = ("held_out", "excess", "behind", "seconds", "seconds_to_best", "standing")
+KEPT = ("held_out", "excess", "excess_error", "behind", "seconds", "seconds_to_best", "standing")
 """What is written down of each data set."""
 
 

@@ -34,6 +34,7 @@ class Sets(NamedTuple):
 
     excess: np.ndarray  # (num_sets,) nats per row above the truth
     log_seconds: np.ndarray  # (num_sets,) to 0.01 nats of the best
+    rows_error: float = 0.0  # standard error of one excess that the rows which judge leave open
 
 
 @experiment(
@@ -54,9 +55,10 @@ def winner(namespace: argparse.Namespace) -> Outcome:
     It runs on further data sets of the same truth, beside the best of the comparison, from whose
     score its time is counted. If nothing changed, old and new data sets are draws of one
     population: both numbers have come again if their means differ by no more than a 95 % interval
-    of the pooled variance allows, that of the time on a log scale. Its variance is at least that of
-    repeated runs on one data set, and its interval at least a factor of 1.5, which is what the
-    verdict calls a tie. While an interval could not tell twice the time or 0.05 nats per row, more
+    of the pooled variance allows, that of the time on a log scale. That of the excess is at least
+    what the rows that judge one data set leave open, that of the time at least that of repeated
+    runs on one data set, and its interval at least a factor of 1.5, which is what the verdict calls
+    a tie. While an interval could not tell twice the time or 0.05 nats per row, more
     data sets are run, up to four times as many; `decides` says whether it can now. Times are those
     of the machine.
     """
@@ -96,7 +98,7 @@ def come_again(old: Sets, new: Sets, noise: float) -> dict[str, Any]:
     >>> numbers["excess"]["within"], numbers["seconds"]["within"], numbers["decides"]
     (True, False, True)
     """
-    apart, errors = _interval(old.excess, new.excess)
+    apart, errors = _interval(old.excess, new.excess, max(old.rows_error, new.rows_error))
     long, _ = _interval(old.log_seconds, new.log_seconds, noise)
     most_times = max(TIE, float(np.exp(long)))
     said, again = float(old.excess.mean()), float(new.excess.mean())
@@ -155,7 +157,11 @@ def _sets(parts: list[dict[str, Any]], name: str, best: str) -> Sets:
     """A method on each data set on which it came near the best."""
     some = [part[name] for part in parts if name in part and best in part]
     some = [x for x in some if x["seconds_to_best"] is not None]
-    return Sets(np.array([x["excess"] for x in some]), np.log([x["seconds_to_best"] for x in some]))
+    errors = [x.get("excess_error") or 0.0 for x in some]
+    return Sets(
+        np.array([x["excess"] for x in some]), np.log([x["seconds_to_best"] for x in some]),
+        float(np.sqrt(np.mean(np.square(errors)))),
+    )  # fmt: skip
 
 
 def _noise(
