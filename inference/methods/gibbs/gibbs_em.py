@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
-from numpyro.distributions.distribution import validation_enabled
 
 from ...numerics.compiling import least_effort, split_key
-from ...reading.abstract import somewhere, trace_of
+from ...reading.abstract import somewhere
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.reader import check_data, check_support
@@ -35,7 +34,7 @@ from .layers import (
     run_epoch,
     start_uniform,
 )
-from .noisy_or import Network, Seen, read_network, read_seen
+from .noisy_or import Network, Seen, read_network, read_seen, trace_off
 
 FILE_ROWS = 1 << 12
 """Rows of a file whose posteriors are sampled together."""
@@ -268,20 +267,27 @@ class GibbsEM(Algorithm):
     ) -> tuple[Network, Blocks, Priors]:
         """The numbers of the network, the data in blocks, and the priors."""
         anatomy = layered.program.anatomy
+        one = rows_of(anatomy, *arguments).slice(0, 1)
+        network = read_network(self.model, anatomy.with_rows(1), layered.wiring, params, one)
+        return network, *self.read_rows(layered, params, arguments)
+
+    def read_rows(
+        self, layered: Layered, params: Params, arguments: Arguments
+    ) -> tuple[Blocks, Priors]:
+        """The data in blocks, and the priors."""
+        anatomy = layered.program.anatomy
         rows = rows_of(anatomy, *arguments)
         one, size = rows.slice(0, 1), chunk_limit(self.block_size, rows)
-        network = read_network(self.model, anatomy.with_rows(1), layered.wiring, params, one)
 
         def look(arguments: Arguments) -> dict[str, Seen]:
             return read_seen(self.model, anatomy, arguments, params)
 
         @cache
         def trace() -> dict:
-            with validation_enabled(False):
-                return trace_of(self.model, one, params)
+            return trace_off(self.model, anatomy, one, params)
 
         priors = read_priors(layered, trace, self.prior)
-        return network, Blocks(rows, size, look), priors
+        return Blocks(rows, size, look), priors
 
     def exact(self, anatomy: Anatomy) -> bool:
         """Whether all states are summed."""

@@ -21,7 +21,6 @@ from ...running.contract import RunResult, Starts
 from ...running.restarts import Averaged
 from ...running.search import Search
 from ...types import Params
-from .exact import sum_states
 from .gibbs_em import GibbsEM
 from .layers import Block, Blocks, Layered, Phase, forgotten, run_epoch, settle_block
 from .noisy_or import Network, Seen
@@ -140,7 +139,7 @@ class GibbsSearch(Algorithm):
 
     def update(self, state: SearchState, *args: Any, **kwargs: Any) -> tuple[SearchState, Array]:
         layered = self.em.open(args, kwargs)
-        _, blocks, priors = self.em.read(layered, state.params, (args, kwargs))
+        blocks, priors = self.em.read_rows(layered, state.params, (args, kwargs))
         key, key_copy, key_learn = random.split(state.rng_key, 3)
         depth, exact = len(layered.wiring.hidden), self.em.exact(layered.program.anatomy)
         turn = state.step // self.rounds
@@ -153,19 +152,25 @@ class GibbsSearch(Algorithm):
             return self._replace(layered, state, blocks, best, level, fresh, share, key)
 
         def learn(key: Array, network: Network, bits: Array | None) -> tuple:
-            def epoch(carry: tuple, key: Array) -> tuple[tuple, None]:
-                network, bits, memory = carry
+            def epoch(carry: tuple, inputs: tuple) -> tuple[tuple, Array]:
+                (network, bits, memory), (learns, key) = carry, inputs
+                now = phase._replace(learn=jax.tree.map(lambda x: x & learns, phase.learn))
                 done = run_epoch(
-                    layered, network, blocks, bits, phase, key,
+                    layered, network, blocks, bits, now, key,
                     rules=self.em.rules, priors=priors, memory=memory, exact=exact,
                 )  # fmt: skip
-                return (done.network, done.bits, done.memory), None
+                return (done.network, done.bits, done.memory), done.log_joint
 
             memory = None
             if self.em.learn_from == "all":
                 memory = forgotten(layered, network, blocks.rows.num_data)
-            start = (network, bits, memory)
-            (network, bits, _), _ = lax.scan(epoch, start, random.split(key, self.epochs))
+            # Where all states are summed, what a member is worth is the log joint of one more
+            # epoch, in which nothing is learned: the sum is compiled once.
+            count = self.epochs + exact
+            inputs = np.arange(count) < self.epochs, random.split(key, count)
+            (network, bits, _), worth = lax.scan(epoch, (network, bits, memory), inputs)
+            if exact:
+                return network, bits, worth[-1]
             return network, bits, self._worth(layered, network, blocks, bits, phase, key)
 
         rates = jnp.linspace(0.0, 2.0 * self.replaced, self.population)
@@ -190,7 +195,8 @@ class GibbsSearch(Algorithm):
     ) -> RunResult:
         """The best member learns by itself, all layers together."""
         state = result.state
-        if self.polish == 0 or result.interrupted or not self.may_stop(state):
+        here = state._replace(step=np.asarray(state.step))  # nothing is compiled to compare it
+        if self.polish == 0 or result.interrupted or not self.may_stop(here):
             return result
         if budget is not None and result.seconds >= budget:
             return result
@@ -226,9 +232,6 @@ class GibbsSearch(Algorithm):
         """What a member is worth, from its states or from such as are sampled here."""
 
         def visit(total: Array, block: Block) -> Array:
-            if self.em.exact(layered.program.anatomy):
-                parts = (block.seen, block.fresh, phase.open_sites)
-                return total + block.fresh @ sum_states(layered.wiring, network, *parts).evidence
             if bits is not None:
                 here = lax.dynamic_slice_in_dim(bits, block.begin, len(block.fresh))
             else:

@@ -149,15 +149,30 @@ def read_seen(
 
     :param params: any, so that none must be drawn.
     """
-    args, kwargs = arguments
-    program = handlers.seed(handlers.substitute(model, data=params or {}), rng_seed=0)
-    with handlers.block(), validation_enabled(False):
-        trace = handlers.trace(program).get_trace(*args, **kwargs)
     observed = {}
-    for name in anatomy.observed:
-        _, mask = _unwrap(trace[name]["fn"])
-        observed[name] = Seen(jnp.asarray(trace[name]["value"], float), mask)
+    for name, site in trace_off(model, anatomy, arguments, params).items():
+        if name in anatomy.observed:
+            _, mask = _unwrap(site["fn"])
+            observed[name] = Seen(jnp.asarray(site["value"], float), mask)
     return observed
+
+
+def trace_off(
+    model: Callable, anatomy: Anatomy, arguments: Arguments, params: Params | None
+) -> dict[str, dict]:
+    """The trace of a run in which all hidden units are off: a generator is much to compile."""
+    args, kwargs = arguments
+
+    def off(site: dict[str, Any]) -> Array | None:
+        return jnp.zeros(site["fn"].shape(), int) if site["name"] in anatomy.names else None
+
+    program = handlers.substitute(model, data=params or {})
+    if params is None:
+        program = handlers.seed(program, rng_seed=0)
+    with handlers.block(), validation_enabled(False):
+        return handlers.trace(handlers.substitute(program, substitute_fn=off)).get_trace(
+            *args, **kwargs
+        )
 
 
 FEW_ROWS = 3
