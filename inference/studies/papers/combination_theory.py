@@ -198,13 +198,8 @@ def figure(page: Page, numbers: dict[str, Any]) -> None:
     }
     pairs.barh(list(rows), list(rows.values()), color=["C0", "C1", "0.6"])
     pairs.set(title="B  three bits, parity alone", xlabel="log-loss, bits per bit", xlim=(0, 1.15))
-    for place, (value, wrong) in enumerate(
-        zip(
-            rows.values(),
-            (parity["single_bit_machine"], parity["single_bit_principal_components"], FLIPPED),
-            strict=True,
-        )
-    ):
+    wrongs = parity["single_bit_machine"], parity["single_bit_principal_components"], FLIPPED
+    for place, (value, wrong) in enumerate(zip(rows.values(), wrongs, strict=True)):
         pairs.text(value - 0.02, place, f"bit wrong {wrong:.2f}", va="center", ha="right", c="w")
     pairs.invert_yaxis()
     for name, mark in (("best possible", "k--"), ("search", "o-"), ("at most 3 active", "s-")):

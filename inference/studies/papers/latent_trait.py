@@ -45,25 +45,18 @@ def clusters(namespace: argparse.Namespace) -> Outcome:
         result = method.run(key_fit, namespace.steps, truth.data, tolerance=TOLERANCE)
         posterior = method.posterior(result.params, truth.data)
         parts.append((flip, truth, result.params, posterior))
-        # A cluster is seen if its rows lie nearer to its own centre than to the others'.
-        mean, label = np.asarray(posterior.mean), np.asarray(truth.label)
-        centres = np.stack([mean[label == k].mean(0) for k in range(3)])
-        nearest = np.linalg.norm(mean[:, None] - centres, axis=-1).argmin(1)
         numbers[f"flip {flip}"] = {
             "bound": float(-posterior.evidence.mean()),
             "nll": float(-(posterior.evidence + posterior.gap).mean()),
-            "rows nearest to their own prototype": float((nearest == label).mean()),
+            "rows nearest to their own prototype": float(_right(posterior.mean, truth.label)),
             "iterations": len(result.losses),
         }
 
     def figure(page: Page) -> None:
-        for axes, (flip, truth, params, posterior) in zip(
-            page.subplots(1, len(parts), squeeze=False)[0], parts, strict=True
-        ):
+        panels = page.subplots(1, len(parts), squeeze=False)[0]
+        for axes, (flip, truth, params, posterior) in zip(panels, parts, strict=True):
             noisy = flip == namespace.flips[-1]
-            title = f"bits flipped with probability {flip}"
-            if noisy:
-                title += "; decision lines"
+            title = f"bits flipped with probability {flip}" + "; decision lines" * noisy
             draw_map(
                 axes, posterior.mean, posterior.covariance, label=np.asarray(truth.label) + 1,
                 ellipses=not noisy, title=title,
@@ -244,6 +237,7 @@ def _maps(method: Any, steps: int, keys: Array, flip: Array) -> Maps:
 
 
 def _right(places: Array, label: Array) -> Array:
+    """The share of rows that lie nearer to the centre of their own cluster than to the others'."""
     mark = jax.nn.one_hot(label, 3)
     centres = mark.T @ places / mark.sum(axis=0)[:, None]
     away = jnp.sum((places[:, None] - centres) ** 2, axis=-1)
@@ -254,9 +248,8 @@ def _draw_maps(page: Page, maps: Maps) -> None:
     axes = page.subplots(2, len(TABLE_FLIPS))
     for column, flip in enumerate(TABLE_FLIPS):
         one = Maps(*(np.asarray(x)[column, 0] for x in maps))
-        for row, (places, share) in enumerate(
-            ((one.trait, one.trait_right), (one.pca, one.pca_right))
-        ):
+        maps_of = (one.trait, one.trait_right), (one.pca, one.pca_right)
+        for row, (places, share) in enumerate(maps_of):
             panel = axes[row, column]
             for cluster, mark in enumerate("osD"):
                 mine = places[one.label == cluster]
@@ -264,5 +257,4 @@ def _draw_maps(page: Page, maps: Maps) -> None:
             name = ("latent trait", "principal components")[row]
             words = f"{name}, flips {flip:g}\n{share:.1%} nearest to their own"
             panel.set_title(words, fontsize=11)
-            panel.set_xticks([])
-            panel.set_yticks([])
+            panel.set(xticks=[], yticks=[])

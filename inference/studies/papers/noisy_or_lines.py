@@ -38,6 +38,7 @@ from ...methods.gibbs.gibbs_search import GibbsSearch
 from ...methods.gibbs.noisy_or import strengths
 from ...reading.anatomy import inspect
 from ...reading.local import Structure
+from ...reading.states import AllStates
 from ...reading.summed import row_evidence
 from ...running.contract import follow
 from ...types import Params
@@ -92,18 +93,12 @@ def recipe_options(improved: Recipe, **smallest: Any) -> dict[str, Option]:
     return {name: option._replace(smallest=smallest.get(name)) for name, option in made.items()}
 
 
-def recipe_of(options: argparse.Namespace, improved: Recipe) -> Recipe:
-    """The recipe that was asked for."""
-    if options.recipe == "paper":
-        return PAPER
-    return improved._replace(population=options.population, rounds=options.rounds)
-
-
 def run_trials(
     options: argparse.Namespace, improved: Recipe, trial: Callable[[Recipe, int, Array], Any]
 ) -> tuple[Any, dict[str, Any], dict[str, float]]:
     """All trials, what they were made with, and the seconds that they took."""
-    one = partial(trial, recipe_of(options, improved), options.num_data)
+    asked = improved._replace(population=options.population, rounds=options.rounds)
+    one = partial(trial, PAPER if options.recipe == "paper" else asked, options.num_data)
     trials, seconds = in_batches(one, options.seed, options.trials, options.batch)
     return trials, {x: getattr(options, x) for x in ("trials", "num_data", "recipe")}, seconds
 
@@ -133,6 +128,8 @@ PATTERN_PROBABILITIES = (0.125, 0.125, 0.125, 0.125)
 
 LINE_PROBABILITY = 0.3
 NUM_TEST = 1000
+MEMBERS = np.array([np.isin(np.arange(10), chosen) for chosen in LINE_PATTERNS.values()])
+"""Which lines a pattern has, (4, 10)."""
 
 
 class Trial(NamedTuple):
@@ -175,13 +172,10 @@ def line_units(params: Params) -> Array:
 
 def patterns_recovered(params: Params, owner: Array) -> Array:
     """Which of the four patterns have a top unit that turns on exactly their lines, (4,)."""
-    members = np.zeros((len(LINE_PATTERNS), 10), bool)
-    for i, chosen in enumerate(LINE_PATTERNS.values()):
-        members[i, list(chosen)] = True
     on = strengths(params["weights_2"]) > 0.5  # (top, units)
     drawn = (on[:, :, None] & owner).any(1)  # (top, lines)
     other = (on & ~owner.any(1)).any(1)  # something that is no line
-    exact = (drawn[:, None] == members).all(-1) & ~other[:, None]
+    exact = (drawn[:, None] == MEMBERS).all(-1) & ~other[:, None]
     return exact.any(0) & owner.any(0).all()
 
 
@@ -191,10 +185,7 @@ def true_network() -> Params:
     The generator is not quite a network: its patterns exclude each other and the random lines.
     """
     sure, never = 8.0, 1e-4
-    members = np.zeros((5, 10))
-    for i, chosen in enumerate(LINE_PATTERNS.values()):
-        members[i, list(chosen)] = sure
-    members[4] = -np.log1p(-LINE_PROBABILITY)
+    members = np.vstack([sure * MEMBERS, np.full(10, -np.log1p(-LINE_PROBABILITY))])
     rest = 1.0 - sum(PATTERN_PROBABILITIES)
     return {
         "weights_1": jnp.asarray(sure * stroke_masks(5), float),
@@ -214,20 +205,18 @@ def mean_log_likelihood(params: Params, data: Array) -> Array:
 
 def line_probabilities() -> np.ndarray:
     """How often the process draws each of the 1024 sets of lines, the first line slowest."""
-    states = np.indices((2,) * 10).reshape(10, -1).T
+    states = AllStates().table((2,) * 10)
     probs = np.prod(np.where(states, LINE_PROBABILITY, 1 - LINE_PROBABILITY), axis=1)
     probs = probs * (1.0 - sum(PATTERN_PROBABILITIES))
-    for probability, chosen in zip(PATTERN_PROBABILITIES, LINE_PATTERNS.values(), strict=True):
-        state = np.isin(np.arange(10), chosen)
-        probs[(states == state).all(1)] += probability
+    for probability, lines_of_it in zip(PATTERN_PROBABILITIES, MEMBERS, strict=True):
+        probs[(states == lines_of_it).all(1)] += probability
     return probs
 
 
 def generator_log_likelihood(data: Array) -> Array:
     """Log probability of each pattern under the process itself: no network can do better."""
-    states = np.indices((2,) * 10).reshape(10, -1).T
     probs = line_probabilities()
-    drawn = (states @ stroke_masks(5) > 0).astype(np.float32)
+    drawn = (AllStates().table((2,) * 10) @ stroke_masks(5) > 0).astype(np.float32)
     # Two pictures are one if they agree in all 25 pixels.
     agree = data @ drawn.T + (1.0 - data) @ (1.0 - drawn).T
     return logsumexp(jnp.where(agree > 24.5, np.log(probs), -jnp.inf), axis=1)

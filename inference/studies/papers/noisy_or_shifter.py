@@ -127,10 +127,8 @@ def _best_top(params: Params, states: Array) -> Array:
     """The best of all states of the top layer where the lower one is given, (num_data, 2)."""
     weights, dtype = params["weights_2"], params["weights_2"].dtype
     network = Network({"layer_1": params["leak_1"], "layer_2": params["leak_2"]}, {DOWN: weights})
-    wiring, observed = (
-        Wiring(DOWN[:1], DOWN[1:], (DOWN,)),
-        {"layer_1": Seen(states.astype(dtype), None)},
-    )
+    wiring = Wiring(DOWN[:1], DOWN[1:], (DOWN,))
+    observed = {"layer_1": Seen(states.astype(dtype), None)}
     every = jnp.asarray(AllStates().table((2,) * LAYERS[1]), dtype)
 
     def worth(state: Array) -> Array:
@@ -142,7 +140,7 @@ def _best_top(params: Params, states: Array) -> Array:
 
 def mean_rates(params: Params) -> Array:
     """How often each unit of the lower layer is on in the network, (20,)."""
-    states = jnp.asarray(np.indices((2, 2)).reshape(2, -1).T, float)
+    states = jnp.asarray(AllStates().table((2, 2)), float)
     on = strengths(params["leak_2"])
     probs = jnp.prod(jnp.where(states == 1, on, 1.0 - on), axis=1)
     return probs @ strengths(states @ params["weights_2"] + params["leak_1"])

@@ -81,9 +81,8 @@ class Network(NamedTuple):
             each = weight[..., None]
             for unit in range(off.shape[-1]):
                 zero = off[..., unit, None]
-                each = np.stack([each * zero, each * (1.0 - zero)], -1).reshape(
-                    *each.shape[:-1], -1
-                )
+                both = np.stack([each * zero, each * (1.0 - zero)], -1)
+                each = both.reshape(*each.shape[:-1], -1)
             weight = each.sum(-2)
             states = AllStates().table((2,) * off.shape[-1]).astype(float)
         return weight
@@ -133,9 +132,8 @@ def weigh(
             size = np.exp(rng.normal(size=(sets, particles, 1)) - 1.0)  # short steps and long ones
             if step % 2:
                 # As the particles lie.
-                proposed = points + 2.38 / width**0.5 * size * np.einsum(
-                    "tij,tkj->tki", shape, drawn
-                )
+                along = np.einsum("tij,tkj->tki", shape, drawn)
+                proposed = points + 2.38 / width**0.5 * size * along
                 prior = 0.5 * (points**2 - proposed**2).sum(-1)
             else:
                 # As the prior lies, which this proposal keeps: parameters that the data leave free.
@@ -204,21 +202,14 @@ def run(options: argparse.Namespace) -> Outcome:
     """`noisyor-structure`: the probability of the true structure, and its calibration."""
     sets, rows = options.sets, options.num_data
     studied = study(sets, rows, options.particles, options.steps, options.seed)
+    means = (studied.posterior[studied.truth == i].mean(0) for i in range(len(STRUCTURES)))
+    each = [dict(zip(STRUCTURES, map(float, x), strict=True)) for x in means]
     numbers = {
         "sets_of_each_structure": sets,
         "num_data": rows,
         "evidence": judge(studied.posterior, studied.truth),
         "bic": judge(studied.bic, studied.truth),
-        "mean_posterior_by_truth": {
-            name: dict(
-                zip(
-                    STRUCTURES,
-                    map(float, studied.posterior[studied.truth == i].mean(0)),
-                    strict=True,
-                )
-            )
-            for i, name in enumerate(STRUCTURES)
-        },
+        "mean_posterior_by_truth": dict(zip(STRUCTURES, each, strict=True)),
     }
     return Outcome(numbers, (12, 4.4), figure, (studied,))
 

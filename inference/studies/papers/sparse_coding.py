@@ -133,11 +133,9 @@ def run_bars(options: argparse.Namespace) -> Outcome:
     one = partial(bars_trial, method, options.num_data, restarts)
     joined, seconds = in_batches(one, options.seed, options.trials, batch)
     active = 10 * joined.params["sparsity"]
+    asked = ("trials", "num_data", "init_active", "improved")
     numbers = {
-        "trials": options.trials,
-        "num_data": options.num_data,
-        "init_active": options.init_active,
-        "improved": options.improved,
+        **{name: getattr(options, name) for name in asked},
         "recovered": float(joined.recovered.mean()),
         "pi_h_mean": float(active.mean()),
         "pi_h_std": float(active.std()),
@@ -212,12 +210,7 @@ class Truncation(NamedTuple):
 
 
 def truncation_limits(
-    key: Array,
-    active: ArrayLike,
-    *,
-    num_data: int = 500,
-    num_trials: int = 5,
-    num_steps: int = 15,
+    key: Array, active: ArrayLike, *, num_data: int, num_trials: int, num_steps: int
 ) -> Truncation:
     """Bars with πH on both sides of γ: exact EM beside truncated EM, with and without eq. (8).
 

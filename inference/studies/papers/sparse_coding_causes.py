@@ -7,6 +7,7 @@ strength: each makes bars, all are fitted to each set, and rows that none has se
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -108,28 +109,20 @@ def run_causes(options: argparse.Namespace) -> Outcome:
     if unknown:
         raise InputError(f"--kinds has {unknown[0]!r}: wanted some of {', '.join(known)}")
     keys = random.split(random.key(options.seed), len(chosen))
-    data = {
-        name: known[name].draw(key, 2 * options.num_data)
-        for name, key in zip(chosen, keys, strict=True)
-    }
+    rows = options.num_data
+    data = {x: known[x].draw(key, 2 * rows) for x, key in zip(chosen, keys, strict=True)}
     scores: dict[str, dict[str, np.ndarray]] = {name: {} for name in chosen}
     functions, recovered = {}, {}
     for fitted in chosen:
-        kind = known[fitted]
-        fit = jax.jit(
-            lambda key, train, test, kind=kind: kind.fit(
-                key, train, test, options.steps, options.starts
-            )
-        )
-        for made, rows in data.items():
-            params, evidence = jax.device_get(
-                fit(keys[0], rows[: options.num_data], rows[options.num_data :])
-            )
+        sizes = {"num_steps": options.steps, "num_starts": options.starts}
+        fit = jax.jit(partial(known[fitted].fit, **sizes))
+        for made, table in data.items():
+            params, evidence = jax.device_get(fit(keys[0], table[:rows], table[rows:]))
             scores[made][fitted] = evidence
             if made == fitted:
                 functions[made] = params["weights"]
                 recovered[made] = bool(all_bars_recovered(np.abs(BARS), np.abs(params["weights"])))
-    numbers: dict[str, Any] = {"num_data": options.num_data}
+    numbers: dict[str, Any] = {"num_data": rows}
     for made, row in scores.items():
         gaps = {name: row[name] - row[made] for name in chosen}
         means = {name: float(row[name].mean()) for name in chosen}

@@ -149,11 +149,8 @@ def accuracy_figure(page: Page, kept: dict[str, Any]) -> None:
     for column, (name, one) in enumerate(kept.items()):
         top, low = axes[:, column]
         words = {"bound": "bound", "monte_carlo": "Monte Carlo", "quadrature": "quadrature"}
-        for number, (method, (when, error)) in enumerate(one["courses"].items()):
-            mark = "osD"[number]
-            top.plot(
-                when, error, marker=mark, markersize=4, label=words[method], color=f"C{number}"
-            )
+        for mark, (method, course) in zip("osD", one["courses"].items(), strict=True):
+            top.plot(*course, marker=mark, markersize=4, label=words[method])
         rows, bits = one["data"].shape
         top.set(xlabel="processor seconds", ylabel="nats per row", xscale="log")
         top.set_title(f"{name}: {rows} rows of {bits} bits")

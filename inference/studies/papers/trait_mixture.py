@@ -42,26 +42,21 @@ def hierarchy(namespace: argparse.Namespace) -> Outcome:
     table, label, place, truth = draw_groups(rng, 2 * rows)
     train, new = table[:rows], table[rows:]
     keys = jax.random.split(jax.random.key(namespace.seed), 3)
-    classes = (
-        EM(bernoulli_mixture)
-        .run(keys[0], 100, train, num_components=3, tolerance=1e-6, progress_bar=False)
-        .params
-    )
-    one = QuadratureEM(latent_trait)
-    single = one.run(keys[1], 200, train, num_factors=2, tolerance=1e-6, progress_bar=False).params
+    quietly: dict[str, Any] = {"tolerance": 1e-6, "progress_bar": False}
+    mixture, one = EM(bernoulli_mixture), QuadratureEM(latent_trait)
+    classes = mixture.run(keys[0], 100, train, num_components=3, **quietly).params
+    single = one.run(keys[1], 200, train, num_factors=2, **quietly).params
     method = QuadratureEM(trait_mixture, num_nodes=7, prior=True)
     sizes: dict[str, Any] = {"num_components": 3, "num_factors": 1}
     both, losses = _best_start(method, keys[2], train, namespace, sizes)
+    label, place = label[rows:], place[rows:]
     joint, places = on_grid(both, new)
     group = joint.argmax(axis=0)
     positions = places[group, np.arange(len(new))]
-    order = np.array([np.bincount(label[rows:][group == k], minlength=3).argmax()
-                      for k in range(3)])  # fmt: skip
-    right = order[group] == label[rows:]
-    alike = [
-        abs(np.corrcoef(positions[mine], place[rows:][mine])[0, 1])
-        for mine in (label[rows:] == k for k in range(3))
-    ]
+    order = np.array([np.bincount(label[group == k], minlength=3).argmax() for k in range(3)])
+    right = order[group] == label
+    each = [label == k for k in range(3)]
+    alike = [abs(np.corrcoef(positions[mine], place[mine])[0, 1]) for mine in each]
     whole = one.posterior(single, new, num_factors=2)
     map_of_all = np.asarray(whole.mean)
     numbers = {
@@ -75,12 +70,9 @@ def hierarchy(namespace: argparse.Namespace) -> Outcome:
         "starts_within_0.05_nats_of_the_best": float(np.mean(losses < losses.min() + 0.05 * rows)),
         "new_rows_in_their_own_group": float(right.mean()),
         "correlation_of_positions": [float(x) for x in alike],
-        "correlation_on_the_one_map": [
-            _best(map_of_all[label[rows:] == k], place[rows:][label[rows:] == k]) for k in range(3)
-        ],
+        "correlation_on_the_one_map": [_best(map_of_all[mine], place[mine]) for mine in each],
     }
-    kept = (map_of_all, positions, group, label[rows:], place[rows:])
-    return Outcome(numbers, (10.5, 6.6), _draw, kept)
+    return Outcome(numbers, (10.5, 6.6), _draw, (map_of_all, positions, group, label, place))
 
 
 def _best_start(

@@ -54,15 +54,12 @@ def strength(namespace: argparse.Namespace) -> Outcome:
     tables, rows = namespace.tables, namespace.num_data
     keys = jax.random.split(jax.random.key(namespace.seed), (len(STRENGTHS), tables, 2))
     sizes = jnp.broadcast_to(jnp.array(STRENGTHS)[:, None], keys.shape[:2])
-    methods = {
-        "bound": BoundEM(latent_trait),
-        "quadrature": QuadratureEM(latent_trait, num_nodes=7),
-    }
+    quadrature = QuadratureEM(latent_trait, num_nodes=7)
+    methods = {"bound": BoundEM(latent_trait), "quadrature": quadrature}
     one = partial(_one_table, methods, rows, namespace.steps)
     # Methods are pure functions: a strength's tables are fitted at once.
-    fitted = jax.jit(lambda keys, sizes: jax.lax.map(lambda x: jax.vmap(one)(*x), (keys, sizes)))(
-        keys, sizes
-    )
+    every = jax.jit(partial(jax.lax.map, lambda x: jax.vmap(one)(*x)))
+    fitted = every((keys, sizes))
     fits = {name: Fit(*map(np.asarray, fit)) for name, fit in fitted.items()}
     lost = fits["quadrature"].test - fits["bound"].test
     each = {name: fit.size for name, fit in fits.items()}
