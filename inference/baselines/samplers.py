@@ -296,12 +296,8 @@ def _stats(state: Any) -> dict[str, Array]:
     Of several blocks the one for the parameters speaks: given the bits, it has the log joint.
     """
     parts = [*getattr(state, "block_states", ()), state]
-    names = {
-        "diverging": "diverging",
-        "num_steps": "n_steps",
-        "accept_prob": "acceptance_rate",
-        "energy": "energy",
-    }
+    names = {"num_steps": "n_steps", "accept_prob": "acceptance_rate"}
+    names |= {"diverging": "diverging", "energy": "energy"}
     stats = {new: getattr(x, old) for x in parts for old, new in names.items() if hasattr(x, old)}
     for part in parts:
         if hasattr(part, "potential_energy"):
@@ -311,8 +307,6 @@ def _stats(state: Any) -> dict[str, Array]:
 
 SWEEPS = 3
 """Through the bits for each move of the parameters: a sweep is cheap beside it."""
-
-
 RESTARTS = 8
 """Starts of a row's bits, the best of which begins. From bits of the prior, parameters were dragged
 off the place that was climbed to: `latentbits calibrate binary_sparse_coding --trials 200 --seed 1`

@@ -164,43 +164,38 @@ def climb(
 
 def seconds_of_gradient(program: Callable, device: OneDevice, keys: Array) -> float:
     """Seconds of a gradient for all chains."""
-    arrays, hollow = device.arrays, device._replace(arrays=[])
 
-    def make() -> Any:
-        def slope(keys: Array, arrays: list[Array]) -> Any:
-            args, kwargs = hollow.arguments(arrays)
-            opened = initialize_model(
-                keys, program, model_args=args, model_kwargs=kwargs, validate_grad=False
-            )
-            return jax.vmap(jax.value_and_grad(opened.potential_fn))(opened.param_info.z)
+    def slope(keys: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
+        opened = initialize_model(
+            keys, program, model_args=args, model_kwargs=kwargs, validate_grad=False
+        )
+        return jax.vmap(jax.value_and_grad(opened.potential_fn))(opened.param_info.z)
 
-        return once(slope).lower(keys, arrays).compile()
-
-    compiled = executable(make, (keys, arrays), "slope", program, hollow.static, hollow.tree)
-    return _seconds_of(compiled, keys, arrays)
+    return _seconds_of(slope, device, keys, "slope", program)
 
 
 def seconds_of_reading(model: Callable, device: OneDevice, keys: Array) -> float:
     """Seconds of one run of the program for all chains, as little optimised as a start is."""
+
+    def read(keys: Array, args: tuple, kwargs: dict[str, Any]) -> Array:
+        one = lambda key: log_density(handlers.seed(model, key), args, kwargs, {})[0]  # noqa: E731
+        return jax.vmap(one)(keys)
+
+    return _seconds_of(read, device, keys, "reading", model)
+
+
+def _seconds_of(function: Callable, device: OneDevice, keys: Array, *settings: Any) -> float:
+    """Of the second of two runs."""
     arrays, hollow = device.arrays, device._replace(arrays=[])
 
     def make() -> Any:
-        def read(keys: Array, arrays: list[Array]) -> Array:
-            args, kwargs = hollow.arguments(arrays)
-            one = lambda key: log_density(handlers.seed(model, key), args, kwargs, {})[0]  # noqa: E731
-            return jax.vmap(one)(keys)
+        whole = lambda keys, arrays: function(keys, *hollow.arguments(arrays))  # noqa: E731
+        return once(whole).lower(keys, arrays).compile()
 
-        return once(read).lower(keys, arrays).compile()
-
-    compiled = executable(make, (keys, arrays), "reading", model, hollow.static, hollow.tree)
-    return _seconds_of(compiled, keys, arrays)
-
-
-def _seconds_of(compiled: Any, *args: Any) -> float:
-    """Of the second of two runs."""
-    jax.block_until_ready(compiled(*args))
+    compiled = executable(make, (keys, arrays), *settings, hollow.static, hollow.tree)
+    jax.block_until_ready(compiled(keys, arrays))
     before = clock.seconds()
-    jax.block_until_ready(compiled(*args))
+    jax.block_until_ready(compiled(keys, arrays))
     return clock.seconds() - before
 
 

@@ -137,9 +137,8 @@ def svi(
         done += count
     seconds = timer.seconds
     # Of a guide the last are estimates, whose step has fallen to next to nothing: their mean.
-    last = (
-        np.concatenate(losses)[-(1 if mode else block) :].mean(0) if losses else np.array([np.nan])
-    )
+    every = np.concatenate(losses) if losses else np.full((1, 1), np.nan)
+    last = every[-(1 if mode else block) :].mean(0)
     if not np.isfinite(last).any():
         raise FloatingPointError(f"the ELBO is not finite after {done} steps")
     best = int(np.nanargmin(np.where(np.isfinite(last), last, np.inf)))
@@ -151,7 +150,7 @@ def svi(
     return Draws(
         jax.tree.map(lambda x: np.asarray(x)[None], draws),
         {} if mode else jax.tree.map(lambda x: np.asarray(x)[None], stats),
-        np.concatenate(losses)[:, best], jax.tree.map(lambda *x: np.stack(x), *looks),
+        every[:, best], jax.tree.map(lambda *x: np.stack(x), *looks),
         np.asarray(clock), seconds, compile_seconds, reason, stop, last,
     )  # fmt: skip
 

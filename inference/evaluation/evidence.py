@@ -157,14 +157,12 @@ def likelihood(
     'quadrature, 21 nodes in each of 2 dimensions'
     """
     check_data(args, kwargs)
-    settings: dict[str, Any] = {
-        "num_nodes": num_nodes, "num_draws": num_draws, "max_states": max_states
-    }  # fmt: skip
-    estimator = _likelihood(model, args, kwargs, **settings)
+    settings = num_nodes, num_draws, max_states
+    estimator = _likelihood(model, args, kwargs, *settings)
     wide = None if estimator.sampled else pad(model, args, kwargs)
     if wide is None:
         return estimator
-    return replace(estimator, filled=(wide, _likelihood(model, wide.args, wide.kwargs, **settings)))
+    return replace(estimator, filled=(wide, _likelihood(model, wide.args, wide.kwargs, *settings)))
 
 
 def _likelihood(

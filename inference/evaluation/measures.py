@@ -69,9 +69,7 @@ def single_bit(log_likelihood: PerRow, data: Array, columns: Array | None = None
     0.5
     """
     data = jnp.asarray(data, float)
-    if columns is None:
-        columns = jnp.arange(data.shape[1])
-    columns = jnp.asarray(columns)
+    columns = jnp.asarray(jnp.arange(data.shape[1]) if columns is None else columns)
     if columns.ndim == 1:
         columns = jnp.broadcast_to(columns, (len(data), len(columns)))
     each = jnp.arange(len(data))
@@ -128,9 +126,8 @@ def row_functions(model: Callable, params: Params, data: Array, **kwargs: Any) -
     estimator = likelihood(model, data, **kwargs)
 
     def log_likelihood(rows: Array) -> Array:
-        return estimator.function(
-            params, estimator.rows._replace(leaves=(rows,), num_data=len(rows))
-        ).value
+        table = estimator.rows._replace(leaves=(rows,), num_data=len(rows))
+        return estimator.function(params, table).value
 
     if not inspect(model, (data,), kwargs).latents:
         return RowFunctions(log_likelihood, log_likelihood)
@@ -158,10 +155,8 @@ def log_given(
 ) -> Array:
     """log p(y_n | s): the observed sites alone, (S, num_data), of states (S, num_data, bits)."""
     trace = trace_of(states(model, anatomy.unpack(bits)), arguments, params)
-    parts = [
-        anatomy.per_datum(trace[name]["fn"].log_prob(trace[name]["value"]))
-        for name in anatomy.observed
-    ]
+    sites = (trace[name] for name in anatomy.observed)
+    parts = (anatomy.per_datum(x["fn"].log_prob(x["value"])) for x in sites)
     return sum(parts, jnp.zeros(()))
 
 

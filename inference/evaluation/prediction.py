@@ -61,8 +61,7 @@ def cell_probabilities(
     quick = _on_nodes(model, draws, data, np.asarray(cells), mask, kwargs)
     if quick is not None:
         return quick
-    asked = ask(model, data, cells, mask=mask, **kwargs)
-    return answer(asked, draws)
+    return answer(ask(model, data, cells, mask=mask, **kwargs), draws)
 
 
 def _on_nodes(

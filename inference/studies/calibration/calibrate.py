@@ -117,18 +117,15 @@ class Calibration(NamedTuple):
 
 def chosen(anatomy: Anatomy, wanted: list[str] | None) -> tuple[list[str], dict[str, str]]:
     """The methods asked for, by default all; and why some do not apply."""
-    known = {name.lower().replace("_", " "): name for name in METHODS}
-    names = list(METHODS)
-    if wanted is not None:
-        names = []
-        for word in wanted:
-            name = known.get(word.strip().lower().replace("_", " "))
-            if name is None:
-                raise InputError(
-                    f"--methods {word.strip()}: has no posterior to be ranked in, or is unknown; "
-                    f"choose from {', '.join(METHODS)}"
-                )
-            names.append(name)
+    plain = lambda word: word.strip().lower().replace("_", " ")  # noqa: E731
+    known = {plain(name): name for name in METHODS}
+    for word in wanted or ():
+        if plain(word) not in known:
+            raise InputError(
+                f"--methods {word.strip()}: has no posterior to be ranked in, or is unknown; "
+                f"choose from {', '.join(METHODS)}"
+            )
+    names = METHODS if wanted is None else [known[plain(word)] for word in wanted]
     reasons = {name: METHODS[name].refuses(anatomy) for name in dict.fromkeys(names)}
     refused = {name: reason for name, reason in reasons.items() if reason is not None}
     return [name for name in reasons if name not in refused], refused
@@ -275,11 +272,7 @@ def scalars(model: Callable, data: Array, **kwargs: Any) -> Callable[[Params, Ar
         density = jnp.sum(rule.function(params, rows).value)
         few = rows_of(anatomy, (table,), kwargs).slice(0, 1)
         prior = log_prior(model, anatomy.with_rows(1), params, few)
-        return {
-            "log likelihood": density,
-            "log prior": prior,
-            **of_parameters(form, params),
-        }
+        return {LIKELIHOOD: density, "log prior": prior, **of_parameters(form, params)}
 
     def many(draws: Params, table: Array) -> dict[str, Array]:
         return lax.map(lambda params: one(params, table), draws)

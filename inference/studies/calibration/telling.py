@@ -54,6 +54,9 @@ def _trials(count: int) -> str:
     return "1 trial" if count == 1 else f"{count} trials"
 
 
+JUDGED = ("p_value", "seconds", "diverging", "stuck", "lost")
+
+
 def summary(calibration: Calibration) -> dict[str, Any]:
     """The numbers, as JSON has them."""
     from .calibrate import NUM_DRAWS
@@ -72,11 +75,9 @@ def summary(calibration: Calibration) -> dict[str, Any]:
             name: {
                 "verdict": verdict(name, one),
                 "calibrated": one.calibrated,
-                "p_value": one.p_value,
-                "seconds": one.seconds,
-                "diverging": one.diverging,
-                "stuck": one.stuck,
-                "lost": one.lost,
+                **{
+                    x: getattr(one, x) for x in ("p_value", "seconds", "diverging", "stuck", "lost")
+                },
                 "scalars": {x: r._asdict() for x, r in one.scalars.items()},
             }
             for name, one in calibration.methods.items()
@@ -99,54 +100,36 @@ def lines(calibration: Calibration) -> list[str]:
         "prior     " + ", ".join(f"{x} {v}" for x, v in numbers["priors"].items()),
         "",
     ]
-    names = list(calibration.methods)
-    cells = [["p-value of", *names]]
-    for scalar in calibration.methods[names[0]].scalars:
-        ranked = [calibration.methods[x].scalars[scalar] for x in names]
-        cells.append([scalar, *(f"{r.p_value:.3f}" for r in ranked)])
-    cells.append(["all together", *(f"{calibration.methods[x].p_value:.3f}" for x in names)])
-    worth = [f"{_worth(calibration.methods[x]):.0f} of {numbers['num_draws']}" for x in names]
-    cells.append(["draws that count", *worth])
-    cells.append(["trials it sticks in", *(str(calibration.methods[x].stuck) for x in names)])
-    cells.append(["seconds", *(f"{calibration.methods[x].seconds:.0f}" for x in names)])
-    out += [*align(cells), "", *(verdict(x, calibration.methods[x]) for x in names)]
+    each = list(calibration.methods.values())
+    worth = [min(x.effective for x in one.scalars.values()) for one in each]
+    cells = [
+        ["p-value of", *calibration.methods],
+        *([s, *(f"{x.scalars[s].p_value:.3f}" for x in each)] for s in each[0].scalars),
+        ["all together", *(f"{x.p_value:.3f}" for x in each)],
+        ["draws that count", *(f"{x:.0f} of {numbers['num_draws']}" for x in worth)],
+        ["trials it sticks in", *(str(x.stuck) for x in each)],
+        ["seconds", *(f"{x.seconds:.0f}" for x in each)],
+    ]
+    out += [*align(cells), "", *(x["verdict"] for x in numbers["methods"].values())]
     out += [f"{x}: {reason}" for x, reason in calibration.failed.items()]
     out += [f"{x}: does not apply, {reason}" for x, reason in calibration.refused.items()]
-    return (
-        out
-        if calibration.coverage is None
-        else [*out, "", *align(_coverage_table(calibration.coverage))]
-    )
-
-
-def _worth(judged: Judged) -> float:
-    return min(x.effective for x in judged.scalars.values())
+    if calibration.coverage is not None:
+        out += ["", *align(_coverage_table(calibration.coverage))]
+    return out
 
 
 def _coverage_table(coverage: dict[str, dict[str, Any]]) -> list[list[str]]:
     """Rows of cells: how many of the intervals of each kind hold the truth."""
     sites = next(iter(coverage.values()))
     levels = list(next(iter(sites.values())))
-    cells = [
-        [
-            "intervals that hold the truth",
-            *(f"{s} {x}" for s in sites for x in levels),
-            "tables without an interval",
-        ]
-    ]
+    places = [(site, level) for site in sites for level in levels]
+    names = (f"{site} {level}" for site, level in places)
+    cells = [["intervals that hold the truth", *names, "tables without an interval"]]
     for name, by_site in coverage.items():
-        cells.append(
-            [
-                name,
-                *(
-                    f"{100 * by_site[s][x]['share']:.1f} ± {100 * by_site[s][x]['error']:.1f}"
-                    for s in sites
-                    for x in levels
-                ),
-                f"{max(by_site[s][x]['without'] for s in sites for x in levels)} of "
-                f"{by_site[next(iter(sites))][levels[0]]['trials']}",
-            ]
-        )
+        each = [by_site[site][level] for site, level in places]
+        held = [f"{100 * x['share']:.1f} ± {100 * x['error']:.1f}" for x in each]
+        without = f"{max(x['without'] for x in each)} of {each[0]['trials']}"
+        cells.append([name, *held, without])
     return cells
 
 

@@ -165,9 +165,7 @@ def general_pictures(comparison: Comparison) -> Iterator[Picture]:
         )
     sized = [site for site, value in comparison.truth.items() if np.size(value) > 1]
     if sized:
-        far = (
-            " Triangles lie further off than there is room." if _any_far(comparison, sized) else ""
-        )
+        far = " Triangles lie further off than there is room." * _any_far(comparison, sized)
         yield Picture(
             "Parameters beside the truth",
             f"Mean {_listed(sized)} by each method against the values that made the data, "
@@ -259,8 +257,8 @@ def draw_reliability(comparison: Comparison, shown: list[str]) -> Figure:
     return figure
 
 
-def draw_recovery(comparison: Comparison, sites: list[str], most: int = MOST_PANELS) -> Figure:
-    shown = _recovered(comparison, sites, most)
+def draw_recovery(comparison: Comparison, sites: list[str]) -> Figure:
+    shown = _recovered(comparison, sites)
     widest = 3 if max(map(len, shown), default=0) <= 16 else 2  # names stand above the panels
     columns = 2 if len(shown) == 4 else min(widest, max(1, len(shown)))
     rows = max(1, -(-len(shown) // columns))
@@ -276,10 +274,8 @@ def draw_recovery(comparison: Comparison, sites: list[str], most: int = MOST_PAN
         ends = [low - margin, high + margin]
         axes.plot(ends, ends, color=INK, linewidth=0.8, linestyle=":")
         for number, site in enumerate(sites):
-            true, mean = (
-                np.ravel(comparison.truth[site]),
-                np.ravel(comparison.params[shown[place]][site]),
-            )
+            each = comparison.truth[site], comparison.params[shown[place]][site]
+            true, mean = map(np.ravel, each)
             drawn: dict[str, Any] = {"color": PALETTE[number % 6], "linewidths": 0, "alpha": 0.8}
             near = (mean >= least) & (mean <= largest)
             axes.scatter(true[near], mean[near], s=16, marker=MARKS[number], label=site, **drawn)
@@ -295,10 +291,13 @@ def draw_recovery(comparison: Comparison, sites: list[str], most: int = MOST_PAN
     return figure
 
 
-def _recovered(comparison: Comparison, sites: list[str], most: int = MOST_PANELS) -> list[str]:
-    return [
-        x for x in ranked(comparison) if _same_shapes(comparison.params[x], comparison.truth, sites)
-    ][:most]
+def _recovered(comparison: Comparison, sites: list[str]) -> list[str]:
+    """The best methods that have all these sites in the shape of the truth."""
+    wanted = {x: np.shape(comparison.truth[x]) for x in sites}
+    shapes = {
+        x: {s: np.shape(v) for s, v in comparison.params[x].items()} for x in comparison.params
+    }
+    return [x for x in ranked(comparison) if wanted.items() <= shapes[x].items()][:MOST_PANELS]
 
 
 def _ends(comparison: Comparison, sites: list[str]) -> tuple[float, float]:
@@ -316,7 +315,3 @@ def _any_far(comparison: Comparison, sites: list[str]) -> bool:
     least, largest = _room(comparison, sites)
     each = [comparison.params[x][site] for x in _recovered(comparison, sites) for site in sites]
     return any(np.min(value) < least or np.max(value) > largest for value in each)
-
-
-def _same_shapes(params: dict, truth: dict, sites: list[str]) -> bool:
-    return all(x in params and np.shape(params[x]) == np.shape(truth[x]) for x in sites)

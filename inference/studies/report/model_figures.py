@@ -58,9 +58,8 @@ def chiefs(comparison: Comparison) -> list[str]:
 
 def compared(comparison: Comparison, site: str, names: list[str]) -> dict[str, np.ndarray]:
     """A site by method, the truth first where it is known."""
-    values = {
-        name: comparison.params[name][site] for name in names if site in comparison.params[name]
-    }
+    params = comparison.params
+    values = {name: params[name][site] for name in names if site in params[name]}
     return {"truth": comparison.truth[site], **values} if site in comparison.truth else values
 
 
