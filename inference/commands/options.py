@@ -270,14 +270,9 @@ def _observes_order(program: Callable, settings: dict[str, Any]) -> bool:
 def _try_to_load(
     namespace: argparse.Namespace, kind: Literal["binary", "real"]
 ) -> Table | InputError:
+    how = {"kind": kind, "key": namespace.key, "allow_constant": namespace.constant}
     try:
-        return load_table(
-            namespace.data,
-            kind=kind,
-            key=namespace.key,
-            allow_constant=namespace.constant,
-            said=said(namespace),
-        )
+        return load_table(namespace.data, **how, said=said(namespace))
     except InputError as error:
         return error
 

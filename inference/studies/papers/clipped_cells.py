@@ -44,10 +44,9 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
     plane, wedges = _cells(weights, bias), _cells(weights, np.zeros(columns))
     angle = 2 * np.pi * np.arange(256) / 256
     ring = _cells(np.stack([np.cos(angle), np.sin(angle)]), np.zeros(256))
-    counts = {name: neighbours(x) for name, x in (("biases", plane), ("none", wedges))}
+    count = neighbours(plane)
     # A cell reaches to infinity in the directions of a cell of the same lines through the origin.
     open_ended = (plane.bits[:, None] == wedges.bits).all(axis=-1).any(axis=1)
-    around, flips = neighbours(ring), _least_flips(ring)
     numbers: dict[str, Any] = {
         "columns": columns,
         "the plane, exactly": {
@@ -55,25 +54,14 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
                 "cells": len(plane.bits),
                 "cells_by_formula": count_cells(columns, 2, central=False),
                 "unbounded_cells": int(open_ended.sum()),
-                "least_neighbours": int(counts["biases"].min()),
-                "least_neighbours_bounded": int(counts["biases"][~open_ended].min()),
-                "share_of_cells_below_3": float(np.mean(counts["biases"] < 3)),
-                "probability_of_cells_below_3": float(
-                    plane.probability[counts["biases"] < 3].sum()
-                ),
-                "mean_neighbours": float(counts["biases"].mean()),
+                "least_neighbours": int(count.min()),
+                "least_neighbours_bounded": int(count[~open_ended].min()),
+                "share_of_cells_below_3": float(np.mean(count < 3)),
+                "probability_of_cells_below_3": float(plane.probability[count < 3].sum()),
+                "mean_neighbours": float(count.mean()),
             },
-            "without": {
-                "cells": len(wedges.bits),
-                "least_neighbours": int(counts["none"].min()),
-                "most_neighbours": int(counts["none"].max()),
-            },
-            "the ring, 256 spins": {
-                "cells": len(ring.bits),
-                "least_neighbours": int(around.min()),
-                "most_neighbours": int(around.max()),
-                "flips_to_a_neighbour": flips,
-            },
+            "without": _ends(wedges),
+            "the ring, 256 spins": {**_ends(ring), "flips_to_a_neighbour": _least_flips(ring)},
         },
     }
     beyond = {}
@@ -90,12 +78,18 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
             }
             for name, (facets, bounded) in sampled.items()
         }
-    return Outcome(numbers, (11, 4.8), _draw, (weights, bias, plane, counts["biases"], beyond))
+    return Outcome(numbers, (11, 4.8), _draw, (weights, bias, plane, count, beyond))
 
 
 def _cells(weights: np.ndarray, bias: np.ndarray) -> Cells:
     params: dict[str, Any] = {"weights": weights, "bias": bias}
     return enumerate_cells(params)
+
+
+def _ends(cells: Cells) -> dict[str, int]:
+    count = neighbours(cells)
+    ends = {"least_neighbours": int(count.min()), "most_neighbours": int(count.max())}
+    return {"cells": len(cells.bits), **ends}
 
 
 def neighbours(cells: Cells) -> np.ndarray:

@@ -137,14 +137,10 @@ def between(clipped: np.ndarray, grey: np.ndarray, bits: np.ndarray) -> dict[str
     paths = {"": clipped, "_pca": grey, "_pca_cut": (grey > 0.5).astype(float)}
     own = np.abs(bits[:, None, :] - bits[:200]).sum(axis=-1, dtype=float)
     own[own == 0] = np.inf  # itself
+    away = {x: np.abs(path[inner, None] - bits).sum(axis=-1) for x, path in paths.items()}
     return {
         "morph_grey_pca": float(((grey > 0.1) & (grey < 0.9))[inner].mean()),
-        **{
-            f"morph_to_nearest_two{name}": float(
-                np.abs(path[inner, None] - bits).sum(axis=-1).min(axis=1).mean()
-            )
-            for name, path in paths.items()
-        },
+        **{f"morph_to_nearest_two{x}": float(far.min(axis=1).mean()) for x, far in away.items()},
         "nearest_of_a_two": float(np.median(own.min(axis=0))),
     }
 
@@ -217,21 +213,12 @@ def _draw_digits(
     leading = np.linalg.eigh(np.asarray(state.correlation))[1][:, ::-1].T[: state.rank]
     vectors[: state.rank] = leading.reshape(-1, *shape)
     vectors = vectors[: -(-state.rank // columns) * columns]
-    image_grid(
-        middle,
-        vectors.reshape(-1, columns, *shape),
-        scale="image",
-        title=f"First {state.rank} eigenvectors",
-    )
+    grid, title = vectors.reshape(-1, columns, *shape), f"First {state.rank} eigenvectors"
+    image_grid(middle, grid, scale="image", title=title)
     # The two images as they are come first and last; between them, what either model makes.
-    stories = [np.concatenate([ends[:1], x, ends[1:]]) for x in paths]
-    image_grid(
-        halves[1],
-        np.stack(stories).reshape(2, -1, *shape),
-        signed=False,
-        title="From one two to another",
-        row_labels=("clipped", "PCA"),
-    )
+    stories = np.stack([np.concatenate([ends[:1], x, ends[1:]]) for x in paths])
+    grid, names = stories.reshape(2, -1, *shape), ("clipped", "PCA")
+    image_grid(halves[1], grid, signed=False, title="From one two to another", row_labels=names)
 
 
 def draw_spectra(axes: Axes, spectra: dict[str, np.ndarray], edge: float) -> None:

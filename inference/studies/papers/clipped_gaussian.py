@@ -118,19 +118,12 @@ def _draw_ring(page: Page, rows: np.ndarray, exact: dict, sample: dict) -> None:
     styles = {"binary": ("C0", "spins"), "gaussian": ("C1", "Gaussian")}
     for name, (colour, label) in styles.items():
         ranks = np.arange(1, len(exact[name]) + 1)
-        shown = np.where(exact[name] > 1e-6 * exact[name][0], exact[name], np.nan)
+        shown, drawn = (np.where(x > 1e-6 * x[0], x, np.nan) for x in (exact[name], sample[name]))
         right.plot(ranks, shown, "o", color=colour, markersize=6, label=f"{label}, exact")
-        drawn = np.where(sample[name] > 1e-6 * sample[name][0], sample[name], np.nan)
-        right.plot(
-            ranks, drawn, "-", color=colour, linewidth=1.2, alpha=0.8, label=f"{label}, sample"
-        )
-    right.set(
-        title="Before the clip two eigenvalues suffice",
-        xlabel="rank",
-        ylabel="eigenvalue",
-        xscale="log",
-        yscale="log",
-    )
+        line = {"color": colour, "linewidth": 1.2, "alpha": 0.8, "label": f"{label}, sample"}
+        right.plot(ranks, drawn, "-", **line)
+    right.set(title="Before the clip two eigenvalues suffice", xlabel="rank", ylabel="eigenvalue")
+    right.set(xscale="log", yscale="log")
     right.legend(loc="lower left")
 
 
@@ -169,12 +162,8 @@ def _draw_constraint(page: Page, sizes: np.ndarray, least: np.ndarray) -> None:
     axes.axhline(1 - np.pi / 2, color="black", linestyle=":", linewidth=1)
     axes.annotate("$1 - \\pi/2$", (sizes[-1], 1 - np.pi / 2), (0, 4),
                   textcoords="offset points", ha="right")  # fmt: skip
-    axes.set(
-        title="No Gaussian makes spins that add up to zero",
-        xlabel="number of spins",
-        ylabel="least eigenvalue",
-        xscale="log",
-    )
+    axes.set(title="No Gaussian makes spins that add up to zero", xscale="log")
+    axes.set(xlabel="number of spins", ylabel="least eigenvalue")
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.legend()
@@ -208,12 +197,9 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
 
     def record(name: str, correlation: Array, seconds: float, compiling: float) -> None:
         estimates[name] = np.asarray(correlation)
-        error = np.abs(estimates[name] - wanted)[pairs]
-        table[name] = {
-            "mean_abs_error": float(error.mean()),
-            "seconds": seconds,
-            "compile_seconds": compiling,
-        }
+        error = float(np.abs(estimates[name] - wanted)[pairs].mean())
+        times = {"seconds": seconds, "compile_seconds": compiling}
+        table[name] = {"mean_abs_error": error, **times}
 
     def inverted() -> tuple[Any, float]:
         began = time.perf_counter()

@@ -159,13 +159,8 @@ def run(setting: Setting, options: argparse.Namespace) -> Outcome:
 
 def table(trials: Any, rows: Iterable[str], what: Callable[[Any], Any]) -> dict[str, Any]:
     """Model -> measure -> "train" and "test" -> what `what` makes of its values over the trials."""
-    return {
-        row: {
-            name: {part: float(what(getattr(trials, part)[row][name])) for part in PARTS}
-            for name in MEASURES
-        }
-        for row in rows
-    }
+    one = lambda part, row, name: float(what(getattr(trials, part)[row][name]))  # noqa: E731
+    return {x: {y: {part: one(part, x, y) for part in PARTS} for y in MEASURES} for x in rows}
 
 
 def summary(trials: Trial) -> dict[str, Any]:
@@ -198,13 +193,9 @@ def figure(page: Page, setting: Setting, trials: Trial) -> None:
         order = _matching(first["true_model"]["weights"], weights)
         grids.append(weights[order].reshape(UNITS, 8, 8))
     top, low = left.subfigures(2, 1, height_ratios=(1.2, 1), squeeze=False)[:, 0]
-    image_grid(
-        top,
-        np.stack(grids),
-        title="A  weights, red is positive; each unit to its own scale",
-        row_labels=["true", "gradient", "pursuit", "both"],
-        scale="image",
-    )
+    title = "A  weights, red is positive; each unit to its own scale"
+    names = ["true", "gradient", "pursuit", "both"]
+    image_grid(top, np.stack(grids), title=title, row_labels=names, scale="image")
     _projections(low, setting, first["pursuit_gradient"], first["true_model"])
     axes = draw_table(right, trials, ROWS)
     seeds = len(trials.test["pursuit"]["log_loss"])

@@ -92,11 +92,8 @@ def run(options: argparse.Namespace) -> Outcome:
     again = backfit(machines[-1], x, rng)
     chosen = pursue(x, units, MANY_STARTS, rng)
     mixtures, shaken = (split_and_fit(x, units, jitter, rng) for jitter in JITTERS)
-    passed: dict[str, list[Any]] = {
-        "machine": [*machines, *again],
-        "mixture": mixtures,
-        "shaken": shaken,
-    }
+    passed: dict[str, list[Any]] = {"machine": [*machines, *again]}
+    passed |= {"mixture": mixtures, "shaken": shaken}
     errors = {
         name: np.array([[one.errors(part, columns) for one in models] for part in (x, new)])
         for name, models in passed.items()
@@ -116,9 +113,7 @@ def run(options: argparse.Namespace) -> Outcome:
     features = {
         "pixels": (x, new),
         "machine": (machine.hidden(x), machine.hidden(new)),
-        "pixels and machine": tuple(
-            np.column_stack([part, machine.hidden(part)]) for part in (x, new)
-        ),
+        "pixels and machine": tuple(np.hstack([y, machine.hidden(y)]) for y in (x, new)),
         "mixture": tuple(softmax(mixtures[-1].joints(part), axis=1) for part in (x, new)),
         "principal components": (scores, new_scores),
     }
@@ -135,33 +130,27 @@ def run(options: argparse.Namespace) -> Outcome:
         for starts, gains in ((1, machine.gains), (MANY_STARTS, chosen[-1].gains))
     }
     kept = chosen[max(ends[MANY_STARTS] - 1, 0)].errors(new, columns)
+    of = lambda errors: dict(zip(Errors._fields, map(float, errors), strict=True))  # noqa: E731
+    least = study.test["machine"][:units].argmin(0) + 1
     numbers = {
         "rows": rows,
         "units": units,
         "test": {
-            "machine": Errors(*map(float, before))._asdict(),
-            "machine, after backfitting": Errors(*map(float, after))._asdict(),
-            "machine, significant units": kept._asdict(),
-            "mixture": Errors(*map(float, study.test["mixture"][-1]))._asdict(),
-            "principal components": pca._asdict(),
+            "machine": of(before),
+            "machine, after backfitting": of(after),
+            "machine, significant units": of(kept),
+            "mixture": of(study.test["mixture"][-1]),
+            "principal components": of(pca),
         },
-        "train": {
-            "machine": Errors(*map(float, study.train["machine"][units - 1]))._asdict(),
-            "mixture": Errors(*map(float, study.train["mixture"][-1]))._asdict(),
-        },
+        "train": {x: of(study.train[x][i]) for x, i in (("machine", units - 1), ("mixture", -1))},
         "rise_at_a_doubling": {
             str(jitter): float(_spikes(study.test[name][:, 0]).mean())
             for jitter, name in zip(JITTERS, ("mixture", "shaken"), strict=True)
         },
         "units_significant": {str(starts): count for starts, count in ends.items()},
-        "units_of_least_test_error": {
-            name: int(study.test["machine"][:units, i].argmin()) + 1
-            for i, name in enumerate(Errors._fields)
-        },
+        "units_of_least_test_error": dict(zip(Errors._fields, map(int, least), strict=True)),
         "missing_cells": MISSING,
-        "test_with_missing_cells": {
-            name: models[-1].errors(new, columns)._asdict() for name, models in holes.items()
-        },
+        "test_with_missing_cells": {x: of(y[-1].errors(new, columns)) for x, y in holes.items()},
         "accuracy": accuracies(features, (label[:rows], label[rows:])),
     }
     return Outcome(numbers, (13, 8.6), figure, (study,))
@@ -211,6 +200,5 @@ def figure(page: Page, study: Study) -> None:
         across = max(1, min(9, len(images)))
         grid = np.full((-(-len(images) // across) * across, side, side), np.nan)
         grid[: len(images)] = images.reshape(-1, side, side)
-        image_grid(
-            where, grid.reshape(-1, across, side, side), title=title, signed=True, scale="image"
-        )
+        grid = grid.reshape(-1, across, side, side)
+        image_grid(where, grid, title=title, signed=True, scale="image")

@@ -174,12 +174,8 @@ def bars_figure(page: Page, seed: int, num_data: int, trials: Trial, active: flo
     left, right = page.subfigures(1, 2, width_ratios=(1.35, 1), squeeze=False)[0]
     top, bottom = left.subfigures(2, 1, height_ratios=(1, 3.4), squeeze=False)[:, 0]
     image_grid(top, np.asarray(truth.data[:10]).reshape(1, 10, 5, 5), title="A  data")
-    image_grid(
-        bottom,
-        np.stack([rows[step] for step in shown]),
-        title="B  basis functions by iteration",
-        row_labels=[f"{step}" for step in shown],
-    )
+    grid, names = np.stack([rows[step] for step in shown]), [f"{step}" for step in shown]
+    image_grid(bottom, grid, title="B  basis functions by iteration", row_labels=names)
     axes = right.subplots(2, 1, sharex=True)
     count = min(40, len(trials.recovered))
     chosen = np.arange(count), trials.chosen[:count]

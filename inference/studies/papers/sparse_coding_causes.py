@@ -153,10 +153,5 @@ def causes_figure(
     axes.set(yticklabels=names, ylabel="causes that made the data")
     axes.set_xticklabels(names, rotation=30, ha="right")
     axes.set_title("A  nats per new row, against the true kind")
-    pictures = np.stack([functions[name] for name in names])
-    image_grid(
-        right,
-        pictures.reshape(len(names), NUM_CAUSES, SIDE, SIDE),
-        title="B  basis functions, true kind",
-        row_labels=names,
-    )
+    pictures = np.stack([functions[name].reshape(NUM_CAUSES, SIDE, SIDE) for name in names])
+    image_grid(right, pictures, title="B  basis functions, true kind", row_labels=names)

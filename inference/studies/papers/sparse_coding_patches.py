@@ -101,14 +101,9 @@ def run_patches(options: argparse.Namespace) -> Outcome:
     key_data, key_fit = random.split(random.key(options.seed))
     filtered = {"centre": options.centre, "surround": options.surround, "whiten": options.whiten}
     data = patches(key_data, size.num_data, size.side, options.images, **filtered).data
-    method = patches_method(size, options.chunk_size)
-    result = method.run(
-        key_fit,
-        size.num_steps,
-        data,
-        num_causes=size.num_causes,
-        record=lambda params: (size.num_causes * params["sparsity"], params["noise"]),
-    )
+    method, causes = patches_method(size, options.chunk_size), size.num_causes
+    record = lambda params: (causes * params["sparsity"], params["noise"])  # noqa: E731
+    result = method.run(key_fit, size.num_steps, data, num_causes=causes, record=record)
     functions = result.params["weights"].reshape(-1, size.side, size.side)
     fit = fit_gabors(functions)
     # A cause that is never on has no shape to speak of.
@@ -141,12 +136,8 @@ def patches_figure(
     likeness = np.where(fit.inside, np.asarray(fit.round - fit.explained), -np.inf)
     globular = np.argsort(-likeness)[:10]
     left, right = page.subfigures(1, 2, width_ratios=(1.3, 1), squeeze=False)[0]
-    image_grid(
-        left,
-        images[largest].reshape(-1, 10, *images.shape[1:]),
-        title="A  basis functions of largest norm",
-        scale="image",
-    )
+    grid = images[largest].reshape(-1, 10, *images.shape[1:])
+    image_grid(left, grid, title="A  basis functions of largest norm", scale="image")
     parts = right.subfigures(3, 1, height_ratios=(0.6, 1.2, 1), squeeze=False)
     top, middle, bottom = parts[:, 0]
     title = f"B  the most globular; of all, {int(fit.globular.sum())} are"

@@ -193,12 +193,9 @@ def number_of_factors(namespace: argparse.Namespace) -> Outcome:
     }
     numbers: dict[str, Any] = {"tables": tables, "rows": rows, "columns": COLUMNS}
     for i, q in enumerate(true):
+        sides = {"right": np.equal, "too few": np.less, "too many": np.greater}
         numbers[f"{q} factors"] = {
-            name: {
-                "right": float(np.mean(x[i] == q)),
-                "too few": float(np.mean(x[i] < q)),
-                "too many": float(np.mean(x[i] > q)),
-            }
+            name: {side: float(of(x[i], q).mean()) for side, of in sides.items()}
             for name, x in rules.items()
         }
     gain = (new - new[np.arange(len(true)), np.arange(len(true))]).mean(axis=-1)

@@ -129,9 +129,8 @@ def linked(words: str, names: Sequence[str] = ()) -> Markup:
 def _about(comparison: Comparison) -> str:
     about = comparison.about
     missing = f", {about['missing']:.1%} of the cells missing" if about["missing"] else ""
-    stopped = (
-        " The comparison was interrupted: methods are missing." if about["interrupted"] else ""
-    )
+    words = " The comparison was interrupted: methods are missing."
+    stopped = words if about["interrupted"] else ""
     how = about["likelihood"]
     judged_by = "the rest held out"
     if about.get("fresh"):
@@ -156,28 +155,17 @@ def _rows(comparison: Comparison) -> tuple[list[str], list[dict[str, Any]]]:
     lines = []
     for name in done:
         row, stands = rows[name], Standing[rows[name]["standing"]]
-        lines.append(
-            {
-                "name": name,
-                "anchor": _anchor(name),
-                "best": row["best"],
-                "kind": _kind(row),
-                "mark": MARKS[stands],
-                "why": "; ".join(doubts(row)) or in_words(row, stands),
-                "cells": [_cell(row, c) for c in shown],
-            }
-        )
+        why = "; ".join(doubts(row)) or in_words(row, stands)
+        line = {"name": name, "anchor": _anchor(name), "best": row["best"], "kind": _kind(row)}
+        cells = [_cell(row, c) for c in shown]
+        lines.append({**line, "mark": MARKS[stands], "why": why, "cells": cells})
     return shown, lines
 
 
 def _kind(row: dict[str, Any]) -> str:
     """Whose method it is, what it finds, and whether its predictions average over that."""
-    words = [
-        "bespoke" if row["bespoke"] else "generic",
-        row.get("objective"),
-        row.get("prediction"),
-    ]
-    return ", ".join(x for x in words if x)
+    side = "bespoke" if row["bespoke"] else "generic"
+    return ", ".join(x for x in (side, row.get("objective"), row.get("prediction")) if x)
 
 
 def _cell(row: dict[str, Any], column: str) -> dict[str, Any] | None:
