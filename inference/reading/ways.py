@@ -134,24 +134,18 @@ def _facts(trace: dict[str, dict], sites: Sequence[str] | None, plate: str | Non
         return _Facts(scanned, (), (), False, False, False, 1.0)
     frames = [{f.name: f for f in x["cond_indep_stack"]} for x in latents]
     common = set(frames[0]).intersection(*frames)
-    elsewhere = any(not common & {f.name for f in x["cond_indep_stack"]} for x in every)
     edge = min((frames[0][name].dim for name in common), default=0)
-    around = any(
-        any(f.name in common for f in x["cond_indep_stack"])
-        and any(f.dim < edge for f in x["cond_indep_stack"])
-        for x in trace.values()
-        if x["type"] == "sample"
-    )
+
+    def within(x: dict) -> bool:
+        return any(f.name in common for f in x["cond_indep_stack"])
+
     sampled = [x for x in trace.values() if x["type"] == "sample"]
-    after = any(
-        x["is_observed"] and not common & {f.name for f in x["cond_indep_stack"]}
-        for x in sampled[sampled.index(latents[0]) :]
-    )
-    continuous = any(
-        x["type"] == "sample" and not x["is_observed"] and not x["fn"].support.is_discrete
-        and any(f.name in common for f in x["cond_indep_stack"])
-        for x in trace.values()
-    )  # fmt: skip
+    inside = [x for x in sampled if within(x)]
+    elsewhere = not all(map(within, every))
+    around = any(f.dim < edge for x in inside for f in x["cond_indep_stack"])
+    later = sampled[sampled.index(latents[0]) :]
+    after = any(x["is_observed"] and not within(x) for x in later)
+    continuous = any(not (x["is_observed"] or x["fn"].support.is_discrete) for x in inside)
     logs = 0.0
     for x, own in zip(latents, frames, strict=True):
         cells = math.prod(own[name].size for name in common)
@@ -160,8 +154,5 @@ def _facts(trace: dict[str, dict], sites: Sequence[str] | None, plate: str | Non
     return _Facts(
         scanned, tuple(x["name"] for x in latents), tuple(common), around or elsewhere, after,
         continuous, 2.0 ** min(logs, 1000.0),
-        tuple(
-            x["name"] for x in trace.values() if x["type"] == "deterministic"
-            and any(f.name in common for f in x["cond_indep_stack"])
-        ),
+        tuple(x["name"] for x in trace.values() if x["type"] == "deterministic" and within(x)),
     )  # fmt: skip

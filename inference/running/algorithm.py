@@ -206,15 +206,8 @@ class Algorithm(abc.ABC):
         :param mesh: devices to deal the rows out to, a mesh of one axis; see
             `inference.rows.devices`.
         """
-        check_settings(
-            Algorithm.run,
-            {
-                "num_steps": num_steps,
-                "tolerance": tolerance,
-                "budget": budget,
-                "checkpoint_every": checkpoint_every,
-            },
-        )
+        said = {"num_steps": num_steps, "tolerance": tolerance, "budget": budget}
+        check_settings(Algorithm.run, {**said, "checkpoint_every": checkpoint_every})
 
         method: Any = self
         given = init_state is not None or init_params is not None or mesh is not None

@@ -113,16 +113,10 @@ class Checkpoint:
 
     def save(self, progress: Any) -> None:
         """Replace what was saved; after a crash at any moment there is the one or the other."""
-        done = int(progress.step)
-        leaves = _leaves(progress).items()
-        self._write(
-            self.path,
-            {
-                # On the host: JAX would compile a slice of each length.
-                k: np.asarray(x)[:done] if _by_step(k) else x
-                for k, x in leaves
-            },
-        )
+        done, leaves = int(progress.step), _leaves(progress).items()
+        # On the host: JAX would compile a slice of each length.
+        cut = {k: np.asarray(x)[:done] if _by_step(k) else x for k, x in leaves}
+        self._write(self.path, cut)
 
     def keep(self, state: Any) -> Path:
         """Save a state apart; gives the file."""

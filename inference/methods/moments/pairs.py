@@ -180,12 +180,8 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
         lambda: _threshold(jnp.where(known, pair_on, 0.5), jnp.where(known, pair_off, 0.5)),
     )
     counts = (pairs.both, pairs.one, pairs.one.T, pairs.neither)
-    independent = (
-        pair_on * pair_on.T,
-        pair_on * pair_off.T,
-        pair_off * pair_on.T,
-        pair_off * pair_off.T,
-    )
+    both_ways = (pair_on, pair_off)
+    independent = [own * other.T for own in both_ways for other in both_ways]
     kept = observed / jnp.maximum(observed + smoothing, 1e-30)
     added = smoothing / jnp.maximum(observed + smoothing, 1e-30)
     cells = tuple(
@@ -203,12 +199,8 @@ def invert_moments(mean: Array, second_moment: Array) -> Inverted:
     :param second_moment: (num_features, num_features) ⟨s_i s_j⟩.
     """
     left, right, product = mean[:, None], mean[None, :], second_moment
-    cells = (
-        0.25 * (1 + left + right + product),
-        0.25 * (1 + left - right - product),
-        0.25 * (1 - left + right - product),
-        0.25 * (1 - left - right + product),
-    )
+    signs = [(a, b) for a in (1, -1) for b in (1, -1)]
+    cells = tuple(0.25 * (1 + a * left + b * right + a * b * product) for a, b in signs)
     share_on, share_off = 0.5 * (1 + mean), 0.5 * (1 - mean)
     constant = jnp.abs(mean) >= 1
     # What rounding alone can make of an empty cell.
