@@ -51,10 +51,8 @@ def _tables(graph: Graph, component: Any) -> list[tuple[int, int, int]]:
     All elements of a vector count: they meet.
     """
     elements = [graph.variables[v].link.size for v in component.variables]
-    problem = component.problem
-    order = find_order(
-        [frozenset(scope) for _, scope in component.factors], problem.sizes, problem.plates
-    )
+    problem, scopes = component.problem, [frozenset(scope) for _, scope in component.factors]
+    order = find_order(scopes, problem.sizes, problem.plates)
     return [
         (
             math.prod(problem.sizes[v] for v in scope),

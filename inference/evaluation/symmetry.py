@@ -100,10 +100,8 @@ def align(
     first = next(iter(reference))
     leading = params[first].shape[: params[first].ndim - np.ndim(reference[first])]
     flat = {x: v.reshape((-1, *v.shape[len(leading) :])) for x, v in params.items()}
-    draws = [
-        known.write(_align_one(group, known.read({x: v[i] for x, v in flat.items()}), goal))
-        for i in range(len(flat[first]))
-    ]
+    each = ({x: v[i] for x, v in flat.items()} for i in range(len(flat[first])))
+    draws = [known.write(_align_one(group, known.read(one), goal)) for one in each]
     return {x: np.stack([d[x] for d in draws]).reshape(params[x].shape) for x in params}
 
 

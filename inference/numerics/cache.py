@@ -106,11 +106,8 @@ def _whole(path: Path) -> bool:
                 library = import_module(name)
             except ImportError:
                 continue
-            unpack = (
-                library.ZstdDecompressor()
-                if name == "compression.zstd"
-                else library.ZstdDecompressor().decompressobj()
-            )
+            unpack = library.ZstdDecompressor()
+            unpack = unpack if name == "compression.zstd" else unpack.decompressobj()
             unpack.decompress(content)
             return bool(unpack.eof)
     except Exception:  # each library has errors of its own

@@ -190,13 +190,9 @@ def _stacked(factors: list[Factor]) -> list[Factor]:
     kinds: dict[tuple, list[Factor]] = {}
     for factor in factors:
         kinds.setdefault((factor.scopes.shape[1], factor.table.shape[1:]), []).append(factor)
-    return [
-        Factor(
-            np.concatenate([x.scopes for x in same]),
-            jnp.concatenate([x.table for x in same]) if len(same) > 1 else same[0].table,
-        )
-        for same in kinds.values()
-    ]
+    join = lambda x: jnp.concatenate(x) if len(x) > 1 else x[0]  # noqa: E731
+    parts = (zip(*((x.scopes, x.table) for x in same), strict=True) for same in kinds.values())
+    return [Factor(np.concatenate(scopes), join(tables)) for scopes, tables in parts]
 
 
 def _by_number(places: Sequence[tuple[int, int]] | dict) -> dict[int, list[int]]:
@@ -277,16 +273,12 @@ def probabilities(
 
     :param groups: variables with as many values, on the same cells.
     """
-    zeros = [
-        jnp.zeros((len(group), problem.sizes[group[0]], *problem.cells(group[0])))
-        for group in groups
-    ]
+    shapes = ((len(x), problem.sizes[x[0]], *problem.cells(x[0])) for x in groups)
+    zeros = [jnp.zeros(shape) for shape in shapes]
 
     def total(single: list[Array]) -> Array:
-        more = [
-            Factor(np.array(group)[:, None], table)
-            for group, table in zip(groups, single, strict=True)
-        ]
+        pairs = zip(groups, single, strict=True)
+        more = [Factor(np.array(group)[:, None], table) for group, table in pairs]
         return evidence(problem, [*factors, *more]).sum()
 
     return jax.grad(total)(zeros)

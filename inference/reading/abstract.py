@@ -115,12 +115,8 @@ def explained(doing: str = "") -> Iterator[None]:
         if written or isinstance(error, ProgramError):  # for people already
             raise
         libraries = {"jax", "jaxlib", "numpyro", "numpy"}
-        own = [
-            place
-            for place in places
-            if not libraries & set(Path(place.filename).parts)
-            and Path(place.filename).parent != ours[1]
-        ]
+        own = [x for x in places if not libraries & set(Path(x.filename).parts)]
+        own = [x for x in own if Path(x.filename).parent != ours[1]]
         where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
         # The first line says what; JAX writes a page below it.
         words = f": {' '.join(str(error).split(chr(10))[0].split())[:300]}" if str(error) else ""

@@ -249,10 +249,8 @@ class AffineForm(NamedTuple):
     def _changed(self, change: Callable[[Array], Array]) -> AffineForm:
         def site(form: SiteForm) -> SiteForm:
             family = form.family
-            natural = tuple(map(change, family.natural))
-            return form._replace(
-                family=family._replace(natural=natural, constant=change(family.constant))
-            )
+            natural, constant = tuple(map(change, family.natural)), change(family.constant)
+            return form._replace(family=family._replace(natural=natural, constant=constant))
 
         return AffineForm(change(self.constant), tuple(map(site, self.sites)), self.powers)
 
@@ -293,9 +291,8 @@ class AffineForm(NamedTuple):
         sums = []
         for site, own in zip(self.sites, cells, strict=True):
             weights = (heavy if len(x) > 1 else heavy.sum(0, keepdims=True) for x in site.natural())
-            sums.append(
-                [states_met(w, x) for w, x in zip(weights, site.statistics(own), strict=True)]
-            )
+            pairs = zip(weights, site.statistics(own), strict=True)
+            sums.append([states_met(weight, statistic) for weight, statistic in pairs])
         return heavy.sum(1), sums
 
     def expected(self, moments: tuple[Array, list[list[Array]]]) -> Array:

@@ -49,6 +49,10 @@ class Latent(NamedTuple):
     def size(self) -> int:
         return math.prod(self.datum_shape)
 
+    def by_value(self, table: Array) -> Array:
+        """Numbers of each value, (num_data, size, num_values), in its shape and one more axis."""
+        return jnp.moveaxis(table.reshape(len(table), *self.datum_shape, -1), 0, self.axis)
+
 
 class Anatomy(NamedTuple):
     """The sites of a program and how they lie about its data plate.
@@ -186,9 +190,8 @@ def inspect(
             return anatomy  # there are no values
         return anatomy if anatomy == find(arrays) else None
 
-    kinds = [
-        x if y is None else (y.shape, str(y.dtype)) for x, y in zip(leaves, arrays, strict=True)
-    ]
+    pairs = zip(leaves, arrays, strict=True)
+    kinds = [x if y is None else (y.shape, str(y.dtype)) for x, y in pairs]
     context = jax.config.values["jax_enable_x64"]
     anatomy = known(same, "anatomy", model, kinds, tree, sites, plate, context)
     return find(arrays) if anatomy is None else anatomy
@@ -235,12 +238,8 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
         else:
             batch = site["fn"].batch_shape
             shape = tuple(batch) + tuple(site["fn"].event_shape)
-            latents.append(
-                Latent(
-                    name, shape, len(batch), len(batch) + frame.dim, num_values(site["fn"]),
-                    _odd(site["fn"]), type(innermost(site["fn"])).__name__,
-                )
-            )  # fmt: skip
+            about = num_values(site["fn"]), _odd(site["fn"]), type(innermost(site["fn"])).__name__
+            latents.append(Latent(name, shape, len(batch), len(batch) + frame.dim, *about))
     _check_sizes(trace, latents, parameters)
     if sites is not None:
         latents = [latent for latent in latents if latent.name in sites]

@@ -316,12 +316,9 @@ class ChainPosterior(NamedTuple):
     factors: Array
     start: Array | None
 
-    def draw(self, rng_key: Array) -> dict[str, Array]:
+    def chosen(self, rng_key: Array | None) -> dict[str, Array]:
+        """A path of each sequence: a draw, or without a key the most probable one, Viterbi's."""
         return self._sites(*sums.paths(self.factors, self.start, rng_key))
-
-    def best(self) -> dict[str, Array]:
-        """The most probable path of each sequence: Viterbi's."""
-        return self._sites(*sums.paths(self.factors, self.start))
 
     def probabilities(self) -> dict[str, Array]:
         """Of each value of each latent at each step: (T, ..., num_values)."""

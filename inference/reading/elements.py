@@ -152,12 +152,6 @@ class ElementsPosterior(NamedTuple):
     given: Params
     arguments: Arguments
 
-    def draw(self, rng_key: Array) -> dict[str, Array]:
-        return self._chosen(rng_key)
-
-    def best(self) -> dict[str, Array]:
-        return self._chosen(None)
-
     def probabilities(self) -> dict[str, Array]:
         """Of each value of each latent, on one more axis at the end."""
 
@@ -170,13 +164,11 @@ class ElementsPosterior(NamedTuple):
         ends = np.cumsum([latent.size for latent in latents]).tolist()
         groups = [range(end - x.size, end) for x, end in zip(latents, ends, strict=True)]
         tables = self.elements.by_chunk(read, self.model, self.given, self.arguments)
-        probs = {}
-        for latent, each in zip(latents, tables, strict=True):
-            each = each.reshape(len(each), *latent.datum_shape, -1)
-            probs[latent.name] = jnp.moveaxis(each, 0, latent.axis)
-        return probs
+        return {x.name: x.by_value(table) for x, table in zip(latents, tables, strict=True)}
 
-    def _chosen(self, rng_key: Array | None) -> dict[str, Array]:
+    def chosen(self, rng_key: Array | None) -> dict[str, Array]:
+        """A draw of each latent; without a key the most probable ones together."""
+
         def read(problem: Problem, base: Array, factors: list[Factor], start: Array) -> Array:
             del base
             key = None if rng_key is None else random.fold_in(rng_key, start)

@@ -183,12 +183,6 @@ class GraphPosterior(NamedTuple):
     graph: Graph
     factors: list[list[Factor]]
 
-    def draw(self, rng_key: Array) -> dict[str, Array]:
-        return self._chosen(rng_key)
-
-    def best(self) -> dict[str, Array]:
-        return self._chosen(None)
-
     def probabilities(self) -> dict[str, Array]:
         """Of each value of each latent, on one more axis at the end."""
         probs = {}
@@ -208,11 +202,11 @@ class GraphPosterior(NamedTuple):
         sizes = tuple(size for *_, size in variable.plates)
         return link.by_value(table.reshape(count, -1).T, labels, sizes)
 
-    def _chosen(self, rng_key: Array | None) -> dict[str, Array]:
+    def chosen(self, rng_key: Array | None) -> dict[str, Array]:
+        """A draw of each latent; without a key the most probable ones together."""
         values = {}
-        for i, (component, factors) in enumerate(
-            zip(self.graph.components, self.factors, strict=True)
-        ):
+        parts = zip(self.graph.components, self.factors, strict=True)
+        for i, (component, factors) in enumerate(parts):
             key = None if rng_key is None else random.fold_in(rng_key, i)
             codes = elimination.choose(component.problem, factors, key)
             for place, v in enumerate(component.variables):

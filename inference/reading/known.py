@@ -74,13 +74,10 @@ def columns(
         if leaves[leaf].ndim > 2:
             return None
         if seen is not None:
-            own = seen[:, place]
-            same = [
-                i
-                for i, x in enumerate(leaves)
-                if x.dtype == bool and x.shape == leaves[leaf].shape
-                and (x.reshape(len(x), -1)[:, column] == own).all()
-            ]  # fmt: skip
+            own, shape = seen[:, place], leaves[leaf].shape
+            masks = [i for i, x in enumerate(leaves) if x.dtype == bool and x.shape == shape]
+            flat = {i: leaves[i].reshape(len(own), -1)[:, column] for i in masks}
+            same = [i for i, x in flat.items() if (x == own).all()]
             if len(same) != 1:
                 return None
             (mask,) = same
@@ -161,11 +158,8 @@ class Known:
         flat = xp.concatenate([xp.ravel(values[role]) for role in self.places])
         flat = _taken(flat, np.argsort(index))
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
-        parts = xp.split(flat, ends[:-1])
-        return {
-            name: part.reshape(shape)
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
+        parts = zip(self.shapes.items(), xp.split(flat, ends[:-1]), strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in parts}
 
     def seen(self, model: Callable, arguments: Arguments) -> Seen:
         """What the program observes in these rows."""

@@ -101,7 +101,7 @@ class recover(Messenger):  # noqa: N801
         within = {*anatomy.names, *anatomy.observed}
         _, given, _ = outside(self.fn, within, args, kwargs, kinds=("deterministic",))
         posterior = self.posterior(anatomy, given, (args, kwargs))
-        latents = posterior.best() if key is None or self.most_probable else posterior.draw(key)
+        latents = posterior.chosen(None if self.most_probable else key)
         self._given = given
         try:
             with self:
@@ -224,9 +224,8 @@ def latent_posterior(
 
         def one(pair: tuple[Array, Params]) -> LatentPosterior:
             posterior = program.posterior(anatomy, pair[1], arguments)
-            return LatentPosterior(
-                posterior.draw(pair[0]), posterior.probabilities(), posterior.best()
-            )
+            probabilities = posterior.probabilities()
+            return LatentPosterior(posterior.chosen(pair[0]), probabilities, posterior.chosen(None))
 
         return lax.map(one, (keys, draws))
 
@@ -264,21 +263,18 @@ class TablePosterior(NamedTuple):
     table: Array  # (S, num_data or 1, bits)
     parts: Parts
 
-    def draw(self, rng_key: Array) -> Sites:
-        uniform = random.uniform(rng_key, (self.anatomy.num_data,))
+    def chosen(self, rng_key: Array | None) -> Sites:
+        """A draw of each datum's state; without a key the most probable one."""
+        rows = (self.anatomy.num_data,)
+        drawn = {} if rng_key is None else {"uniform": random.uniform(rng_key, rows)}
 
         def pick(logits: Array, extra: dict[str, Array]) -> Array:
+            if rng_key is None:
+                return _states_of(extra["table"], jnp.argmax(logits, axis=0))
             below = jnp.cumsum(normalise(logits, 0)[1], axis=0)
-            chosen = (below < extra["uniform"] * below[-1:]).sum(0)
-            return _states_of(extra["table"], chosen)
+            return _states_of(extra["table"], (below < extra["uniform"] * below[-1:]).sum(0))
 
-        return self._sites(self._read(pick, uniform=uniform))
-
-    def best(self) -> Sites:
-        def pick(logits: Array, extra: dict[str, Array]) -> Array:
-            return _states_of(extra["table"], jnp.argmax(logits, axis=0))
-
-        return self._sites(self._read(pick))
+        return self._sites(self._read(pick, **drawn))
 
     def probabilities(self) -> Sites:
         sizes = [x.size for x in self.anatomy.latents]
@@ -294,12 +290,8 @@ class TablePosterior(NamedTuple):
                 start += size
             return tuple(tables)
 
-        return {
-            latent.name: jnp.moveaxis(
-                table.reshape(len(table), *latent.datum_shape, -1), 0, latent.axis
-            )
-            for latent, table in zip(self.anatomy.latents, self._read(sum_up), strict=True)
-        }
+        tables = zip(self.anatomy.latents, self._read(sum_up), strict=True)
+        return {latent.name: latent.by_value(table) for latent, table in tables}
 
     def _read(self, read: Callable[[Array, Any], Any], **extra: Array) -> Any:
         """What `read` makes of the log joints of a chunk of rows and of their states."""

@@ -239,8 +239,6 @@ def _deal(leaves: list, tree: Any, mesh: Mesh, num_data: int, fields: tuple[str,
     share = Share(mesh.axis_names[0], num_data, -(-num_data // mesh.size))
     is_row = [x.shape[:1] == (num_data,) for x in arrays]
     devices = Devices([], is_row, static, tree, mesh, share, fields)
-    placed = [
-        devices.deal(x) if mine else devices.copy(jnp.asarray(x))
-        for mine, x in zip(is_row, arrays, strict=True)
-    ]
+    pairs = zip(is_row, arrays, strict=True)
+    placed = [devices.deal(x) if mine else devices.copy(jnp.asarray(x)) for mine, x in pairs]
     return devices._replace(arrays=placed)

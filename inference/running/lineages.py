@@ -134,10 +134,8 @@ class Lineages:
         pair = compiled(start, rows, compiler_options=least_effort())(rows.leaves, key)
         following = compiled(turn, rows, compiler_options=least_effort())
         devices = devices_for(self, *rows.whole())
-        block, limit = (
-            block_of(self, devices, pair[0], record),
-            np.asarray(-1.0, pair[0].change.dtype),
-        )
+        block = block_of(self, devices, pair[0], record)
+        limit = np.asarray(-1.0, pair[0].change.dtype)
 
         def climb(pair: tuple, end: int) -> tuple:
             bounds = np.int32(end), limit, counted()

@@ -77,9 +77,8 @@ def generics() -> dict[str, Generic]:
         "MAP": f"the mode of the parameters by gradient ascent, {summed}",
     }
     gibbs = Generic("NumPyro's Gibbs: bits in turn, parameters by NUTS", no_discrete_gibbs)
-    return {name: Generic(words, _odd) for name, words in summaries.items()} | {
-        "DiscreteGibbs": gibbs
-    }
+    summed_out = {name: Generic(words, _odd) for name, words in summaries.items()}
+    return {**summed_out, "DiscreteGibbs": gibbs}
 
 
 def _odd(anatomy: Anatomy) -> str | None:

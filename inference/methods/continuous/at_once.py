@@ -179,10 +179,8 @@ def information_of(
         slope[places["guessing"]] = values["guessing"] * (1.0 - values["guessing"])
     ends = np.cumsum([params[name].size for name in known.shapes])
     parts = np.split(np.diag(slope), ends[:-1])
-    carry = {
-        name: part.reshape(1, *shape, size)
-        for (name, shape), part in zip(known.shapes.items(), parts, strict=True)
-    }
+    pairs = zip(known.shapes.items(), parts, strict=True)
+    carry = {name: part.reshape(1, *shape, size) for (name, shape), part in pairs}
     first, second = np.triu_indices(len(weights), 1)
     if not len(first):
         return matrix, (carry, None)

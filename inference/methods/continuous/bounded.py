@@ -65,10 +65,8 @@ class Bounded(NamedTuple):
         """
         trace = trace_of(states(reader.model, reader.anatomy.unpack(points)), arguments, params)
         logits = {site: innermost(trace[site]["fn"]).logits for site in self.sites}
-        return {
-            site: value.mean(0) if value.ndim > 3 else jnp.sqrt((value**2).mean(0))
-            for site, value in logits.items()
-        }
+        mean = lambda x: x.mean(0) if x.ndim > 3 else jnp.sqrt((x**2).mean(0))  # noqa: E731
+        return {site: mean(value) for site, value in logits.items()}
 
     def tight(self, params: Params) -> _Tight:
         """The program under its best bounds for the posteriors of these parameters."""
@@ -138,13 +136,8 @@ def _check_quadratic(program: Bounded) -> None:
     with jax.enable_x64(True):
         some = [np.asarray(x)[chosen] for x in rows.leaves]
         leaves = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in some]
-        few = FactorReader(
-            reader.model,
-            inspect(
-                reader.model, *rows.join(leaves), sites=reader.anatomy.names,
-                plate=reader.anatomy.plate,
-            ),
-        )  # fmt: skip
+        same = {"sites": reader.anatomy.names, "plate": reader.anatomy.plate}
+        few = FactorReader(reader.model, inspect(reader.model, *rows.join(leaves), **same))
 
         def error(seed: Array, leaves: list[Array]) -> Array:
             arguments = rows.join(leaves)

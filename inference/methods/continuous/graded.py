@@ -214,9 +214,6 @@ def graded_start(
         number = jnp.concatenate([low[k][:, :1], part], 1) + 0.5
         above = jnp.cumsum(number[:, :0:-1], 1)[:, ::-1]
         bias.append(jnp.log(above / (number.sum(1, keepdims=True) - above)).ravel())
-    return columns.written(
-        {
-            "weights": (LOGISTIC * loading / flat)[:, columns.column_of],
-            "bias": jnp.concatenate(bias) / flat[columns.column_of],
-        }
-    )
+    weights = (LOGISTIC * loading / flat)[:, columns.column_of]
+    bias_all = jnp.concatenate(bias) / flat[columns.column_of]
+    return columns.written({"weights": weights, "bias": bias_all})

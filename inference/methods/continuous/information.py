@@ -122,10 +122,8 @@ def _complete(columns: Columns, values: Values, nodes: Nodes, sums: Sums) -> np.
     if "guessing" in values:
         blocks, groups = [_guessing_bend(values, nodes, sums)], [np.arange(width)[:, None]]
     else:
-        blocks, groups = (
-            derivatives(columns, values, nodes, sums.right, asked(columns, sums))[1],
-            list(columns.groups),
-        )
+        _, blocks = derivatives(columns, values, nodes, sums.right, asked(columns, sums))
+        groups = list(columns.groups)
     start = size * width + len(columns.level)
     count = start + ("guessing" in values) * width
     curvature = np.zeros((count, count))

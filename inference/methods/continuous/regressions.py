@@ -81,10 +81,8 @@ class Regressions:
         observed = None if mask is None else jnp.asarray(mask).astype(data.dtype)
         layout = self.layout
         if not self.logistic:
-            levels = {
-                k: (data[:, columns, None] == jnp.arange(1, k)).astype(data.dtype)
-                for k, columns in layout.categorical.items()
-            }
+            is_level = lambda k, x: (x[..., None] == jnp.arange(1, k)).astype(x.dtype)  # noqa: E731
+            levels = {k: is_level(k, data[:, x]) for k, x in layout.categorical.items()}
             data = layout.join(data[:, layout.real], data[:, layout.binary], levels)
             observed = None if observed is None else observed[:, layout.column_of]
         return Responses(data if observed is None else data * observed, observed)

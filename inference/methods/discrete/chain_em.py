@@ -110,7 +110,7 @@ class Paths(NamedTuple):
             arguments = jax.tree.unflatten(tree, [held.get(i, x) for i, x in enumerate(leaves)])
             posterior = ChainPosterior(chain, *chain.factors(self.model, params, arguments))
             evidence = sums.evidence(posterior.factors, posterior.start)
-            return PathPosterior(posterior.probabilities(), posterior.best(), evidence)
+            return PathPosterior(posterior.probabilities(), posterior.chosen(None), evidence)
 
         return jax.jit(find)(params, held)
 

@@ -108,10 +108,8 @@ class BitProgram(NamedTuple):
 
     def pack(self, values: dict[str, Array]) -> Array:
         """Values of the sites as bits (num_data, num_bits)."""
-        rows = [
-            jnp.moveaxis(values[latent.name], latent.axis, 0).reshape(self.anatomy.num_data, -1)
-            for latent in self.anatomy.latents
-        ]
+        turned = (jnp.moveaxis(values[x.name], x.axis, 0) for x in self.anatomy.latents)
+        rows = [x.reshape(self.anatomy.num_data, -1) for x in turned]
         return jnp.concatenate([jnp.asarray(row, jnp.int32) for row in rows], axis=-1)
 
     def unpack(self, bits: Array) -> dict[str, Array]:

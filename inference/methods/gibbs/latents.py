@@ -159,11 +159,9 @@ def open_latents(
         frames = [{f.name for f in x["cond_indep_stack"]} for x in latents]
         common = set.intersection(*frames) if frames else set()
         binary = all(num_values(x["fn"]) == 2 for x in latents)
-        alone = not any(
-            x["type"] == "sample" and not x["is_observed"] and not x["fn"].support.is_discrete
-            and any(f.name in common for f in x["cond_indep_stack"])
-            for x in trace.values()
-        )  # fmt: skip
+        free = [x for x in trace.values() if x["type"] == "sample" and not x["is_observed"]]
+        real = [x for x in free if not x["fn"].support.is_discrete]
+        alone = not any(f.name in common for x in real for f in x["cond_indep_stack"])
         observed = [x for x in trace.values() if x["type"] == "sample" and x["is_observed"]]
         # Latents may meet in a site that comes after them; a parameter that was fixed comes before.
         place = {name: i for i, name in enumerate(trace)}

@@ -229,11 +229,8 @@ def _examine(
     arrays: list[np.ndarray],
 ) -> Wiring | None:
     hidden = anatomy.names
-    everything = tuple(
-        (parent, child)
-        for i, parent in enumerate(hidden)
-        for child in (*hidden[i + 1 :], *anatomy.observed)
-    )
+    below = {parent: (*hidden[i + 1 :], *anatomy.observed) for i, parent in enumerate(hidden)}
+    everything = tuple((parent, child) for parent in hidden for child in below[parent])
     wiring = Wiring(hidden, anatomy.observed, everything)
 
     def trial(seed: Array, arrays: list[Array]) -> tuple[Params, Network, Array]:

@@ -143,10 +143,8 @@ def near_origin(
         like = somewhere(here.reader.model, names, rows.slice(0, 1))
         free = here.free(like)
         keys = random.split(random.fold_in(key, 1), len(free))
-        small = {
-            name: spread * random.normal(k, value.shape)
-            for k, (name, value) in zip(keys, sorted(free.items()), strict=True)
-        }
+        pairs = zip(keys, sorted(free.items()), strict=True)
+        small = {name: spread * random.normal(k, value.shape) for k, (name, value) in pairs}
         params = {**here.constrain(small, like), **fixed}
         params = {name: jnp.asarray(value, float) for name, value in params.items()}
         return params, optimizer.init(here.free(params))

@@ -120,10 +120,8 @@ class ContrastiveDivergence(Algorithm):
         climb = self._open(args, kwargs)
         key, key_clamp, key_sleep = random.split(state.rng_key, 3)
         few, named = climb.rows.slice(0, 1)
-        causes, hidden = (
-            causes_of(without_normalizer(self.model), state.params, *few, **named),
-            state.hidden,
-        )
+        hidden = state.hidden
+        causes = causes_of(without_normalizer(self.model), state.params, *few, **named)
         if hidden is not None:
             hidden, observed = sweeps(key_sleep, causes, hidden, self.num_sweeps)
             program = normalizer(self.model, _surrogate(observed))

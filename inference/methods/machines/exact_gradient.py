@@ -131,11 +131,8 @@ class ExactGradient(Algorithm):
         key_start, _ = split_key(rng_key, 2)
         start = from_base_rates if self.start == "base_rates" else self.start
         optimizer = self._optimizer(self._scaled(climb))
-        return GradientState(
-            *near_origin(
-                climb, key_start, self.spread, init_params, start, (args, kwargs), optimizer
-            )
-        )
+        about = self.spread, init_params, start, (args, kwargs), optimizer
+        return GradientState(*near_origin(climb, key_start, *about))
 
     def update(
         self, state: GradientState, *args: Any, **kwargs: Any
