@@ -207,10 +207,8 @@ def _evaluate(
         return _Point(value, {k: jnp.isfinite(x).all() for k, x in slopes.items()}, terms)
 
     with blame(name, doing):
-        points = [
-            evaluate({k: v for k, v in x.free.items() if k not in out}, jnp.asarray(table.values))
-            for x in draws
-        ]
+        each = ({k: v for k, v in x.free.items() if k not in out} for x in draws)
+        points = [evaluate(free, jnp.asarray(table.values)) for free in each]
     finite = [bool(jnp.isfinite(x.value)) for x in points]
     if not any(finite):
         raise ProgramError(

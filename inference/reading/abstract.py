@@ -81,11 +81,10 @@ def run_abstractly(
 
 def drawn_shapes(trace: dict[str, dict]) -> dict[str, jax.ShapeDtypeStruct]:
     """Of the sites that a run draws."""
-    return {
-        name: jax.ShapeDtypeStruct(jnp.shape(site["value"]), jnp.result_type(site["value"]))
-        for name, site in trace.items()
-        if site["type"] == "sample" and not site["is_observed"]
-    }
+    sampled = (x for x in trace.values() if x["type"] == "sample")
+    values = {x["name"]: x["value"] for x in sampled if not x["is_observed"]}
+    shape = lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))  # noqa: E731
+    return {name: shape(value) for name, value in values.items()}
 
 
 def unseen(read: Callable[[Any], Any], leaves: Any) -> Any:
@@ -188,6 +187,11 @@ def innermost(fn: Any) -> Any:
     while isinstance(fn, dist.MaskedDistribution | dist.ExpandedDistribution | dist.Independent):
         fn = fn.base_dist
     return fn
+
+
+def is_latent(site: dict[str, Any]) -> bool:
+    """Whether a site is discrete and not observed."""
+    return site["type"] == "sample" and not site["is_observed"] and site["fn"].support.is_discrete
 
 
 def each_value(support: Any) -> Any:

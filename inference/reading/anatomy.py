@@ -18,7 +18,7 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from ..numerics.compiling import known
-from .abstract import ProgramError, each_value, innermost, run_abstractly, unseen
+from .abstract import ProgramError, each_value, innermost, is_latent, run_abstractly, unseen
 
 MOST_LATENTS = 100_000
 """Of one datum: beyond that nothing here can be held."""
@@ -309,11 +309,8 @@ def _data_plate(trace: dict, sites: Sequence[str] | None, plate: str | None, fra
 
 def _plate_of_latents(trace: dict, sites: Sequence[str] | None) -> str | None:
     """The outermost of the plates that hold every discrete latent; None if there is none."""
-    latents = [
-        x for x in trace.values()
-        if x["type"] == "sample" and not x["is_observed"] and x["fn"].support.is_discrete
-        and (sites is None or x["name"] in sites)
-    ]  # fmt: skip
+    latents = [x for x in trace.values() if is_latent(x)]
+    latents = [x for x in latents if sites is None or x["name"] in sites]
     dims = [{f.name: f.dim for f in x["cond_indep_stack"]} for x in latents]
     common = set(dims[0]).intersection(*dims) if dims else set()
     return min(common, key=lambda name: dims[0][name]) if common else None

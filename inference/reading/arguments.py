@@ -162,11 +162,8 @@ def rows_of(
             "pass the data as an array (num_data, ...)"
         )
     mine = [is_row and x is not None for x, is_row in zip(leaves, mine, strict=True)]
-    rows = tuple(
-        as_stored(x) if stored(x) else put(x)
-        for x, is_row in zip(leaves, mine, strict=True)
-        if is_row
-    )
+    own = [x for x, is_row in zip(leaves, mine, strict=True) if is_row]
+    rows = tuple(as_stored(x) if stored(x) else put(x) for x in own)
     rest = tuple(None if is_row else x for x, is_row in zip(leaves, mine, strict=True))
     return Rows(rows, rest, tree, num_data)
 

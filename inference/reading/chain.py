@@ -24,7 +24,7 @@ from numpyro.primitives import Messenger
 
 from ..numerics import chain as sums
 from ..types import Arguments, Params
-from .abstract import ProgramError, leave, outside, trace_of
+from .abstract import ProgramError, is_latent, leave, outside, trace_of
 from .anatomy import num_values
 from .states import AllStates
 from .sums import log_prob_of, scale_ratio
@@ -283,10 +283,6 @@ def traced(f: Callable, *args: Any) -> tuple[dict[str, dict], Any]:
 def first_step(args: tuple) -> tuple[Callable, Any, Any]:
     f, init, xs, _, reverse = args
     return f, init, jax.tree.map(lambda x: x[-1 if reverse else 0], xs)
-
-
-def is_latent(site: dict[str, Any]) -> bool:
-    return site["type"] == "sample" and not site["is_observed"] and site["fn"].support.is_discrete
 
 
 def has_latents(args: tuple) -> bool:

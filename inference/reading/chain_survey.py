@@ -197,11 +197,8 @@ def _step(
     chain: Chain, f: Callable, carry: Any, x: Any, own: dict[str, Array]
 ) -> tuple[dict[str, Array], list]:
     trace, (carry, _) = traced(handlers.substitute(f, data=own), carry, x)
-    log_probs = {
-        name: chain.site(site, site["scale"])
-        for name, site in trace.items()
-        if site["type"] == "sample"
-    }
+    sampled = (x for x in trace.values() if x["type"] == "sample")
+    log_probs = {x["name"]: chain.site(x, x["scale"]) for x in sampled}
     return log_probs, jax.tree.leaves(carry)
 
 

@@ -21,7 +21,7 @@ from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
 from ..types import Params
-from .abstract import run_abstractly
+from .abstract import is_latent, run_abstractly
 from .anatomy import ProgramError, num_values
 from .bounds import map_base
 
@@ -90,12 +90,7 @@ class up_to(Messenger):  # noqa: N801
 
 def unbounded(site: dict[str, Any]) -> bool:
     """Whether a site is a latent count without a fixed largest value."""
-    return (
-        site["type"] == "sample"
-        and not site["is_observed"]
-        and site["fn"].support.is_discrete
-        and num_values(site["fn"]) is None
-    )
+    return is_latent(site) and num_values(site["fn"]) is None
 
 
 def with_counts(model: Callable, args: tuple, kwargs: dict) -> Callable:

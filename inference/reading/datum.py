@@ -69,10 +69,8 @@ def cells_of(
     any_state = jnp.zeros((1, 1, anatomy.num_bits), jnp.int32)
     sites = local_sites(model, anatomy, params, any_state, arguments)
     observed = [site for site in sites if not site.latent]
-    return tuple(
-        form_of_site.cells(site.value, unwrapped(site.fn)[1])
-        for form_of_site, site in zip(form.sites, observed, strict=True)
-    )
+    pairs = zip(form.sites, observed, strict=True)
+    return tuple(own.cells(site.value, unwrapped(site.fn)[1]) for own, site in pairs)
 
 
 def find_affine(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:

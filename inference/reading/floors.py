@@ -55,11 +55,8 @@ no maximum; use fewer latents, more rows or a prior on it (prior=True)
     names = known(
         partial(run_abstractly, model, args, kwargs, _positive), "positive", model, kinds, tree
     )
-    positive = {
-        name: np.asarray(params[name])
-        for name in anatomy.parameters
-        if name in params and name in names
-    }
+    there = [x for x in anatomy.parameters if x in params and x in names]
+    positive = {name: np.asarray(params[name]) for name in there}
     rows = rows_of(anatomy, args, kwargs)
     parts = [np.array(np.asarray(x)[:MOST_ROWS]) for x in rows.leaves]
     some = rows.join(parts)

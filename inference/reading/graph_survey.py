@@ -64,11 +64,8 @@ def _graph(
 ) -> Graph:
     names = [site["name"] for site in latents]
     depends = _provenance(model, args, kwargs, trace, names)
-    scopes = {
-        name: frozenset(names.index(x) for x in on)
-        for name, on in depends.items()
-        if on and trace[name]["type"] == "sample"
-    }
+    bearing = {x: on for x, on in depends.items() if on and trace[x]["type"] == "sample"}
+    scopes = {x: frozenset(names.index(name) for name in on) for x, on in bearing.items()}
     joined = _joined(trace, scopes, [_variable(site) for site in latents])
     variables = tuple(_variable(site, joined) for site in latents)
     plates = sorted({p for v in variables for p in v.plates}, key=lambda p: (p[1], p[0]))

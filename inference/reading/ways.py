@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .abstract import run_abstractly
+from .abstract import is_latent, run_abstractly
 from .anatomy import ProgramError, inspect, num_values
-from .chain import Chain, is_latent
+from .chain import Chain
 from .chain_survey import find_chain
 from .elements import Elements
 from .elements_survey import find_elements

@@ -146,11 +146,8 @@ def _own_program(module_name: str, function_name: str) -> Callable:
         raise InputError(f"{module_name} cannot be imported: {explain(error)}") from None
     program = getattr(module, function_name, None)
     if not callable(program) or inspect.isclass(program):
-        own = [
-            name
-            for name, member in vars(module).items()
-            if inspect.isfunction(member) and member.__module__ == module_name
-        ]
+        functions = [x for x in vars(module).values() if inspect.isfunction(x)]
+        own = [x.__name__ for x in functions if x.__module__ == module_name]
         what = "is no function" if program is not None else "is not there"
         raise InputError(
             f"{module_name}:{function_name} {what}{_nearest(function_name, own)}: "

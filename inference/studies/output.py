@@ -213,13 +213,8 @@ def align(rows: list[list[str]]) -> list[str]:
     """Rows of cells as lines: names to the left, numbers to the right."""
     width = max((len(row) for row in rows), default=0)
     sizes = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(width)]
-    return [
-        "   ".join(
-            cell.ljust(size) if i == 0 else cell.rjust(size)
-            for i, (cell, size) in enumerate(zip(row, sizes, strict=False))
-        ).rstrip()
-        for row in rows
-    ]
+    pad = lambda i, cell: cell.rjust(sizes[i]) if i else cell.ljust(sizes[i])  # noqa: E731
+    return ["   ".join(pad(i, cell) for i, cell in enumerate(row)).rstrip() for row in rows]
 
 
 def _show(value: Any) -> str:

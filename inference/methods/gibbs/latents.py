@@ -15,9 +15,8 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro import handlers
 
-from ...reading.abstract import run_abstractly, trace_of
+from ...reading.abstract import is_latent, run_abstractly, trace_of
 from ...reading.anatomy import ProgramError, num_values
-from ...reading.chain import is_latent
 from ...reading.counts import unbounded
 from ...reading.graph import Graph
 from ...reading.graph_survey import find_graph

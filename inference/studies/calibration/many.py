@@ -317,11 +317,8 @@ def simulate(name: str, setting: Setting, num_trials: int, rng_key: Array) -> Tr
     def draw(key: Array) -> dict[str, Array]:
         with handlers.trace() as trace, handlers.seed(rng_seed=key):
             table = model(**counts, **setting.sizes)
-        outside = {
-            x: site["value"]
-            for x, site in trace.items()
-            if site["type"] == "sample" and not site["cond_indep_stack"]
-        }
+        sampled = [x for x in trace.values() if x["type"] == "sample"]
+        outside = {x["name"]: x["value"] for x in sampled if not x["cond_indep_stack"]}
         if table is None:
             raise InputError(f"{name} returns no table: it must return what it simulates")
         return {**outside, "observed": table.astype(float)}

@@ -74,13 +74,12 @@ def draw_map(
         width, height = 2.0 * np.sqrt(np.maximum(values, 0.0)).T
         angle = np.degrees(np.arctan2(vectors[:, 1, 0], vectors[:, 0, 0]))
         colours = [PALETTE[g % len(PALETTE)] for g in spots.group[chosen]]
-        axes.add_collection(
-            EllipseCollection(
-                width, height, angle, units="xy", offsets=spots.mean[chosen],
-                offset_transform=axes.transData, facecolors="none", edgecolors=colours,
-                linewidths=0.6, alpha=0.35, zorder=2,
-            )
+        drawn = EllipseCollection(
+            width, height, angle, units="xy", offsets=spots.mean[chosen],
+            offset_transform=axes.transData, facecolors="none", edgecolors=colours,
+            linewidths=0.6, alpha=0.35, zorder=2,
         )  # fmt: skip
+        axes.add_collection(drawn)
     size = 14.0 * np.sqrt(spots.rows)
     for number in range(max(1, len(names))):
         own = spots.group == number
