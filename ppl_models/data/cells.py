@@ -313,4 +313,4 @@ def decode_real(cells: Cells, numbers: np.ndarray) -> Decoded:
             values[here] = np.where(mask[here], block, 0)
         bad = ~np.isfinite(values[here])
         _refuse(cells, here, block, bad, "a finite number (of float32)")
-    return values, mask, tuple("real" if some else "" for some in mask.any(axis=0))
+    return values, mask, tuple("real" if count else "" for count in mask.sum(axis=0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -136,7 +136,7 @@ def _check_quadratic(program: Bounded) -> None:
     with jax.enable_x64(True):
         some = [np.asarray(x)[chosen] for x in rows.leaves]
         leaves = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in some]
-        same = {"sites": reader.anatomy.names, "plate": reader.anatomy.plate}
+        same: dict[str, Any] = {"sites": reader.anatomy.names, "plate": reader.anatomy.plate}
         few = FactorReader(reader.model, inspect(reader.model, *rows.join(leaves), **same))
 
         def error(seed: Array, leaves: list[Array]) -> Array:
