@@ -227,30 +227,23 @@ def different(series: Any) -> tuple[np.ndarray, Any]:
         return np.full(len(series), -1), []
 
 
-class Levels(NamedTuple):
-    """The two values of a column that is coded otherwise than 0/1, −1/+1 or yes/no."""
-
-    zero: str
-    one: str
-
-
 def recode(
     cells: Cells,
     binary: Sequence[str] = (),
     known: Mapping[str, tuple[str, str]] | None = None,
-) -> tuple[Cells, dict[str, Levels]]:
+) -> tuple[Cells, dict[str, tuple[str, str]]]:
     """Columns of two values that are no bits yet, as 0 and 1: 1/2, agree/disagree, any two words.
 
     :param binary: columns that a person calls binary: there any two values are meant.
     :param known: what the values were in another table.
+    :return: the cells, and what 0 and 1 stand for in each column that was read so.
     """
-    recoded: dict[str, Levels] = {}
+    recoded: dict[str, tuple[str, str]] = {}
     if isinstance(cells.cells, np.ndarray):
         if cells.cells.dtype.kind not in "iuf" or not cells.cells.size:
             return cells, recoded
         low, high = np.nanmin(cells.cells, axis=0), np.nanmax(cells.cells, axis=0)
-        doubtful = np.flatnonzero((low == 1) & (high == 2))
-        if not len(doubtful) and not known:
+        if not ((low == 1) & (high == 2)).any() and not known:
             return cells, recoded
     import pandas as pd
 
@@ -274,7 +267,7 @@ def recode(
                 raise cells.wrong(row, place, problem)
         table = np.array([places.get(word, np.nan) for word in words] + [np.nan])
         frame.isetitem(place, table[codes])
-        recoded[name] = Levels(*pair)
+        recoded[name] = pair[0], pair[1]
     return (cells._replace(cells=frame), recoded) if recoded else (cells, recoded)
 
 

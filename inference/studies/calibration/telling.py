@@ -75,9 +75,7 @@ def summary(calibration: Calibration) -> dict[str, Any]:
             name: {
                 "verdict": verdict(name, one),
                 "calibrated": one.calibrated,
-                **{
-                    x: getattr(one, x) for x in ("p_value", "seconds", "diverging", "stuck", "lost")
-                },
+                **{x: getattr(one, x) for x in JUDGED},
                 "scalars": {x: r._asdict() for x, r in one.scalars.items()},
             }
             for name, one in calibration.methods.items()

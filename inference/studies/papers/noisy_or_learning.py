@@ -159,11 +159,8 @@ def independent(log_prior: Array) -> Array:
     return states @ jnp.log(rates) + (1.0 - states) @ jnp.log1p(-rates)
 
 
-VARIANTS = {
-    "layers": "lower layer first",
-    "joint": "all at once",
-    "no rule": "lower layer first, no stopping rule",
-}
+VARIANTS = ("layers", "joint", "no rule")
+"""Lower layer first, all at once, and lower layer first without the stopping rule."""
 
 
 class Learned(NamedTuple):

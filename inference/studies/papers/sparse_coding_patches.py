@@ -173,7 +173,6 @@ class GaborFit(NamedTuple):
     frequency: Array  # f, in periods a pixel
     even: Array  # share of the fit that is its cosine part: 1 for a bar, 0 for an edge
     round: Array  # share of the squared values that the circular function explains
-    spot: Array  # the width of its narrower Gaussian, in pixels
     inside: Array  # whether its centre is in the patch, and the spot less than half as wide
 
     @property
@@ -254,7 +253,7 @@ def fit_gabors(functions: Array) -> GaborFit:
     spot = jnp.exp(place[:, 2:].min(axis=1))
     # A Gaussian falls to half of its height at 1.18 standard deviations.
     inside = ((place[:, :2] >= 0) & (place[:, :2] <= side - 1)).all(1) & (2.36 * spot < side / 2)
-    return GaborFit(explained, width, length, frequency, even, rounded, spot, inside)
+    return GaborFit(explained, width, length, frequency, even, rounded, inside)
 
 
 def _closest(
