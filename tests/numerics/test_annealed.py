@@ -5,15 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
+from scipy.special import logsumexp, softmax
+from tools import fast_jit
 
 from inference.numerics.annealed import anneal, log_mean
 
 
 def test_likelihood_of_every_datum_at_once():
     """Two coins behind each datum, p(z) p(y | z)^β by Gibbs: all four states are summed by hand."""
-    prior = jnp.array([0.2, 0.7])
-    effect = jnp.array([[2.0, -3.0, 1.0], [-1.0, 2.5, 2.0]])
-    data = jnp.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    prior = np.array([0.2, 0.7])
+    effect = np.array([[2.0, -3.0, 1.0], [-1.0, 2.5, 2.0]])
+    data = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    states = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], float)[:, None, :]
 
     def log_density(bits, beta):
         """(chains, data): log p(z) + β log p(y | z)."""
@@ -28,20 +31,24 @@ def test_likelihood_of_every_datum_at_once():
             bits = bits.at[..., i].set(random.bernoulli(key_bit, jax.nn.sigmoid(odds)) + 0.0)
         return bits
 
-    start = random.bernoulli(random.key(0), prior, (400, 4, 2)) + 0.0
-    annealed = anneal(random.key(1), start, log_density, transition, jnp.linspace(0.0, 1.0, 20))
-    estimate = log_mean(annealed.log_weights)
-    states = jnp.array([[0, 0], [0, 1], [1, 0], [1, 1]], float)[:, None, :]
-    exact = jax.scipy.special.logsumexp(log_density(states, 1.0), axis=0)
+    @fast_jit
+    def run():
+        start = random.bernoulli(random.key(0), prior, (400, 4, 2)) + 0.0
+        betas = jnp.linspace(0.0, 1.0, 20)
+        annealed = anneal(random.key(1), start, log_density, transition, betas)
+        return annealed, log_mean(annealed.log_weights), log_density(states, 1.0)
+
+    annealed, estimate, joint = jax.device_get(run())
+    exact = logsumexp(joint, axis=0)
     assert estimate.value.shape == (4,)
     # Four estimates with fixed keys: beyond four standard errors is 1 in 4000.
-    assert (jnp.abs(estimate.value - exact) < 4 * estimate.standard_error).all()
+    assert (np.abs(estimate.value - exact) < 4 * estimate.standard_error).all()
     assert (estimate.standard_error < 0.1).all()
     # The weighted states are draws from the posterior.
-    posterior = jnp.exp(log_density(states, 1.0) - exact)
-    weights = jax.nn.softmax(annealed.log_weights, axis=0)
-    mean = jnp.einsum("sn,snh->nh", weights, annealed.states)
-    wanted = jnp.einsum("sn,sh->nh", posterior, states[:, 0])
+    posterior = np.exp(joint - exact)
+    weights = softmax(annealed.log_weights, axis=0)
+    mean = np.einsum("sn,snh->nh", weights, annealed.states)
+    wanted = np.einsum("sn,sh->nh", posterior, states[:, 0])
     # 400 weighted draws of a bit: a standard error of at most 0.03 or so.
     np.testing.assert_allclose(mean, wanted, atol=0.12)
 
@@ -49,25 +56,25 @@ def test_likelihood_of_every_datum_at_once():
 def test_more_steps_make_a_surer_estimate():
     log_density = lambda x, beta: -0.5 * (x * (1 + 9 * beta)) ** 2  # noqa: E731
     draw = lambda key, x, beta: random.normal(key, x.shape) / (1 + 9 * beta)  # noqa: E731
-    start = random.normal(random.key(0), (500,))
 
-    def estimate(steps):
-        betas = jnp.linspace(0.0, 1.0, steps)
-        return log_mean(anneal(random.key(1), start, log_density, draw, betas).log_weights)
+    @fast_jit
+    def estimate():
+        start = random.normal(random.key(0), (500,))
+        paths = (jnp.linspace(0.0, 1.0, steps) for steps in (3, 100))
+        runs = (anneal(random.key(1), start, log_density, draw, betas) for betas in paths)
+        return [log_mean(run.log_weights) for run in runs]
 
-    few, many = estimate(3), estimate(100)
+    few, many = jax.device_get(estimate())
     assert many.standard_error < few.standard_error / 2
     assert many.effective > few.effective
-    assert abs(many.value - jnp.log(0.1)) < 4 * many.standard_error
+    assert abs(many.value - np.log(0.1)) < 4 * many.standard_error
 
 
 def test_log_mean_has_the_standard_error_of_repeated_estimates():
     """The delta method, held to 2000 means of 50 weights each."""
-    draws = 0.5 * random.normal(random.key(0), (50, 2000))
-    estimate = log_mean(draws)
-    np.testing.assert_allclose(
-        estimate.standard_error.mean(), np.std(np.asarray(estimate.value)), rtol=0.1
-    )
+    run = fast_jit(lambda: log_mean(0.5 * random.normal(random.key(0), (50, 2000))))
+    estimate = jax.device_get(run())
+    np.testing.assert_allclose(estimate.standard_error.mean(), np.std(estimate.value), rtol=0.1)
     # E[log-normal] = exp(σ²/2); the log of a mean of 50 lies a little lower.
     np.testing.assert_allclose(estimate.value.mean(), 0.125, atol=0.01)
 

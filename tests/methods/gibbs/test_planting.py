@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from tools import fast_jit
 
 from inference.methods.gibbs.noisy_or import Network, Seen, Wiring
 from inference.methods.gibbs.planting import (
@@ -31,7 +32,8 @@ def test_the_gain_of_a_unit_is_what_rows_lose_without_it():
     data = rng.integers(0, 2, (6, 5)).astype(float)
     network = Network({"s": jnp.asarray(prior), "y": jnp.asarray(leak)},
                       {("s", "y"): jnp.asarray(weights)})  # fmt: skip
-    gains = unit_gains(WIRING, network, {"s": jnp.asarray(bits)}, {"y": Seen(data, None)}, "s")
+    run = fast_jit(lambda *x: unit_gains(WIRING, *x, "s"))
+    gains = run(network, {"s": jnp.asarray(bits)}, {"y": Seen(data, None)})
     for unit in range(3):
         on, off = bits.copy(), bits.copy()
         on[:, unit], off[:, unit] = 1.0, 0.0
@@ -54,15 +56,21 @@ def test_a_blend_of_two_causes_leaves_either_of_them_over_and_can_be_halved():
     network = Network({"s": jnp.full(2, 0.3), "y": jnp.full(8, 0.05)},
                       {("s", "y"): jnp.asarray(blend)})  # fmt: skip
     parts = (WIRING, network, {"s": jnp.asarray(states)}, {"y": Seen(jnp.asarray(data), None)})
-    left, ratio = residuals(*parts, "y"), cause_ratios(*parts, "y")
-    gains, works = unit_gains(*parts, "s"), -jnp.expm1(-jnp.asarray(blend))
+    works = -np.expm1(-blend)
 
     @jax.jit
-    @jax.vmap
-    def plant(key):
-        pattern = missing_patterns(key, left, 2)[0]
-        halves = halve(key, left, ratio, jnp.asarray(states), works, jnp.ones(2, bool))
-        return pattern, given_up(key, gains, 0.5)[0], halves
+    def plant(keys):
+        left, ratio = residuals(*parts, "y"), cause_ratios(*parts, "y")
+        gains = unit_gains(*parts, "s")
+
+        def one(key):
+            pattern = missing_patterns(key, left, 2)[0]
+            halves = halve(
+                key, left, ratio, jnp.asarray(states), jnp.asarray(works), jnp.ones(2, bool)
+            )
+            return pattern, given_up(key, gains, 0.5)[0], halves
+
+        return jax.vmap(one)(keys)
 
     patterns, which, halves = jax.device_get(plant(random.split(random.key(0), 40)))
     side = np.sort(patterns[:, [0, 1, 2, 5, 6, 7]].reshape(40, 2, 3).mean(2), axis=1)
