@@ -101,11 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, FloatingPointError, OSError) as error:
         if sys.flags.dev_mode:  # python -X dev -m inference ...: where did that come from?
             raise
-        print(f"latentbits: {one_line(error)}", file=sys.stderr)
+        line = " ".join(str(error).split()) or type(error).__name__
+        print(f"latentbits: {line}", file=sys.stderr)
         return 2
     return status
-
-
-def one_line(error: BaseException) -> str:
-    """An error's message, however many lines it was written in."""
-    return " ".join(str(error).split()) or type(error).__name__

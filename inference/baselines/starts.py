@@ -98,10 +98,7 @@ def good_start(
             move, memory = optimiser.update(gradient, memory)
             return optax.apply_updates(place, move), memory, value
 
-        def all_steps(_: Any, climbs: tuple[Params, Any, Array]) -> tuple[Params, Any, Array]:
-            return jax.vmap(step)(*climbs[:2])
-
-        return lax.fori_loop(0, count, all_steps, climbs)
+        return lax.fori_loop(0, count, lambda _, x: jax.vmap(step)(*x[:2]), climbs)
 
     def best(climbs: tuple[Params, Any, Array]) -> Params:
         places, _, values = climbs

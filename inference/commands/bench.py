@@ -18,6 +18,7 @@ from typing import Any
 
 from latentbits.models.data import InputError
 
+from ..studies.catalogue import summary
 from ..studies.output import as_json, check_output, versions, write_whole
 from .progress import Methods, stage
 
@@ -46,9 +47,9 @@ def main(namespace: argparse.Namespace) -> int:
     file = check_output("--json", namespace.json)
     chosen = choose(benchmarks(FOLDER), namespace.only)
     if namespace.list:
-        rows = [[name, first_line(run)] for name, run in chosen.items()]
-        width = max(len(name) for name, _ in rows)
-        print("\n".join(f"{name:{width}}   {words}" for name, words in rows))
+        width = max(map(len, chosen))
+        for name, run in chosen.items():
+            print(f"{name:{width}}   {summary(run).rstrip('.')}")
         return 0
     tables = {}
     count = Methods(list(chosen))
@@ -99,7 +100,3 @@ def choose(known: dict[str, Benchmark], only: str | None) -> dict[str, Benchmark
         if name not in known:
             raise InputError(f"--only {name}: there are {', '.join(known)}")
     return {name: known[name] for name in known if name in names}
-
-
-def first_line(function: Callable) -> str:
-    return (function.__doc__ or "").strip().split("\n")[0].rstrip(".")

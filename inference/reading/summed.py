@@ -191,16 +191,13 @@ class _Run:
         if msg["name"] not in self.plan.layers[self.layer].names:
             self.descend()
         if self.layer:
-            datum = value.reshape(len(value), *self._latent(msg["name"]).datum_shape)
-            self.hanging.append(
-                Part(unmasked(within_rows(msg["fn"], self.anatomy)), datum, power, True)
-            )
+            latent = next(x for x in self.anatomy.latents if x.name == msg["name"])
+            datum = value.reshape(len(value), *latent.datum_shape)
+            fn = unmasked(within_rows(msg["fn"], self.anatomy))
+            self.hanging.append(Part(fn, datum, power, True))
             return
         each = power * self.anatomy.per_datum(log_prior_of(msg["fn"], value))
         self.log_weights = each if self.log_weights is None else self.log_weights + each
-
-    def _latent(self, name: str) -> Latent:
-        return next(latent for latent in self.anatomy.latents if latent.name == name)
 
     def descend(self) -> None:
         """Sum a layer out: what is left is the probability of each state of the next.

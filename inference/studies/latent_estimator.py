@@ -92,13 +92,15 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def transform(self, X: Any) -> np.ndarray:  # noqa: N803
         """The posterior mean of each row's latents; of classes, their probabilities."""
         args, kwargs = self._arguments(*self._read(X))
-        with _whole_digits():
+        # In double precision: the last digit of a float32 depends on where in the table a row
+        # stands, which scikit-learn's checks see.
+        with jax.enable_x64(True):
             return self._place(*args, **kwargs)
 
     def score_samples(self, X: Any) -> np.ndarray:  # noqa: N803
         """The log likelihood of each row, latents summed out, (num_rows,)."""
         args, kwargs = self._arguments(*self._read(X))
-        with _whole_digits():
+        with jax.enable_x64(True):  # as in `transform`
             evidence = likelihood(type(self)._program, *args, **kwargs)(self._params())
             return np.asarray(evidence.value, np.float64)
 
@@ -212,12 +214,6 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             (posterior,) = posterior.probabilities.values()
             return np.asarray(posterior, np.float64).reshape(len(args[0]), -1)
         return np.asarray(posterior.mean, np.float64)
-
-
-def _whole_digits() -> Any:
-    """In double precision: the last digit of a float32 depends on where in the table a row stands,
-    which scikit-learn's checks see."""
-    return jax.enable_x64(True)
 
 
 ENDS = ((np.min, np.inf), (np.max, -np.inf))

@@ -267,9 +267,8 @@ def bars(num_data: int, count: int, causes: int) -> Truth:
 def strong_bars(num_data: int, count: int, causes: int) -> Truth:
     """As `three_strong_bars`, of any size."""
     weights = 4.0 * _patches(np.random.default_rng(0), causes, count)
-    return _coded(
-        num_data, weights, 1.0, 0.4, f"{causes} patches of {count} columns, of any strength"
-    )
+    words = f"{causes} patches of {count} columns, of any strength"
+    return _coded(num_data, weights, 1.0, 0.4, words)
 
 
 def pushes(num_data: int, count: int, causes: int, real: bool = False) -> Truth:

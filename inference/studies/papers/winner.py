@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,10 +136,8 @@ def _compared(
     namespace: argparse.Namespace, name: str, which: str, methods: Any, budget: float, number: int
 ) -> Comparison:
     """A comparison on several data sets of an example, from this number on."""
-
-    def one(i: int, passing: list[str] | None) -> Comparison:
-        return _on(namespace, name, which, passing or methods, budget, number, i)
-
+    on = partial(_on, namespace, name, which)
+    one = lambda i, passing: on(passing or methods, budget, number, i)  # noqa: E731
     return repeat(one, namespace.data_sets)
 
 
