@@ -73,16 +73,12 @@ def keep_best(
         params = method.get_params(state)
         return state, params, judge(params, leaves)
 
-    run = remembered(steps)
-
-    def advance(state: Any, data: Array) -> tuple[Any, Params, Array]:
-        return run(state, data, arrays, held.leaves)
-
+    advance = remembered(steps)
     best, best_step, best_params = -np.inf, 0, None
     scores: list[float] = []
     reason = "all steps done"
     for check in range(1, -(-num_steps // every) + 1):
-        state, params, value = advance(state, jnp.asarray(data))
+        state, params, value = advance(state, jnp.asarray(data), arrays, held.leaves)
         scores.append(float(value))
         if not np.isfinite(scores[-1]):
             raise DivergedError(f"the score of the held-out rows is {scores[-1]}", state)
