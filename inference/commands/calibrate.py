@@ -31,8 +31,6 @@ OPTIONS = {
     "figure": Option(str, "draw the ranks there, .png or .svg", metavar="FILE"),
     "seed": SEED,
 }
-
-
 DESCRIPTION = """Draw parameters from a prior and data from the program, many times; run each
 Bayesian method on all of them at once; rank the truth among its draws."""
 

@@ -33,8 +33,6 @@ OPTIONS = {
     ),
     "figure": Option(str, "draw the curve", metavar="FILE.svg"),
 }  # fmt: skip
-
-
 DESCRIPTION = """Fit a program at several sizes: the likelihood of rows held out, AIC, BIC, the
 entropy of classes and a bootstrap likelihood-ratio test; and which size it would take."""
 

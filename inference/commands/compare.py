@@ -47,8 +47,6 @@ OPTIONS = {
 }  # fmt: skip
 MOST_REPLICATES = 1000
 """Of one seed: those of another have other data."""
-
-
 DESCRIPTION = """Run every method that applies on one program and one table, judge all alike, and
 write a report."""
 

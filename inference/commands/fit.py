@@ -53,8 +53,6 @@ OPTIONS = {
         choices=ROTATIONS, how={"default": "none"},
     ),
 }  # fmt: skip
-
-
 DESCRIPTION = "Fit a program to a table. `transform`, `complete` and `score` use the fit."
 
 

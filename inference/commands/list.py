@@ -12,8 +12,6 @@ from latentbits.models.data import DATASETS
 from ..studies.catalogue import generics, methods, programs, summary
 
 WIDTH = 100
-
-
 DESCRIPTION = "Print what there is: models, methods, data sets, experiments, one line each."
 
 

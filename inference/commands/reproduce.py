@@ -21,8 +21,6 @@ from .progress import stage
 
 COMMON = ("json", "figure", "command", "called", "experiment")
 """What a namespace holds beside the settings of an experiment."""
-
-
 DESCRIPTION = "Run an experiment of a paper; `latentbits list` says which there are."
 
 

@@ -48,8 +48,6 @@ OPTIONS = {
     "total": Option(float, "time after which no method begins", metavar="SECONDS", above=0),
     **contest_options("method at each size", "sizes run side by side (default 1)", "survey"),
 }  # fmt: skip
-
-
 DESCRIPTION = """Grow rows, columns and latents of a program one after another, run the methods of
 `compare` on data drawn from it, and draw the time that each takes to come near the truth. What is
 finished is not run again: the same command goes on."""

@@ -23,8 +23,6 @@ from .factors import FactorPosterior, FactorReader, chunk_of, width
 
 MOST_BYTES = 1 << 27
 """Of a rule: NumPy finds n nodes by the eigenvalues of a matrix (n, n)."""
-
-
 MOST_POINTS = 1 << 18
 """Of a rule for one datum: nodes times states of its discrete latents."""
 

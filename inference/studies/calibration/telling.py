@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 DOUBT = 0.005
 """Of a p-value: between this and 0.05 one run does not decide. With nine programs and up to three
 samplers each, one in twenty is to be expected."""
-
-
 LEAST_P = 1e-9
 """Below, what is reported is rounding: it is one less a sum of float64."""
 

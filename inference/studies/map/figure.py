@@ -145,8 +145,6 @@ def spread_places(mean: ArrayLike, number: int = 4) -> np.ndarray:
 
 
 MOST_LABELS = 24
-
-
 FONT = 9.0
 
 

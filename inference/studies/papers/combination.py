@@ -46,8 +46,6 @@ MEASURES = {
     "single_bit": "single-bit error",
     "reconstruction": "reconstruction, bits per bit",
 }
-
-
 PARTS = ("train", "test")
 
 

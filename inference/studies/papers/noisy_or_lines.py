@@ -74,8 +74,6 @@ class Recipe(NamedTuple):
 
 PAPER = Recipe()
 IMPROVED = Recipe(population=20, max_sweeps=5)
-
-
 BLOCK = 200
 """Patterns that the paper learns from at a time: there are at least as many."""
 

@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 
 INK = "#123456"
 """Drawn in this colour, then replaced by the page's own."""
-
-
 WIDTH = 6.0
 """Inches. On a phone the letters of such a figure still have ten pixels."""
-
-
 PAGE_COLOURS = {
     "#000000": "currentColor",
     "#ffffff": "var(--paper)",
@@ -35,8 +31,6 @@ PAGE_COLOURS = {
     "#d55e00": "var(--red)",
     "#009e73": "var(--green)",
 }
-
-
 MARKS = "osD^vPX<>*h"
 
 
