@@ -125,14 +125,3 @@ def map_base(
         base = map_base(fn.base_dist, change)
         return base.expand(jax.lax.broadcast_shapes(base.batch_shape, fn.batch_shape))
     return change(fn)
-
-
-def unmasked(fn: dist.Distribution) -> dist.Distribution:
-    """The same distribution without any mask."""
-    if isinstance(fn, dist.Independent):
-        return unmasked(fn.base_dist).to_event(fn.reinterpreted_batch_ndims)
-    if isinstance(fn, dist.MaskedDistribution):
-        return unmasked(fn.base_dist)
-    if isinstance(fn, dist.ExpandedDistribution):
-        return unmasked(fn.base_dist).expand(fn.batch_shape)
-    return fn

@@ -20,7 +20,7 @@ from .anatomy import Anatomy
 from .bits import BitsForm, Quadratic
 from .handlers import states
 from .local import local_sites
-from .sums import Part, joint_of, over_states
+from .sums import Part, joint_of, over_states, within_rows
 
 
 class Parts(NamedTuple):
@@ -41,7 +41,6 @@ def parts_of(
     """
     log_weights, rest = jnp.zeros((len(table), 1)), jnp.zeros(1)
     parts: list[Part] = []
-    inner = -anatomy.plate_dim - 1
     for site in local_sites(model, anatomy, given, table, arguments):
         if not site.latent and len(site.fn.batch_shape) <= anatomy.nesting:
             rest = rest + (site.power * anatomy.per_datum(site.log_prob()))[0]
@@ -49,8 +48,7 @@ def parts_of(
             log_weights = log_weights + site.power * anatomy.per_datum(site.log_prob())
         else:
             alike = unwrapped(site.fn)[1] is None or masks_are_alike(model, anatomy, *arguments)
-            fn = site.fn.to_event(inner) if inner else site.fn
-            parts.append(Part(fn, site.value, site.power, alike))
+            parts.append(Part(within_rows(site.fn, anatomy), site.value, site.power, alike))
     return Parts(log_weights, tuple(parts), rest)
 
 

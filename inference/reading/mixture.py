@@ -21,7 +21,7 @@ from .anatomy import Anatomy, ProgramError
 from .bits import BitsForm
 from .local import log_joint
 from .settled import settled
-from .sums import Part, in_chunks, log_sum
+from .sums import Part, in_chunks, log_sum, within_rows
 
 
 def support_of(fn: dist.Distribution) -> Any:
@@ -69,10 +69,7 @@ class StateMixture(dist.Distribution):
         alike: bool = True,
         bits: BitsForm | None = None,
     ):
-        # Plates inside the data plate (a plate of columns, say) belong to the datum: they become
-        # event axes, so that one number per datum is left.
-        inner = -anatomy.plate_dim - 1
-        self.component = component.to_event(inner) if inner else component
+        self.component = within_rows(component, anatomy)
         self.log_weights, self.before, self.power = log_weights, before, power
         self.anatomy, self.alike, self.bits = anatomy, alike, bits
         super().__init__(
@@ -144,8 +141,7 @@ class ProgramMixture(dist.Distribution):
         before: dict[str, Array],
         bits: BitsForm | None,
     ):
-        inner = -anatomy.plate_dim - 1
-        component = component.to_event(inner) if inner else component
+        component = within_rows(component, anatomy)
         self.model, self.anatomy, self.site = model, anatomy, site
         self.params, self.rows, self.table, self.before = params, rows, table, before
         self.own_support, self.bits = support_of(component), bits

@@ -34,7 +34,7 @@ from .joint import masks_are_alike
 from .local import Structure, find_structure
 from .reader import examined
 from .states import AllStates, Given, StateSet
-from .sums import Part, scale_ratio
+from .sums import Part, scale_ratio, within_rows
 
 WORTH_A_TEST = 1 << 22
 """Multiplications that a form must save in one evaluation: its test takes a second or so."""
@@ -302,12 +302,6 @@ def find_layers(
         return None
     layers = [tuple(x for x in anatomy.latents if depth[x.name] == d) for d in range(lowest + 1)]
     return tuple(anatomy._replace(latents=layer) for layer in layers)
-
-
-def within_rows(fn: dist.Distribution, anatomy: Anatomy) -> dist.Distribution:
-    """The distribution of a datum: plates inside that of the data are part of it."""
-    inner = -anatomy.plate_dim - 1
-    return fn.to_event(inner) if inner else fn
 
 
 def unmasked(fn: dist.Distribution) -> dist.Distribution:

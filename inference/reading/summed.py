@@ -22,9 +22,9 @@ from .graph import Graph, sum_graph
 from .handlers import states as candidates
 from .local import Structure
 from .mixture import ProgramMixture, StateMixture
-from .plan import Outline, Plan, make_plan, unmasked, within_rows
+from .plan import Outline, Plan, make_plan, unmasked
 from .states import AllStates, StateSet
-from .sums import Part, log_prior_of, log_sum, scale_ratio
+from .sums import Part, log_prior_of, log_sum, scale_ratio, within_rows
 from .ways import find_way
 
 

@@ -21,6 +21,7 @@ from jax import Array, lax
 
 from ..numerics.log_sums import kept, log_total
 from .affine import AffineForm, Layout, SiteForm, product_floats, site_form, unwrapped
+from .anatomy import Anatomy
 from .bits import BitsForm, Quadratic
 from .settled import settled
 
@@ -201,6 +202,13 @@ def log_prior_of(fn: dist.Distribution, value: Array) -> Array:
     if isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution):
         return log_prior_of(fn.base_dist, value)
     return fn.log_prob(value)
+
+
+def within_rows(fn: dist.Distribution, anatomy: Anatomy) -> dist.Distribution:
+    """The distribution of a datum: plates inside that of the data, of columns say, are part of it
+    and become event axes, so that one number per datum is left."""
+    inner = -anatomy.plate_dim - 1
+    return fn.to_event(inner) if inner else fn
 
 
 def scale_ratio(scale: Any, reference: Any) -> Any:
