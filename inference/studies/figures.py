@@ -195,26 +195,3 @@ def time_course(
     if len(axes.get_legend_handles_labels()[1]) > 1:
         axes.legend()
     return axes
-
-
-def intervals(
-    axes: Axes, names: Sequence[str], values: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]]
-) -> Axes:
-    """Intervals one below the other, those of several methods side by side.
-
-    :param values: method -> lower end, middle and upper end, (len(names),) each.
-    """
-    marks = "osD^v<>"
-    place = np.arange(len(names))
-    for i, (method, (low, middle, high)) in enumerate(values.items()):
-        low, middle, high = (np.asarray(x, float) for x in (low, middle, high))
-        shift = 0.3 * (i - (len(values) - 1) / 2)
-        axes.errorbar(
-            middle, place + shift, xerr=[middle - low, high - middle], fmt=marks[i % len(marks)],
-            markersize=4, linewidth=1.4, color=f"C{i}", label=method,
-        )  # fmt: skip
-    axes.axvline(0.0, color="black", linewidth=0.8, linestyle=":", zorder=0)
-    axes.set_yticks(place, names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    return axes

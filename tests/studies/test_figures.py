@@ -9,7 +9,6 @@ from inference.studies.figures import (
     hinton,
     house_style,
     image_grid,
-    intervals,
     spectrum,
     time_course,
 )
@@ -86,12 +85,3 @@ def test_the_style_ends_with_its_block():
     with house_style():
         assert plt.rcParams["axes.prop_cycle"].by_key()["color"] == list(PALETTE)
     assert plt.rcParams["axes.prop_cycle"] == before
-
-
-def test_intervals_stand_in_the_order_of_the_names_and_none_hides_another(axes):
-    ends = ([0.0, -1.0], [1.0, 0.0], [3.0, 0.5])
-    intervals(axes, ["first", "second"], {"a": ends, "b": ends})
-    assert [x.get_text() for x in axes.get_yticklabels()] == ["first", "second"]
-    assert axes.get_ylim()[0] > axes.get_ylim()[1]
-    lines = [container.lines[0].get_ydata() for container in axes.containers]
-    assert (lines[0] < lines[1]).all()
