@@ -92,7 +92,7 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     opened = _open(namespace)
     given, context = opened.given, opened.context
 
-    from ..studies.comparison.compare import compare
+    from ..studies.comparison.compare import ahead, compare
     from ..studies.comparison.contenders import chosen
     from ..studies.comparison.replicates import repeat
 
@@ -113,20 +113,32 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
             words = f"{row['held_out']:.4f} nats per row, {row['seconds']:.2f} s"
         say(f"  {name:<22} {words}")
 
+    def on(number: int) -> dict[str, Any]:
+        """What a comparison on one data set is made from."""
+        return {
+            "mask": mask, **opened.known(number), "budget": namespace.budget, "limit": memory,
+            "replicate": number, "rng_key": random.key(namespace.seed), "pool": pool, **kwargs,
+        }  # fmt: skip
+
+    later: dict[int, list[str]] = {}  # methods that are expected to run on further data sets
+
+    def begin() -> None:
+        for number in sorted(later) if pool is not None else ():
+            names = later.pop(number)
+            ahead(model=given.program, data=opened.values(number), methods=names, **on(number))
+
     def one(number: int, passing: list[str] | None) -> Any:
         if passing is not None:
             say(f"data set {number + 1}: {', '.join(passing)}")
             count.again(passing)
         return compare(
-            given.program, opened.values(number), passing or wanted, mask=mask, name=given.name,
-            **opened.known(number), budget=namespace.budget, limit=memory, replicate=number,
-            reference=reference if number == 0 else None, pool=pool,
-            rng_key=random.key(namespace.seed), on_result=on_result,
-            keep=kept if number == 0 else None, **kwargs,
+            given.program, opened.values(number), passing or wanted, name=given.name,
+            reference=reference if number == 0 else None, on_result=on_result, then=begin,
+            keep=kept if number == 0 else None, **on(number),
         )  # fmt: skip
 
     with stage(count):
-        comparison = repeat(one, namespace.replicates, namespace.budget)
+        comparison = repeat(one, namespace.replicates, namespace.budget, later.__setitem__)
     if pool is not None:
         close(pool)  # their memory is wanted for the report
     comparison.about.update(context, seed=namespace.seed, versions=versions())

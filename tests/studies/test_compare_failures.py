@@ -17,7 +17,7 @@ from inference.baselines.pacing import BudgetError
 from inference.cli import main
 from inference.reading.anatomy import inspect
 from inference.studies.cards import example
-from inference.studies.comparison.compare import compare
+from inference.studies.comparison.compare import BUDGET, ahead, compare
 from inference.studies.comparison.contenders import Contender, contenders
 from inference.studies.comparison.files import load_comparison
 from inference.studies.comparison.side_by_side import Task, as_done, close, processes
@@ -71,12 +71,17 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
 
 
 def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
-    """In another process, from the same key: the same numbers. Then it is at work for an hour."""
+    """In another process, from the same key, also before its turn: the same numbers. Then it is at
+    work for an hour."""
     data = example("bernoulli_product", which="small").values
-    alone, beside, kept = compare(bernoulli_product, data, ["MAP"]), None, {}
+    alone, kept = compare(bernoulli_product, data, ["MAP"], replicate=1), {}
     pool = processes(1)
     try:
-        beside = compare(bernoulli_product, data, ["MAP", "EM"], pool=pool, keep=kept)
+        asked = {"rng_key": None, "budget": BUDGET, "limit": None, "replicate": 1, "pool": pool}
+        ahead(model=bernoulli_product, data=data, methods=["MAP"], **asked)
+        early = pool.early[1, "MAP"]
+        beside = compare(bernoulli_product, data, ["MAP", "EM"], keep=kept, **asked)
+        assert early.done() and not pool.early
         assert beside.about["likelihood"] == "the program itself" and list(kept) == ["MAP"]
         assert beside.rows["EM"]["status"] == "does not apply"
         np.testing.assert_allclose(beside.held_out["MAP"], alone.held_out["MAP"], rtol=1e-5)

@@ -46,8 +46,10 @@ def test_over_several_data_sets_means_and_their_spread_decide():
         rows = {x: rows[x] for x in scores}
         return data_set(scores, {"ours": 1.0 + number, "theirs": 8.0, "vague": 0.1}, **rows)
 
-    pooled = repeat(one, 3)
+    expected = {}
+    pooled = repeat(one, 3, expect=expected.__setitem__)
     assert asked == [None, ["ours", "theirs"], ["ours", "theirs"]]  # one failure decides
+    assert expected == {2: ["ours", "theirs"]}
     assert pooled.about["replicates"] == 3 and pooled.about["agree"] == 3
     assert pooled.certainty.startswith("The verdict is the same on 3 of 3 data sets;")
     assert [pooled.rows[x]["data_sets"] for x in ("ours", "theirs", "vague")] == [3, 3, 1]

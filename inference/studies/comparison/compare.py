@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,16 +11,16 @@ from numpyro.distributions import Distribution
 
 from ...evaluation.symmetry import align
 from ...numerics.memory import default_limit
-from ...reading.anatomy import inspect
+from ...reading.anatomy import Anatomy, inspect
 from ...types import Arguments
 from ..output import words
 from .checks import Status
-from .contenders import Limits, chosen
+from .contenders import Contender, Limits, chosen, contenders
 from .field import Setup, arguments_of, field_of
 from .judge import Judged
 from .reference import Reference, long_chain, of_the_run, refer
-from .side_by_side import portable
-from .turns import beside, in_turn, no_row
+from .side_by_side import Workers, hand_out, portable
+from .turns import beside, in_turn, no_row, tasks_of
 from .verdict import certainty, cut_short, headline, settle, verdict
 
 HELD_OUT = 0.25
@@ -77,7 +76,8 @@ def compare(
     name: str | None = None,
     on_result: Callable[[str, dict[str, Any]], None] | None = None,
     keep: dict[str, Judged] | None = None,
-    pool: ProcessPoolExecutor | None = None,
+    pool: Workers | None = None,
+    then: Callable[[], None] | None = None,
     **sizes: Any,
 ) -> Comparison:
     """Run methods on one program and one table, and judge all of them alike.
@@ -102,37 +102,18 @@ def compare(
     :param on_result: called with a method's name and row as soon as it is done.
     :param keep: filled with all draws, by method, to be saved.
     :param pool: processes that run methods side by side (`side_by_side`).
+    :param then: called when they have all methods: what it hands out comes after these.
     """
-    rng_key = random.key(0) if rng_key is None else rng_key
-    values = np.asarray(data, np.float32)
-    if values.ndim != 2:
-        raise ValueError(f"data must be a table (num_data, num_features), found {values.shape}")
-    if not 0.0 < held_out < 1.0:
-        raise ValueError(f"held_out is a share of the rows, between 0 and 1: found {held_out}")
-    key_split, key_run = random.split(rng_key)
-    again, fold = divmod(replicate, max(1, round(1 / held_out)))
-    if again:
-        key_split = random.fold_in(key_split, again)
-    if replicate:
-        key_run = random.fold_in(key_run, replicate)
-    order = np.asarray(random.permutation(key_split, len(values)))
-    num_test = max(1, round(held_out * len(values)))
-    order = np.roll(order, fold * num_test)
-    cut = len(values) - num_test
-    if cut < 2 or cut > len(values) - 2:
-        raise ValueError(f"{len(values)} rows are too few to hold some of them out")
-    if fresh is not None:
-        if mask is not None:
-            raise ValueError("fresh rows have no missing cells: leave out mask")
-        cut = len(values)  # all of them are learned from
-    train, test = np.sort(order[:cut]), np.sort(order[cut:])
-    setup = Setup(model, values, mask, train, test, sizes, truth or None, fresh, density, num_fresh)
+    setup, order, key_run = set_up(
+        model, data, rng_key, mask, held_out, truth, fresh, density, num_fresh, replicate, sizes
+    )
+    values, cut = setup.values, len(setup.train)
     apart = pool is not None and portable(*setup)
     field = None if apart else field_of(setup)  # which others make for themselves
-    args, kwargs = arguments_of(values, mask, train, sizes)
-    picked, refused = chosen(inspect(model, args, kwargs), None if methods is None else [*methods])
-
-    keys = [random.fold_in(key_run, number) for number in range(len(picked))]
+    args, kwargs = arguments_of(values, mask, setup.train, sizes)
+    anatomy = inspect(model, args, kwargs)
+    picked, refused = chosen(anatomy, None if methods is None else [*methods])
+    keys = keys_of(key_run, picked, anatomy)
     limits = Limits(budget, num_draws, default_limit() if limit is None else limit)
     judged: dict[str, Judged] = {} if keep is None else keep
     rows: dict[str, dict[str, Any]] = {}
@@ -141,7 +122,7 @@ def compare(
         ending = in_turn(field, picked, keys, limits)
     else:
         assert pool is not None
-        ending = beside(pool, setup, picked, keys, limits)
+        ending = beside(pool, tasks_of(setup, picked, keys, limits, replicate), then)
     try:
         for method, (row, one) in ending:
             rows[method] = row
@@ -190,6 +171,81 @@ def compare(
         _means(model, (args, kwargs), judged, rows, truth), _some_rows(values, mask, order, cut),
         {} if truth is None else {x: np.asarray(v) for x, v in truth.items()},
     )  # fmt: skip
+
+
+def set_up(
+    model: Callable,
+    data: Any,
+    rng_key: Any,
+    mask: Any,
+    held_out: float,
+    truth: dict[str, Any] | None,
+    fresh: Callable[[int], np.ndarray] | None,
+    density: Callable[[np.ndarray], np.ndarray] | None,
+    num_fresh: int | None,
+    replicate: int,
+    sizes: dict[str, Any],
+) -> tuple[Setup, np.ndarray, Any]:
+    """What is learned from and what judges; the order of the rows, and the key of all runs."""
+    values = np.asarray(data, np.float32)
+    if values.ndim != 2:
+        raise ValueError(f"data must be a table (num_data, num_features), found {values.shape}")
+    if not 0.0 < held_out < 1.0:
+        raise ValueError(f"held_out is a share of the rows, between 0 and 1: found {held_out}")
+    key_split, key_run = random.split(random.key(0) if rng_key is None else rng_key)
+    again, fold = divmod(replicate, max(1, round(1 / held_out)))
+    if again:
+        key_split = random.fold_in(key_split, again)
+    if replicate:
+        key_run = random.fold_in(key_run, replicate)
+    order = np.asarray(random.permutation(key_split, len(values)))
+    num_test = max(1, round(held_out * len(values)))
+    order = np.roll(order, fold * num_test)
+    cut = len(values) - num_test
+    if cut < 2 or cut > len(values) - 2:
+        raise ValueError(f"{len(values)} rows are too few to hold some of them out")
+    if fresh is not None:
+        if mask is not None:
+            raise ValueError("fresh rows have no missing cells: leave out mask")
+        cut = len(values)  # all of them are learned from
+    train, test = np.sort(order[:cut]), np.sort(order[cut:])
+    setup = Setup(model, values, mask, train, test, sizes, truth or None, fresh, density, num_fresh)
+    return setup, order, key_run
+
+
+def keys_of(key: Any, picked: list[Contender], anatomy: Anatomy) -> list[Any]:
+    """That of each method, whichever others run."""
+    place = {name: number for number, name in enumerate(contenders(anatomy)[0])}
+    return [random.fold_in(key, place[x.name]) for x in picked]
+
+
+def ahead(
+    pool: Workers,
+    model: Callable,
+    data: Any,
+    methods: list[str],
+    *,
+    rng_key: Any,
+    budget: float | None,
+    limit: float | None,
+    replicate: int,
+    mask: Any = None,
+    truth: dict[str, Any] | None = None,
+    fresh: Callable[[int], np.ndarray] | None = None,
+    density: Callable[[np.ndarray], np.ndarray] | None = None,
+    **sizes: Any,
+) -> None:
+    """Hand methods to processes that may be idle; `compare` with the same arguments takes what they
+    found, and what it does not ask for is lost."""
+    setup, _, key_run = set_up(
+        model, data, rng_key, mask, HELD_OUT, truth, fresh, density, None, replicate, sizes
+    )
+    if not portable(*setup):
+        return
+    anatomy = inspect(model, *arguments_of(setup.values, mask, setup.train, sizes))
+    picked = chosen(anatomy, methods)[0]
+    limits = Limits(budget, memory=default_limit() if limit is None else limit)
+    hand_out(pool, tasks_of(setup, picked, keys_of(key_run, picked, anatomy), limits, replicate))
 
 
 def _written(value: Any) -> str:

@@ -33,11 +33,14 @@ def repeat(
     one: Callable[[int, list[str] | None], Comparison],
     count: int | None = None,
     budget: float | None = None,
+    expect: Callable[[int, list[str]], None] | None = None,
 ) -> Comparison:
     """Run a comparison several times and put the results together.
 
     :param one: from the number of a replicate and the methods to run, None for all that apply.
     :param count: how many; by default at most five, fewer where their runs take long.
+    :param expect: told, before the second, which methods will be asked for on later ones unless
+        they fail: a process that would wait for a sampler can begin with these.
     """
     parts = [one(0, None)]
     most = MOST if count is None else count
@@ -53,6 +56,9 @@ def repeat(
         names = [x for x in passing if fits(x)]
         if not names:
             break
+        if expect is not None and len(parts) == 1:
+            for number in range(2, most):
+                expect(number, [x for x in names if _expected(parts[0].rows[x], number, room)])
         part = one(len(parts), names)
         stopped = part.about["interrupted"]
         if not stopped:
@@ -60,6 +66,11 @@ def repeat(
     comparison = combine(parts)
     comparison.about["stopped"] = stopped
     return comparison
+
+
+def _expected(row: dict[str, Any], number: int, room: float) -> bool:
+    """Whether a method will be run on this data set, if it goes on as on the first."""
+    return row["kind"] == "point" and number * row["seconds"] <= room
 
 
 def _stands(part: Comparison, name: str) -> Standing:

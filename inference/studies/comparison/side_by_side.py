@@ -11,9 +11,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -34,7 +34,15 @@ class Task(NamedTuple):
     arguments: tuple
 
 
-def processes(count: int, modules: Sequence[str] = ()) -> ProcessPoolExecutor:
+class Workers(ProcessPoolExecutor):
+    """Processes, and what they were handed before its turn: by name, what comes of it."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.early: dict[Hashable, Future] = {}
+
+
+def processes(count: int, modules: Sequence[str] = ()) -> Workers:
     """Workers that import `modules` at once, on cores of their own where the system has a say."""
     context = multiprocessing.get_context("spawn")
     places = context.SimpleQueue()
@@ -45,7 +53,7 @@ def processes(count: int, modules: Sequence[str] = ()) -> ProcessPoolExecutor:
     # Read when NumPy is imported, before a worker knows its place: threads that share one core
     # spin, and the processor seconds of that are counted.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, len(cores) // count)))
-    pool = ProcessPoolExecutor(count, context, _begin, (places, inherited))
+    pool = Workers(count, context, _begin, (places, inherited))
     for _ in range(count):
         pool.submit(_awake, tuple(modules))
     return pool
@@ -85,14 +93,28 @@ def shared(name: str, make: Callable[[], Any]) -> Any:
     return _opened[name]
 
 
-def as_done(pool: ProcessPoolExecutor, tasks: dict[str, Task]) -> Iterator[tuple[str, Any]]:
+Name = TypeVar("Name", bound=Hashable)
+
+
+def hand_out(pool: Workers, tasks: dict[Name, Task]) -> None:
+    """Give workers what is asked for later, by `as_done`: they do it when they have no more."""
+    for name, task in tasks.items():
+        pool.early[name] = pool.submit(task.function, *task.arguments)
+
+
+def as_done(
+    pool: Workers, tasks: dict[Name, Task], then: Callable[[], None] | None = None
+) -> Iterator[tuple[Name, Any]]:
     """Names and results of the tasks as they end; that of a worker that died is its exception.
 
     To stop listening, with Ctrl-C say, ends the workers.
+
+    :param then: called when all of them are handed out.
     """
-    futures: dict[Future, str] = {
-        pool.submit(task.function, *task.arguments): name for name, task in tasks.items()
-    }
+    hand_out(pool, {name: task for name, task in tasks.items() if name not in pool.early})
+    futures = {pool.early.pop(name): name for name in tasks}
+    if then is not None:
+        then()
     try:
         for future in as_completed(futures):
             try:
@@ -104,7 +126,7 @@ def as_done(pool: ProcessPoolExecutor, tasks: dict[str, Task]) -> Iterator[tuple
         raise
 
 
-def close(pool: ProcessPoolExecutor) -> None:
+def close(pool: Workers) -> None:
     """End the workers, whatever they are at."""
     mine = list(getattr(pool, "_processes", None) or {})
     pool.shutdown(wait=False, cancel_futures=True)

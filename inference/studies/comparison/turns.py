@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from .checks import Status
 from .contenders import Contender, Limits, contenders
 from .field import Setup, field_of
 from .judge import Field, Judged, agree, judge
-from .side_by_side import Task, as_done, shared
+from .side_by_side import Task, Workers, as_done, shared
 
 LARGEST = 1e6
 """Parameters beyond: sums of such terms keep no tenth of a nat in float32."""
@@ -38,24 +37,26 @@ def in_turn(
         yield contender.name, _run(field, contender, key, limits)
 
 
-def beside(
-    pool: ProcessPoolExecutor,
-    setup: Setup,
-    picked: list[Contender],
-    keys: list[Any],
-    limits: Limits,
-) -> Iterator[tuple[str, Ended]]:
-    """The same in other processes. What takes longest must not begin last."""
+def tasks_of(
+    setup: Setup, picked: list[Contender], keys: list[Any], limits: Limits, replicate: int
+) -> dict[tuple[int, str], Task]:
+    """The same for other processes. What takes longest must not begin last."""
     name = secrets.token_hex()
     kinds = ("sampler", "variational", "point")
     longest = sorted(zip(picked, keys, strict=True), key=lambda x: kinds.index(x[0].kind))
-    tasks = {
-        one.name: Task(
+    return {
+        (replicate, one.name): Task(
             _elsewhere, (name, setup, one.name, np.asarray(random.key_data(key)), limits)
         )
         for one, key in longest
     }
-    for method, ended in as_done(pool, tasks):
+
+
+def beside(
+    pool: Workers, tasks: dict[tuple[int, str], Task], then: Callable[[], None] | None = None
+) -> Iterator[tuple[str, Ended]]:
+    """What comes of them, as they end."""
+    for (_, method), ended in as_done(pool, tasks, then):
         if isinstance(ended, Exception):
             ended = no_row(Status.FAILED, "its process ended, perhaps for lack of memory"), None
         yield method, ended
