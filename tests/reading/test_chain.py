@@ -130,9 +130,9 @@ def test_sequences_with_a_start_and_masks(most, monkeypatch):
 def test_paths_come_back():
     """Probabilities, the most probable path and draws, of every sequence and its start."""
     many = 3000
-    samples = {name: jnp.repeat(x[None], many, 0) for name, x in PARAMS.items()}
-    posterior = latent_posterior(
-        random.key(0), marginal(batched), samples, jnp.asarray(SEEN), LENGTHS
+    samples = {name: np.repeat(np.asarray(x)[None], many, 0) for name, x in PARAMS.items()}
+    posterior = jax.device_get(
+        latent_posterior(random.key(0), marginal(batched), samples, jnp.asarray(SEEN), LENGTHS)
     )
     assert posterior.draws["state"].shape == (many, T, N, 1)
     assert posterior.probabilities["state"].shape == (many, T, N, 1, K)

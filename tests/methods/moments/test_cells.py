@@ -144,9 +144,10 @@ def test_posterior_refuses_what_it_cannot_do():
 
 def test_a_path_never_leaves_the_images():
     """Bits only, each flips at most once, and so the path is as long as its ends are apart."""
-    weights = 3 * random.normal(random.key(0), (3, 40))
-    params = {"weights": weights, "bias": jnp.linspace(-1, 1, 40)}
-    ends = (random.normal(random.key(1), (2, 3)) @ weights + params["bias"] > 0).astype(float)
+    weights = 3 * np.asarray(random.normal(random.key(0), (3, 40)))
+    params = {"weights": weights, "bias": np.linspace(-1, 1, 40, dtype=np.float32)}
+    places = np.asarray(random.normal(random.key(1), (2, 3)))
+    ends = (places @ weights + params["bias"] > 0).astype(np.float32)
     path = morph(params, ends[0], ends[1], 25)
     assert set(np.unique(path.images)) == {0.0, 1.0} and path.images.shape == (25, 40)
     flips = np.abs(np.diff(path.images, axis=0)).sum(axis=0)
