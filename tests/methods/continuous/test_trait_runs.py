@@ -23,13 +23,14 @@ from trait_examples import (
 import inference
 from inference.evaluation.standard_errors import standard_errors, undetermined
 from inference.methods.continuous.bound import BoundEM
-from inference.methods.continuous.factor_em import canonical
+from inference.methods.continuous.factor_em import JITTER, canonical
 from inference.methods.continuous.factors import open_factors
 from inference.methods.continuous.monte_carlo import MonteCarloEM
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.methods.continuous.regressions import Regressions
 from inference.methods.continuous.rules import climb, moments, prior_points
 from inference.methods.continuous.starts import principal_start
+from inference.numerics.by_numpy import normal
 from inference.reading.anatomy import ProgramError
 from inference.reading.local import row_function
 from inference.studies.comparison.checks import Standing, doubts, standing
@@ -265,7 +266,8 @@ def test_start_from_principal_components_is_far_better_than_the_mean():
     _, rows = open_factors(latent_trait, (data,), {}, None)
     columns = Regressions(("binary",) * 8)
     responses = lambda arguments: columns.responses(arguments[0][0])  # noqa: E731
-    params = fast_jit(lambda key: principal_start(columns, responses, rows, key, 2))(KEY)
+    noise = JITTER * normal(KEY, (2, 8))
+    params = fast_jit(lambda noise: principal_start(columns, responses, rows, noise))(noise)
     alone = {**params, "weights": np.zeros((2, 8), np.float32)}
     start, mean = (np.mean(YARDSTICK.evidence(x, data)) for x in (params, alone))
     assert start - mean > 0.05
