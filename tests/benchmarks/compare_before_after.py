@@ -3,9 +3,9 @@
     git worktree add --detach ../before 58e5ba9
     python tests/benchmarks/compare_before_after.py ../before latent_trait BoundEM,QuadratureEM,NUTS
 
-The same methods on the same small table with a budget that ends none of them, 100 draws a chain,
-nothing kept from earlier runs, and the compiler as the command `compare` sets it: both do the same
-work, to compile and to run, each in a process of its own on one core.
+The same methods on the same small table, each to its end by its own rule or a budget of 20 s, 100
+draws a chain, nothing kept from earlier runs, and the compiler as the command `compare` sets it;
+each checkout in a process of its own.
 """
 
 from __future__ import annotations
