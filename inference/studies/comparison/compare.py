@@ -15,7 +15,7 @@ from ...reading.anatomy import Anatomy, inspect
 from ...types import Arguments
 from ..output import words
 from .checks import Status
-from .contenders import Contender, Limits, chosen, contenders
+from .contenders import Contender, Limits, chosen
 from .field import Setup, arguments_of, field_of
 from .judge import Judged
 from .reference import Reference, long_chain, of_the_run, refer
@@ -215,7 +215,7 @@ def set_up(
 
 def keys_of(key: Any, picked: list[Contender], anatomy: Anatomy) -> list[Any]:
     """That of each method, whichever others run."""
-    place = {name: number for number, name in enumerate(contenders(anatomy)[0])}
+    place = {x.name: number for number, x in enumerate(chosen(anatomy, None)[0])}
     return [random.fold_in(key, place[x.name]) for x in picked]
 
 
