@@ -10,6 +10,7 @@ import pytest
 from jax import random
 from numpyro.handlers import seed, substitute, trace
 from scipy.special import logsumexp
+from scipy.stats import beta
 
 import inference.studies.comparison.contenders as contending
 from inference.cli import main
@@ -131,6 +132,12 @@ def test_a_file_holds_every_draw_with_its_own_likelihood(compared, name, shape):
     assert {"prior", "log_prior", "posterior_predictive"} <= {*groups}
     if name == "NUTS":
         assert groups["sample_stats"]["lp"].shape == shape
+    raw = groups.get("posterior_raw", groups["posterior"])
+    wanted = beta.logpdf(raw["probs"].values, 2, 2).sum((-1, -2))
+    np.testing.assert_allclose(groups["log_prior"]["probs"], wanted, rtol=1e-3, atol=1e-2)
+    rates = np.einsum("cdk,cdkx->cdx", raw["mixing"].values, raw["probs"].values).mean((0, 1))
+    drawn = groups["posterior_predictive"]["column_mean"].mean(("chain", "draw"))
+    np.testing.assert_allclose(drawn, rates, atol=0.02)
     rows = kept[name].observed
     for group in {"posterior", "posterior_raw"} & {*groups}:
         probs = groups[group]["probs"].values[..., None, :, :]
