@@ -43,7 +43,7 @@ def by_numpy(function: Callable, *inputs: Any) -> Callable:
 
     def run(*inputs: Any) -> Any:
         with jax.ensure_compile_time_eval(), np.errstate(all="ignore"):
-            arrays = [_number_of(x) if _is_key(x) else x for x in jax.tree.leaves(inputs)]
+            arrays = [number_of(x) if _is_key(x) else x for x in jax.tree.leaves(inputs)]
             leaves = _compute(closed, arrays)
         return jax.tree.unflatten(tree, leaves)
 
@@ -79,19 +79,6 @@ def at_hand(arrays: Any) -> bool:
         return False
     held = (getattr(x, "is_fully_addressable", True) for x in leaves)
     return all(held) and jax.default_backend() == "cpu"
-
-
-def normal(key: Array, shape: tuple[int, ...]) -> Array:
-    """Standard normal numbers: by NumPy where the key is known, since JAX's generator is more to
-    compile than most that is done with them.
-
-    >>> normal(jax.random.key(0), (2, 3)).shape
-    (2, 3)
-    """
-    if not at_hand(key):
-        return jax.random.normal(key, shape)
-    drawn: Any = np.random.default_rng(_number_of(key)).standard_normal(shape)
-    return drawn.astype(jax.dtypes.canonicalize_dtype(float))
 
 
 class _NotHereError(Exception):
@@ -156,7 +143,7 @@ def _is_key(x: Any) -> bool:
     return not isinstance(getattr(x, "dtype", np.dtype(int)), np.dtype)
 
 
-def _number_of(key: Any) -> Any:
+def number_of(key: Any) -> Any:
     """A key of JAX's, or the words that it is written in."""
     words = jax.random.key_data(key) if _is_key(key) else key
     if np.ndim(words) != 1:
@@ -179,7 +166,7 @@ _PLAIN: dict[str, Callable] = {
     "shift_right_logical": lambda x, by: np.right_shift(_unsigned(x), _unsigned(by)),
     "random_seed": lambda seed: _new_key(seed),
     "random_fold_in": lambda key, number: _new_key(key, number),
-    "random_wrap": lambda words: _number_of(words),
+    "random_wrap": lambda words: number_of(words),
     "random_unwrap": lambda key: np.asarray(key)[..., None].view(np.uint32),
     "copy": np.asarray, "copy_p": np.asarray, "stop_gradient": np.asarray,
     "div": lambda x, y: np.true_divide(x, y) if np.asarray(x).dtype.kind == "f" else _whole(x, y),

@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 
 from ...numerics.acceleration import Maps, Trail, Visit, begin, chart, plain, step
-from ...numerics.by_numpy import at_hand, normal
+from ...numerics.by_numpy import at_hand
 from ...numerics.compiling import least_effort, remembered, split_key
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import put
@@ -36,7 +36,7 @@ from .checks import check_columns
 from .factors import FactorReader, not_continuous
 from .opening import FORMS, Opened, open_columns
 from .regressions import Responses
-from .starts import check_start, noise_shape, start_params
+from .starts import check_start, noise_shape, normal, start_params
 
 LEAST_APART = 0.1
 """Of the standard deviation of what is added to principal components, so that starts differ; the
