@@ -29,8 +29,7 @@ from inference.methods.continuous.monte_carlo import MonteCarloEM
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.methods.continuous.regressions import Regressions
 from inference.methods.continuous.rules import climb, moments, prior_points
-from inference.methods.continuous.starts import principal_start
-from inference.numerics.by_numpy import normal
+from inference.methods.continuous.starts import normal, principal_start
 from inference.reading.anatomy import ProgramError
 from inference.reading.local import row_function
 from inference.studies.comparison.checks import Standing, doubts, standing
