@@ -203,8 +203,11 @@ def enough_effort(arrays: Any) -> dict[str, Any]:
     {}
     """
     cells = sum(x.size for x in jax.tree.leaves(arrays))
-    few = cells <= FEW_CELLS and jax.default_backend() == "cpu"
-    return little_effort() if few else by_library()
+    if jax.default_backend() != "cpu":
+        return by_library()
+    if cells <= FEW_CELLS:
+        return little_effort()
+    return {LEVEL: 3, **for_long()} if for_long() else {}  # after `hurry` as without it
 
 
 def once(function: Callable, **how: Any) -> Any:
