@@ -199,8 +199,8 @@ def enough_effort(arrays: Any) -> dict[str, Any]:
     """Options of the compiler for a method that goes through these arrays in every step.
 
     >>> import numpy as np
-    >>> enough_effort([np.zeros((1000, 1000))])
-    {}
+    >>> enough_effort([np.zeros((1000, 1000))]).get(LEVEL, 3)
+    3
     """
     cells = sum(x.size for x in jax.tree.leaves(arrays))
     if jax.default_backend() != "cpu":
