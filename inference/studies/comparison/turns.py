@@ -26,6 +26,9 @@ LARGEST = 1e6
 """Parameters beyond: sums of such terms keep no tenth of a nat in float32."""
 MOST_ROUNDS = 8
 """Runs of a point estimate until two starts agree."""
+SHORTEST = 0.5
+"""Share of the longest run so far for which there must be room: the search before it, half of a
+budget, is what finds an optimum."""
 
 Ended = tuple[dict[str, Any], Judged | None]  # a row, and what is behind it
 
@@ -115,7 +118,7 @@ def _rounds(field: Field, contender: Contender, key: Any, limits: Limits) -> tup
         if limits.seconds is None or agree(draws.starts, field.judges.num_train):
             break
         room = limits.seconds - draws.seconds
-        if room < longest:
+        if room < SHORTEST * longest:
             break
         more = limits._replace(seconds=room)
         other, again = contender.run(
