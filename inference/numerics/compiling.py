@@ -149,11 +149,11 @@ def rare_collections() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            before = _collecting.pop()
-            if not _collecting:
+            before, last = _collecting.pop(), not _collecting
+            if last:
                 gc.set_threshold(*before)
-                if gc.get_count()[0] > MANY:  # at once, not in the middle of the next run
-                    gc.collect(1)
+        if last and gc.get_count()[0] > MANY:  # at once, not in the middle of the next run
+            gc.collect(1)
 
 
 @cache

@@ -58,7 +58,9 @@ def repeat(
             break
         if expect is not None and len(parts) == 1:
             for number in range(2, most):
-                expect(number, [x for x in names if _expected(parts[0].rows[x], number, room)])
+                some = [x for x in names if _expected(parts[0].rows[x], number, room)]
+                if some:
+                    expect(number, some)
         part = one(len(parts), names)
         stopped = part.about["interrupted"]
         if not stopped:
