@@ -138,9 +138,8 @@ class Joint(NamedTuple):
         affine, none = rows["affine"], jnp.zeros(())
         if self.shared:
             # Differences are taken before the product, which would hide them in their sum.
-            constant = self.form.first(1).log_joint(affine)[0]
-            linear = self.form.beyond_first().log_joint(affine)
-            return Quadratic(constant, linear, self.pairs), none
+            scores, row = self.form.beyond_first().scores(affine, by_row=self.pairs is None)
+            return Quadratic(scores[0] + row, scores[1:], self.pairs), none
         logits, row = self.form.scores(affine)
         for part, cells in zip(self.slow, rows["slow"], strict=True):
             logits = logits + part.power * _by_cells(part, cells)
