@@ -92,6 +92,7 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     opened = _open(namespace)
     given, context = opened.given, opened.context
 
+    from ..studies.comparison.checks import Standing, standing
     from ..studies.comparison.compare import ahead, compare
     from ..studies.comparison.contenders import chosen
     from ..studies.comparison.replicates import repeat
@@ -107,11 +108,14 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     reference = opened.kept if namespace.reference is None else namespace.reference
 
     def on_result(name: str, row: dict[str, Any]) -> None:
+        """Say it. A sampler whose own checks pass is what the next data set waits for longest."""
         count.done(name)
         words = row["reason"]
         if "held_out" in row:
             words = f"{row['held_out']:.4f} nats per row, {row['seconds']:.2f} s"
         say(f"  {name:<22} {words}")
+        if again and row.get("kind") == "sampler" and standing(row) is Standing.PASSES:
+            ahead(model=given.program, data=opened.values(1), methods=[name], first=True, **on(1))
 
     def on(number: int) -> dict[str, Any]:
         """What a comparison on one data set is made from."""
@@ -120,6 +124,7 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
             "replicate": number, "rng_key": random.key(namespace.seed), "pool": pool, **kwargs,
         }  # fmt: skip
 
+    again = pool is not None and namespace.replicates != 1
     later: dict[int, list[str]] = {}  # methods that are expected to run on further data sets
 
     def begin() -> None:
@@ -128,7 +133,9 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
             ahead(model=given.program, data=opened.values(number), methods=names, **on(number))
 
     def one(number: int, passing: list[str] | None) -> Any:
+        nonlocal again
         if passing is not None:
+            again = False
             say(f"data set {number + 1}: {', '.join(passing)}")
             count.again(passing)
         return compare(

@@ -20,7 +20,13 @@ from inference.studies.cards import example
 from inference.studies.comparison.compare import BUDGET, ahead, compare
 from inference.studies.comparison.contenders import Contender, contenders
 from inference.studies.comparison.files import load_comparison
-from inference.studies.comparison.side_by_side import Task, as_done, close, processes
+from inference.studies.comparison.side_by_side import (
+    Task,
+    as_done,
+    close,
+    hand_out,
+    processes,
+)
 from inference.studies.output import as_json
 from ppl_models import bernoulli_product, latent_trait
 
@@ -71,20 +77,24 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
 
 
 def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
-    """In another process, from the same key, also before its turn: the same numbers. Then it is at
-    work for an hour."""
+    """In another process, from the same key, also before its turn: the same numbers. What is urgent
+    comes before what waits. Then it is at work for an hour."""
     data = example("bernoulli_product", which="small").values
     alone, kept = compare(bernoulli_product, data, ["MAP"], replicate=1), {}
     pool = processes(1)
     try:
         asked = {"rng_key": None, "budget": BUDGET, "limit": None, "replicate": 1, "pool": pool}
         ahead(model=bernoulli_product, data=data, methods=["MAP"], **asked)
-        early = pool.early[1, "MAP"]
+        early = pool.begun[1, "MAP"]
         beside = compare(bernoulli_product, data, ["MAP", "EM"], keep=kept, **asked)
-        assert early.done() and not pool.early
+        assert early.done() and not pool.begun
         assert beside.about["likelihood"] == "the program itself" and list(kept) == ["MAP"]
         assert beside.rows["EM"]["status"] == "does not apply"
         np.testing.assert_allclose(beside.held_out["MAP"], alone.held_out["MAP"], rtol=1e-5)
+        hand_out(pool, {"busy": Task(time.sleep, (0.2,)), "waits": Task(time.monotonic, ())})
+        hand_out(pool, {"urgent": Task(time.monotonic, ())}, first=True)
+        ended = dict(as_done(pool, {"waits": Task(time.monotonic, ())}))
+        assert pool.begun.pop("urgent").result() < ended["waits"] and pool.begun.pop("busy").done()
         with pytest.raises(TimeoutError):
             for _ in as_done(
                 pool, {"at once": Task(abs, (1,)), "never": Task(time.sleep, (3600,))}

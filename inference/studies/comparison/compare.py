@@ -26,6 +26,8 @@ from .verdict import certainty, cut_short, headline, settle, verdict
 HELD_OUT = 0.25
 BUDGET = 20.0
 """Seconds of running that each method has by default; compiling is not counted."""
+FEW_TRAIN = 48
+"""Draws by which training rows are scored on further data sets, of which no file is written."""
 MOST_SHOWN = 500
 """Rows of the table that figures show, such as a map."""
 
@@ -209,7 +211,10 @@ def set_up(
             raise ValueError("fresh rows have no missing cells: leave out mask")
         cut = len(values)  # all of them are learned from
     train, test = np.sort(order[:cut]), np.sort(order[cut:])
-    setup = Setup(model, values, mask, train, test, sizes, truth or None, fresh, density, num_fresh)
+    setup = Setup(
+        model, values, mask, train, test, sizes, truth or None, fresh, density, num_fresh,
+        FEW_TRAIN if replicate and fresh is not None else None,
+    )  # fmt: skip
     return setup, order, key_run
 
 
@@ -233,10 +238,14 @@ def ahead(
     truth: dict[str, Any] | None = None,
     fresh: Callable[[int], np.ndarray] | None = None,
     density: Callable[[np.ndarray], np.ndarray] | None = None,
+    first: bool = False,
     **sizes: Any,
 ) -> None:
     """Hand methods to processes that may be idle; `compare` with the same arguments takes what they
-    found, and what it does not ask for is lost."""
+    found, and what it does not ask for is lost.
+
+    :param first: before what they have not begun yet.
+    """
     setup, _, key_run = set_up(
         model, data, rng_key, mask, HELD_OUT, truth, fresh, density, None, replicate, sizes
     )
@@ -245,7 +254,8 @@ def ahead(
     anatomy = inspect(model, *arguments_of(setup.values, mask, setup.train, sizes))
     picked = chosen(anatomy, methods)[0]
     limits = Limits(budget, memory=default_limit() if limit is None else limit)
-    hand_out(pool, tasks_of(setup, picked, keys_of(key_run, picked, anatomy), limits, replicate))
+    keys = keys_of(key_run, picked, anatomy)
+    hand_out(pool, tasks_of(setup, picked, keys, limits, replicate), first)
 
 
 def _written(value: Any) -> str:

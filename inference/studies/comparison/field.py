@@ -47,6 +47,7 @@ class Setup(NamedTuple):
     fresh: Callable[[int], np.ndarray] | None  # so many rows of what made the data
     density: Callable[[np.ndarray], np.ndarray] | None  # and their log density
     num_fresh: int | None = None  # None: as many as a difference of 0.003 nats needs
+    most_train: int | None = None  # draws that training rows are scored by; None: all, to be saved
 
 
 def enough_nodes(share: float, columns: int, anatomy: Anatomy) -> int | None:
@@ -71,7 +72,7 @@ def enough_nodes(share: float, columns: int, anatomy: Anatomy) -> int | None:
 
 def field_of(setup: Setup) -> Field:
     """The rows, the likelihood and the truth, ready for any contender."""
-    model, values, mask, train, test, sizes, truth, fresh, density, num_fresh = setup
+    model, values, mask, train, test, sizes, truth, fresh, density, num_fresh, few = setup
     known = arguments_of(values, mask, train, sizes)
     anatomy = inspect(model, *known)
     whole = np.concatenate([train, test])
@@ -82,7 +83,8 @@ def field_of(setup: Setup) -> Field:
     rows = likelihood(model, *args, num_nodes=num_nodes, **kwargs)
     table, there = values[test], observed[test]
     listed = [float(x.num_values) ** x.size for x in anatomy.latents if x.num_values is not None]
-    judges = Judges(rows, place, len(train), states=int(min(math.prod(listed), 1e9)))
+    states = int(min(math.prod(listed), 1e9))
+    judges = Judges(rows, place, len(train), states=states, most_train=few)
     if fresh is not None:
         wanted = FRESH_EXACT if rows.exact else FRESH_INEXACT
         wanted = wanted if num_fresh is None else min(wanted, num_fresh)

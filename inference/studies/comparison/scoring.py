@@ -30,7 +30,7 @@ MOST_EXACT, MOST_INEXACT = 8_000_000, 150_000
 row needs quadrature, which takes tens of times as long."""
 MOST_STATES = 2_000_000_000
 """The same times the states of a row, where the sum is over these: half a minute."""
-MOST_TRAIN, LEAST_TRAIN = 150_000, 200
+MOST_TRAIN, LEAST_TRAIN = 100_000, 200
 """The same of training rows beside these where a row needs quadrature, and the fewest draws."""
 MOST_OWN = 1000
 """Draws that the rows of a table without fresh ones are scored by where a row needs quadrature."""

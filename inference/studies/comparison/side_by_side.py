@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -23,6 +23,9 @@ INHERITED = (
     "jax_enable_x64",
 )
 """Settings of JAX that a new process inherits."""
+
+MOST_OPENED = 2
+"""Data sets whose tasks come in turn: the next is begun before the last of one is done."""
 
 _opened: dict[str, Any] = {}  # in a worker: what tasks of one comparison share, by its name
 
@@ -35,11 +38,24 @@ class Task(NamedTuple):
 
 
 class Workers(ProcessPoolExecutor):
-    """Processes, and what they were handed before its turn: by name, what comes of it."""
+    """Processes, what they are to do, and by name what comes of that which they have begun."""
 
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.early: dict[Hashable, Future] = {}
+    def __init__(self, count: int, *args: Any):
+        super().__init__(count, *args)
+        self.count = count
+        self.waiting: dict[Hashable, Task] = {}
+        self.begun: dict[Hashable, Future] = {}
+
+    def feed(self, most: int) -> None:
+        """Begin what waits, while fewer than `most` are at work."""
+        room = most - sum(not x.done() for x in self.begun.values())
+        for name in list(self.waiting)[: max(room, 0)]:
+            task = self.waiting.pop(name)
+            try:
+                self.begun[name] = self.submit(task.function, *task.arguments)
+            except BrokenExecutor as error:
+                self.begun[name] = Future()
+                self.begun[name].set_exception(error)
 
 
 def processes(count: int, modules: Sequence[str] = ()) -> Workers:
@@ -88,7 +104,8 @@ def _awake(modules: tuple[str, ...]) -> None:
 def shared(name: str, make: Callable[[], Any]) -> Any:
     """What the tasks of one comparison share, made by the first of them in this process."""
     if name not in _opened:
-        _opened.clear()
+        for oldest in list(_opened)[: len(_opened) - MOST_OPENED + 1]:
+            del _opened[oldest]
         _opened[name] = make()
     return _opened[name]
 
@@ -96,10 +113,11 @@ def shared(name: str, make: Callable[[], Any]) -> Any:
 Name = TypeVar("Name", bound=Hashable)
 
 
-def hand_out(pool: Workers, tasks: dict[Name, Task]) -> None:
-    """Give workers what is asked for later, by `as_done`: they do it when they have no more."""
-    for name, task in tasks.items():
-        pool.early[name] = pool.submit(task.function, *task.arguments)
+def hand_out(pool: Workers, tasks: dict[Name, Task], first: bool = False) -> None:
+    """Give workers what is asked for later, by `as_done`: after what they have, or before."""
+    new = {x: task for x, task in tasks.items() if x not in pool.begun and x not in pool.waiting}
+    pool.waiting = {**new, **pool.waiting} if first else {**pool.waiting, **new}
+    pool.feed(pool.count)
 
 
 def as_done(
@@ -111,16 +129,25 @@ def as_done(
 
     :param then: called when all of them are handed out.
     """
-    hand_out(pool, {name: task for name, task in tasks.items() if name not in pool.early})
-    futures = {pool.early.pop(name): name for name in tasks}
+    hand_out(pool, tasks)
     if then is not None:
         then()
+    left = list(tasks)
     try:
-        for future in as_completed(futures):
-            try:
-                yield futures[future], future.result()
-            except BrokenExecutor as error:
-                yield futures[future], error
+        while left:
+            ended = [x for x in left if x in pool.begun and pool.begun[x].done()]
+            if not ended:
+                wait([x for x in pool.begun.values() if not x.done()], None, FIRST_COMPLETED)
+            pool.feed(pool.count)
+            for name in ended:
+                left.remove(name)
+                future = pool.begun.pop(name)
+                try:
+                    yield name, future.result()
+                except BrokenExecutor as error:
+                    yield name, error
+        # They go on while nobody listens.
+        pool.feed(pool.count + len(pool.waiting))
     except BaseException:
         close(pool)
         raise

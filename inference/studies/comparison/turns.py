@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
+import hashlib
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,7 +45,7 @@ def tasks_of(
     setup: Setup, picked: list[Contender], keys: list[Any], limits: Limits, replicate: int
 ) -> dict[tuple[int, str], Task]:
     """The same for other processes. What takes longest must not begin last."""
-    name = secrets.token_hex()
+    name = hashlib.sha256(pickle.dumps(setup)).hexdigest()
     kinds = ("sampler", "variational", "point")
     longest = sorted(zip(picked, keys, strict=True), key=lambda x: kinds.index(x[0].kind))
     return {
