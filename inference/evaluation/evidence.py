@@ -32,7 +32,7 @@ from jax import Array, lax, random
 from ..methods.continuous.at_once import applies, posterior
 from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous, width
 from ..methods.continuous.opening import Opened, recognised
-from ..methods.continuous.rules import Rule, about_modes, climb, default_nodes, nodes_of
+from ..methods.continuous.rules import Rule, about, climb, default_nodes, nodes_of, peaks
 from ..numerics.annealed import log_mean
 from ..numerics.gaussian import log_normal
 from ..numerics.log_sums import log_total
@@ -275,7 +275,7 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
         del start
         local = reader.at(count)
         modes = _modes(local, params, arguments)
-        moved = about_modes(local, params, arguments, modes, both)
+        moved = about(peaks(local, params, arguments, modes, 0), both)
         table = local.log_joint(params, moved.points, arguments) + moved.log_weights
         table = table.reshape(num_states, len(both.points), -1)
         parts = table[:, : len(fine.points)], table[:, len(fine.points) :]
@@ -321,12 +321,12 @@ def _sampled(reader: FactorReader, rows: Rows, num_draws: int) -> Likelihood:
 
     def chunk(params: Params, arguments: Arguments, start: Array, count: int) -> Evidence:
         local = reader.at(count)
-        modes = climb(local, params, arguments, jnp.zeros((count, factors)), 15)
+        modes = peaks(local, params, arguments, local.start(), 15)
         key = random.fold_in(random.key(0), start)
         points = random.normal(key, (num_draws, count, factors)) * scale
         wide = log_normal(points / 3.0) - factors * math.log(3.0)
         density = jnp.logaddexp(math.log(share) + wide, math.log1p(-share) + log_normal(points))
-        moved = about_modes(local, params, arguments, modes, Rule(points, -density))
+        moved = about(modes, Rule(points, -density))
         log_weights = local.log_joint(params, moved.points, arguments) + moved.log_weights
         return Evidence(*log_mean(log_weights)[:2])
 

@@ -16,14 +16,7 @@ from ..methods.continuous.factor_em import maps_of
 from ..methods.continuous.factors import FactorReader, chunk_of, width
 from ..methods.continuous.opening import FORMS, Opened, open_columns
 from ..methods.continuous.point_regressions import bit_information
-from ..methods.continuous.rules import (
-    Rule,
-    about_modes,
-    climb,
-    default_nodes,
-    nodes_of,
-    weigh,
-)
+from ..methods.continuous.rules import Rule, about, default_nodes, nodes_of, peaks, weigh
 from ..numerics.acceleration import chart
 from ..numerics.compiling import little_effort, remembered
 from ..reading.anatomy import ProgramError, inspect
@@ -254,9 +247,9 @@ def _information(opened: Opened, rule: Rule | None, size: int, params: Params) -
             weight, one = own.weights(params, arguments), own.anatomy
             evidence = lambda new: row_evidence(own.model, one, new, arguments, own.structure)  # noqa: E731
             return hessian(evidence, fresh if weight is None else fresh * weight)
-        modes = climb(local, params, arguments, local.start(), 15)
+        modes = peaks(local, params, arguments, local.start(), 15)
         # The nodes stay where the parameters at hand put them: the sum is smooth in the others.
-        moved = lax.stop_gradient(about_modes(local, params, arguments, modes, rule))
+        moved = lax.stop_gradient(about(modes, rule))
         if _bits(opened) and columns is not None:
             weight = weigh(local, params, arguments, moved)[1] * fresh
             values, responses = opened.values(params), opened.responses(arguments)

@@ -146,6 +146,11 @@ class Anatomy(NamedTuple):
             start += latent.size
         return values
 
+    def by_site(self, states: Array) -> dict[str, Array]:
+        """A state of each datum, (num_data, num_bits), as values of the program's shape."""
+        values = self.unpack(states[None])
+        return {x.name: values[x.name].reshape(x.shape) for x in self.latents}
+
     def per_datum(self, log_prob: Array) -> Array:
         """Sum a site's log probability over everything but candidates and data: (S or 1, rows)."""
         log_prob = log_prob.reshape((1,) * (self.nesting + 1 - log_prob.ndim) + log_prob.shape)

@@ -170,14 +170,7 @@ def rows_of(
 
 # A method that deals with rows itself, chunk by chunk or a batch a step, wants them all: which rows
 # a plate would have drawn is the business of SVI.
-class _EveryRow(Messenger):
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "plate":
-            size, _ = msg["args"]
-            msg["args"], msg["value"] = (size, size), jnp.arange(size)
-
-
-def every_row(model: Callable) -> Callable:
+class every_row(Messenger):  # noqa: N801
     """The program with all rows in each of its plates.
 
     >>> import numpyro, numpyro.distributions as dist
@@ -188,7 +181,11 @@ def every_row(model: Callable) -> Callable:
     >>> [inspect(program, (jnp.zeros(9),)).num_data for program in (drawn, every_row(drawn))]
     [2, 9]
     """
-    return _EveryRow(model)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "plate":
+            size, _ = msg["args"]
+            msg["args"], msg["value"] = (size, size), jnp.arange(size)
 
 
 def inspect_all(

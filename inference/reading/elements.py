@@ -175,6 +175,4 @@ class ElementsPosterior(NamedTuple):
             return elimination.choose(problem, factors, key).T
 
         states = self.elements.by_chunk(read, self.model, self.given, self.arguments)
-        anatomy = self.elements.anatomy
-        values = anatomy.unpack(states[None])
-        return {x.name: values[x.name].reshape(x.shape) for x in anatomy.latents}
+        return self.elements.anatomy.by_site(states)

@@ -18,17 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from numpyro.primitives import Messenger
 
 from ..numerics import elimination
-from ..numerics.elimination import (
-    Factor,
-    Problem,
-    factor_of,
-)
+from ..numerics.elimination import Factor, Problem, factor_of
 from ..types import Arguments, Params
 from .abstract import leave, outside, trace_of
 from .chain import Link
+from .handlers import tempered
 from .states import AllStates
 from .sums import log_prob_of, scale_ratio
 
@@ -141,19 +137,6 @@ class Graph(NamedTuple):
         return log_probs
 
 
-# A continuous site that depends on latents is sampled outside, and its density belongs to the sum.
-class _Silenced(Messenger):
-    """Sites keep their values and lose their densities."""
-
-    def __init__(self, fn: Callable, names: tuple[str, ...]):
-        self.names = names
-        super().__init__(fn)
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["name"] in self.names:
-            msg["fn"] = msg["fn"].mask(False)
-
-
 def sum_graph(model: Callable, graph: Graph, args: tuple, kwargs: dict) -> Any:
     """Run the program with its discrete latents summed out.
 
@@ -164,7 +147,9 @@ def sum_graph(model: Callable, graph: Graph, args: tuple, kwargs: dict) -> Any:
     if not graph.observed and not graph.silent:
         return model(*args, **kwargs)
     within = {*graph.names, *graph.observed, *graph.hidden}
-    trace, given, returned = outside(_Silenced(model, graph.silent), within, args, kwargs)
+    # A continuous site that depends on latents is sampled outside; its density is part of the sum.
+    silent = tempered(model, graph.silent, 0.0)
+    trace, given, returned = outside(silent, within, args, kwargs)
     parts = graph.factors(model, given, (args, kwargs))
     for component, factors in zip(graph.components, parts, strict=True):
         if component.name is None:

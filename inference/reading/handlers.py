@@ -135,4 +135,4 @@ class tempered(Messenger):  # noqa: N801
         if msg["type"] == "sample" and msg["name"] in self.sites:
             msg["scale"] = self.power * (1.0 if msg["scale"] is None else msg["scale"])
             # An impossible value costs nothing at power 0, where 0 times -inf would be NaN.
-            msg["fn"] = msg["fn"].mask(jnp.asarray(self.power) > 0)
+            msg["fn"] = msg["fn"].mask(self.power > 0)

@@ -122,12 +122,10 @@ def row_weights(
     """How many times each row counts, (num_data,): the scale of its first latent; None: once."""
     if not anatomy.weighted:
         return None
-    args, kwargs = arguments
     first = anatomy.latents[0]
     values = anatomy.unpack(jnp.zeros((1, anatomy.num_data, anatomy.num_bits), jnp.int32))
-    program = handlers.substitute(states(model, values), data=params)
-    with handlers.block(), explained():
-        scale = handlers.trace(program).get_trace(*args, **kwargs)[first.name]["scale"]
+    with explained():
+        scale = trace_of(states(model, values), arguments, params)[first.name]["scale"]
     each = jnp.broadcast_to(1.0 if scale is None else scale, first.shape[: first.batch_ndim])
     return jnp.moveaxis(each, first.axis, 0).reshape(anatomy.num_data, -1)[:, 0]
 
@@ -182,11 +180,6 @@ def quadratic_part(function: Callable[[Array], Array], point: Array) -> tuple[Ar
     directions = jnp.eye(point.shape[-1], dtype=point.dtype)
     column = lambda e: push(jnp.broadcast_to(e, point.shape))  # noqa: E731
     return value, slope, jax.vmap(column, out_axes=-1)(directions)
-
-
-def hessians(function: Callable[[Array], Array], point: Array) -> Array:
-    """Hessian of each row's function at a point, (num_data, num_bits, num_bits)."""
-    return quadratic_part(function, point)[2]
 
 
 def general_position(num_data: int, num_bits: int) -> Array:

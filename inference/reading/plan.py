@@ -29,6 +29,7 @@ from .affine import product_floats, unwrapped
 from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import every_row, rows_of
 from .bits import BitsForm
+from .bounds import map_base
 from .handlers import states, table_of
 from .joint import masks_are_alike
 from .local import Structure, find_structure
@@ -306,11 +307,7 @@ def find_layers(
 
 def unmasked(fn: dist.Distribution) -> dist.Distribution:
     """Without masks: those of a latent are of whole rows, which then count for nothing."""
-    if isinstance(fn, dist.Independent):
-        return unmasked(fn.base_dist).to_event(fn.reinterpreted_batch_ndims)
-    if isinstance(fn, dist.ExpandedDistribution):
-        return unmasked(fn.base_dist).expand(fn.batch_shape)
-    return unmasked(fn.base_dist) if isinstance(fn, dist.MaskedDistribution) else fn
+    return map_base(fn, lambda base: base, masks=False)
 
 
 def _sites(anatomy: Anatomy, trace: dict[str, dict]) -> list[dict]:

@@ -30,9 +30,9 @@ from .local import (
     Structure,
     find_structure,
     general_position,
-    hessians,
     linear_part,
     log_joint,
+    quadratic_part,
     row_function,
     row_weights,
 )
@@ -120,7 +120,7 @@ class Reader(NamedTuple):
         each = jnp.arange(indices.shape[0])[:, None]
         zero = jnp.zeros((self.anatomy.num_data, self.anatomy.num_bits))
         point = general_position(*indices.shape)
-        return hessians(lambda z: function(zero.at[each, indices].set(z)), point)
+        return quadratic_part(lambda z: function(zero.at[each, indices].set(z)), point)[2]
 
 
 class Form(NamedTuple):
@@ -130,12 +130,9 @@ class Form(NamedTuple):
     linear: Array  # (num_data, num_bits)
     hessian: Array | None  # (num_bits, num_bits), None if it differs between rows
 
-    def value(self, bits: Array) -> Array:
-        """The log joint of states (num_data, S, num_bits): (num_data, S)."""
-        return self.around(bits)[0]
-
     def around(self, bits: Array) -> tuple[Array, Array]:
-        """The same, and what it gains where one bit is flipped, (num_data, S, num_bits)."""
+        """The log joint of states (num_data, S, num_bits), (num_data, S), and what it gains where
+        one bit is flipped, (num_data, S, num_bits)."""
         assert self.hessian is not None
         s = bits.astype(self.linear.dtype)
         flat = bits.reshape(-1, bits.shape[-1])
@@ -149,7 +146,7 @@ def shared_hessian(reader: Reader, params: Params, arguments: Arguments) -> Arra
     """The Hessian that all rows share, from the first row alone."""
     first = reader.rows(arguments).slice(0, 1)
     function = row_function(reader.model, reader.anatomy.with_rows(1), params, first)
-    return hessians(function, general_position(1, reader.anatomy.num_bits))[0]
+    return quadratic_part(function, general_position(1, reader.anatomy.num_bits))[2][0]
 
 
 def open_program(

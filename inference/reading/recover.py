@@ -273,7 +273,7 @@ class TablePosterior(NamedTuple):
             below = jnp.cumsum(normalise(logits, 0)[1], axis=0)
             return _states_of(extra["table"], (below < extra["uniform"] * below[-1:]).sum(0))
 
-        return self._sites(self._read(pick, **drawn))
+        return self.anatomy.by_site(self._read(pick, **drawn))
 
     def probabilities(self) -> Sites:
         sizes = [x.size for x in self.anatomy.latents]
@@ -305,11 +305,6 @@ class TablePosterior(NamedTuple):
 
         weights, sites, _ = self.parts
         return over_states(chunk, weights, sites, self.anatomy.num_data, rows)
-
-    def _sites(self, states: Array) -> Sites:
-        """States (num_data, bits) as values of the program's shape."""
-        values = self.anatomy.unpack(states[None])
-        return {x.name: values[x.name].reshape(x.shape) for x in self.anatomy.latents}
 
 
 def _states_of(table: Array, chosen: Array) -> Array:

@@ -105,8 +105,7 @@ def _of(hint: Any, whole: Range, real: Range) -> list[Any]:
     if origin is Callable or hint is Callable:
         return [_Kind("a function", callable)]
     if origin is Sequence and arguments[0] is int:
-        listed = _Kind("whole numbers such as (10, 5)", lambda x: _all(x, _whole, whole))
-        return [listed]
+        return [_Kind("whole numbers such as (10, 5)", partial(_all_whole, whole))]
     if isinstance(hint, type) and hint.__name__ == "Distribution":
         words = "a distribution such as Normal(0, 1)"
         return [_Kind(words, lambda x: isinstance(x, hint))]
@@ -135,12 +134,9 @@ def _same(wanted: Any, x: Any) -> bool:
     return type(x) is type(wanted) and x == wanted
 
 
-def _all(x: Any, holds: Callable[[Any], bool], limits: Range) -> bool:
-    return (
-        isinstance(x, Sequence | np.ndarray)
-        and not isinstance(x, str)
-        and all(holds(one) and _in(one, limits) for one in x)
-    )
+def _all_whole(limits: Range, x: Any) -> bool:
+    listed = isinstance(x, Sequence | np.ndarray) and not isinstance(x, str)
+    return listed and all(_whole(one) and _in(one, limits) for one in x)
 
 
 def _words(kind: str, limits: Range) -> str:

@@ -65,13 +65,6 @@ class Part(NamedTuple):
         return site_form(self.component, self.layout, self.value) if self.by_cells else None
 
 
-class _Cells(NamedTuple):
-    """The values and the mask of a site that is run on a chunk of rows, (n, cells) each."""
-
-    values: Array
-    mask: Array | None
-
-
 def log_sum(
     log_weights: Array, parts: tuple[Part, ...], num_data: int, bits: BitsForm | None = None
 ) -> Array:
@@ -142,7 +135,7 @@ class Joint(NamedTuple):
             return Quadratic(scores[0] + row, scores[1:], self.pairs), none
         logits, row = self.form.scores(affine)
         for part, cells in zip(self.slow, rows["slow"], strict=True):
-            logits = logits + part.power * _by_cells(part, cells)
+            logits = logits + part.power * _by_cells(part, *cells)
         if rows["dense"] is not None:
             logits = logits + rows["dense"].T
         return (logits, row) if self.bits is None else (self.bits.split(logits + row), none)
@@ -175,7 +168,7 @@ def joint_of(
         # One row says what two bits add beyond each: it is the same for all.
         pairs = bits.pairs(form.log_joint(jax.tree.map(lambda x: x[:1], rows["affine"])))
         form = form.first(1 + bits.num_bits)
-    width = sum(int(cells.values.shape[1]) for cells in rows["slow"])
+    width = sum(int(values.shape[1]) for values, _ in rows["slow"])
     floats = len(form.constant) * max(1, width) + (0 if bits is None else bits.floats)
     return Joint(form, slow, bits, shared, pairs, rows, floats)
 
@@ -219,21 +212,19 @@ def scale_ratio(scale: Any, reference: Any) -> Any:
     return jnp.where(reference == 0, 1.0, scale / jnp.where(reference == 0, 1.0, reference))
 
 
-def _cells(part: Part) -> _Cells:
-    mask = unwrapped(part.component)[1]
-    return _Cells(
-        part.layout.by_row(jnp.asarray(part.value)),
-        None if mask is None else part.layout.by_row(mask),
-    )
+def _cells(part: Part) -> tuple[Array, Array | None]:
+    """The values and the mask of a site that is run on a chunk of rows, (n, cells) each."""
+    mask, by_row = unwrapped(part.component)[1], part.layout.by_row
+    return by_row(jnp.asarray(part.value)), None if mask is None else by_row(mask)
 
 
-def _by_cells(part: Part, cells: _Cells) -> Array:
+def _by_cells(part: Part, values: Array, mask: Array | None) -> Array:
     """Log p(y | s) of a chunk, (S, n), by the distribution of single cells."""
     base, event = unwrapped(part.component)[0], tuple(part.component.event_shape)
-    each = base.log_prob(cells.values.reshape(-1, *event))
+    each = base.log_prob(values.reshape(-1, *event))
     each = each.reshape((1,) * (part.layout.ndim - each.ndim) + each.shape)
     each = each.reshape(each.shape[0], each.shape[-1 - len(event)], -1)
-    return each.sum(-1) if cells.mask is None else jnp.where(cells.mask, each, 0.0).sum(-1)
+    return (each if mask is None else jnp.where(mask, each, 0.0)).sum(-1)
 
 
 def in_chunks(

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..methods.continuous.climbing import arrived
 from ..methods.continuous.curves import Columns, Sums, asked, derivatives, gaps, logistic
 from ..methods.continuous.grid import FEW_CELLS, BitTable, expect
 from ..methods.continuous.nodes import Nodes, Values, nodes_for
+from ..running.search import remaining
 
 LEVEL = 0.05
 """Of the false discoveries among the items that are said to differ."""
@@ -153,7 +153,8 @@ def fit_groups(tables: Sequence[BitTable], begin: Groups, free: np.ndarray) -> G
         losses.append(loss)
         best, safe = min(best, loss), image
         trail = [(image.join() - at.join(), image.join()), *trail][: MEMORY + 1]
-        if arrived(losses, TOLERANCE):
+        left = remaining(np.array(losses[-3:])) if len(losses) > 2 else np.inf
+        if max(left, abs(losses[-2:][0] - loss)) <= TOLERANCE * abs(loss):
             break
         at = image
         if len(trail) > 1:

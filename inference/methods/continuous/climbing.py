@@ -135,16 +135,3 @@ def _left(gains: list[float]) -> float:
     (80.0, 100.0)
     """
     return max(gains[-2:]) * SLOWNESS[len(gains) > MANY // 2]
-
-
-def arrived(losses: list[float], tolerance: float) -> bool:
-    """Whether the loss will not change by more than a share of itself (Aitken's estimate).
-
-    >>> arrived([8.0, 4.0, 2.0, 1.0], 1e-3), arrived([8.0, 1.0, 1.0, 1.0], 1e-3)
-    (False, True)
-    """
-    if len(losses) < 3:
-        return False
-    before, fall = abs(losses[-3] - losses[-2]), abs(losses[-2] - losses[-1])
-    rate = min(fall / before, 0.99) if before > 0 else 0.0
-    return max(fall, fall * rate / (1.0 - rate)) <= tolerance * abs(losses[-1])

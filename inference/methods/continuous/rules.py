@@ -165,16 +165,6 @@ def _bend(
     return slope, jnp.where(sound[:, None, None], precision, jnp.eye(place.shape[-1]))
 
 
-def about_modes(
-    reader: FactorReader, params: Params, arguments: Arguments, modes: Array, rule: Rule
-) -> Rule:
-    """The rule moved to each datum's mode and scaled by the curvature there: see `about`."""
-    if modes.ndim == 3:
-        bend = lambda modes: _bend(reader, params, arguments, modes)[1]  # noqa: E731
-        return about(Peaks(modes, jax.vmap(bend, 1, 1)(modes)), rule)
-    return about(Peaks(modes, _bend(reader, params, arguments, modes)[1]), rule)
-
-
 def about(peaks: Peaks, rule: Rule) -> Rule:
     """The rule moved to each datum's mode and scaled by the curvature there: points (S, n, Q).
 

@@ -181,7 +181,7 @@ class Persistent(NamedTuple):
 def _values(reader: Reader, params: Params, arguments: Arguments, bits: Array) -> Array:
     """Log joint of states (n, K, bits): (n, K)."""
     if reader.structure.shared:
-        return reader.form(params, arguments).value(bits)
+        return reader.form(params, arguments).around(bits)[0]
     return own_log_joint(reader, params, arguments, jnp.swapaxes(bits, 0, 1)).T
 
 

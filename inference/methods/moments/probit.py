@@ -11,18 +11,11 @@ from jax import Array, random
 from jax.typing import ArrayLike
 from latentbits.models import clipped_gaussian
 
-from ...numerics.gaussian import log_normal
-from ...reading.local import hessians, row_function
+from ...numerics.gaussian import invert, log_normal
 from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...types import Arguments, Params
-from ..continuous.factors import (
-    FactorPosterior,
-    FactorReader,
-    chunk_of,
-    open_factors,
-    width,
-)
-from ..continuous.rules import Rule, about_modes, climb, weigh
+from ..continuous.factors import FactorPosterior, chunk_of, open_factors, width
+from ..continuous.rules import Rule, about, climb, peaks, weigh
 
 # The log joint is concave, so Newton's steps arrive: for digits and 16 factors after about 10.
 NEWTON_STEPS = 20
@@ -37,7 +30,8 @@ def modes(model: Callable, params: Params, args: tuple, kwargs: dict[str, Any]) 
 
         def climb_chunk(arguments: Arguments, extra: None, start: Array) -> Array:
             del extra, start
-            return _climb(reader.at(size), params, arguments)
+            local = reader.at(size)
+            return climb(local, params, arguments, local.start(), NEWTON_STEPS)
 
         return map_over_chunks(climb_chunk, rows, size, None)
 
@@ -60,30 +54,20 @@ def laplace(
         local = reader.at(size)
         peak = jnp.zeros_like(draws[:1])
         at_mode = Rule(peak, -log_normal(peak))
-        about = Rule(draws, -log_normal(draws) - math.log(num_draws))
+        by_draws = Rule(draws, -log_normal(draws) - math.log(num_draws))
 
         def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
             del extra, start
-            mode = _climb(local, params, arguments)
-            function = row_function(reader.model, local.anatomy, params, arguments)
-            covariance = jnp.linalg.inv(-hessians(function, mode))
-            evidence, _ = weigh(
-                local, params, arguments, about_modes(local, params, arguments, mode, at_mode)
-            )
-            drawn, share = weigh(
-                local, params, arguments, about_modes(local, params, arguments, mode, about)
-            )
+            top = peaks(local, params, arguments, local.start(), NEWTON_STEPS)
+            evidence, _ = weigh(local, params, arguments, about(top, at_mode))
+            drawn, share = weigh(local, params, arguments, about(top, by_draws))
             effective = 1 / jnp.sum(share**2, axis=0)
-            return FactorPosterior(mode, covariance, evidence, drawn - evidence, effective)
+            covariance, gap = invert(top.precision)[0], drawn - evidence
+            return FactorPosterior(top.place, covariance, evidence, gap, effective)
 
         return map_over_chunks(summarise, rows, size, None)
 
     return compiled(each, rows)(rows.leaves, params, draws)
-
-
-def _climb(reader: FactorReader, params: Params, arguments: Arguments) -> Array:
-    start = jnp.zeros((reader.anatomy.num_data, reader.num_factors))
-    return climb(reader, params, arguments, start, NEWTON_STEPS)
 
 
 def reconstruct(params: Params, factors: Array) -> Array:
