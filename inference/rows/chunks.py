@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
@@ -59,30 +59,30 @@ _share: ContextVar[Share | None] = ContextVar("share", default=None)
 
 
 @contextmanager
-def sharing(share: Share) -> Iterator[None]:
-    """What is traced in this context runs on each device, on its share of the rows."""
-    token = _share.set(share)
+def within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """A context in which a variable has this value."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _share.reset(token)
+        variable.reset(token)
+
+
+def sharing(share: Share) -> AbstractContextManager[None]:
+    """What is traced in this context runs on each device, on its share of the rows."""
+    return within(_share, share)
 
 
 _count: ContextVar[Any] = ContextVar("count", default=None)
 
 
-@contextmanager
-def counting(count: Any) -> Iterator[None]:
+def counting(count: Any) -> AbstractContextManager[None]:
     """In this context the first `count` rows count, the others are there to fill up a size; None:
     all of them do.
 
     What is compiled takes the number as an argument, and opens the context for itself: `compiled`.
     """
-    token = _count.set(count)
-    try:
-        yield
-    finally:
-        _count.reset(token)
+    return within(_count, count)
 
 
 def counted() -> Any:

@@ -13,8 +13,8 @@ data; from a memory map each reads the rows of its own devices only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ..types import Arguments
-from .chunks import Share, sharing
+from .chunks import Share, sharing, within
 from .disk import OnDisk, as_stored, stored
 
 
@@ -159,14 +159,9 @@ class Devices(NamedTuple):
 _mesh: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
 
 
-@contextmanager
-def using(mesh: Mesh | None) -> Iterator[None]:
+def using(mesh: Mesh | None) -> AbstractContextManager[None]:
     """What is summed over rows by `summed` in this context is summed by all devices of the mesh."""
-    token = _mesh.set(mesh)
-    try:
-        yield
-    finally:
-        _mesh.reset(token)
+    return within(_mesh, mesh)
 
 
 def summed(function: Callable[..., Any], num_data: int, *args: Any) -> Any:

@@ -100,17 +100,13 @@ def _sparse_coding_variant(
 
 
 def _mixture_start(key: Array, seen: Seen, shapes: Shapes) -> Params:
-    """Equal weights, and probabilities that are uniform, whatever the prior."""
-    del seen
-    (size,) = shapes["mixing"]
-    return {"mixing": jnp.full(size, 1.0 / size), "probs": random.uniform(key, shapes["probs"])}
-
-
-def _classes_start(key: Array, seen: Seen, shapes: Shapes) -> Params:
-    """The same for columns of any number of levels."""
+    """Equal weights, and probabilities of bits or levels that are uniform, whatever the prior."""
     del seen
     params = {}
     for role, shape in shapes.items():
+        if role == "probs":  # of bits
+            params[role] = random.uniform(key, shape)
+            continue
         drawn = jnp.ones(shape) if role == "mixing" else random.exponential(key, shape)
         params[role] = drawn / drawn.sum(-1, keepdims=True)
     return params
@@ -119,20 +115,8 @@ def _classes_start(key: Array, seen: Seen, shapes: Shapes) -> Params:
 def _mixture_variant(key: Array, params: Params, posterior: Expectation, seen: Seen) -> Params:
     """One of two components for the same rows becomes half of a component that fits its badly."""
     del seen
-    *keys, key_apart = random.split(key, 3)
-    probs = params["probs"]
-    mixing, given_up, split = _exchange(keys, params["mixing"], posterior)
-    middle = logit(jnp.clip(probs[split], 1e-3, 1.0 - 1e-3))
-    apart = 0.5 * random.normal(key_apart, middle.shape)
-    probs = probs.at[given_up].set(jax.nn.sigmoid(middle + apart))
-    probs = probs.at[split].set(jax.nn.sigmoid(middle - apart))
-    return {"mixing": mixing, "probs": probs}
-
-
-def _exchange(keys: list, mixing: Array, posterior: Expectation) -> tuple[Array, Array, Array]:
-    """New weights, which component is given up, and which one is split in two."""
-    key_given_up, key_split = keys
-    count = len(mixing)
+    key_given_up, key_split, key_apart = random.split(key, 3)
+    mixing, count = params["mixing"], len(params["mixing"])
     share = posterior.members(1.0, count).T  # (n, K)
     both = share.T @ share
     size = jnp.sqrt(jnp.diagonal(both)) + 1e-9
@@ -144,21 +128,16 @@ def _exchange(keys: list, mixing: Array, posterior: Expectation) -> tuple[Array,
     split = random.categorical(key_split, jnp.where(others, bad, -jnp.inf))
     half = 0.5 * mixing[split]
     mixing = mixing.at[given_up].set(half).at[split].set(half)
-    return mixing / mixing.sum(), given_up, split
-
-
-def _classes_variant(key: Array, params: Params, posterior: Expectation, seen: Seen) -> Params:
-    """The same for columns of any number of levels."""
-    del seen
-    *keys, key_apart = random.split(key, 3)
-    changed = dict(params)
-    changed["mixing"], given_up, split = _exchange(keys, params["mixing"], posterior)
+    changed = {"mixing": mixing / mixing.sum()}
     for role, probs in params.items():
-        if role != "mixing":
-            middle = jnp.log(jnp.maximum(probs[split], 1e-3))
-            apart = 0.5 * random.normal(key_apart, middle.shape)
-            changed[role] = probs.at[given_up].set(jax.nn.softmax(middle + apart))
-            changed[role] = changed[role].at[split].set(jax.nn.softmax(middle - apart))
+        if role == "mixing":
+            continue
+        middle, link = jnp.log(jnp.maximum(probs[split], 1e-3)), jax.nn.softmax
+        if role == "probs":  # of bits; those of levels go by their number
+            middle, link = logit(jnp.clip(probs[split], 1e-3, 1.0 - 1e-3)), jax.nn.sigmoid
+        apart = 0.5 * random.normal(key_apart, middle.shape)
+        halves = link(middle + apart), link(middle - apart)
+        changed[role] = probs.at[given_up].set(halves[0]).at[split].set(halves[1])
     return changed
 
 
@@ -213,12 +192,12 @@ def _means(data: Array, mask: Array) -> Array:
 STARTS: dict[Form, Callable[[Array, Seen, Shapes], Params]] = {
     Form.SPARSE_CODING: _sparse_coding_start,
     Form.MIXTURE: _mixture_start,
-    Form.CLASSES: _classes_start,
+    Form.CLASSES: _mixture_start,
     Form.NOISY_OR: _noisy_or_start,
 }
 VARIANTS: dict[Form, Callable[[Array, Params, Expectation, Seen], Params]] = {
     Form.SPARSE_CODING: _sparse_coding_variant,
     Form.MIXTURE: _mixture_variant,
-    Form.CLASSES: _classes_variant,
+    Form.CLASSES: _mixture_variant,
     Form.NOISY_OR: _noisy_or_variant,
 }

@@ -27,7 +27,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax
 
-from ...reading.abstract import run_abstractly
+from ...reading.abstract import innermost, run_abstractly
 from ...reading.recognise import Form, Known
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
@@ -135,9 +135,7 @@ def gamma_priors(model: Callable, rows: Rows, known: Known) -> tuple[Params, Par
         shapes: dict[str, np.ndarray] = {}
         rates: dict[str, np.ndarray] = {}
         for name, shape in known.shapes.items():
-            fn = trace[name]["fn"] if trace[name]["type"] == "sample" else None
-            while isinstance(fn, dist.ExpandedDistribution | dist.Independent):
-                fn = fn.base_dist
+            fn = innermost(trace[name]["fn"]) if trace[name]["type"] == "sample" else None
             values = (getattr(fn, "rate", None), getattr(fn, "concentration", 1.0))
             if any(isinstance(x, jax.core.Tracer) for x in values):
                 return None

@@ -9,8 +9,7 @@ program when it is opened.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -21,17 +20,14 @@ from numpyro import handlers
 
 from ...reading.abstract import trace_of
 from ...reading.anatomy import Anatomy, ProgramError, inspect
+from ...reading.arguments import rows_of
 from ...reading.handlers import tempered
 from ...reading.local import log_joint
+from ...reading.naturals import Seen
+from ...reading.reader import examined
+from ...rows.chunks import Rows
 from ...types import Arguments, Params
-from .noisy_or import (
-    FEW_ROWS,
-    Wiring,
-    find_wiring,
-    network_log_joint,
-    read_network,
-    read_seen,
-)
+from .noisy_or import Network, Wiring, find_wiring, network_log_joint, read_network, read_seen
 from .noisy_or_steps import sweep
 
 Sweep = Callable[[Array, Array, Array | float], tuple[Array, Array]]
@@ -55,17 +51,30 @@ class BitProgram(NamedTuple):
             return self.by(self, params, arguments)
         if self.wiring is None:
             return self._by_two_readings(params, arguments)
-        wiring = self.wiring
-        network = read_network(self.model, self.anatomy, wiring, params, arguments)
+        network = read_network(self.model, self.anatomy, self.wiring, params, arguments)
         observed = read_seen(self.model, self.anatomy, arguments, params)
+        return self.by_equations(self.wiring, network, observed)
+
+    def by_equations(
+        self,
+        wiring: Wiring,
+        network: Network,
+        seen: Mapping[str, Seen],
+        open_sites: Mapping[str, Array] | None = None,
+    ) -> tuple[Sweep, Score]:
+        """The same of a noisy-OR network whose numbers are known.
+
+        :param open_sites: site -> whether its units may be on, and count; by default all.
+        """
 
         def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
-            swept = sweep(wiring, network, self.split(bits), observed, key, power=power)
+            now, how = self.split(bits), {"power": power, "open_sites": open_sites}
+            swept = sweep(wiring, network, now, seen, key, **how)
             new = jnp.concatenate([swept.bits[name] for name in self.anatomy.names], axis=-1)
             return new.astype(bits.dtype), swept.largest_flip
 
         def score(bits: Array, power: Array | float) -> Array:
-            return network_log_joint(wiring, network, self.split(bits), observed, power)
+            return network_log_joint(wiring, network, self.split(bits), seen, power, open_sites)
 
         return draw, score
 
@@ -114,8 +123,7 @@ class BitProgram(NamedTuple):
 
     def unpack(self, bits: Array) -> dict[str, Array]:
         """Bits (num_data, num_bits) as values of the sites, in the sites' own shapes."""
-        values = self.anatomy.unpack(bits[None])
-        return {x.name: values[x.name].reshape(x.shape) for x in self.anatomy.latents}
+        return self.anatomy.by_site(bits)
 
     def prior_draw(self, key: Array, params: Params, arguments: Arguments) -> Array:
         """Bits drawn from the program itself, without a look at the data."""
@@ -146,30 +154,14 @@ def open_bits(
         )
     anatomy.check_observed()
     anatomy.check_unweighted()
-    wiring = _wiring(model, anatomy, (args, kwargs)) if by_network else None
-    return BitProgram(model, anatomy, wiring)
-
-
-_WIRINGS: weakref.WeakKeyDictionary[Callable, dict[str, Wiring | None]]
-_WIRINGS = weakref.WeakKeyDictionary()
-
-
-def _wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiring | None:
-    """The form of a program is looked for once for each kind of arguments."""
-    leaves, tree = jax.tree.flatten(arguments)
-    few = min(anatomy.num_data, FEW_ROWS)
-
-    def kind(x: Any) -> Any:
-        if not hasattr(x, "shape"):
-            return x
-        rows = few if x.shape[:1] == (anatomy.num_data,) else x.shape[:1]
-        return rows, x.shape[1:], str(x.dtype)
-
-    name = f"{anatomy.with_rows(few)} {[kind(x) for x in leaves]} {tree}"
-    known = _WIRINGS.setdefault(model, {})
-    if name not in known:
-        known[name] = find_wiring(model, anatomy, arguments)
-    return known[name]
+    if not by_network:
+        return BitProgram(model, anatomy, None)
+    try:
+        rows = rows_of(anatomy, args, kwargs)
+    except ProgramError:  # its data are part of it
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        rows = Rows((), tuple(leaves), tree, anatomy.num_data)
+    return BitProgram(model, anatomy, examined(find_wiring, model, anatomy, rows))
 
 
 class Rules(NamedTuple):

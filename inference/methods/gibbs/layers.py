@@ -23,16 +23,9 @@ from ...reading.states import AllStates
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from .exact import sum_states
-from .flips import BitProgram, Rules, Score, Settled, Sweep, settle
-from .noisy_or import (
-    Edge,
-    Names,
-    Network,
-    Seen,
-    Wiring,
-    network_log_joint,
-)
-from .noisy_or_steps import Sums, expected_sums, reestimate, sum_shares, sweep
+from .flips import BitProgram, Rules, Score, Settled, settle
+from .noisy_or import Edge, Names, Network, Seen, Wiring, network_log_joint
+from .noisy_or_steps import Sums, expected_sums, reestimate, sum_shares
 
 FORGETTING = 0.7
 """The k-th block since a layer opened replaces the share (k + 2)^-0.7 of the running sums: more
@@ -292,26 +285,9 @@ def settle_block(
         now = jnp.zeros((size, layered.program.anatomy.num_bits), jnp.int8)
     else:
         now = lax.dynamic_slice_in_dim(bits, block.begin, size)
-    draw, score = _readings(layered, network, block.seen, phase)
+    how = (layered.wiring, network, block.seen, phase.open_sites)
+    draw, score = layered.program.by_equations(*how)
     return settle(draw, score, random.fold_in(key, block.start), now, rules), score
-
-
-def _readings(
-    layered: Layered, network: Network, seen: Mapping[str, Seen], phase: Phase
-) -> tuple[Sweep, Score]:
-    program, flags = layered.program, phase.open_sites
-
-    def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
-        split = program.split(bits)
-        swept = sweep(layered.wiring, network, split, seen, key, power=power, open_sites=flags)
-        new = jnp.concatenate([swept.bits[name] for name in program.anatomy.names], axis=-1)
-        return new.astype(bits.dtype), swept.largest_flip
-
-    def score(bits: Array, power: Array | float) -> Array:
-        split = program.split(bits)
-        return network_log_joint(layered.wiring, network, split, seen, power, flags)
-
-    return draw, score
 
 
 def _learn(layered: Layered, network: Network, sums: Any, priors: Priors, phase: Phase) -> Network:

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jax.core import Tracer
 from latentbits.models.distributions import NoisyOr
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
@@ -30,8 +31,8 @@ from ...reading.affine import unwrapped
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.handlers import states
 from ...reading.local import anywhere, log_joint, stand_in
-from ...reading.naturals import Seen
-from ...rows.disk import OnDisk
+from ...reading.naturals import Seen, run_program
+from ...rows.chunks import Rows
 from ...types import Arguments, Params
 
 # A cause of an impossible effect is certain: large enough a log odds, and still a number.
@@ -161,25 +162,18 @@ def trace_off(
     model: Callable, anatomy: Anatomy, arguments: Arguments, params: Params | None
 ) -> dict[str, dict]:
     """The trace of a run in which all hidden units are off: a generator is much to compile."""
-    args, kwargs = arguments
 
     def off(site: dict[str, Any]) -> Array | None:
         return jnp.zeros(site["fn"].shape(), int) if site["name"] in anatomy.names else None
 
-    program = handlers.substitute(model, data=params or {})
-    if params is None:
-        program = handlers.seed(program, rng_seed=0)
-    with handlers.block(), validation_enabled(False):
-        return handlers.trace(handlers.substitute(program, substitute_fn=off)).get_trace(
-            *args, **kwargs
-        )
+    return run_program(handlers.substitute(model, substitute_fn=off), arguments, params)
 
 
 FEW_ROWS = 3
 """Rows that the form of a program is read off."""
 
 
-def find_wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiring | None:
+def find_wiring(model: Callable, anatomy: Anatomy, rows: Rows) -> Wiring | None:
     """The wiring of a program that is a noisy-OR network, None if it is none.
 
     The program is run on random parameters and states: all sites of the data plate must be noisy-OR
@@ -193,27 +187,14 @@ def find_wiring(model: Callable, anatomy: Anatomy, arguments: Arguments) -> Wiri
         return None
     if set(anatomy.likelihoods) != {NoisyOr.__name__}:
         return None
-    leaves, tree = jax.tree.flatten(arguments)
-    is_array = [isinstance(x, np.ndarray | Array | OnDisk) for x in leaves]
-    is_row = [
-        a and x.shape[:1] == (anatomy.num_data,) for a, x in zip(is_array, leaves, strict=True)
-    ]
-    few = min(anatomy.num_data, FEW_ROWS) if any(is_row) else anatomy.num_data
-    arrays = [
-        stand_in(x, few, 0) if mine else _stand_in(x)
-        for a, mine, x in zip(is_array, is_row, leaves, strict=True)
-        if a
-    ]
-
-    def join(arrays: list[Array]) -> Arguments:
-        values = iter(arrays)
-        return jax.tree.unflatten(
-            tree, [next(values) if a else x for a, x in zip(is_array, leaves, strict=True)]
-        )
-
+    few = min(rows.num_data, FEW_ROWS) if rows.leaves else rows.num_data
+    leaves = [stand_in(x, few, 0) for x in rows.leaves]
+    # Of what is not known yet the shape is enough.
+    known = lambda x: np.full(x.shape, 0.5, x.dtype) if isinstance(x, Tracer) else x  # noqa: E731
+    rows = rows._replace(rest=tuple(map(known, rows.rest)))
     try:
         with validation_enabled(False), jax.default_matmul_precision("highest"):
-            return _examine(model, anatomy.with_rows(few), join, arrays)
+            return _examine(model, anatomy.with_rows(few), rows, leaves)
     except (_NotANetworkError, ProgramError, TypeError):
         return None
 
@@ -223,18 +204,15 @@ class _NotANetworkError(Exception):
 
 
 def _examine(
-    model: Callable,
-    anatomy: Anatomy,
-    join: Callable[[list[Array]], Arguments],
-    arrays: list[np.ndarray],
+    model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndarray]
 ) -> Wiring | None:
     hidden = anatomy.names
     below = {parent: (*hidden[i + 1 :], *anatomy.observed) for i, parent in enumerate(hidden)}
     everything = tuple((parent, child) for parent in hidden for child in below[parent])
     wiring = Wiring(hidden, anatomy.observed, everything)
 
-    def trial(seed: Array, arrays: list[Array]) -> tuple[Params, Network, Array]:
-        arguments = join(arrays)
+    def trial(seed: Array, leaves: list[Array]) -> tuple[Params, Network, Array]:
+        arguments = rows.join(leaves)
         key_params, key_bits, key_real = random.split(random.key(seed), 3)
         params = anywhere(model, anatomy, key_params, arguments)
         network = read_network(model, anatomy, wiring, params, arguments)
@@ -252,8 +230,8 @@ def _examine(
         errors.append(_distance(read, direct))
         return params, network, jnp.stack(errors).max()
 
-    run = by_numpy(trial, np.int32(0), arrays)
-    trials = [jax.tree.map(np.asarray, run(np.int32(seed), arrays)) for seed in range(2)]
+    run = by_numpy(trial, np.int32(0), leaves)
+    trials = [jax.tree.map(np.asarray, run(np.int32(seed), leaves)) for seed in range(2)]
     if not all(error <= 1e-4 for _, _, error in trials):  # also when NaN
         return None
     edges = tuple(e for e in everything if any(net.weights[e].any() for _, net, _ in trials))
@@ -290,13 +268,9 @@ def _inputs(
     model: Callable, anatomy: Anatomy, params: Params, flat: Array, arguments: Arguments
 ) -> dict[str, Array]:
     """The causal inputs (units,) of all sites, for one row with latents `flat` (bits,)."""
-    args, kwargs = arguments
-    program = handlers.substitute(states(model, anatomy.unpack(flat[None, None])), data=params)
-    # Some devices round the factors of a product to ten bits: what is read must be exact.
-    with handlers.block(), validation_enabled(False), jax.default_matmul_precision("highest"):
-        trace = handlers.trace(program).get_trace(*args, **kwargs)
+    program = states(model, anatomy.unpack(flat[None, None]))
     inputs, scales = {}, set()
-    for name, site in trace.items():
+    for name, site in run_program(program, arguments, params).items():
         if site["type"] != "sample":
             continue
         if all(frame.name != anatomy.plate for frame in site["cond_indep_stack"]):
@@ -320,16 +294,6 @@ def _unwrap(fn: Any) -> tuple[NoisyOr, Array | None]:
     if fn.event_dim != 1 or not isinstance(base, NoisyOr):
         raise _NotANetworkError
     return base, mask
-
-
-def _stand_in(leaf: Any) -> np.ndarray:
-    """An array of the arguments; where its values are not known yet, others of its shape."""
-    if not isinstance(leaf, jax.core.Tracer):
-        return np.asarray(leaf)
-    generator = np.random.default_rng(leaf.size)
-    if jnp.issubdtype(leaf.dtype, jnp.floating):
-        return generator.uniform(0.1, 0.9, leaf.shape).astype(leaf.dtype)
-    return generator.integers(0, 2, leaf.shape).astype(leaf.dtype)
 
 
 def strengths(weights: Array) -> Array:

@@ -31,7 +31,7 @@ from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
 from ...numerics.annealed import LogMean, anneal, log_mean
-from ...reading.anatomy import ProgramError
+from ...reading.abstract import ProgramError, innermost, trace_of
 from ...reading.bounds import map_base
 from ...reading.states import AtMost
 from ...types import Params
@@ -73,24 +73,6 @@ class normalizer(Messenger):  # noqa: N801
         return type(fn)(fn.weights, fn.bias, log_normalizer=log_normalizer, validate_args=False)
 
 
-class _Catch(Messenger):
-    """Keeps the distribution of the hidden units, and lets nothing be drawn from it."""
-
-    def __init__(self, fn: Callable):
-        self.causes: list[Any] = []
-        super().__init__(fn)
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and not msg["is_observed"]:
-            map_base(msg["fn"], lambda fn: self._keep(fn, msg))
-
-    def _keep(self, fn: Any, msg: dict[str, Any]) -> Any:
-        if isinstance(fn, Causes):
-            self.causes.append(fn)
-            msg["value"] = jnp.zeros(msg["fn"].shape())
-        return fn
-
-
 def causes_of(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Causes:
     """The distribution of the hidden units of a program, given its parameters.
 
@@ -100,15 +82,22 @@ def causes_of(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Cau
     >>> round(float(causes.log_normalizer / jnp.log(2.0)), 4)  # 2^3 × 2^2 states, all of weight 1
     5.0
     """
-    catch = _Catch(handlers.substitute(model, data=params))
-    with handlers.block(), handlers.seed(rng_seed=0), validation_enabled(False):
-        catch(*args, **kwargs)
-    if not catch.causes:
+
+    def hidden(site: dict[str, Any]) -> bool:
+        return site["type"] == "sample" and isinstance(innermost(site["fn"]), Causes)
+
+    def off(site: dict[str, Any]) -> Array | None:
+        return jnp.zeros(site["fn"].shape()) if hidden(site) else None  # nothing is drawn
+
+    program = handlers.substitute(model, substitute_fn=off)
+    with validation_enabled(False):
+        trace = trace_of(program, (args, kwargs), params)
+    causes = next((innermost(x["fn"]) for x in trace.values() if hidden(x)), None)
+    if causes is None:
         raise ProgramError(
             "the program has no site distributed as CombinationCauses or RealCombinationCauses: "
             "its latents are normalised by themselves"
         )
-    causes = catch.causes[0]
     return type(causes)(causes.weights, causes.bias, validate_args=False)
 
 

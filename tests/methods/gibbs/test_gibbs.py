@@ -24,6 +24,7 @@ from inference.methods.gibbs.flips import open_bits
 from inference.methods.gibbs.informed import curvature
 from inference.methods.gibbs.noisy_or import find_wiring, read_network, read_seen
 from inference.methods.gibbs.noisy_or_steps import flip_probabilities
+from inference.reading.arguments import rows_of
 from ppl_models import bernoulli_mixture, binary_sparse_coding, latent_trait, noisy_or_network
 from ppl_models.distributions import NoisyOr
 
@@ -71,7 +72,8 @@ def by_row(table, leak, *, width):
 
 
 def wiring_of(model, *args, **kwargs):
-    return find_wiring(model, inspect(model, args, kwargs), (args, kwargs))
+    anatomy = inspect(model, args, kwargs)
+    return find_wiring(model, anatomy, rows_of(anatomy, args, kwargs))
 
 
 def test_a_network_is_known_by_its_form_and_not_by_its_name():
@@ -92,7 +94,7 @@ def test_a_network_is_known_by_its_form_and_not_by_its_name():
 def test_what_is_read_are_the_parameters():
     arguments = ((jnp.asarray(DATA),), KWARGS)
     anatomy = inspect(noisy_or_network, *arguments)
-    wiring = find_wiring(noisy_or_network, anatomy, arguments)
+    wiring = wiring_of(noisy_or_network, *arguments[0], **arguments[1])
     read = fast_jit(lambda p: read_network(noisy_or_network, anatomy, wiring, p, arguments))(
         typed(PARAMS)
     )
@@ -109,7 +111,7 @@ def test_flip_probabilities_are_equations_six_and_seven():
     bits = {f"layer_{i}": (rng.random((3, n)) < 0.5).astype(float) for i, n in ((1, 3), (2, 2))}
     arguments = ((jnp.asarray(DATA),), KWARGS)
     anatomy = inspect(noisy_or_network, *arguments)
-    wiring = find_wiring(noisy_or_network, anatomy, arguments)
+    wiring = wiring_of(noisy_or_network, *arguments[0], **arguments[1])
 
     @fast_jit
     def flips(params, bits):
