@@ -14,6 +14,7 @@ from jax.extend.random import threefry_2x32
 from ..numerics.by_numpy import at_hand, computed
 from ..numerics.compiling import least_effort
 from ..reading.affine import FEW_ROWS, product_floats
+from ..reading.anatomy import Anatomy
 from ..reading.local import Structure, prior_draw
 from ..reading.reader import Reader
 from ..rows.chunks import Rows, chunk_limit, compiled, counting
@@ -97,7 +98,7 @@ def start_params(
     if set(params) | set(given or {}) < set(anatomy.parameters):
         params = {**of_first_row(draw, rows, key), **params}
     params = {**params, **(given or {})}
-    check_params(reader, params)
+    check_params(anatomy, params)
     return {name: jnp.asarray(value, float) for name, value in params.items()}
 
 
@@ -115,9 +116,8 @@ def of_first_row(function: Callable[..., Any], rows: Rows, *inputs: Any) -> Any:
         return jax.device_put(computed(function, rows.head(), *inputs))
 
 
-def check_params(reader: Reader, params: Params) -> None:
+def check_params(anatomy: Anatomy, params: Params) -> None:
     """Refuse parameters that the program does not have, or has in another shape."""
-    anatomy = reader.anatomy
     check_shapes(dict(zip(anatomy.parameters, anatomy.shapes, strict=True)), params)
 
 

@@ -193,9 +193,8 @@ def _broadcast(how: dict, x: Any) -> Any:
 
 
 def _iota(how: dict) -> Any:
-    shape = [1] * len(how["shape"])
-    shape[how["dimension"]] = -1
-    return np.broadcast_to(np.arange(how["shape"][how["dimension"]]).reshape(shape), how["shape"])
+    along = how["dimension"]
+    return _broadcast({**how, "broadcast_dimensions": [along]}, np.arange(how["shape"][along]))
 
 
 def _product(how: dict, x: Any, y: Any) -> Any:

@@ -20,7 +20,6 @@ from numpyro.primitives import Messenger
 
 from ..rows.chunks import Rows
 from ..rows.disk import as_stored, pieces, stored
-from .abstract import run_abstractly
 from .anatomy import Anatomy, ProgramError, inspect
 
 LARGEST = 1e15
@@ -126,13 +125,11 @@ def _check_numbers(name: str, values: np.ndarray) -> None:
 
 def check_params(model: Callable, params: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Refuse parameters that are not those of a program: a file may hold those of another."""
-    names = inspect(model, args, kwargs).parameters
-    wanted = run_abstractly(
-        model, args, kwargs, lambda trace: {x: jnp.shape(trace[x]["value"]) for x in names}
-    )
-    if set(params) != set(names):
+    anatomy = inspect(model, args, kwargs)
+    wanted = dict(zip(anatomy.parameters, anatomy.shapes, strict=True))
+    if set(params) != set(wanted):
         raise InputError(
-            f"the parameters are {sorted(params)}, but those of the program {sorted(names)}"
+            f"the parameters are {sorted(params)}, but those of the program {sorted(wanted)}"
         )
     for name, shape in wanted.items():
         value = np.asarray(params[name])

@@ -19,6 +19,7 @@ from numpyro import handlers
 from ..numerics.compiling import remembered
 from ..reading.anatomy import inspect
 from ..reading.local import prior_draw
+from ..rows.devices import one_device
 from ..types import Arguments
 from .arviz import Groups, dataset
 
@@ -50,15 +51,11 @@ def predictive_groups(
     table = np.asarray(arguments[0][0])
     values = {x: np.asarray(params[x]) for x in anatomy.parameters if x in params}
     site = anatomy.observed[0] if len(anatomy.observed) == 1 else None
-    leaves, tree = jax.tree.flatten(arguments)
-    fixed = [None if hasattr(x, "shape") else x for x in leaves]
-
-    def opened(arrays: list[Any]) -> Arguments:
-        remaining = iter(arrays)
-        return jax.tree.unflatten(tree, [next(remaining) if x is None else x for x in fixed])
+    device = one_device(*arguments)
+    arrays, hollow = device.arrays, device._replace(arrays=[])
 
     def traced(point: Any, key: Any, arrays: list[Any]) -> Any:
-        args, kwargs = opened(arrays)
+        args, kwargs = hollow.arguments(arrays)
         program = handlers.substitute(handlers.uncondition(model), data=point)
         with handlers.block():
             return handlers.trace(handlers.seed(program, key)).get_trace(*args, **kwargs)
@@ -75,14 +72,13 @@ def predictive_groups(
         return lax.map(lambda x: traced(x[0], x[1], arrays)[site]["value"], (points, keys))
 
     def priors(keys: Any, arrays: list[Any]) -> Any:
-        return jax.vmap(lambda key: prior_draw(model, anatomy, key, opened(arrays)))(keys)
+        return jax.vmap(lambda key: prior_draw(model, anatomy, key, hollow.arguments(arrays)))(keys)
 
-    arrays = [x for x in leaves if hasattr(x, "shape")]
     key_prior, key_rows = random.split(random.key(0))
-    drawn = remembered(priors, fixed)(random.split(key_prior, NUM_PRIOR), arrays)
+    drawn = remembered(priors)(random.split(key_prior, NUM_PRIOR), arrays)
     drawn = {x: np.asarray(v)[None] for x, v in drawn.items()}
     leading = ("chain", "draw")
-    each = _in_blocks(remembered(log_priors, fixed), values, arrays)
+    each = _in_blocks(remembered(log_priors), values, arrays)
     groups = {
         "prior": dataset(drawn, leading, columns=columns, dims=dims),
         "log_prior": dataset(each, leading),
@@ -95,7 +91,7 @@ def predictive_groups(
     whole = num_draws(some) * table.size <= MOST_KEPT
 
     def kept(points: Any, keys: Any, arrays: list[Any]) -> dict[str, np.ndarray]:
-        rows = np.asarray(remembered(replicated, fixed)(points, keys, arrays))
+        rows = np.asarray(remembered(replicated)(points, keys, arrays))
         summary = statistics(rows, mask)
         return {**summary, "observed": rows} if whole else summary
 

@@ -48,7 +48,7 @@ def test_errors_of_machine_and_mixture_are_those_of_their_definitions():
     np.testing.assert_allclose(errors.reconstruction, bits)
 
     probs = rng.uniform(0.1, 0.9, (3, 4))
-    mixture = combination_iterations.Mixture(np.array([0.5, 0.3, 0.2]), probs)
+    mixture = combination_iterations.Components(probs, np.array([0.5, 0.3, 0.2]))
     errors = mixture.errors(x, columns)
     joint = lambda x: mixture.mixing * np.where(x[:, None] > 0, probs, 1 - probs).prod(-1)  # noqa: E731
     assert errors.single_bit == wrong_bits(lambda x: np.log(joint(x).sum(1)), x, columns)

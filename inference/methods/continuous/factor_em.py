@@ -31,12 +31,12 @@ from ...running.contract import Starts
 from ...running.search import Search
 from ...types import Arguments, Params
 from ..m_step import gradient_step, transforms
-from ..shared import Expectation, of_first_row
+from ..shared import Expectation, check_params, of_first_row
 from .checks import check_columns
 from .factors import FactorReader, not_continuous
 from .opening import FORMS, Opened, open_columns
 from .regressions import Responses
-from .starts import check_start, noise_shape, normal, start_params
+from .starts import noise_shape, normal, start_params
 
 LEAST_APART = 0.1
 """Of the standard deviation of what is added to principal components, so that starts differ; the
@@ -149,11 +149,13 @@ class FactorEM(Algorithm, abc.ABC):
         key_start, key_memory = split_key(rng_key, 2)
         if self.start is not None:
             given = {**self.start(key_start, *args, **kwargs), **given}
-        check_start(opened, given)
+        opened.reader.anatomy.check_rows_are_all()
+        check_params(opened.reader.anatomy, given)
         noise = None
         if not set(opened.reader.anatomy.parameters) <= set(given):
             if opened.columns is None:
-                draw = partial(_drawn, opened.reader)
+                model, one = opened.reader.model, opened.reader.at(1).anatomy
+                draw = lambda rows, key: prior_draw(model, one, key, rows.slice(0, 1))  # noqa: E731
                 given = {**of_first_row(draw, opened.rows, key_start), **given}
             else:
                 noise = JITTER * normal(key_start, noise_shape(opened))
@@ -256,10 +258,6 @@ class FactorEM(Algorithm, abc.ABC):
             self.reading(opened, params), params, opened.rows, size, look.by_row, expect,
             prior=self.prior, num_steps=self.gradient_steps,
         )  # fmt: skip
-
-
-def _drawn(reader: FactorReader, rows: Rows, key: Array) -> Params:
-    return prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
 
 
 def maps_of(reader: FactorReader, rows: Rows, params: Params) -> Maps:

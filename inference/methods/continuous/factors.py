@@ -14,40 +14,55 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ...numerics.gaussian import log_normal
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
+from ...reading.known import Known
 from ...reading.local import Structure, log_joint, quadratic_part, row_function
 from ...reading.reader import check_data
 from ...reading.states import AllStates
 from ...rows.chunks import Rows, chunk_limit
 from ...types import Arguments, Params
+from .point_regressions import point_log_likelihood, slope_and_bend
+from .regressions import Regressions, Responses
 
 CHUNK_FLOATS = {"cpu": 1 << 21}
 """8 MiB in float32: fits a cache, whatever the number of rows. Elsewhere 128 MiB: small chunks
 leave most of a GPU idle."""
 
 
-class Closed(Protocol):
-    """What is known of a program's log joint besides how to run it."""
+class ClosedColumns(NamedTuple):
+    """The log joint of a recognised program, and its slopes, written out."""
+
+    model: Callable
+    known: Known
+    columns: Regressions
+    rows: Responses | None = None  # where they are read already
+
+    def ready(self, arguments: Arguments) -> ClosedColumns:
+        """The same for these rows alone, which are read once and not whenever they are used."""
+        return self._replace(rows=self._responses(arguments))
 
     def log_joint(self, params: Params, points: Array, arguments: Arguments) -> Array:
-        """log p(y_n, x) at points (S, num_data or 1, Q): (S, num_data)."""
-        ...
+        log_likelihood = point_log_likelihood(self.columns, *self._read(params, arguments), points)
+        return log_likelihood + log_normal(points)
 
     def bend(self, params: Params, place: Array, arguments: Arguments) -> tuple[Array, Array]:
-        """Gradient (num_data, Q) and minus the Hessian (num_data, Q, Q) at x = `place`."""
-        ...
+        return slope_and_bend(self.columns, *self._read(params, arguments), place)
 
-    def ready(self, arguments: Arguments) -> Closed:
-        """The same for these rows alone, which are read once and not whenever they are used."""
-        ...
+    def _read(self, params: Params, arguments: Arguments) -> tuple[Params, Responses]:
+        values = self.columns.read(self.known.read(params))
+        return values, self._responses(arguments) if self.rows is None else self.rows
+
+    def _responses(self, arguments: Arguments) -> Responses:
+        return self.columns.responses(*self.known.seen(self.model, arguments))
 
 
 class FactorReader(NamedTuple):
@@ -55,7 +70,7 @@ class FactorReader(NamedTuple):
 
     model: Callable
     anatomy: Anatomy
-    closed: Closed | None = None  # where the program was recognised; else it is run
+    closed: ClosedColumns | None = None  # where the program was recognised; else it is run
 
     def at(self, num_data: int) -> FactorReader:
         """The reader of a chunk of `num_data` rows."""

@@ -11,16 +11,14 @@ import numpy as np
 from jax import Array, random
 
 from ...numerics.compiling import once
-from ...numerics.gaussian import log_normal
 from ...reading.anatomy import Anatomy
 from ...reading.local import anywhere, log_prior, stand_in
 from ...reading.reader import examined
 from ...reading.recognise import Form, Known, recognise
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
-from .factors import FactorReader, open_factors
+from .factors import ClosedColumns, FactorReader, open_factors
 from .graded import Graded
-from .point_regressions import point_log_likelihood, slope_and_bend
 from .regressions import Regressions, Responses
 
 
@@ -52,32 +50,6 @@ class Opened(NamedTuple):
         """The data of a chunk as its predictors see them."""
         assert self.known is not None and self.columns is not None
         return self.columns.responses(*self.known.seen(self.reader.model, arguments))
-
-
-class ClosedColumns(NamedTuple):
-    """The log joint of a recognised program, written out."""
-
-    model: Callable
-    known: Known
-    columns: Regressions
-    rows: Responses | None = None  # where they are read already
-
-    def ready(self, arguments: Arguments) -> ClosedColumns:
-        return self._replace(rows=self._responses(arguments))
-
-    def log_joint(self, params: Params, points: Array, arguments: Arguments) -> Array:
-        log_likelihood = point_log_likelihood(self.columns, *self._read(params, arguments), points)
-        return log_likelihood + log_normal(points)
-
-    def bend(self, params: Params, place: Array, arguments: Arguments) -> tuple[Array, Array]:
-        return slope_and_bend(self.columns, *self._read(params, arguments), place)
-
-    def _read(self, params: Params, arguments: Arguments) -> tuple[Params, Responses]:
-        values = self.columns.read(self.known.read(params))
-        return values, self._responses(arguments) if self.rows is None else self.rows
-
-    def _responses(self, arguments: Arguments) -> Responses:
-        return self.columns.responses(*self.known.seen(self.model, arguments))
 
 
 def open_columns(

@@ -20,17 +20,6 @@ from .opening import Opened
 from .regressions import Regressions, Responses
 
 
-def check_start(opened: Opened, given: Params) -> None:
-    """Refuse starting values that are not of the program."""
-    anatomy = opened.reader.anatomy
-    anatomy.check_rows_are_all()
-    unknown = set(given) - set(anatomy.parameters)
-    if unknown:
-        raise ValueError(
-            f"no parameter {sorted(unknown)} in the program: it has {list(anatomy.parameters)}"
-        )
-
-
 def noise_shape(opened: Opened) -> tuple[int, int]:
     """Of what is added to principal components."""
     columns: Any = opened.columns

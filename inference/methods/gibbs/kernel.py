@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from numpyro.util import identity, is_prng_key
 
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.arguments import rows_of
-from ...rows.chunks import Rows, compiled
+from ...rows.chunks import compiled
 from ...types import Arguments, Params
 from .flips import BitProgram, Rules, Settled, open_bits, settle
 from .latents import LatentProgram, open_latents
@@ -122,16 +123,15 @@ class LatentGibbs(MCMCKernel):
             return self._begin(program, arguments, rng_key, init_params)
 
         # Vectorized chains, in one piece: one by one their operations compile for many seconds.
-        def begin(rows: Rows, keys: Array, places: Params | None) -> LatentGibbsState:
-            arguments = rows.join(rows.leaves)
+        def begin(keys: Array, places: Params | None, arguments: Arguments) -> LatentGibbsState:
             each = lambda key, z: self._begin(program, arguments, key, z)  # noqa: E731
             return jax.vmap(each)(keys, places)
 
         if isinstance(program, LatentProgram):
-            each = lambda key, z: self._begin(program, arguments, key, z)  # noqa: E731
-            return jax.jit(jax.vmap(each))(rng_key, init_params)
+            return jax.jit(partial(begin, arguments=arguments))(rng_key, init_params)
         rows = rows_of(program.anatomy, *arguments)
-        return compiled(begin, rows)(rows.leaves, rng_key, init_params)
+        whole = lambda rows, *inputs: begin(*inputs, rows.join(rows.leaves))  # noqa: E731
+        return compiled(whole, rows)(rows.leaves, rng_key, init_params)
 
     def _begin(
         self,

@@ -135,7 +135,7 @@ def near_origin(
     args, kwargs = arguments
     climb.reader.anatomy.check_rows_are_all()
     fixed = {**({} if start is None else start(key, *args, **kwargs)), **(given or {})}
-    check_params(climb.reader, fixed)
+    check_params(climb.reader.anatomy, fixed)
     hollow, names = climb.hollow, climb.reader.anatomy.parameters
 
     def first(rows: Rows, key: Array, fixed: Params) -> tuple[Params, Any]:

@@ -84,15 +84,7 @@ class Morph(NamedTuple):
     wrong: Array  # (2,) bits in which the ends differ from a and b
 
 
-def morph(
-    params: Params,
-    a: Array,
-    b: Array,
-    steps: int,
-    *,
-    noise: ArrayLike = 1.0,
-    model: Callable = clipped_gaussian,
-) -> Morph:
+def morph(params: Params, a: Array, b: Array, steps: int, *, noise: ArrayLike = 1.0) -> Morph:
     """The path between two images (Lee & Sompolinsky 1998, figure 4).
 
     The hidden values of both are their modes under the probit relaxation; between them y moves on a
@@ -114,7 +106,7 @@ def morph(
         raise ValueError(f"`noise` must be positive, found {noise}: a mode needs the relaxation")
     pair = jnp.stack([jnp.asarray(a, float), jnp.asarray(b, float)])
     sizes = {"num_factors": params["weights"].shape[0], "noise": noise}
-    ends = modes(model, params, (pair,), sizes)
+    ends = modes(clipped_gaussian, params, (pair,), sizes)
     share = jnp.linspace(0.0, 1.0, steps)[:, None]
     factors = (1 - share) * ends[0] + share * ends[1]
     images = reconstruct(params, factors)

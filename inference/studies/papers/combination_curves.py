@@ -19,9 +19,9 @@ from ..figures import image_grid
 from .combination_iterations import (
     EM_STEPS,
     STEPS_PER_SIZE,
+    Components,
     Errors,
     Machine,
-    Mixture,
     backfit,
     principal,
     pursue,
@@ -46,7 +46,7 @@ class Study(NamedTuple):
     train: dict[str, np.ndarray]  # model -> (iterations, 2), both errors
     test: dict[str, np.ndarray]
     machine: Machine
-    mixture: Mixture
+    mixture: Components
     gains: np.ndarray  # (units,), by pursuit from ten starts a unit
     worth: float  # what a unit must gain to be significant
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, log_expit, softmax
 
+from .noisy_or_words import Mixture
+
 EM_STEPS = 4
 """'4 iterations of EM per hidden unit proved sufficient'."""
 STEPS_PER_SIZE = 20
@@ -118,16 +120,11 @@ def backfit(machine: Machine, x: np.ndarray, rng: np.random.Generator) -> list[M
     return machines
 
 
-class Mixture(NamedTuple):
-    """Bernoulli product components."""
-
-    mixing: np.ndarray
-    probs: np.ndarray  # (components, columns)
+class Components(Mixture):
+    """Bernoulli product components, of rows of -1 and 1."""
 
     def joints(self, x: np.ndarray) -> np.ndarray:
-        bits = 0.5 * (x + 1.0)
-        log = np.log(self.probs), np.log1p(-self.probs)
-        return np.log(self.mixing) + bits @ log[0].T + (1.0 - bits) @ log[1].T
+        return self.log_joint(0.5 * (x + 1.0))
 
     def errors(self, x: np.ndarray, columns: np.ndarray) -> Errors:
         bits, joints = 0.5 * (x + 1.0), self.joints(x)
@@ -144,10 +141,10 @@ class Mixture(NamedTuple):
 
 def split_and_fit(
     x: np.ndarray, components: int, jitter: float, rng: np.random.Generator
-) -> list[Mixture]:
+) -> list[Components]:
     """The mixture after every iteration of EM; components double every 20 of them."""
     bits = 0.5 * (x + 1.0)
-    mixture = Mixture(np.ones(1), np.clip(bits.mean(0, keepdims=True), 0.01, 0.99))
+    mixture = Components(np.clip(bits.mean(0, keepdims=True), 0.01, 0.99), np.ones(1))
     mixtures = []
     while True:
         for _ in range(STEPS_PER_SIZE):
@@ -156,7 +153,7 @@ def split_and_fit(
             size = share.sum(0)
             # A count of half a row each way, or a pixel never inked would be impossible.
             probs = (share.T @ bits + 0.5) / (size[:, None] + 1.0)
-            mixture = Mixture((size + 1e-9) / (size.sum() + 1e-9 * len(size)), probs)
+            mixture = Components(probs, (size + 1e-9) / (size.sum() + 1e-9 * len(size)))
         count = len(mixture.mixing)
         if count == components:
             return [*mixtures, mixture]
@@ -165,7 +162,7 @@ def split_and_fit(
         share = np.where(np.arange(count) < extra, 0.5, 1.0) * mixture.mixing
         odds = np.log(mixture.probs / (1.0 - mixture.probs))[twice]
         moved = expit(odds + jitter * rng.normal(size=odds.shape))
-        mixture = Mixture(share[twice], np.clip(moved, 1e-4, 1.0 - 1e-4))
+        mixture = Components(np.clip(moved, 1e-4, 1.0 - 1e-4), share[twice])
 
 
 def principal(

@@ -16,6 +16,7 @@ from ...methods.discrete.em import EM
 from ...numerics.compiling import little_effort
 from ...running.contract import follow
 from .experiment import Option, Outcome, Page, experiment
+from .noisy_or_words import Mixture
 
 COLUMNS = 16
 
@@ -44,7 +45,9 @@ def hierarchy(namespace: argparse.Namespace) -> Outcome:
     keys = jax.random.split(jax.random.key(namespace.seed), 3)
     quietly: dict[str, Any] = {"tolerance": 1e-6, "progress_bar": False}
     mixture, one = EM(bernoulli_mixture), QuadratureEM(latent_trait)
-    classes = mixture.run(keys[0], 100, train, num_components=3, **quietly).params
+    found = mixture.run(keys[0], 100, train, num_components=3, **quietly).params
+    probs = np.clip(np.asarray(found["probs"], float), 1e-6, 1 - 1e-6)
+    classes = Mixture(probs, np.asarray(found["mixing"], float))
     single = one.run(keys[1], 200, train, num_factors=2, **quietly).params
     method = QuadratureEM(trait_mixture, num_nodes=7, prior=True)
     sizes: dict[str, Any] = {"num_components": 3, "num_factors": 1}
@@ -62,7 +65,7 @@ def hierarchy(namespace: argparse.Namespace) -> Outcome:
     numbers = {
         "rows": rows,
         "nats_per_new_row": {
-            "three classes": -_class_loss(classes, new),
+            "three classes": _nats(classes.log_joint(new).T),
             "one map": float(np.mean(whole.evidence)),
             "a map of each of three": _nats(joint),
             "the true model": _nats(on_grid(truth, new)[0]),
@@ -110,14 +113,6 @@ def draw_groups(
     bits = rng.random(logits.shape) < 1 / (1 + np.exp(-logits))
     truth = {"mixing": np.full(3, 1 / 3), "weights": weights[:, None], "bias": bias}
     return bits.astype(float), label, place, truth
-
-
-def _class_loss(params: Any, rows: np.ndarray) -> float:
-    """Minus the mean log likelihood of the classes."""
-    probs = np.clip(np.asarray(params["probs"], float), 1e-6, 1 - 1e-6)
-    each = rows @ np.log(probs).T + (1 - rows) @ np.log1p(-probs).T
-    each = each + np.log(np.asarray(params["mixing"], float))
-    return float(-np.mean(np.logaddexp.reduce(each, axis=1)))
 
 
 def on_grid(params: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
