@@ -30,7 +30,7 @@ import numpy as np
 from jax import Array, lax, random
 
 from ..methods.continuous.at_once import applies, posterior
-from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous, width
+from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous
 from ..methods.continuous.opening import Opened, recognised
 from ..methods.continuous.rules import Rule, about, climb, default_nodes, nodes_of, peaks
 from ..numerics.annealed import log_mean
@@ -42,7 +42,7 @@ from ..reading.local import Structure, log_joint
 from ..reading.plan import MOST_PAIRS, find_layers
 from ..reading.reader import check_data, open_program
 from ..reading.summed import marginal, row_evidence
-from ..rows.chunks import Rows, compiled, map_over_chunks
+from ..rows.chunks import Numbers, Rows, compiled, map_over_chunks
 from ..running.padding import Padded, pad
 from ..types import Arguments, Params
 
@@ -226,7 +226,7 @@ def _discrete(
                 f"a datum has {num_states} states: at most {max_states} are listed (max_states=...)"
             )
         how = f"layer by layer, all {' and '.join(map(str, reversed(sizes)))} states"
-    size = chunk_of(None, width(rows) + anatomy.num_bits, rows)
+    size = chunk_of(None, rows.width + anatomy.num_bits, rows)
 
     def chunk(params: Params, arguments: Arguments, start: Array, count: int) -> Evidence:
         del start
@@ -239,8 +239,8 @@ def _discrete(
 def _by_chunk(chunk: Callable[..., Evidence], size: int, params: Params, rows: Rows) -> Evidence:
     """Of all rows, so many at a time: from their arguments, which is the first, and how many."""
     count = min(size, rows.num_data)
-    part = lambda arguments, _, start: chunk(params, arguments, start, count)  # noqa: E731
-    return map_over_chunks(part, rows, size, None)
+    part = lambda arguments, numbers: chunk(params, arguments, numbers[0], count)  # noqa: E731
+    return map_over_chunks(part, rows, size, Numbers())
 
 
 def _annealed(model: Callable, rows: Rows) -> Likelihood:
@@ -269,7 +269,7 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
     join: Callable[..., Any] = np.concatenate
     both = Rule(*map(join, zip(fine, coarse, strict=True)))
     num_states = reader.num_states  # of discrete latents: the points lie about a mode in each
-    size = chunk_of(None, num_states * len(both.points) * width(rows), rows)
+    size = chunk_of(None, num_states * len(both.points) * rows.width, rows)
 
     def chunk(params: Params, arguments: Arguments, start: Array, count: int) -> Evidence:
         del start
@@ -314,7 +314,7 @@ def _sampled(reader: FactorReader, rows: Rows, num_draws: int) -> Likelihood:
     The wide ones bound the weights where the posterior has heavier tails than its peak suggests.
     """
     factors = reader.num_factors
-    size = chunk_of(None, num_draws * width(rows), rows)
+    size = chunk_of(None, num_draws * rows.width, rows)
     num_wide = max(1, num_draws // 10)
     scale = jnp.where(jnp.arange(num_draws) < num_wide, 3.0, 1.0)[:, None, None]
     share = num_wide / num_draws

@@ -253,8 +253,7 @@ def complete(
     local = reader.at(size)
 
     def whole(rows: Rows, params: Params) -> tuple[Array, Array]:
-        def part(arguments: Arguments, extra: None, start: Array) -> tuple[Array, Array]:
-            del extra, start
+        def part(arguments: Arguments) -> tuple[Array, Array]:
             _, weight = normalise(local.log_joint(params, table, arguments), 0)
             mean = _means(model, local.anatomy, params, table, arguments)
             best = jnp.broadcast_to(table, (len(table), size, table.shape[2]))
@@ -265,7 +264,7 @@ def complete(
                 expected = jnp.einsum("sn,snd->nd", weight, mean)
             return expected, best[chosen, jnp.arange(size)]
 
-        return map_over_chunks(part, rows, size, None)
+        return map_over_chunks(part, rows, size)
 
     probability, latents = compiled(whole, rows)(rows.leaves, params)
     probability = jnp.where(mask, data, probability)

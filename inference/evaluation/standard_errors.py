@@ -13,7 +13,7 @@ from jax import Array, lax
 
 from ..methods.continuous.at_once import information_of
 from ..methods.continuous.factor_em import maps_of
-from ..methods.continuous.factors import FactorReader, chunk_of, width
+from ..methods.continuous.factors import FactorReader, chunk_of
 from ..methods.continuous.opening import FORMS, Opened, open_columns
 from ..methods.continuous.point_regressions import bit_information
 from ..methods.continuous.rules import Rule, about, default_nodes, nodes_of, peaks, weigh
@@ -108,7 +108,7 @@ def undetermined(
         opened = open_columns(model, args, kwargs, None)
     factors, rows = opened.reader.num_factors, opened.rows
     numbers = sum(int(np.size(x)) for x in params.values())
-    work = rows.num_data * width(rows) * default_nodes(factors) ** factors * numbers
+    work = rows.num_data * rows.width * default_nodes(factors) ** factors * numbers
     if work > most_work:
         raise ProgramError(f"too large a table: {work:.1e} terms")
     return _one(model, params, args, kwargs)[1]
@@ -205,7 +205,7 @@ def _computation(
     opened: Opened, num_nodes: int | None, chunk_size: int | None
 ) -> Callable[[Rows, Params], tuple[Array, tuple[Params, Array | None]]]:
     """The information at some parameters, with their slopes, as a function that holds no rows."""
-    reader, rows, each = opened.reader, opened.rows, width(opened.rows)
+    reader, rows, each = opened.reader, opened.rows, opened.rows.width
     if isinstance(reader, FactorReader):
         count = reader.num_factors
         rule = nodes_of(reader, num_nodes or default_nodes(count))
@@ -240,8 +240,7 @@ def _information(opened: Opened, rule: Rule | None, size: int, params: Params) -
         along = lambda direction: jax.jvp(slope, (point,), (direction,))[1]  # noqa: E731
         return -lax.map(along, jnp.eye(len(point)))
 
-    def summed(arguments: Arguments, extra: None, fresh: Array) -> Array:
-        del extra
+    def summed(arguments: Arguments, fresh: Array) -> Array:
         if rule is None:
             own: Any = local
             weight, one = own.weights(params, arguments), own.anatomy
@@ -257,7 +256,7 @@ def _information(opened: Opened, rule: Rule | None, size: int, params: Params) -
         program = local._replace(closed=None)  # whose logarithms of products differentiate slowly
         return hessian(lambda new: weigh(program, new, arguments, moved)[0], fresh)
 
-    information = sum_over_chunks(summed, rows, size, None)
+    information = sum_over_chunks(summed, rows, size)
     if not _bits(opened) or known is None:
         return information
     # From the numbers of the form to those of the program, and to unconstrained ones. At a maximum

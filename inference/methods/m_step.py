@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -82,10 +83,7 @@ def gradient_step(
     maps = transforms(one, params, few)
     local = reader.at(min(chunk_size, rows.num_data))
 
-    def expected(arguments: Arguments, memory: Any, start: Any = None) -> Expectation:
-        del start
-        return expect(local, params, arguments, memory)
-
+    expected = partial(expect, local, params)
     every = None
     if not rows.on_disk and rows.num_data <= chunk_size:
         # One chunk: the posterior is found once, not whenever Q is.
@@ -203,8 +201,7 @@ def _by_moments(
 ) -> tuple[Callable, Callable, Any]:
     """Q of a chunk from the means of its latents; the Hessian and the second moments, once."""
 
-    def means(arguments: Arguments, memory: Any, start: Array) -> tuple[Array, Array | None]:
-        del start
+    def means(arguments: Arguments, memory: Any) -> tuple[Array, Array | None]:
         expected = posterior(arguments, memory)
         return expected.mean, expected.weight
 
@@ -217,7 +214,7 @@ def _by_moments(
     second = sum_over_chunks(seconds, rows, chunk_size, memory)
 
     def by_chunk(new: Params, arguments: Arguments, kept: Any, fresh: Array) -> Array:
-        moments = means(arguments, kept, jnp.zeros((), int)) if rows.on_disk else kept
+        moments = means(arguments, kept) if rows.on_disk else kept
         mean, weight = lax.stop_gradient(moments)
         form = local.form(new, arguments)
         heavy = fresh if weight is None else weight * fresh

@@ -139,7 +139,7 @@ def chunk_rows(
     """How many rows to read at a time, if the program is run on `num_runs` states of each."""
     if wanted is not None:
         return chunk_limit(wanted, rows)
-    width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves) + reader.anatomy.num_bits
+    width = rows.width + reader.anatomy.num_bits
     # A quadratic form costs a number per state; a run of the program also one per observed value.
     # A Hessian of each datum's own takes a run for each bit.
     if reader.affine and not reader.structure.shared:

@@ -29,7 +29,7 @@ from jax import Array, lax, random
 
 from ..numerics import elimination
 from ..numerics.elimination import Factor, Problem
-from ..rows.chunks import map_over_chunks
+from ..rows.chunks import Numbers, map_over_chunks
 from ..types import Arguments, Params
 from .abstract import leave, outside
 from .anatomy import Anatomy
@@ -110,7 +110,7 @@ class Elements(NamedTuple):
         """What `read` makes of f(0) and the factors of a chunk of rows, for all rows."""
         rows = rows_of(self.anatomy, *arguments)
         given = {name: x for name, x in given.items() if name != self.anatomy.plate}
-        width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves) + len(self.sizes)
+        width = rows.width + len(self.sizes)
         size = max(1, min(rows.num_data, CHUNK_FLOATS // (self.num_runs * width)))
         # Without the barrier XLA folds what the program makes of them, for seconds.
         states = lax.optimization_barrier(jnp.asarray(self.states())[:, None])
@@ -123,7 +123,8 @@ class Elements(NamedTuple):
             log_joints = jnp.broadcast_to(log_joints, (len(states), size))
             return read(self.problem(size), *self.factors(log_joints), start)
 
-        return map_over_chunks(lambda arguments, _, start: one(arguments, start), rows, size, None)
+        each = lambda arguments, numbers: one(arguments, numbers[0])  # noqa: E731
+        return map_over_chunks(each, rows, size, Numbers())
 
 
 def sum_elements(model: Callable, elements: Elements, args: tuple, kwargs: dict) -> Any:

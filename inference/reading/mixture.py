@@ -182,6 +182,6 @@ class ProgramMixture(dist.Distribution):
                 return log_total(logits, 0, False)
             return self.bits.total(self.bits.split(logits), chunk["states"])
 
-        width = sum(leaf[0].size for leaf in self.rows.leaves) + self.anatomy.num_bits
+        width = self.rows.width + self.anatomy.num_bits
         floats = len(self.table) * width + (0 if self.bits is None else self.bits.floats)
         return in_chunks(evidence, chunked, self.rows.num_data, max(1, product_floats() // floats))

@@ -117,6 +117,11 @@ class Rows(NamedTuple):
     def on_disk(self) -> bool:
         return any(isinstance(x, OnDisk) for x in self.leaves)
 
+    @property
+    def width(self) -> int:
+        """Numbers that a row of the arguments holds."""
+        return sum(int(leaf.size) // self.num_data for leaf in self.leaves)
+
     def slice(self, start: Array | int, size: int) -> Arguments:
         """The arguments with rows start to start + size (clipped to the end of the data)."""
         return self.join([_slice_leaf(x, start, size) for x in self.leaves])
@@ -223,15 +228,13 @@ def over_rows(left: Array, right: Array, precision: Any = None, largest: Any = N
     return jnp.einsum("bna,bnc->bac", *blocks, precision=precision).sum(0)
 
 
-def sum_over_chunks(
-    function: Callable[[Arguments, Any, Array], Any], rows: Rows, chunk_size: int, extra: Any
-) -> Any:
+def sum_over_chunks(function: Callable[..., Any], rows: Rows, chunk_size: int, *extra: Any) -> Any:
     """Sum a pytree of statistics over the data, a chunk at a time, and over the devices.
 
-    `function(arguments, extra, fresh)` gets one chunk: `extra` is a pytree of further arrays by row
-    (weights, say, or `Numbers`), `fresh` is 1 for rows not counted before. The last chunk overlaps
-    the one before it, so that all have one shape and nothing is copied or padded. Sums are
-    compensated (Kahan), so that many small chunks lose no digits in float32.
+    `function(arguments, *extra, fresh)` gets one chunk: `extra` are pytrees of further arrays by
+    row (weights, say, or `Numbers`), `fresh` is 1 for rows not counted before. The last chunk
+    overlaps the one before it, so that all have one shape and nothing is copied or padded. Sums
+    are compensated (Kahan), so that many small chunks lose no digits in float32.
     """
     share, count, size = _share.get(), counted(), min(chunk_size, rows.num_data)
     # On a device that holds rows of the one before it, those come first and are not counted.
@@ -246,12 +249,12 @@ def sum_over_chunks(
     def one(start: Array) -> Any:
         begin = jnp.minimum(start, rows.num_data - size)
         fresh = fresh_from(begin, jnp.maximum(start, again))
-        return function(rows.slice(begin, size), _slice(extra, begin, size), fresh)
+        return function(rows.slice(begin, size), *_slice(extra, begin, size), fresh)
 
     if size == rows.num_data:
         every = share is None and count is None
         fresh = jnp.ones(size) if every else fresh_from(0, again)
-        total = function(rows.whole(), _slice(extra, 0, size), fresh)
+        total = function(rows.whole(), *_slice(extra, 0, size), fresh)
         return _over_devices(total)
 
     def step(carry: Any, start: Array) -> tuple[Any, None]:
@@ -284,18 +287,16 @@ def _over_devices(total: Any) -> Any:
     return jax.tree.unflatten(tree, leaves)
 
 
-def map_over_chunks(
-    function: Callable[[Arguments, Any, Array], Any], rows: Rows, chunk_size: int, extra: Any
-) -> Any:
-    """Lay the per-row results of `function(arguments, extra, first_row)` end to end."""
+def map_over_chunks(function: Callable[..., Any], rows: Rows, chunk_size: int, *extra: Any) -> Any:
+    """Lay the per-row results of `function(arguments, *extra)` end to end."""
     size = min(chunk_size, rows.num_data)
     if size == rows.num_data:
-        return function(rows.whole(), _slice(extra, 0, size), jnp.zeros((), int))
+        return function(rows.whole(), *_slice(extra, 0, size))
     starts = jnp.minimum(jnp.arange(-(-rows.num_data // size)) * size, rows.num_data - size)
 
     @partial(jax.jit, inline=True)  # as above
     def one(start: Array) -> Any:
-        return function(rows.slice(start, size), _slice(extra, start, size), start)
+        return function(rows.slice(start, size), *_slice(extra, start, size))
 
     def step(out: Any, start: Array) -> tuple[Any, None]:
         def write(whole: Array, part: Array) -> Array:

@@ -15,7 +15,7 @@ from ...types import Arguments, Params
 from .bounded import bounded_program, gaussian_points
 from .bounded_regressions import bound_posterior, gaussian_sums
 from .factor_em import FactorEM, Look, Prior
-from .factors import FactorPosterior, FactorReader, chunk_of, width
+from .factors import FactorPosterior, FactorReader, chunk_of
 from .opening import Opened
 from .regressions import Responses
 from .rules import by_quadrature, default_nodes
@@ -84,7 +84,7 @@ class BoundEM(FactorEM):
         return _prior_moments(opened.rows.num_data, opened.reader.num_factors)
 
     def size(self, opened: Opened) -> int:
-        return chunk_of(self.chunk_size, width(opened.rows), opened.rows)
+        return chunk_of(self.chunk_size, opened.rows.width, opened.rows)
 
     def look(self, opened: Opened, params: Params, memory: Any) -> Look:
         keeps = self._remembers(opened.rows)
@@ -161,8 +161,7 @@ class BoundEM(FactorEM):
         """Rounds of (8), (6), (7) for all rows: mean, covariance, log of the bound."""
         size = self.size(opened)
 
-        def summarise(arguments: Arguments, memory: Any, start: Array) -> Any:
-            del start
+        def summarise(arguments: Arguments, memory: Any) -> Any:
             return _rounds(opened, opened.reader.at(size), params, arguments, memory, rounds)
 
         return map_over_chunks(summarise, opened.rows, size, memory)

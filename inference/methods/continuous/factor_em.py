@@ -217,10 +217,9 @@ class FactorEM(Algorithm, abc.ABC):
         reader, rows, known, columns = opened
         look, size = self.look(opened, params, memory), self.size(opened)
         if size >= rows.num_data and not rows.on_disk:  # found once, for the loss and the M-step
-            read = lambda arguments, by_row, _: look.expect(  # noqa: E731
-                reader.at(size), params, arguments, by_row
+            every = map_over_chunks(
+                partial(look.expect, reader.at(size), params), rows, size, look.by_row
             )
-            every = map_over_chunks(read, rows, size, look.by_row)
             look = look._replace(expect=lambda *_: every)
         prior = _log_prior(opened) if self.prior else None
         values = {} if columns is None else opened.values(params)

@@ -206,8 +206,3 @@ def chunk_of(wanted: int | None, floats: int, rows: Rows) -> int:
     limit = CHUNK_FLOATS.get(jax.default_backend(), 1 << 25)
     fitting = max(1, limit // max(floats, 1))
     return chunk_limit(fitting if wanted is None else wanted, rows)
-
-
-def width(rows: Rows) -> int:
-    """Numbers a row of the arguments holds."""
-    return sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)

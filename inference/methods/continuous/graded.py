@@ -200,13 +200,12 @@ def graded_start(
     loading = loading / jnp.sqrt(1.0 + jnp.maximum(share - 0.8, 0.0))
     size = min(rows.num_data, max(1, (1 << 20) // len(columns.kinds)))
 
-    def count(arguments: Arguments, extra: None, fresh: Array) -> Any:
-        del extra
+    def count(arguments: Arguments, fresh: Array) -> Any:
         target, shown = columns.responses(*seen(arguments))
         assert shown is not None
         return fresh @ target, fresh @ (shown - target)
 
-    ones, zeros = sum_over_chunks(count, rows, size, None)
+    ones, zeros = sum_over_chunks(count, rows, size)
     # A factor of deviation w flattens the logistic curve: the marginal logits are smaller.
     flat = jnp.sqrt(1.0 - jnp.minimum(share, 0.8))
     bias, low = [], columns.by_levels(zeros)

@@ -14,7 +14,7 @@ from ...numerics.log_sums import normalise
 from ...rows.chunks import Rows, compiled, map_over_chunks, over_rows
 from ...types import Arguments, Params
 from .factor_em import FactorEM, Look, Prior
-from .factors import FactorPosterior, FactorReader, chunk_of, width
+from .factors import FactorPosterior, FactorReader, chunk_of
 from .opening import Opened
 from .point_regressions import natural_form, shared_log_likelihood, shared_sums
 from .regressions import Responses
@@ -59,7 +59,7 @@ class MonteCarloEM(FactorEM):
         return prior_points(key, self.num_draws, opened.reader.num_factors, self.quasi).points
 
     def size(self, opened: Opened) -> int:
-        wide = width(opened.rows)
+        wide = opened.rows.width
         each = self.num_draws * (1 if opened.columns is not None else wide)
         return chunk_of(self.chunk_size, each + wide, opened.rows)
 
@@ -139,15 +139,14 @@ class MonteCarloEM(FactorEM):
         def compute(rows: Rows, params: Params, points: Array) -> FactorPosterior:
             look = self.look(hollow._replace(rows=rows), params, points)
 
-            def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
-                del extra, start
+            def summarise(arguments: Arguments) -> FactorPosterior:
                 evidence, posterior = look.expect(reader.at(size), params, arguments, None)
                 mean, covariance = moments(*posterior)
                 effective = 1.0 / jnp.sum(posterior[1] ** 2, 0)
                 nothing = jnp.full_like(evidence, jnp.nan)
                 return FactorPosterior(mean, covariance, evidence, nothing, effective)
 
-            posterior = map_over_chunks(summarise, rows, size, None)
+            posterior = map_over_chunks(summarise, rows, size)
             if reader.num_factors > 3:
                 return posterior
             nodes = default_nodes(reader.num_factors)

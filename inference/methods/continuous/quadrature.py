@@ -16,7 +16,7 @@ from ...types import Arguments, Params
 from . import at_once
 from .checks import check_columns
 from .factor_em import JITTER, LEAST_APART, FactorEM, FactorState, Look, Prior
-from .factors import FactorPosterior, FactorReader, chunk_of, not_continuous, width
+from .factors import FactorPosterior, FactorReader, chunk_of, not_continuous
 from .opening import Opened
 from .point_regressions import point_sums
 from .regressions import Responses
@@ -88,17 +88,16 @@ class QuadratureEM(FactorEM):
     def size(self, opened: Opened) -> int:
         reader = opened.reader
         points = reader.num_states * self._nodes(reader) ** reader.num_factors
-        return chunk_of(self.chunk_size, points * width(opened.rows), opened.rows)
+        return chunk_of(self.chunk_size, points * opened.rows.width, opened.rows)
 
     def look(self, opened: Opened, params: Params, memory: Any) -> Look:
         reader, rows = opened.reader, opened.rows
         rule = nodes_of(reader, self._nodes(reader))
         keeps = self._remembers(rows)
         if keeps:
-            size = chunk_of(self.chunk_size, reader.num_states * width(rows), rows)
+            size = chunk_of(self.chunk_size, reader.num_states * rows.width, rows)
 
-            def up(arguments: Arguments, modes: Array, start: Array) -> Peaks:
-                del start
+            def up(arguments: Arguments, modes: Array) -> Peaks:
                 local = reader.at(size).ready(arguments)
                 return peaks(local, params, arguments, modes, self.mode_steps)
 

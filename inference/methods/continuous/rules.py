@@ -19,7 +19,7 @@ from ...numerics.log_sums import normalise
 from ...reading.anatomy import ProgramError
 from ...rows.chunks import Rows, map_over_chunks
 from ...types import Arguments, Params
-from .factors import FactorPosterior, FactorReader, chunk_of, width
+from .factors import FactorPosterior, FactorReader, chunk_of
 
 MOST_BYTES = 1 << 27
 """Of a rule: NumPy finds n nodes by the eigenvalues of a matrix (n, n)."""
@@ -211,10 +211,9 @@ def by_quadrature(
 ) -> FactorPosterior:
     """The posterior of every row by quadrature about its mode, found from zero."""
     rule = nodes_of(reader, num_nodes)
-    size = chunk_of(chunk_size, len(rule.points) * reader.num_states * width(rows), rows)
+    size = chunk_of(chunk_size, len(rule.points) * reader.num_states * rows.width, rows)
 
-    def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
-        del extra, start
+    def summarise(arguments: Arguments) -> FactorPosterior:
         local = reader.at(size).ready(arguments)
         moved = about(peaks(local, params, arguments, local.start(), num_steps), rule)
         evidence, probability = weigh(local, params, arguments, moved)
@@ -223,7 +222,7 @@ def by_quadrature(
         gap, each = jnp.zeros_like(evidence), local.per_value(probability)
         return FactorPosterior(mean, covariance, evidence, gap, effective, each)
 
-    return map_over_chunks(summarise, rows, size, None)
+    return map_over_chunks(summarise, rows, size)
 
 
 def default_nodes(num_factors: int) -> int:

@@ -81,14 +81,13 @@ def principal_start(
     """
     size = min(rows.num_data, max(1, (1 << 20) // columns.layout.num_predictors))
 
-    def summarise(arguments: Arguments, extra: None, fresh: Array) -> Any:
-        del extra
+    def summarise(arguments: Arguments, fresh: Array) -> Any:
         target, weight = responses(arguments)
         weight = jnp.ones_like(target) if weight is None else weight
         target, weight = target * fresh[:, None], weight * fresh[:, None]
         return target.sum(0), weight.sum(0), target.T @ target, weight.T @ target, weight.T @ weight
 
-    total, count, square, cross, both = sum_over_chunks(summarise, rows, size, None)
+    total, count, square, cross, both = sum_over_chunks(summarise, rows, size)
     mean = total / jnp.maximum(count, 1.0)
     cover = square - cross * mean - (cross * mean).T + jnp.outer(mean, mean) * both
     cover = cover / jnp.maximum(both, 1.0)

@@ -130,8 +130,7 @@ class EM(StatesEM):
         memory = sets.given(reader.anatomy)
 
         def whole(rows: Rows, params: Params, memory: Any) -> Posterior:
-            def summarise(arguments: Any, memory: Any, start: Array) -> Posterior:
-                del start
+            def summarise(arguments: Any, memory: Any) -> Posterior:
                 posterior: Expectation = sets.expect(reader.at(size), params, arguments, memory)
                 nothing = jnp.zeros_like(posterior.evidence)
                 if not isinstance(self.states, AllStates):
@@ -179,7 +178,7 @@ def by_sums(
     if not reader.affine:
         return None
     table = table_of(reader.anatomy, states)[:, 0]
-    cells = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
+    cells = rows.width
     if reader.structure.shared and len(table) * cells > CHUNK_FLOATS:
         return None  # the moments of the bits take less
     few = rows.slice(0, 1)

@@ -132,7 +132,8 @@ def _mixture_variant(key: Array, params: Params, posterior: Expectation, seen: S
     for role, probs in params.items():
         if role == "mixing":
             continue
-        middle, link = jnp.log(jnp.maximum(probs[split], 1e-3)), jax.nn.softmax
+        link: Any = jax.nn.softmax
+        middle = jnp.log(jnp.maximum(probs[split], 1e-3))
         if role == "probs":  # of bits; those of levels go by their number
             middle, link = logit(jnp.clip(probs[split], 1e-3, 1.0 - 1e-3)), jax.nn.sigmoid
         apart = 0.5 * random.normal(key_apart, middle.shape)

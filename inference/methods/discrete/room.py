@@ -23,7 +23,7 @@ def check_room(reader: Reader, rows: Rows, states: StateSet, chunk_size: int | N
     anatomy = reader.anatomy
     num_states = states.count([x.num_values or 0 for x in anatomy.latents for _ in range(x.size)])
     size = chunk_rows(chunk_size, reader, num_states, rows)
-    width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves) + anatomy.num_bits
+    width = rows.width + anatomy.num_bits
     if reader.structure.shared:
         numbers = anatomy.num_bits * (anatomy.num_bits + 1) // 2 + 1 + size
     else:

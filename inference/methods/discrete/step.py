@@ -99,8 +99,7 @@ class Pass(NamedTuple):
         if not self.sets.keep:
             return self._replace(memory=self.sets.given(self.reader.anatomy))
 
-        def search(arguments: Arguments, extra: Any, start: Array) -> tuple[Array, Any]:
-            del start
+        def search(arguments: Arguments, extra: Any) -> tuple[Array, Any]:
             memory, numbers = extra
             keys = row_keys(self.key, numbers)
             return self.sets.search(self.local, self.params, arguments, memory, keys)
@@ -130,9 +129,8 @@ class Pass(NamedTuple):
             weight = chosen if weight is None else weight * chosen
         return posterior._replace(weight=weight)
 
-    def evidence_of(self, arguments: Arguments, extra: Any, start: Any = None) -> Array:
+    def evidence_of(self, arguments: Arguments, extra: Any) -> Array:
         """The log evidence of each row of a chunk."""
-        del start
         return self.expect(self.local, self.params, arguments, extra).evidence
 
     def accumulate(self, update: ClosedForm) -> tuple[Array, Array, Any]:

@@ -155,15 +155,15 @@ class TruncatedEM(StatesEM):
         def whole(rows: Rows, params: Params, memory: Any, key: Array) -> Posterior:
             key_search, key_missed = random.split(key)
 
-            def summarise(arguments: Any, extra: Any, start: Array) -> Posterior:
-                local, (memory, numbers) = reader.at(size), extra
+            def summarise(arguments: Any, memory: Any, numbers: Array) -> Posterior:
+                local = reader.at(size)
                 if memory is None and not isinstance(sets, Table):
                     keys = row_keys(key_search, numbers)
                     memory = sets.grow(local, params, arguments, keys)
                 posterior = sets.expect(local, params, arguments, memory)
                 missed = error = jnp.zeros_like(posterior.evidence)
                 if not isinstance(sets, Table):  # which misses nothing
-                    key = random.fold_in(key_missed, start)
+                    key = random.fold_in(key_missed, numbers[0])
                     missed, error = missed_mass(
                         local, sets.contains, params, arguments, memory, posterior, key, num_draws
                     )
@@ -171,7 +171,7 @@ class TruncatedEM(StatesEM):
                     posterior.mean, posterior.best(), posterior.evidence, missed, error
                 )
 
-            return map_over_chunks(summarise, rows, size, (memory, Numbers()))
+            return map_over_chunks(summarise, rows, size, memory, Numbers())
 
         return compiled(whole, rows)(rows.leaves, params, memory, key)
 

@@ -68,8 +68,8 @@ class BitProgram(NamedTuple):
         """
 
         def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
-            now, how = self.split(bits), {"power": power, "open_sites": open_sites}
-            swept = sweep(wiring, network, now, seen, key, **how)
+            now = self.split(bits)
+            swept = sweep(wiring, network, now, seen, key, power=power, open_sites=open_sites)
             new = jnp.concatenate([swept.bits[name] for name in self.anatomy.names], axis=-1)
             return new.astype(bits.dtype), swept.largest_flip
 

@@ -17,7 +17,7 @@ from ...reading.abstract import somewhere
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.reader import check_data, check_support
-from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks
+from ...rows.chunks import Numbers, Rows, chunk_limit, compiled, map_over_chunks
 from ...running.algorithm import Algorithm
 from ...types import Arguments, Params
 from ..shared import check_shapes
@@ -253,8 +253,8 @@ class GibbsEM(Algorithm):
             return GibbsPosterior(means.mean(0), error, bests[chosen, each], values[chosen, each])
 
         def whole(rows: Rows, params: Params, key: Array) -> GibbsPosterior:
-            visit = lambda arguments, _, start: chains(key, arguments, params, start)  # noqa: E731
-            return map_over_chunks(visit, rows, size, None)
+            visit = lambda arguments, numbers: chains(key, arguments, params, numbers[0])  # noqa: E731
+            return map_over_chunks(visit, rows, size, Numbers())
 
         return compiled(whole, rows)(rows.leaves, params, key_all)
 

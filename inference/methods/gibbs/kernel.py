@@ -130,7 +130,7 @@ class LatentGibbs(MCMCKernel):
         if isinstance(program, LatentProgram):
             return jax.jit(partial(begin, arguments=arguments))(rng_key, init_params)
         rows = rows_of(program.anatomy, *arguments)
-        whole = lambda rows, *inputs: begin(*inputs, rows.join(rows.leaves))  # noqa: E731
+        whole = lambda rows, *start: begin(*start[:2], rows.join(rows.leaves))  # noqa: E731
         return compiled(whole, rows)(rows.leaves, rng_key, init_params)
 
     def _begin(

@@ -16,7 +16,7 @@ from jax import Array, random
 
 from ...numerics.annealed import LogMean, anneal, log_mean
 from ...reading.arguments import rows_of
-from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...rows.chunks import Numbers, Rows, compiled, map_over_chunks
 from ...types import Arguments, Params
 from .flips import open_bits
 
@@ -44,9 +44,8 @@ def annealed_evidence(
     """
     program = open_bits(model, args, kwargs)
     rows = rows_of(program.anatomy, args, kwargs)
-    width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
-    size = chunk_size or max(1, CHUNK_FLOATS // (num_chains * (width + program.anatomy.num_bits)))
-    size = min(size, rows.num_data)
+    floats = num_chains * (rows.width + program.anatomy.num_bits)
+    size = min(chunk_size or max(1, CHUNK_FLOATS // floats), rows.num_data)
     local = program._replace(anatomy=program.anatomy.with_rows(size))
     key = random.key(0) if rng_key is None else rng_key
 
@@ -67,7 +66,7 @@ def annealed_evidence(
         return log_mean(anneal(key_chains, states, density, transition, betas).log_weights)
 
     def compute(rows: Rows, params: Params, key: Array) -> LogMean:
-        each = lambda arguments, _, start: chunk(key, arguments, params, start)  # noqa: E731
-        return map_over_chunks(each, rows, size, None)
+        each = lambda arguments, numbers: chunk(key, arguments, params, numbers[0])  # noqa: E731
+        return map_over_chunks(each, rows, size, Numbers())
 
     return compiled(compute, rows)(rows.leaves, params, key)

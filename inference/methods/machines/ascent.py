@@ -43,11 +43,8 @@ class Climb(NamedTuple):
         """log p(y_n) of each row, (num_data,), under `model`; see `value_and_grad`."""
         local = self.reader.at(min(self.chunk_size, self.rows.num_data))._replace(model=model)
 
-        def part(arguments: Arguments, extra: None, start: Array) -> Array:
-            del extra, start
-            return self.evidence(local, params, arguments)
-
-        return map_over_chunks(part, self.rows, self.chunk_size, None)
+        part = lambda arguments: self.evidence(local, params, arguments)  # noqa: E731
+        return map_over_chunks(part, self.rows, self.chunk_size)
 
     def evidence(self, reader: Reader, params: Params, arguments: Arguments) -> Array:
         """log p(y_n) of a chunk, (num_data,)."""
@@ -79,13 +76,12 @@ class Climb(NamedTuple):
             return self.rows.total
         local = self.reader.at(min(self.chunk_size, self.rows.num_data))
 
-        def part(arguments: Arguments, extra: None, fresh: Array) -> Array:
-            del extra
+        def part(arguments: Arguments, fresh: Array) -> Array:
             weight = local.weights(params, arguments)
             assert weight is not None
             return fresh @ weight
 
-        return sum_over_chunks(part, self.rows, self.chunk_size, None)
+        return sum_over_chunks(part, self.rows, self.chunk_size)
 
     def free(self, params: Params) -> Params:
         """Parameters as unconstrained numbers."""
@@ -116,8 +112,7 @@ def open_climb(
     """Open a program, and test what form it has."""
     reader, rows = open_program(model, args, kwargs, plate=plate)
     # The states of a row are summed in chunks of their own: what is left is its cells and bits.
-    width = sum(int(leaf.size) // rows.num_data for leaf in rows.leaves)
-    size = max(1, CHUNK_FLOATS // (4 * (width + reader.anatomy.num_bits)))
+    size = max(1, CHUNK_FLOATS // (4 * (rows.width + reader.anatomy.num_bits)))
     return Climb(reader, rows, chunk_limit(size if chunk_size is None else chunk_size, rows))
 
 
@@ -198,12 +193,11 @@ def linear_posterior(climb: Climb, params: Params, model: Callable) -> Posterior
     local = climb.reader.at(size)._replace(model=model)
 
     def whole(rows: Rows, params: Params) -> Posterior:
-        def part(arguments: Arguments, extra: None, start: Array) -> Posterior:
-            del extra, start
+        def part(arguments: Arguments) -> Posterior:
             form = linear_form(local, params, arguments)
             nothing = jnp.zeros_like(form.constant)
             return Posterior(form.mean, form.best, form.evidence, nothing, nothing)
 
-        return map_over_chunks(part, rows, size, None)
+        return map_over_chunks(part, rows, size)
 
     return compiled(whole, climb.rows)(climb.rows.leaves, params)

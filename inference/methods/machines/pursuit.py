@@ -72,25 +72,20 @@ class Sample(NamedTuple):
     def sum(self, function: Callable[[Array, Array | None, Array], Any]) -> Any:
         """The sum of `function(examples, mask, fresh)` over chunks of what is left of the data."""
 
-        def part(arguments: Arguments, extra: tuple, fresh: Array) -> Any:
-            residual, numbers = extra
+        def part(arguments: Arguments, residual: Any, numbers: Array, fresh: Array) -> Any:
             if residual is not None and not self.known.masked:
                 return function(residual, None, fresh)
             left, mask = self.examples(arguments)
             left = residual if residual is not None else self._remove(left, mask, numbers)
             return function(left, mask, fresh)
 
-        extra = (self.state.residual, Numbers())
-        return sum_over_chunks(part, self.rows, self.chunk_size, extra)
+        return sum_over_chunks(part, self.rows, self.chunk_size, self.state.residual, Numbers())
 
     def whole(self, function: Callable[[Array, Array], Any]) -> Any:
         """The sum of `function(examples, fresh)` over chunks of the data as they are."""
 
-        def part(arguments: Arguments, extra: None, fresh: Array) -> Any:
-            del extra
-            return function(self.examples(arguments)[0], fresh)
-
-        return sum_over_chunks(part, self.rows, self.chunk_size, None)
+        part = lambda arguments, fresh: function(self.examples(arguments)[0], fresh)  # noqa: E731
+        return sum_over_chunks(part, self.rows, self.chunk_size)
 
     def take(self, numbers: Array) -> Array:
         """What is left of some examples."""
@@ -325,13 +320,12 @@ class ProjectionPursuit(Algorithm):
 def _gaussian(sample: Sample) -> Array:
     """The log likelihood of the data under N(0, I), where pursuit begins."""
 
-    def part(arguments: Arguments, extra: None, fresh: Array) -> Array:
-        del extra
+    def part(arguments: Arguments, fresh: Array) -> Array:
         x, mask = sample.examples(arguments)
         cells = x.shape[1] if mask is None else mask.sum(-1)
         return fresh @ (-0.5 * (x**2).sum(-1) - 0.5 * cells * math.log(2.0 * math.pi))
 
-    return sum_over_chunks(part, sample.rows, sample.chunk_size, None)
+    return sum_over_chunks(part, sample.rows, sample.chunk_size)
 
 
 def active_units(params: Params) -> Params:

@@ -60,11 +60,8 @@ class Machine(NamedTuple):
     def sum(self, function: Callable[[Array, Array], Any]) -> Any:
         """The sum of `function(examples, fresh)` over chunks of the rows."""
 
-        def part(arguments: Arguments, extra: None, fresh: Array) -> Any:
-            del extra
-            return function(self.examples(arguments), fresh)
-
-        return sum_over_chunks(part, self.climb.rows, self.climb.chunk_size, None)
+        part = lambda arguments, fresh: function(self.examples(arguments), fresh)  # noqa: E731
+        return sum_over_chunks(part, self.climb.rows, self.climb.chunk_size)
 
     def look(self, params: Params) -> tuple[Array, Params, Params]:
         """The log likelihood, its gradient, (3.5) and (3.6) or (3.8) and (3.9), and the moments.

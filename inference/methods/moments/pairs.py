@@ -88,8 +88,7 @@ def _count(data: Any, mask: Any, chunk_size: int | None) -> Pairs:
     rows = Rows(placed, (None,) * len(leaves), tree, num_data)
     size = chunk_size or max(1, CHUNK_FLOATS // num_features)
 
-    def count(arguments: tuple, extra: None, fresh: Array) -> tuple[Array, ...]:
-        del extra
+    def count(arguments: tuple, fresh: Array) -> tuple[Array, ...]:
         (bits, observed), _ = arguments
         kept = fresh[:, None] if observed is None else observed * fresh[:, None]
         on = bits.astype(fresh.dtype) * kept
@@ -98,7 +97,7 @@ def _count(data: Any, mask: Any, chunk_size: int | None) -> Pairs:
         off = kept - on
         return on.T @ on, on.T @ off, off.T @ off
 
-    totals = sum_over_chunks(count, rows, size, None)
+    totals = sum_over_chunks(count, rows, size)
     if mask is not None:
         return Pairs(*totals)
     both, count_all = totals

@@ -14,7 +14,7 @@ from latentbits.models import clipped_gaussian
 from ...numerics.gaussian import invert, log_normal
 from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...types import Arguments, Params
-from ..continuous.factors import FactorPosterior, chunk_of, open_factors, width
+from ..continuous.factors import FactorPosterior, chunk_of, open_factors
 from ..continuous.rules import Rule, about, climb, peaks, weigh
 
 # The log joint is concave, so Newton's steps arrive: for digits and 16 factors after about 10.
@@ -26,14 +26,13 @@ def modes(model: Callable, params: Params, args: tuple, kwargs: dict[str, Any]) 
     reader, rows = open_factors(model, args, kwargs, None)
 
     def each(rows: Rows, params: Params) -> Array:
-        size = chunk_of(None, width(rows), rows)
+        size = chunk_of(None, rows.width, rows)
 
-        def climb_chunk(arguments: Arguments, extra: None, start: Array) -> Array:
-            del extra, start
+        def climb_chunk(arguments: Arguments) -> Array:
             local = reader.at(size)
             return climb(local, params, arguments, local.start(), NEWTON_STEPS)
 
-        return map_over_chunks(climb_chunk, rows, size, None)
+        return map_over_chunks(climb_chunk, rows, size)
 
     return compiled(each, rows)(rows.leaves, params)
 
@@ -50,14 +49,13 @@ def laplace(
     draws = random.normal(random.key(0), (num_draws, reader.num_factors))
 
     def each(rows: Rows, params: Params, draws: Array) -> FactorPosterior:
-        size = chunk_of(None, num_draws * width(rows), rows)
+        size = chunk_of(None, num_draws * rows.width, rows)
         local = reader.at(size)
         peak = jnp.zeros_like(draws[:1])
         at_mode = Rule(peak, -log_normal(peak))
         by_draws = Rule(draws, -log_normal(draws) - math.log(num_draws))
 
-        def summarise(arguments: Arguments, extra: None, start: Array) -> FactorPosterior:
-            del extra, start
+        def summarise(arguments: Arguments) -> FactorPosterior:
             top = peaks(local, params, arguments, local.start(), NEWTON_STEPS)
             evidence, _ = weigh(local, params, arguments, about(top, at_mode))
             drawn, share = weigh(local, params, arguments, about(top, by_draws))
@@ -65,7 +63,7 @@ def laplace(
             covariance, gap = invert(top.precision)[0], drawn - evidence
             return FactorPosterior(top.place, covariance, evidence, gap, effective)
 
-        return map_over_chunks(summarise, rows, size, None)
+        return map_over_chunks(summarise, rows, size)
 
     return compiled(each, rows)(rows.leaves, params, draws)
 

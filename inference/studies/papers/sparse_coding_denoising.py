@@ -203,8 +203,7 @@ def patches_of(
     sets, params = method.sets(reader, rows), state.params
     size = chunk_rows(method.chunk_size, reader, sets.num_states(reader.anatomy), rows)
 
-    def part(arguments: tuple, memory: Array, start: Array) -> tuple[Array, Array]:
-        del start
+    def part(arguments: tuple, memory: Array) -> tuple[Array, Array]:
         states, share = sets.expect(reader.at(size), params, arguments, memory).weighted()
 
         def add(sums: tuple[Array, Array], each: tuple[Array, Array]) -> tuple[tuple, None]:
