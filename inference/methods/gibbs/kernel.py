@@ -123,14 +123,14 @@ class LatentGibbs(MCMCKernel):
             return self._begin(program, arguments, rng_key, init_params)
 
         # Vectorized chains, in one piece: one by one their operations compile for many seconds.
-        def begin(keys: Array, places: Params | None, arguments: Arguments) -> LatentGibbsState:
+        def begin(arguments: Arguments, keys: Array, places: Params | None) -> LatentGibbsState:
             each = lambda key, z: self._begin(program, arguments, key, z)  # noqa: E731
             return jax.vmap(each)(keys, places)
 
         if isinstance(program, LatentProgram):
-            return jax.jit(partial(begin, arguments=arguments))(rng_key, init_params)
+            return jax.jit(partial(begin, arguments))(rng_key, init_params)
         rows = rows_of(program.anatomy, *arguments)
-        whole = lambda rows, *start: begin(*start[:2], rows.join(rows.leaves))  # noqa: E731
+        whole = lambda rows, *start: begin(rows.join(rows.leaves), *start)  # noqa: E731
         return compiled(whole, rows)(rows.leaves, rng_key, init_params)
 
     def _begin(
