@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
 from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE as under_jit
 from numpyro.distributions import Distribution
 from numpyro.primitives import _PYRO_STACK
@@ -43,6 +44,10 @@ LAST_WITH_BOTH = 0, 10
 """The last JAX that is known to have both switches: one without would end the process."""
 FEW_CELLS = 1 << 14
 """Of the arguments of a method: its steps then take less than it would take to optimise them."""
+FEW_NUMBERS = 1 << 18
+"""Of those that a step of NUTS computes for one chain, its loops run once. A table of 160 × 12 bits
+and two factors makes 0.19 million, and a draw takes a tenth longer by XLA's older loops; one of
+600 × 16 makes 0.86 million, and it takes two fifths longer (Neoverse N1)."""
 MOST_KEPT = 512
 """Functions and facts that are kept, the latest used. A function holds what was compiled of it, and
 no rows."""
@@ -227,6 +232,25 @@ def for_long() -> dict[str, Any]:
     """
     hurried = f"--{EMITTERS}=false" in os.environ.get("XLA_FLAGS", "")
     return {EMITTERS: True} if hurried else {}
+
+
+def for_draws(step: ClosedJaxpr) -> dict[str, Any]:
+    """Options of the compiler, after `hurry`, for a step of a sampler, of which a budget has
+    thousands: as `for_long`, unless it is so small that the calls of its loops take most of it.
+
+    >>> for_draws(jax.make_jaxpr(lambda x: x + 1)(1.0))
+    {}
+    """
+    return {} if _numbers(step.jaxpr) < FEW_NUMBERS else for_long()
+
+
+def _numbers(program: Jaxpr) -> int:
+    """Those that a program computes, a loop run once."""
+    total = 0
+    for line in program.eqns:
+        inner = [_numbers(x) for x in jaxprs_in_params(line.params)]
+        total += sum(inner) if inner else sum(getattr(x.aval, "size", 1) for x in line.outvars)
+    return total
 
 
 def split_key(key: Array, count: int) -> tuple[Array, ...]:
