@@ -1,11 +1,13 @@
-"""Processor seconds of one comparison in this checkout and in one of the flat layout.
+"""Wall and processor seconds of one comparison in this checkout and in one of the flat layout.
 
     git worktree add --detach ../before 58e5ba9
-    python tests/benchmarks/compare_before_after.py ../before latent_trait BoundEM,QuadratureEM,NUTS
+    python tests/benchmarks/compare_before_after.py ../before latent_trait mixed_trait --turns 2
 
-The same methods on the same small table, each to its end by its own rule or a budget of 20 s, 100
-draws a chain, nothing kept from earlier runs, and the compiler as the command `compare` sets it;
-each checkout in a process of its own.
+The methods that both know on the same small table, each to its end by its own rule or a budget of
+20 s, 100 draws a chain, nothing kept from earlier runs, and the compiler as the command `compare`
+sets it; from the start of a process to its end, in two worker processes as both commands have by
+default on two cores. Checkouts take turns. With `--jobs 1` all methods run in one process, and the
+processor seconds of each, to compile, run and judge, are printed.
 """
 
 from __future__ import annotations
@@ -15,70 +17,123 @@ import gc
 import json
 import os
 import pickle
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 BUDGET, DRAWS = 20.0, 100
 COLD = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+TRAITS = ("BoundEM", "MonteCarloEM", "QuadratureEM", "NUTS", "MAP")
+MACHINES = ("EM", "TruncatedEM", "ExactGradient", "ProjectionPursuit", "NUTS", "MAP")
+METHODS = {
+    "latent_trait": TRAITS,
+    "mixed_trait": TRAITS,
+    "clipped_gaussian": ("MonteCarloEM", "QuadratureEM", "MomentInversion", "NUTS", "MAP"),
+    "binary_sparse_coding": ("EM", "TruncatedEM", "NUTS", "MAP"),
+    "bernoulli_mixture": ("EM", "SplittingEM", "NUTS", "MAP"),
+    "noisy_or_network": ("EM", "TruncatedEM", "GibbsEM", "GibbsSearch", "NUTS", "MAP"),
+    "combination_machine": MACHINES,
+    "real_combination_machine": MACHINES,
+    "bernoulli_product": ("NUTS", "SVI mean_field", "SVI low_rank", "SVI flow", "MAP"),
+}
+"""Program -> methods that both checkouts know."""
 
 
-def run(program: str, methods: list[str], file: str) -> None:
+def run(program: str, methods: list[str], jobs: int, file: str) -> None:
     """One comparison by the code that is first on the path, of either layout."""
     try:
         from inference.effort import hurry
+        from inference.studies.side_by_side import processes as workers
+
+        hurry()
+        pool: Any = None if jobs == 1 else workers(jobs)
         from inference.studies.compare import compare
     except ImportError:
         from inference.cli import EXTRA
         from inference.numerics.compiling import RARELY, hurry
+        from inference.studies.comparison.side_by_side import processes
 
         gc.set_threshold(*RARELY)
         os.environ["XLA_FLAGS"] = f"--{EXTRA}=xla_cpu_disable_loop_unrolling"
+        hurry()
+        studies = "latentbits.inference.studies"
+        names = [f"{studies}.comparison.compare", f"{studies}.arviz"]
+        pool = None if jobs == 1 else processes(jobs, names)
         from inference.studies.comparison.compare import compare
-    hurry()
     from jax import random
 
     import ppl_models
 
     values, sizes = pickle.loads(Path(file).read_bytes())
-    rows, model, began = {}, getattr(ppl_models, program), time.process_time()
-    last = [began]
+    rows, model = {}, getattr(ppl_models, program)
+    last = [time.process_time()]
 
     def on_result(name: str, row: dict) -> None:
         now = time.process_time()
-        rows[name], last[0] = [round(now - last[0], 1), row["reason"]], now
+        rows[name] = {"reason": row["reason"]} if pool is not None else {
+            "cpu": round(now - last[0], 1), "reason": row["reason"],
+        }  # fmt: skip
+        rows[name] |= {x: round(row[x], 1) for x in ("compile_seconds", "seconds") if x in row}
+        last[0] = now
 
     compare(
         model, values, methods, budget=BUDGET, num_draws=DRAWS, rng_key=random.key(0),
-        on_result=on_result, **sizes,
+        on_result=on_result, pool=pool, **sizes,
     )  # fmt: skip
-    print(json.dumps({"cpu": round(time.process_time() - began, 1), "rows": rows}))
+    if pool is not None:
+        pool.shutdown()  # their processor seconds are known when they have ended
+    print(json.dumps(rows))
+
+
+def measure(tree: Path, program: str, methods: list[str], jobs: int, file: str) -> dict[str, Any]:
+    """One comparison by the code of a checkout, from the start of its process to the end."""
+    command = [sys.executable, __file__, "--row", program, ",".join(methods), str(jobs), file]
+    env = {**os.environ, **COLD, "PYTHONPATH": str(tree)}
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command, env=env, cwd=tree, stdout=subprocess.PIPE, check=True)
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall": wall, "cpu": spent, "rows": json.loads(done.stdout.decode().splitlines()[-1])}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("before", type=Path)
-    parser.add_argument("program")
-    parser.add_argument("methods", help="those of both checkouts, with commas between")
+    parser.add_argument("programs", nargs="*", help=f"of {', '.join(METHODS)}; by default all")
+    parser.add_argument("--methods", help="with commas between; by default those of both")
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
+    parser.add_argument("--turns", type=int, default=1, help="comparisons by each checkout")
+    parser.add_argument("--rows", action="store_true", help="print what is said of each method")
     options = parser.parse_args()
     from inference.studies.cards import example
 
-    made = example(options.program, which="small")
-    with tempfile.NamedTemporaryFile() as file:
-        Path(file.name).write_bytes(pickle.dumps((made.values, made.sizes)))
-        for tree in (options.before.resolve(), Path(__file__).parents[2]):
-            command = [sys.executable, __file__, "--row", options.program, options.methods]
-            env = {**os.environ, **COLD, "PYTHONPATH": str(tree)}
-            done = subprocess.run(
-                [*command, file.name], env=env, cwd=tree, stdout=subprocess.PIPE, check=True
-            )
-            print(tree.name, done.stdout.decode().splitlines()[-1], flush=True)
+    trees = {"before": options.before.resolve(), "now": Path(__file__).parents[2]}
+    for program in options.programs or METHODS:
+        methods = options.methods.split(",") if options.methods else list(METHODS[program])
+        made = example(program, which="small")
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
+        with tempfile.NamedTemporaryFile() as file:
+            Path(file.name).write_bytes(pickle.dumps((made.values, made.sizes)))
+            for _ in range(options.turns):
+                for name, tree in trees.items():
+                    one = measure(tree, program, methods, options.jobs, file.name)
+                    found[name].append(one)
+                    load = os.getloadavg()[0]
+                    note = f"{one['wall']:.1f} s, {one['cpu']:.1f} CPU-s, load {load:.1f}"
+                    print(f"{program:25} {name:7} {note}", flush=True)
+                    for method, row in one["rows"].items() if options.rows else ():
+                        print(f"    {method:20} {row}", flush=True)
+        least = {x: [min(y[x] for y in found[name]) for name in trees] for x in ("wall", "cpu")}
+        words = [f"{x} {b:.1f} → {n:.1f} ({n / b:.2f})" for x, (b, n) in least.items()]
+        print(f"{program:25} least   {', '.join(words)}", flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--row":
-        run(sys.argv[2], sys.argv[3].split(","), sys.argv[4])
+        run(sys.argv[2], sys.argv[3].split(","), int(sys.argv[4]), sys.argv[5])
     else:
         main()
