@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from .checks import FEWEST_DRAWS
+
 
 def arviz_or_none() -> Any:
     """`studies.arviz`, or None where what it imports is missing."""
@@ -54,7 +56,15 @@ def without_arviz(value: np.ndarray) -> dict[str, float]:
 
 
 def mcse(draws: np.ndarray) -> np.ndarray:
-    """Monte-Carlo standard error of the mean of each scalar: (chains, draws, n) -> (n,)."""
+    """Monte-Carlo standard error of the mean of each scalar: (chains, draws, n) -> (n,).
+
+    Of fewer draws than show how they hang together, as if they did not: such a sampler fails.
+
+    >>> mcse(np.array([[[1.0], [2.0], [3.0]]])).round(3)
+    array([0.577])
+    """
+    if draws.shape[1] < FEWEST_DRAWS:
+        return draws.std((0, 1), ddof=1) / np.sqrt(draws.shape[0] * draws.shape[1])
     arviz = arviz_or_none()
     if arviz is not None:
         return arviz.mcse(draws)
