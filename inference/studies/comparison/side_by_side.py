@@ -69,6 +69,8 @@ def processes(count: int, modules: Sequence[str] = ()) -> Workers:
     # Read when NumPy is imported, before a worker knows its place: threads that share one core
     # spin, and the processor seconds of that are counted.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, len(cores) // count)))
+    # What a compiler's threads have freed, each in a heap of its own, is not given back.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     pool = Workers(count, context, _begin, (places, inherited))
     for _ in range(count):
         pool.submit(_awake, tuple(modules))
