@@ -70,7 +70,7 @@ def processes(count: int, modules: Sequence[str] = ()) -> Workers:
     # spin, and the processor seconds of that are counted.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, len(cores) // count)))
     # What a compiler's threads have freed, each in a heap of its own, is not given back.
-    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")
     pool = Workers(count, context, _begin, (places, inherited))
     for _ in range(count):
         pool.submit(_awake, tuple(modules))
