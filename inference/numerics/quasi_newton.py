@@ -1,4 +1,5 @@
-"""L-BFGS with a line search that only goes back, in units of each site's own curvature."""
+"""L-BFGS with a line search that only goes back: whole, in units of each site's own curvature, and
+an evaluation at a time, in units that are given."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from ..types import Params
 
 Slope = Callable[[Params], tuple[Array, Params]]
+Scaled = Callable[[Array], Array]
 MEMORY = 10
 """Past steps of L-BFGS that are kept."""
 APART = 0.01
@@ -71,14 +73,12 @@ def minimise(value_and_grad: Slope, free: Params, num_steps: int) -> Params:
         taken = (value <= now.value + 1e-4 * fall) & ~apart_from_it
         push = lambda rows, row: jnp.roll(rows, 1, 0).at[0].set(row)  # noqa: E731
         steps, bends = push(now.steps, trial - now.point), push(now.bends, slope - now.slope)
-        uphill = _times_inverse_hessian(slope, steps, bends, units)
+        uphill = _times_inverse_hessian(slope, steps, bends, lambda x: units * x)
         # Straight down where nothing is known, or it misleads.
         known = (now.done >= 0) & (_dot(steps[0], bends[0]) > 0) & (_dot(uphill, slope) > 0)
         direction = -jnp.where(known, uphill, units * slope)
         steps, bends = jnp.where(known, steps, 0.0), jnp.where(known, bends, 0.0)
-        # The parabola through what is known has its lowest point here.
-        shorter = -0.5 * fall / (value - now.value - fall)
-        shorter = jnp.where(jnp.isfinite(shorter), jnp.clip(shorter, 0.1, 0.5), 0.1) * now.length
+        shorter = _shorter(value - now.value, fall) * now.length
         back = now._replace(length=shorter, squares=squares, tried=now.tried + 1)
         one = jnp.ones_like(now.length)
         on = back._replace(
@@ -104,11 +104,61 @@ def minimise(value_and_grad: Slope, free: Params, num_steps: int) -> Params:
     return build(lax.while_loop(unfinished, advance, start).point)
 
 
-def _times_inverse_hessian(slope: Array, steps: Array, bends: Array, units: Array) -> Array:
+class Descent(NamedTuple):
+    """The lowest point so far, and the step from it that is tried next."""
+
+    point: Array  # (p,)
+    value: Array
+    slope: Array
+    direction: Array
+    length: Array
+    steps: Array  # (MEMORY, p), the last first
+    bends: Array  # (MEMORY, p), by which they changed the slope
+
+    @classmethod
+    def at(cls, point: Array) -> Descent:
+        """Before the first evaluation, which is at the point itself."""
+        nowhere, none = jnp.zeros_like(point), jnp.zeros((MEMORY, len(point)), point.dtype)
+        inf = jnp.full((), jnp.inf, point.dtype)
+        return cls(point, inf, nowhere, nowhere, jnp.ones_like(inf), none, none)
+
+    @property
+    def trial(self) -> Array:
+        """The point to be evaluated."""
+        return self.point + self.length * self.direction
+
+    def after(self, value: Array, slope: Array, scaled: Scaled, largest: float) -> Descent:
+        """What follows from the value and the slope at the trial.
+
+        :param scaled: the slope in units in which the curvature is about the same everywhere.
+        :param largest: no element of a step is larger.
+        """
+        fall = self.length * _dot(self.slope, self.direction)
+        # The slack is what a mean over the rows is rounded by.
+        taken = value <= self.value + 1e-4 * fall + 1e-7 * jnp.abs(value)
+        step, bend = self.length * self.direction, slope - self.slope
+        known = jnp.isfinite(self.value) & (_dot(step, bend) > 0)
+        push = lambda rows, row: jnp.where(known, jnp.roll(rows, 1, 0).at[0].set(row), rows)  # noqa: E731
+        steps, bends = push(self.steps, step), push(self.bends, bend)
+        uphill = _times_inverse_hessian(slope, steps, bends, scaled)
+        direction = -jnp.where(_dot(uphill, slope) > 0, uphill, scaled(slope))
+        length = jnp.minimum(1.0, largest / (jnp.abs(direction).max() + 1e-30))
+        on = Descent(self.trial, value, slope, direction, length, steps, bends)
+        back = self._replace(length=self.length * _shorter(value - self.value, fall))
+        return jax.tree.map(lambda a, b: jnp.where(taken, a, b).astype(b.dtype), on, back)
+
+
+def _shorter(rise: Array, fall: Array) -> Array:
+    """How much shorter a step is to be: the parabola through what is known is lowest there."""
+    share = -0.5 * fall / (rise - fall)
+    return jnp.where(jnp.isfinite(share), jnp.clip(share, 0.1, 0.5), 0.1)
+
+
+def _times_inverse_hessian(slope: Array, steps: Array, bends: Array, scaled: Scaled) -> Array:
     """What L-BFGS takes for the inverse of the Hessian, times the slope (Nocedal & Wright, 7.4).
 
     :param steps: (memory, p), the last first, and the changes of slope they made; zero: no step.
-    :param units: (p,) what is taken for it before the first step, but for a factor.
+    :param scaled: what is taken for it before the first step, but for a factor.
     """
     dots = jnp.sum(steps * bends, 1)
     weights = jnp.where(dots == 0.0, 0.0, 1.0 / dots)
@@ -123,8 +173,8 @@ def _times_inverse_hessian(slope: Array, steps: Array, bends: Array, units: Arra
         return vector + (share - weight * _dot(bend, vector)) * step, None
 
     vector, shares = lax.scan(down, slope, (steps, bends, weights))
-    size = _dot(units * bends[0], bends[0])
-    vector = jnp.where(size > 0, dots[0] / size, 1.0) * units * vector
+    size = _dot(scaled(bends[0]), bends[0])
+    vector = jnp.where(size > 0, dots[0] / size, 1.0) * scaled(vector)
     return lax.scan(up, vector, (steps, bends, weights, shares), reverse=True)[0]
 
 

@@ -152,40 +152,6 @@ def optimizer_of(given: Any) -> Any:
     return given if isinstance(given, _NumPyroOptim) else optax_to_numpyro(given)
 
 
-class Caution(NamedTuple):
-    """What a cautious optimiser remembers."""
-
-    velocity: Params
-    last: Array  # the loss before the last step
-    rate: Array
-
-
-def cautious(rate: float, momentum: float) -> Any:
-    """Momentum that stands still where the loss has risen, and goes on more slowly (optax).
-
-    Steps of Newton's size overshoot at times. O'Donoghue & Candès (2015) restart so; here the rate
-    falls as well, to seven tenths, and comes back by three hundredths a step.
-    """
-    import optax
-
-    def init(params: Params) -> Caution:
-        zero = jax.tree.map(jnp.zeros_like, params)
-        return Caution(zero, jnp.asarray(jnp.inf), jnp.asarray(rate, float))
-
-    def update(
-        downhill: Params, state: Caution, params: Params | None = None, *, value: Array, **_: Any
-    ) -> tuple[Params, Caution]:
-        del params
-        # The slack is what a sum over the rows is rounded by.
-        worse = ~(value <= state.last + 1e-6 * jnp.abs(value))
-        now = jnp.where(worse, 0.7 * state.rate, jnp.minimum(1.03 * state.rate, rate))
-        kept = jnp.where(worse, 0.0, momentum)
-        velocity = jax.tree.map(lambda v, d: kept * v - now * d, state.velocity, downhill)
-        return velocity, Caution(velocity, value.astype(state.last.dtype), now)
-
-    return optax.GradientTransformationExtraArgs(init, update)
-
-
 def linear_posterior(climb: Climb, params: Params, model: Callable) -> Posterior:
     """The posterior of each row of a linear program, exact."""
 

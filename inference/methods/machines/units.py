@@ -86,14 +86,14 @@ class Machine(NamedTuple):
         moments = {"on": on / count, "cross": cross / count, "square": square / count}
         return total - count * normalizer, self.known.write(gradient), moments
 
-    def direction(self, moments: Params, gradient: Params) -> Params:
+    def scaled(self, moments: Params, gradient: Params) -> Params:
         """A gradient of the mean log likelihood as a step of Newton's size; see above."""
         slope, on, cross = self.known.read(gradient), moments["on"], moments["cross"]
         centre = cross / (on[:, None] + 1e-6)
         spread = moments["square"] - centre * cross
         slope_weights = slope["weights"] - centre * slope["bias"][:, None]
-        step = _bounded(slope_weights / jnp.maximum(spread, LEAST_VARIANCE))
-        shift = _bounded(slope["bias"] / jnp.maximum(on * (1.0 - on), LEAST_VARIANCE))
+        step = slope_weights / jnp.maximum(spread, LEAST_VARIANCE)
+        shift = slope["bias"] / jnp.maximum(on * (1.0 - on), LEAST_VARIANCE)
         return self.known.write({"weights": step, "bias": shift - (centre * step).sum(1)})
 
 
@@ -159,7 +159,3 @@ def _row(kind: type[Causes], x: Array, inputs: Array) -> Array:
     """The log likelihood of each row but for log Z, (n,)."""
     each = sum_softplus(inputs)
     return each if kind is CombinationCauses else each - 0.5 * (x**2).sum(-1)
-
-
-def _bounded(step: Array) -> Array:
-    return jnp.clip(step, -LARGEST_STEP, LARGEST_STEP)

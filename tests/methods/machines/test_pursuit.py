@@ -19,6 +19,7 @@ from inference import (
     Structure,
 )
 from inference.methods.machines.pursuit import active_units
+from inference.methods.machines.variants import replanted, turned
 from ppl_models import (
     bernoulli_mixture,
     combination_machine,
@@ -174,8 +175,11 @@ def test_a_scaled_step_has_the_gradient_of_the_program():
     assert ExactGradient(combination_machine, momentum=0.9)._scaled(climb) is None
 
 
-def test_a_variant_turns_the_units_that_a_unit_always_on_has_to_mend():
-    """log(1 + e^z) = log(1 + e^-z) + z: two units for one shape become one, and one is free."""
+def stuck_machine():
+    """Two units for one shape: one of the opposite sign, and one always on that mends it.
+
+    log(1 + e^z) = log(1 + e^-z) + z.
+    """
     shapes = np.zeros((3, 6))
     shapes[0, :3], shapes[1, 3:], shapes[2, 1:5] = 2.0, 2.0, [2.0, -2.0, 2.0, -2.0]
     bias = np.array([-3.0, -3.0, -4.0])
@@ -186,11 +190,33 @@ def test_a_variant_turns_the_units_that_a_unit_always_on_has_to_mend():
         "weights": jnp.asarray([-shapes[0], shapes[1], shapes[0]]),
         "bias": jnp.asarray([3.0, -3.0, 9.0]),
     }
-    method, data = ExactGradient(combination_machine), jnp.asarray(every[rows], float)
-    vary = fast_jit(lambda key: method.vary(key, stuck, data, num_causes=3)["weights"])
-    varied = np.asarray(vary(random.key(0)))
+    return shapes, stuck, jnp.asarray(every[rows], float)
+
+
+def variant(way, stuck, data):
+    method = ExactGradient(combination_machine)
+
+    def vary(key):
+        machine = method._machine(method._open((data,), {"num_causes": 3}))
+        return way(machine, key, stuck)["weights"]
+
+    return np.asarray(fast_jit(vary)(random.key(0)))
+
+
+def test_a_variant_turns_the_units_that_a_unit_always_on_has_to_mend():
+    """One of them becomes the shape, and the other is free."""
+    shapes, stuck, data = stuck_machine()
+    varied = variant(replanted, stuck, data)
     np.testing.assert_allclose(varied[:2], shapes[:2], atol=1e-6)
     assert varied[2] @ shapes[2] > 0.9 * np.linalg.norm(varied[2]) * np.linalg.norm(shapes[2])
+
+
+def test_a_variant_turns_the_unit_whose_opposite_is_always_on():
+    """The unit is turned, and of the one that is always on little is left."""
+    shapes, stuck, data = stuck_machine()
+    varied = variant(turned, stuck, data)
+    np.testing.assert_allclose(varied[:2], shapes[:2], atol=0.2)
+    assert np.abs(varied[2]).max() < 0.2
 
 
 def test_pursuit_refuses_what_it_cannot_do():
