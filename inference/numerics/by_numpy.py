@@ -192,11 +192,6 @@ def _broadcast(how: dict, x: Any) -> Any:
     return np.broadcast_to(np.reshape(x, shape), how["shape"])
 
 
-def _iota(how: dict) -> Any:
-    along = how["dimension"]
-    return _broadcast({**how, "broadcast_dimensions": [along]}, np.arange(how["shape"][along]))
-
-
 def _product(how: dict, x: Any, y: Any) -> Any:
     (over_x, over_y), (with_x, with_y) = how["dimension_numbers"]
     letters_x, letters_y = list(range(np.ndim(x))), list(range(np.ndim(x), np.ndim(x) + np.ndim(y)))
@@ -255,11 +250,6 @@ def _running(accumulate: Callable) -> Callable:
     return run
 
 
-def _slices(how: dict, x: Any) -> Any:
-    steps = how["strides"] or (1,) * np.ndim(x)
-    return x[tuple(map(slice, how["start_indices"], how["limit_indices"], steps))]
-
-
 def _pad(how: dict, x: Any, value: Any) -> Any:
     low, high, inside = np.array(how["padding_config"]).reshape(-1, 3).T
     if (inside > 0).any() or (low < 0).any() or (high < 0).any():
@@ -291,7 +281,10 @@ def _new_key(*numbers: Any) -> np.uint64:
 
 
 _SHAPED: dict[str, Callable] = {
-    "broadcast_in_dim": _broadcast, "iota": _iota, "dot_general": _product, "gather": _gather,
+    "broadcast_in_dim": _broadcast, "dot_general": _product, "gather": _gather, "pad": _pad,
+    "iota": lambda how: _broadcast(
+        {**how, "broadcast_dimensions": [how["dimension"]]},
+        np.arange(how["shape"][how["dimension"]])),
     "convert_element_type": lambda how, x: (
         np.zeros(np.shape(x)) if np.asarray(x).dtype == jax.dtypes.float0 else np.asarray(x)
     ).astype(how["new_dtype"]),
@@ -302,7 +295,9 @@ _SHAPED: dict[str, Callable] = {
     "transpose": lambda how, x: np.transpose(x, how["permutation"]),
     "rev": lambda how, x: np.flip(x, how["dimensions"]),
     "concatenate": lambda how, *x: np.concatenate(x, how["dimension"]),
-    "stack": lambda how, *x: np.stack(x, how["axis"]), "slice": _slices, "pad": _pad,
+    "stack": lambda how, *x: np.stack(x, how["axis"]),
+    "slice": lambda how, x: x[tuple(map(
+        slice, how["start_indices"], how["limit_indices"], how["strides"] or (1,) * np.ndim(x)))],
     "integer_pow": lambda how, x: np.power(x, how["y"]),
     "reduce_sum": _along(np.sum), "reduce_max": _along(np.max), "reduce_min": _along(np.min),
     "reduce_prod": _along(np.prod), "reduce_and": _along(np.all), "reduce_or": _along(np.any),
@@ -337,13 +332,10 @@ def _while(how: dict, inputs: list) -> list:
     return state
 
 
-def _cond(how: dict, inputs: list) -> list:
-    which = int(np.clip(int(inputs[0]), 0, len(how["branches"]) - 1))
-    return _compute(how["branches"][which], inputs[1:])
-
-
 _INNER: dict[str, Callable] = {
-    "scan": _scan, "while": _while, "cond": _cond,
+    "scan": _scan, "while": _while,
+    "cond": lambda how, x: _compute(
+        how["branches"][int(np.clip(x[0], 0, len(how["branches"]) - 1))], x[1:]),
     "split": lambda how, x: np.split(x[0], np.cumsum(how["sizes"])[:-1], how["axis"]),
     "unstack": lambda how, x: list(np.moveaxis(x[0], how["axis"], 0)),
 }  # fmt: skip

@@ -15,6 +15,7 @@ compiled grows with the logarithm of its length.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -180,7 +181,8 @@ def eliminate(
             enter(len(pool) - 1)
     kept = frozenset.intersection(*problem.plates)
     total = jnp.zeros((1,) * len(problem.grid))
-    for number, rows in _by_number(left).items():
+    for number, places in itertools.groupby(left, lambda place: place[0]):
+        rows = [row for _, row in places]
         total = total + _aligned(problem, pool[number], rows, (), (), kept).sum(0)
     return total, tables
 
@@ -193,13 +195,6 @@ def _stacked(factors: list[Factor]) -> list[Factor]:
     join = lambda x: jnp.concatenate(x) if len(x) > 1 else x[0]  # noqa: E731
     parts = (zip(*((x.scopes, x.table) for x in same), strict=True) for same in kinds.values())
     return [Factor(np.concatenate(scopes), join(tables)) for scopes, tables in parts]
-
-
-def _by_number(places: Sequence[tuple[int, int]] | dict) -> dict[int, list[int]]:
-    rows: dict[int, list[int]] = {}
-    for number, row in places:
-        rows.setdefault(number, []).append(row)
-    return rows
 
 
 def _joined(

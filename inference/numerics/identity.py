@@ -113,7 +113,8 @@ class _Parts:
         if library and not inner:
             return Same(x)
         cells = [self.of(_content(cell)) for cell in x.__closure__ or ()]
-        read = () if library else [(n, self.of(x.__globals__[n])) for n in sorted(_globals(x))]
+        names = () if library else sorted(names_in(x.__code__) & set(x.__globals__))
+        read = [(n, self.of(x.__globals__[n])) for n in names]
         defaults = self.of((x.__defaults__, x.__kwdefaults__))
         return x.__code__, x.__module__, *cells, *read, defaults
 
@@ -152,11 +153,7 @@ def _content(cell: Any) -> Any:
         raise NoIdentityError("a variable without a value") from None
 
 
-def _globals(function: types.FunctionType) -> set[str]:
-    """Variables of its module that a function, or one that it defines, may read."""
-    names, codes = set(), [function.__code__]
-    while codes:
-        code = codes.pop()
-        names |= set(code.co_names)
-        codes += [x for x in code.co_consts if isinstance(x, types.CodeType)]
-    return names & set(function.__globals__)
+def names_in(code: types.CodeType) -> set[str]:
+    """What a function, or one that it defines, may read of its module."""
+    inner = [names_in(x) for x in code.co_consts if isinstance(x, types.CodeType)]
+    return set(code.co_names).union(*inner)

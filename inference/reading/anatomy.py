@@ -9,7 +9,7 @@ refuses, by name, a program that no reading can handle.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -150,6 +150,11 @@ class Anatomy(NamedTuple):
         """A state of each datum, (num_data, num_bits), as values of the program's shape."""
         values = self.unpack(states[None])
         return {x.name: values[x.name].reshape(x.shape) for x in self.latents}
+
+    def from_sites(self, values: Mapping[str, Array]) -> Array:
+        """The other way round: values of the sites as states (num_data, num_bits)."""
+        turned = (jnp.moveaxis(values[x.name], x.axis, 0) for x in self.latents)
+        return jnp.concatenate([x.reshape(self.num_data, -1) for x in turned], axis=-1)
 
     def per_datum(self, log_prob: Array) -> Array:
         """Sum a site's log probability over everything but candidates and data: (S or 1, rows)."""

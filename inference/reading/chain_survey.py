@@ -72,7 +72,11 @@ class _Survey(Messenger):
         observed = tuple(name for name, site in sites.items() if site["is_observed"])
         outer = [x for x in trace.values() if not x.get("_control_flow_done")]
         start = [site for site in outer if is_latent(site)]
-        plates = _common_plates([*latents, *start])
+        # The plates that hold all latents, from left to right: a sequence for each of their cells.
+        held = [
+            {(f.name, f.dim, f.size) for f in x["cond_indep_stack"]} for x in (*latents, *start)
+        ]
+        plates = tuple(sorted(set.intersection(*held), key=lambda plate: plate[1]))
         frames = [f for x in (*sites.values(), *start) for f in x["cond_indep_stack"]]
         chain = Chain(
             links=(), start=(), plates=plates, nesting=max([-f.dim for f in frames], default=0),
@@ -160,12 +164,6 @@ def _check_size(chain: Chain) -> None:
             f"those of a step {chain.num_states}, in a chain of order {chain.order}: a start is "
             "the state before the first step, with as many states, in a chain of order 1"
         )
-
-
-def _common_plates(sites: list[dict]) -> tuple[tuple[str, int, int], ...]:
-    """The plates that hold all latents, from left to right: a sequence for each of their cells."""
-    frames = [{(f.name, f.dim, f.size) for f in x["cond_indep_stack"]} for x in sites]
-    return tuple(sorted(set.intersection(*frames), key=lambda plate: plate[1]))
 
 
 def _check_plates(site: dict[str, Any], plates: tuple[tuple[str, int, int], ...]) -> None:

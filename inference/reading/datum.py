@@ -76,7 +76,9 @@ def cells_of(
 def find_affine(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
     """Test on random parameters, rows and states, in float64, whether the form holds."""
     num_rows = min(rows.num_data, 5)
-    whole = _whole_numbers(model, anatomy, rows)
+    discrete = lambda trace: [trace[x]["fn"].support.is_discrete for x in anatomy.observed]  # noqa: E731
+    # If anything observed is discrete, stand-ins must be whole numbers too.
+    whole = any(run_abstractly(model, *rows.slice(0, 1), discrete))
 
     def error(seed: Array, leaves: list[Array]) -> Array:
         arguments, row = rows.join(leaves), rows.join([leaf[:1] for leaf in leaves])
@@ -101,15 +103,6 @@ def find_affine(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
         except ProgramError:
             return False  # the program runs on states all the same, or says why it does not
         return all(bool(np.asarray(run(np.int32(seed), leaves)) <= 1e-9) for seed in range(2))
-
-
-def _whole_numbers(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
-    """Whether anything observed is discrete, so that stand-ins must be whole numbers too."""
-
-    def read(trace: dict[str, dict]) -> bool:
-        return any(trace[name]["fn"].support.is_discrete for name in anatomy.observed)
-
-    return run_abstractly(model, *rows.slice(0, 1), read)
 
 
 def _like(leaf: Any, num_rows: int, seed: int, whole: bool) -> np.ndarray:

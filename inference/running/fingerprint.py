@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..numerics.identity import names_in
 from ..rows.disk import OnDisk, pieces
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
@@ -135,7 +136,7 @@ def _surroundings(function: types.FunctionType) -> list[Any]:
             surroundings.append(cell.cell_contents)
         except ValueError:  # not assigned yet
             surroundings.append("empty")
-    for name in sorted(_names(function.__code__)):
+    for name in sorted(names_in(function.__code__)):
         value = function.__globals__.get(name)
         if isinstance(value, types.FunctionType):
             here, there = (Path(f.__code__.co_filename).parent for f in (function, value))
@@ -143,11 +144,6 @@ def _surroundings(function: types.FunctionType) -> list[Any]:
         elif isinstance(value, (*PLAIN, tuple, list, dict, np.ndarray, Array)):
             surroundings += [name, value]
     return surroundings
-
-
-def _names(code: types.CodeType) -> set[str]:
-    inner = [_names(x) for x in code.co_consts if isinstance(x, types.CodeType)]
-    return set(code.co_names).union(*inner)
 
 
 def _feed_array(digest: Any, x: Any) -> None:

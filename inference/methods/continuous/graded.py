@@ -102,12 +102,9 @@ class Graded(Regressions):
         return Responses(target, observed)
 
     def base(self, params: Params, ones: Array) -> Array:
-        return jnp.sum(ones * self._log_gaps(params["bias"]), -1)
-
-    def _log_gaps(self, bias: Array) -> Array:
-        """log(1 − e^{−gap}) from each cutpoint to the next of its column, else 0: (P,)."""
-        gap = jnp.where(self.inner, bias - jnp.roll(bias, -1), 1.0)
-        return jnp.where(self.inner, jnp.log(-jnp.expm1(-gap)), 0.0)
+        # log(1 − e^{−gap}) from each cutpoint to the next of its column.
+        gap = jnp.where(self.inner, params["bias"] - jnp.roll(params["bias"], -1), 1.0)
+        return jnp.sum(ones * jnp.where(self.inner, jnp.log(-jnp.expm1(-gap)), 0.0), -1)
 
     def advance(
         self, params: Params, sums: Sums, prior: Callable[[Params], Array] | None = None

@@ -57,7 +57,9 @@ def missed_mass(
     key_start, key_draw = random.split(key)
     best = posterior.best().astype(bool)
     flips = _Flips(reader, params, arguments)
-    others = jnp.stack([best, _prior_state(reader, params, arguments, key_start)])
+    trace = trace_of(handlers.seed(reader.model, key_start), arguments, params)
+    drawn = reader.anatomy.from_sites({x: trace[x]["value"] for x in reader.anatomy.names})
+    others = jnp.stack([best, drawn.astype(bool)])
     ends, gains = flips.ends(others)
 
     # One or two bits of a draw differ from the centre's: far enough to leave K, near enough to
@@ -86,14 +88,6 @@ def missed_mass(
     log_out = jnp.logaddexp(log_total(log_ends, 0, False), top + jnp.log(ratio.mean(0)))
     log_error = top + jnp.log(ratio.std(0)) - 0.5 * jnp.log(len(bits))
     return jax.nn.sigmoid(log_out), jnp.exp(log_error + 2.0 * jax.nn.log_sigmoid(-log_out))
-
-
-def _prior_state(reader: Reader, params: Params, arguments: Arguments, key: Array) -> Array:
-    """A draw of each datum's latents from the program, (n, bits)."""
-    trace = trace_of(handlers.seed(reader.model, key), arguments, params)
-    parts = [jnp.moveaxis(trace[x.name]["value"], x.axis, 0) for x in reader.anatomy.latents]
-    rows = reader.anatomy.num_data
-    return jnp.concatenate([x.reshape(rows, -1) for x in parts], axis=1).astype(bool)
 
 
 class _Flips:

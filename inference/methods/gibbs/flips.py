@@ -117,9 +117,7 @@ class BitProgram(NamedTuple):
 
     def pack(self, values: dict[str, Array]) -> Array:
         """Values of the sites as bits (num_data, num_bits)."""
-        turned = (jnp.moveaxis(values[x.name], x.axis, 0) for x in self.anatomy.latents)
-        rows = [x.reshape(self.anatomy.num_data, -1) for x in turned]
-        return jnp.concatenate([jnp.asarray(row, jnp.int32) for row in rows], axis=-1)
+        return self.anatomy.from_sites(values).astype(jnp.int32)
 
     def unpack(self, bits: Array) -> dict[str, Array]:
         """Bits (num_data, num_bits) as values of the sites, in the sites' own shapes."""

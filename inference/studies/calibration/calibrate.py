@@ -58,11 +58,6 @@ class Bayesian(NamedTuple):
     refuses: Callable[[Anatomy], str | None]
 
 
-def _never(anatomy: Anatomy) -> str | None:
-    del anatomy
-    return None
-
-
 def _rows_unknown(anatomy: Anatomy) -> str | None:
     """Why no flow: it bends all unknowns at once, and here a hundred times over."""
     if any(x.num_values is None for x in anatomy.latents):
@@ -71,11 +66,11 @@ def _rows_unknown(anatomy: Anatomy) -> str | None:
 
 
 METHODS: dict[str, Bayesian] = {
-    "NUTS": Bayesian(many_nuts, THIN, _never),
+    "NUTS": Bayesian(many_nuts, THIN, lambda _: None),
     "LatentGibbs": Bayesian(partial(many_gibbs, latent=True), THIN_GIBBS, no_binary_gibbs),
     "DiscreteGibbs": Bayesian(many_gibbs, THIN_GIBBS, no_discrete_gibbs),
-    "SVI mean_field": Bayesian(many_svi, 1, _never),
-    "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1, _never),
+    "SVI mean_field": Bayesian(many_svi, 1, lambda _: None),
+    "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1, lambda _: None),
     "SVI flow": Bayesian(partial(many_svi, guide="flow", num_steps=2000), 1, _rows_unknown),
 }
 

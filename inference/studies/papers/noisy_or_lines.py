@@ -268,14 +268,11 @@ def failures(trials: Trial) -> dict[str, dict[str, Any]]:
 
 
 def lines_figure(page: Page, trials: Trial, seed: int) -> None:
-    """The network of the trial that found most."""
+    """The first 24 patterns, and the weights of the network of the trial that found most, as Hinton
+    diagrams: figures 1 and 2."""
     data = lines(random.split(random.key(seed))[0], 24).data
     best = int(np.argmax(trials.lines.sum(1) + trials.patterns.sum(1)))
-    network_figure(page, {name: value[best] for name, value in trials.params.items()}, data)
-
-
-def network_figure(page: Page, params: Params, data: Array) -> None:
-    """The first 24 patterns, and the weights of a network as Hinton diagrams: figures 1 and 2."""
+    params = {name: value[best] for name, value in trials.params.items()}
     below, above = strengths(params["weights_1"]), strengths(params["weights_2"])
     # Units in the order of the lines they stand for, the others last.
     overlap = np.asarray(below) @ stroke_masks(5).T

@@ -198,18 +198,11 @@ def run_shifter(options: argparse.Namespace) -> Outcome:
 
 
 def shifter_figure(page: Page, trials: Trial) -> None:
-    """The network of the trial that inferred most directions."""
+    """Weights of the network of the trial that inferred most directions, and a pattern whose lower
+    states flip because of feedback."""
     best = int(np.argmax(trials.accuracy + trials.features.mean(1)))
     one: Trial = jax.tree.map(lambda x: jnp.asarray(x[best]), trials)
-    network_figure(page, one.params, one.test, one.after, one.before)
-
-
-def network_figure(page: Page, params: Params, test: Shifter, after: Array, before: Array) -> None:
-    """Weights of a network, and a pattern whose lower states flip because of feedback.
-
-    :param after: the best states of new patterns, (num_data, 22).
-    :param before: those of the lower layer by itself, (num_data, 20).
-    """
+    params = one.params
     below, above = np.asarray(strengths(params["weights_1"])), strengths(params["weights_2"])
     # Each unit under the direction whose top unit turns it on more often; each in its place.
     side = np.asarray(above).argmax(0)
@@ -229,7 +222,7 @@ def network_figure(page: Page, params: Params, test: Shifter, after: Array, befo
         "A  lower units, by the top unit that turns them on (a row each) and how often it does",
         x=0.01, ha="left",
     )  # fmt: skip
-    _draw_flip(bottom, params, test, np.asarray(after), np.asarray(before))
+    _draw_flip(bottom, params, one.test, np.asarray(one.after), np.asarray(one.before))
 
 
 def _draw_flip(
