@@ -18,7 +18,19 @@ from ..reading.anatomy import Anatomy
 from ..reading.local import Structure, prior_draw
 from ..reading.reader import Reader
 from ..rows.chunks import Rows, chunk_limit, compiled, counting
-from ..types import Params
+from ..types import Arguments, Params
+
+
+class Chunk(NamedTuple):
+    """Rows of a program, under parameters."""
+
+    reader: Reader
+    params: Params
+    arguments: Arguments
+
+    def log_joint(self, states: Array) -> Array:
+        """Of states (S, n or 1, bits): (S, n)."""
+        return self.reader.log_joint(self.params, states, self.arguments)
 
 
 class Expectation(NamedTuple):

@@ -24,6 +24,7 @@ from numpyro.infer.util import log_density
 
 from inference import EM, AllStates, Structure, likelihood, marginal
 from inference.methods.m_step import AffineUpdate
+from inference.methods.shared import Chunk
 from inference.reading.handlers import table_of
 from inference.reading.reader import open_program
 from ppl_models import bernoulli_mixture, binary_sparse_coding, noisy_or_network
@@ -83,7 +84,7 @@ def maximising(params: dict, data: Array, layers: dict) -> list[dict[str, Any]]:
         update = AffineUpdate(reader, table, rows.slice(0, 1), params, False, 5)
         # Every copy of a row has the same posterior: the sums are those of one, times so many.
         few = reader.at(len(data))
-        posterior = em.sets(few, rows).expect(few, params, ((data,), layers), None)
+        posterior = em.sets(few, rows).expect(Chunk(few, params, ((data,), layers)))
         sums = update.statistics(posterior, jnp.full(len(data), float(times)), ((data,), layers))
         lines.append(
             measured(f"  M-step alone, {len(rows_of_data)} rows", update.maximise, params, sums)

@@ -37,6 +37,7 @@ from inference.methods.discrete.candidates import (
     _state_sums,
 )
 from inference.methods.discrete.step import EMState, Precision
+from inference.methods.shared import Chunk
 from inference.numerics.compiling import by_library
 from inference.numerics.log_sums import normalise
 from inference.numerics.state_sums import best_bits
@@ -184,12 +185,12 @@ def ceiling(num_data: int, num_causes: int, sets: Candidates, columns: int = 676
 
     def prepare(params: dict, data: Array):
         arguments = ((data,), {"num_causes": num_causes})
-        scene = _scene(sets, reader, params, arguments)
-        return scene[3:], best_bits(scene.single, sets.num_candidates)
+        scene = _scene(sets, Chunk(reader, params, arguments))
+        return scene[1:], best_bits(scene.single, sets.num_candidates)
 
     def evaluate(params: dict, data: Array, scene, chosen: Array) -> Array:
         arguments = ((data,), {"num_causes": num_causes})
-        whole = Scene(reader, params, arguments, *scene)
+        whole = Scene(Chunk(reader, params, arguments), *scene)
         return _state_sums(sets, whole, chosen).logits()
 
     quick = partial(jax.jit, compiler_options=by_library())

@@ -9,7 +9,7 @@ the candidates' bits and pairs of bits as features. Its transpose gives the mome
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,8 +29,7 @@ from ...reading.local import Structure
 from ...reading.reader import Form, Reader
 from ...reading.states import AtMost
 from ...rows.chunks import over_rows
-from ...types import Arguments, Params
-from ..shared import Expectation
+from ..shared import Chunk, Expectation
 
 Select = Callable[..., Array]
 
@@ -75,12 +74,10 @@ class Candidates(NamedTuple):
         first = jnp.arange(self.num_candidates, dtype=jnp.int32)
         return jnp.broadcast_to(first, (anatomy.num_data, self.num_candidates))
 
-    def search(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
-    ) -> tuple[Array, Array]:
+    def search(self, here: Chunk, memory: Array, keys: Array) -> tuple[Array, Array]:
         """Choose candidates for a chunk: the evidence they give, (n,), and what to remember."""
         del keys
-        scene = _scene(self, reader, params, arguments)
+        scene = _scene(self, here)
         indices = self._choose(scene)
         evidence = self._evidence(scene, indices, True)
         if not self.keep:
@@ -90,22 +87,15 @@ class Candidates(NamedTuple):
         indices = jnp.where(better[:, None], indices, memory)
         return jnp.where(better, evidence, kept), indices
 
-    def grow(self, reader: Reader, params: Params, arguments: Arguments, keys: Array) -> Array:
+    def grow(self, here: Chunk, keys: Array) -> Array:
         """The candidates to look at where none are remembered."""
         del keys
-        return self._choose(_scene(self, reader, params, arguments))
+        return self._choose(_scene(self, here))
 
-    def expect(
-        self,
-        reader: Reader,
-        params: Params,
-        arguments: Arguments,
-        memory: Array | None = None,
-        keys: Array | None = None,
-    ) -> Expectation:
+    def expect(self, here: Chunk, memory: Any = None, keys: Array | None = None) -> Expectation:
         """The posterior over the candidates in `memory`, or over freshly chosen ones."""
         del keys
-        scene = _scene(self, reader, params, arguments)
+        scene = _scene(self, here)
         indices = self._choose(scene) if memory is None else memory
         return self._posterior(scene, indices, memory is None)
 
@@ -127,14 +117,15 @@ class Candidates(NamedTuple):
         return inside | (count <= 1) if self.num_candidates < shape[1] else inside
 
     def _choose(self, scene: Scene) -> Array:
-        num_data, num_bits = scene.reader.anatomy.num_data, scene.reader.anatomy.num_bits
+        reader, params, (args, kwargs) = scene.here
+        num_data, num_bits = reader.anatomy.num_data, reader.anatomy.num_bits
         if self.num_candidates == num_bits:
             return jnp.broadcast_to(jnp.arange(num_bits, dtype=jnp.int32), (num_data, num_bits))
         if self.select is None:
             assert scene.single is not None
             scores = scene.single
         else:
-            scores = self.select(scene.params, *scene.arguments[0], **scene.arguments[1])
+            scores = self.select(params, *args, **kwargs)
             if scores.shape != (num_data, num_bits):
                 raise ProgramError(
                     f"the selection function returned shape {scores.shape}, "
@@ -146,15 +137,14 @@ class Candidates(NamedTuple):
 class Scene(NamedTuple):
     """What all choices of candidates share."""
 
-    reader: Reader
-    params: Params
-    arguments: Arguments
+    here: Chunk
     form: Form | None
     constant: Array | float  # (n,): of all log joints, kept apart for the digits of the others
     single: Array | None  # (n, bits): log joint of each bit alone; None if every bit is a candidate
 
 
-def _scene(sets: Candidates, reader: Reader, params: Params, arguments: Arguments) -> Scene:
+def _scene(sets: Candidates, here: Chunk) -> Scene:
+    reader, params, arguments = here
     num_bits = reader.anatomy.num_bits
     form: Form | None = None
     constant: Array | float = 0.0
@@ -168,8 +158,8 @@ def _scene(sets: Candidates, reader: Reader, params: Params, arguments: Argument
         single = form.linear + 0.5 * jnp.diagonal(form.hessian)
     else:
         eye = jnp.eye(num_bits, dtype=jnp.int32)[:, None, :]
-        single = (reader.log_joint(params, eye, arguments) - constant).T
-    return Scene(reader, params, arguments, form, constant, single)
+        single = (here.log_joint(eye) - constant).T
+    return Scene(here, form, constant, single)
 
 
 class StateSums(NamedTuple):
@@ -182,11 +172,11 @@ class StateSums(NamedTuple):
 
 
 def _state_sums(sets: Candidates, scene: Scene, indices: Array, moments: bool = True) -> StateSums:
-    reader, params, arguments, form = scene[:4]
+    (reader, params, arguments), form = scene[:2]
     table = sets.table()
     design = _design(table)
     if form is None:
-        inside = reader.log_joint(params, _scatter(table, indices, reader), arguments).T
+        inside = scene.here.log_joint(_scatter(table, indices, reader)).T
         return StateSums(*sums_of_terms(inside, design, moments), lambda: inside)
     first, second = np.triu_indices(sets.num_candidates, 1)
     if form.hessian is not None:
@@ -235,7 +225,7 @@ def _scaled(scene: Scene, states: StateSums, indices: Array, best_alone: bool) -
 def _moments(
     sets: Candidates, scene: Scene, states: StateSums, indices: Array, best_alone: bool
 ) -> Expectation:
-    num_bits, num_candidates = scene.reader.anatomy.num_bits, sets.num_candidates
+    num_bits, num_candidates = scene.here.reader.anatomy.num_bits, sets.num_candidates
     table, single, logits = sets.table(), scene.single, states.logits
     evidence, mean, sums, level, scale = _scaled(scene, states, indices, best_alone)
     pairs = scale * sums[:, num_candidates:-1]
@@ -262,7 +252,7 @@ def _moments(
             return jnp.asarray(table)[:, None, :], (scale * jnp.exp(logits() - level)).T
         eye = jnp.eye(num_bits, dtype=jnp.int32)[:, None, :]
         eye = jnp.broadcast_to(eye, (num_bits, indices.shape[0], num_bits))
-        states = jnp.concatenate([_scatter(table, indices, scene.reader), eye])
+        states = jnp.concatenate([_scatter(table, indices, scene.here.reader), eye])
         both = jnp.concatenate([logits(), outside()], axis=1)
         return states, (scale * jnp.exp(both - level)).T
 

@@ -19,7 +19,7 @@ from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...running.padding import Padded
 from ...types import Params
 from ..m_step import AffineUpdate
-from ..shared import CHUNK_FLOATS, Expectation, Posterior, chunk_rows
+from ..shared import CHUNK_FLOATS, Chunk, Expectation, Posterior, chunk_rows
 from .chain_em import Paths
 from .room import check_room
 from .step import StatesEM
@@ -131,7 +131,7 @@ class EM(StatesEM):
 
         def whole(rows: Rows, params: Params, memory: Any) -> Posterior:
             def summarise(arguments: Any, memory: Any) -> Posterior:
-                posterior: Expectation = sets.expect(reader.at(size), params, arguments, memory)
+                posterior = sets.expect(Chunk(reader.at(size), params, arguments), memory)
                 nothing = jnp.zeros_like(posterior.evidence)
                 if not isinstance(self.states, AllStates):
                     nothing = nothing + jnp.nan  # a table of one's own: what it misses is not known

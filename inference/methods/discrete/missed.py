@@ -20,9 +20,7 @@ from numpyro import handlers
 from ...numerics.log_sums import log_total
 from ...numerics.state_sums import best_bits
 from ...reading.abstract import trace_of
-from ...reading.reader import Reader
-from ...types import Arguments, Params
-from ..shared import Expectation
+from ..shared import Chunk, Expectation
 
 NUM_PAIRS = 4
 """Pairs of flips from which climbs start."""
@@ -34,11 +32,8 @@ LEAST_GAIN = 1e-3
 
 
 def missed_mass(
-    reader: Reader,
-    contains: Callable[[Reader, Any, Array], Array],
-    params: Params,
-    arguments: Arguments,
-    memory: Any,
+    here: Chunk,
+    contains: Callable[[Array], Array],
     posterior: Expectation,
     key: Array,
     num_draws: int,
@@ -55,12 +50,12 @@ def missed_mass(
     The error is that of the draws; it knows nothing of mass that neither climbs nor draws found.
     """
     key_start, key_draw = random.split(key)
+    reader, params, arguments = here
     best = posterior.best().astype(bool)
-    flips = _Flips(reader, params, arguments)
     trace = trace_of(handlers.seed(reader.model, key_start), arguments, params)
     drawn = reader.anatomy.from_sites({x: trace[x]["value"] for x in reader.anatomy.names})
     others = jnp.stack([best, drawn.astype(bool)])
-    ends, gains = flips.ends(others)
+    ends, gains = _Flips(here).ends(others)
 
     # One or two bits of a draw differ from the centre's: far enough to leave K, near enough to
     # land where mass may be.
@@ -75,8 +70,8 @@ def missed_mass(
     log_draw = log_total(jax.vmap(one)(rates), 0, False)
 
     every = jnp.concatenate([ends, bits])
-    value = reader.log_joint(params, every, arguments) - posterior.evidence
-    value = jnp.where(contains(reader, memory, every), -jnp.inf, value)
+    value = here.log_joint(every) - posterior.evidence
+    value = jnp.where(contains(every), -jnp.inf, value)
     same = jax.vmap(lambda end: (every == end).all(-1))(ends)  # (ends, ends and draws, n)
     earlier = jnp.arange(len(ends))[:, None] < jnp.arange(len(every))
     value = jnp.where((same & earlier[..., None]).any(0), -jnp.inf, value)
@@ -93,10 +88,9 @@ def missed_mass(
 class _Flips:
     """What the log joint gains where bits of states (n, bits) are flipped."""
 
-    def __init__(self, reader: Reader, params: Params, arguments: Arguments):
-        self.reader, self.params, self.arguments = reader, params, arguments
-        self.num_bits = reader.anatomy.num_bits
-        self.form = reader.form(params, arguments) if reader.structure.shared else None
+    def __init__(self, here: Chunk):
+        self.here, self.num_bits = here, here.reader.anatomy.num_bits
+        self.form = here.reader.form(*here[1:]) if here.reader.structure.shared else None
 
     def gains(self, bits: Array) -> Array:
         """Of each bit alone, (n, bits)."""
@@ -152,7 +146,7 @@ class _Flips:
             starts = jnp.concatenate([start[None], other[None], start ^ pairs])
             turns = 2 * (turn + jnp.arange(len(starts)))
             climbed = lax.map(lambda x: self.climb(*x), (starts, turns))
-            value = self.reader.log_joint(self.params, climbed[0], self.arguments)
+            value = self.here.log_joint(climbed[0])
             best = jnp.take_along_axis(climbed[0], value.argmax(0)[None, :, None], axis=0)[0]
             return best, climbed
 
@@ -186,5 +180,5 @@ class _Flips:
         """The gain over `before` of `bits` with each bit flipped in turn but `alone`: (n, bits)."""
         turn = jnp.eye(self.num_bits, dtype=bool) & (jnp.arange(self.num_bits) != alone)
         states = jnp.concatenate([before[None], bits[None] ^ turn[:, None]])
-        value = jnp.maximum(self.reader.log_joint(self.params, states, self.arguments), -1e30)
+        value = jnp.maximum(self.here.log_joint(states), -1e30)
         return (value[1:] - value[0]).T

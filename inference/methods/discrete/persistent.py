@@ -17,7 +17,7 @@ gain, and the children's values cost nothing.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,7 @@ from jax import Array, lax, random
 from ...numerics.log_sums import log_total
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.reader import Reader
-from ...types import Arguments, Params
-from ..shared import Expectation
+from ..shared import Chunk, Expectation
 from .tables import own_expectation, own_log_joint
 
 
@@ -75,37 +74,35 @@ class Persistent(NamedTuple):
         table = jnp.concatenate([first, more])[: self.num_states_kept]
         return jnp.broadcast_to(table, (anatomy.num_data, *table.shape))
 
-    def search(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Array, keys: Array
-    ) -> tuple[Array, Array]:
+    def search(self, here: Chunk, memory: Array, keys: Array) -> tuple[Array, Array]:
         """Try neighbours of the kept states; the evidence and the states to keep.
 
         :param keys: one of each row, so that its proposals do not hang on how rows are dealt out.
         """
-        if reader.structure.shared:
-            form = reader.form(params, arguments)
+        if here.reader.structure.shared:
+            form = here.reader.form(*here[1:])
             assert form.hessian is not None
             values, gains = form.around(memory)
             propose = partial(self._propose_best, form.hessian)
             children, others = jax.vmap(propose)(keys, memory, values, gains)
         else:
-            values = _values(reader, params, arguments, memory)
+            values = _values(here, memory)
             children = jax.vmap(self._propose)(keys, memory, values)
-            others = _values(reader, params, arguments, children)
+            others = _values(here, children)
         pool = jnp.concatenate([memory, children], axis=1)
         scores = jnp.concatenate([values, others], axis=1)
         scores = jnp.where(_repeated(pool), -jnp.inf, scores)
         best, chosen = lax.top_k(scores, memory.shape[1])
         return log_total(best, 1, False), jnp.take_along_axis(pool, chosen[:, :, None], axis=1)
 
-    def grow(self, reader: Reader, params: Params, arguments: Arguments, keys: Array) -> Array:
+    def grow(self, here: Chunk, keys: Array) -> Array:
         """The states to keep after many rounds, from nothing."""
         # One start for all rows, whatever the chunk: what is random of a row is in its own key.
-        start = self.start(reader.anatomy, random.key(0))
+        start = self.start(here.reader.anatomy, random.key(0))
 
         def again(i: Array, memory: Array) -> Array:
             turn = jax.vmap(lambda key: random.fold_in(key, i))(keys)
-            return self.search(reader, params, arguments, memory, turn)[1]
+            return self.search(here, memory, turn)[1]
 
         return lax.fori_loop(0, self.rounds, again, start)
 
@@ -156,19 +153,12 @@ class Persistent(NamedTuple):
         even = jnp.arange(self.num_proposals)[:, None] % 2 == 0
         return random.categorical(key, jnp.where(even, values, 0.0))
 
-    def expect(
-        self,
-        reader: Reader,
-        params: Params,
-        arguments: Arguments,
-        memory: Array | None = None,
-        keys: Array | None = None,
-    ) -> Expectation:
+    def expect(self, here: Chunk, memory: Any = None, keys: Array | None = None) -> Expectation:
         """The posterior over the states in `memory`, or over those grown from `keys`."""
         if memory is None:
             assert keys is not None
-            memory = self.grow(reader, params, arguments, keys)
-        logits = jnp.where(_repeated(memory), -jnp.inf, _values(reader, params, arguments, memory))
+            memory = self.grow(here, keys)
+        logits = jnp.where(_repeated(memory), -jnp.inf, _values(here, memory))
         return own_expectation(jnp.swapaxes(memory, 0, 1), logits.T)
 
     def contains(self, reader: Reader, memory: Array, bits: Array) -> Array:
@@ -178,11 +168,11 @@ class Persistent(NamedTuple):
         return same.all(0).any(-1)
 
 
-def _values(reader: Reader, params: Params, arguments: Arguments, bits: Array) -> Array:
+def _values(here: Chunk, bits: Array) -> Array:
     """Log joint of states (n, K, bits): (n, K)."""
-    if reader.structure.shared:
-        return reader.form(params, arguments).around(bits)[0]
-    return own_log_joint(reader, params, arguments, jnp.swapaxes(bits, 0, 1)).T
+    if here.reader.structure.shared:
+        return here.reader.form(*here[1:]).around(bits)[0]
+    return own_log_joint(here, jnp.swapaxes(bits, 0, 1)).T
 
 
 def _codes(bits: Array) -> Array:

@@ -24,7 +24,7 @@ from ...running.algorithm import Algorithm
 from ...running.search import Search
 from ...types import Arguments, Params
 from ..m_step import gradient_runs, gradient_step
-from ..shared import Expectation, chunk_rows, row_keys, start_params
+from ..shared import Chunk, Expectation, chunk_rows, row_keys, start_params
 from . import moves
 from .closed import ClosedForm
 from .cut import as_good
@@ -65,19 +65,10 @@ class Sets(Protocol):
     def start(self, anatomy: Anatomy, key: Array) -> Any:
         """What is remembered of each datum before the first step."""
 
-    def search(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Any, keys: Array
-    ) -> tuple[Array, Any]:
+    def search(self, here: Chunk, memory: Any, keys: Array) -> tuple[Array, Any]:
         """The evidence of a chunk, (n,), by better states than those remembered, and these."""
 
-    def expect(
-        self,
-        reader: Reader,
-        params: Params,
-        arguments: Arguments,
-        memory: Any,
-        keys: Array | None = None,
-    ) -> Expectation:
+    def expect(self, here: Chunk, memory: Any, keys: Array | None = None) -> Expectation:
         """The posterior over the states remembered or given, else over those found from `keys`."""
 
 
@@ -102,7 +93,7 @@ class Pass(NamedTuple):
         def search(arguments: Arguments, extra: Any) -> tuple[Array, Any]:
             memory, numbers = extra
             keys = row_keys(self.key, numbers)
-            return self.sets.search(self.local, self.params, arguments, memory, keys)
+            return self.sets.search(Chunk(self.local, self.params, arguments), memory, keys)
 
         evidence, memory = map_over_chunks(search, self.rows, self.size, self.extra)
         return self._replace(memory=memory, evidence=evidence)
@@ -122,7 +113,7 @@ class Pass(NamedTuple):
         """The posterior of a chunk, with the weight of each of its rows."""
         memory, numbers = extra
         keys = row_keys(self.key, numbers)
-        posterior = self.sets.expect(reader, params, arguments, memory, keys)
+        posterior = self.sets.expect(Chunk(reader, params, arguments), memory, keys)
         weight = reader.weights(params, arguments)
         if self.least is not None:
             chosen = as_good(posterior.evidence, self.least)
@@ -258,5 +249,5 @@ class StatesEM(Algorithm):
             return self.propose(rng_key, *args, **kwargs)
         key, some, local = moves.some_rows(rng_key, reader, rows)
         keys = random.split(rng_key, local.anatomy.num_data)
-        posterior = sets.expect(local, params, some, None, keys)
+        posterior = sets.expect(Chunk(local, params, some), None, keys)
         return moves.variant(update, key, params, posterior, some)

@@ -18,11 +18,9 @@ from ...reading.bits import Quadratic
 from ...reading.handlers import table_of
 from ...reading.joint import listed_of
 from ...reading.local import Structure
-from ...reading.reader import Reader
 from ...reading.states import StateSet
 from ...rows.chunks import over_rows
-from ...types import Arguments, Params
-from ..shared import Expectation
+from ..shared import Chunk, Expectation
 
 
 class Table:
@@ -45,33 +43,23 @@ class Table:
     def start(self, anatomy: Anatomy, key: Array) -> None:
         del anatomy, key
 
-    def search(
-        self, reader: Reader, params: Params, arguments: Arguments, memory: Any, keys: Array
-    ) -> tuple[Array, Any]:
-        return self.expect(reader, params, arguments, memory, keys).evidence, memory
+    def search(self, here: Chunk, memory: Any, keys: Array) -> tuple[Array, Any]:
+        return self.expect(here, memory, keys).evidence, memory
 
-    def expect(
-        self,
-        reader: Reader,
-        params: Params,
-        arguments: Arguments,
-        memory: Array | None = None,
-        keys: Array | None = None,
-    ) -> Expectation:
+    def expect(self, here: Chunk, memory: Any = None, keys: Array | None = None) -> Expectation:
         del keys
         own = None if memory is None else jnp.swapaxes(memory, 0, 1)
         if own is None:
-            table = table_of(reader.anatomy, self.states)  # (S, 1 or n, bits)
+            table = table_of(here.reader.anatomy, self.states)  # (S, 1 or n, bits)
             if table.shape[1] == 1:
-                return listed_expectation(reader, params, arguments, table[:, 0])
+                return listed_expectation(here, table[:, 0])
             own = table
-        return own_expectation(own, own_log_joint(reader, params, arguments, own))
+        return own_expectation(own, own_log_joint(here, own))
 
 
-def listed_expectation(
-    reader: Reader, params: Params, arguments: Arguments, table: Array
-) -> Expectation:
+def listed_expectation(here: Chunk, table: Array) -> Expectation:
     """The posterior over states (S, bits) that all rows share."""
+    reader, params, arguments = here
     by_bits = reader.structure.shared or not reader.affine
     if by_bits and reader.structure is not Structure.GENERAL:
         return bits_expectation(table, reader.quadratic(params, arguments))
@@ -79,13 +67,13 @@ def listed_expectation(
     return shared_expectation(table, *joint)
 
 
-def own_log_joint(reader: Reader, params: Params, arguments: Arguments, states: Array) -> Array:
+def own_log_joint(here: Chunk, states: Array) -> Array:
     """Log joints of the states of each row, (S, n, bits): (S, n)."""
-    if reader.structure.shared:
-        form = reader.quadratic(params, arguments)
+    if here.reader.structure.shared:
+        form = here.reader.quadratic(*here[1:])
         own = jnp.swapaxes(states, 0, 1).astype(form.linear.dtype)
         return form.constant + form.own(own).T
-    return reader.log_joint(params, states, arguments)
+    return here.log_joint(states)
 
 
 def bits_expectation(table: Array, form: Quadratic) -> Expectation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from ...reading.reader import Reader, open_program
 from ...reading.states import AllStates
 from ...rows.chunks import Numbers, Rows, compiled, map_over_chunks
 from ...types import Params
-from ..shared import Posterior, chunk_rows, row_keys
+from ..shared import Chunk, Posterior, chunk_rows, row_keys
 from .candidates import Candidates, Select
 from .cut import Cut
 from .em import by_sums, tested
@@ -156,17 +157,15 @@ class TruncatedEM(StatesEM):
             key_search, key_missed = random.split(key)
 
             def summarise(arguments: Any, memory: Any, numbers: Array) -> Posterior:
-                local = reader.at(size)
+                here = Chunk(reader.at(size), params, arguments)
                 if memory is None and not isinstance(sets, Table):
-                    keys = row_keys(key_search, numbers)
-                    memory = sets.grow(local, params, arguments, keys)
-                posterior = sets.expect(local, params, arguments, memory)
+                    memory = sets.grow(here, row_keys(key_search, numbers))
+                posterior = sets.expect(here, memory)
                 missed = error = jnp.zeros_like(posterior.evidence)
                 if not isinstance(sets, Table):  # which misses nothing
                     key = random.fold_in(key_missed, numbers[0])
-                    missed, error = missed_mass(
-                        local, sets.contains, params, arguments, memory, posterior, key, num_draws
-                    )
+                    contains = partial(sets.contains, here.reader, memory)
+                    missed, error = missed_mass(here, contains, posterior, key, num_draws)
                 return Posterior(
                     posterior.mean, posterior.best(), posterior.evidence, missed, error
                 )

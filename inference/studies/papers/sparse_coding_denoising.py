@@ -27,7 +27,7 @@ from latentbits.models.data.images import open_grey
 from ...methods.discrete.persistent import Persistent
 from ...methods.discrete.step import EMState
 from ...methods.discrete.truncated import TruncatedEM
-from ...methods.shared import chunk_rows
+from ...methods.shared import Chunk, chunk_rows
 from ...numerics.compiling import by_library
 from ...reading.local import Structure
 from ...rows.chunks import map_over_chunks
@@ -204,7 +204,8 @@ def patches_of(
     size = chunk_rows(method.chunk_size, reader, sets.num_states(reader.anatomy), rows)
 
     def part(arguments: tuple, memory: Array) -> tuple[Array, Array]:
-        states, share = sets.expect(reader.at(size), params, arguments, memory).weighted()
+        here = Chunk(reader.at(size), params, arguments)
+        states, share = sets.expect(here, memory).weighted()
 
         def add(sums: tuple[Array, Array], each: tuple[Array, Array]) -> tuple[tuple, None]:
             shown, weight = each[0] @ params["weights"], each[1][:, None]

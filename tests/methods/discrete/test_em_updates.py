@@ -24,6 +24,7 @@ from inference.methods.discrete.cut import kth_smallest
 from inference.methods.discrete.tables import Table
 from inference.methods.discrete.updates import SparseCodingUpdate, closed_form, truncation
 from inference.methods.m_step import gradient_step
+from inference.methods.shared import Chunk
 from inference.reading.local import log_prior
 from inference.reading.reader import open_program
 
@@ -44,7 +45,7 @@ def test_closed_forms_are_stationary(name):
 
     @fast_jit
     def posterior(params):
-        return Table(AllStates()).expect(reader, params, (args, kwargs)).weighted()
+        return Table(AllStates()).expect(Chunk(reader, params, (args, kwargs))).weighted()
 
     states, probability = posterior(case.typed())
 
@@ -166,12 +167,12 @@ def test_gradient_step_nears_the_maximum():
     args, kwargs = case.arguments
     reader, rows = reader_of(case)
     states, probability = fast_jit(
-        lambda params: Table(AllStates()).expect(reader, params, (args, kwargs)).weighted()
+        lambda params: Table(AllStates()).expect(Chunk(reader, params, (args, kwargs))).weighted()
     )(case.typed())
     weight = jnp.where(jnp.arange(NUM_DATA) == 1, 0.5, 1.0)
 
     def expect(local, params, arguments, weight):
-        return Candidates(4, 4).expect(local, params, arguments, None)._replace(weight=weight)
+        return Candidates(4, 4).expect(Chunk(local, params, arguments))._replace(weight=weight)
 
     @fast_jit
     @jax.value_and_grad

@@ -22,6 +22,7 @@ from inference import (
     TruncatedEM,
 )
 from inference.methods.discrete.candidates import Candidates
+from inference.methods.shared import Chunk
 from inference.numerics.state_sums import best_bits
 from ppl_models import binary_sparse_coding
 
@@ -55,7 +56,7 @@ def test_expectation_is_the_posterior(name, structure):
     def compute(params):
         out = []
         for sets in (Candidates(4, 4), Candidates(3, 2)):
-            posterior = sets.expect(reader, params, case.arguments, None)
+            posterior = sets.expect(Chunk(reader, params, case.arguments))
             out.append(
                 (
                     posterior.evidence,
@@ -86,7 +87,7 @@ def test_candidates_by_the_papers_selection():
 
     reader, _ = reader_of(case)
     sets = Candidates(3, 2, select)
-    evidence = fast_jit(lambda p: sets.expect(reader, p, case.arguments, None).evidence)
+    evidence = fast_jit(lambda p: sets.expect(Chunk(reader, p, case.arguments)).evidence)
     table, states = case.table()
     scores = [oracle.selection_scores(case.params["weights"], datum) for datum in case.data]
     kept = [oracle.candidate_states(score, 3, 2) for score in scores]
@@ -236,7 +237,7 @@ def test_states_found_by_what_flips_gain_have_the_values_of_the_program():
     @fast_jit
     def search(memory, params):
         def turn(memory, keys):
-            return sets.search(reader, params, case.arguments, memory, keys)[::-1]
+            return sets.search(Chunk(reader, params, case.arguments), memory, keys)[::-1]
 
         return lax.scan(turn, memory, keys)
 

@@ -14,6 +14,7 @@ from inference import EM, AllStates, StepwiseEM, Structure, TruncatedEM
 from inference.methods.discrete.noisy_or_update import NoisyOrUpdate
 from inference.methods.discrete.tables import Table
 from inference.methods.discrete.updates import closed_form
+from inference.methods.shared import Chunk
 from inference.reading.local import log_prior
 from inference.reading.reader import open_program
 from ppl_models import noisy_or_network
@@ -49,7 +50,7 @@ def test_one_step_is_the_papers_sum_over_states(layers):
     reader, rows = open_program(noisy_or_network, (data,), kwargs, structure=Structure.GENERAL)
     assert isinstance(closed_form(reader, rows), NoisyOrUpdate)
     arguments = ((data,), kwargs)
-    weighted = fast_jit(lambda p: Table(AllStates()).expect(reader, p, arguments).weighted())
+    weighted = fast_jit(lambda p: Table(AllStates()).expect(Chunk(reader, p, arguments)).weighted())
     states, probability = map(np.asarray, weighted(params))
     share = {x: np.zeros_like(v) for x, v in params.items()}
     count = {x: np.zeros_like(v) for x, v in params.items()}
@@ -95,7 +96,9 @@ def test_the_loss_never_rises_and_rests_where_the_gradient_is_zero(prior):
     @fast_jit
     @jax.grad
     def slope(params):
-        expected = Table(AllStates()).expect(reader, params, ((MORE,), kwargs)).evidence.sum()
+        expected = (
+            Table(AllStates()).expect(Chunk(reader, params, ((MORE,), kwargs))).evidence.sum()
+        )
         one = reader.anatomy.with_rows(1)
         extra = log_prior(noisy_or_network, one, params, rows.slice(0, 1)) if prior else 0.0
         return expected + extra
