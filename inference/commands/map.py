@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from latentbits.models.data import InputError, load_mixed
@@ -30,15 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the table, one row per datum")
     parser.add_argument("--label", metavar="COLUMN", help="colour by this column, not fitted")
     parser.add_argument("--lines", action="store_true", help="draw where P(bit | x) is 1/2")
-    parser.add_argument("--image", metavar="HxW", type=_size, help="the bits are an image: show it")
-    parser.add_argument(
-        "--at",
-        metavar="X,Y",
-        nargs="+",
-        action="extend",
-        type=_place,
-        help="places whose images are shown; by default four far apart",
-    )
+    size = partial(_two, int, "x", "HxW, such as 16x16")
+    place = partial(_two, float, ",", "X,Y, such as 0.5,-1")
+    parser.add_argument("--image", metavar="HxW", type=size, help="the bits are an image: show it")
+    words = "places whose images are shown; by default four far apart"
+    how: dict[str, Any] = {"nargs": "+", "action": "extend", "type": place}
+    parser.add_argument("--at", metavar="X,Y", help=words, **how)
     # Half of the plane is negative: "-1,2" is a place, where argparse would see an option.
     parser._negative_number_matcher = re.compile(r"-\.?\d")
     parser.add_argument("--onto", metavar="FILE", help="place the rows on this saved map")
@@ -124,17 +122,9 @@ def _counted(table: MixedTable) -> list[str]:
     return lines
 
 
-def _size(text: str) -> tuple[int, int]:
+def _two(kind: type, between: str, words: str, text: str) -> tuple[Any, Any]:
     try:
-        height, width = (int(part) for part in text.lower().split("x"))
+        first, second = map(kind, text.lower().split(between))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must be HxW, such as 16x16") from None
-    return height, width
-
-
-def _place(text: str) -> tuple[float, float]:
-    try:
-        x, y = (float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must be X,Y, such as 0.5,-1") from None
-    return x, y
+        raise argparse.ArgumentTypeError(f"{text!r} must be {words}") from None
+    return first, second

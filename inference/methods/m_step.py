@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -37,7 +36,6 @@ from ..rows.chunks import Rows, map_over_chunks, sum_over_chunks
 from ..types import Arguments, Params
 from .shared import Expectation
 
-Expect = Callable[[Reader, Params, Arguments, Any], Any]
 FIRST_ROWS = 64
 """Whose mean is near enough to all others for sums of squares about it to lose no digits."""
 
@@ -73,7 +71,7 @@ def gradient_step(
     rows: Rows,
     chunk_size: int,
     memory: Any,
-    expect: Expect,
+    expect: Callable[[Arguments, Any], Any],
     *,
     prior: bool,
     num_steps: int,
@@ -82,13 +80,11 @@ def gradient_step(
     few, one = rows.slice(0, 1), reader.at(1)
     maps = transforms(one, params, few)
     local = reader.at(min(chunk_size, rows.num_data))
-
-    expected = partial(expect, local, params)
     every = None
     if not rows.on_disk and rows.num_data <= chunk_size:
         # One chunk: the posterior is found once, not whenever Q is.
-        every = map_over_chunks(expected, rows, chunk_size, memory)
-    posterior = expected if every is None else lambda *_: every
+        every = map_over_chunks(expect, rows, chunk_size, memory)
+    posterior = expect if every is None else lambda *_: every
     build = _by_moments if reader.structure.shared else _by_states
     by_chunk, at_once, extra = build(local, posterior, rows, chunk_size, memory)
 

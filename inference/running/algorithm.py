@@ -26,7 +26,7 @@ from .checkpoint import Checkpoint, origin
 from .contract import DivergedError, RunResult, Starts
 from .lineages import Lineages
 from .loop import Drive, drive
-from .padding import Padded, pad
+from .padding import Padded, by_row, pad
 from .search import Search, Spent
 
 MOST_STEPS = 10**8
@@ -232,7 +232,7 @@ class Algorithm(abc.ABC):
                 return state
             if init_state is None:
                 return self.init(rng_key, *every[0], init_params=init_params, **every[1])
-            return init_state if wide is None else wide.fill_state(init_state, self.by_row)
+            return init_state if wide is None else by_row(init_state, self.by_row, wide.fill)
 
         with ExitStack() as opened:
             saved = None
@@ -246,7 +246,7 @@ class Algorithm(abc.ABC):
                 result = drive(method, start, *every, how, saved, lambda: spent)
             except DivergedError as error:
                 if wide is not None and method is self:
-                    error.state = wide.cut_state(error.state, self.by_row)
+                    error.state = by_row(error.state, self.by_row, wide.cut)
                 raise
         problem = None if mesh is not None else at_floor(
             self.model, result.params, args, kwargs, self.plate
@@ -262,5 +262,5 @@ class Algorithm(abc.ABC):
                 compile_seconds=result.compile_seconds + spent.compile_seconds,
             )
         if wide is not None:
-            result = result._replace(state=wide.cut_state(result.state, self.by_row))
+            result = result._replace(state=by_row(result.state, self.by_row, wide.cut))
         return self.finish(result, rng_key, budget, args, kwargs)

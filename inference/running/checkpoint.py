@@ -138,12 +138,10 @@ class Checkpoint:
                 os.fsync(file.fileno())
             partly.replace(path)
         except OSError as error:
-            partly.unlink(missing_ok=True)
             kept = f"; what was saved before is still in {path}" if path.exists() else ""
             raise CheckpointError(f"cannot save to {path}: {error.strerror}{kept}") from None
-        except BaseException:
+        finally:
             partly.unlink(missing_ok=True)
-            raise
 
 
 def origin(

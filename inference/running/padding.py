@@ -72,13 +72,10 @@ class Padded:
         """Arrays by row, with what they say of the rows that were added."""
         return jax.tree.map(lambda x: put(_filled(x, self.size)), tree)
 
-    def cut_state(self, state: Any, fields: Iterable[str] | None) -> Any:
-        """A state without what it holds of the rows that were added."""
-        return _with_fields(state, fields, self.cut)
-
-    def fill_state(self, state: Any, fields: Iterable[str] | None) -> Any:
-        """A state of rows that count, as one of them all."""
-        return _with_fields(state, fields, self.fill)
+    def asked(self, method: Callable[..., Any], params: Any, **how: Any) -> Any:
+        """What `method(params, *args, **how, **kwargs)` says of the rows that count."""
+        with self.counting():
+            return self.cut(method(params, *self.args, **how, **self.kwargs))
 
 
 def pad(
@@ -146,7 +143,8 @@ def _filled(rows: Any, size: int) -> Any:
     return np.concatenate([host, host[: size - len(host)]])
 
 
-def _with_fields(state: Any, fields: Iterable[str] | None, change: Callable[[Any], Any]) -> Any:
+def by_row(state: Any, fields: Iterable[str] | None, change: Callable[[Any], Any]) -> Any:
+    """A state with what it holds of each row changed: `Padded.cut` or `Padded.fill`."""
     if not fields:
         return state
     return state._replace(**{name: change(getattr(state, name)) for name in fields})

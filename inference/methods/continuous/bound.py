@@ -15,7 +15,7 @@ from ...types import Arguments, Params
 from .bounded import bounded_program, gaussian_points
 from .bounded_regressions import bound_posterior, gaussian_sums
 from .factor_em import FactorEM, Look, Prior
-from .factors import FactorPosterior, FactorReader, chunk_of
+from .factors import FactorPosterior, chunk_of
 from .opening import Opened
 from .regressions import Responses
 from .rules import by_quadrature, default_nodes
@@ -89,11 +89,11 @@ class BoundEM(FactorEM):
     def look(self, opened: Opened, params: Params, memory: Any) -> Look:
         keeps = self._remembers(opened.rows)
 
-        def expect(local: FactorReader, params: Params, arguments: Arguments, by_row: Any) -> Any:
+        def expect(arguments: Arguments, by_row: Any) -> Any:
             if keeps:
                 return by_row[2], by_row
-            first = _prior_moments(local.anatomy.num_data, local.num_factors)
-            posterior = _rounds(opened, local, params, arguments, first, self.tighten + 4)
+            first = _prior_moments(self.size(opened), opened.reader.num_factors)
+            posterior = self._rounds(opened, params, arguments, first, self.tighten + 4)
             return posterior[2], posterior
 
         if not keeps:
@@ -134,10 +134,7 @@ class BoundEM(FactorEM):
         """
         wide = self.fill(args, kwargs)
         if wide is not None:
-            with wide.counting():
-                return wide.cut(
-                    self.posterior(params, *wide.args, tighten=tighten, gap=gap, **wide.kwargs)
-                )
+            return wide.asked(self.posterior, params, tighten=tighten, gap=gap)
         opened = self._open(args, kwargs)
         reader, hollow = opened.reader, opened.hollow
 
@@ -159,40 +156,33 @@ class BoundEM(FactorEM):
         self, opened: Opened, params: Params, memory: tuple[Array, Array], rounds: int
     ) -> tuple[Array, Array, Array]:
         """Rounds of (8), (6), (7) for all rows: mean, covariance, log of the bound."""
-        size = self.size(opened)
 
         def summarise(arguments: Arguments, memory: Any) -> Any:
-            return _rounds(opened, opened.reader.at(size), params, arguments, memory, rounds)
+            return self._rounds(opened, params, arguments, memory, rounds)
 
-        return map_over_chunks(summarise, opened.rows, size, memory)
+        return map_over_chunks(summarise, opened.rows, self.size(opened), memory)
+
+    def _rounds(
+        self, opened: Opened, params: Params, arguments: Arguments, memory: Any, rounds: int
+    ) -> tuple[Array, Array, Array]:
+        """Rounds of (8), (6), (7) for the rows of one chunk."""
+        columns, local = opened.columns, opened.reader.at(self.size(opened))
+        if columns is not None:
+            values, responses = opened.values(params), opened.responses(arguments)
+            better = lambda m, c: bound_posterior(columns, values, responses, m, c)  # noqa: E731
+        else:
+            program = bounded_program(opened.reader, opened.rows)
+            better = lambda m, c: program.posterior(local, params, arguments, m, c)  # noqa: E731
+
+        def once(_: Array, posterior: Any) -> Any:
+            return better(*posterior[:2])
+
+        return jax.lax.fori_loop(1, rounds, once, better(*memory))
 
     def _remembers(self, rows: Rows) -> bool:
         if self.remember is not None:
             return self.remember
         return rows.extent <= MOST_REMEMBERED and not rows.on_disk
-
-
-def _rounds(
-    opened: Opened,
-    local: FactorReader,
-    params: Params,
-    arguments: Arguments,
-    memory: Any,
-    rounds: int,
-) -> tuple[Array, Array, Array]:
-    """Rounds of (8), (6), (7) for the rows of one chunk."""
-    columns = opened.columns
-    if columns is not None:
-        values, responses = opened.values(params), opened.responses(arguments)
-        better = lambda m, c: bound_posterior(columns, values, responses, m, c)  # noqa: E731
-    else:
-        program = bounded_program(opened.reader, opened.rows)
-        better = lambda m, c: program.posterior(local, params, arguments, m, c)  # noqa: E731
-
-    def once(_: Array, posterior: Any) -> Any:
-        return better(*posterior[:2])
-
-    return jax.lax.fori_loop(1, rounds, once, better(*memory))
 
 
 def _prior_moments(num_data: int, num_factors: int) -> tuple[Array, Array]:

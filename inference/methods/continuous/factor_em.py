@@ -65,8 +65,8 @@ class Look(NamedTuple):
 
     memory: Any  # where the next step begins
     by_row: Any  # what goes along with the rows of a chunk
-    expect: Callable[[FactorReader, Params, Arguments, Any], tuple[Array, Any]]
-    """(reader, parameters, chunk, its `by_row`) -> log evidence (n,), and the posteriors"""
+    expect: Callable[[Arguments, Any], tuple[Array, Any]]
+    """(chunk, its `by_row`) -> log evidence (n,), and the posteriors"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -214,18 +214,16 @@ class FactorEM(Algorithm, abc.ABC):
         return open_columns(self.model, args, kwargs, self.plate, self.prior, self.mixed)
 
     def _visit(self, opened: Opened, params: Params, memory: Any) -> Visit:
-        reader, rows, known, columns = opened
+        _, rows, known, columns = opened
         look, size = self.look(opened, params, memory), self.size(opened)
         if size >= rows.num_data and not rows.on_disk:  # found once, for the loss and the M-step
-            every = map_over_chunks(
-                partial(look.expect, reader.at(size), params), rows, size, look.by_row
-            )
+            every = map_over_chunks(look.expect, rows, size, look.by_row)
             look = look._replace(expect=lambda *_: every)
         prior = _log_prior(opened) if self.prior else None
         values = {} if columns is None else opened.values(params)
 
         def summarise(arguments: Arguments, by_row: Any, fresh: Array) -> Any:
-            evidence, posterior = look.expect(reader.at(size), params, arguments, by_row)
+            evidence, posterior = look.expect(arguments, by_row)
             total = jnp.sum(fresh * evidence)
             if columns is None:
                 return total, ()
@@ -245,9 +243,8 @@ class FactorEM(Algorithm, abc.ABC):
     def _climb(self, opened: Opened, params: Params, look: Look, size: int) -> Params:
         """L-BFGS on the expected log joint."""
 
-        def expect(local: Any, params: Params, arguments: Arguments, by_row: Any) -> Expectation:
-            reader = opened.reader.at(local.anatomy.num_data)
-            evidence, posterior = look.expect(reader, params, arguments, by_row)
+        def expect(arguments: Arguments, by_row: Any) -> Expectation:
+            evidence, posterior = look.expect(arguments, by_row)
             nothing: Any = None
             return Expectation(
                 evidence, nothing, nothing, lambda: self.weighted(posterior), nothing

@@ -28,15 +28,14 @@ from ...numerics.gaussian import solve_each
 from ...reading.naturals import Seen
 from ...rows.chunks import Rows, sum_over_chunks
 from ...types import Arguments, Params
+from .curves import Columns, columns_of
+from .principal import LOGISTIC
 from .regressions import Regressions, Responses, Sums
 
 ROUNDS = 6
 """Newton steps of an M-step; near the optimum the first is enough."""
 SHARES = np.array([0.0, 0.3, 1.0], np.float32)
 """Of a Newton step that are tried, and the best is taken."""
-
-LOGISTIC = 1.7
-"""A logistic curve is about a normal one of this deviation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,21 +47,15 @@ class Graded(Regressions):
     @classmethod
     def of(cls, levels: tuple[int, ...]) -> Graded:
         """
-        >>> Graded.of((2, 4)).column_of.tolist()
+        >>> Graded.of((2, 4)).columns.column_of.tolist()
         [0, 1, 1, 1]
         """
         return cls(("binary",) * sum(k - 1 for k in levels), tuple(levels))
 
     @property
-    def column_of(self) -> np.ndarray:
-        """The column of each predictor, (P,)."""
-        return np.repeat(np.arange(len(self.levels)), np.asarray(self.levels) - 1)
-
-    @property
-    def inner(self) -> np.ndarray:
-        """Predictors after which there is another one of the same column, (P,)."""
-        column = self.column_of
-        return np.append(column[1:] == column[:-1], False)
+    def columns(self) -> Columns:
+        """Where the predictors of each column stand."""
+        return columns_of(self.levels)
 
     @property
     def plain(self) -> bool:
@@ -81,30 +74,30 @@ class Graded(Regressions):
         """Weights (Q, P) and biases (P,) of the bits, from those of the form."""
         cuts = [values[f"cutpoints_{k}"].ravel() for k in by_levels(self.levels)]
         xp: Any = np if isinstance(cuts[0], np.ndarray) else jnp  # JAX would round its numbers
-        return {"weights": values["weights"][:, self.column_of], "bias": -xp.concatenate(cuts)}
+        weights = values["weights"][:, self.columns.column_of]
+        return {"weights": weights, "bias": -xp.concatenate(cuts)}
 
     def written(self, values: Params) -> Params:
         """The other way round."""
-        first = np.flatnonzero(np.diff(self.column_of, prepend=-1))
         cuts = self.by_levels(-values["bias"])
-        return {"weights": values["weights"][:, first]} | {
+        return {"weights": values["weights"][:, self.columns.first]} | {
             f"cutpoints_{k}": part for k, part in cuts.items()
         }
 
     def responses(self, value: Array, mask: Array | None = None) -> Responses:
-        kind = jnp.result_type(float)
-        below = np.concatenate([np.arange(k - 1) for k in self.levels])
-        cell = jnp.asarray(value)[:, self.column_of].astype(jnp.int32) - below
-        target, observed = (cell == 1).astype(kind), ((cell == 0) | (cell == 1)).astype(kind)
+        kind, columns = jnp.result_type(float), self.columns
+        cell = jnp.asarray(value)[:, columns.column_of].astype(jnp.int32) - columns.level
+        target, observed = (cell == 0).astype(kind), ((cell == 0) | (cell == -1)).astype(kind)
         if mask is not None:
-            shown = jnp.asarray(mask)[:, self.column_of].astype(kind)
+            shown = jnp.asarray(mask)[:, columns.column_of].astype(kind)
             target, observed = target * shown, observed * shown
         return Responses(target, observed)
 
     def base(self, params: Params, ones: Array) -> Array:
         # log(1 − e^{−gap}) from each cutpoint to the next of its column.
-        gap = jnp.where(self.inner, params["bias"] - jnp.roll(params["bias"], -1), 1.0)
-        return jnp.sum(ones * jnp.where(self.inner, jnp.log(-jnp.expm1(-gap)), 0.0), -1)
+        inner, bias = self.columns.inner, params["bias"]
+        gap = jnp.where(inner, bias - jnp.roll(bias, -1), 1.0)
+        return jnp.sum(ones * jnp.where(inner, jnp.log(-jnp.expm1(-gap)), 0.0), -1)
 
     def advance(
         self, params: Params, sums: Sums, prior: Callable[[Params], Array] | None = None
@@ -210,6 +203,6 @@ def graded_start(
         number = jnp.concatenate([low[k][:, :1], part], 1) + 0.5
         above = jnp.cumsum(number[:, :0:-1], 1)[:, ::-1]
         bias.append(jnp.log(above / (number.sum(1, keepdims=True) - above)).ravel())
-    weights = (LOGISTIC * loading / flat)[:, columns.column_of]
-    bias_all = jnp.concatenate(bias) / flat[columns.column_of]
+    of = columns.columns.column_of
+    weights, bias_all = (LOGISTIC * loading / flat)[:, of], jnp.concatenate(bias) / flat[of]
     return columns.written({"weights": weights, "bias": bias_all})

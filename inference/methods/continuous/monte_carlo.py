@@ -14,7 +14,7 @@ from ...numerics.log_sums import normalise
 from ...rows.chunks import Rows, compiled, map_over_chunks, over_rows
 from ...types import Arguments, Params
 from .factor_em import FactorEM, Look, Prior
-from .factors import FactorPosterior, FactorReader, chunk_of
+from .factors import FactorPosterior, chunk_of
 from .opening import Opened
 from .point_regressions import natural_form, shared_log_likelihood, shared_sums
 from .regressions import Responses
@@ -64,14 +64,14 @@ class MonteCarloEM(FactorEM):
         return chunk_of(self.chunk_size, each + wide, opened.rows)
 
     def look(self, opened: Opened, params: Params, memory: Any) -> Look:
-        del params
         points = memory
 
-        def expect(local: FactorReader, params: Params, arguments: Arguments, by_row: Any) -> Any:
+        def expect(arguments: Arguments, by_row: Any) -> Any:
             """Log of (3) for each row, and the responsibilities (L, n)."""
             del by_row
             if opened.columns is None:
                 rule = Rule(points, -log_normal(points) - jnp.log(self.num_draws))
+                local = opened.reader.at(self.size(opened))
                 evidence, probability = weigh(local, params, arguments, rule)
                 return evidence, (points[:, None], probability)
             values, responses = opened.values(params), opened.responses(arguments)
@@ -129,8 +129,7 @@ class MonteCarloEM(FactorEM):
         """Moments over fresh draws; `effective` is how many of them carry a row's posterior."""
         wide = self.fill(args, kwargs)
         if wide is not None:
-            with wide.counting():
-                return wide.cut(self.posterior(params, *wide.args, rng_key=rng_key, **wide.kwargs))
+            return wide.asked(self.posterior, params, rng_key=rng_key)
         opened = self._open(args, kwargs)
         reader, hollow = opened.reader, opened.hollow
         points = self.first_memory(opened, jax.random.key(0) if rng_key is None else rng_key)
@@ -140,7 +139,7 @@ class MonteCarloEM(FactorEM):
             look = self.look(hollow._replace(rows=rows), params, points)
 
             def summarise(arguments: Arguments) -> FactorPosterior:
-                evidence, posterior = look.expect(reader.at(size), params, arguments, None)
+                evidence, posterior = look.expect(arguments, None)
                 mean, covariance = moments(*posterior)
                 effective = 1.0 / jnp.sum(posterior[1] ** 2, 0)
                 nothing = jnp.full_like(evidence, jnp.nan)

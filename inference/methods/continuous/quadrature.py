@@ -104,8 +104,8 @@ class QuadratureEM(FactorEM):
             found = map_over_chunks(up, rows, size, memory)
             memory = found.place
 
-        def expect(local: FactorReader, params: Params, arguments: Arguments, found: Any) -> Any:
-            local = local.ready(arguments)
+        def expect(arguments: Arguments, found: Any) -> Any:
+            local = reader.at(self.size(opened)).ready(arguments)
             if not keeps:
                 found = peaks(local, params, arguments, local.start(), STEPS_FROM_ZERO)
             moved = about(found, rule)
@@ -162,10 +162,7 @@ class QuadratureEM(FactorEM):
             return quick[0]
         wide = self.fill(args, kwargs)
         if wide is not None:
-            with wide.counting():
-                return wide.cut(
-                    self.posterior(params, *wide.args, num_nodes=num_nodes, **wide.kwargs)
-                )
+            return wide.asked(self.posterior, params, num_nodes=num_nodes)
         reader, rows = opened[:2]
         nodes = num_nodes or self._nodes(reader)
 

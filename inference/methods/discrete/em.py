@@ -122,8 +122,7 @@ class EM(StatesEM):
         """The posterior of each row given parameters. Over all states it misses nothing."""
         wide = self.fill(args, kwargs)
         if wide is not None:
-            with wide.counting():
-                return wide.cut(self.posterior(params, *wide.args, **wide.kwargs))
+            return wide.asked(self.posterior, params)
         reader, rows = self.open(args, kwargs)
         sets = self.sets(reader, rows)
         size = chunk_rows(self.chunk_size, reader, sets.num_states(reader.anatomy), rows)

@@ -107,14 +107,12 @@ class Pass(NamedTuple):
         """What goes with the rows of a chunk."""
         return self.memory, Numbers()
 
-    def expect(
-        self, reader: Reader, params: Params, arguments: Arguments, extra: Any
-    ) -> Expectation:
+    def expect(self, arguments: Arguments, extra: Any) -> Expectation:
         """The posterior of a chunk, with the weight of each of its rows."""
         memory, numbers = extra
-        keys = row_keys(self.key, numbers)
-        posterior = self.sets.expect(Chunk(reader, params, arguments), memory, keys)
-        weight = reader.weights(params, arguments)
+        here, keys = Chunk(self.local, self.params, arguments), row_keys(self.key, numbers)
+        posterior = self.sets.expect(here, memory, keys)
+        weight = self.local.weights(self.params, arguments)
         if self.least is not None:
             chosen = as_good(posterior.evidence, self.least)
             weight = chosen if weight is None else weight * chosen
@@ -122,13 +120,13 @@ class Pass(NamedTuple):
 
     def evidence_of(self, arguments: Arguments, extra: Any) -> Array:
         """The log evidence of each row of a chunk."""
-        return self.expect(self.local, self.params, arguments, extra).evidence
+        return self.expect(arguments, extra).evidence
 
     def accumulate(self, update: ClosedForm) -> tuple[Array, Array, Any]:
         """The log evidence, the number of rows, both by their weights, and the statistics."""
 
         def part(arguments: Arguments, extra: Any, fresh: Array) -> Any:
-            posterior = self.expect(self.local, self.params, arguments, extra)
+            posterior = self.expect(arguments, extra)
             weight = self.local.weights(self.params, arguments)
             counted = fresh if weight is None else weight * fresh
             sums = update.statistics(posterior, posterior.heavy(fresh), arguments)

@@ -145,8 +145,7 @@ class TruncatedEM(StatesEM):
         if wide is not None:
             memory = None if memory is None else wide.fill(memory)
             how: dict[str, Any] = {"rng_key": rng_key, "memory": memory, "num_draws": num_draws}
-            with wide.counting():
-                return wide.cut(self.posterior(params, *wide.args, **how, **wide.kwargs))
+            return wide.asked(self.posterior, params, **how)
         reader, rows = self.open(args, kwargs)
         key = random.key(0) if rng_key is None else rng_key
         sets, num_bits = self.sets(reader, rows), reader.anatomy.num_bits

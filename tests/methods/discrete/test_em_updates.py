@@ -171,9 +171,6 @@ def test_gradient_step_nears_the_maximum():
     )(case.typed())
     weight = jnp.where(jnp.arange(NUM_DATA) == 1, 0.5, 1.0)
 
-    def expect(local, params, arguments, weight):
-        return Candidates(4, 4).expect(Chunk(local, params, arguments))._replace(weight=weight)
-
     @fast_jit
     @jax.value_and_grad
     def objective(params):
@@ -182,6 +179,10 @@ def test_gradient_step_nears_the_maximum():
 
     @fast_jit
     def climb(params, num_steps):
+        def expect(arguments, weight):
+            here = Chunk(reader.at(4), params, arguments)
+            return Candidates(4, 4).expect(here)._replace(weight=weight)
+
         return gradient_step(
             reader, params, rows, 4, weight, expect, prior=True, num_steps=num_steps
         )
