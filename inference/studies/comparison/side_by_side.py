@@ -115,7 +115,7 @@ def shared(name: str, make: Callable[[], Any]) -> Any:
 Name = TypeVar("Name", bound=Hashable)
 
 
-def hand_out(pool: Workers, tasks: dict[Name, Task], first: bool = False) -> None:
+def hand_out(pool: Workers, tasks: dict[Any, Task], first: bool = False) -> None:
     """Give workers what is asked for later, by `as_done`: after what they have, or before."""
     new = {x: task for x, task in tasks.items() if x not in pool.begun and x not in pool.waiting}
     pool.waiting = {**new, **pool.waiting} if first else {**pool.waiting, **new}
