@@ -168,6 +168,8 @@ def _write(
 ) -> str | None:
     """The files of the methods and the report; or why there are none: deciding needs neither."""
     try:
+        import h5netcdf  # noqa: F401  (what is written with it comes after all of the work)
+
         from ..studies.arviz import prior_sensitivity
         from ..studies.comparison.files import save_comparison, save_method
         from ..studies.predictive import check_totals
