@@ -6,6 +6,8 @@ then the likelihood of everything is one matrix product.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -77,10 +79,33 @@ def point_log_likelihood(
         part = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
         total = total + jnp.sum(part if know[0] is None else part * know[0], -1)
     for k, predictors in levels.items():
+        shown = None if observed is None else know[2][k][..., 0]
+        total = total + _levels(hot[k], shown, predictors)
+    return total
+
+
+FEW = 12
+"""Predictors of categorical columns that are written out one by one."""
+
+
+def _levels(hot: Array, observed: Array | None, predictors: Array) -> Array:
+    """Σ_c log Categorical(t_c; A_c) over the last two axes, (C, K − 1).
+
+    A few columns are written out: exponentials in a sum over the last axis XLA computes one at a
+    time on a CPU, and the likelihood of `mixed_trait` at a draw takes twice as long.
+    """
+    if predictors[0, 0].size > FEW:
         # In two sums, one for each shape: XLA's CPU compiler gets the sum of both wrong.
-        total = total + jnp.sum(hot[k] * predictors, (-2, -1))
         rest = log_sum(predictors)
-        total = total - jnp.sum(rest if observed is None else rest * know[2][k][..., 0], -1)
+        rest = rest if observed is None else rest * observed
+        return jnp.sum(hot * predictors, (-2, -1)) - jnp.sum(rest, -1)
+    total = jnp.zeros(predictors.shape[:-2], predictors.dtype)
+    for c in range(predictors.shape[-2]):
+        own = [(hot[..., c, i], predictors[..., c, i]) for i in range(predictors.shape[-1])]
+        top = jax.lax.stop_gradient(reduce(jnp.maximum, [x for _, x in own], jnp.zeros_like(total)))
+        rest = top + jnp.log(jnp.exp(-top) + sum(jnp.exp(x - top) for _, x in own))
+        rest = rest if observed is None else rest * observed[..., c]
+        total = total + sum(one * x for one, x in own) - rest
     return total
 
 
