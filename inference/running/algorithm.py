@@ -20,6 +20,7 @@ from ..reading.anatomy import Anatomy
 from ..reading.arguments import check_kinds, inspect_all
 from ..reading.floors import FloorWarning, at_floor
 from ..reading.settings import Range, Seconds, check_settings
+from ..rows.chunks import Rows
 from ..rows.disk import stored
 from ..types import Params
 from .checkpoint import Checkpoint, origin
@@ -27,7 +28,7 @@ from .contract import DivergedError, RunResult, Starts
 from .lineages import Lineages
 from .loop import Drive, drive
 from .padding import Padded, by_row, pad
-from .search import Search, Spent
+from .search import Narrow, Search, Spent
 
 MOST_STEPS = 10**8
 """Of a run: it keeps the loss of each."""
@@ -132,6 +133,13 @@ class Algorithm(abc.ABC):
         """Other parameters, from which a step may lead to a better optimum: by default a start."""
         del params
         return self.propose(rng_key, *args, **kwargs)
+
+    def narrowed(self, rows: Rows) -> Narrow:
+        """The rows for a search, with fewer columns where that is as good: by default as they are.
+
+        What the parameters found there are with all columns comes with them.
+        """
+        return Narrow(rows, lambda params: params)
 
     def finish(
         self, result: RunResult, rng_key: Array, budget: float | None, args: tuple, kwargs: dict

@@ -55,6 +55,8 @@ class Searchable(Method, Protocol):
 
     def vary(self, rng_key: Array, params: Params, *args: Any, **kwargs: Any) -> Params: ...
 
+    def narrowed(self, rows: Any) -> Any: ...
+
 
 class Stop(enum.Enum):
     """Why a run ended; the value is how a sentence about it begins.

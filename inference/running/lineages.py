@@ -33,7 +33,7 @@ from ..rows.chunks import Rows, compiled, counted, counting
 from ..types import Params
 from .contract import Optima, Searchable, follow
 from .loop import Drive, Progress, begin, block_of, devices_for
-from .search import Search, Spent, best_of, optima_of, remaining, settled
+from .search import Narrow, Search, Spent, best_of, optima_of, remaining, settled
 
 
 class LineageState(NamedTuple):
@@ -91,11 +91,13 @@ class Lineages:
             first = compiled(start, rows, compiler_options=least_effort())
             return first(rows.leaves, (key_init, key_search)), Spent()
         with counting(counted() if some is rows else None):  # of those drawn all count
-            reached, spent = self._find(key_search, how, some)
+            narrow = method.narrowed(some)
+            reached, spent = self._find(key_search, how, narrow)
         if one := isinstance(reached, Progress):
-            if some is rows:
+            if narrow.rows is rows:
                 return reached, spent
             reached = self._params(reached.state)
+        reached = narrow.widened(reached)
 
         def begin(rows: Rows, key: Array, params: Params) -> LineageState:
             return self._begin(key, params, *rows.whole())
@@ -105,7 +107,7 @@ class Lineages:
         state = first(rows.leaves, key_init, reached)
         return (_first_of(state) if one else state), spent
 
-    def _find(self, key: Array, how: Drive, rows: Rows) -> tuple[Params | Progress, Spent]:
+    def _find(self, key: Array, how: Drive, narrow: Narrow) -> tuple[Params | Progress, Spent]:
         """Parameters for each lineage to begin with, (num_lineages, ...), and what it took.
 
         With a budget, a step from one start is timed before all take one: on a processor, one
@@ -114,8 +116,8 @@ class Lineages:
         What is compiled of the method's steps is the block of the run to come: half of the starts
         go through it, then the other half.
         """
-        count, began = self.search.num_lineages, time.perf_counter()
-        screening, rounds, steps = self.search.plan(how.num_steps)
+        count, began, rows = self.search.num_lineages, time.perf_counter(), narrow.rows
+        screening, rounds, steps = self.search.plan(how.num_steps, narrow.more)
         room, record = how.room, how.record
 
         def halves(whole: LineageState) -> tuple[Progress, Progress]:
@@ -185,8 +187,9 @@ class Lineages:
         if self.search.straight:
             params = self._propose(key_search, args, kwargs)
         else:
-            some = self._rows(key_rows, args, kwargs)[1].whole()
-            screening, rounds, steps = self.search.plan(num_steps)
+            narrow = self.method.narrowed(self._rows(key_rows, args, kwargs)[1])
+            some = narrow.rows.whole()
+            screening, rounds, steps = self.search.plan(num_steps, narrow.more)
 
             def one_round(number: Array, state: LineageState) -> LineageState:
                 step = lambda _, state: self.update(state, *some[0], **some[1])[0]  # noqa: E731
@@ -194,7 +197,7 @@ class Lineages:
                 return self._turn(key_search, number, state, *some)
 
             state = lax.fori_loop(0, 1 + rounds, one_round, self._start(key_search, *some))
-            params = self._params(_part(state, slice(self.search.num_lineages)))
+            params = narrow.widened(self._params(_part(state, slice(self.search.num_lineages))))
         state = self._begin(key_init, params, args, kwargs)
         return follow(self, state, num_steps, *args, **kwargs)
 

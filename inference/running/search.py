@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,8 @@ import numpy as np
 from jax import Array
 
 from ..numerics.compiling import least_effort, remembered
+from ..rows.chunks import Rows
+from ..types import Params
 from .contract import Optima
 
 
@@ -59,8 +62,10 @@ class Search:
         """Whether starts are neither screened nor varied."""
         return self.screening == 0 and self.rounds == 0
 
-    def plan(self, num_steps: int) -> tuple[int, int, int]:
+    def plan(self, num_steps: int, more: tuple[int, int] = (1, 1)) -> tuple[int, int, int]:
         """Screening, rounds and steps of a round before a run of `num_steps`.
+
+        Of rounds and steps that are not given there are so many times `more`.
 
         Many short rounds do more than few long ones: of 100 keys all find a network of ten lines by
         18 rounds of 8 steps, 95 by 6 of 25 (``keys.py lines EM 100 --rounds 6 --round-steps 25``).
@@ -72,8 +77,16 @@ class Search:
         steps = max(6, min(num_steps // 57, 35)) if self.steps is None else self.steps
         total = (4 + min(num_steps // 250, 8)) * max(6, min(num_steps // 20, 35))
         most = max(1, int(self.effort * total) // steps)
-        rounds = most if self.rounds is None else self.rounds
-        return screening, rounds, steps
+        rounds = more[0] * most if self.rounds is None else self.rounds
+        return screening, rounds, more[1] * steps if self.steps is None else steps
+
+
+class Narrow(NamedTuple):
+    """The rows that a search looks at, with fewer columns where a method knows how."""
+
+    rows: Rows
+    widened: Callable[[Params], Params]  # parameters as of all columns, on a leading axis or not
+    more: tuple[int, int] = 1, 1  # times as many rounds and steps of each, where steps are quick
 
 
 class Spent(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -16,9 +16,11 @@ from numpyro.optim import Momentum
 from ...numerics.compiling import split_key
 from ...numerics.quasi_newton import Descent
 from ...reading.anatomy import Anatomy, ProgramError
+from ...reading.forms import Form
 from ...reading.local import Structure
+from ...rows.chunks import Rows, compiled, over_rows
 from ...running.algorithm import Algorithm
-from ...running.search import Search
+from ...running.search import Narrow, Search
 from ...types import Params
 from ..discrete.em import EM
 from ..shared import Posterior
@@ -38,6 +40,9 @@ LEARNING_RATE, MOMENTUM = 0.1, 0.9
 SEARCH = Search(effort=0.5)
 """A variant of a machine, by pursuit, costs as much as many steps. With 8 rounds before 1000 steps
 nine of ten keys end at the best optimum known of a data set of the paper's targets."""
+MORE = 2, 3
+"""Times as many rounds, and steps of each, on a real machine: its units are on together, and what
+tells them apart shows late."""
 LARGEST = 2.0
 """No element of (3.5), the difference of two means of ±1, is larger, so that the paper's machine
 never meets this bound. In other programs gradients have any size, and a noise that begins far too
@@ -199,6 +204,38 @@ class ExactGradient(Algorithm):
             return self.propose(rng_key, *args, **kwargs)
         return varied(machine, rng_key, params)
 
+    def narrowed(self, rows: Rows) -> Narrow:
+        """Of a real machine of few units, the directions in which its rows vary most.
+
+        Its weights lie there, and all other directions are noise: on these alone there are fewer
+        optima, and a step takes half of the time.
+        """
+        as_they_are = super().narrowed(rows)
+        if len(rows.leaves) != 1 or jnp.ndim(rows.leaves[0]) != 2:
+            return as_they_are
+        machine = self._scaled(self._open(*rows.whole()))
+        if machine is None or machine.known.form is not Form.REAL_MACHINE:
+            return as_they_are
+        units = machine.climb.reader.anatomy.num_bits
+        if 2 * units > rows.leaves[0].shape[1]:
+            return as_they_are
+        axes, leaf = compiled(partial(_leading, self, units), rows)(rows.leaves)
+        few = rows._replace(leaves=(leaf,))
+        try:
+            narrow = self._machine(self._open(*few.whole()))
+        except ValueError:  # it is told how many columns there are
+            return as_they_are
+        if narrow is None:
+            return as_they_are
+        read, write = narrow.known.read, machine.known.write
+
+        def widened(params: Params) -> Params:
+            values = read(params)
+            weights = jnp.matmul(values["weights"], axes.T, precision="highest")
+            return write({**values, "weights": weights})
+
+        return Narrow(few, jax.vmap(widened), MORE)
+
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """The posterior of each row given parameters, exact."""
         climb = self._open(args, kwargs)
@@ -238,6 +275,15 @@ class ExactGradient(Algorithm):
             return _LBFGS
         rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
         return Momentum(rate, MOMENTUM if self.momentum is None else self.momentum)
+
+
+def _leading(method: ExactGradient, count: int, rows: Rows) -> tuple[Array, Array]:
+    """The directions in which the rows vary most, (num_features, count), and the rows in them."""
+    machine = method._machine(method._open(*rows.whole()))
+    assert machine is not None
+    second = machine.sum(lambda x, fresh: over_rows(x * fresh[:, None], x))
+    axes = jnp.linalg.eigh(second)[1][:, -count:]
+    return axes, jnp.matmul(jnp.asarray(rows.leaves[0], float), axes, precision="highest")
 
 
 def from_base_rates(

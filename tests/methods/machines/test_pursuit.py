@@ -228,3 +228,26 @@ def test_pursuit_refuses_what_it_cannot_do():
         pursuit.init(random.key(0), data, init_params={}, **SIZES)
     with pytest.raises(ProgramError, match="no combination machine"):
         ProjectionPursuit(bernoulli_mixture).init(random.key(0), data, num_components=2)
+
+
+def test_a_search_on_a_real_machine_looks_where_its_rows_vary_most():
+    """Two units on nine columns: the search has two, in which the truth is as likely as on all."""
+    rng = np.random.default_rng(0)
+    weights = np.array([[3.0] * 4 + [0.0] * 5, [0.0] * 4 + [-3.0] * 5])
+    on = rng.random((200, 2)) < 0.5
+    data = jnp.asarray(on @ weights + rng.normal(size=(200, 9)))
+    method = ExactGradient(real_combination_machine)
+
+    def rows_of(**sizes):
+        return method._open((data,), {"num_causes": 2, **sizes}).rows
+
+    narrow = method.narrowed(rows_of())
+    assert narrow.rows.leaves[0].shape == (200, 2)
+    few = {"weights": jnp.asarray(rng.normal(size=(3, 2, 2))), "bias": jnp.zeros((3, 2))}
+    wide = narrow.widened(few)
+    assert wide["weights"].shape == (3, 2, 9)
+    inner = np.einsum("kud,nd->knu", wide["weights"], data)
+    wanted = np.einsum("kud,nd->knu", few["weights"], narrow.rows.leaves[0])
+    np.testing.assert_allclose(inner, wanted, rtol=1e-4, atol=1e-4)
+    told = rows_of(num_features=9)  # a program that is told its columns has no fewer
+    assert method.narrowed(told).rows is told
