@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from jax import random
 
+import inference.baselines.samplers as samplers
 import inference.studies.comparison.contenders as contending
 from inference.baselines.pacing import BudgetError
 from inference.cli import main
+from inference.methods.gibbs.flips import Rules
 from inference.reading.anatomy import inspect
 from inference.studies.cards import example
 from inference.studies.comparison.compare import BUDGET, ahead, compare
@@ -28,7 +30,7 @@ from inference.studies.comparison.side_by_side import (
     processes,
 )
 from inference.studies.output import as_json
-from ppl_models import bernoulli_product, latent_trait
+from ppl_models import bernoulli_product, binary_sparse_coding, latent_trait
 
 
 def test_a_missing_file_of_a_failed_method_says_what_became_of_it(tmp_path, capsys):
@@ -182,3 +184,15 @@ def test_steps_that_the_budget_has_no_room_for_are_refused_before_the_first(monk
         wanted = nullcontext() if budget > 12.8 else pytest.raises(BudgetError, match=words)
         with wanted:
             contending.check_room(slow, random.key(0), ((data,), sizes), anatomy, budget, 2)
+
+
+def test_the_bits_of_all_restarts_count_before_the_first_draw(monkeypatch):
+    """A reading of 0.1 s: two for each visit of two bits in each restart are over half of it."""
+    readings = 2 * samplers.RESTARTS * Rules().max_sweeps * 2
+    monkeypatch.setattr(samplers, "seconds_of_reading", lambda *_: 0.1)
+    data = np.random.default_rng(0).normal(size=(6, 3))
+    with pytest.raises(BudgetError, match="before a draw it takes about"):
+        samplers.discrete_gibbs(
+            binary_sparse_coding, random.key(0), data, num_causes=2, num_warmup=1, num_samples=1,
+            num_chains=1, budget=0.19 * readings, latent=True,
+        )  # fmt: skip
