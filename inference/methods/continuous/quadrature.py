@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
 from jax import Array
 
@@ -22,6 +23,11 @@ from .point_regressions import point_sums
 from .regressions import Responses
 from .rules import Peaks, about, by_quadrature, default_nodes, nodes_of, peaks, weigh
 
+FEW_NODES = {2: 9, 3: 7}
+"""A dimension, on which a large table is climbed first: on 600 rows of `mixed_trait` with the same
+ends as on 21, within 3e-4 nats per row, in a fifth of the time."""
+MANY_POINTS = 1 << 20
+"""Nodes of all rows times their columns, from which on a second compilation is the lesser wait."""
 STEPS_FROM_ZERO = 15
 """Newton steps to a mode that nothing is known of."""
 
@@ -41,7 +47,8 @@ class QuadratureEM(FactorEM):
     trait) are summed over: the grid lies about the mode in each of their states.
 
     :param model: any program with continuous latents inside its data plate, at most 3 a datum.
-    :param num_nodes: nodes a dimension; by default 41, 21, 11 in 1, 2, 3 dimensions.
+    :param num_nodes: nodes a dimension; by default 41, 21, 11 in 1, 2, 3 dimensions, to which a run
+        with a tolerance on a large table comes from fewer.
     :param accelerate: Anderson steps with a safeguard: see `inference.numerics.acceleration`.
     :param prior: maximise the posterior of the parameters instead of the likelihood.
     :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.
@@ -117,14 +124,15 @@ class QuadratureEM(FactorEM):
     def at_once(
         self, rng_key: Array, how: Drive, args: tuple, kwargs: dict[str, Any]
     ) -> RunResult | None:
-        """Levels on one to three factors: by NumPy, on nodes that all rows share (`grid`)."""
+        """Levels on one to three factors: by NumPy, on nodes that all rows share (`grid`). Other
+        large tables: on a few nodes first."""
         if not self.accelerate or self.start is not None or not self._plain():
             return None
         opened = self._open(args, kwargs)
         several = self.search is not None and how.num_steps >= self.search.least_steps
         literal = how.tolerance is None and not several  # these steps and no others
         if opened.known is None or literal or not at_once.applies(opened):
-            return None
+            return self._few_first(opened, rng_key, how, args, kwargs)
         check_columns(opened.known, opened.rows, self.prior)
         count = self.search.num_lineages if self.search is not None and several else 1
         spread = np.random.default_rng(count).random(count - 1)
@@ -135,6 +143,37 @@ class QuadratureEM(FactorEM):
         params = {name: at_once.array(x) for name, x in values.items()}
         state = FactorState(params, at_once.array(means), None, opened.known)
         return result._replace(params=params, state=state)
+
+    def _few_first(
+        self, opened: Opened, rng_key: Array, how: Drive, args: tuple, kwargs: dict[str, Any]
+    ) -> RunResult | None:
+        """All starts on a few nodes of each row; the best of them goes on, on all nodes."""
+        few = FEW_NODES.get(opened.reader.num_factors)
+        points = self._nodes(opened.reader) ** opened.reader.num_factors
+        small = opened.rows.total * opened.rows.width * points < MANY_POINTS
+        if few is None or small or how.tolerance is None or how.mesh is not None:
+            return None
+        same = {
+            "tolerance": how.tolerance, "record": how.record, "progress_bar": how.progress_bar,
+            **kwargs,
+        }  # fmt: skip
+        rough = dataclasses.replace(self, num_nodes=few).run(
+            rng_key, how.num_steps, *args, budget=how.budget, **same
+        )
+        left = None if how.budget is None else how.budget - rough.seconds
+        steps = how.num_steps - len(rough.losses)
+        if not rough.stop.converged or steps == 0 or (left is not None and left <= 0.0):
+            return rough
+        fine = self.run(rng_key, steps, *args, init_params=rough.params, budget=left, **same)
+        join: Any = lambda *x: np.concatenate(x)  # noqa: E731
+        return fine._replace(
+            losses=join(rough.losses, fine.losses),
+            history=jax.tree.map(join, rough.history, fine.history),
+            seconds=rough.seconds + fine.seconds,
+            compile_seconds=rough.compile_seconds + fine.compile_seconds,
+            optima=rough.optima,
+            search_seconds=rough.search_seconds,
+        )
 
     def sums(
         self, opened: Opened, values: Params, responses: Responses, posterior: Any, fresh: Array

@@ -22,6 +22,7 @@ from trait_examples import (
 
 import inference
 from inference.evaluation.standard_errors import standard_errors, undetermined
+from inference.methods.continuous import quadrature
 from inference.methods.continuous.bound import BoundEM
 from inference.methods.continuous.factor_em import JITTER, canonical
 from inference.methods.continuous.factors import open_factors
@@ -32,6 +33,7 @@ from inference.methods.continuous.rules import climb, moments, prior_points
 from inference.methods.continuous.starts import normal, principal_start
 from inference.reading.anatomy import ProgramError
 from inference.reading.local import row_function
+from inference.studies.cards import example
 from inference.studies.comparison.checks import Standing, doubts, standing
 from inference.studies.comparison.judge import information
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
@@ -53,6 +55,20 @@ def fits():
         "quadrature": quick_run(YARDSTICK, 0, 25, data),
         "monte_carlo": quick_run(quasi, 0, 25, data),
     }
+
+
+def test_a_large_table_comes_to_all_nodes_from_a_few(monkeypatch):
+    """What it ends with is of all nodes: another step on these has nothing left to gain."""
+    monkeypatch.setattr(quadrature, "MANY_POINTS", 1)
+    data, sizes = example("mixed_trait", which="small")[:2]
+    method, how = QuadratureEM(mixed_trait), {"progress_bar": False, **sizes}
+    result = method.run(KEY, 200, data, tolerance=1e-6, record=dict, **how)
+    again = method.run(KEY, 20, data, init_params=result.params, **how)
+    assert result.stop.converged and len(result.optima.values) > 1
+    assert len(result.losses) == len(result.history["bias"]) < 200
+    assert result.losses[-1] - again.losses[-1] < 0.002 * len(data)
+    value = method.evidence(result.params, data, **sizes).sum()
+    np.testing.assert_allclose(again.losses[0], -value, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bound", "quadrature", "monte_carlo"])
