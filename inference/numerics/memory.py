@@ -76,13 +76,15 @@ def in_words(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def start_peak() -> None:
-    """Give back what is free, and forget what this process took before, where the system allows it.
-
-    What a compiler took and freed the allocator keeps: hundreds of megabytes in a comparison.
-    """
+def give_back() -> None:
+    """What a compiler took and freed the allocator keeps: hundreds of megabytes in a comparison."""
     if sys.platform == "linux":
         getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # of glibc
+
+
+def start_peak() -> None:
+    """Give back what is free, and forget what this process took before, where the system allows."""
+    give_back()
     try:
         RESET.write_text("5")
     except OSError:

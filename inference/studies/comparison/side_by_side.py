@@ -11,11 +11,14 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+
+from ...numerics.memory import give_back
 
 INHERITED = (
     "jax_compilation_cache_dir",
@@ -26,6 +29,9 @@ INHERITED = (
 
 MOST_OPENED = 2
 """Data sets whose tasks come in turn: the next is begun before the last of one is done."""
+
+EVERY = 2.0
+"""Seconds after which a worker gives back what is free."""
 
 _opened: dict[str, Any] = {}  # in a worker: what tasks of one comparison share, by its name
 
@@ -88,6 +94,7 @@ def _begin(places: Any, inherited: dict[str, Any]) -> None:
     for name, value in inherited.items():
         jax.config.update(name, value)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_give_back, daemon=True).start()
 
 
 def _end_with_parent() -> None:
@@ -96,6 +103,13 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+def _give_back() -> None:
+    """While a method runs: what its compiler has freed is a fifth of what the process holds."""
+    while True:
+        time.sleep(EVERY)
+        give_back()
 
 
 def _awake(modules: tuple[str, ...]) -> None:
