@@ -207,7 +207,7 @@ class Algorithm(abc.ABC):
         :param record: a function of the parameters to keep after each step, in ``history``.
         :param budget: seconds of computing (on a CPU processor seconds: `numerics.clock`);
             compilation is free. One step is always taken, and no further one that would end more
-            than a tenth later; where a step from each start does not fit, there is one start.
+            than a twentieth later; where a step from each start does not fit, there is one start.
         :param checkpoint: a folder to save the state in. A run that finds one of its own there goes
             on from it, and ends as it would have without the break.
         :param checkpoint_every: seconds between two savings.
