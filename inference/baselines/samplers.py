@@ -35,7 +35,9 @@ from .starts import (
     climb,
     climbs_of,
     differentiable,
+    seconds_of_gradient,
     seconds_of_reading,
+    shapes_of,
 )
 
 SNAPSHOTS = 50
@@ -95,7 +97,7 @@ def nuts(
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
-        start=climbs_of(model, anatomy) if places is None else None, slope=True, places=places,
+        start=climbs_of(model, anatomy) if places is None else None, slope=program, places=places,
     )  # fmt: skip
 
 
@@ -167,7 +169,7 @@ def sample(
     budget: float | None,
     memory: float | None = None,
     start: Callable[[tuple, dict[str, Any]], Any] | None = None,
-    slope: bool = False,
+    slope: Callable | None = None,
     first: Callable[[OneDevice, Array], float] | None = None,
     places: Params | None = None,
 ) -> Draws:
@@ -176,8 +178,8 @@ def sample(
     :param make_kernel: from the largest depth of a trajectory of NUTS to the kernel.
     :param start: from the arguments to the climbs at whose end a chain begins (`starts.climbs_of`);
         by default the kernel says where.
-    :param slope: without climbs, the kernel begins with a gradient: what that costs says how long
-        a trajectory may be.
+    :param slope: without climbs, the program whose gradient NUTS takes: what that costs says how
+        long a trajectory may be.
     :param first: from the arguments and the keys to the seconds that it takes at least before it
         has a draw: what cannot be ended is not begun without half a budget.
     :param places: where chains begin, if there are no climbs.
@@ -195,12 +197,13 @@ def sample(
             least = first(device, keys_start)
             if least > 0.5 * budget:
                 raise BudgetError(f"before a draw it takes about {least:.2g} s, so none was made")
+    elif slope is not None and budget is not None:
+        gradient = seconds_of_gradient(slope, device, keys_start)
+        depth, ran = depth_within(gradient, budget), gradient
     most = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
 
-    kernels: dict[int, MCMCKernel] = {}  # by depth: those that were initialised
-
-    def begin_by(depth: int) -> Callable:
-        kernel = kernels[depth] = make_kernel(depth)
+    def make() -> tuple[Any, Any]:
+        kernel = make_kernel(depth)
 
         def begin(keys: Array, places: Params | None, arrays: list[Array]) -> Any:
             args, kwargs = hollow.arguments(arrays)
@@ -210,18 +213,12 @@ def sample(
 
             return jax.vmap(one)(keys, places)
 
-        return begin
-
-    def make_starter() -> Any:
         # One chain, many times: every kernel knows one key, and only some a batch of them. In one
         # piece: run operation by operation, NumPyro's start compiles hundreds of little programs.
-        return once(begin_by(depth)).lower(keys, places, arrays).compile()
-
-    def make() -> Any:
-        if depth not in kernels:  # a kernel steps by what its own start knows
-            jax.eval_shape(begin_by(depth), keys, places, arrays)
-        traced = jax.jit(advance_by(kernels[depth])).trace(state, np.int32(1), arrays)
-        return traced.lower().compile(for_draws(traced.jaxpr))
+        lowered = once(begin).lower(keys, places, arrays)
+        starter, state = lowered.compile(), shapes_of(lowered)
+        traced = jax.jit(advance_by(kernel)).trace(state, np.int32(1), arrays)
+        return starter, traced.lower().compile(for_draws(traced.jaxpr))
 
     def advance_by(kernel: MCMCKernel) -> Callable:
         def advance(state: Any, count: Array, arrays: list[Array]) -> tuple[Any, Any]:
@@ -253,17 +250,11 @@ def sample(
 
         return advance
 
-    settings = (make_kernel, anatomy, num_warmup, hollow.static, hollow.tree)
-    starter = executable(make_starter, (keys, places, arrays), "start", depth, *settings)
+    settings = (make_kernel, depth, anatomy, num_warmup, most, hollow.static, hollow.tree)
+    starter, compiled = executable(make, (keys, places, arrays), *settings)
     before = clock.seconds()
     state = jax.block_until_ready(starter(keys, places, arrays))
-    if slope and start is None and budget is not None:
-        # A start takes about as long as a gradient for all chains; the first, somewhat longer.
-        again = clock.seconds()
-        jax.block_until_ready(starter(keys, places, arrays))
-        depth = depth_within(clock.seconds() - again, budget)
     ran += clock.seconds() - before
-    compiled = executable(make, (state, arrays), "steps", depth, most, *settings)
     check_fits(compiled, memory, "a step of its chains")
     compile_seconds = time.perf_counter() - began - ran
 

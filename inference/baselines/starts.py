@@ -159,6 +159,18 @@ def climb(
     return best(climbs, arrays), seconds / done / NUM_CLIMBS, ran + seconds
 
 
+def seconds_of_gradient(program: Callable, device: OneDevice, keys: Array) -> float:
+    """Seconds of a gradient for all chains."""
+
+    def slope(keys: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
+        opened = initialize_model(
+            keys, program, model_args=args, model_kwargs=kwargs, validate_grad=False
+        )
+        return jax.vmap(jax.value_and_grad(opened.potential_fn))(opened.param_info.z)
+
+    return _seconds_of(slope, device, keys, "slope", program)
+
+
 def seconds_of_reading(model: Callable, device: OneDevice, keys: Array) -> float:
     """Seconds of one run of the program for all chains, as little optimised as a start is."""
 
