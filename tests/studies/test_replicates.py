@@ -41,6 +41,7 @@ def test_over_several_data_sets_means_and_their_spread_decide():
         truth = {"excess_error": 0.001}
         rows = {"ours": {**truth, "excess": 0.04}, "theirs": {**truth, "excess": 0.01}}
         rows["theirs"]["bespoke"] = False
+        rows["ours"]["distance"] = None if number else 0.25  # the others have no reference
         rows["vague"] = {"kind": "variational", "pareto_k": 2.0, "bespoke": False}
         scores = scores if passing is None else {x: scores[x] for x in passing}
         rows = {x: rows[x] for x in scores}
@@ -56,6 +57,7 @@ def test_over_several_data_sets_means_and_their_spread_decide():
     row = pooled.rows["ours"]
     assert row["behind"] == pytest.approx(0.03)
     assert row["behind_error"] == pytest.approx(0.01 / np.sqrt(3)) and not row["as_good"]
+    assert row["distance"] == 0.25
     assert headline(pooled.rows) == (
         "Only generic inference comes within 0.01 nats per row of the best: theirs reaches 0.010 ± "
         "0.001 nats per row of the truth in 8 s; ours, the nearest bespoke method, needs 9 s (1.1 "

@@ -23,8 +23,10 @@ EXTRA = 1.0
 """Budgets that the runs of a method on further data sets may take together, by default; it runs on
 two always, and on another where there is room for as much as the last took."""
 MEANS = ("held_out", "behind", "excess", "train", "seconds", "seconds_to_best", "recovery",
-         "calibration_error", "distance", "distance_error", "score_error")  # fmt: skip
+         "calibration_error", "score_error")  # fmt: skip
 """Numbers of a row of which the mean over data sets is shown; of the others, those of the first."""
+FIRST = ("distance", "distance_error")
+"""Always those of the first data set, which alone has a reference that was kept."""
 KEPT = ("held_out", "excess", "excess_error", "behind", "seconds", "seconds_to_best", "standing")
 """What is written down of each data set."""
 
@@ -123,6 +125,7 @@ def _row(
     some = [p.rows[name] for p in used if "behind" in p.rows.get(name, {})]
     count = len(some)
     row |= {x: all_rows[0][x] for x in ("best", "behind", "behind_error", "as_good")}
+    row |= {x: all_rows[0].get(x) for x in FIRST if x in row}
     row["data_sets"] = len(all_rows)
     peaks = [r["peak_memory"] for r in all_rows if r.get("peak_memory") is not None]
     row |= {"peak_memory": max(peaks)} if peaks else {}
