@@ -106,7 +106,7 @@ def _end_with_parent() -> None:
 
 
 def _give_back() -> None:
-    """While a method runs: what its compiler has freed is a fifth of what the process holds."""
+    """While a method runs: what its compiler has freed is a quarter of what the process holds."""
     while True:
         time.sleep(EVERY)
         give_back()

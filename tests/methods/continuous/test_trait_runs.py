@@ -69,6 +69,8 @@ def test_a_large_table_comes_to_all_nodes_from_a_few(monkeypatch):
     assert result.losses[-1] - again.losses[-1] < 0.002 * len(data)
     value = method.evidence(result.params, data, **sizes).sum()
     np.testing.assert_allclose(again.losses[0], -value, rtol=1e-5)
+    brief = method.run(KEY, 200, data, tolerance=1e-6, budget=1e-3, record=dict, **how)
+    assert brief.reason.endswith("of 200 steps, on 9 nodes a dimension alone")
 
 
 @pytest.mark.parametrize("name", ["bound", "quadrature", "monte_carlo"])
