@@ -26,7 +26,7 @@ from ...reading.local import Structure
 from ...reading.reader import sum_softplus
 from ...reading.recognise import Form, Known, recognise
 from ...reading.states import AllStates
-from ...rows.chunks import over_rows, sum_over_chunks
+from ...rows.chunks import sum_over_chunks
 from ...types import Arguments, Params
 from .ascent import Climb
 from .partition import Causes
@@ -73,10 +73,18 @@ class Machine(NamedTuple):
         real = self.known.form is Form.REAL_MACHINE
 
         def part(x: Array, fresh: Array) -> Any:
-            inputs = _inputs(x, weights, bias)
-            on = jax.nn.sigmoid(inputs) * fresh[:, None]
-            square = over_rows(on, x**2) if real else ()
-            return fresh @ _row(self.kind, x, inputs), on.sum(0), over_rows(on, x), square
+            # A unit after the other: where rows lead, XLA adds the units of each by a loop without
+            # vectors. Sums over rows in one product, which is made in blocks, keep their digits.
+            inputs = _times(weights, x.T) + bias[:, None]
+            small = jnp.exp(-jnp.abs(inputs))
+            factors = 1.0 + small
+            on = jnp.where(inputs > 0.0, 1.0, small) / factors
+            known = fresh[:, None] * x
+            total = _times(jnp.maximum(inputs, 0.0), fresh).sum()
+            total += _times(fresh, jnp.log(factors.prod(0)))
+            total -= 0.5 * (known * x).sum() if real else 0.0
+            first = _times(on, jnp.concatenate([known, fresh[:, None]], 1))
+            return total, first[:, -1], first[:, :-1], _times(on, known * x) if real else ()
 
         log_z = lambda w, b: log_normalizer(self.kind.log_mass, w, b)  # noqa: E731
         normalizer, (by_weights, by_bias) = jax.value_and_grad(log_z, (0, 1))(weights, bias)
@@ -151,8 +159,12 @@ def log_likelihood(
     return summed(part) - num_data * log_normalizer(kind.log_mass, weights, bias)
 
 
+def _times(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision="highest")
+
+
 def _inputs(x: Array, weights: Array, bias: Array) -> Array:
-    return jnp.matmul(x, weights.T, precision="highest") + bias
+    return _times(x, weights.T) + bias
 
 
 def _row(kind: type[Causes], x: Array, inputs: Array) -> Array:
