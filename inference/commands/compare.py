@@ -84,8 +84,7 @@ def _processes(namespace: argparse.Namespace) -> Any:
     if jax.default_backend() != "cpu":  # which two processes cannot share
         return None
     # By name: they import while we do.
-    wing = __name__.replace("commands.compare", "studies")
-    return processes(jobs, [f"{wing}.comparison.compare", f"{wing}.arviz"])
+    return processes(jobs, [__name__.replace("commands.compare", "studies.comparison.compare")])
 
 
 def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:

@@ -207,60 +207,6 @@ def load(path: str | PathLike[str]) -> tuple[Groups, dict[str, Any]]:
         return {name: _flat(group, SLASH, "/") for name, group in groups.items()}, attrs
 
 
-def diagnose(draws: xr.Dataset) -> dict[str, dict[str, float]]:
-    """R̂ and effective sample sizes of each scalar of a group of draws.
-
-    >>> rng = np.random.default_rng(0)
-    >>> checks = diagnose(dataset({"loss": rng.normal(size=(4, 200))}, ("chain", "draw")))
-    >>> sorted(checks["loss"]), checks["loss"]["rhat"] < 1.05
-    (['ess_bulk', 'ess_tail', 'rhat'], True)
-    """
-    arviz = import_arviz()
-    diagnostics: dict[str, dict[str, float]] = {}
-    with warnings.catch_warnings(action="ignore"):  # a scalar that never changes has no R̂
-        rhat = arviz.rhat(draws)
-        bulk = arviz.ess(draws, method="bulk")
-        # The 5 % and 95 % quantiles (Vehtari et al. 2021): releases differ in their default.
-        tail = arviz.ess(draws, method="tail", prob=(0.05, 0.95))
-    for name in draws.data_vars:
-        diagnostics[str(name)] = {
-            "rhat": float(np.max(rhat[name].values)),
-            "ess_bulk": float(np.min(bulk[name].values)),
-            "ess_tail": float(np.min(tail[name].values)),
-        }
-    return diagnostics
-
-
-def mcse(draws: np.ndarray) -> np.ndarray:
-    """Monte-Carlo standard error of the mean of each scalar: (chains, draws, n) -> (n,).
-
-    >>> rng = np.random.default_rng(0)
-    >>> [round(float(x), 2) for x in mcse(rng.normal(size=(4, 100, 2)))]
-    [0.05, 0.05]
-    """
-    arviz = import_arviz()
-    with warnings.catch_warnings(action="ignore"):  # a scalar that never changes has none
-        errors = arviz.mcse(dataset({"x": draws}, ("chain", "draw")), method="mean")
-    return np.nan_to_num(np.asarray(errors["x"].values))
-
-
-def pareto_k(log_ratios: Any) -> float:
-    """Pareto's k̂ of importance ratios: below 0.7 they can be trusted (Vehtari et al. 2024).
-
-    >>> rng = np.random.default_rng(0)
-    >>> bool(pareto_k(rng.normal(size=2000)) < 0.7 < pareto_k(9 * rng.normal(size=2000)))
-    True
-    """
-    ratios = np.asarray(log_ratios, np.float64).ravel()
-    arviz = import_arviz()
-    with warnings.catch_warnings(action="ignore"):
-        if _has_own_container(arviz):
-            return float(arviz.psislw(ratios)[1])
-        from arviz_stats.base import array_stats
-
-        return float(array_stats.psislw(ratios)[1])
-
-
 def prior_sensitivity(groups: Groups) -> dict[str, float]:
     """By site, how far its posterior moves if the prior is raised to a power near one.
 

@@ -69,8 +69,7 @@ def run(program: str, methods: list[str], jobs: int, file: str, budget: float | 
         gc.set_threshold(*RARELY)
         os.environ["XLA_FLAGS"] = f"--{EXTRA}=xla_cpu_disable_loop_unrolling"
         hurry()
-        studies = "latentbits.inference.studies"
-        names = [f"{studies}.comparison.compare", f"{studies}.arviz"]
+        names = ["latentbits.inference.studies.comparison.compare"]
         names += ["equal_work"] if EQUAL in os.environ else []
         pool = None if jobs == 1 else processes(jobs, names)
         from inference.studies.comparison.compare import compare

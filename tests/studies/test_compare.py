@@ -15,14 +15,11 @@ from scipy.stats import beta
 import inference.studies.comparison.contenders as contending
 from inference.cli import main
 from inference.reading.anatomy import inspect
-from inference.studies.arviz import (
-    diagnose,
-    load,
-    posterior_groups,
-)
+from inference.studies.arviz import load, posterior_groups
 from inference.studies.cards import example
 from inference.studies.comparison.compare import compare
 from inference.studies.comparison.contenders import Contender, contenders
+from inference.studies.comparison.diagnostics import diagnose
 from inference.studies.comparison.files import load_comparison, method_groups, save_comparison
 from inference.studies.comparison.reference import Reference, of_the_run, refer
 from inference.studies.comparison.scoring import Judges, spacing
@@ -157,7 +154,8 @@ def test_draws_of_turned_factors_are_brought_together_before_they_are_saved():
     turned = np.einsum("qrc,cdrx->cdqx", turn, draws)
     draws = {"weights": turned, "bias": rng.normal(size=(4, 50, 9))}
     groups = posterior_groups(latent_trait, draws, {}, arguments=((np.eye(9),), {}))
-    rhat = {x: diagnose(groups[x])["weights"]["rhat"] for x in ("posterior", "posterior_raw")}
+    both = {x: groups[x]["weights"].values for x in ("posterior", "posterior_raw")}
+    rhat = {x: checks["rhat"] for x, checks in diagnose(both).items()}
     assert rhat["posterior"] < 1.1 < 2.0 < rhat["posterior_raw"]
     np.testing.assert_array_equal(groups["posterior_raw"]["weights"], turned)
 

@@ -1,6 +1,7 @@
 """A verdict over several data sets, and references that are kept: rows made by hand."""
 
 import json
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,10 +10,11 @@ from jax import random
 from settled_rows import settled
 
 from inference.baselines.samplers import Draws
+from inference.studies import arviz
 from inference.studies.cards import CARDS
 from inference.studies.comparison.compare import Comparison
 from inference.studies.comparison.contenders import Contender, Limits
-from inference.studies.comparison.diagnostics import diagnose, without_arviz
+from inference.studies.comparison.diagnostics import diagnose, mcse, pareto_k
 from inference.studies.comparison.golden import HERE, NUM_KEPT, load
 from inference.studies.comparison.judge import progress
 from inference.studies.comparison.reference import refer, strict_doubts
@@ -147,17 +149,36 @@ def test_a_method_without_a_result_is_named():
     assert headline(rows).endswith("No generic method passes its checks. Without a result: NUTS.")
 
 
-def test_diagnostics_without_arviz_are_as_with_it():
-    """Four chains of an autoregression, one of them apart; ranks are taken the same way."""
+@pytest.mark.parametrize("shape", [(4, 400), (4, 25), (1, 7), (2, 4)])
+def test_diagnostics_are_those_of_arviz(shape):
+    """Autoregressions, one chain apart, and a scalar that never changes."""
     rng = np.random.default_rng(0)
-    chains = rng.normal(size=(4, 400, 2))
-    for i in range(1, 400):
-        chains[:, i] += 0.7 * chains[:, i - 1]
+    chains = rng.normal(size=(*shape, 4))
+    for i in range(1, shape[1]):
+        chains[:, i] += np.array([0.7, 0.7, -0.6, 0.98]) * chains[:, i - 1]
     chains[0, :, 1] += 1.0
-    there, here = diagnose({"x": chains})["x"], without_arviz(chains)
-    assert here["rhat"] == pytest.approx(there["rhat"], abs=2e-3) and there["rhat"] > 1.02
-    for part in ("ess_bulk", "ess_tail"):
-        assert here[part] == pytest.approx(there[part], rel=0.1)
+    here = diagnose({"x": chains, "still": np.ones(shape)})
+    with warnings.catch_warnings(action="ignore"):  # no R̂ of a single chain, nor of one value
+        draws = arviz.dataset({"x": chains, "still": np.ones(shape)}, ("chain", "draw"))
+        az = arviz.import_arviz()
+        there = {
+            "rhat": az.rhat(draws), "ess_bulk": az.ess(draws, method="bulk"),
+            "ess_tail": az.ess(draws, method="tail", prob=(0.05, 0.95)),
+        }  # fmt: skip
+        errors = az.mcse(draws, method="mean")["x"].values
+    for name, checks in here.items():
+        worst = {x: (np.max if x == "rhat" else np.min)(there[x][name].values) for x in checks}
+        assert checks == pytest.approx({x: float(v) for x, v in worst.items()}, nan_ok=True)
+    np.testing.assert_allclose(mcse(chains), errors)
+
+
+def test_pareto_k_is_that_of_arviz():
+    az, rng = arviz.import_arviz(), np.random.default_rng(0)
+    if not hasattr(az, "psislw"):
+        pytest.skip("ArviZ 1 has it elsewhere")
+    for scale in (0.1, 1.0, 3.0, 9.0):
+        ratios = scale * rng.normal(size=500)
+        assert pareto_k(ratios) == pytest.approx(float(az.psislw(ratios.copy())[1]))
 
 
 def test_a_reference_that_is_kept_is_measured_from_on_its_rows(tmp_path):
