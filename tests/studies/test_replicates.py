@@ -14,7 +14,7 @@ from inference.studies import arviz
 from inference.studies.cards import CARDS
 from inference.studies.comparison.compare import Comparison
 from inference.studies.comparison.contenders import Contender, Limits
-from inference.studies.comparison.diagnostics import diagnose, mcse, pareto_k
+from inference.studies.comparison.diagnostics import diagnose, mcse
 from inference.studies.comparison.golden import HERE, NUM_KEPT, load
 from inference.studies.comparison.judge import progress
 from inference.studies.comparison.reference import refer, strict_doubts
@@ -170,15 +170,6 @@ def test_diagnostics_are_those_of_arviz(shape):
         worst = {x: (np.max if x == "rhat" else np.min)(there[x][name].values) for x in checks}
         assert checks == pytest.approx({x: float(v) for x, v in worst.items()}, nan_ok=True)
     np.testing.assert_allclose(mcse(chains), errors)
-
-
-def test_pareto_k_is_that_of_arviz():
-    az, rng = arviz.import_arviz(), np.random.default_rng(0)
-    if not hasattr(az, "psislw"):
-        pytest.skip("ArviZ 1 has it elsewhere")
-    for scale in (0.1, 1.0, 3.0, 9.0):
-        ratios = scale * rng.normal(size=500)
-        assert pareto_k(ratios) == pytest.approx(float(az.psislw(ratios.copy())[1]))
 
 
 def test_a_reference_that_is_kept_is_measured_from_on_its_rows(tmp_path):
