@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.infer
-from jax import Array, lax, random
+from jax import Array, lax
 from numpyro.infer import NUTS
 from numpyro.infer.gibbs import discrete_latent_sites
 from numpyro.infer.mcmc import MCMCKernel
@@ -23,7 +23,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from ..methods.gibbs.flips import Rules
 from ..methods.gibbs.kernel import LatentGibbs
 from ..numerics import clock
-from ..numerics.compiling import executable, for_draws, once
+from ..numerics.compiling import executable, for_draws, once, split_key, stacked
 from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
@@ -186,7 +186,8 @@ def sample(
     """
     began = time.perf_counter()
     ran = 0.0  # seconds of what was compiled already, which the budget counts
-    keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
+    each = [split_key(key, 2) for key in split_key(rng_key, num_chains)]
+    keys_start, keys = (stacked([x[i] for x in each]) for i in range(2))
     depth = MOST_DEPTH
     device = one_device(args, kwargs)
     arrays, hollow = device.arrays, device._replace(arrays=[])

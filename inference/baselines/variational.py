@@ -19,7 +19,7 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_uniform
 from numpyro.infer.util import log_density
 
-from ..numerics.compiling import executable, once
+from ..numerics.compiling import executable, once, split_key, stacked
 from ..numerics.memory import check_fits
 from ..reading.abstract import drawn_shapes, run_abstractly
 from ..reading.anatomy import Anatomy, ProgramError, inspect
@@ -79,8 +79,8 @@ def svi(
             )
     mode = guide == "map"
     step_size = STEP_SIZES.get(guide, 0.03) if step_size is None else step_size
-    key_init, key_draw = random.split(rng_key)
-    keys = random.split(key_init, NUM_STARTS if mode else NUM_GUIDES)
+    key_init, key_draw = split_key(rng_key, 2)
+    keys = stacked(split_key(key_init, NUM_STARTS if mode else NUM_GUIDES))
     block = max(1, num_steps // SNAPSHOTS)
     device = one_device(args, kwargs)
     arrays, hollow = device.arrays, device._replace(arrays=[])
@@ -103,19 +103,25 @@ def svi(
             kept = jnp.zeros((block, len(keys)))
             return lax.fori_loop(0, count, one, (state, kept))
 
-        def draw(key: Array, params: Any, arrays: list[Array]) -> tuple[Params, dict[str, Array]]:
-            args, kwargs = hollow.arguments(arrays)
-            count = 1 if mode else num_samples
-            return _weighed(program, chosen, anatomy, key, params, count, args, kwargs)
+        def look(key: Array, free: Any) -> Params:
+            few = 1 if mode else num_samples // 5
+            return _parameters(chosen, anatomy, key, engine.constrain_fn(free), few)
 
-        few = 1 if mode else num_samples // 5
-        one = jax.eval_shape(lambda s: engine.get_params(jax.tree.map(lambda x: x[0], s)), state)
+        def draw(key: Array, free: Any, arrays: list[Array]) -> tuple[Params, dict[str, Array]]:
+            args, kwargs = hollow.arguments(arrays)
+            params = engine.constrain_fn(free)
+            return _weighed(program, chosen, anatomy, key, params, num_samples, args, kwargs)
+
+        def unconstrained(state: Any) -> Any:
+            return engine.optim.get_params(state.optim_state)
+
+        free = unconstrained(state)
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), free)
         return Steps(
-            engine.get_params, begin,
+            unconstrained, begin,
             jax.jit(advance).lower(state, np.int32(1), arrays).compile(),
-            once(lambda key, p: _parameters(chosen, anatomy, key, p, few))
-            .lower(key_draw, one).compile(),
-            once(draw).lower(key_draw, one, arrays).compile(),
+            once(look).lower(key_draw, one).compile(),
+            None if mode else once(draw).lower(key_draw, one, arrays).compile(),
         )  # fmt: skip
 
     settings = (model, anatomy, guide, step_size, num_steps, num_samples, num_particles)
@@ -144,12 +150,14 @@ def svi(
     best = int(np.nanargmin(np.where(np.isfinite(last), last, np.inf)))
 
     looks = [steps.look(key_draw, jax.tree.map(lambda x: x[best], params)) for params in history]
-    draws, stats = steps.draw(key_draw, jax.tree.map(lambda x: x[best], history[-1]), arrays)
+    draws, stats = looks[-1], {}
+    if steps.draw is not None:
+        draws, stats = steps.draw(key_draw, jax.tree.map(lambda x: x[best], history[-1]), arrays)
     stop = Stop.STEPS if done >= num_steps else Stop.BUDGET
     reason = stop.value if stop is Stop.STEPS else f"{stop.value} {done} steps"
     return Draws(
         jax.tree.map(lambda x: np.asarray(x)[None], draws),
-        {} if mode else jax.tree.map(lambda x: np.asarray(x)[None], stats),
+        jax.tree.map(lambda x: np.asarray(x)[None], stats),
         every[:, best], jax.tree.map(lambda *x: np.stack(x), *looks),
         np.asarray(clock), seconds, compile_seconds, reason, stop, last,
     )  # fmt: skip
@@ -158,11 +166,11 @@ def svi(
 class Steps(NamedTuple):
     """What is compiled of a guide, for any rows of the same shape."""
 
-    params: Callable[[Any], Any]  # of the state, (num_starts, ...)
+    params: Callable[[Any], Any]  # of the state, (num_starts, ...), unconstrained
     begin: Callable[..., Any]
     advance: Any
     look: Callable[[Array, Any], Params]  # some draws of the parameters
-    draw: Callable[..., tuple[Params, dict[str, Array]]]  # the last, with log p and log q
+    draw: Callable[..., tuple[Params, dict[str, Array]]] | None  # the last, with log p and log q
 
 
 def _begin(

@@ -16,7 +16,7 @@ import gc
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -271,6 +271,17 @@ def split_key(key: Array, count: int) -> tuple[Array, ...]:
     words = [np.array(_mixed(first, second, i), np.uint32) for i in range(count)]
     parts = jax.device_put(words)
     return tuple(jax.random.wrap_key_data(x, impl="threefry2x32") for x in parts)
+
+
+def stacked(keys: Sequence[Array]) -> Array:
+    """Keys in one array: `jnp.stack` would compile that.
+
+    >>> key = jax.random.key(7)
+    >>> bool((stacked(split_key(key, 3)) == jax.random.split(key, 3)).all())
+    True
+    """
+    words = np.stack([np.asarray(jax.random.key_data(x)) for x in keys])
+    return jax.random.wrap_key_data(jax.device_put(words), impl=jax.random.key_impl(keys[0]))
 
 
 def _mixed(first: int, second: int, number: int) -> tuple[int, int]:
