@@ -23,8 +23,9 @@ from numpyro.infer.mcmc import MCMCKernel
 from ..methods.gibbs.flips import Rules
 from ..methods.gibbs.kernel import LatentGibbs
 from ..numerics import clock
-from ..numerics.compiling import executable, for_draws, once, split_key, stacked
+from ..numerics.compiling import executable, for_draws, split_key, stacked
 from ..numerics.memory import check_fits
+from ..numerics.starting import Starter
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
 from ..rows.devices import OneDevice, one_device
@@ -37,7 +38,6 @@ from .starts import (
     differentiable,
     seconds_of_gradient,
     seconds_of_reading,
-    shapes_of,
 )
 
 SNAPSHOTS = 50
@@ -216,10 +216,9 @@ def sample(
 
         # One chain, many times: every kernel knows one key, and only some a batch of them. In one
         # piece: run operation by operation, NumPyro's start compiles hundreds of little programs.
-        lowered = once(begin).lower(keys, places, arrays)
-        starter, state = lowered.compile(), shapes_of(lowered)
-        traced = jax.jit(advance_by(kernel)).trace(state, np.int32(1), arrays)
-        return starter, traced.lower().compile(for_draws(traced.jaxpr))
+        start = Starter(begin, keys, places, arrays)
+        traced = jax.jit(advance_by(kernel)).trace(start.shapes, np.int32(1), arrays)
+        return start, traced.lower().compile(for_draws(traced.jaxpr))
 
     def advance_by(kernel: MCMCKernel) -> Callable:
         def advance(state: Any, count: Array, arrays: list[Array]) -> tuple[Any, Any]:
@@ -253,8 +252,8 @@ def sample(
 
     settings = (make_kernel, depth, anatomy, num_warmup, most, hollow.static, hollow.tree)
     starter, compiled = executable(make, (keys, places, arrays), *settings)
-    before = clock.seconds()
-    state = jax.block_until_ready(starter(keys, places, arrays))
+    begin, before = starter.ready(), clock.seconds()
+    state = jax.block_until_ready(begin(keys, places, arrays))
     ran += clock.seconds() - before
     check_fits(compiled, memory, "a step of its chains")
     compile_seconds = time.perf_counter() - began - ran

@@ -25,6 +25,7 @@ from numpyro.infer.util import initialize_model, log_density
 from ..numerics import clock
 from ..numerics.compiling import executable, once
 from ..numerics.memory import check_fits
+from ..numerics.starting import Starter
 from ..reading.anatomy import Anatomy
 from ..reading.summed import marginal
 from ..rows.devices import OneDevice
@@ -137,16 +138,16 @@ def climb(
         def best(climbs: Any, arrays: list[Array]) -> Params:
             return jax.vmap(start(*hollow.arguments(arrays)).best)(climbs)
 
-        lowered = once(begin).lower(keys, arrays)
-        opened, climbs = lowered.compile(), shapes_of(lowered)
+        starter = Starter(begin, keys, arrays)
+        climbs = starter.shapes
         # A climb is worth the compiler's effort, the rest is not.
         compiled = jax.jit(advance).lower(climbs, np.int32(1), arrays).compile()
-        return opened, compiled, once(best).lower(climbs, arrays).compile()
+        return starter, compiled, once(best).lower(climbs, arrays).compile()
 
     settings = (start, hollow.static, hollow.tree)
-    opened, compiled, best = executable(make, (keys, arrays), *settings)
-    before = clock.seconds()
-    climbs = jax.block_until_ready(opened(keys, arrays))
+    starter, compiled, best = executable(make, (keys, arrays), *settings)
+    begin, before = starter.ready(), clock.seconds()
+    climbs = jax.block_until_ready(begin(keys, arrays))
     ran = clock.seconds() - before
     check_fits(compiled, memory, "a step of its climbs")
     timer = Budget(None if budget is None else max(CLIMBING * budget - ran, 0.0))
@@ -194,8 +195,3 @@ def _seconds_of(function: Callable, device: OneDevice, keys: Array, *settings: A
     before = clock.seconds()
     jax.block_until_ready(compiled(keys, arrays))
     return clock.seconds() - before
-
-
-def shapes_of(lowered: Any) -> Any:
-    """Of what a function gives that was lowered, but not run."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), lowered.out_info)

@@ -21,6 +21,7 @@ from numpyro.infer.util import log_density
 
 from ..numerics.compiling import executable, once, split_key, stacked
 from ..numerics.memory import check_fits
+from ..numerics.starting import Starter
 from ..reading.abstract import drawn_shapes, run_abstractly
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
@@ -29,7 +30,7 @@ from ..running.contract import Stop
 from ..types import Params
 from .pacing import Budget, Pace
 from .samplers import SNAPSHOTS, Draws
-from .starts import differentiable, shapes_of
+from .starts import differentiable
 
 GUIDES: dict[str, Callable] = {
     "mean_field": autoguide.AutoNormal,
@@ -127,7 +128,7 @@ def svi(
     settings = (model, anatomy, guide, step_size, num_steps, num_samples, num_particles)
     steps = executable(make, (keys, arrays), *settings, hollow.static, hollow.tree)
     check_fits(steps.advance, memory, "a block of its steps")
-    state, _ = steps.begin(keys, arrays)
+    state, _ = steps.begin.ready()(keys, arrays)
     compile_seconds = time.perf_counter() - began
     clock: list[float] = []
     losses: list[np.ndarray] = []
@@ -167,7 +168,7 @@ class Steps(NamedTuple):
     """What is compiled of a guide, for any rows of the same shape."""
 
     params: Callable[[Any], Any]  # of the state, (num_starts, ...), unconstrained
-    begin: Callable[..., Any]
+    begin: Starter
     advance: Any
     look: Callable[[Array, Any], Params]  # some draws of the parameters
     draw: Callable[..., tuple[Params, dict[str, Array]]] | None  # the last, with log p and log q
@@ -175,8 +176,8 @@ class Steps(NamedTuple):
 
 def _begin(
     engine: SVI, guide: Any, keys: Array, arrays: list[Array], hollow: OneDevice
-) -> tuple[Callable[..., Any], Any]:
-    """`SVI.init` in one compiled piece, which by itself compiles every operation; and a state.
+) -> tuple[Starter, Any]:
+    """`SVI.init` in one piece, which by itself compiles every operation; and a state.
 
     The guide remembers where it started; what it remembers must not be of a trace that is over,
     nor of these rows and this key: all that is compiled would be compiled anew for others.
@@ -192,11 +193,11 @@ def _begin(
 
         return jax.vmap(one)(keys)
 
-    lowered = once(begin).lower(keys, arrays)
-    state, remembered = shapes_of(lowered)
+    starter = Starter(begin, keys, arrays)
+    state, remembered = starter.shapes
     for name, value in remembered.items():
         setattr(guide, name, jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), value))
-    return lowered.compile(), state
+    return starter, state
 
 
 def _parameters(guide: Any, anatomy: Anatomy, key: Array, params: Any, count: int) -> Params:

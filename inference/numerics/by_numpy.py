@@ -19,6 +19,7 @@ from jax.extend.core import Literal
 from scipy import special
 
 from .compiling import executable, under_jit
+from .generators import BY_NUMPY, NotHereError, Rules, is_key, number_of
 
 MOST = 20_000
 """Operations, each of some microseconds: where loops make more, compiling is sooner done."""
@@ -37,14 +38,14 @@ def by_numpy(function: Callable, *inputs: Any) -> Callable:
     """
     traced = jax.jit(function).trace(*inputs)
     closed = _needed(traced.jaxpr)
-    if _operations(closed.jaxpr) > MOST:
+    if operations(closed.jaxpr) > MOST:
         return traced.lower().compile()
     tree = jax.tree.structure(traced.out_info)
 
     def run(*inputs: Any) -> Any:
         with jax.ensure_compile_time_eval(), np.errstate(all="ignore"):
-            arrays = [number_of(x) if _is_key(x) else x for x in jax.tree.leaves(inputs)]
-            leaves = _compute(closed, arrays)
+            arrays = [number_of(x) if is_key(x) else x for x in jax.tree.leaves(inputs)]
+            leaves = compute(closed, arrays, BY_NUMPY)
         return jax.tree.unflatten(tree, leaves)
 
     try:
@@ -81,10 +82,6 @@ def at_hand(arrays: Any) -> bool:
     return all(held) and jax.default_backend() == "cpu"
 
 
-class _NotHereError(Exception):
-    """Something that neither NumPy nor JAX does outside of a trace."""
-
-
 def _needed(closed: Any) -> Any:
     """Without the operations that no output depends on: a program draws more than is asked for."""
     wanted, needed = set(map(id, closed.jaxpr.outvars)), []
@@ -95,19 +92,23 @@ def _needed(closed: Any) -> Any:
     return closed.replace(jaxpr=closed.jaxpr.replace(eqns=needed[::-1]))
 
 
-def _operations(jaxpr: Any) -> int:
+def operations(jaxpr: Any) -> int:
     """How many there are, those of a loop as often as it runs; once, where that is not known."""
     count = len(jaxpr.eqns)
     for how in (equation.params for equation in jaxpr.eqns):
         leaves = jax.tree.leaves(list(how.values()))
         inner = (getattr(x, "jaxpr", x) for x in leaves)
-        count += how.get("length", 1) * sum(_operations(x) for x in inner if hasattr(x, "eqns"))
+        count += how.get("length", 1) * sum(operations(x) for x in inner if hasattr(x, "eqns"))
     return count
 
 
-def _compute(closed: Any, inputs: list) -> list:
-    if any(_is_key(x.aval) for x in closed.jaxpr.constvars):
-        raise _NotHereError
+def compute(closed: Any, inputs: list, rules: Rules) -> list:
+    """The outputs of what was traced.
+
+    :param rules: for random numbers, and whatever else is not listed here.
+    """
+    if any(is_key(x.aval) for x in closed.jaxpr.constvars):
+        raise NotHereError
     values = dict(zip(closed.jaxpr.constvars, map(np.asarray, closed.consts), strict=True))
     values |= zip(closed.jaxpr.invars, inputs, strict=True)
 
@@ -115,40 +116,30 @@ def _compute(closed: Any, inputs: list) -> list:
         return x.val if isinstance(x, Literal) else values[x]
 
     for equation in closed.jaxpr.eqns:
-        results = _apply(equation, [value(x) for x in equation.invars])
+        results = _apply(equation, [value(x) for x in equation.invars], rules)
         for variable, each in zip(equation.outvars, results, strict=True):
-            dtype = np.uint64 if _is_key(variable.aval) else variable.aval.dtype
+            dtype = np.uint64 if is_key(variable.aval) else variable.aval.dtype
             values[variable] = np.asarray(each, dtype)
     return [value(x) for x in closed.jaxpr.outvars]
 
 
-def _apply(equation: Any, inputs: list) -> Any:
+def _apply(equation: Any, inputs: list, rules: Rules) -> Any:
     name, how = equation.primitive.name, equation.params
+    if name in rules:
+        return [rules[name](how, *inputs)]
     if name in _PLAIN:
         return [_PLAIN[name](*inputs)]
     if name in _SHAPED:
         return [_SHAPED[name](how, *inputs)]
     if name in _INNER:
-        return _INNER[name](how, inputs)
+        return _INNER[name](how, inputs, rules)
     inner = [how[x] for x in ("jaxpr", "call_jaxpr", "fun_jaxpr") if x in how]
     if len(inner) == 1 and hasattr(inner[0], "consts"):
-        return _compute(inner[0], inputs)
-    if any(_is_key(x.aval) for x in (*equation.invars, *equation.outvars)) or inner:
-        raise _NotHereError
+        return compute(inner[0], inputs, rules)
+    if any(is_key(x.aval) for x in (*equation.invars, *equation.outvars)) or inner:
+        raise NotHereError
     result = equation.primitive.bind(*inputs, **how)
     return result if equation.primitive.multiple_results else [result]
-
-
-def _is_key(x: Any) -> bool:
-    return not isinstance(getattr(x, "dtype", np.dtype(int)), np.dtype)
-
-
-def number_of(key: Any) -> Any:
-    """A key of JAX's, or the words that it is written in."""
-    words = jax.random.key_data(key) if _is_key(key) else key
-    if np.ndim(words) != 1:
-        raise _NotHereError
-    return _new_key(*np.asarray(words))
 
 
 _PLAIN: dict[str, Callable] = {
@@ -156,6 +147,7 @@ _PLAIN: dict[str, Callable] = {
     "max": np.maximum, "min": np.minimum, "abs": np.abs, "sign": np.sign, "square": np.square,
     "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1, "sqrt": np.sqrt,
     "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "floor": np.floor, "ceil": np.ceil,
+    "nextafter": np.nextafter,
     "logistic": special.expit, "lgamma": special.gammaln, "digamma": special.digamma,
     "erf": special.erf, "erfc": special.erfc, "erf_inv": special.erfinv,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
@@ -164,10 +156,6 @@ _PLAIN: dict[str, Callable] = {
     "shift_left": np.left_shift, "shift_right_arithmetic": np.right_shift,
     "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     "shift_right_logical": lambda x, by: np.right_shift(_unsigned(x), _unsigned(by)),
-    "random_seed": lambda seed: _new_key(seed),
-    "random_fold_in": lambda key, number: _new_key(key, number),
-    "random_wrap": lambda words: number_of(words),
-    "random_unwrap": lambda key: np.asarray(key)[..., None].view(np.uint32),
     "copy": np.asarray, "copy_p": np.asarray, "stop_gradient": np.asarray,
     "div": lambda x, y: np.true_divide(x, y) if np.asarray(x).dtype.kind == "f" else _whole(x, y),
     "pow": lambda x, y: np.power(x, np.asarray(y, np.asarray(x).dtype)),
@@ -205,37 +193,66 @@ def _product(how: dict, x: Any, y: Any) -> Any:
 
 
 def _gather(how: dict, x: Any, indices: Any) -> Any:
-    """Each axis of the table has a start, from the indices or a batch, and its offsets."""
-    numbers, sizes = how["dimension_numbers"], how["slice_sizes"]
-    batch = np.shape(indices)[:-1]
-    single = *numbers.collapsed_slice_dims, *numbers.operand_batching_dims
-    kept = [d for d in range(np.ndim(x)) if d not in single]
-    rank = len(batch) + len(kept)
-    own = [i for i in range(rank) if i not in numbers.offset_dims]
-    lengths = np.ones(rank, int)
-    lengths[own] = batch
-    places, inside = [], np.ones(lengths, bool)
-    for d, length in enumerate(np.shape(x)):
-        start: Any = np.zeros(lengths, int)
-        if d in numbers.start_index_map:
-            start = np.asarray(indices, int)[..., numbers.start_index_map.index(d)].reshape(lengths)
-            last = length - sizes[d]
-            inside = inside & (start >= 0) & (start <= last)
-            start = np.clip(start, 0, last)
-        elif d in numbers.operand_batching_dims:
-            axis = numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(d)]
-            start = np.arange(length).reshape([-1 if i == own[axis] else 1 for i in range(rank)])
-        if d in kept:
-            along = numbers.offset_dims[kept.index(d)]
-            offset = np.arange(sizes[d]).reshape([-1 if i == along else 1 for i in range(rank)])
-            start = start + offset
-        places.append(start)
-    cells = np.asarray(x)[tuple(np.broadcast_arrays(*places))]
+    numbers = how["dimension_numbers"]
+    places, inside = _places(
+        np.shape(x), how["slice_sizes"], indices, numbers.offset_dims, numbers.start_index_map,
+        numbers.collapsed_slice_dims, numbers.operand_batching_dims,
+        numbers.start_indices_batching_dims,
+    )  # fmt: skip
+    cells = np.asarray(x)[places]
     if "FILL" not in str(how["mode"]) or inside.all():
         return cells
     if how["fill_value"] is None and cells.dtype.kind != "f":
-        raise _NotHereError
+        raise NotHereError
     return np.where(inside, cells, np.nan if how["fill_value"] is None else how["fill_value"])
+
+
+def _scatter_add(how: dict, x: Any, indices: Any, updates: Any) -> Any:
+    numbers = how["dimension_numbers"]
+    single = *numbers.inserted_window_dims, *numbers.operand_batching_dims
+    sizes, windows = [1] * np.ndim(x), iter(numbers.update_window_dims)
+    for d in (d for d in range(np.ndim(x)) if d not in single):
+        sizes[d] = np.shape(updates)[next(windows)]
+    places, inside = _places(
+        np.shape(x), sizes, indices, numbers.update_window_dims,
+        numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims,
+        numbers.operand_batching_dims, numbers.scatter_indices_batching_dims,
+    )  # fmt: skip
+    if "CLIP" not in str(how["mode"]):
+        updates = np.where(inside, updates, 0)
+    total = np.array(x)
+    np.add.at(total, places, updates)
+    return total
+
+
+def _places(
+    shape: Any, sizes: Any, indices: Any, offset: Any, starts: Any, collapsed: Any, batch: Any,
+    batching: Any,
+) -> tuple[tuple[np.ndarray, ...], np.ndarray]:  # fmt: skip
+    """Each axis of the table has a start, from the indices or a batch, and its offsets."""
+    kept = [d for d in range(len(shape)) if d not in (*collapsed, *batch)]
+    rank = np.ndim(indices) - 1 + len(kept)
+    own = [i for i in range(rank) if i not in offset]
+    lengths = np.ones(rank, int)
+    lengths[own] = np.shape(indices)[:-1]
+    places, inside = [], np.ones(lengths, bool)
+    for d, length in enumerate(shape):
+        start: Any = np.zeros(lengths, int)
+        if d in starts:
+            start = np.asarray(indices, int)[..., starts.index(d)].reshape(lengths)
+            last = length - sizes[d]
+            inside = inside & (start >= 0) & (start <= last)
+            start = np.clip(start, 0, last)
+        elif d in batch:
+            axis = own[batching[batch.index(d)]]
+            start = np.arange(length).reshape([-1 if i == axis else 1 for i in range(rank)])
+        if d in kept:
+            along = offset[kept.index(d)]
+            start = start + np.arange(sizes[d]).reshape(
+                [-1 if i == along else 1 for i in range(rank)]
+            )
+        places.append(start)
+    return tuple(np.broadcast_arrays(*places)), inside
 
 
 def _along(reduce: Callable) -> Callable:
@@ -251,37 +268,17 @@ def _running(accumulate: Callable) -> Callable:
 
 
 def _pad(how: dict, x: Any, value: Any) -> Any:
-    low, high, inside = np.array(how["padding_config"]).reshape(-1, 3).T
-    if (inside > 0).any() or (low < 0).any() or (high < 0).any():
-        raise _NotHereError
-    padded = np.full(low + np.shape(x) + high, value, np.asarray(x).dtype)
-    padded[tuple(map(slice, low, low + np.shape(x)))] = x
-    return padded
-
-
-def _random_bits(how: dict, keys: Any) -> Any:
-    kind = np.dtype(f"uint{how['bit_width']}")
-    draw = lambda key: np.random.default_rng(key).integers(  # noqa: E731
-        0, np.iinfo(kind).max, how["shape"], kind, endpoint=True
-    )
-    drawn = np.stack([draw(key) for key in np.ravel(keys)])
-    return drawn.reshape((*np.shape(keys), *how["shape"]))
-
-
-def _gamma(how: dict, key: Any, shape: Any) -> Any:
-    """Of a small shape most logarithms are below those of the least number that there is."""
-    generator = np.random.default_rng(int(key))
-    drawn = np.log(generator.standard_gamma(shape + 1.0))
-    drawn -= generator.standard_exponential(np.shape(shape)) / shape
-    return drawn if how["log_space"] else np.exp(drawn)
-
-
-def _new_key(*numbers: Any) -> np.uint64:
-    return np.random.SeedSequence([int(x) % 2**64 for x in numbers]).generate_state(1, np.uint64)[0]
+    low, high, inside = np.array(how["padding_config"], int).reshape(-1, 3).T
+    length = np.maximum(np.shape(x) + (np.array(np.shape(x), int) - 1) * inside, 0)
+    before, after = np.maximum(low, 0), np.maximum(high, 0)
+    padded = np.full(before + length + after, value, np.asarray(x).dtype)
+    padded[tuple(map(slice, before, before + length, inside + 1))] = x
+    return padded[tuple(map(slice, before - low, padded.shape + high - after))]
 
 
 _SHAPED: dict[str, Callable] = {
     "broadcast_in_dim": _broadcast, "dot_general": _product, "gather": _gather, "pad": _pad,
+    "scatter-add": _scatter_add,
     "iota": lambda how: _broadcast(
         {**how, "broadcast_dimensions": [how["dimension"]]},
         np.arange(how["shape"][how["dimension"]])),
@@ -302,40 +299,48 @@ _SHAPED: dict[str, Callable] = {
     "reduce_sum": _along(np.sum), "reduce_max": _along(np.max), "reduce_min": _along(np.min),
     "reduce_prod": _along(np.prod), "reduce_and": _along(np.all), "reduce_or": _along(np.any),
     "cumsum": _running(np.cumsum), "cumprod": _running(np.cumprod),
-    "random_split": lambda how, key: np.reshape(
-        [_new_key(key, i) for i in range(int(np.prod(how["shape"])))], how["shape"]),
-    "random_bits": _random_bits, "random_gamma": _gamma,
+    "argmin": lambda how, x: np.argmin(x, how["axes"][0]),
+    "argmax": lambda how, x: np.argmax(x, how["axes"][0]),
+    "name": lambda how, x: x,  # noqa: ARG005
+    "tile": lambda how, x: np.tile(x, how["reps"]),
 }  # fmt: skip
 
 
-def _scan(how: dict, inputs: list) -> list:
+def _scan(how: dict, inputs: list, rules: Rules) -> list:
     parts = how["ft_in"].unpack() if "ft_in" in how else None  # from JAX 0.11 on
     consts, num_carry = map(len, parts[:2]) if parts else (how["num_consts"], how["num_carry"])
     carry = consts + num_carry
     given, state, rows = inputs[:consts], inputs[consts:carry], inputs[carry:]
     kept: list[list] = []
     for i in range(how["length"])[:: -1 if how["reverse"] else 1]:
-        results = _compute(how["jaxpr"], [*given, *state, *(np.asarray(x)[i] for x in rows)])
+        row = [np.asarray(x)[i] for x in rows]
+        results = compute(how["jaxpr"], [*given, *state, *row], rules)
         state, each = results[:num_carry], results[num_carry:]
         kept.append(each)
     kept = kept[::-1] if how["reverse"] else kept
     if not kept:
-        raise _NotHereError
+        raise NotHereError
     return [*state, *(np.stack(x) for x in zip(*kept, strict=True))]
 
 
-def _while(how: dict, inputs: list) -> list:
+def _while(how: dict, inputs: list, rules: Rules) -> list:
     first, second = how["cond_nconsts"], how["cond_nconsts"] + how["body_nconsts"]
     state = inputs[second:]
-    while _compute(how["cond_jaxpr"], [*inputs[:first], *state])[0]:
-        state = _compute(how["body_jaxpr"], [*inputs[first:second], *state])
+    while np.any(going := compute(how["cond_jaxpr"], [*inputs[:first], *state], rules)[0]):
+        old, state = state, compute(how["body_jaxpr"], [*inputs[first:second], *state], rules)
+        if np.ndim(going):  # of several loops at once, those that have ended stay as they are
+            on = lambda x: np.reshape(going, np.shape(going) + (1,) * (np.ndim(x) - going.ndim))  # noqa: E731
+            state = [np.where(on(x), x, y) for x, y in zip(state, old, strict=True)]
     return state
 
 
 _INNER: dict[str, Callable] = {
     "scan": _scan, "while": _while,
-    "cond": lambda how, x: _compute(
-        how["branches"][int(np.clip(x[0], 0, len(how["branches"]) - 1))], x[1:]),
-    "split": lambda how, x: np.split(x[0], np.cumsum(how["sizes"])[:-1], how["axis"]),
-    "unstack": lambda how, x: list(np.moveaxis(x[0], how["axis"], 0)),
+    "cond": lambda how, x, rules: compute(
+        how["branches"][int(np.clip(x[0], 0, len(how["branches"]) - 1))], x[1:], rules),
+    "split": lambda how, x, _: np.split(x[0], np.cumsum(how["sizes"])[:-1], how["axis"]),
+    "unstack": lambda how, x, _: list(np.moveaxis(x[0], how["axis"], 0)),
 }  # fmt: skip
+
+LISTED = {*_PLAIN, *_SHAPED, *_INNER}
+"""Operations that NumPy does."""

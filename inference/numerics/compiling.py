@@ -241,14 +241,14 @@ def for_draws(step: ClosedJaxpr) -> dict[str, Any]:
     >>> for_draws(jax.make_jaxpr(lambda x: x + 1)(1.0))
     {}
     """
-    return {} if _numbers(step.jaxpr) < FEW_NUMBERS else for_long()
+    return {} if numbers(step.jaxpr) < FEW_NUMBERS else for_long()
 
 
-def _numbers(program: Jaxpr) -> int:
+def numbers(program: Jaxpr) -> int:
     """Those that a program computes, a loop run once."""
     total = 0
     for line in program.eqns:
-        inner = [_numbers(x) for x in jaxprs_in_params(line.params)]
+        inner = [numbers(x) for x in jaxprs_in_params(line.params)]
         total += sum(inner) if inner else sum(getattr(x.aval, "size", 1) for x in line.outvars)
     return total
 

@@ -8,6 +8,7 @@ from scipy import special
 from tools import close, fast_jit, in_double
 
 from inference.numerics.by_numpy import by_numpy
+from inference.numerics.starting import Starter
 
 X = np.random.default_rng(0).normal(size=(3, 4))
 WHOLE = np.array([-7, 2, 5])
@@ -29,7 +30,8 @@ def everything(x, whole):
     yield jax.hessian(lambda y: jax.nn.log_sigmoid(y).sum() + lax.lgamma(y**2).sum())(x[0])
     yield jax.hessian(lambda y: (y[:3] ** whole).sum())(x[0])  # the slope of a whole number is none
     yield jnp.where(whole > 0, jnp.inf, 0.0), jnp.log(x), jnp.argmax(x), jnp.split(x, 2, 1)
-    yield jnp.stack([x, -x], 1)
+    yield jnp.stack([x, -x], 1), lax.pad(x, 0.0, ((-1, 2, 1), (1, -2, 0))), x.at[which].add(2.0)
+    yield jax.grad(lambda y: jax.vmap(lambda row, i: row[i])(y, which % 4).sum())(x)
     yield lax.select_n(which % 3, whole, 2 * whole, 3 * whole), jnp.float32(x), jnp.sign(x)
 
 
@@ -91,3 +93,39 @@ def test_long_loops_are_compiled():
         run = by_numpy(add(length), np.float32(0))
         assert hasattr(run, "cost_analysis") == compiled
         assert run(np.float32(0)) == 100 * length
+
+
+def start(keys, x, which):
+    """What starts do, as `vmap` leaves it: loops of several lengths, and derivatives."""
+
+    def one(key, x, which):
+        def longer(carry):
+            return carry[0] + 1, random.split(carry[1])[0]
+
+        key, other = random.split(random.fold_in(key, 5))
+        count, key = lax.while_loop(lambda c: c[0] < which, longer, (0, key))
+        slope = jax.grad(lambda x: jnp.sum(x[which] ** 2) + jnp.cumprod(x[0])[-1])(x)
+        draws = random.uniform(other, (3,)), random.normal(key, (2, 2))
+        return key, count, slope, draws, random.bernoulli(key, 0.3, (4,)), jnp.tile(x[0], 2)
+
+    return jax.vmap(one, in_axes=(0, None, 0))(keys, x, which)
+
+
+def test_a_start_by_numpy_is_the_one_that_is_compiled():
+    x, which = X.astype(np.float32), np.array([2, 0, 1])
+    starter = Starter(start, random.split(random.key(0), 3), x, which)
+    assert starter.compiled is None
+    for seed in range(6):
+        keys = random.split(random.key(seed), 3)
+        begin = starter.ready()
+        if seed < 4:
+            assert starter.compiled is None
+        wanted = fast_jit(start)(keys, x, which)
+        for given, value in zip(
+            jax.tree.leaves(begin(keys, x, which)), jax.tree.leaves(wanted), strict=True
+        ):
+            assert given.shape == value.shape and given.dtype == value.dtype
+            if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+                given, value = random.key_data(given), random.key_data(value)
+            np.testing.assert_allclose(given, value, rtol=1e-6, atol=1e-6)
+    assert starter.compiled is not None  # by now that is sooner done
