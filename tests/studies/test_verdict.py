@@ -173,8 +173,11 @@ def test_the_headline_names_the_winner_and_by_how_much():
     for times in ((0.5, 0.6), (0.6, 0.5)):  # which of two is first is left to chance
         for name, time in zip(("ours", "third"), times, strict=True):
             paths[name] = (np.array([-2.5]), np.array([time]))
-        said = headline(settled(third, paths, theirs={"bespoke": False}))
-        assert ": ours and third come within 0.01 nats per row of the best in 0.5 s" in said
+        for better, other in (("ours", "third"), ("third", "ours")):
+            third[better], third[other] = [-2.0, -3.0], [-2.001, -3.001]
+            said = headline(settled(third, paths, theirs={"bespoke": False}))
+            assert f": {better} and {other} come within 0.01 nats per row of the best in " in said
+            assert f"the best in {paths[better][1][0]} s; theirs needs 0.7 s" in said
     paths["ours"] = paths.pop("third")
     paths["theirs"] = (np.array([-2.5]), np.array([2.0]))
     paths["ours"], paths["theirs"] = paths["theirs"], paths["ours"]

@@ -8,7 +8,8 @@ as good     not failing its checks, and its paired difference from the best, row
 reached     the time from which on the held-out score was within 0.01 nats per row of the best
 wins        reached it first, of those whose checks pass; where the first of the other side needs
             less than 1.5 times as long, neither does: another seed could turn that round, so
-            methods of one side that are that near to each other are named together
+            methods of one side that are that near to each other are named together, the best of
+            them first, and the numbers are its
 trusted     its checks pass (below)
 """
 
@@ -189,8 +190,9 @@ def _passing(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def first(rows: dict[str, dict[str, Any]]) -> str | None:
     """The method that the headline names first, if any passes its checks."""
     passing = _passing(rows)
-    near = {x: r for x, r in passing.items() if r["seconds_to_best"] is not None}
-    return min(near, key=lambda x: near[x]["seconds_to_best"], default=None)
+    near = [r for r in passing.values() if r["seconds_to_best"] is not None]
+    earliest = min(near, key=lambda r: r["seconds_to_best"], default=None)
+    return None if earliest is None else _first(passing, earliest["bespoke"])
 
 
 def winner(rows: dict[str, dict[str, Any]]) -> bool | None:
@@ -207,22 +209,27 @@ def winner(rows: dict[str, dict[str, Any]]) -> bool | None:
     return bool(ours < theirs)
 
 
-def _first(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
-    """Of a side the first to come near the best and stay; else the nearest to it."""
+def _level(passing: dict[str, dict[str, Any]], side: bool) -> list[str]:
+    """Of a side the first to come near the best and stay, with those that another seed puts first:
+    the best of them leads."""
     mine = {x: r for x, r in passing.items() if r["bespoke"] == side}
-    near = {x: r for x, r in mine.items() if r["seconds_to_best"] is not None}
-    if near:
-        return min(near, key=lambda x: near[x]["seconds_to_best"])
-    return min(mine, key=lambda x: mine[x]["behind"], default=None)
+    near = {x: r["seconds_to_best"] for x, r in mine.items() if r["seconds_to_best"] is not None}
+    earliest = min(near.values(), default=np.inf)
+    level = [x for x, seconds in near.items() if seconds == earliest or seconds < TIE * earliest]
+    return sorted(level, key=lambda x: mine[x]["behind"])
+
+
+def _first(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
+    """Of a side the best of those that come near first; where none does, the nearest."""
+    mine = {x: r for x, r in passing.items() if r["bespoke"] == side}
+    level = _level(passing, side) or sorted(mine, key=lambda x: mine[x]["behind"])
+    return level[0] if level else None
 
 
 def _reaches(name: str, passing: dict[str, dict[str, Any]]) -> str:
     """The first of a side with its numbers, together with those that another seed puts first."""
     row = passing[name]
-    latest = TIE * row["seconds_to_best"]
-    near = {x: r for x, r in passing.items() if r["seconds_to_best"] is not None}
-    same = {x: r for x, r in near.items() if r["bespoke"] == row["bespoke"]}
-    level = [x for x, r in same.items() if x == name or r["seconds_to_best"] < latest]
+    level = _level(passing, row["bespoke"])
     several = len(level) > 1
     names = f"{', '.join(level[:-1])} and {level[-1]}" if several else name
     seconds = _seconds(row["seconds_to_best"])
