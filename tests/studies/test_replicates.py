@@ -86,13 +86,23 @@ def test_a_method_that_fails_on_a_later_data_set_fails():
 def test_quick_methods_are_checked_on_data_sets_that_slow_ones_have_no_time_for(failing):
     """theirs takes 9 of 10 s: it has two data sets, on which both are measured; ours has five."""
 
+    def later(number):
+        return 3.0 * (number > 1)
+
     def one(number, passing):
         bad = {"remaining": 0.5} if number == failing else {}
         rows = {"ours": {"seconds": 1.0, **bad}, "theirs": {"bespoke": False}}
         rows = {x: rows[x] for x in passing or rows}
-        return data_set({x: [-2.0, -3.0] for x in rows}, {"ours": 1.0, "theirs": 8.0}, **rows)
+        scores = {x: [-2.0 - later(number), -3.0 - later(number)] for x in rows}
+        return data_set(scores, {"ours": 1.0, "theirs": 8.0}, **rows)
 
     pooled = repeat(one, None, budget=10.0)
+    ran = [-2.5 - later(n) for n in range(pooled.about["checked"])]
+    for name, some in (("ours", ran), ("theirs", ran[:2])):  # of how data sets differ all tell
+        row = pooled.rows[name]
+        assert row["held_out"] == pytest.approx(-2.5)
+        of_two = max(np.std(some, ddof=1), 0.1) / np.sqrt(2)  # their rows leave 0.1 open
+        assert row["held_out_error"] == pytest.approx(of_two)
     assert pooled.rows["theirs"]["data_sets"] == pooled.about["replicates"] == 2
     assert pooled.rows["ours"]["data_sets"] == pooled.about["checked"] == (4 if failing else 5)
     assert winner(pooled.rows) is (failing is None)
@@ -137,8 +147,8 @@ def test_data_sets_on_which_one_side_ran_alone_do_not_confirm_a_verdict():
 def test_rows_held_out_in_turn_count_for_less_than_other_data():
     """Nadeau & Bengio (2003): training rows overlap, so that folds are no independent trials."""
     values, rows = [0.1, 0.2, 0.3, 0.4], [0.0] * 4
-    assert spread(values, 0.0, rows) == pytest.approx(np.std(values, ddof=1) / 2)
-    assert spread(values, 1 / 3, rows) == pytest.approx(
+    assert spread(values, 4, 0.0, rows) == pytest.approx(np.std(values, ddof=1) / 2)
+    assert spread(values, 4, 1 / 3, rows) == pytest.approx(
         np.std(values, ddof=1) * np.sqrt(1 / 4 + 1 / 3)
     )
 

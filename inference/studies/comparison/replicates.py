@@ -136,20 +136,24 @@ def _row(
         row |= {key: None if None in values else float(np.mean(values))} if key in row else {}
     for key in ("held_out", "behind", "excess"):
         if row.get(key) is not None:
-            row[f"{key}_error"] = spread([r[key] for r in some], overlap, [
-                r[f"{key}_error"] for r in some
-            ])  # fmt: skip
+            # How data sets differ, all say on which it ran; how far it is behind, those alone on
+            # which the best did.
+            values = [r[key] for r in (some if key == "behind" else all_rows)]
+            within = [r[f"{key}_error"] for r in some]
+            row[f"{key}_error"] = spread(values, count, overlap, within)
     near = row["behind"] <= max(factor(count) * row["behind_error"], 1e-9)
     row["as_good"] = bool(near and not failed)
     return row
 
 
-def spread(values: list[float], overlap: float, within: list[float]) -> float:
-    """Standard error of a mean over data sets, at least that which the rows of each leave open.
+def spread(values: list[float], count: int, overlap: float, within: list[float]) -> float:
+    """Standard error of a mean over `count` data sets, at least that which rows leave open.
 
-    >>> round(spread([1.0, 2.0, 3.0], 0.0, [0.1] * 3), 3), round(spread([1.0, 1.0], 0.0, [0.2] * 2), 3)
+    :param values: on data sets of the same kind, these or more.
+    :param within: standard errors of those of the mean that their rows leave open.
+
+    >>> round(spread([1.0, 2.0, 3.0], 3, 0.0, [0.1] * 3), 3), round(spread([1.0] * 3, 2, 0.0, [0.2] * 2), 3)
     (0.577, 0.141)
     """  # noqa: E501
-    count = len(values)
     over = np.var(values, ddof=1) * (1 / count + overlap)
     return float(np.sqrt(max(over, np.mean(np.square(within)) / count)))

@@ -34,7 +34,7 @@ class Sets(NamedTuple):
     """A method on several data sets."""
 
     excess: np.ndarray  # (num_sets,) nats per row above the truth
-    log_seconds: np.ndarray  # (num_sets,) to 0.01 nats of the best
+    log_seconds: np.ndarray  # (at most num_sets,) to 0.01 nats of the best
     rows_error: float = 0.0  # standard error of one excess that the rows which judge leave open
 
 
@@ -153,12 +153,12 @@ def _on(
 
 
 def _sets(parts: list[dict[str, Any]], name: str, best: str) -> Sets:
-    """A method on each data set on which it came near the best."""
-    some = [part[name] for part in parts if name in part and best in part]
-    some = [x for x in some if x["seconds_to_best"] is not None]
+    """A method on all data sets on which it ran, its time on those where it came near the best."""
+    some = [part[name] for part in parts if name in part]
+    near = [part[name]["seconds_to_best"] for part in parts if name in part and best in part]
     errors = [x.get("excess_error") or 0.0 for x in some]
     return Sets(
-        np.array([x["excess"] for x in some]), np.log([x["seconds_to_best"] for x in some]),
+        np.array([x["excess"] for x in some]), np.log([x for x in near if x is not None]),
         float(np.sqrt(np.mean(np.square(errors)))),
     )  # fmt: skip
 
