@@ -8,8 +8,8 @@ as good     not failing its checks, and its paired difference from the best, row
 reached     the time from which on the held-out score was within 0.01 nats per row of the best
 wins        reached it first, of those whose checks pass; where the first of the other side needs
             less than 1.5 times as long, neither does: another seed could turn that round, so
-            methods of one side that are that near to each other are named together, the best of
-            them first, and the numbers are its
+            methods of one side that are that near to each other are named together; the numbers
+            are those of the first of them that is within 0.005, if one is
 trusted     its checks pass (below)
 """
 
@@ -210,17 +210,19 @@ def winner(rows: dict[str, dict[str, Any]]) -> bool | None:
 
 
 def _level(passing: dict[str, dict[str, Any]], side: bool) -> list[str]:
-    """Of a side the first to come near the best and stay, with those that another seed puts first:
-    the best of them leads."""
+    """Of a side the first to come near the best and stay, with those that another seed puts first.
+
+    One that is only just near comes last: on other data it need not be.
+    """
     mine = {x: r for x, r in passing.items() if r["bespoke"] == side}
     near = {x: r["seconds_to_best"] for x, r in mine.items() if r["seconds_to_best"] is not None}
     earliest = min(near.values(), default=np.inf)
     level = [x for x, seconds in near.items() if seconds == earliest or seconds < TIE * earliest]
-    return sorted(level, key=lambda x: mine[x]["behind"])
+    return sorted(level, key=lambda x: (mine[x]["behind"] > CLOSE / 2, near[x]))
 
 
 def _first(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
-    """Of a side the best of those that come near first; where none does, the nearest."""
+    """Of a side the one to come near the best first; where none does, the nearest."""
     mine = {x: r for x, r in passing.items() if r["bespoke"] == side}
     level = _level(passing, side) or sorted(mine, key=lambda x: mine[x]["behind"])
     return level[0] if level else None
