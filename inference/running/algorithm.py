@@ -173,6 +173,11 @@ class Algorithm(abc.ABC):
         del rng_key, how, args, kwargs
         return None
 
+    def stepping(self, args: tuple, kwargs: dict[str, Any]) -> Algorithm | None:
+        """The method whose compiled steps a run with a tolerance begins with; None: it has none."""
+        del args, kwargs
+        return self
+
     @rare_collections()
     def run(
         self,

@@ -126,13 +126,15 @@ class QuadratureEM(FactorEM):
     ) -> RunResult | None:
         """Levels on one to three factors: by NumPy, on nodes that all rows share (`grid`). Other
         large tables: on a few nodes first."""
-        if not self.accelerate or self.start is not None or not self._plain():
+        if not self._by_default():
             return None
         opened = self._open(args, kwargs)
         several = self.search is not None and how.num_steps >= self.search.least_steps
         literal = how.tolerance is None and not several  # these steps and no others
-        if opened.known is None or literal or not at_once.applies(opened):
-            return self._few_first(opened, rng_key, how, args, kwargs)
+        if literal or not _on_shared_nodes(opened):
+            few = None if how.tolerance is None or how.mesh is not None else self._few(opened)
+            return None if few is None else self._few_first(few, opened, rng_key, how, args, kwargs)
+        assert opened.known is not None
         check_columns(opened.known, opened.rows, self.prior)
         count = self.search.num_lineages if self.search is not None and several else 1
         spread = np.random.default_rng(count).random(count - 1)
@@ -144,16 +146,32 @@ class QuadratureEM(FactorEM):
         state = FactorState(params, at_once.array(means), None, opened.known)
         return result._replace(params=params, state=state)
 
-    def _few_first(
-        self, opened: Opened, rng_key: Array, how: Drive, args: tuple, kwargs: dict[str, Any]
-    ) -> RunResult | None:
-        """All starts on a few nodes of each row; the best of them goes on, on all nodes, where the
-        budget has room for a step. The first losses are sums over few nodes."""
+    def stepping(self, args: tuple, kwargs: dict[str, Any]) -> QuadratureEM | None:
+        if not self._by_default():
+            return self
+        opened = self._open(args, kwargs)
+        if _on_shared_nodes(opened):
+            return None
+        few = self._few(opened)
+        return self if few is None else dataclasses.replace(self, num_nodes=few)
+
+    def _by_default(self) -> bool:
+        """Whether nothing is set that says which steps a run takes."""
+        return self.accelerate and self.start is None and self._plain()
+
+    def _few(self, opened: Opened) -> int | None:
+        """Nodes a dimension that a large table is climbed on first; None: all of them."""
         few = FEW_NODES.get(opened.reader.num_factors)
         points = self._nodes(opened.reader) ** opened.reader.num_factors
         small = opened.rows.total * opened.rows.width * points < MANY_POINTS
-        if few is None or small or how.tolerance is None or how.mesh is not None:
-            return None
+        return None if small else few
+
+    def _few_first(
+        self, few: int, opened: Opened, rng_key: Array, how: Drive, args: tuple,
+        kwargs: dict[str, Any],
+    ) -> RunResult:  # fmt: skip
+        """All starts on a few nodes of each row; the best of them goes on, on all nodes, where the
+        budget has room for a step. The first losses are sums over few nodes."""
         same = {
             "tolerance": how.tolerance, "record": how.record, "progress_bar": how.progress_bar,
             **kwargs,
@@ -163,7 +181,8 @@ class QuadratureEM(FactorEM):
         )
         left = None if how.budget is None else how.budget - rough.seconds
         steps = how.num_steps - len(rough.losses)
-        longer = points / few**opened.reader.num_factors  # of one start; the rough ones are several
+        # Of one start; the rough ones are several.
+        longer = (self._nodes(opened.reader) / few) ** opened.reader.num_factors
         each = longer * rough.seconds / len(rough.losses)
         if not rough.stop.converged or steps == 0 or not how.has_room(rough.seconds, each):
             return rough._replace(reason=f"{rough.reason}, on {few} nodes a dimension alone")
@@ -234,3 +253,8 @@ class QuadratureEM(FactorEM):
 
     def _nodes(self, reader: FactorReader) -> int:
         return self.num_nodes or default_nodes(reader.num_factors)
+
+
+def _on_shared_nodes(opened: Opened) -> bool:
+    """Whether all rows may share their nodes, so that NumPy fits them."""
+    return opened.known is not None and at_once.applies(opened)
