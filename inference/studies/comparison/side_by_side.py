@@ -6,6 +6,7 @@ and since neither runs on the other's cores, what one method takes does not depe
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 
+from ...numerics.compiling import RARELY
 from ...numerics.memory import give_back
 
 INHERITED = (
@@ -86,6 +88,7 @@ def processes(count: int, modules: Sequence[str] = ()) -> Workers:
 def _begin(places: Any, inherited: dict[str, Any]) -> None:
     from tqdm import tqdm
 
+    gc.set_threshold(*RARELY)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the waiting process hears Ctrl-C
     tqdm.set_lock(threading.RLock())  # its own is a semaphore, which we leave behind when we end
     mine = places.get()
