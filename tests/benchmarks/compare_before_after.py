@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,7 @@ def run(program: str, methods: list[str], jobs: int, file: str, budget: float | 
     )  # fmt: skip
     if pool is not None:
         pool.shutdown()  # their processor seconds are known when they have ended
+        forkserver._forkserver._stop()  # and so has the process that they are copies of
     for name, judged in kept.items():
         rows[name] |= work(name, judged, flat=names is None)
     print(json.dumps(rows))

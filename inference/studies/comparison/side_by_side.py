@@ -11,6 +11,7 @@ import importlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -22,6 +23,9 @@ import jax
 from ...numerics.compiling import RARELY
 from ...numerics.memory import give_back
 
+START = "forkserver" if sys.platform == "linux" else "spawn"
+"""How workers begin: as copies of a process that imported what they need and ran nothing, or from
+nothing, where such copies are not safe."""
 INHERITED = (
     "jax_compilation_cache_dir",
     "jax_persistent_cache_min_compile_time_secs",
@@ -68,7 +72,9 @@ class Workers(ProcessPoolExecutor):
 
 def processes(count: int, modules: Sequence[str] = ()) -> Workers:
     """Workers that import `modules` at once, on cores of their own where the system has a say."""
-    context = multiprocessing.get_context("spawn")
+    context: Any = multiprocessing.get_context(START)
+    if START == "forkserver":
+        context.set_forkserver_preload([*modules, __name__])
     places = context.SimpleQueue()
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     for i in range(count):
