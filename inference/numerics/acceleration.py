@@ -103,9 +103,10 @@ def step(
     residual = image - point
     known = good & jnp.isfinite(trail.loss)
     change = residual - (trail.image - trail.point)
-    push = lambda table, row: jnp.where(  # noqa: E731
-        known, jnp.roll(table, 1, 0).at[0].set(row), jnp.zeros_like(table)
-    )
+
+    def push(table: Array, row: Array) -> Array:
+        return jnp.where(known, jnp.concatenate([row[None], table[:-1]]), 0.0)
+
     points = push(trail.points, change)
     images = push(trail.images, image - trail.image)
     candidate = image - _mix(points, images, residual)
@@ -122,7 +123,11 @@ def _mix(points: Array, images: Array, residual: Array) -> Array:
     scale = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 0.0)[:, None]
     # Near-parallel steps in float32 know nothing more of the bend: they are cut off.
     least = 30.0 * float(jnp.finfo(points.dtype).eps) ** 0.75
-    share = jnp.linalg.lstsq((points * scale).T, residual, rcond=least)[0]
+    # As `jnp.linalg.lstsq`, which finds more than the solution, and all of it is lowered.
+    left, values, right = lax.linalg.svd((points * scale).T, full_matrices=False)
+    large = (values > 0) & (values >= least * values[0])
+    inverse = jnp.where(large, 1.0 / jnp.where(large, values, 1.0), 0.0)
+    share = right.T @ (inverse * (left.T @ residual))
     return share @ (images * scale)
 
 
