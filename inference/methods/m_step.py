@@ -28,7 +28,7 @@ from numpyro.distributions.transforms import biject_to
 
 from ..numerics.acceleration import Maps
 from ..numerics.quasi_newton import minimise
-from ..reading.abstract import trace_of
+from ..reading.abstract import sites_of
 from ..reading.datum import About, about_of
 from ..reading.local import log_prior
 from ..reading.reader import Reader, shared_hessian
@@ -49,7 +49,7 @@ def transforms_of(
     model: Callable, names: Sequence[str], params: Params, arguments: Arguments
 ) -> Maps:
     """The same for sites that are named."""
-    trace = trace_of(model, arguments, params)
+    trace = sites_of(model, arguments, params, names)
     bijections = Maps()
     for name in names:
         site = trace[name]

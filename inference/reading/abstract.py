@@ -47,7 +47,7 @@ def improper(site: dict[str, Any]) -> Array | None:
     return None
 
 
-def _undrawn(site: dict[str, Any]) -> Array | None:
+def undrawn(site: dict[str, Any]) -> Array | None:
     """A value of the shape of a draw: to trace a generator takes longer than all else."""
     unknown = site["type"] == "sample" and site["value"] is None
     if unknown and type(innermost(site["fn"])).__name__ in REAL:
@@ -70,7 +70,7 @@ def run_abstractly(
     def run(shapes: list) -> None:
         whole = [x if shape is None else shape for x, shape in zip(leaves, shapes, strict=True)]
         args, kwargs = jax.tree.unflatten(tree, whole)
-        filled, at_zero = handlers.substitute(substitute_fn=_undrawn), handlers.seed(rng_seed=0)
+        filled, at_zero = handlers.substitute(substitute_fn=undrawn), handlers.seed(rng_seed=0)
         with handlers.block(), handlers.trace() as trace, filled, at_zero, explained():
             model(*args, **kwargs)
         collected.append(read(trace))
@@ -135,6 +135,40 @@ def trace_of(
     program = handlers.substitute(model, data=given or {})
     with handlers.block(), handlers.seed(rng_seed=0):
         return handlers.trace(program).get_trace(*args, **kwargs)
+
+
+class _EnoughError(Exception):
+    """All sites that were asked for have been met."""
+
+
+class _Until(handlers.trace):
+    def __init__(self, names: Iterable[str]):
+        super().__init__()
+        self.left = set(names)
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        super().postprocess_message(msg)
+        self.left.discard(msg.get("name", ""))
+        if not self.left:
+            raise _EnoughError
+
+
+def sites_of(
+    model: Callable, arguments: Arguments, given: Mapping[str, Any], names: Iterable[str]
+) -> dict[str, dict]:
+    """Some sites of a run, which goes no further than to the last of them.
+
+    What is not given is anything of its shape.
+    """
+    args, kwargs = arguments
+    program = handlers.substitute(model, substitute_fn=undrawn)
+    with handlers.block(), handlers.seed(rng_seed=0), _Until(names) as trace:
+        try:
+            with handlers.substitute(data=dict(given)):
+                program(*args, **kwargs)
+        except _EnoughError:
+            pass
+    return trace
 
 
 def densities(trace: dict[str, dict], names: Iterable[str]) -> dict[str, Any]:

@@ -96,6 +96,8 @@ def taken(places: Sequence[Column], leaves: Sequence[Any]) -> tuple[Any, Any]:
         first = leaves[sources[0]]
         if len(set(sources)) == 1 and columns == list(range(int(np.prod(first.shape[1:])))):
             return first if len(first.shape) > 1 else first[:, None]
+        if len(set(sources)) == 1:
+            return first.reshape(first.shape[0], -1)[:, np.array(columns)]
         pairs = zip(sources, columns, strict=True)
         parts = [leaves[i].reshape(leaves[i].shape[0], -1)[:, column] for i, column in pairs]
         return (np if isinstance(parts[0], np.ndarray) else jnp).stack(parts, 1)
@@ -127,6 +129,7 @@ class Known:
     kinds: tuple[Any, ...]  # of each observed column: 'real', 'binary', or its number of levels
     columns: tuple[Column, ...] | None  # None where they are not plain columns of the arguments
     masked: bool  # whether some cells may be missing
+    by_row: tuple[int, ...]  # which of the arguments have an entry for each row
 
     def __repr__(self) -> str:
         names = {role: place.site or "..." for role, place in self.places.items()}
@@ -166,6 +169,14 @@ class Known:
         ones = {name: jnp.ones(shape) for name, shape in self.shapes.items()}
         trace = run_program(model, arguments, ones)
         return observed([trace[name] for name in self.sites])
+
+    def cells(self, model: Callable, arguments: Arguments) -> Seen:
+        """The same numbers, of whichever type, as they lie in the arguments where they do: not to
+        run the program is less to trace."""
+        if self.columns is None:
+            return self.seen(model, arguments)
+        leaves = jax.tree.leaves(arguments)
+        return Seen(*taken(self.columns, [leaves[i] for i in self.by_row]))
 
 
 def recall(model: Callable, params: Mapping[str, Array | np.ndarray]) -> Known | None:

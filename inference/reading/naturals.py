@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
 from ..types import Arguments, Params
-from .abstract import explained, innermost, trace_of
+from .abstract import explained, innermost, trace_of, undrawn
 from .affine import unwrapped
 from .anatomy import Anatomy
 
@@ -74,11 +75,12 @@ def observed_sites(anatomy: Anatomy, trace: dict[str, dict]) -> tuple[Site, ...]
 def run_program(
     model: Callable, arguments: Arguments, given: Params | None = None
 ) -> dict[str, dict]:
-    """A trace; what is not given is drawn, and nothing must use it."""
+    """A trace; what is not given is anything of its shape, and nothing must use it."""
     # What is read must be exact, and some devices round the factors of a product to ten bits.
     precise = jax.default_matmul_precision("highest")
+    filled = handlers.substitute(model, substitute_fn=undrawn)
     with validation_enabled(False), explained(), precise:
-        return trace_of(model, arguments, given)
+        return trace_of(filled, arguments, given)
 
 
 def observed(sites: list[dict]) -> Seen:

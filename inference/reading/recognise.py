@@ -210,6 +210,7 @@ def _try(
         tuple(kind for site in sites for kind in site.kinds),
         columns(leaves, [t.coded for t in trials], trials[0].seen.mask),
         trials[0].seen.mask is not None,
+        tuple(i for i, x in enumerate(rows.rest) if x is None),
     )
 
 

@@ -138,6 +138,8 @@ class FactorEM(Algorithm, abc.ABC):
 
     # --- the method
 
+    # As `update`: what is traced here is not traced again there.
+    @jax.default_matmul_precision("highest")
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> FactorState:

@@ -62,7 +62,7 @@ class ClosedColumns(NamedTuple):
         return values, self._responses(arguments) if self.rows is None else self.rows
 
     def _responses(self, arguments: Arguments) -> Responses:
-        return self.columns.responses(*self.known.seen(self.model, arguments))
+        return self.columns.responses(*self.known.cells(self.model, arguments))
 
 
 class FactorReader(NamedTuple):

@@ -49,7 +49,7 @@ class Opened(NamedTuple):
     def responses(self, arguments: Arguments) -> Responses:
         """The data of a chunk as its predictors see them."""
         assert self.known is not None and self.columns is not None
-        return self.columns.responses(*self.known.seen(self.reader.model, arguments))
+        return self.columns.responses(*self.known.cells(self.reader.model, arguments))
 
 
 def open_columns(

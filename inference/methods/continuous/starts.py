@@ -53,7 +53,7 @@ def start_params(opened: Opened, given: Params, key: Array, noise: Array | None)
         assert noise is not None
         start = partial(principal_start, rows=rows, noise=noise)
         if isinstance(columns, Graded):
-            values = graded_start(columns, start, partial(known.seen, reader.model), rows)
+            values = graded_start(columns, start, partial(known.cells, reader.model), rows)
         else:
             place = known.places.get("noise")
             shared = place is not None and not place.positions.shape
