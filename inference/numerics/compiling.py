@@ -261,15 +261,13 @@ def split_key(key: Array, count: int) -> tuple[Array, ...]:
     >>> all(map(lambda a, b: a == b, split_key(key, 3), jax.random.split(key, 3)))
     True
     """
-    plain = jax.config.values["jax_threefry_partitionable"] and str(key.dtype) == "key<fry>"
-    if under_jit() or isinstance(key, jax.core.Tracer) or not plain or key.ndim:
+    words = _split_words(key, count)
+    if words is None:
         every = remembered(
             lambda key: tuple(jax.random.split(key, count)), compiler_options=least_effort()
         )
         return every(key)
-    first, second = np.asarray(jax.random.key_data(key)).tolist()
-    words = [np.array(_mixed(first, second, i), np.uint32) for i in range(count)]
-    parts = jax.device_put(words)
+    parts = jax.device_put(list(words))
     return tuple(jax.random.wrap_key_data(x, impl="threefry2x32") for x in parts)
 
 
@@ -282,6 +280,33 @@ def stacked(keys: Sequence[Array]) -> Array:
     """
     words = np.stack([np.asarray(jax.random.key_data(x)) for x in keys])
     return jax.random.wrap_key_data(jax.device_put(words), impl=jax.random.key_impl(keys[0]))
+
+
+def split_keys(key: Array, count: int) -> Array | np.ndarray:
+    """The same as one array, to be passed to what is compiled: `as_keys` of it there.
+
+    >>> words = split_keys(jax.random.key(7), 3)
+    >>> bool((as_keys(words) == jax.random.split(jax.random.key(7), 3)).all())
+    True
+    """
+    words = _split_words(key, count)
+    return jax.random.split(key, count) if words is None else words
+
+
+def as_keys(words: Array | np.ndarray) -> Array:
+    """Keys, or what keys consist of, as keys."""
+    if jax.numpy.issubdtype(words.dtype, jax.dtypes.prng_key):
+        return words  # type: ignore[return-value]
+    return jax.random.wrap_key_data(jax.numpy.asarray(words), impl="threefry2x32")
+
+
+def _split_words(key: Array, count: int) -> np.ndarray | None:
+    """What the keys consist of, (count, 2), where that is known."""
+    plain = jax.config.values["jax_threefry_partitionable"] and str(key.dtype) == "key<fry>"
+    if under_jit() or isinstance(key, jax.core.Tracer) or not plain or key.ndim:
+        return None
+    first, second = np.asarray(jax.random.key_data(key)).tolist()
+    return np.array([_mixed(first, second, i) for i in range(count)], np.uint32)
 
 
 def _mixed(first: int, second: int, number: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from ..reading.anatomy import Anatomy
 from ..reading.arguments import check_kinds, inspect_all
 from ..reading.floors import FloorWarning, at_floor
 from ..reading.settings import Range, Seconds, check_settings
-from ..rows.chunks import Rows
+from ..rows.chunks import Rows, counting
 from ..rows.disk import stored
 from ..types import Params
 from .checkpoint import Checkpoint, origin
@@ -124,6 +124,11 @@ class Algorithm(abc.ABC):
         """Whether a loss that stands still is the end, and not that of a stage only."""
         del state
         return True
+
+    def refuse(self, rng_key: Array, *args: Any, **kwargs: Any) -> None:
+        """Refuse what `init` cannot do, in its own words; its state is not computed."""
+        with counting(None):
+            jax.eval_shape(lambda: self.init(rng_key, *args, **kwargs))
 
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
         """Parameters of a start, for a search over several."""

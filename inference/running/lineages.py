@@ -17,7 +17,6 @@ from 100 of 100 (H200).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -26,7 +25,8 @@ import numpy as np
 from jax import Array, lax, random
 
 from ..numerics import clock
-from ..numerics.compiling import least_effort, split_key
+from ..numerics.compiling import as_keys, least_effort, split_key, split_keys
+from ..numerics.several import every, in_place
 from ..reading.anatomy import ChainError
 from ..reading.arguments import inspect_all, rows_of
 from ..rows.chunks import Rows, compiled, counted, counting
@@ -78,18 +78,18 @@ class Lineages:
         method = self.method
         key_rows, key_search, key_init = split_key(rng_key, 3)
         rows, some = self._rows(key_rows, args, kwargs)
-        # It refuses what it cannot do, in its own words; what it would start from is not computed.
-        with counting(None):
-            jax.eval_shape(lambda: method.init(key_init, *args, **kwargs))
+        method.refuse(key_init, *args, **kwargs)
         if self.search.straight:
 
-            def start(rows: Rows, keys: tuple[Array, Array]) -> LineageState:
+            def start(rows: Rows, keys: list[Array]) -> LineageState:
                 args, kwargs = rows.whole()
-                key_init, key = keys
-                return self._begin(key_init, self._propose(key, args, kwargs), args, kwargs)
+                to_init, to_propose = map(as_keys, keys)
+                return self._begin(to_init, self._propose(to_propose, args, kwargs), args, kwargs)
 
             first = compiled(start, rows, compiler_options=least_effort())
-            return first(rows.leaves, (key_init, key_search)), Spent()
+            # Here, where they are known: each split is a generator more to compile.
+            keys = [split_keys(key, self.search.num_lineages) for key in (key_init, key_search)]
+            return first(rows.leaves, keys), Spent()
         with counting(counted() if some is rows else None):  # of those drawn all count
             narrow = method.narrowed(some)
             reached, spent = self._find(key_search, how, narrow)
@@ -98,9 +98,10 @@ class Lineages:
                 return reached, spent
             reached = self._params(reached.state)
         reached = narrow.widened(reached)
+        count = self.search.num_lineages
 
         def begin(rows: Rows, key: Array, params: Params) -> LineageState:
-            return self._begin(key, params, *rows.whole())
+            return self._begin(random.split(key, count), params, *rows.whole())
 
         # A key that a function closed over would make it another one in every run.
         first = compiled(begin, rows, compiler_options=least_effort())
@@ -184,8 +185,9 @@ class Lineages:
         """A run of `num_steps` from a key, search and all, as one pure function: where the lineages
         stand at last, and the loss that the best had at each step."""
         key_rows, key_search, key_init = random.split(rng_key, 3)
+        count = self.search.num_lineages
         if self.search.straight:
-            params = self._propose(key_search, args, kwargs)
+            params = self._propose(random.split(key_search, count), args, kwargs)
         else:
             narrow = self.method.narrowed(self._rows(key_rows, args, kwargs)[1])
             some = narrow.rows.whole()
@@ -197,8 +199,8 @@ class Lineages:
                 return self._turn(key_search, number, state, *some)
 
             state = lax.fori_loop(0, 1 + rounds, one_round, self._start(key_search, *some))
-            params = narrow.widened(self._params(_part(state, slice(self.search.num_lineages))))
-        state = self._begin(key_init, params, args, kwargs)
+            params = narrow.widened(self._params(_part(state, slice(count))))
+        state = self._begin(random.split(key_init, count), params, args, kwargs)
         return follow(self, state, num_steps, *args, **kwargs)
 
     def _rows(self, key: Array, args: tuple, kwargs: dict) -> tuple[Rows, Rows]:
@@ -218,15 +220,14 @@ class Lineages:
         chosen = random.choice(key, total, (size,), replace=False)
         return rows, rows_of(anatomy.with_rows(size), *rows.take(chosen))
 
-    def _propose(self, key: Array, args: tuple, kwargs: dict) -> Params:
-        """As many starts as lineages."""
-        propose = lambda key: self.method.propose(key, *args, **kwargs)  # noqa: E731
-        return _every(propose)(random.split(key, self.search.num_lineages))
+    def _propose(self, keys: Array, args: tuple, kwargs: dict) -> Params:
+        """A start for each key."""
+        return every(lambda key: self.method.propose(key, *args, **kwargs))(keys)
 
-    def _begin(self, key: Array, params: Params, args: tuple, kwargs: dict) -> LineageState:
-        count = len(jax.tree.leaves(params)[0])
+    def _begin(self, keys: Array, params: Params, args: tuple, kwargs: dict) -> LineageState:
+        count = len(keys)
         start = lambda key, p: self.method.init(key, *args, init_params=p, **kwargs)  # noqa: E731
-        states = _every(start)(random.split(key, count), params)
+        states = every(start)(keys, params)
         return LineageState(states, jnp.zeros((3, count)), jnp.zeros(count, int))
 
     def update(self, state: LineageState, *args: Any, **kwargs: Any) -> tuple[LineageState, Array]:
@@ -239,14 +240,14 @@ class Lineages:
 
             return lax.cond(active, go, lambda: (one, losses))
 
-        states, losses = _every(step)(state.states, state.losses.T, state.idle < PATIENCE)
+        states, losses = in_place(step)(state.states, state.losses.T, state.idle < PATIENCE)
         losses = losses.T
         idle = jnp.where(settled(losses, state.idle), state.idle + 1, jnp.minimum(state.idle, 0))
         idle = jnp.where(state.idle < PATIENCE, idle, state.idle)
         return LineageState(states, losses, idle), losses[-1].min()
 
     def get_params(self, state: LineageState) -> Params:
-        return self.method.get_params(self.best(state))
+        return best_of(state.states, state.losses, self.method.get_params)
 
     def may_stop(self, state: LineageState) -> Array:
         """Whether each lineage has arrived, or is so far behind that it cannot catch up.
@@ -271,8 +272,8 @@ class Lineages:
     def _start(self, key: Array, args: tuple, kwargs: dict) -> LineageState:
         """All starts before the first round."""
         key_start, key_rounds = random.split(key)
-        propose = lambda key: self.method.propose(key, *args, **kwargs)  # noqa: E731
-        params = _every(propose)(random.split(key_start, 2 * self.search.num_lineages))
+        keys = random.split(key_start, 2 * self.search.num_lineages)
+        params = self._propose(keys, args, kwargs)
         return self._enter(key_rounds, jnp.asarray(0), params, args, kwargs)
 
     def _turn(
@@ -290,7 +291,7 @@ class Lineages:
         chosen = jnp.where(number == 0, lax.top_k(-losses, count)[1], better)
         params = jax.tree.map(lambda x: x[chosen], self._params(state))
         vary = lambda key, p: self.method.vary(key, p, *args, **kwargs)  # noqa: E731
-        variants = _every(vary)(random.split(key_vary, count), params)
+        variants = every(vary)(random.split(key_vary, count), params)
         both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), params, variants)
         return self._enter(key_rounds, number + 1, both, args, kwargs)
 
@@ -299,11 +300,12 @@ class Lineages:
     ) -> LineageState:
         """The states that a round begins with; in it none stands still."""
         key_climb = random.split(random.fold_in(key, number))[0]
-        state = self._begin(key_climb, params, args, kwargs)
+        count = len(jax.tree.leaves(params)[0])
+        state = self._begin(random.split(key_climb, count), params, args, kwargs)
         return state._replace(idle=jnp.full_like(state.idle, NEVER))
 
     def _params(self, state: LineageState) -> Params:
-        return _every(lambda one: self.method.get_params(one))(state.states)
+        return every(lambda one: self.method.get_params(one))(state.states)
 
 
 def _part(state: LineageState, which: slice) -> LineageState:
@@ -337,13 +339,3 @@ def _joined(*halves: Progress) -> LineageState:
     return LineageState(
         states, jnp.concatenate(lost, 1), jnp.concatenate([x.state.idle for x in halves])
     )
-
-
-def _every(function: Callable) -> Callable:
-    """A function of each of several starts: side by side where that is sooner done.
-
-    A processor gains nothing from a batch, and one after the other some may stand still.
-    """
-    if jax.default_backend() != "cpu":
-        return jax.vmap(function)
-    return lambda *args: lax.map(lambda one: function(*one), args)

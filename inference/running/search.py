@@ -124,13 +124,26 @@ def remaining(losses: Any, xp: Any = np) -> Any:
     return xp.where(xp.isfinite(left), left, xp.abs(last))
 
 
-def best_of(states: Any, losses: Array) -> Any:
-    """The one of several states, on a leading axis, whose loss is least.
+def best_of(states: Any, losses: Array, part: Callable[[Any], Any] = lambda one: one) -> Any:
+    """The one of several states, on a leading axis, whose loss is least, or a part of it.
 
     :param losses: (num_states,), or of several steps, of which the last counts.
     """
-    # In one piece: to index its arrays one by one is to compile as many programs.
-    return remembered(_best_of, compiler_options=least_effort())(states, losses)
+    leaves = jax.tree.leaves((states, losses))
+    if jax.default_backend() != "cpu" or any(isinstance(x, jax.core.Tracer) for x in leaves):
+        # In one piece: to index its arrays one by one is to compile as many programs.
+        return part(remembered(_best_of, compiler_options=least_effort())(states, losses))
+    # Here, where nothing is compiled for it.
+    last = np.asarray(losses)
+    best = int(np.argmin(last[-1] if last.ndim > 1 else last))
+    return jax.device_put(part(jax.tree.map(lambda x: _entry(x, best), states)))
+
+
+def _entry(x: Array, place: int) -> Any:
+    if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return np.asarray(x)[place]
+    data = np.asarray(jax.random.key_data(x))[place]
+    return jax.random.wrap_key_data(jax.device_put(data), impl=jax.random.key_impl(x))
 
 
 def _best_of(states: Any, losses: Array) -> Any:

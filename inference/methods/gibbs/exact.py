@@ -64,12 +64,18 @@ def sum_states(
             rows[site], silent = (value * counted, counted), exact_product(counted, inputs.T)
         log_joint = log_joint + exact_product(rows[site][0], (log_on + inputs).T) - silent
     evidence, posterior = normalise(log_joint, 1)
-    weighted = (posterior * row_weights[:, None]).T
-    met = weighted.sum(1)[:, None]
+    # How often each state was met, and with which bits: one product, with a column of ones.
+    tables = [x for pair in rows.values() for x in pair if x is not None]
+    wide = jnp.concatenate([jnp.ones((len(posterior), 1)), *tables], axis=1)
+    met, *sums = jnp.split(
+        exact_product((posterior * row_weights[:, None]).T, wide),
+        np.cumsum([1, *(x.shape[1] for x in tables)])[:-1], axis=1,
+    )  # fmt: skip
     tallies = {site: (met * bits[site], jnp.broadcast_to(met, bits[site].shape)) for site in bits}
-    for site, (on, known) in rows.items():
-        tally = exact_product(weighted, on)
+    found = iter(sums)
+    for site, (_, known) in rows.items():
+        tally = next(found)
         every = jnp.broadcast_to(met, tally.shape)
-        tallies[site] = tally, every if known is None else exact_product(weighted, known)
+        tallies[site] = tally, every if known is None else next(found)
     mean = exact_product(posterior, states)
     return Summed(evidence, mean, share_out(wiring, network, bits, tallies))

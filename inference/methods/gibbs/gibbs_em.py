@@ -155,12 +155,8 @@ class GibbsEM(Algorithm):
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> GibbsEMState:
-        check_data(args, kwargs)
-        layered = self.open(args, kwargs)
+        layered, rows = self.check(args, kwargs)
         anatomy = layered.program.anatomy
-        anatomy.check_rows_are_all()
-        rows = rows_of(anatomy, args, kwargs)
-        check_support(self.model, anatomy, rows)
         key_start, key = split_key(rng_key, 2)
         start = {} if self.start is None else self.start(key_start, *args, **kwargs)
         given = {**start, **(init_params or {})}
@@ -183,6 +179,20 @@ class GibbsEM(Algorithm):
         # In one piece, and kept: to trace the program takes longer than all else here.
         find = compiled(first, rows, compiler_options=least_effort())
         return find(rows.leaves, key_start, key, given)
+
+    def check(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Layered, Rows]:
+        """The network that the program is, and its rows, where it can learn from them."""
+        check_data(args, kwargs)
+        layered = self.open(args, kwargs)
+        anatomy = layered.program.anatomy
+        anatomy.check_rows_are_all()
+        rows = rows_of(anatomy, args, kwargs)
+        check_support(self.model, anatomy, rows)
+        return layered, rows
+
+    def refuse(self, rng_key: Array, *args: Any, **kwargs: Any) -> None:
+        del rng_key
+        self.check(args, kwargs)  # without the start that `init` would trace
 
     def update(self, state: GibbsEMState, *args: Any, **kwargs: Any) -> tuple[GibbsEMState, Array]:
         layered = self.open(args, kwargs)

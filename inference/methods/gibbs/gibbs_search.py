@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from ...numerics.compiling import least_effort, split_key
+from ...numerics.compiling import least_effort
+from ...numerics.draws import keys_and_uniforms
+from ...numerics.several import every
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.settings import Range
@@ -23,8 +25,8 @@ from ...running.search import Search
 from ...types import Params
 from .gibbs_em import GibbsEM
 from .layers import Block, Blocks, Layered, Phase, forgotten, run_epoch, settle_block
-from .noisy_or import Network, Seen
-from .planting import cause_ratios, given_up, halve, missing_patterns, residuals, unit_gains
+from .noisy_or import Network
+from .replacing import Replacing
 
 SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0, least_steps=2)
 """The members of a population have one ancestor: what it finds, a second one must find too."""
@@ -32,8 +34,6 @@ SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0, least_steps=2)
 
 SWEEPS = 2
 """Through a block in an epoch: states are kept, and many short epochs do more than few long."""
-SAMPLE = 4096
-"""Rows, drawn at random, that new units are made from, at most."""
 NEGLIGIBLE = 1e-7
 """Of the loss: what is left to gain when polishing ends."""
 
@@ -121,8 +121,8 @@ class GibbsSearch(Algorithm):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> SearchState:
         """Members start where `GibbsEM` does; the first round seeds their lowest layer."""
-        key, key_start = split_key(rng_key, 2)
-        state = self.em.init(key_start, *args, init_params=init_params, **kwargs)
+        em = dataclasses.replace(self.em, learn_from="block")  # running sums begin with each round
+        state = em.init(rng_key, *args, init_params=init_params, **kwargs)
         layered = self.em.open(args, kwargs)
 
         def first(rows: Rows, params: Params, bits: Array | None) -> tuple[Any, Any, Array]:
@@ -135,12 +135,14 @@ class GibbsSearch(Algorithm):
         rows = rows_of(layered.program.anatomy, args, kwargs)
         begin = compiled(first, rows, compiler_options=least_effort())
         members, bits, scores = begin(rows.leaves, state.params, state.bits)
-        return SearchState(members, bits, scores, state.params, state.step, key)
+        return SearchState(members, bits, scores, state.params, state.step, state.rng_key)
+
+    def refuse(self, rng_key: Array, *args: Any, **kwargs: Any) -> None:
+        self.em.refuse(rng_key, *args, **kwargs)
 
     def update(self, state: SearchState, *args: Any, **kwargs: Any) -> tuple[SearchState, Array]:
         layered = self.em.open(args, kwargs)
         blocks, priors = self.em.read_rows(layered, state.params, (args, kwargs))
-        key, key_copy, key_learn = random.split(state.rng_key, 3)
         depth, exact = len(layered.wiring.hidden), self.em.exact(layered.program.anatomy)
         turn = state.step // self.rounds
         level = jnp.minimum(turn + 1, depth)
@@ -148,34 +150,42 @@ class GibbsSearch(Algorithm):
         phase = layered.phase(level, False)
         best = jnp.argmax(state.scores)
 
-        def copy(key: Array, share: Array) -> tuple[Network, Array | None]:
-            return self._replace(layered, state, blocks, best, level, fresh, share, key)
+        units = {site: x.shape[-1] for site, x in state.members.leak.items()}
+        kept = state.bits is not None
+        replacing = Replacing(layered, blocks, self.em.rules, units, kept, level, fresh)
+        keys, draws = keys_and_uniforms(
+            state.rng_key, 1 + 2 * self.population, (self.population, replacing.num_draws)
+        )
+        key, keys = keys[0], keys[1:].reshape(self.population, 2)
 
         def learn(key: Array, network: Network, bits: Array | None) -> tuple:
-            def epoch(carry: tuple, inputs: tuple) -> tuple[tuple, Array]:
-                (network, bits, memory), (learns, key) = carry, inputs
-                now = phase._replace(learn=jax.tree.map(lambda x: x & learns, phase.learn))
+            def epoch(i: Array, carry: tuple) -> tuple:
+                network, bits, memory, _ = carry
+                learns = jax.tree.map(lambda x: x & (i < self.epochs), phase.learn)
                 done = run_epoch(
-                    layered, network, blocks, bits, now, key,
+                    layered, network, blocks, bits, phase._replace(learn=learns),
+                    key if exact else random.fold_in(key, i),
                     rules=self.em.rules, priors=priors, memory=memory, exact=exact,
                 )  # fmt: skip
-                return (done.network, done.bits, done.memory), done.log_joint
+                return done.network, done.bits, done.memory, done.log_joint
 
-            memory = None
-            if self.em.learn_from == "all":
+            memory = None  # of earlier blocks: none where all rows are one
+            if self.em.learn_from == "all" and blocks.number > 1:
                 memory = forgotten(layered, network, blocks.rows.num_data)
             # Where all states are summed, what a member is worth is the log joint of one more
             # epoch, in which nothing is learned: the sum is compiled once.
-            count = self.epochs + exact
-            inputs = np.arange(count) < self.epochs, random.split(key, count)
-            (network, bits, _), worth = lax.scan(epoch, (network, bits, memory), inputs)
+            begin = (network, bits, memory, jnp.zeros_like(state.scores[0]))
+            network, bits, _, worth = lax.fori_loop(0, self.epochs + exact, epoch, begin)
             if exact:
-                return network, bits, worth[-1]
+                return network, bits, worth
             return network, bits, self._worth(layered, network, blocks, bits, phase, key)
 
-        rates = jnp.linspace(0.0, 2.0 * self.replaced, self.population)
-        copies = jax.vmap(copy)(random.split(key_copy, self.population), rates)
-        children = jax.vmap(learn)(random.split(key_learn, self.population), *copies)
+        def child(keys: Array, draws: Array, share: Array) -> tuple:
+            network, bits = jax.tree.map(lambda x: x[best], (state.members, state.bits))
+            return learn(keys[1], *replacing.copy(network, bits, share, draws, keys[0]))
+
+        shares = jnp.asarray(np.linspace(0.0, 2.0 * self.replaced, self.population))
+        children = every(child)(keys, draws, shares)
         # What was learned without this layer competes no longer.
         parents = (state.members, state.bits, jnp.where(fresh, -jnp.inf, state.scores))
         joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), parents, children)
@@ -240,110 +250,3 @@ class GibbsSearch(Algorithm):
             return total + block.fresh @ layered.score(network, block.seen, here, phase)
 
         return blocks.scan(visit, jnp.zeros(()))
-
-    def _replace(
-        self,
-        layered: Layered,
-        state: SearchState,
-        blocks: Blocks,
-        best: Array,
-        level: Array,
-        fresh: Array,
-        share: Array,
-        key: Array,
-    ) -> tuple[Network, Array | None]:
-        """A copy of the best member, some units of whose highest open layer are new."""
-        network = jax.tree.map(lambda x: x[best], state.members)
-        bits = None if state.bits is None else layered.program.split(state.bits[best])
-        key, key_rows = random.split(key)
-        num_data = blocks.rows.num_data
-        size = min(SAMPLE, 1 << (num_data.bit_length() - 1))
-        rows = random.randint(key_rows, (size,), 0, num_data)
-        hidden, observed = self._sample(
-            layered, network, blocks, bits, rows, level - fresh, key_rows
-        )
-        leak, weights = dict(network.leak), dict(network.weights)
-        for site in layered.wiring.hidden:
-            key, key_which, key_pairs, key_noise, key_new = random.split(key, 5)
-            here = level == layered.height(site)
-            units = network.leak[site].shape[0]
-            edges = [(site, child) for child in layered.wiring.children(site)]
-            gains = unit_gains(layered.wiring, network, hidden, observed, site)
-            left = [
-                residuals(layered.wiring, network, hidden, observed, child) for _, child in edges
-            ]
-            shared = [
-                cause_ratios(layered.wiring, network, hidden, observed, child) for _, child in edges
-            ]
-            works = -jnp.expm1(-jnp.concatenate([network.weights[edge] for edge in edges], 1))
-            which, place = given_up(key_which, gains, share)
-            which = here & (which | fresh)
-            key_parts, key_new, key_kind = random.split(key_new, 3)
-            whole = jnp.concatenate(left, 1)
-            halves = halve(
-                key_parts, whole, jnp.concatenate(shared, 1), hidden[site], works, ~which
-            )
-            patterns = missing_patterns(key_new, whole, units)[place]
-            # One of the units that are given up becomes a half of another.
-            parted = which.any() & ~fresh & random.bernoulli(key_kind)
-            first = parted & which & (place == 0)
-            other_half = parted & (jnp.arange(units) == halves.unit)
-            ends = np.cumsum([x.shape[1] for x in left])[:-1]
-            one, other = random.randint(key_pairs, (2, units), 0, len(rows))
-            parts = jnp.split(-jnp.log1p(-halves.strengths), ends, 1)
-            for edge, planted, pair in zip(edges, jnp.split(patterns, ends, 1), parts, strict=True):
-                child = edge[1]
-                value = hidden[child] if child in hidden else shown(observed[child])
-                noise = random.uniform(key_noise, planted.shape, minval=0.05, maxval=0.15)
-                new = noise + jnp.where(fresh, value[one] * value[other], planted)
-                new = jnp.where(first[:, None], 0.01 + pair[0], new)
-                new = jnp.where(other_half[:, None], 0.01 + pair[1], new)
-                changes = which | other_half
-                weights[edge] = jnp.where(changes[:, None], new, weights[edge])
-                if child not in layered.names.leak:
-                    continue
-                if child in layered.wiring.observed:
-                    # Where a leak has vanished nothing is left for a new unit to explain.
-                    more = jnp.maximum(leak[child], 0.02)
-                    leak[child] = jnp.where(which.any(), more, leak[child])
-                else:  # It stood for all that was above: now there is a cause.
-                    leak[child] = jnp.where(here & fresh, 0.1, leak[child])
-            if site in layered.names.leak:
-                typical = jnp.where(fresh, 0.1, leak[site].mean())
-                of_half = leak[site][halves.unit] * halves.shares
-                leak[site] = jnp.where(which, typical, leak[site])
-                leak[site] = jnp.where(first, of_half[0], leak[site])
-                leak[site] = jnp.where(other_half, of_half[1], leak[site])
-            if bits is not None:
-                bits[site] = jnp.where(which, 0, bits[site])
-        if bits is None:
-            return Network(leak, weights), None
-        joined = jnp.concatenate([bits[name] for name in layered.program.anatomy.names], axis=-1)
-        return Network(leak, weights), joined
-
-    def _sample(
-        self,
-        layered: Layered,
-        network: Network,
-        blocks: Blocks,
-        bits: dict[str, Array] | None,
-        rows: Array,
-        level: Array,
-        key: Array,
-    ) -> tuple[dict[str, Array], dict[str, Seen]]:
-        """States of the hidden units in some rows, and what was observed there."""
-        observed = blocks.look(blocks.rows.take(rows))
-        if bits is not None:
-            states = {site: x[rows] for site, x in bits.items()}
-        else:
-            zero, fresh = jnp.zeros((), int), jnp.ones(rows.size)
-            few, phase = Block(zero, zero, observed, fresh), layered.phase(level, False)
-            states = layered.program.split(
-                settle_block(layered, network, few, None, phase, key, self.em.rules)[0].bits
-            )
-        return {site: x.astype(float) for site, x in states.items()}, observed
-
-
-def shown(seen: Seen) -> Array:
-    """Bits that were observed to be on."""
-    return seen.value if seen.mask is None else seen.value * seen.mask

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import Array, lax, random
+from jax import Array, lax
 from jax.nn import sigmoid
 
 from ...reading.anatomy import ProgramError
@@ -32,23 +32,23 @@ def sweep(
     network: Network,
     bits: Mapping[str, Array],
     seen: Mapping[str, Seen],
-    key: Array,
+    draws: Mapping[str, Array],
     *,
     power: Array | float = 1.0,
     open_sites: Mapping[str, Array] | None = None,
 ) -> Swept:
     """Visit every hidden unit once, from the lowest layer up.
 
+    :param draws: site -> (units, num_data) between 0 and 1.
     :param power: of the likelihood: 1 samples the posterior, 0 the prior, between them annealing.
     :param open_sites: site -> whether its units may be on; those of a closed one are off.
     """
     current = {site: bits[site].astype(network.leak[site].dtype) for site in wiring.hidden}
     largest = jnp.zeros(jnp.shape(current[wiring.hidden[0]])[:-1])
     for site in reversed(wiring.hidden):
-        key, key_site = random.split(key)
         is_open = None if open_sites is None else open_sites[site]
         current[site], flips = _sweep_site(
-            wiring, network, current, seen, site, key_site, power, is_open
+            wiring, network, current, seen, site, draws[site], power, is_open
         )
         largest = jnp.maximum(largest, flips.max(-1))
     return Swept(current, largest)
@@ -71,13 +71,13 @@ def _sweep_site(
     bits: Mapping[str, Array],
     seen: Mapping[str, Seen],
     site: str,
-    key: Array | None,
+    draws: Array | None,
     power: Array | float,
     is_open: Array | None,
 ) -> tuple[Array, Array]:
     """New states of one layer and what each unit's flip probability was: (6) and (7).
 
-    Without a key nothing is drawn and all units stay as they are.
+    Without draws, (units, num_data) between 0 and 1, all units stay as they are.
 
     With u⁰ the causal input of a child without the unit in question, the unit's log odds are
 
@@ -105,9 +105,6 @@ def _sweep_site(
     reason, silent = jnp.concatenate(on, -1), jnp.concatenate(off, -1)
     own = jnp.broadcast_to(causal_inputs(wiring, network, bits, site), states.shape)
     odds = jnp.log(jnp.expm1(jnp.maximum(own, SMALLEST))) - exact_product(silent, weight.T)
-    draws = jnp.zeros(states.T.shape)
-    if key is not None:
-        draws = random.uniform(key, draws.shape, odds.dtype)
 
     def visit(inputs: Array, unit: tuple) -> tuple[Array, tuple[Array, Array]]:
         weight, strength, odds, state, draw = unit
@@ -116,7 +113,7 @@ def _sweep_site(
         # XLA takes twice as long for log1p; what it would save is below the rounding of the sum.
         heard = reason * jnp.log(1.0 + strength / jnp.expm1(without))
         odds = odds + heard.sum(-1)
-        new = state if key is None else (draw < sigmoid(odds)).astype(state.dtype)
+        new = state if draw is None else (draw < sigmoid(odds)).astype(state.dtype)
         flip = sigmoid((1.0 - 2.0 * state) * odds)
         if is_open is not None:
             new, flip = new * is_open, flip * is_open

@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax, random
+from jax import Array, lax
 
+from ...numerics.draws import below, first_of
 from .noisy_or import SMALLEST, Network, Seen, Wiring, causal_inputs, exact_product
 from .noisy_or_steps import flip_probabilities
 
@@ -53,17 +54,18 @@ def unit_gains(
     return (jax.nn.softplus(odds) - jax.nn.softplus(prior)).mean(0)
 
 
-def given_up(key: Array, gains: Array, share: Array) -> tuple[Array, Array]:
+def given_up(draws: Array, gains: Array, share: Array) -> tuple[Array, Array]:
     """Which units to replace, a share of them, and the place of each in that order: (units,) both.
 
     Those of little gain sooner than others.
+
+    :param draws: (units + 1,) between 0 and 1.
     """
-    key_rank, key_count = random.split(key)
     units = gains.shape[0]
-    missed = jnp.log(jnp.maximum(gains, 1e-6)) - jnp.log(jnp.maximum(gains.mean(), 1e-6))
-    rank = random.gumbel(key_rank, (units,)) - SHARPNESS * missed
-    place = jnp.argsort(jnp.argsort(-rank))
-    return place < jnp.floor(share * units + random.uniform(key_count)), place
+    # The order in which clocks strike, that of a unit the sooner the less it is missed.
+    time = -jnp.log1p(-draws[1:]) * jnp.maximum(gains, 1e-6) ** SHARPNESS
+    place = (time < time[:, None]).sum(1)
+    return place < jnp.floor(share * units + draws[0]), place
 
 
 def residuals(
@@ -85,9 +87,13 @@ def cause_ratios(
     return value / mean if mask is None else value * mask / mean
 
 
-def missing_patterns(key: Array, left: Array, units: int) -> Array:
-    """Weights of units for what residuals (rows, columns) have in common, (units, columns)."""
-    patterns, _ = _directions(key, left, jnp.ones((units, len(left))), TURNS)
+def missing_patterns(draws: Array, left: Array) -> Array:
+    """Weights of units for what residuals (rows, columns) have in common, (units, columns).
+
+    :param draws: (units,) between 0 and 1.
+    """
+    starts = below(draws, len(left))
+    patterns, _ = _directions(left[starts], left, jnp.ones((len(starts), len(left))), TURNS)
     # A cause turns few columns on: of a direction and its opposite it is the longer tail.
     patterns = jnp.maximum(patterns * jnp.sign((patterns**3).sum(1, keepdims=True)), 0.0)
     return PLANTED * patterns / (patterns.max(1, keepdims=True) + 1e-9)
@@ -102,7 +108,7 @@ class Halves(NamedTuple):
 
 
 def halve(
-    key: Array, left: Array, ratio: Array, on: Array, strengths: Array, kept: Array
+    draws: Array, left: Array, ratio: Array, on: Array, strengths: Array, kept: Array
 ) -> Halves:
     """A unit that stands for two causes as two, each with its part of the rows.
 
@@ -111,28 +117,32 @@ def halve(
     for either part gives its weights. A unit is the sooner halved the further its rows' covariance
     is from chance.
 
+    :param draws: (units, rows + 1) between 0 and 1.
     :param ratio: (rows, columns), what was observed over its probability: of 0 and 1, y / g.
     :param on: (rows, units); strengths: (units, columns).
     :param kept: (units,), which units may be halved.
     """
-    key_start, key_unit = random.split(key)
     among = on.T
-    directions, size = _directions(key_start, left, among, TURNS_WITHIN)
+    starts = first_of(draws[:, 1:], among + 1e-6)
+    directions, size = _directions(left[starts], left, among, TURNS_WITHIN)
     apart = jnp.where(kept, size / jnp.sqrt(among.sum(1) + FEWEST), 0.0)
-    unit = random.categorical(key_unit, SHARPNESS * jnp.log(apart + 1e-9))
+    unit = first_of(draws[:, 0], (apart + 1e-9) ** SHARPNESS)
     side = exact_product(left, directions[unit]) > 0.0
-    rows = jnp.stack([among[unit] * side, among[unit] * ~side])
-    count = rows.sum(1)
-    share = exact_product(rows, ratio) * strengths[unit] / (count[:, None] + 1.0)
-    return Halves(unit, jnp.clip(share, 0.0, 0.99), (count + 1.0) / (count.sum() + 2.0))
+    rows = among[unit] * jnp.stack([side, ~side])
+    # With a column of ones: to count the rows by themselves is six loops to compile.
+    sums = exact_product(rows, jnp.pad(ratio, ((0, 0), (0, 1)), constant_values=1.0))
+    count = sums[:, -1:]
+    share = sums[:, :-1] * strengths[unit] / (count + 1.0)
+    shares = (count[:, 0] + 1.0) / (count[0] + count[1] + 2.0)
+    return Halves(unit, jnp.clip(share, 0.0, 0.99), shares)
 
 
-def _directions(key: Array, left: Array, among: Array, turns: int) -> tuple[Array, Array]:
+def _directions(ways: Array, left: Array, among: Array, turns: int) -> tuple[Array, Array]:
     """Directions in which residuals vary together among some rows, and how much they do.
 
+    :param ways: (groups, columns) to begin with.
     :param among: (groups, rows), which rows count.
     """
-    ways = left[random.categorical(key, jnp.log(among + 1e-6), axis=1)]
     alone = exact_product(among, left**2)
 
     def turn(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ from inference.methods.gibbs.planting import (
     residuals,
     unit_gains,
 )
+from inference.numerics.draws import uniforms
 
 WIRING = Wiring(("s",), ("y",), (("s", "y"),))
 
@@ -64,11 +65,12 @@ def test_a_blend_of_two_causes_leaves_either_of_them_over_and_can_be_halved():
         gains = unit_gains(*parts, "s")
 
         def one(key):
-            pattern = missing_patterns(key, left, 2)[0]
+            first, second, third = uniforms(key, (2,), (2, 2001), (3,))
+            pattern = missing_patterns(first, left)[0]
             halves = halve(
-                key, left, ratio, jnp.asarray(states), jnp.asarray(works), jnp.ones(2, bool)
+                second, left, ratio, jnp.asarray(states), jnp.asarray(works), jnp.ones(2, bool)
             )
-            return pattern, given_up(key, gains, 0.5)[0], halves
+            return pattern, given_up(third, gains, 0.5)[0], halves
 
         return jax.vmap(one)(keys)
 
