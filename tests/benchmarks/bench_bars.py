@@ -23,7 +23,7 @@ from numpyro.infer import SVI
 from scipy.optimize import linear_sum_assignment
 
 from inference import EM, TruncatedEM, likelihood
-from inference.baselines.samplers import once
+from inference.numerics.compiling import once
 from inference.running.restarts import Restarts
 from ppl_models import binary_sparse_coding
 from ppl_models.data import bars

@@ -29,8 +29,8 @@ from measuring import cpu_of, fitted, rival, timed, true_row
 from scipy.special import logsumexp
 
 from inference import EM, likelihood
-from inference.baselines.samplers import once
 from inference.methods.machines.exact_gradient import ExactGradient
+from inference.numerics.compiling import once
 from inference.running.restarts import Restarts
 from ppl_models import bernoulli_mixture, combination_machine
 from ppl_models.data import combination_target

@@ -30,7 +30,7 @@ from numpyro.handlers import condition
 from numpyro.infer.util import log_density
 
 from inference import EM, GibbsEM, LatentGibbs, likelihood
-from inference.baselines.samplers import once
+from inference.numerics.compiling import once
 from inference.reading.local import Structure
 from inference.running.restarts import Restarts
 from inference.studies.papers.noisy_or_lines import true_network

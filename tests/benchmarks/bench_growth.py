@@ -22,9 +22,9 @@ from measuring import exponent, timed
 from numpyro.handlers import condition
 
 from inference import EM, BoundEM, LatentGibbs, TruncatedEM
-from inference.baselines.samplers import once
 from inference.methods.discrete.step import EMState
 from inference.methods.moments.pairs import count_pairs, invert_pairs
+from inference.numerics.compiling import once
 from inference.reading.local import Structure
 from ppl_models import binary_sparse_coding, latent_trait, noisy_or_network
 
