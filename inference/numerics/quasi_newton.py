@@ -71,11 +71,11 @@ def minimise(value_and_grad: Slope, free: Params, num_steps: int) -> Params:
         fall = now.length * _dot(now.slope, now.direction)
         apart_from_it = (now.tried > 0) & (now.tried <= len(sizes))
         taken = (value <= now.value + 1e-4 * fall) & ~apart_from_it
-        push = lambda rows, row: jnp.roll(rows, 1, 0).at[0].set(row)  # noqa: E731
+        push = lambda rows, row: jnp.concatenate([row[None], rows[:-1]])  # noqa: E731
         steps, bends = push(now.steps, trial - now.point), push(now.bends, slope - now.slope)
-        uphill = _times_inverse_hessian(slope, steps, bends, lambda x: units * x)
+        uphill, curved = _times_inverse_hessian(slope, steps, bends, lambda x: units * x)
         # Straight down where nothing is known, or it misleads.
-        known = (now.done >= 0) & (_dot(steps[0], bends[0]) > 0) & (_dot(uphill, slope) > 0)
+        known = (now.done >= 0) & (curved > 0) & (_dot(uphill, slope) > 0)
         direction = -jnp.where(known, uphill, units * slope)
         steps, bends = jnp.where(known, steps, 0.0), jnp.where(known, bends, 0.0)
         shorter = _shorter(value - now.value, fall) * now.length
@@ -138,9 +138,12 @@ class Descent(NamedTuple):
         taken = value <= self.value + 1e-4 * fall + 1e-7 * jnp.abs(value)
         step, bend = self.length * self.direction, slope - self.slope
         known = jnp.isfinite(self.value) & (_dot(step, bend) > 0)
-        push = lambda rows, row: jnp.where(known, jnp.roll(rows, 1, 0).at[0].set(row), rows)  # noqa: E731
+
+        def push(rows: Array, row: Array) -> Array:
+            return jnp.where(known, jnp.concatenate([row[None], rows[:-1]]), rows)
+
         steps, bends = push(self.steps, step), push(self.bends, bend)
-        uphill = _times_inverse_hessian(slope, steps, bends, scaled)
+        uphill, _ = _times_inverse_hessian(slope, steps, bends, scaled)
         direction = -jnp.where(_dot(uphill, slope) > 0, uphill, scaled(slope))
         length = jnp.minimum(1.0, largest / (jnp.abs(direction).max() + 1e-30))
         on = Descent(self.trial, value, slope, direction, length, steps, bends)
@@ -154,8 +157,11 @@ def _shorter(rise: Array, fall: Array) -> Array:
     return jnp.where(jnp.isfinite(share), jnp.clip(share, 0.1, 0.5), 0.1)
 
 
-def _times_inverse_hessian(slope: Array, steps: Array, bends: Array, scaled: Scaled) -> Array:
-    """What L-BFGS takes for the inverse of the Hessian, times the slope (Nocedal & Wright, 7.4).
+def _times_inverse_hessian(
+    slope: Array, steps: Array, bends: Array, scaled: Scaled
+) -> tuple[Array, Array]:
+    """What L-BFGS takes for the inverse of the Hessian, times the slope (Nocedal & Wright, 7.4),
+    and the product of the last step with the change that it made.
 
     :param steps: (memory, p), the last first, and the changes of slope they made; zero: no step.
     :param scaled: what is taken for it before the first step, but for a factor.
@@ -175,7 +181,7 @@ def _times_inverse_hessian(slope: Array, steps: Array, bends: Array, scaled: Sca
     vector, shares = lax.scan(down, slope, (steps, bends, weights))
     size = _dot(scaled(bends[0]), bends[0])
     vector = jnp.where(size > 0, dots[0] / size, 1.0) * scaled(vector)
-    return lax.scan(up, vector, (steps, bends, weights, shares), reverse=True)[0]
+    return lax.scan(up, vector, (steps, bends, weights, shares), reverse=True)[0], dots[0]
 
 
 def _signs(vector: Array) -> Array:
