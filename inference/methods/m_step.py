@@ -24,11 +24,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 
 from ..numerics.acceleration import Maps
 from ..numerics.quasi_newton import minimise
-from ..reading.abstract import sites_of
+from ..reading.abstract import sites_of, undrawn
 from ..reading.datum import About, about_of
 from ..reading.local import log_prior
 from ..reading.reader import Reader, shared_hessian
@@ -49,7 +50,8 @@ def transforms_of(
     model: Callable, names: Sequence[str], params: Params, arguments: Arguments
 ) -> Maps:
     """The same for sites that are named."""
-    trace = sites_of(model, arguments, params, names)
+    filled = handlers.substitute(model, substitute_fn=undrawn)
+    trace = sites_of(handlers.substitute(filled, data=params), arguments, names)
     bijections = Maps()
     for name in names:
         site = trace[name]

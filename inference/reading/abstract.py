@@ -153,21 +153,13 @@ class _Until(handlers.trace):
             raise _EnoughError
 
 
-def sites_of(
-    model: Callable, arguments: Arguments, given: Mapping[str, Any], names: Iterable[str]
-) -> dict[str, dict]:
-    """Some sites of a run, which goes no further than to the last of them.
-
-    What is not given is anything of its shape.
-    """
+def sites_of(model: Callable, arguments: Arguments, names: Iterable[str]) -> dict[str, dict]:
+    """Some sites of a run, hidden from every handler outside, which goes no further than to the
+    last of them."""
     args, kwargs = arguments
-    program = handlers.substitute(model, substitute_fn=undrawn)
-    with handlers.block(), handlers.seed(rng_seed=0), _Until(names) as trace:
-        try:
-            with handlers.substitute(data=dict(given)):
-                program(*args, **kwargs)
-        except _EnoughError:
-            pass
+    hidden, at_zero = handlers.block(), handlers.seed(rng_seed=0)
+    with hidden, at_zero, _Until(names) as trace, suppress(_EnoughError):
+        model(*args, **kwargs)
     return trace
 
 

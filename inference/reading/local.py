@@ -30,7 +30,7 @@ from numpyro.infer import init_to_uniform
 from ..numerics.by_numpy import by_numpy
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .abstract import explained, improper, trace_of, unseen
+from .abstract import explained, improper, sites_of, trace_of, unseen
 from .anatomy import Anatomy, ProgramError, inspect
 from .handlers import states
 from .settled import settled
@@ -290,14 +290,14 @@ def anywhere(model: Callable, anatomy: Anatomy, key: Array, arguments: Arguments
     A narrow prior would draw them where any smooth function looks quadratic.
     """
     spread = handlers.substitute(handlers.seed(model, key), substitute_fn=init_to_uniform(radius=2))
-    trace = trace_of(spread, arguments)
+    trace = sites_of(spread, arguments, anatomy.parameters)
     return {name: jnp.asarray(trace[name]["value"], float) for name in anatomy.parameters}
 
 
 def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Arguments) -> Params:
     """One draw of the parameters from their priors."""
     filled = handlers.substitute(handlers.seed(model, key), substitute_fn=improper)
-    trace = trace_of(filled, arguments)
+    trace = sites_of(filled, arguments, anatomy.parameters)
     return {name: trace[name]["value"] for name in anatomy.parameters}
 
 
