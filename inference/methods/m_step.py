@@ -50,8 +50,8 @@ def transforms_of(
     model: Callable, names: Sequence[str], params: Params, arguments: Arguments
 ) -> Maps:
     """The same for sites that are named."""
-    filled = handlers.substitute(model, substitute_fn=undrawn)
-    trace = sites_of(handlers.substitute(filled, data=params), arguments, names)
+    given = handlers.substitute(model, data=params)
+    trace = sites_of(handlers.substitute(given, substitute_fn=undrawn), arguments, names)
     bijections = Maps()
     for name in names:
         site = trace[name]

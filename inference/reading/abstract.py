@@ -43,7 +43,9 @@ def improper(site: dict[str, Any]) -> Array | None:
     """A value of a site that nothing can be drawn from, near 0 on the line it is mapped to."""
     unknown = site["type"] == "sample" and site["value"] is None
     if unknown and isinstance(innermost(site["fn"]), dist.ImproperUniform):
-        return init_to_uniform(site, radius=1)
+        key = site["kwargs"]["rng_key"]  # none where no handler within has given it one
+        how = {**site["kwargs"], "rng_key": random.key(0) if key is None else key}
+        return init_to_uniform({**site, "kwargs": how}, radius=1)
     return None
 
 

@@ -1,4 +1,5 @@
-"""Import this to let comparisons of this checkout do the work that those of the flat layout did.
+"""Import this, with `STEPS_TAKEN` in the environment, to let comparisons of this checkout do the
+work that those of the flat layout did.
 
 What a setting can say is said by settings (`SETTINGS`); where there is none, constants and
 functions of the modules are replaced, in the processes of a benchmark alone:
@@ -59,12 +60,6 @@ def _steps(name: str, default: Any) -> Any:
     return lambda self, anatomy: STEPS.get(name) or default(self, anatomy)
 
 
-for _name, _method in methods().items():
-    if hasattr(_method, "default_steps"):
-        _method.of = staticmethod(_of(_name, _method))
-        _method.default_steps = _steps(_name, _method.default_steps)
-
-
 def _restarts(engine: Any, count: int) -> Any:
     return engine if type(engine).__name__ in SINGLE else Restarts(engine, count)
 
@@ -85,12 +80,22 @@ def _judge(shared: Any, contender: Any, draws: Any, engine: Any) -> Any:
     return judged
 
 
-_nodes = field.enough_nodes
-contenders.TOLERANCE = None
-contenders.Restarts = _restarts
-variational.NUM_STARTS = variational.NUM_GUIDES = 1
-turns.MOST_ROUNDS, turns.judge = 1, _judge
-judge.information = lambda *_: {}
-judge.MOST_INEXACT = judge.MOST_ON_THE_WAY
-scoring.spacing = _spacing
-field.enough_nodes = lambda *about: None if _nodes(*about) is None else NUM_NODES
+def install() -> None:
+    """Replace what has no setting, in this process."""
+    nodes = field.enough_nodes
+    for name, method in methods().items():
+        if hasattr(method, "default_steps"):
+            method.of = staticmethod(_of(name, method))
+            method.default_steps = _steps(name, method.default_steps)
+    contenders.TOLERANCE = None
+    contenders.Restarts = _restarts
+    variational.NUM_STARTS = variational.NUM_GUIDES = 1
+    turns.MOST_ROUNDS, turns.judge = 1, _judge
+    judge.information = lambda *_: {}
+    judge.MOST_INEXACT = judge.MOST_ON_THE_WAY
+    scoring.spacing = _spacing
+    field.enough_nodes = lambda *about: None if nodes(*about) is None else NUM_NODES
+
+
+if "STEPS_TAKEN" in os.environ:
+    install()

@@ -155,7 +155,7 @@ class GibbsEM(Algorithm):
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> GibbsEMState:
-        layered, rows = self.check(args, kwargs)
+        layered, rows = self._checked(args, kwargs)
         anatomy = layered.program.anatomy
         key_start, key = split_key(rng_key, 2)
         start = {} if self.start is None else self.start(key_start, *args, **kwargs)
@@ -180,7 +180,7 @@ class GibbsEM(Algorithm):
         find = compiled(first, rows, compiler_options=least_effort())
         return find(rows.leaves, key_start, key, given)
 
-    def check(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Layered, Rows]:
+    def _checked(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Layered, Rows]:
         """The network that the program is, and its rows, where it can learn from them."""
         check_data(args, kwargs)
         layered = self.open(args, kwargs)
@@ -192,7 +192,7 @@ class GibbsEM(Algorithm):
 
     def refuse(self, rng_key: Array, *args: Any, **kwargs: Any) -> None:
         del rng_key
-        self.check(args, kwargs)  # without the start that `init` would trace
+        self._checked(args, kwargs)  # without the start that `init` would trace
 
     def update(self, state: GibbsEMState, *args: Any, **kwargs: Any) -> tuple[GibbsEMState, Array]:
         layered = self.open(args, kwargs)
