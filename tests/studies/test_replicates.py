@@ -19,7 +19,7 @@ from inference.studies.comparison.golden import HERE, NUM_KEPT, load
 from inference.studies.comparison.judge import progress
 from inference.studies.comparison.reference import refer, strict_doubts
 from inference.studies.comparison.replicates import repeat, spread
-from inference.studies.comparison.turns import _rounds
+from inference.studies.comparison.turns import _rounds, tasks_of
 from inference.studies.comparison.verdict import headline, winner
 
 
@@ -132,6 +132,15 @@ def test_starts_that_disagree_are_made_again_while_the_budget_has_room():
     left.clear()
     _rounds(field, contender._replace(kind="sampler"), random.key(0), Limits(20.0))
     assert left == [20.0]
+
+
+def test_what_takes_longest_begins_first():
+    kinds = {"MomentInversion": "point", "QuadratureEM MAP": "point", "SVI": "variational",
+             "MAP": "point", "NUTS": "sampler", "EM": "point"}  # fmt: skip
+    picked = [Contender(name, True, kind, None) for name, kind in kinds.items()]
+    keys = list(random.split(random.key(0), len(picked)))
+    names = [name for _, name in tasks_of("a setup", picked, keys, Limits(1.0), 0)]
+    assert names == ["NUTS", "SVI", "QuadratureEM MAP", "EM", "MomentInversion", "MAP"]
 
 
 def test_data_sets_on_which_one_side_ran_alone_do_not_confirm_a_verdict():

@@ -18,7 +18,7 @@ from ...numerics import memory
 from ...numerics.memory import DoesNotFitError
 from ...reading.anatomy import ProgramError, inspect
 from .checks import Status
-from .contenders import Contender, Limits, contenders
+from .contenders import WITH_PRIOR, Contender, Limits, contenders
 from .field import Setup, field_of
 from .judge import Field, Judged, agree, judge
 from .side_by_side import Task, Workers, as_done, shared
@@ -44,10 +44,15 @@ def in_turn(
 def tasks_of(
     setup: Setup, picked: list[Contender], keys: list[Any], limits: Limits, replicate: int
 ) -> dict[tuple[int, str], Task]:
-    """The same for other processes. What takes longest must not begin last."""
+    """The same for other processes. What takes longest must not begin last: of point estimates that
+    is an exact E-step."""
     name = hashlib.sha256(pickle.dumps(setup)).hexdigest()
     kinds = ("sampler", "variational", "point")
-    longest = sorted(zip(picked, keys, strict=True), key=lambda x: kinds.index(x[0].kind))
+
+    def order(task: tuple[Contender, Any]) -> tuple[int, bool]:
+        return kinds.index(task[0].kind), task[0].name.removesuffix(" MAP") not in WITH_PRIOR
+
+    longest = sorted(zip(picked, keys, strict=True), key=order)
     return {
         (replicate, one.name): Task(
             _elsewhere, (name, setup, one.name, np.asarray(random.key_data(key)), limits)
