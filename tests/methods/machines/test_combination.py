@@ -29,6 +29,7 @@ from ppl_models import (
     binary_sparse_coding,
     combination_machine,
     noisy_or_network,
+    real_combination_machine,
     state_sums,
 )
 from ppl_models.distributions import CombinationCauses, RealCombinationCauses
@@ -316,3 +317,24 @@ def test_linear_form_of_the_machine():
     with pytest.raises(ProgramError, match="no site distributed as CombinationCauses"):
         mixture = {"mixing": jnp.ones(2) / 2, "probs": jnp.full((2, WIDTH), 0.5)}
         causes_of(bernoulli_mixture, mixture, data, num_components=2)
+
+
+@pytest.mark.parametrize("model", [combination_machine, real_combination_machine])
+def test_many_equal_rows_lose_no_digits(model):
+    """Two rows, 30 000 times each: sums, one addition after the other, would be off by 1e-5."""
+    rng = np.random.default_rng(0)
+    values = {"weights": rng.normal(size=(3, 8)), "bias": rng.normal(size=3)}
+    params = {name: jnp.asarray(x, jnp.float32) for name, x in values.items()}
+    weights, bias = (np.asarray(params[name], np.float64) for name in ("weights", "bias"))
+    bits = rng.random((2, 8)) < 0.5
+    data, sizes = np.tile(bits.astype(np.float32), (30_000, 1)), {"num_causes": 3}
+    method = ExactGradient(model)
+
+    def look(data, params):
+        return method._machine(method._open((data,), sizes)).look(params)[2]
+
+    moments = fast_jit(look)(data, params)
+    x = 2.0 * bits - 1.0 if model is combination_machine else bits.astype(float)
+    on = 1.0 / (1.0 + np.exp(-(x @ weights.T + bias)))
+    np.testing.assert_allclose(moments["on"], on.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(moments["cross"], on.T @ x / 2, rtol=3e-6, atol=1e-6)
