@@ -50,13 +50,13 @@ def keys_and_uniforms(key: Array, num_keys: int, shape: tuple[int, ...]) -> tupl
     return keys, (words[many:] >> (32 - BITS)).astype(float).reshape(shape) * 0.5**BITS
 
 
-def is_key(x: Array) -> bool:
-    """Whether that is a key, not an array of numbers that were drawn by one.
+def drawn(x: Array) -> bool:
+    """Whether these are numbers that were drawn already, not the key to draw them by.
 
-    >>> is_key(random.key(0)), is_key(random.PRNGKey(0)), is_key(jnp.zeros((3, 2)))
-    (True, True, False)
+    >>> drawn(random.key(0)), drawn(random.PRNGKey(0)), drawn(jnp.zeros((3, 2)))
+    (False, False, True)
     """
-    return x.ndim < 2
+    return bool(jnp.issubdtype(x.dtype, jnp.floating))
 
 
 def below(draws: Array, limit: int) -> Array:

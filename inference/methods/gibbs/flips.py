@@ -18,7 +18,7 @@ from jax import Array, lax, random
 from jax.nn import sigmoid
 from numpyro import handlers
 
-from ...numerics.draws import is_key
+from ...numerics.draws import drawn
 from ...reading.abstract import trace_of
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
@@ -72,7 +72,7 @@ class BitProgram(NamedTuple):
 
         def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
             now, draws = self.split(bits), key
-            if is_key(key):
+            if not drawn(key):
                 draws = random.uniform(key, bits.T.shape)
             parts = {site: x.T for site, x in self.split(draws.T).items()}
             swept = sweep(wiring, network, now, seen, parts, power=power, open_sites=open_sites)
@@ -223,7 +223,7 @@ def settle(draw: Sweep, score: Score, key: Array, bits: Array, rules: Rules) -> 
 
 def _settle_once(draw: Sweep, key: Array, bits: Array, rules: Rules) -> Settled:
     def turn(i: Array) -> Array:
-        return random.fold_in(key, i) if is_key(key) else key[i]
+        return key[i] if drawn(key) else random.fold_in(key, i)
 
     if rules.annealing:
 

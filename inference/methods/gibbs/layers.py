@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, lax, random
 
-from ...numerics.draws import is_key, uniforms
+from ...numerics.draws import drawn, uniforms
 from ...numerics.log_sums import log_total
 from ...reading.abstract import innermost
 from ...reading.anatomy import ProgramError
@@ -291,7 +291,7 @@ def settle_block(
         now = lax.dynamic_slice_in_dim(bits, block.begin, size)
     how = (layered.wiring, network, block.seen, phase.open_sites)
     draw, score = layered.program.by_equations(*how)
-    key = random.fold_in(key, block.start) if is_key(key) else key
+    key = key if drawn(key) else random.fold_in(key, block.start)
     return settle(draw, score, key, now, rules), score
 
 
