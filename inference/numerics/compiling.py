@@ -29,6 +29,7 @@ from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE as under_jit
 from numpyro.distributions import Distribution
 from numpyro.primitives import _PYRO_STACK
 
+from .generators import keys_of, split, words_of
 from .identity import NoIdentityError, identity
 
 LEVEL = "xla_backend_optimization_level"
@@ -305,20 +306,7 @@ def _split_words(key: Array, count: int) -> np.ndarray | None:
     plain = jax.config.values["jax_threefry_partitionable"] and str(key.dtype) == "key<fry>"
     if under_jit() or isinstance(key, jax.core.Tracer) or not plain or key.ndim:
         return None
-    first, second = np.asarray(jax.random.key_data(key)).tolist()
-    return np.array([_mixed(first, second, i) for i in range(count)], np.uint32)
-
-
-def _mixed(first: int, second: int, number: int) -> tuple[int, int]:
-    """Threefry-2x32 in 20 rounds (Salmon et al. 2011) of a counter, as JAX splits a key."""
-    low, keys = 0xFFFFFFFF, (first, second, first ^ second ^ 0x1BD11BDA)
-    a, b = first, (number + second) & low
-    for i in range(5):
-        for turn in ((13, 15, 26, 6), (17, 29, 16, 24))[i % 2]:
-            a = (a + b) & low
-            b = ((b << turn | b >> (32 - turn)) & low) ^ a
-        a, b = (a + keys[(i + 1) % 3]) & low, (b + keys[(i + 2) % 3] + i + 1) & low
-    return a, b
+    return words_of(split(keys_of(np.asarray(jax.random.key_data(key))), (count,)))
 
 
 def hurry() -> None:

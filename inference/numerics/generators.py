@@ -99,6 +99,11 @@ def _counted(keys: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]
     return threefry(np.reshape(keys, (*np.shape(keys), *[1] * len(shape))), high, low)
 
 
+def split(keys: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """`jax.random.split` of each key."""
+    return keys_of(np.stack(_counted(keys, shape), -1))
+
+
 def _bits(how: dict, keys: Any) -> np.ndarray:
     if how["bit_width"] != 32:
         raise NotHereError
@@ -118,7 +123,7 @@ BY_THREEFRY: Rules = {
     "random_fold_in": lambda how, keys, numbers: _folded(keys, numbers),  # noqa: ARG005
     "random_wrap": lambda how, words: keys_of(words),  # noqa: ARG005
     "random_unwrap": lambda how, keys: words_of(keys),  # noqa: ARG005
-    "random_split": lambda how, keys: keys_of(np.stack(_counted(keys, tuple(how["shape"])), -1)),
+    "random_split": lambda how, keys: split(keys, tuple(how["shape"])),
     "random_bits": _bits,
 }
 """What JAX draws, to the bit."""
