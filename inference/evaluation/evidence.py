@@ -275,7 +275,7 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
         del start
         local = reader.at(count)
         modes = _modes(local, params, arguments)
-        moved = about(peaks(local, params, arguments, modes, 0), both)
+        moved = about(local, peaks(local, params, arguments, modes, 0), both)
         table = local.log_joint(params, moved.points, arguments) + moved.log_weights
         table = table.reshape(num_states, len(both.points), -1)
         parts = table[:, : len(fine.points)], table[:, len(fine.points) :]
@@ -326,7 +326,7 @@ def _sampled(reader: FactorReader, rows: Rows, num_draws: int) -> Likelihood:
         points = random.normal(key, (num_draws, count, factors)) * scale
         wide = log_normal(points / 3.0) - factors * math.log(3.0)
         density = jnp.logaddexp(math.log(share) + wide, math.log1p(-share) + log_normal(points))
-        moved = about(modes, Rule(points, -density))
+        moved = about(local, modes, Rule(points, -density))
         log_weights = local.log_joint(params, moved.points, arguments) + moved.log_weights
         return Evidence(*log_mean(log_weights)[:2])
 

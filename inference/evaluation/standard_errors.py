@@ -248,7 +248,7 @@ def _information(opened: Opened, rule: Rule | None, size: int, params: Params) -
             return hessian(evidence, fresh if weight is None else fresh * weight)
         modes = peaks(local, params, arguments, local.start(), 15)
         # The nodes stay where the parameters at hand put them: the sum is smooth in the others.
-        moved = lax.stop_gradient(about(modes, rule))
+        moved = lax.stop_gradient(about(local, modes, rule))
         if _bits(opened) and columns is not None:
             weight = weigh(local, params, arguments, moved)[1] * fresh
             values, responses = opened.values(params), opened.responses(arguments)

@@ -20,12 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpyro.distributions.distribution import validation_enabled
 
 from ...numerics.gaussian import log_normal
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
 from ...reading.known import Known
-from ...reading.local import Structure, log_joint, quadratic_part, row_function
+from ...reading.local import Structure, log_joint, quadratic_part
 from ...reading.reader import check_data
 from ...reading.states import AllStates
 from ...rows.chunks import Rows, chunk_limit
@@ -87,15 +88,31 @@ class FactorReader(NamedTuple):
         return log_joint(self.model, self.anatomy, params, points, arguments)
 
     def bend(self, params: Params, place: Array, arguments: Arguments) -> tuple[Array, Array]:
-        """Gradient (num_data, Q) of log p(y_n, x) and minus its Hessian at x = `place`."""
+        """Gradient (..., q) of log p(y_n, x) in the continuous latents, and minus its Hessian
+        (..., q, q), at x = `place`, (num_data, Q) or (S, num_data, Q)."""
         if self.closed is not None:
             return self.closed.bend(params, place, arguments)
-        function = row_function(self.model, self.anatomy, params, arguments)
-        _, slope, hessian = quadratic_part(function, place)
-        precision = -hessian
-        if self.anatomy.mixed:  # no step moves a discrete latent
-            precision = precision + jnp.diag(jnp.asarray(~self.continuous, precision.dtype))
-        return slope, precision
+        nowhere = jnp.zeros((*place.shape[:-1], self.num_factors), place.dtype)
+
+        def function(by: Array) -> Array:
+            points = self.moved(place, by).reshape(-1, *place.shape[-2:])
+            return self.log_joint(params, points, arguments)
+
+        with validation_enabled(False):  # as of the points to which such a step leads
+            _, slope, hessian = quadratic_part(function, nowhere)
+        return slope, -hessian
+
+    def moved(self, place: Array, by: Array) -> Array:
+        """Latents (..., Q), of which the continuous ones are moved by (..., q)."""
+        if not self.anatomy.mixed:
+            return place + by
+        parts, start, used = [], 0, 0
+        for latent in self.anatomy.latents:
+            part, start = place[..., start : start + latent.size], start + latent.size
+            if latent.num_values is None:
+                part, used = part + by[..., used : used + latent.size], used + latent.size
+            parts.append(jnp.broadcast_to(part, (*by.shape[:-1], latent.size)))
+        return jnp.concatenate(parts, -1)
 
     @property
     def num_factors(self) -> int:

@@ -115,7 +115,7 @@ class QuadratureEM(FactorEM):
             local = reader.at(self.size(opened)).ready(arguments)
             if not keeps:
                 found = peaks(local, params, arguments, local.start(), STEPS_FROM_ZERO)
-            moved = about(found, rule)
+            moved = about(local, found, rule)
             evidence, probability = weigh(local, params, arguments, moved)
             return evidence, (moved.points, probability)
 

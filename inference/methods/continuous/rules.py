@@ -7,7 +7,6 @@ import math
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
@@ -64,22 +63,18 @@ def _product_rule(num_factors: int, num_nodes: int, dtype: Any) -> tuple[np.ndar
 
 
 def nodes_of(reader: FactorReader, num_nodes: int) -> Rule:
-    """The product rule over the continuous latents of a datum; discrete ones stay where they are.
+    """The product rule over the continuous latents of a datum.
 
     A program whose discrete latents have too many states for it is refused.
     """
     rule = gauss_hermite(reader.num_factors, num_nodes)
-    if not reader.anatomy.mixed:
-        return rule
     if reader.num_states * len(rule.points) > MOST_POINTS:
         raise ProgramError(
             f"the discrete latents of a datum have {reader.num_states} states, and quadrature puts "
             f"{len(rule.points)} nodes into each: at most {MOST_POINTS} points are summed; take "
             "fewer nodes (num_nodes=...), or NUTS(marginal(model))"
         )
-    points = np.zeros((len(rule.points), len(reader.continuous)), rule.points.dtype)
-    points[:, reader.continuous] = rule.points
-    return rule._replace(points=cast(Array, points))
+    return rule
 
 
 def prior_points(key: Array, num_draws: int, num_factors: int, quasi: bool) -> Rule:
@@ -101,10 +96,11 @@ SHARES = np.array([0.0, 0.2, 1.0], np.float32)
 
 
 class Peaks(NamedTuple):
-    """The mode of each datum, (n, Q), and minus the Hessian there; or one in each state."""
+    """The mode of each datum, (n, Q), and minus the Hessian there in its q continuous latents; or
+    one in each state."""
 
     place: Array  # (n, Q) or (n, K, Q)
-    precision: Array  # (n, Q, Q) or (n, K, Q, Q)
+    precision: Array  # (n, q, q) or (n, K, q, q)
 
 
 def climb(
@@ -130,26 +126,26 @@ def peaks(
 def _newton(
     reader: FactorReader, params: Params, arguments: Arguments, start: Array, moves: np.ndarray
 ) -> Peaks:
-    if start.ndim == 3:
-        each = lambda start: _newton(reader, params, arguments, start, moves)  # noqa: E731
-        return jax.vmap(each, 1, 1)(start)
+    start = jnp.moveaxis(start, 0, -2)  # states are points of a row
 
     def step(now: Peaks, moves: Any) -> tuple[Peaks, None]:
         slope, precision = _bend(reader, params, arguments, now.place)
-        move = jnp.einsum("nqr,nr->nq", invert(precision)[0], slope)
-        tried = now.place + SHARES[:, None, None] * move
+        move = jnp.einsum("...qr,...r->...q", invert(precision)[0], slope)
+        tried = reader.moved(now.place, jnp.multiply.outer(SHARES, move))
         with validation_enabled(False):
-            values = reader.log_joint(params, tried, arguments)
+            points = tried.reshape(-1, *tried.shape[-2:])
+            values = reader.log_joint(params, points, arguments).reshape(tried.shape[:-1])
         values = jnp.where(jnp.isnan(values), -jnp.inf, values)
         best, top = now.place, values[0]
         # Not by an argmax: XLA would draw the log joints into it, one exponential at a time.
         for there, value in zip(tried[1:], values[1:], strict=True):
-            best = jnp.where(((value > top) & moves)[:, None], there, best)
+            best = jnp.where(((value > top) & moves)[..., None], there, best)
             top = jnp.maximum(top, value)
         return Peaks(best, precision), None
 
-    flat = jnp.zeros((*start.shape, start.shape[-1]), start.dtype)
-    return lax.scan(step, Peaks(start, flat), jnp.asarray(moves))[0]
+    flat = jnp.zeros((*start.shape[:-1], *[reader.num_factors] * 2), start.dtype)
+    place, precision = lax.scan(step, Peaks(start, flat), jnp.asarray(moves))[0]
+    return Peaks(jnp.moveaxis(place, -2, 0), jnp.moveaxis(precision, -3, 0))
 
 
 def _bend(
@@ -162,23 +158,24 @@ def _bend(
     precision = 0.5 * (precision + jnp.swapaxes(precision, -1, -2))
     _, log_det = invert(precision)
     sound = jnp.isfinite(log_det) & (jnp.diagonal(precision, axis1=-2, axis2=-1) > 0).all(-1)
-    return slope, jnp.where(sound[:, None, None], precision, jnp.eye(place.shape[-1]))
+    return slope, jnp.where(sound[..., None, None], precision, jnp.eye(slope.shape[-1]))
 
 
-def about(peaks: Peaks, rule: Rule) -> Rule:
+def about(reader: FactorReader, peaks: Peaks, rule: Rule) -> Rule:
     """The rule moved to each datum's mode and scaled by the curvature there: points (S, n, Q).
 
-    All data share the points of the rule, (S, Q), or each has its own, (S, n, Q). About modes in K
+    All data share the points of the rule, (S, q), or each has its own, (S, n, q). About modes in K
     states, (n, K, Q), there are as many in each, and the rule has them all, (K · S, n, Q).
     """
-    if peaks.place.ndim == 3:
-        points, weights = jax.vmap(lambda one: about(one, rule), 1)(peaks)
-        return Rule(*(x.reshape(-1, *x.shape[2:]) for x in (points, weights)))
-    covariance, log_det = invert(peaks.precision)
+    place, precision = jnp.moveaxis(peaks.place, 0, -2), jnp.moveaxis(peaks.precision, 0, -3)
+    covariance, log_det = invert(precision)
     shared = rule.points.ndim == 2
-    points = jnp.einsum("nqr,sr->snq" if shared else "nqr,snr->snq", root(covariance), rule.points)
+    each = "...nqr,sr->...snq" if shared else "...nqr,snr->...snq"
+    points = jnp.einsum(each, root(covariance), rule.points)
     weights = rule.log_weights[:, None] if shared else rule.log_weights
-    return Rule(peaks.place + points, weights - 0.5 * log_det)
+    points = reader.moved(place[..., None, :, :], points)
+    weights = weights - 0.5 * log_det[..., None, :]
+    return Rule(points.reshape(-1, *points.shape[-2:]), weights.reshape(-1, weights.shape[-1]))
 
 
 def weigh(
@@ -215,7 +212,8 @@ def by_quadrature(
 
     def summarise(arguments: Arguments) -> FactorPosterior:
         local = reader.at(size).ready(arguments)
-        moved = about(peaks(local, params, arguments, local.start(), num_steps), rule)
+        found = peaks(local, params, arguments, local.start(), num_steps)
+        moved = about(local, found, rule)
         evidence, probability = weigh(local, params, arguments, moved)
         mean, covariance = moments(moved.points, probability)
         effective = 1.0 / jnp.sum(probability**2, 0)

@@ -57,8 +57,8 @@ def laplace(
 
         def summarise(arguments: Arguments) -> FactorPosterior:
             top = peaks(local, params, arguments, local.start(), NEWTON_STEPS)
-            evidence, _ = weigh(local, params, arguments, about(top, at_mode))
-            drawn, share = weigh(local, params, arguments, about(top, by_draws))
+            evidence, _ = weigh(local, params, arguments, about(local, top, at_mode))
+            drawn, share = weigh(local, params, arguments, about(local, top, by_draws))
             effective = 1 / jnp.sum(share**2, axis=0)
             covariance, gap = invert(top.precision)[0], drawn - evidence
             return FactorPosterior(top.place, covariance, evidence, gap, effective)
