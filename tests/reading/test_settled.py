@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pytest
 from jax import random
 from numpyro.distributions import constraints
 from tools import fast_jit, near
@@ -27,6 +28,28 @@ def log_levels(predictor, cuts):
         for a, b in itertools.pairwise(away)
     ]
     return np.array([first, *middle, last])
+
+
+@pytest.mark.parametrize("bit", [0.0, 1.0, 0.3])
+def test_slopes_of_a_bit(bit):
+    """t − σ(a) and −σ(a) σ(−a), also at zero, where NumPyro's has |a|; of infinite logits none."""
+    logits = np.array([-40.0, -3.0, 0.0, 1e-3, 2.0, 50.0, np.inf, -np.inf])
+    finite, share = np.isfinite(logits), 1.0 / (1.0 + np.exp(-logits))
+
+    def log_prob(logits, bit):
+        return settled(dist.Bernoulli(logits=logits, validate_args=False)).log_prob(bit)
+
+    slopes = (
+        jax.grad(log_prob), jax.grad(jax.grad(log_prob)), jax.grad(log_prob, argnums=1)
+    )  # fmt: skip
+    with jax.enable_x64(True):
+        place, bits = jnp.asarray(logits), jnp.full(len(logits), bit)
+        own = dist.Bernoulli(logits=place, validate_args=False).log_prob(bits)
+        np.testing.assert_array_equal(log_prob(place, bits), own)
+        once, twice, by_bit = (fast_jit(jax.vmap(slope))(place, bits) for slope in slopes)
+    near(once, np.where(finite, bit - share, 0.0))
+    near(twice, np.where(finite, -share * (1.0 - share), 0.0))
+    near(by_bit, np.where(finite, logits, 0.0))
 
 
 def test_levels_far_from_the_predictor():
