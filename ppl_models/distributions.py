@@ -48,12 +48,12 @@ class _Bit(dist.Distribution):
     @validate_sample
     def log_prob(self, value: ArrayLike) -> Array:
         log_one, log_zero = self._log_probs()
-        # Zero times -inf is NaN; zero times the lowest finite number is zero.
-        lowest = jnp.finfo(log_one.dtype).min
-        linear = value * jnp.maximum(log_one, lowest) + (1 - value) * jnp.maximum(log_zero, lowest)
-        impossible = ((value != 0) & jnp.isneginf(log_one)) | (
-            (value != 1) & jnp.isneginf(log_zero)
-        )
+        never_one, never_zero = jnp.isneginf(log_one), jnp.isneginf(log_zero)
+        # Zero times -inf is NaN. (A maximum would do as well, but its slope is ten operations.)
+        finite_one = jnp.where(never_one, 0.0, log_one)
+        finite_zero = jnp.where(never_zero, 0.0, log_zero)
+        linear = value * finite_one + (1 - value) * finite_zero
+        impossible = ((value != 0) & never_one) | ((value != 1) & never_zero)
         return jnp.where(impossible, -jnp.inf, linear)
 
     @property
