@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import gc
 import importlib
 import os
@@ -64,15 +65,27 @@ def start() -> int:
     """`main` as a process of its own.
 
     Modules and what JAX traces are long-lived: to look through them for garbage every 700 objects,
-    and once more when all of it ends, takes a third of a second of every command. Loops that LLVM
-    unrolls take a fifth of the time to compile, and no step of a method is the faster for it.
+    and to take them apart when all of it ends, takes a third of a second of every command. Loops
+    that LLVM unrolls take a fifth of the time to compile, and no step of a method is the faster for
+    it.
     """
+    status: list[int] = []
+    atexit.register(_leave, status)  # the first to be registered is the last to be called
     gc.set_threshold(100_000, 20, 100)
     flags = os.environ.get("XLA_FLAGS", "")
     if EXTRA not in flags:  # read by XLA when it is first used
         os.environ["XLA_FLAGS"] = f"{flags} --{EXTRA}=xla_cpu_disable_loop_unrolling".strip()
-    atexit.register(gc.freeze)
-    return main()
+    status.append(main())
+    return status[0]
+
+
+def _leave(status: list[int]) -> None:
+    """End the process at once if its command has ended: its files are written and closed."""
+    gc.freeze()
+    if status:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(status[0])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

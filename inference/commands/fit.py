@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jax import random
 from latentbits.models.data import InputError, Table
 
-from ..numerics.compiling import hurry
+from ..numerics.compiling import hurry, new_key
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
 from ..reading.floors import FloorWarning
 from ..running.contract import Stop
-from ..studies.catalogue import blame, methods
+from ..studies.catalogue import blame, find_method
 from ..studies.fits import KIND, read_rows
 from ..studies.option import SEED, Option, add
 from ..studies.output import as_csv, check_output, versions, write_whole
@@ -79,10 +78,11 @@ def main(namespace: argparse.Namespace) -> int:
         )
     if namespace.plate is not None:
         settings.setdefault("plate", namespace.plate)
-    admitted, refused = contenders(anatomy)
     card = CARDS.get(given.name)
     own = card.method if card else None  # of its own paper
-    taken = own in admitted and not getattr(methods().get(own), "draws", False)
+    draws = own is not None and getattr(find_method(own), "draws", False)
+    admitted, refused = contenders(anatomy, namespace.method or (None if draws else own))
+    taken = own in admitted and not draws
     name = namespace.method or (own if taken else _preferred(given, anatomy, admitted))
     if name not in admitted:
         why = (
@@ -91,7 +91,7 @@ def main(namespace: argparse.Namespace) -> int:
         raise InputError(f"--method {name} {why}; choose from {', '.join(admitted)}")
     if own in refused and namespace.method is None:
         tell([f"{name} is used, since {own} does not apply: {refused[own]}"])
-    if card and card.prior and getattr(methods().get(name), "prior", None) is False:
+    if card and card.prior and getattr(find_method(name), "prior", None) is False:
         settings.setdefault("prior", True)
     if name in EXACT and "prior" not in settings and sparse(given.table):
         given = held(given)
@@ -180,15 +180,15 @@ def _fit(
     given: Given, contender: Any, namespace: argparse.Namespace, settings: dict, valid: Table | None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Parameters (chains, draws, ...), and what is to be said of the run."""
-    from ..baselines.samplers import BudgetError
+    from ..baselines.pacing import BudgetError
     from ..evaluation.validation import keep_best
     from ..running.algorithm import Algorithm
     from ..running.restarts import Restarts
     from ..running.search import optima_of
     from ..studies.comparison.contenders import Limits
 
-    key, data = random.key(namespace.seed), put(given.table.values)
-    cls: Any = methods().get(contender.name)
+    key, data = new_key(namespace.seed), put(given.table.values)
+    cls: Any = find_method(contender.name)
     if cls is None or not issubclass(cls, Algorithm):
         if valid is not None or settings:
             raise InputError(

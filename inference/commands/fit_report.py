@@ -11,7 +11,7 @@ import numpy as np
 from ..reading.anatomy import ProgramError, inspect
 from ..reading.floors import at_floor
 from ..running.contract import Stop
-from ..studies.catalogue import methods
+from ..studies.catalogue import find_method
 from .options import Given
 from .progress import stage
 
@@ -157,7 +157,7 @@ def _items(
     from ..studies.item_study import Labels, study_items
 
     values, table = given.table.values, given.table
-    method: Any = methods().get(name)
+    method: Any = find_method(name)
 
     def posterior() -> Any:
         return method(given.program).posterior(point, values, **given.kwargs)

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from ..methods.continuous.at_once import applies, posterior
+from ..methods.continuous.at_once import applies, array, posterior
 from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous
 from ..methods.continuous.opening import Opened, recognised
 from ..methods.continuous.rules import Rule, about, climb, default_nodes, nodes_of, peaks
@@ -259,7 +259,7 @@ def _on_grid(opened: Opened, params: Params) -> tuple[Evidence, str] | None:
     if quick is None:
         return None
     summary, how = quick
-    return Evidence(summary.evidence, jnp.abs(summary.gap)), how
+    return Evidence(summary.evidence, array(np.abs(summary.gap))), how
 
 
 def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:

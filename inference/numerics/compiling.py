@@ -254,6 +254,18 @@ def numbers(program: Jaxpr) -> int:
     return total
 
 
+def new_key(seed: int) -> Array:
+    """`jax.random.key`, which would compile two programs.
+
+    >>> bool(new_key(7) == jax.random.key(7))
+    True
+    """
+    plain = jax.config.values["jax_default_prng_impl"] == "threefry2x32"
+    if not (plain and 0 <= seed < 1 << 31):
+        return jax.random.key(seed)
+    return jax.random.wrap_key_data(jax.device_put(np.array([0, seed], np.uint32)))
+
+
 def split_key(key: Array, count: int) -> tuple[Array, ...]:
     """`jax.random.split`, one by one. A key that is known is split here: to compile that takes a
     tenth of a second, and `jax.random.split` would compile twice.

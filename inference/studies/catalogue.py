@@ -33,12 +33,25 @@ def methods() -> dict[str, type]:
     >>> "TruncatedEM" in methods()
     True
     """
+    return dict(_found())
+
+
+@cache
+def find_method(name: str) -> type | None:
+    """One of them, if there is such; the files behind its own are not imported.
+
+    >>> find_method("EM") is methods()["EM"], find_method("NUTS")
+    (True, None)
+    """
+    return next((method for known, method in _found() if known == name), None)
+
+
+def _found() -> Iterator[tuple[str, type]]:
     from numpyro.infer.mcmc import MCMCKernel
 
     from .. import methods as wing
     from ..running.algorithm import Algorithm
 
-    classes: dict[str, type] = {}
     for entry in pkgutil.walk_packages(wing.__path__, f"{wing.__name__}."):
         module = importlib.import_module(entry.name)
         for name, member in vars(module).items():
@@ -49,8 +62,7 @@ def methods() -> dict[str, type]:
                 and not name.startswith("_")
                 and not inspect.isabstract(member)
             ):
-                classes[name] = member
-    return classes
+                yield name, member
 
 
 class Generic(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from latentbits.models.data import InputError, Said, Table, load_levels, load_table
 
 from ..reading.anatomy import inspect
-from .catalogue import find_program, methods, programs
+from .catalogue import find_method, find_program, programs
 
 KIND = "latentbits fit"
 CELLS = ("binary", "real", "ordinal", "categorical")
@@ -142,9 +142,8 @@ def transform(fit: Fit, table: Table) -> Answer:
     categories = any(x.num_values not in (None, 2) for x in anatomy.latents)
     # The method's own posterior, or else the most exact one that applies.
     order = (fit.method, "QuadratureEM", "EM", "BoundEM", "TruncatedEM")
-    known = methods()
     for name in order:
-        method: Any = known.get(name)
+        method: Any = find_method(name)
         if method is None or not hasattr(method, "posterior") or method.admits(anatomy) is not None:
             continue
         params: Any = fit.point

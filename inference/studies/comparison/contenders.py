@@ -10,14 +10,12 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from ...baselines.pacing import BudgetError
-from ...baselines.samplers import Draws, discrete_gibbs, nuts
-from ...baselines.variational import svi
 from ...numerics import clock
 from ...numerics.compiling import once
 from ...reading.anatomy import Anatomy
@@ -27,7 +25,10 @@ from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...running.restarts import Restarts
 from ...types import Arguments
-from ..catalogue import methods
+from ..catalogue import find_method, methods
+
+if TYPE_CHECKING:
+    from ...baselines.samplers import Draws
 
 Kind = Literal["point", "sampler", "variational"]
 
@@ -78,13 +79,24 @@ TIMED, LITTLE = 5, 0.1
 a factor of two."""
 
 
-def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
-    """Those that apply, by name, and why the others do not."""
+def contenders(
+    anatomy: Anatomy, alone: str | None = None
+) -> tuple[dict[str, Contender], dict[str, str]]:
+    """Those that apply, by name, and why the others do not.
+
+    :param alone: no others if this is a method for point estimates that applies: to import them
+        all takes as long as to fit a small table.
+    """
+    one: Any = None if alone is None else find_method(alone)
+    if alone and one and issubclass(one, Algorithm) and _problem(one, anatomy) is None:
+        return {alone: Contender(alone, True, "point", _bespoke(one, anatomy))}, {}
+    from ...baselines.samplers import discrete_gibbs, nuts
+    from ...baselines.variational import svi
+
     admitted: dict[str, Contender] = {}
     refused: dict[str, str] = {}
     for name, method in methods().items():
-        reason = method.admits(anatomy) if hasattr(method, "admits") else None
-        reason = reason or getattr(method, "why_not_compared", None)
+        reason = _problem(method, anatomy)
         if reason is not None:
             refused[name] = reason
         elif issubclass(method, Algorithm):
@@ -99,19 +111,26 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
     admitted["NUTS"] = Contender("NUTS", False, "sampler", _generic(nuts))
     for guide in ("mean_field", "low_rank", "flow"):
         admitted[f"SVI {guide}"] = Contender(
-            f"SVI {guide}", False, "variational", _generic(svi, guide=guide)
+            f"SVI {guide}", False, "variational", _generic(svi, sampler=False, guide=guide)
         )
-    admitted["MAP"] = Contender(
-        "MAP", False, "point", _generic(svi, guide="map"), posterior_mode=True
-    )
+    mode = _generic(svi, sampler=False, guide="map")
+    admitted["MAP"] = Contender("MAP", False, "point", mode, posterior_mode=True)
     admitted["DiscreteGibbs"] = Contender(
         "DiscreteGibbs", False, "sampler", _generic(discrete_gibbs)
     )
     return admitted, refused
 
 
+def _problem(method: Any, anatomy: Anatomy) -> str | None:
+    """Why a bespoke method does not take part."""
+    reason = method.admits(anatomy) if hasattr(method, "admits") else None
+    return reason or getattr(method, "why_not_compared", None)
+
+
 def _bespoke(method: type[Algorithm], anatomy: Anatomy, prior: bool = False) -> Callable:
     def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
+        from ...baselines.samplers import Draws
+
         args, kwargs = arguments
         began = time.perf_counter()
         engine: Any = method.of(model, anatomy)
@@ -207,11 +226,11 @@ def _begin(
     return state, clock.seconds() - began
 
 
-def _generic(function: Callable, **settings: Any) -> Callable:
+def _generic(function: Callable, sampler: bool = True, **settings: Any) -> Callable:
     def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
         args, kwargs = arguments
         more: dict[str, Any] = dict(settings)
-        if function is not svi:
+        if sampler:
             more |= {"num_warmup": limits.num_warmup, "num_samples": limits.num_draws}
         limited = {"budget": limits.seconds, "memory": limits.memory}
         return function(model, key, *args, **limited, **more, **kwargs), None
