@@ -68,7 +68,7 @@ def nodes_of(reader: FactorReader, num_nodes: int) -> Rule:
     A program whose discrete latents have too many states for it is refused.
     """
     rule = gauss_hermite(reader.num_factors, num_nodes)
-    if reader.num_states * len(rule.points) > MOST_POINTS:
+    if reader.anatomy.mixed and reader.num_states * len(rule.points) > MOST_POINTS:
         raise ProgramError(
             f"the discrete latents of a datum have {reader.num_states} states, and quadrature puts "
             f"{len(rule.points)} nodes into each: at most {MOST_POINTS} points are summed; take "
