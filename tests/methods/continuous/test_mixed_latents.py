@@ -92,6 +92,39 @@ def test_a_mixture_of_factor_analysers():
     assert np.abs(slopes(params, y)).max() < 0.2
 
 
+def between(y):
+    """The component of a row is sampled between its two factors."""
+    share, (centre, loading, other) = jnp.asarray(TRUTH["share"]), jnp.asarray(BETWEEN)
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    with numpyro.plate("data", len(y)):
+        first = numpyro.sample("first", dist.Normal(0.0, 1.0))
+        part = numpyro.sample("part", dist.Categorical(share))
+        second = numpyro.sample("second", dist.Normal(0.0, 1.0))
+        mean = centre[part] + first[..., None] * loading[part] + second[..., None] * other[part]
+        numpyro.sample("y", dist.Normal(mean, scale * NOISE).to_event(1), obs=y)
+
+
+BETWEEN = np.stack([CENTRE, LOADING, np.array([[0.2, -1.0, 0.5], [1.0, 0.3, -0.7]])])
+
+
+def test_a_component_between_two_factors():
+    """Which latents are continuous is told by site, wherever they stand among the others."""
+    y = rows(12)
+    table = np.zeros((len(y), 2))
+    for k, (centre, loading, other) in enumerate(zip(*BETWEEN, strict=True)):
+        cover = np.outer(loading, loading) + np.outer(other, other) + np.diag((0.8 * NOISE) ** 2)
+        for n, row in enumerate(y):
+            away = row - centre
+            log_det = np.linalg.slogdet(2 * np.pi * cover)[1]
+            quadratic = away @ np.linalg.solve(cover, away)
+            table[n, k] = np.log((0.3, 0.7)[k]) - 0.5 * (quadratic + log_det)
+    evidence = np.logaddexp(*table.T)
+    em = QuadratureEM(between, num_nodes=3)
+    posterior = em.posterior({"scale": jnp.array(0.8)}, jnp.asarray(y))
+    near(posterior.evidence, evidence, 1e-4)
+    near(posterior.probabilities["part"], np.exp(table - evidence[:, None]), 1e-4)
+
+
 def trait(answers):
     """A trait whose distribution and items depend on a class, sampled before it."""
     gap = numpyro.sample("gap", dist.Normal(0.0, 2.0))
