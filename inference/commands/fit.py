@@ -72,10 +72,14 @@ def main(namespace: argparse.Namespace) -> int:
         hurry()
     with blame(given.name):
         anatomy = inspect(given.program, (given.table.values,), given.kwargs, plate=namespace.plate)
-    if namespace.rotation != "none" and any(x.num_values is not None for x in anatomy.latents):
-        raise InputError(
-            f"--rotation {namespace.rotation}: {given.name} has no continuous factors to turn"
-        )
+    if namespace.rotation != "none":
+        from ..studies.item_study import open_items
+
+        if open_items(given.program, ((given.table.values,), given.kwargs)) is None:
+            raise InputError(
+                f"--rotation {namespace.rotation}: {given.name} has no loadings of bits or levels "
+                "on continuous factors to turn"
+            )
     if namespace.plate is not None:
         settings.setdefault("plate", namespace.plate)
     card = CARDS.get(given.name)
@@ -89,6 +93,10 @@ def main(namespace: argparse.Namespace) -> int:
             f"does not apply to {given.name}: {refused[name]}" if name in refused else "is unknown"
         )
         raise InputError(f"--method {name} {why}; choose from {', '.join(admitted)}")
+    if namespace.rotation != "none" and admitted[name].kind != "point":
+        raise InputError(
+            f"--rotation {namespace.rotation}: {name} draws, and a point estimate alone is rotated"
+        )
     if own in refused and namespace.method is None:
         tell([f"{name} is used, since {own} does not apply: {refused[own]}"])
     if card and card.prior and getattr(find_method(name), "prior", None) is False:
@@ -117,7 +125,7 @@ def main(namespace: argparse.Namespace) -> int:
         "sizes": json.dumps(_sizes(given.kwargs)),
         "columns": json.dumps(given.table.columns), "data": Path(namespace.data).name,
         "settings": json.dumps(chosen), "levels": json.dumps(levels),
-        "missing": json.dumps(namespace.missing),
+        "missing": json.dumps(namespace.missing), "rotation": namespace.rotation,
         "optima": json.dumps(_optima(facts.get("optima"))),
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
     }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..reading.anatomy import ProgramError, inspect
+from ..reading.anatomy import ProgramError
 from ..reading.floors import at_floor
 from ..running.contract import Stop
 from ..studies.catalogue import find_method
@@ -96,7 +96,7 @@ def report(
                         )
     lines += [f"errors    {words}"] if words else []
     study = None
-    if stop is not Stop.INTERRUPTED and not settings.get("plate") and _continuous(given):
+    if stop is not Stop.INTERRUPTED and not settings.get("plate"):
         with stage("items"):
             study = _items(given, name, point, errors, prior, namespace)
     lines += study.lines + sharp_items(study.items, columns) if study is not None else []
@@ -185,12 +185,6 @@ def _tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str
         "groups": Written(study.groups, "column", columns, "item"),
     }
     return {name: table for name, table in tables.items() if table.columns}
-
-
-def _continuous(given: Given) -> bool:
-    """Whether all latents of a row are continuous: scores are then their posterior means."""
-    latents = inspect(given.program, (given.table.values,), given.kwargs).latents
-    return bool(latents) and all(x.num_values is None and not x.odd for x in latents)
 
 
 def _converged(stop: Stop | None, facts: dict) -> str:

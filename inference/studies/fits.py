@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from latentbits.models.data import InputError, Said, Table, load_levels, load_table
 
+from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
+from ..types import Arguments
 from .catalogue import find_method, find_program, programs
 
 KIND = "latentbits fit"
@@ -29,6 +31,7 @@ class Fit(NamedTuple):
     kind: str  # what a cell is, one of `CELLS`
     levels: dict[str, tuple[str, ...]]  # column -> what 0, 1, … stand for, if not for themselves
     missing: tuple[str, ...]  # codes of missing cells
+    rotation: str  # of the loadings and scores, one of `numerics.rotation.ROTATIONS`
 
     @property
     def point(self) -> dict[str, np.ndarray]:
@@ -81,13 +84,14 @@ def _read_fit(groups: Any, attrs: dict[str, Any], program: Callable) -> Fit:
         step = max(1, -(-len(next(iter(params.values()))) // 100))
         params = {x: v[step - 1 :: step] for x, v in params.items()}
     sizes = {x: ast.literal_eval(v) for x, v in json.loads(attrs["sizes"]).items()}
-    if attrs["cells"] not in CELLS:
-        raise ValueError(attrs["cells"])
+    rotation = str(attrs.get("rotation", "none"))
+    if attrs["cells"] not in CELLS or rotation not in ROTATIONS:
+        raise ValueError(attrs["cells"], rotation)
     return Fit(
         attrs["model"], program, str(attrs["method"]), params, sizes,
         tuple(str(x) for x in json.loads(attrs["columns"])), attrs["cells"],
         {str(x): tuple(map(str, v)) for x, v in json.loads(attrs["levels"]).items()},
-        tuple(str(x) for x in json.loads(attrs["missing"])),
+        tuple(str(x) for x in json.loads(attrs["missing"])), rotation,
     )  # fmt: skip
 
 
@@ -140,8 +144,8 @@ def transform(fit: Fit, table: Table) -> Answer:
     if not anatomy.latents:
         raise InputError(f"{fit.name} has no latents: there is nothing to place")
     categories = any(x.num_values not in (None, 2) for x in anatomy.latents)
-    # The method's own posterior, or else the most exact one that applies.
-    order = (fit.method, "QuadratureEM", "EM", "BoundEM", "TruncatedEM")
+    # An exact posterior, as `fit` has for its scores; else the method's own, or one that applies.
+    order = ("QuadratureEM", fit.method, "EM", "BoundEM", "TruncatedEM")
     for name in order:
         method: Any = find_method(name)
         if method is None or not hasattr(method, "posterior") or method.admits(anatomy) is not None:
@@ -150,9 +154,22 @@ def transform(fit: Fit, table: Table) -> Answer:
         posterior = method(fit.program).posterior(params, table.values, **extra)
         if categories and not getattr(posterior, "probabilities", None):
             continue
+        if fit.rotation != "none":
+            posterior = _rotated(fit, params, ((table.values,), extra), posterior)
         names, columns = _columns(anatomy, posterior)
         return names, columns, f"transform {len(columns)} rows, the posterior of {name}"
     raise InputError(f"no method gives the posterior of the latents of {fit.name}")
+
+
+def _rotated(fit: Fit, params: Any, arguments: Arguments, posterior: Any) -> Any:
+    """The posterior of the rotated factors Tᵀ x."""
+    from .item_study import open_items, rotated_loadings
+
+    opened = open_items(fit.program, arguments)
+    assert opened is not None  # `fit` rotates no other program
+    turn = rotated_loadings(opened, params, fit.rotation).turn
+    mean, covariance = (np.asarray(x, float) for x in (posterior.mean, posterior.covariance))
+    return posterior._replace(mean=mean @ turn, covariance=turn.T @ covariance @ turn)
 
 
 def _columns(anatomy: Any, posterior: Any) -> tuple[list[str], np.ndarray]:

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..methods.continuous.at_once import table_of, values_of
-from ..methods.continuous.curves import Prior, logistic, tables
+from ..methods.continuous.curves import Prior, columns_of, logistic, tables
 from ..methods.continuous.grid import BitTable, score
 from ..methods.continuous.information import information
 from ..methods.continuous.nodes import Nodes, TooManyNodesError, Values
-from ..methods.continuous.opening import open_columns
+from ..methods.continuous.opening import Opened, open_columns
 from ..methods.continuous.priors import normal_priors
-from ..numerics.rotation import rotate
+from ..numerics.rotation import Rotated, rotate
+from ..reading.anatomy import inspect
 from ..reading.forms import Form
 from ..types import Arguments
 from .dif import FEWEST_ROWS, GroupStudy, group_lines, study_groups
@@ -51,6 +52,35 @@ class Labels(NamedTuple):
     items: Sequence[str]
 
 
+def open_items(program: Any, arguments: Arguments) -> Opened | None:
+    """A program that regresses bits or levels on factors, on its data; None for any other.
+
+    >>> from latentbits.models import clipped_gaussian
+    >>> open_items(clipped_gaussian, ((np.eye(4),), {"num_factors": 2})) is None
+    True
+    """
+    latents = inspect(program, *arguments).latents
+    if not latents or any(x.num_values is not None or x.odd for x in latents):
+        return None
+    opened = open_columns(program, *arguments, None)
+    known = opened.known
+    if known is None or known.form not in (Form.TRAIT, Form.GRADED, Form.GUESSING):
+        return None
+    return None if known.form is Form.TRAIT and set(known.kinds) != {"binary"} else opened
+
+
+def rotated_loadings(opened: Opened, point: dict[str, np.ndarray], rotation: str) -> Rotated:
+    """The standardised loadings of a fitted program, rotated; see `numerics.rotation`."""
+    weights = values_of(opened, point)["weights"]
+    return rotate(loadings(weights[:, columns_of(_levels(opened)).first]), rotation)
+
+
+def _levels(opened: Opened) -> tuple[int, ...]:
+    """The number of levels of each column."""
+    known: Any = opened.known
+    return known.kinds if known.form is Form.GRADED else (2,) * len(known.kinds)
+
+
 def study_items(
     program: Any,
     point: dict[str, np.ndarray],
@@ -78,14 +108,10 @@ def study_items(
     >>> list(study.items), study.scores["factor_1"].shape
     (['discrimination', 'difficulty', 'loading'], (4,))
     """
-    args, kwargs = arguments
-    opened = open_columns(program, args, kwargs, None)
-    known = opened.known
-    if known is None or known.form not in (Form.TRAIT, Form.GRADED, Form.GUESSING):
+    opened = open_items(program, arguments)
+    if opened is None:
         return None
-    graded = known.form is Form.GRADED
-    if known.form is Form.TRAIT and set(known.kinds) != {"binary"}:
-        return None
+    known: Any = opened.known
     values, table, placed = values_of(opened, point), table_of(opened), None
     try:
         placed = None if table is None else score(table, values)
@@ -93,13 +119,12 @@ def study_items(
         table = None
     if placed is None and posterior is not None:
         placed = posterior()
-    levels = known.kinds if graded else (2,) * len(known.kinds)
     nothing: Any = None
-    held = BitTable(nothing, None, nothing, nothing, levels) if table is None else table
+    held = BitTable(nothing, None, nothing, nothing, _levels(opened)) if table is None else table
     first = held.columns.first
     weights = values["weights"]
     many = len(weights) > 1
-    standard = rotate(loadings(weights[:, first]), rotation)
+    standard = rotated_loadings(opened, point, rotation)
     with np.errstate(invalid="ignore"):  # where the point is no maximum, an error is NaN
         items = level_items(
             held, values, bool(errors) and table is not None,

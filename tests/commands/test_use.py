@@ -139,11 +139,44 @@ def test_errors_are_printed_beside_converged_maxima_of_the_likelihood(monkeypatc
     assert ["a", "1", "4"] in [line.split() for line in report(stop=Stop.STEPS)]
 
 
-def test_classes_have_no_loadings_to_rotate(fitted, capsys):
-    data, out = str(fitted[0] / "old.csv"), str(fitted[0] / "turned.nc")
-    said = ["--data", data, "--set", "num_components=3", "--rotation", "varimax", "--out", out]
-    assert main(["fit", "bernoulli_mixture", *said]) == 2
-    assert "has no continuous factors to turn" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (["bernoulli_mixture", "--set", "num_components=3"], "has no loadings of bits or levels"),
+        (["bernoulli_product"], "has no loadings of bits or levels"),
+        (["clipped_gaussian", "--set", "num_factors=2"], "has no loadings of bits or levels"),
+        (["latent_trait", "--set", "num_factors=2", "--method", "NUTS"], "NUTS draws, and a point"),
+    ],
+)
+def test_a_rotation_that_would_turn_nothing_is_refused(fitted, capsys, asked, why):
+    data, out = str(fitted[0] / "old.csv"), fitted[0] / "turned.nc"
+    said = ["--data", data, "--rotation", "varimax", "--out", str(out)]
+    assert main(["fit", *asked, *said]) == 2
+    assert why in capsys.readouterr().err and not out.exists()
+
+
+@pytest.mark.parametrize("method", ["QuadratureEM", "BoundEM"])
+@pytest.mark.parametrize("rotation", ["none", "varimax", "oblimin"])
+@pytest.mark.parametrize("model", ["latent_trait", "graded_trait"])
+def test_transform_of_the_rows_fitted_gives_the_scores_of_the_fit(
+    tmp_path, model, rotation, method
+):
+    rng = np.random.default_rng(3)
+    factors = rng.normal(size=(80, 2)) @ np.array([[1.0, 0.5], [0.0, 0.8]])
+    slopes = np.array([[1.5, 2.0, 1.0, 0.0, 0.2, 0.0], [0.0, 0.3, 0.0, 1.2, 2.0, 1.0]])
+    levels = sum(factors @ slopes + rng.logistic(size=(80, 6)) > cut for cut in (-0.8, 0.8))
+    values = (levels > 0) + 0 if model == "latent_trait" else levels
+    cells = np.where(rng.random(values.shape) < 0.95, values, "")
+    rows = [",".join("abcdef"), *(",".join(row) for row in cells)]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    data, fit = ["--data", str(tmp_path / "rows.csv")], str(tmp_path / "fit.nc")
+    asked = ["--set", "num_factors=2", "--rotation", rotation, "--method", method]
+    assert main(["fit", model, *data, *asked, "--steps", "30", "--out", fit]) == 0
+    assert main(["transform", fit, *data, "--out", str(tmp_path / "new.csv")]) == 0
+    _, scores = read(tmp_path / "fit_scores.csv")
+    _, placed = read(tmp_path / "new.csv")
+    # row, then (mean, se) by factor; row, then all means, then all deviations
+    np.testing.assert_allclose(placed[:, [0, 1, 3, 2, 4]], scores, rtol=2e-5, atol=2e-5)
 
 
 def test_a_fit_takes_a_method_that_can_and_what_the_paper_maximises(fitted, capsys, monkeypatch):
