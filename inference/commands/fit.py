@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from ..studies.catalogue import blame, find_method
 from ..studies.fits import KIND, read_rows
 from ..studies.option import SEED, Option, add
 from ..studies.output import as_csv, check_output, versions, write_whole
+from ..types import Arguments
 from .few_answers import held, hide, sparse
 from .options import AGAIN, Given, add_options, open_given, said, setting, tell
 from .progress import stage
@@ -133,6 +135,8 @@ def main(namespace: argparse.Namespace) -> int:
     from ..studies.netcdf import save, table_group
     from .fit_report import held_out, report
 
+    if "posterior" in groups:  # print the draws that the file holds, brought together
+        params = {x: groups["posterior"][x].values for x in params}
     lines, tables = report(given, name, admitted[name], params, facts, settings, namespace)
     lines += [] if hidden is None else held_out(given, params, hidden)
     groups |= {x: table_group(t.columns, t.dim, t.names) for x, t in tables.items()}
@@ -205,11 +209,14 @@ def _fit(
         limits = Limits(namespace.budget)
         with stage(f"compiling and running {contender.name}"):
             try:
-                draws, _ = contender.run(given.program, key, ((data,), given.kwargs), limits)
+                arguments = ((data,), given.kwargs)
+                draws, _ = contender.run(given.program, key, arguments, limits)
             except BudgetError as error:
                 raise InputError(f"--budget {namespace.budget:g}: {error}") from None
         facts = draws._asdict()
         del facts["stop"]  # it says that there was no more time, not that anything converged
+        if contender.kind != "point":
+            facts["checks"] = _checks(contender.kind, draws, given.program, arguments)
         return draws.params, facts
     try:
         engine: Algorithm = cls(given.program, **settings)
@@ -249,6 +256,18 @@ def _fit(
     if isinstance(engine, Restarts):
         facts["optima"] = optima_of(np.tile(np.asarray(result.state.losses), (3, 1)))
     return {x: np.asarray(v)[None, None] for x, v in result.params.items()}, facts
+
+
+def _checks(kind: str, draws: Any, program: Any, arguments: Arguments) -> dict[str, Any]:
+    """What `compare` would ask of the draws, but for rows that are held out."""
+    from ..studies.comparison.checks import Status
+    from ..studies.comparison.judge import diagnosis
+
+    num_rows, shape = len(arguments[0][0]), np.shape(next(iter(draws.params.values())))[:2]
+    return {
+        "kind": kind, "status": Status.of(draws.stop).value, "num_scored": math.prod(shape),
+        **diagnosis(kind, draws, program, arguments, num_rows),
+    }  # fmt: skip
 
 
 def _several(engine: Any, namespace: argparse.Namespace) -> Any:

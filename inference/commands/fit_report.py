@@ -59,8 +59,8 @@ def report(
     if contender.kind != "point":
         flat = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}
         mean, deviation = ({x: f(v, axis=0) for x, v in flat.items()} for f in (np.mean, np.std))
-        said = parameter_lines(mean, deviation, columns, given.table.levels)
-        return [*lines, "", "posterior mean, and standard deviation as se", *said, ""], {}
+        said = parameter_lines(mean, deviation, columns, given.table.levels, "sd")
+        return [*lines, *check_lines(facts["checks"]), "", *_spread(name), *said, ""], {}
     lines += [*starts_lines(facts.get("optima")), f"converged {_converged(stop, facts)}"]
     if settings.get("prior") is True:
         words = "of the posterior, with the program's priors (--option prior=False: without)"
@@ -112,6 +112,39 @@ def report(
         value = {"value": list(measures.values())}
         tables["measures"] = Written(value, "measure", list(measures), "measure")
     return [*lines, "", *said, ""], tables
+
+
+def check_lines(row: dict[str, Any]) -> list[str]:
+    """What shows whether draws can be trusted, and the verdict of `compare` on that.
+
+    >>> print("\\n".join(check_lines({"kind": "variational", "pareto_k": 1.2})))
+    k̂         1.20 of the guide's draws, weighed by the program
+    checks    fails its checks (Pareto k̂ 1.20)
+    """
+    from ..studies.comparison.checks import in_words, standing
+
+    lines = []
+    if "rhat" in row:
+        lines = [
+            f"R̂         {row['rhat']:.3f} of the log joint, {row['rhat_parameters']:.3f} of the "
+            "parameters",
+            f"effective {row['ess_bulk']:.0f} draws of the log joint, {row['ess_tail']:.0f} of its "
+            f"tails; {row['divergences'] or 0} divergences",
+        ]
+    if "pareto_k" in row:
+        lines = [f"k̂         {row['pareto_k']:.2f} of the guide's draws, weighed by the program"]
+    return [*lines, f"checks    {in_words(row, standing(row))}"]
+
+
+def _spread(name: str) -> list[str]:
+    """What the mean and the deviation of the draws of a method are."""
+    if not name.startswith("SVI"):
+        return ["posterior mean, and standard deviation as sd"]
+    lines = ["mean of the guide, and its standard deviation as sd: no standard error"]
+    if name == "SVI mean_field":
+        lines.append("(the guide takes all unknowns for independent: where they are not, its sd is "
+                     "smaller than that of the posterior)")  # fmt: skip
+    return lines
 
 
 def sharp_items(items: dict[str, Any], columns: Sequence[str]) -> list[str]:

@@ -114,10 +114,12 @@ def parameter_lines(
     errors: dict[str, np.ndarray],
     columns: Sequence[str],
     levels: Sequence[Sequence[str]] = (),
+    spread_name: str = "se",
 ) -> list[str]:
     """Parameters as a table: a line for each column of the data, then those that have none.
 
     :param levels: of each column, in a table of levels: parameters of levels have a line for each.
+    :param spread_name: what `errors` are, at the head of their columns.
 
     >>> print("\\n".join(parameter_lines(
     ...     {"bias": np.array([0.5, 2.0]), "noise": np.array(0.3)},
@@ -136,7 +138,7 @@ def parameter_lines(
         spread = np.reshape(errors[name], (-1, len(columns))) if name in errors else None
         for k in range(len(table)):
             heads.append(name if len(table) == 1 else f"{name}[{k + 1}]")
-            heads += [] if spread is None else ["se"]
+            heads += [] if spread is None else [spread_name]
             for i, line in enumerate(cells):
                 line.append(_shown(table[k, i], 3))
                 line += [] if spread is None else [_shown(spread[k, i])]

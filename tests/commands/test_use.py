@@ -13,6 +13,8 @@ import inference.commands.fit as fit_command
 import inference.commands.fit_report as fit_report
 import inference.evaluation.standard_errors as information
 from inference import Algorithm, inspect, standard_errors
+from inference.baselines import samplers, variational
+from inference.baselines.samplers import Draws
 from inference.cli import main
 from inference.commands.few_answers import sparse
 from inference.commands.options import Given
@@ -20,6 +22,7 @@ from inference.running.contract import Stop
 from inference.studies.arviz import load
 from inference.studies.cards import example
 from inference.studies.comparison.contenders import contenders
+from inference.studies.comparison.diagnostics import diagnose, pareto_k
 from ppl_models import bernoulli_mixture, latent_trait, noisy_or_network
 from ppl_models.data import InputError, Table
 
@@ -137,6 +140,87 @@ def test_errors_are_printed_beside_converged_maxima_of_the_likelihood(monkeypatc
     assert lines[items + 1].split()[:4] == ["a", "1", "0.1", "-4"]  # then its error, its loading
     assert any(line.startswith("AIC") and "(6 free parameters)" in line for line in lines)
     assert ["a", "1", "4"] in [line.split() for line in report(stop=Stop.STEPS)]
+
+
+def said_of_draws(monkeypatch, capsys, folder, method, draws, model, size):
+    """What `fit` prints of draws that a generic method is made to return, and what it keeps."""
+    module, name = (variational, "svi") if method.startswith("SVI") else (samplers, "nuts")
+    monkeypatch.setattr(module, name, lambda *_, **__: draws)
+    data, out = write(folder / "rows.csv", MADE.values[:40]), folder / "fit.nc"
+    asked = ["--data", data, "--set", size, "--missing", "-9", "--method", method]
+    assert main(["fit", model, *asked, "--out", str(out)]) == 0
+    return capsys.readouterr().out.splitlines(), load(out)[0]
+
+
+def drawn(params, **stats):
+    rows = next(iter(params.values())).shape[:2]
+    return Draws(params, stats, np.zeros(0), {}, np.arange(rows[1]), 1.0, 1.0, "all draws made")
+
+
+def cells(lines, first):
+    """Numbers of the line that begins so."""
+    (line,) = (x for x in lines if x.split() and x.split()[0] == first)
+    return np.array(line.split()[1:], float)
+
+
+def test_fit_prints_draws_brought_together_with_their_checks(tmp_path, monkeypatch, capsys):
+    """Chains at both mirror images of a factor, and at both orders of two classes."""
+    rng = np.random.default_rng(0)
+    sign = np.array([1.0, -1.0, -1.0, 1.0])[:, None, None, None]
+    slopes = 2.2 + 0.1 * rng.normal(size=(4, 300, 1, 12))
+    params = {"weights": sign * slopes, "bias": 0.1 * rng.normal(size=(4, 300, 12))}
+    stats = {"lp": rng.normal(size=(4, 300)), "diverging": np.zeros((4, 300), bool)}
+    lines, groups = said_of_draws(
+        monkeypatch, capsys, tmp_path, "NUTS", drawn(params, **stats), "latent_trait",
+        "num_factors=1",
+    )  # fmt: skip
+    kept = groups["posterior"]["weights"].values
+    heads = next(x.split() for x in lines if "weights" in x.split())
+    mean, deviation = cells(lines, "q3")[[heads.index("weights"), heads.index("weights") + 1]]
+    assert abs(mean) == pytest.approx(slopes[..., 0, 3].mean(), rel=5e-3)
+    assert deviation == pytest.approx(slopes[..., 0, 3].std(), rel=0.1)  # two digits are printed
+    assert mean == pytest.approx(kept[..., 0, 3].mean(), rel=5e-3)
+    assert "sd" in heads and "se" not in heads
+    assert "checks    its checks pass" in lines
+    rhat, effective = (next(x for x in lines if x.startswith(y)) for y in ("R̂", "effective"))
+    wanted = diagnose({"lp": stats["lp"]})["lp"]
+    assert f" {wanted['rhat']:.3f} of the log joint" in rhat
+    assert f" {wanted['ess_bulk']:.0f} draws of the log joint" in effective
+
+    probs = np.clip(np.array([[0.2], [0.8]]) + 0.01 * rng.normal(size=(4, 300, 2, 12)), 0, 1)
+    probs[2] = probs[2, :, ::-1]
+    params = {"mixing": np.full((4, 300, 2), 0.5), "probs": probs}
+    stats = {"lp": rng.normal(size=(4, 300)) + 9.0 * (sign[..., 0, 0] > 0)}
+    stats["diverging"] = np.arange(1200).reshape(4, 300) < 3
+    lines, _ = said_of_draws(
+        monkeypatch, capsys, tmp_path, "NUTS", drawn(params, **stats), "bernoulli_mixture",
+        "num_components=2",
+    )  # fmt: skip
+    assert sorted(cells(lines, "q3")[::2]) == pytest.approx([0.2, 0.8], abs=5e-3)
+    (words,) = (x for x in lines if x.startswith("checks"))
+    assert words.startswith("checks    fails its checks (R̂ of the log joint ")
+    assert "3 divergences" in words and "effective draws" in words
+
+
+@pytest.mark.parametrize(("tail", "passes"), [(4.0, True), (0.8, False)])
+def test_fit_says_what_the_deviation_of_a_guide_is(tmp_path, monkeypatch, capsys, tail, passes):
+    rng = np.random.default_rng(1)
+    params = {"weights": rng.normal(size=(1, 500, 1, 12)), "bias": rng.normal(size=(1, 500, 12))}
+    ratios = np.log1p(rng.pareto(tail, (1, 500)))
+    draws = drawn(params, log_p=ratios, log_q=np.zeros((1, 500)))._replace(
+        starts=np.array([100.0, 100.1])
+    )
+    lines, _ = said_of_draws(
+        monkeypatch, capsys, tmp_path, "SVI mean_field", draws, "latent_trait", "num_factors=1"
+    )
+    assert not any("se" in x.split() for x in lines) and any("sd" in x.split() for x in lines)
+    assert any(x.startswith("mean of the guide") and "no standard error" in x for x in lines)
+    assert any("smaller than that of the posterior" in x for x in lines)
+    found = pareto_k(ratios)
+    (shown,) = (x for x in lines if x.startswith("k̂"))
+    assert f" {found:.2f} of the guide's draws" in shown
+    words = "its checks pass" if passes else f"fails its checks (Pareto k̂ {found:.2f})"
+    assert f"checks    {words}" in lines
 
 
 @pytest.mark.parametrize(

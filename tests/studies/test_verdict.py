@@ -64,7 +64,7 @@ def test_each_kind_is_doubted_for_its_own_reasons():
 def test_a_sampler_with_too_few_draws_fails_in_plain_words():
     """Of three draws a chain R̂ is NaN: the verdict says why, and no row prints a NaN."""
     stats = {"lp": np.zeros((4, 3)), "diverging": np.zeros((4, 3), bool)}
-    found = chains(None, Draws({}, stats, np.empty(0), {}, np.arange(3.0), 1.0, 1.0, ""))
+    found = chains(None, None, Draws({}, stats, np.empty(0), {}, np.arange(3.0), 1.0, 1.0, ""))
     sampler = {"kind": "sampler", "score_error": 0.0, "starts_near": None, **found}
     rows = settled({"NUTS": [-2.0, -3.0], "ours": [-2.0, -3.0]}, NUTS=sampler)
     words = dict(verdict(rows))["NUTS"]

@@ -116,7 +116,11 @@ def in_words(row: dict[str, Any], stands: Standing) -> str:
 
     >>> in_words({"information_unknown": "too large a table"}, Standing.PASSES)
     'its checks pass, but its information was not checked'
+    >>> in_words({"kind": "variational", "pareto_k": 1.2}, Standing.FAILS)
+    'fails its checks (Pareto k̂ 1.20)'
     """
+    if stands is Standing.FAILS:
+        return f"{stands.value} ({', '.join(doubts(row))})"
     unknown = stands is Standing.PASSES and "information_unknown" in row
     return stands.value + (", but its information was not checked" if unknown else "")
 

@@ -27,6 +27,7 @@ from ...reading.local import log_prior
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...running.search import optima_of
+from ...types import Arguments
 from .checks import CLOSE, FEWEST_DRAWS, Status
 from .contenders import Contender
 from .diagnostics import diagnose, pareto_k
@@ -96,14 +97,13 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         "train": float(_log_mean_rows(scores.train).mean()),
     }
     if contender.kind == "sampler":
-        row |= chains(field, draws)
         path, clock = path_of_draws(scores, draws.clock, MOST_TIMES)
     else:
         path, clock = _path(field, draws, held_out)
-    if contender.kind == "variational":
-        row |= starts_of(draws.starts, field.judges.num_train)
-        row["pareto_k"] = pareto_k(draws.stats["log_p"] - draws.stats["log_q"])
-    if contender.kind == "point":
+    if contender.kind != "point":
+        args = field.train_arguments
+        row |= diagnosis(contender.kind, draws, field.model, args, field.judges.num_train)
+    else:
         row |= {
             **progress(draws, field.judges.num_train),
             "posterior_mode": contender.posterior_mode,
@@ -228,14 +228,26 @@ def _path(field: Field, draws: Draws, held_out: np.ndarray) -> tuple[np.ndarray,
     return np.append(path, held_out.mean()), draws.clock[times]
 
 
-def chains(field: Field, draws: Draws, most: int = MOST_ALIGNED) -> dict[str, Any]:
+def diagnosis(
+    kind: str, draws: Draws, model: Callable, arguments: Arguments, num_rows: int
+) -> dict[str, Any]:
+    """What `checks` asks of the draws of a sampler, or of a guide, whatever they are used for."""
+    if kind == "sampler":
+        return chains(model, arguments, draws)
+    ratios = draws.stats["log_p"] - draws.stats["log_q"]
+    return starts_of(draws.starts, num_rows) | {"pareto_k": pareto_k(ratios)}
+
+
+def chains(
+    model: Callable, arguments: Arguments, draws: Draws, most: int = MOST_ALIGNED
+) -> dict[str, Any]:
     """R̂, effective draws and divergences of a sampler, by at most so many draws of parameters."""
     count = int(draws.stats["diverging"].sum()) if "diverging" in draws.stats else None
     if draws.stats["lp"].shape[1] < FEWEST_DRAWS:
         return {"few_draws": draws.stats["lp"].shape[1], "divergences": count}
     invariant = diagnose({"scalar": draws.stats["lp"]})["scalar"]
     last = {x: v[-1, -1] for x, v in draws.params.items()}
-    aligned = align(field.model, thin(draws.params, most), last, field.train_arguments)
+    aligned = align(model, thin(draws.params, most), last, arguments)
     each = diagnose(aligned)
     return {
         "rhat": invariant["rhat"],

@@ -96,7 +96,8 @@ def long_judged(field: Field, draws: Draws) -> Judged:
         clock=draws.clock[step - 1 :: step],
     )  # fmt: skip
     judged = judge(field, entry, some, None)
-    judged.row.update(chains(field, draws, MOST_ALIGNED))  # of a few, R̂ is noise at the gate
+    # Of a few, R̂ is noise at the gate.
+    judged.row.update(chains(field.model, field.train_arguments, draws, MOST_ALIGNED))
     return judged._replace(draws=draws)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from . import checks
-from .checks import CLOSE, Standing, Status, doubts, in_words, standing
+from .checks import CLOSE, Standing, Status, in_words, standing
 
 RULES = __doc__.split("\n\n", 1)[1] + "\n" + checks.RULES
 TIE = 1.5
@@ -142,7 +142,7 @@ def _sentence(name: str, row: dict[str, Any]) -> str:
     words = [first]
     reached = row["seconds_to_best"]
     if stands is Standing.FAILS:
-        words = [f"{stands.value} ({', '.join(doubts(row))})", *words]
+        words = [in_words(row, stands), *words]
     elif reached is not None:
         words.append(f"within {CLOSE} nats of it after {_seconds(reached)}")
     else:
