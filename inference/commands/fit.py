@@ -215,6 +215,8 @@ def _fit(
                 raise InputError(f"--budget {namespace.budget:g}: {error}") from None
         facts = draws._asdict()
         del facts["stop"]  # it says that there was no more time, not that anything converged
+        if len(draws.starts) > 1:
+            facts["optima"] = optima_of(np.tile(draws.starts, (3, 1)))
         if contender.kind != "point":
             facts["checks"] = _checks(contender.kind, draws, given.program, arguments)
         return draws.params, facts

@@ -144,7 +144,7 @@ def test_errors_are_printed_beside_converged_maxima_of_the_likelihood(monkeypatc
 
 def said_of_draws(monkeypatch, capsys, folder, method, draws, model, size):
     """What `fit` prints of draws that a generic method is made to return, and what it keeps."""
-    module, name = (variational, "svi") if method.startswith("SVI") else (samplers, "nuts")
+    module, name = (samplers, "nuts") if method == "NUTS" else (variational, "svi")
     monkeypatch.setattr(module, name, lambda *_, **__: draws)
     data, out = write(folder / "rows.csv", MADE.values[:40]), folder / "fit.nc"
     asked = ["--data", data, "--set", size, "--missing", "-9", "--method", method]
@@ -221,6 +221,15 @@ def test_fit_says_what_the_deviation_of_a_guide_is(tmp_path, monkeypatch, capsys
     assert f" {found:.2f} of the guide's draws" in shown
     words = "its checks pass" if passes else f"fails its checks (Pareto k̂ {found:.2f})"
     assert f"checks    {words}" in lines
+
+
+def test_fit_tells_where_the_starts_of_a_generic_mode_ended(tmp_path, monkeypatch, capsys):
+    params = {"weights": np.ones((1, 1, 1, 12)), "bias": np.zeros((1, 1, 12))}
+    draws = drawn(params)._replace(starts=np.array([100.0, 100.0, 130.0]), losses=np.ones(3))
+    lines, _ = said_of_draws(
+        monkeypatch, capsys, tmp_path, "MAP", draws, "latent_trait", "num_factors=1"
+    )
+    assert "starts    2 of 3 agree on the best optimum (losses 100, 100, 130)" in lines
 
 
 @pytest.mark.parametrize(
