@@ -163,7 +163,7 @@ def test_rows_held_out_in_turn_count_for_less_than_other_data():
 
 
 def test_a_method_without_a_result_is_named():
-    late = {"status": "out of budget", "reason": "out of budget: no draw was made"}
+    late = {"status": "does not fit", "reason": "does not fit: it takes 9 GB"}
     rows = settled({"ours": [-2.0, -3.0]}, NUTS=late, other={"status": "does not apply"})
     assert headline(rows).endswith("No generic method passes its checks. Without a result: NUTS.")
 

@@ -11,8 +11,9 @@ from scipy import stats
 
 from inference.cli import main
 from inference.studies.cards import CARDS
+from inference.studies.comparison.checks import doubts
+from inference.studies.comparison.columns import lines, summary
 from inference.studies.comparison.files import load_comparison, save_comparison
-from inference.studies.comparison.verdict import doubts
 from inference.studies.figures import house_style
 from inference.studies.report.general_figures import as_svg, general_pictures, styles
 from inference.studies.report.model_figures import chiefs, model_pictures
@@ -121,6 +122,20 @@ def test_what_failed_is_a_row_and_nothing_is_taken_for_markup(page):
     own = render(made("my<module>:f", {"<b>": METHODS["MAP"]}, known=False))
     assert b"<module>" not in own and b"<b>&lt;" not in own and b"<b>:" not in own
     assert list(Page(own).rows) == ["row--b-", "row-SVI-flow"]
+
+
+def test_a_method_that_the_budget_ended_is_not_finished_in_every_output():
+    late = {"rhat": 1.02, "ess_bulk": 310.0, "divergences": 0, "status": "out of budget"}
+    comparison = made(methods={"QuadratureEM": METHODS["QuadratureEM"],
+                               "NUTS": (False, "sampler", late)})  # fmt: skip
+    comparison.rows["QuadratureEM"].update(standing="PASSES", starts=2)
+    row = Page(render(comparison)).rows["row-NUTS"]
+    assert "not finished" in row and "no" not in row
+    told = summary(comparison)
+    assert told["methods"]["NUTS"]["standing"] == "NOT_FINISHED"
+    for words in (told["headline"], told["verdict"]["NUTS"], *lines(comparison)):
+        assert "Only" not in words and "No generic" not in words
+        assert "NUTS" not in words or "not finished" in words.lower() or "budget" in words
 
 
 def test_a_comparison_that_nobody_finished_is_a_page():

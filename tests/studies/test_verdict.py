@@ -1,13 +1,20 @@
 """The verdict follows from its stated rules: rows made by hand, no inference."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from hostile import examples
+from hypothesis import given
+from hypothesis import strategies as st
 from settled_rows import row, settled
 
 from inference.baselines.samplers import Draws
-from inference.studies.comparison.checks import Standing, doubts, standing
+from inference.studies.comparison.checks import Standing, Status, doubts, standing
+from inference.studies.comparison.columns import cells
 from inference.studies.comparison.judge import chains, progress, remaining
 from inference.studies.comparison.reference import strict_doubts
+from inference.studies.comparison.turns import no_row
 from inference.studies.comparison.verdict import headline, verdict, winner
 
 
@@ -92,6 +99,131 @@ def test_the_checks_of_a_point_estimate_can_fail(found, words):
     assert standing(sound) is Standing.PASSES
     assert words in "; ".join(doubts({**sound, **found}))
     assert standing({**sound, **found}) is Standing.FAILS
+
+
+LATE = {"status": Status.OUT_OF_BUDGET.value}
+SAMPLER = {"kind": "sampler", "bespoke": False, "starts_near": None, "rhat": 1.004,
+           "rhat_parameters": 1.01, "ess_bulk": 900.0, "divergences": 0}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "found", "finished"),
+    [
+        ({**SAMPLER}, {"ess_bulk": 120.0}, False),
+        ({**SAMPLER}, {"rhat": 1.03, "rhat_parameters": 1.2, "ess_bulk": 9.0}, False),
+        ({**SAMPLER}, {"score_error": 0.03}, False),
+        ({**SAMPLER}, {"rhat": None, "ess_bulk": None, "few_draws": 2}, False),
+        ({**SAMPLER}, {"ess_bulk": 120.0, "divergences": 3}, True),
+        ({"kind": "point", "starts": 4}, {"remaining": 0.2}, False),
+        ({"kind": "point", "starts": 4}, {"remaining": 0.2, "train_behind": 0.3}, False),
+        ({"kind": "point", "starts": 4}, {"train_behind": 0.3}, False),  # of two steps
+        ({"kind": "point", "starts": 4}, {"remaining": 0.0, "train_behind": 0.3}, True),
+        ({"kind": "point", "starts": 4}, {"remaining": 0.2, "bound_gap": 0.4}, True),
+        ({"kind": "point", "starts": 4}, {"starts_near": 1, "starts_behind": 0.1}, False),
+        ({"kind": "variational"}, {"pareto_k": 1.2}, True),
+        ({"kind": "variational", "pareto_k": 0.1}, {"starts": 2, "starts_near": 1,
+                                                    "starts_behind": 0.1}, True),
+    ],
+)  # fmt: skip
+def test_what_more_time_would_mend_is_not_finished_only_if_the_budget_ended_it(
+    row, found, finished
+):
+    wrong = {**row, **found}
+    assert standing({**wrong, "status": "done"}) is Standing.FAILS
+    late = Standing.FAILS if finished else Standing.NOT_FINISHED
+    assert standing({**wrong, **LATE}) is late
+    assert standing({**row, "pareto_k": 0.1, **LATE}) is Standing.PASSES
+
+
+def test_a_sampler_above_the_best_that_the_budget_ended_is_not_finished():
+    """NUTS is first in the table, with 310 effective draws of 400: nobody knows that it fails."""
+    best = np.array([-1.0, -2.0, -3.0, -4.0])
+    rows = settled(
+        {"QuadratureEM": best, "NUTS": best + np.array([0.004, 0.001, 0.006, -0.0014])},
+        NUTS={**SAMPLER, **LATE, "ess_bulk": 310.0},
+    )
+    assert rows["QuadratureEM"]["best"] and rows["NUTS"]["standing"] == "NOT_FINISHED"
+    assert headline(rows) == (
+        "Bespoke inference is first here: QuadratureEM comes within 0.01 nats per row of the best "
+        "in 1 s. Not finished when the budget ended: NUTS."
+    )
+    assert dict(verdict(rows))["NUTS"] == (
+        "NUTS: not finished when the budget ended (310 effective draws); 0.002 ± 0.002 nats per "
+        "row above the best of those to be trusted."
+    )
+    table = cells(SimpleNamespace(rows=rows))
+    assert [(line[0], line[-1]) for line in table] == [
+        ("method", ""), ("NUTS", "not finished"), ("QuadratureEM", ""),
+    ]  # fmt: skip
+    fails = {**SAMPLER, **LATE, "ess_bulk": 310.0, "divergences": 2}
+    rows = settled({"QuadratureEM": best, "NUTS": best + 0.0024}, NUTS=fails)
+    assert headline(rows).startswith("Only bespoke inference")
+    none = " No generic method passes its checks. Failing their checks: NUTS."
+    assert headline(rows).endswith(none)
+    assert all(line[-1] != "not finished" for line in cells(SimpleNamespace(rows=rows)))
+
+
+def test_a_sampler_without_a_draw_is_not_finished_either():
+    none = {**no_row(Status.OUT_OF_BUDGET, "no draw was made"), "bespoke": False}
+    rows = settled({"ours": [-2.0, -3.0]}, NUTS=none)
+    said = headline(rows)
+    assert said.startswith("Bespoke inference is first here") and "No generic" not in said
+    assert said.endswith(" Not finished when the budget ended: NUTS.")
+    assert dict(verdict(rows))["NUTS"] == (
+        "NUTS: not finished when the budget ended: no draw was made."
+    )
+    behind = {"late": [-2.5, -3.5]}  # passes, but is not near: NUTS may be nearer
+    rows = settled({"ours": [-2.0, -3.0], **behind}, NUTS=none, late={"bespoke": False})
+    assert "; late, the nearest generic method that passes its checks, needs" in headline(rows)
+
+
+MADE = st.fixed_dictionaries({
+    "score": st.sampled_from([-2.0, -2.0024, -2.5, -4.0]),
+    "bespoke": st.booleans(),
+    "status": st.sampled_from(["done", "out of budget"]),
+    "sampler": st.booleans(),
+    "divergences": st.sampled_from([0, 0, 3]),
+    "ess_bulk": st.sampled_from([900.0, 120.0]),
+    "remaining": st.sampled_from([0.0, 0.5]),
+    "starts": st.sampled_from([1, 4]),
+    "drawn": st.booleans(),
+})  # fmt: skip
+
+
+@given(made=st.lists(MADE, min_size=1, max_size=6))
+@examples(400)
+def test_one_side_is_never_said_to_be_alone_while_the_other_is_not_finished(made):
+    """By an oracle of its own: late are those that lack draws, or steps, and nothing else."""
+    scores, more, late = {}, {}, []
+    for number, one in enumerate(made):
+        name = f"m{number}"
+        lacks = one["ess_bulk"] < 400 and not one["divergences"]
+        lacks = lacks if one["sampler"] else one["remaining"] > 0.01
+        if one["status"] == "out of budget" and (lacks or not one["drawn"]):
+            late.append(name)
+        if one["status"] == "out of budget" and not one["drawn"]:
+            more[name] = no_row(Status.OUT_OF_BUDGET, "no draw was made")
+            more[name]["bespoke"] = one["bespoke"]
+            continue
+        scores[name] = [one["score"], one["score"] - 1.0]
+        kept = ("bespoke", "status", *(
+            ("divergences", "ess_bulk") if one["sampler"] else ("remaining", "starts")
+        ))  # fmt: skip
+        more[name] = {x: one[x] for x in kept}
+        more[name] |= {"kind": "sampler", "rhat": 1.0} if one["sampler"] else {"starts_near": None}
+    rows = settled(scores, **more)
+    said = headline(rows)
+    failing = said.partition("Failing their checks: ")[2].partition(".")[0].split(", ")
+    sentences = dict(verdict(rows))
+    for name in late:
+        side = "bespoke" if rows[name]["bespoke"] else "generic"
+        other = "generic" if rows[name]["bespoke"] else "bespoke"
+        assert f"Only {other}" not in said and f"No {side} method" not in said
+        assert "No method passes" not in said and name not in failing
+        assert "fail" not in sentences[name] and "not finished" in sentences[name]
+        assert "Not finished when the budget ended: " in said or said == "No method finished."
+    for name in rows.keys() - late:
+        assert "not finished" not in sentences[name]
 
 
 def test_an_interrupted_comparison_claims_nothing_of_what_did_not_end():

@@ -16,6 +16,9 @@ point       at most 0.01 nats per row left to gain when it stopped; at least two
             positive definite, where that is computed (at most 3 continuous latents, small tables;
             the verdict says where not). With one start it is neither trusted nor distrusted, unless
             it has none to choose, as a solution of equations.
+not finished  the budget ended it, and all that its checks find wrong is what more time mends: of a
+            sampler too few draws, R̂ and the error of its score; of a point estimate what is left to
+            gain, starts that disagree, and what it is below another's optimum while it still gains
 """
 
 from __future__ import annotations
@@ -58,18 +61,31 @@ class Standing(enum.Enum):
     PASSES = "its checks pass"
     ONE_START = "one start, so nothing shows that another would end there too"
     UNCHECKED = "nothing about it can be checked"
+    NOT_FINISHED = "not finished when the budget ended"
     FAILS = "fails its checks"
+
+    @property
+    def doubted(self) -> bool:
+        """Whether a check found something wrong: no result to rely on."""
+        return self in (Standing.NOT_FINISHED, Standing.FAILS)
 
 
 def doubts(row: dict[str, Any]) -> list[str]:
-    """Which checks a result fails, in words.
+    """What the checks of a result find wrong, in words.
 
     >>> doubts({"kind": "point", "bound_gap": -5.0})
     ['a bound 5.00 nats per row above the evidence']
     >>> doubts({"kind": "sampler", "few_draws": 3})
     ['too few draws for R̂ and an effective sample size: 3 per chain']
     """
-    problems = too_few(row)
+    return list(_problems(row).values())
+
+
+def _problems(row: dict[str, Any]) -> dict[str, str]:
+    """The same, by the entry of the row that shows it."""
+    problems: dict[str, str] = {}
+    if row.get("few_draws") is not None:
+        problems["few_draws"] = too_few(row)[0]
     for key, limit, words in (
         ("rhat", RHAT, "R̂ of the log joint {:.3f}"),
         ("rhat_parameters", RHAT_PARAMETERS, "R̂ of the parameters {:.2f} after relabelling"),
@@ -85,19 +101,19 @@ def doubts(row: dict[str, Any]) -> list[str]:
     ):  # fmt: skip
         value = row.get(key)
         if value is not None and not value <= limit:  # also when NaN
-            problems.append(words.format(value))
+            problems[key] = words.format(value)
     gap = row.get("bound_gap")
     if gap is not None and not abs(gap) <= GAP:
         side = "above" if gap < 0 else "below"
-        problems.append(f"a bound {abs(gap):.2f} nats per row {side} the evidence")
+        problems["bound_gap"] = f"a bound {abs(gap):.2f} nats per row {side} the evidence"
     if row.get("undetermined"):
-        problems.append(undetermined_words(row["undetermined"]))
+        problems["undetermined"] = undetermined_words(row["undetermined"])
     if row.get("floor"):
-        problems.append(row["floor"])
+        problems["floor"] = row["floor"]
     if row.get("ess_bulk") is not None and not row["ess_bulk"] >= ESS:
-        problems.append(f"{row['ess_bulk']:.0f} effective draws")
+        problems["ess_bulk"] = f"{row['ess_bulk']:.0f} effective draws"
     if row.get("starts_near") == 1:
-        problems.append(
+        problems["starts_near"] = (
             f"1 of {row['starts']} starts ended there, the next {row['starts_behind']:.3f} nats "
             "per row behind"
         )
@@ -119,10 +135,24 @@ def in_words(row: dict[str, Any], stands: Standing) -> str:
     >>> in_words({"kind": "variational", "pareto_k": 1.2}, Standing.FAILS)
     'fails its checks (Pareto k̂ 1.20)'
     """
-    if stands is Standing.FAILS:
+    if stands.doubted:
         return f"{stands.value} ({', '.join(doubts(row))})"
     unknown = stands is Standing.PASSES and "information_unknown" in row
     return stands.value + (", but its information was not checked" if unknown else "")
+
+
+def _mendable(row: dict[str, Any]) -> set[str]:
+    """What more time would mend of a result that the budget ended; of another, nothing."""
+    if row.get("status") != Status.OUT_OF_BUDGET.value:
+        return set()
+    if row["kind"] == "sampler":
+        return {"few_draws", "rhat", "rhat_parameters", "ess_bulk", "score_error"}
+    if row["kind"] != "point":
+        return set()
+    left = row.get("remaining")
+    arrived = left is not None and left <= CLOSE  # at an optimum, which may be a worse one
+    behind = set() if arrived else {"train_behind", "posterior_behind"}
+    return {"remaining", "starts_near"} | behind
 
 
 def standing(row: dict[str, Any]) -> Standing:
@@ -130,9 +160,13 @@ def standing(row: dict[str, Any]) -> Standing:
 
     >>> standing({"kind": "point", "starts": 4, "starts_near": 3}).name
     'PASSES'
+    >>> late = {"kind": "sampler", "status": "out of budget", "rhat": 1.03}
+    >>> standing(late).name, standing({**late, "divergences": 2}).name
+    ('NOT_FINISHED', 'FAILS')
     """
-    if doubts(row):
-        return Standing.FAILS
+    problems = set(_problems(row))
+    if problems:
+        return Standing.NOT_FINISHED if problems <= _mendable(row) else Standing.FAILS
     if row["kind"] == "point":
         several = row.get("starts", 1) > 1 or row.get("start_free", False)
         return Standing.PASSES if several else Standing.ONE_START

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .checks import Standing
+
 if TYPE_CHECKING:
     from .compare import Comparison
 
@@ -32,7 +34,8 @@ COLUMNS = {
     "recovery": ("recovery", ".3f"),
 }
 """What the table in a terminal and in a notebook shows: few enough to be read side by side. The
-report and the manifest have all; what fails a check is in the verdict below the table."""
+report and the manifest have all; what fails a check is in the verdict below the table. A last
+column marks methods that are not finished, if any is."""
 
 
 def cells(comparison: Comparison) -> list[list[str]]:
@@ -43,7 +46,11 @@ def cells(comparison: Comparison) -> list[list[str]]:
     if "excess" in shown:  # of which the one behind the best is a difference
         shown.remove("behind")
     heads = ["method", *(COLUMNS[c][0] for c in shown)]
-    return [heads, *([name, *(_cell(rows[name], c) for c in shown)] for name in done)]
+    table = [heads, *([name, *(_cell(rows[name], c) for c in shown)] for name in done)]
+    late = [rows[name].get("standing") == Standing.NOT_FINISHED.name for name in done]
+    for line, mark in zip(table, [False, *late] if any(late) else [], strict=False):
+        line.append("not finished" if mark else "")
+    return table
 
 
 def _cell(row: dict[str, Any], column: str) -> str:

@@ -135,8 +135,8 @@ def compare(
     except KeyboardInterrupt:
         interrupted = True
     for x in picked:  # nothing is said of what did not run to its end
-        unfinished = no_row(Status.INTERRUPTED, "it did not run to its end")
-        rows.setdefault(x.name, {**unfinished, "bespoke": x.bespoke})
+        rows.setdefault(x.name, no_row(Status.INTERRUPTED, "it did not run to its end"))
+        rows[x.name]["bespoke"] = x.bespoke
     rows = {x.name: rows[x.name] for x in picked}
     for method, reason in refused.items() if methods is not None else ():
         rows[method] = no_row(Status.DOES_NOT_APPLY, reason)

@@ -17,7 +17,7 @@ from ...baselines.samplers import Draws
 from ...numerics import memory
 from ...numerics.memory import DoesNotFitError
 from ...reading.anatomy import ProgramError, inspect
-from .checks import Status
+from .checks import Standing, Status
 from .contenders import WITH_PRIOR, Contender, Limits, contenders
 from .field import Setup, field_of
 from .judge import Field, Judged, agree, judge
@@ -161,5 +161,12 @@ def _best(draws: Draws) -> float:
 
 
 def no_row(status: Status, why: str, when: str = "") -> dict[str, Any]:
-    """The row of a method without results."""
+    """The row of a method without results.
+
+    >>> no_row(Status.OUT_OF_BUDGET, "no draw was made")["reason"]
+    'not finished when the budget ended: no draw was made'
+    """
+    if status is Status.OUT_OF_BUDGET:
+        late = Standing.NOT_FINISHED
+        return {"status": status.value, "reason": f"{late.value}: {why}", "standing": late.name}
     return {"status": status.value, "reason": f"{status.value}{when}: {why}"}

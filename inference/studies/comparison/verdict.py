@@ -2,14 +2,16 @@
 
 best        the highest mean held-out log likelihood among those whose checks pass on every data
             set; if none does, among those with one start; else of all
-as good     not failing its checks, and its paired difference from the best, row by row, is within
-            a 95 % interval: over data sets by Student's t; of a single one two standard errors of
-            its rows, the Monte-Carlo errors of both scores included
+as good     its checks find nothing wrong, and its paired difference from the best, row by row, is
+            within a 95 % interval: over data sets by Student's t; of a single one two standard
+            errors of its rows, the Monte-Carlo errors of both scores included
 reached     the time from which on the held-out score was within 0.01 nats per row of the best
 wins        reached it first, of those whose checks pass; where the first of the other side needs
             less than 1.5 times as long, neither does: another seed could turn that round, so
             methods of one side that are that near to each other are named together; the numbers
             are those of the first of them that is within 0.005, if one is
+only        no method of the other side whose checks pass reached it; where a method of the other
+            side is not finished, one side is only said to be first
 trusted     its checks pass (below)
 """
 
@@ -65,8 +67,7 @@ def settle(
             "best": name == best,
             "behind": difference,
             "behind_error": error,
-            "as_good": stands[name] is not Standing.FAILS
-            and bool(difference <= max(2 * error, 1e-9)),
+            "as_good": not stands[name].doubted and bool(difference <= max(2 * error, 1e-9)),
             "seconds_to_best": arrival(path >= top - CLOSE, clock),
         }
 
@@ -132,7 +133,7 @@ def _sentence(name: str, row: dict[str, Any]) -> str:
     apart = f"{abs(row['behind']):.3f} ± {row['behind_error']:.3f}"
     if row["best"]:
         first = f"{row['held_out']:.3f} ± {row['held_out_error']:.3f} nats per row"
-        first = first if stands is Standing.FAILS else f"best with {first}"
+        first = first if stands.doubted else f"best with {first}"
     elif row["as_good"]:
         first = f"as good as the best ({apart} {'behind' if row['behind'] >= 0 else 'ahead'})"
     elif row["behind"] >= 0:
@@ -141,13 +142,13 @@ def _sentence(name: str, row: dict[str, Any]) -> str:
         first = f"{apart} nats per row above the best of those to be trusted"
     words = [first]
     reached = row["seconds_to_best"]
-    if stands is Standing.FAILS:
+    if stands.doubted:
         words = [in_words(row, stands), *words]
     elif reached is not None:
         words.append(f"within {CLOSE} nats of it after {_seconds(reached)}")
     else:
         words.append(f"not within {CLOSE} nats of it after {_seconds(row['seconds'])}")
-    if stands is not Standing.FAILS:
+    if not stands.doubted:
         words.append(in_words(row, stands))
     return f"{name}: " + "; ".join(words) + "."
 
@@ -161,9 +162,10 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
     if unfinished:
         ended = _of_some(done) + _not_passing(rows)
         return ended + _named(unfinished, "Interrupted before the end")
-    passing = _passing(rows)
+    passing, late = _passing(rows), _not_finished(rows)
     if not passing:
-        return f"No method passes its checks here, so none is recommended.{_not_passing(rows)}"
+        none = "No method passes its checks" if not late else "No method has passed its checks yet"
+        return f"{none} here, so none is recommended.{_not_passing(rows)}"
     name = first(rows)
     assert name is not None
     side = bool(passing[name]["bespoke"])
@@ -171,20 +173,30 @@ def headline(rows: dict[str, dict[str, Any]]) -> str:
     alone = other is None or passing[other]["seconds_to_best"] is None
     kinds = ("generic", "bespoke")
     words = f"{kinds[side].capitalize()} inference wins here: "
-    if alone:
+    known = all(rows[x]["bespoke"] == side for x in late)  # what the other side comes to
+    if alone and not known:
+        words = f"{kinds[side].capitalize()} inference is first here: "
+    elif alone:
         words = f"Only {kinds[side]} inference comes within {CLOSE} nats per row of the best: "
     elif winner(rows) is None:
         words = "Neither bespoke nor generic inference wins here: "
     words += _reaches(name, passing)
     if other is None:
-        return f"{words}. No {kinds[not side]} method passes its checks.{_not_passing(rows)}"
-    called = f"{other}, the nearest {kinds[not side]} method," if alone else other
+        none = f" No {kinds[not side]} method passes its checks." if known else ""
+        return f"{words}.{none}{_not_passing(rows)}"
+    nearest = f"the nearest {kinds[not side]} method{'' if known else ' that passes its checks'},"
+    called = f"{other}, {nearest}" if alone else other
     return f"{words}; {called} {_needs(passing[other], passing[name])}.{_not_passing(rows)}"
 
 
 def _passing(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     done = {x: r for x, r in rows.items() if "behind" in r}
     return {x: r for x, r in done.items() if Standing[r["standing"]] is Standing.PASSES}
+
+
+def _not_finished(rows: dict[str, dict[str, Any]]) -> list[str]:
+    """Whom the budget ended with all else in order, also before a first draw."""
+    return [x for x, r in rows.items() if r.get("standing") == Standing.NOT_FINISHED.name]
 
 
 def first(rows: dict[str, dict[str, Any]]) -> str | None:
@@ -308,23 +320,24 @@ def _of_some(done: dict[str, dict[str, Any]]) -> str:
     words = f"Of the {len(done)} methods that ended, {best} is best"
     if len(done) == 1:
         words = f"Only {best} ended"
-    elif Standing[done[best]["standing"]] is Standing.FAILS:
-        words = f"None of the {len(done)} methods that ended passes its checks"
+    elif Standing[done[best]["standing"]].doubted:
+        words = f"None of the {len(done)} methods that ended has passed its checks"
     return f"{words}; of the others nothing is known."
 
 
 def _not_passing(rows: dict[str, dict[str, Any]]) -> str:
-    """Who fails, who cannot be judged by one start, and who has no result, by name."""
+    """Who fails, is not finished, cannot be judged by one start, or has no result, by name."""
     done = {x: r for x, r in rows.items() if "behind" in r}
-    words = ""
+    words, late = "", _not_finished(rows)
     aside = {Standing.FAILS: "Failing their checks", Standing.ONE_START: "One start only"}
     for stands, said in aside.items():
         names = [x for x, r in done.items() if Standing[r["standing"]] is stands]
         words += _named(names, said)
+    words += _named(late, "Not finished when the budget ended")
     ended = {x.value for x in (Status.OUT_OF_BUDGET, Status.FAILED, Status.DIVERGED,
                                Status.DOES_NOT_FIT)}  # fmt: skip
     none = [x for x, r in rows.items() if "behind" not in r and r.get("status") in ended]
-    return words + _named(none, "Without a result")
+    return words + _named([x for x in none if x not in late], "Without a result")
 
 
 def _named(some: Iterable[str], said: str) -> str:

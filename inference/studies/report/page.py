@@ -55,6 +55,7 @@ MARKS = {
     Standing.PASSES: "yes",
     Standing.FAILS: "no",
     Standing.ONE_START: "one start",
+    Standing.NOT_FINISHED: "not finished",
     Standing.UNCHECKED: "–",
 }
 """What stands in the column that says whether a method is trusted."""

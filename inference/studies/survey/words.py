@@ -3,7 +3,7 @@
 A method has arrived when its excess over the truth is, from then on, at most `within` nats per row
 above p / 2n, which is what maximum likelihood with p parameters has from n rows: fewer rows make
 all methods worse, and none of them slower to arrive. The truth itself judges here; where the checks
-of a method fail, which is all that one has on other tables, it is said.
+of a method do not pass, which is all that one has on other tables, it is said.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
     @property
     def doubted(self) -> bool:
-        return self.row.get("checks") == Standing.FAILS.name.lower()
+        return Standing[self.row.get("checks", "unchecked").upper()].doubted
 
 
 def target_of(known: dict[str, Any], within: float) -> float:
@@ -122,7 +122,7 @@ def _firsts(line: dict[int, dict[str, Place]], axis: str) -> Iterable[str]:
             continue
         times = " to ".join(dict.fromkeys(_seconds(x.seconds) for _, x in (run[0], run[-1]) if x))
         doubted = any(x is not None and x.doubted for _, x in run)
-        though = ", though its checks fail" if doubted else ""
+        though = ", though its checks do not pass" if doubted else ""
         yield _sentence(f"{where} {name} is first, in {times}{though}")
 
 
@@ -220,7 +220,7 @@ MARKERS = ("o", "s", "^")
 def draw(
     program: str, placed: list[Place], sizes: dict[str, list[int]], base: Cell, device: str
 ) -> Figure:
-    """One panel per axis. Hollow: its checks fail. Crosses above: it does not arrive."""
+    """One panel per axis. Hollow: its checks do not pass. Crosses above: it does not arrive."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -262,7 +262,7 @@ def draw(
     panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panels[0].set_ylabel("CPU seconds" if device == "cpu" else f"seconds ({device})")
     below = "; " if len(sizes) > 2 else "\n"
-    panels[0].set_title(f"{program}{below}crosses: does not arrive, hollow: its checks fail")
+    panels[0].set_title(f"{program}{below}crosses: does not arrive, hollow: its checks do not pass")
     handles, labels = panels[0].get_legend_handles_labels()
     columns = 4 if len(sizes) > 2 else 3
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=11)
