@@ -249,7 +249,8 @@ def _rows(given: Given, anatomy: Anatomy, rows: Rows, draw: _Draw) -> str:
         return "the plate follows the data"
     generator = np.random.default_rng(0)
     most = np.concatenate([np.full(x.size, x.num_values) for x in anatomy.latents])
-    states = jnp.asarray(generator.integers(0, most, (3, few, anatomy.num_bits)))
+    codes = generator.integers(0, most, (3, few, anatomy.num_bits))
+    states = jnp.asarray(anatomy.lowest + codes)
 
     def read_some(params: Any, states: Array, size: int, start: Array) -> Array:
         arguments = rows.slice(start, size)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 
@@ -40,6 +41,11 @@ class Latent(NamedTuple):
     num_values: int | None  # 2 for a bit, K for a category, None if continuous
     odd: str | None = None  # why neither a table of states nor the real line holds it
     kind: str = ""  # class of its distribution, unwrapped
+    lowest: int = 0  # its least value, where these are listed
+
+    @property
+    def binary(self) -> bool:
+        return self.num_values == 2 and self.lowest == 0
 
     @property
     def datum_shape(self) -> tuple[int, ...]:
@@ -106,6 +112,11 @@ class Anatomy(NamedTuple):
         return sum(latent.size for latent in self.latents)
 
     @property
+    def lowest(self) -> np.ndarray:
+        """The least value of each latent of a datum, (num_bits,)."""
+        return np.array([x.lowest for x in self.latents for _ in range(x.size)], int)
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(latent.name for latent in self.latents)
 
@@ -121,7 +132,7 @@ class Anatomy(NamedTuple):
 
     @property
     def binary(self) -> bool:
-        return bool(self.latents) and all(latent.num_values == 2 for latent in self.latents)
+        return bool(self.latents) and all(latent.binary for latent in self.latents)
 
     @property
     def mixed(self) -> bool:
@@ -248,8 +259,12 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
         else:
             batch = site["fn"].batch_shape
             shape = tuple(batch) + tuple(site["fn"].event_shape)
-            about = num_values(site["fn"]), _odd(site["fn"]), type(innermost(site["fn"])).__name__
-            latents.append(Latent(name, shape, len(batch), len(batch) + frame.dim, *about))
+            values = values_of(site["fn"])
+            latents.append(Latent(
+                name, shape, len(batch), len(batch) + frame.dim,
+                None if values is None else len(values), _odd(site["fn"]),
+                type(innermost(site["fn"])).__name__, 0 if values is None else values.start,
+            ))  # fmt: skip
     _check_sizes(trace, latents, parameters)
     if sites is not None:
         latents = [latent for latent in latents if latent.name in sites]
@@ -329,19 +344,43 @@ def _plate_of_latents(trace: dict, sites: Sequence[str] | None) -> str | None:
 def _odd(fn: Any) -> str | None:
     support = each_value(fn.support)
     if support.is_discrete:
-        words = "it counts without bound: up_to(model, most) lists it"
-        return words if num_values(fn) is None else None
+        return None if values_of(fn) is not None else unlisted(fn)
     if support is constraints.real or support is constraints.real_vector:
         return None
     words = type(support).__name__.strip("_").replace("_", " ")
     return f"it does not range over the whole real line but is {words}"
 
 
-def num_values(fn: Any) -> int | None:
+def unlisted(fn: Any) -> str:
+    """Why the values of a discrete distribution are not listed without being asked for."""
+    low, high = bounds_of(fn)
+    if low is None:
+        return (
+            "its least value is not known before the program runs: give its distribution bounds "
+            "that are numbers of Python or NumPy"
+        )
+    what = "it counts without bound" if high is None else "its elements have different bounds"
+    return f"{what}: up_to(model, most) lists it"
+
+
+def bounds_of(fn: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The least and the largest value of each element of a discrete distribution.
+
+    None stands for a bound that does not exist, or that only a run of the program would give.
+    """
     support = each_value(fn.support)
     if support is constraints.boolean:
-        return 2
-    lower, upper = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
-    if support.is_discrete and isinstance(lower, int) and isinstance(upper, int) and lower == 0:
-        return upper + 1
-    return None
+        return np.array(0), np.array(1)
+    bounds = (getattr(support, name, None) for name in ("lower_bound", "upper_bound"))
+    low, high = (
+        None if x is None or isinstance(x, jax.core.Tracer) else np.asarray(x) for x in bounds
+    )
+    return low, high
+
+
+def values_of(fn: Any) -> range | None:
+    """The values of a discrete distribution, where all elements have the same known bounds."""
+    low, high = bounds_of(fn) if fn.support.is_discrete else (None, None)
+    if low is None or high is None or np.ptp(low) or np.ptp(high):
+        return None
+    return range(int(low.min()), int(high.max()) + 1)

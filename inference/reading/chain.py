@@ -25,7 +25,7 @@ from numpyro.primitives import Messenger
 from ..numerics import chain as sums
 from ..types import Arguments, Params
 from .abstract import ProgramError, is_latent, leave, outside, trace_of
-from .anatomy import num_values
+from .anatomy import unlisted, values_of
 from .states import AllStates
 from .sums import log_prob_of, scale_ratio
 
@@ -41,19 +41,20 @@ class Link(NamedTuple):
     axes: tuple[int, ...]  # of the plates that hold the sequences, in `shape`
     num_values: int
     dtype: Any
+    lowest: int  # value
 
     @classmethod
     def of(cls, site: dict[str, Any], plates: tuple[tuple[str, int, int], ...]) -> Link:
-        fn, count = site["fn"], num_values(site["fn"])
-        if count is None:
+        fn, values = site["fn"], values_of(site["fn"])
+        if values is None:
             raise ProgramError(
-                f"site {site['name']!r} is discrete and counts without bound: its values cannot be "
-                "listed"
+                f"the values of site {site['name']!r} cannot be listed: {unlisted(fn)}"
             )
         batch = tuple(fn.batch_shape)
         axes = tuple(len(batch) + dim for _, dim, _ in plates)
         shape = batch + tuple(fn.event_shape)
-        return cls(site["name"], shape, axes, count, jnp.result_type(site["value"]))
+        kind = jnp.result_type(site["value"])
+        return cls(site["name"], shape, axes, len(values), kind, values.start)
 
     @property
     def rest(self) -> tuple[int, ...]:
@@ -72,6 +73,10 @@ class Link(NamedTuple):
         where = range(len(lead), len(lead) + len(sizes))
         whole = jnp.moveaxis(whole, tuple(where), tuple(len(lead) + a for a in self.axes))
         return jnp.broadcast_to(whole, (*lead, *self.shape))
+
+    def values(self, codes: Array, sizes: tuple[int, ...]) -> Array:
+        """Numbers of values, (..., N or 1, size), as the value of the site, (..., *shape)."""
+        return self.place(codes, sizes).astype(self.dtype) + self.lowest
 
     def by_value(self, states: Array, labels: Array, sizes: tuple[int, ...]) -> Array:
         """Probabilities of states (..., N, S), whose values are labels (S, size), as those of its
@@ -129,7 +134,7 @@ class Chain(NamedTuple):
         values, begin = {}, 0
         for link in links:
             part = states[..., begin : begin + link.size]
-            values[link.name] = link.place(part, self.sizes).astype(link.dtype)
+            values[link.name] = link.values(part, self.sizes)
             begin += link.size
         return values
 

@@ -21,8 +21,8 @@ from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
 from ..types import Params
-from .abstract import is_latent, run_abstractly
-from .anatomy import ProgramError, num_values
+from .abstract import each_value, is_latent, run_abstractly
+from .anatomy import ProgramError, bounds_of, unlisted, values_of
 from .bounds import map_base
 
 BEYOND = 100
@@ -32,37 +32,38 @@ MOST_COUNTS = 1 << 14
 
 
 class BoundedCounts(dist.Distribution):
-    """A distribution of counts, of which the values 0, ..., most are listed.
+    """A distribution of whole numbers, of which some in a row are listed.
 
-    Its log probabilities are those of the counts themselves: over the list they sum to less than
+    Its log probabilities are those of the numbers themselves: over the list they sum to less than
     one. It draws without a bound.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("base",)
-    pytree_aux_fields = ("most",)
+    pytree_aux_fields = ("values",)
 
-    def __init__(self, base: dist.Distribution, most: int):
-        self.base, self.most = base, most
+    def __init__(self, base: dist.Distribution, values: range):
+        self.base, self.values = base, values
         super().__init__(base.batch_shape, base.event_shape)
 
     @property
     def support(self) -> Any:
-        return constraints.integer_interval(0, self.most)
+        return constraints.integer_interval(self.values[0], self.values[-1])
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         return self.base.sample(key, sample_shape)
 
     def log_prob(self, value: Array) -> Array:
         inside = self.base.support(value)
-        safe = jnp.where(inside, value, 0)
+        safe = jnp.where(inside, value, each_value(self.base.support).lower_bound)
         return jnp.where(inside, self.base.log_prob(safe), -jnp.inf)
 
 
 class up_to(Messenger):  # noqa: N801
-    """List latent counts from 0 up to a largest one, so that they can be summed out.
+    """List latent counts up to a largest one, so that they can be summed out.
 
-    Sites that have a fixed number of values are left as they are.
+    Sites whose elements all have the same bounds are left as they are. Where elements have bounds
+    of their own, all values from the least to the largest of these are listed.
 
     :param fn: the program.
     :param most: the largest count.
@@ -85,23 +86,39 @@ class up_to(Messenger):  # noqa: N801
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if unbounded(msg):
-            msg["fn"] = map_base(msg["fn"], lambda base: BoundedCounts(base, self.most))
+            values = _listed(msg["name"], msg["fn"], self.most)
+            msg["fn"] = map_base(msg["fn"], lambda base: BoundedCounts(base, values))
 
 
 def unbounded(site: dict[str, Any]) -> bool:
-    """Whether a site is a latent count without a fixed largest value."""
-    return is_latent(site) and num_values(site["fn"]) is None
+    """Whether a site is a latent count without a fixed largest value.
+
+    What a scan has recorded of its sites does not tell: the bounds of all steps are traced there.
+    """
+    scanned = site.get("_control_flow_done")
+    return not scanned and is_latent(site) and values_of(site["fn"]) is None
+
+
+def _listed(name: str, fn: dist.Distribution, most: int) -> range:
+    low, high = bounds_of(fn)
+    if low is None:
+        raise ProgramError(f"the values of site {name!r} cannot be listed: {unlisted(fn)}")
+    return range(int(low.min()), (most if high is None else int(high.max())) + 1)
 
 
 def with_counts(model: Callable, args: tuple, kwargs: dict) -> Callable:
     """The program, its latent counts listed as far as the data suggest; itself if it has none."""
 
-    def read(trace: dict[str, dict]) -> list[str]:
+    def read(trace: dict[str, dict]) -> tuple[bool, list[str]]:
         observed = any(x["type"] == "sample" and x["is_observed"] for x in trace.values())
-        return [x["name"] for x in trace.values() if observed and unbounded(x)]
+        sites = [x for x in trace.values() if observed and unbounded(x)]
+        endless = [x["name"] for x in sites if bounds_of(x["fn"])[1] is None]
+        return bool(sites), endless
 
-    names = run_abstractly(model, args, kwargs, read)
-    return up_to(model, _largest(names[0], args, kwargs) + BEYOND) if names else model
+    found, endless = run_abstractly(model, args, kwargs, read)
+    if not found:
+        return model
+    return up_to(model, _largest(endless[0], args, kwargs) + BEYOND if endless else 1)
 
 
 def _largest(name: str, args: tuple, kwargs: dict) -> int:
@@ -173,8 +190,8 @@ class _Ends(Messenger):
             fn = fn.base_dist
         if not isinstance(fn, BoundedCounts):
             return
-        grid = jnp.arange(fn.most + 1).reshape(-1, *(1,) * len(fn.batch_shape + fn.event_shape))
+        grid = jnp.asarray(fn.values).reshape(-1, *(1,) * len(fn.batch_shape + fn.event_shape))
         mass = jnp.exp(fn.log_prob(grid)).sum(0)
         shape = msg["fn"].batch_shape + msg["fn"].event_shape
         self.missed[msg["name"]] = jnp.broadcast_to(jnp.clip(1.0 - mass, 0.0), shape)
-        msg["value"] = jnp.full(shape, fn.most if self.last else 0)
+        msg["value"] = jnp.full(shape, fn.values[-1 if self.last else 0])

@@ -76,14 +76,14 @@ class Elements(NamedTuple):
         return Problem(self.sizes, (frozenset({0}),) * len(self.sizes), (num_data,), self.rounds)
 
     def states(self) -> np.ndarray:
-        """The states of each C_v, one after the other, 0 elsewhere: (runs, elements)."""
+        """The states of each C_v, one after the other, the least elsewhere: (runs, elements)."""
         parts = []
         for scope in self.scopes:
             own = [self.sizes[v] for v in scope]
             part = np.zeros((math.prod(own), len(self.sizes)), np.int32)
             part[:, list(scope)] = np.indices(own).reshape(len(own), -1).T
             parts.append(part)
-        return np.concatenate(parts)
+        return np.concatenate(parts) + self.anatomy.lowest
 
     def factors(self, log_joints: Array) -> tuple[Array, list[Factor]]:
         """f(0) of each row, (n,), and the factors, from f at `states`, (runs, n)."""
@@ -176,4 +176,4 @@ class ElementsPosterior(NamedTuple):
             return elimination.choose(problem, factors, key).T
 
         states = self.elements.by_chunk(read, self.model, self.given, self.arguments)
-        return self.elements.anatomy.by_site(states)
+        return self.elements.anatomy.by_site(states + self.elements.anatomy.lowest)

@@ -157,7 +157,7 @@ def _differences(
         state = random.randint(key_state, sizes.shape, 0, sizes)
         other = (state + random.randint(key_other, sizes.shape, 1, jnp.maximum(sizes, 2))) % sizes
         changed = jnp.concatenate([jnp.zeros_like(first[:1]), first, second, first | second])
-        states = jnp.where(changed, other, state)[:, None]
+        states = jnp.where(changed, other, state)[:, None] + anatomy.lowest
         log_joints = log_joint(model, anatomy, params, states, arguments)
         one, two, both = jnp.split(log_joints[1:] - log_joints[0], 3)
         return (jnp.abs(both - one - two) / (1.0 + jnp.abs(both))).max(1)
@@ -181,5 +181,5 @@ def _error(model: Callable, elements: Elements, rows: Rows, seed: Array, leaves:
     for scopes, tables in factors:
         each = np.arange(len(scopes)), *(states[:, scope] for scope in scopes.T)
         read = read + tables[each].sum(1)
-    wanted = joint(states[:, None])
+    wanted = joint(states[:, None] + elements.anatomy.lowest)
     return jnp.abs(read - wanted).max() / (1.0 + jnp.abs(wanted - base).max())

@@ -45,7 +45,7 @@ class Variable(NamedTuple):
         """Numbers of states, (cells or 1,), as the value of the site."""
         table = AllStates().table([self.link.num_values] * self.link.size)
         sizes = tuple(size for _, _, size in self.plates)
-        return self.link.place(jnp.asarray(table)[codes], sizes).astype(self.link.dtype)
+        return self.link.values(jnp.asarray(table)[codes], sizes)
 
 
 class Component(NamedTuple):

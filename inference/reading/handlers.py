@@ -22,7 +22,7 @@ from numpyro.primitives import Messenger
 
 from .anatomy import Anatomy, ProgramError
 from .bounds import BoundedBernoulli, BoundedCategorical, map_base
-from .states import StateSet
+from .states import Given, StateSet
 
 
 # `states` gives a latent site a whole table of values instead of one draw. The program broadcasts,
@@ -111,7 +111,9 @@ def table_of(anatomy: Anatomy, states: StateSet) -> Array:
         if latent.num_values is None:
             raise ProgramError(f"site {latent.name!r} is not discrete: its states cannot be listed")
     num_values = [x.num_values or 0 for x in anatomy.latents for _ in range(x.size)]
-    table = jnp.asarray(states.table(num_values))
+    table = states.table(num_values)
+    # The tables of all other sets count the values of a latent from 0.
+    table = jnp.asarray(table if isinstance(states, Given) else table + anatomy.lowest)
     if table.ndim == 2:
         table = table[:, None, :]
     if table.shape[1] not in (1, anatomy.num_data):

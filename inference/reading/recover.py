@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from jax import Array, lax, random
 from numpyro import handlers
@@ -277,13 +278,13 @@ class TablePosterior(NamedTuple):
 
     def probabilities(self) -> Sites:
         sizes = [x.size for x in self.anatomy.latents]
-        counts = [x.num_values or 0 for x in self.anatomy.latents]
+        values = [x.lowest + np.arange(x.num_values or 0) for x in self.anatomy.latents]
 
         def sum_up(logits: Array, extra: dict[str, Array]) -> tuple[Array, ...]:
             weight, start, tables = normalise(logits, 0)[1], 0, []
-            for size, count in zip(sizes, counts, strict=True):
+            for size, each in zip(sizes, values, strict=True):
                 labels = extra["table"][..., start : start + size]
-                is_value = labels[..., None] == jnp.arange(count)
+                is_value = labels[..., None] == each
                 how = "sn,nsik->nik" if is_value.ndim == 4 else "sn,sik->nik"
                 tables.append(jnp.einsum(how, weight, is_value.astype(weight.dtype)))
                 start += size

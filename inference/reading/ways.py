@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from .abstract import is_latent, run_abstractly
-from .anatomy import ProgramError, inspect, num_values
+from .anatomy import ProgramError, inspect, values_of
 from .chain import Chain
 from .chain_survey import find_chain
 from .elements import Elements
@@ -126,7 +126,7 @@ def _facts(trace: dict[str, dict], sites: Sequence[str] | None, plate: str | Non
     scanned = any(x.get("_control_flow_done") for x in every)
     latents = [
         x for x in every
-        if not x.get("_control_flow_done") and num_values(x["fn"]) is not None
+        if not x.get("_control_flow_done") and values_of(x["fn"]) is not None
         and (sites is None or x["name"] in sites)
         and (plate is None or any(f.name == plate for f in x["cond_indep_stack"]))
     ]  # fmt: skip
@@ -150,7 +150,9 @@ def _facts(trace: dict[str, dict], sites: Sequence[str] | None, plate: str | Non
     for x, own in zip(latents, frames, strict=True):
         cells = math.prod(own[name].size for name in common)
         size = math.prod(x["fn"].batch_shape) * math.prod(x["fn"].event_shape) // cells
-        logs += size * math.log2(num_values(x["fn"]) or 1)
+        values = values_of(x["fn"])
+        assert values is not None
+        logs += size * math.log2(len(values))
     return _Facts(
         scanned, tuple(x["name"] for x in latents), tuple(common), around or elsewhere, after,
         continuous, 2.0 ** min(logs, 1000.0),

@@ -186,7 +186,8 @@ def _columns(anatomy: Any, posterior: Any) -> tuple[list[str], np.ndarray]:
             columns.append(mean[:, place : place + latent.size])
         else:
             parts = [latent.name] if latent.size == 1 else parts
-            names += [f"{part}_{k}" for part in parts for k in range(latent.num_values)]
+            values = range(latent.lowest, latent.lowest + latent.num_values)
+            names += [f"{part}_{value}" for part in parts for value in values]
             columns.append(np.asarray(posterior.probabilities[latent.name]).reshape(rows, -1))
         place += latent.size
     if hasattr(posterior, "covariance"):

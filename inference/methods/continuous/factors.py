@@ -130,7 +130,7 @@ class FactorReader(NamedTuple):
         if not self.anatomy.mixed:
             return np.zeros(self.num_factors)
         sizes = [x.num_values or 1 for x in self.anatomy.latents for _ in range(x.size)]
-        return AllStates().table(sizes).astype(float)
+        return AllStates().table(sizes).astype(float) + self.anatomy.lowest
 
     @property
     def num_states(self) -> int:
@@ -155,7 +155,7 @@ class FactorReader(NamedTuple):
             place += latent.size
             if latent.num_values is None:
                 continue
-            hot = self.origin[:, here, None] == np.arange(latent.num_values)
+            hot = self.origin[:, here, None] == latent.lowest + np.arange(latent.num_values)
             table = jnp.einsum("kn,kiv->niv", each, jnp.asarray(hot, each.dtype))
             tables[latent.name] = table.reshape(-1, *latent.datum_shape, latent.num_values)
         return tables

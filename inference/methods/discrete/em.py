@@ -194,11 +194,11 @@ def _per_value(anatomy: Anatomy, posterior: Expectation) -> dict[str, Array]:
         num_data = len(posterior.mean)
         assert latent.num_values is not None
         if latent.num_values == 2:
-            one = posterior.mean[:, here]
+            one = posterior.mean[:, here] - latent.lowest
             table = jnp.stack([1.0 - one, one], -1)
         else:
             states, weight = posterior.weighted()  # (S, n or 1, bits), (S, n)
-            labels = states[..., here].astype(jnp.int32)
+            labels = states[..., here].astype(jnp.int32) - latent.lowest
             if labels.shape[1] == 1:  # one table for all rows
                 hot = jax.nn.one_hot(labels[:, 0], latent.num_values, dtype=weight.dtype)
                 table = jnp.einsum("sn,sik->nik", weight, hot)

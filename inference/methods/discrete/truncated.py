@@ -86,7 +86,7 @@ class TruncatedEM(StatesEM):
     def admits(cls, anatomy: Anatomy) -> str | None:
         if not anatomy.latents:
             return "no latent in the data plate"
-        other = [x.name for x in anatomy.latents if x.num_values != 2]
+        other = [x.name for x in anatomy.latents if not x.binary]
         return f"{other[0]} is not binary" if other else None
 
     def init(
@@ -210,7 +210,7 @@ class TruncatedEM(StatesEM):
             self.model, args, kwargs, structure=self.structure, plate=self.plate
         )
         if not reader.anatomy.binary:
-            many = [x.name for x in reader.anatomy.latents if x.num_values != 2]
+            many = [x.name for x in reader.anatomy.latents if not x.binary]
             raise ProgramError(f"the latents {many} are not binary: use EM")
         sets = self.sets(reader, rows)
         if isinstance(sets, Table):

@@ -150,7 +150,7 @@ def open_bits(
     anatomy = inspect(model, args, kwargs, plate=plate)
     if not anatomy.latents:
         raise ProgramError(f"no latent in the plate {anatomy.plate!r}: there is nothing to sample")
-    other = [x.name for x in anatomy.latents if x.num_values != 2]
+    other = [x.name for x in anatomy.latents if not x.binary]
     if other:
         raise ProgramError(
             f"the latents {other} are not binary: condition on them, or leave them to another "

@@ -145,7 +145,7 @@ class GibbsEM(Algorithm):
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
-        other = [x.name for x in anatomy.latents if x.num_values != 2]
+        other = [x.name for x in anatomy.latents if not x.binary]
         if other or not anatomy.latents:
             return f"{other[0]} is not binary" if other else "no latent in the data plate"
         if set(anatomy.likelihoods) != {"NoisyOr"}:

@@ -86,7 +86,7 @@ class GradientFlips(LatentGibbs):
 
     @classmethod
     def admits(cls, anatomy: Anatomy) -> str | None:
-        other = [x.name for x in anatomy.latents if x.num_values != 2]
+        other = [x.name for x in anatomy.latents if not x.binary]
         return f"{other[0]} is not binary" if other else super().admits(anatomy)
 
     def _open(self, args: tuple, kwargs: dict[str, Any] | None) -> BitProgram:

@@ -16,7 +16,7 @@ from jax import Array, lax, random
 from numpyro import handlers
 
 from ...reading.abstract import is_latent, run_abstractly, trace_of
-from ...reading.anatomy import ProgramError, num_values
+from ...reading.anatomy import ProgramError, values_of
 from ...reading.counts import unbounded
 from ...reading.graph import Graph
 from ...reading.graph_survey import find_graph
@@ -105,7 +105,8 @@ class LatentProgram(NamedTuple):
         for variable in self.graph.variables:
             link = variable.link
             value = jnp.broadcast_to(values[link.name], link.shape).astype(jnp.int32)
-            parts.append(jnp.moveaxis(value, link.axes, range(len(link.axes))))
+            codes = value - link.lowest
+            parts.append(jnp.moveaxis(codes, link.axes, range(len(link.axes))))
         return self._joined(parts)
 
     def unpack(self, bits: Array) -> dict[str, Array]:
@@ -136,8 +137,7 @@ class LatentProgram(NamedTuple):
         values = {}
         for variable, part in zip(self.graph.variables, parts, strict=True):
             sizes = tuple(size for *_, size in variable.plates)
-            link = variable.link
-            values[link.name] = link.place(part, sizes).astype(link.dtype)
+            values[variable.link.name] = variable.link.values(part, sizes)
         return values
 
 
@@ -147,7 +147,7 @@ def open_latents(
     """The program, opened, if its latents are not simply the bits of one data plate."""
 
     def read(trace: dict[str, dict]) -> tuple[list[str], bool]:
-        latents = [x for x in trace.values() if is_latent(x) and num_values(x["fn"]) is not None]
+        latents = [x for x in trace.values() if is_latent(x) and values_of(x["fn"]) is not None]
         latents = [x for x in latents if not x.get("_control_flow_done")]
         endless = [x["name"] for x in trace.values() if unbounded(x)]
         if endless:
@@ -157,7 +157,7 @@ def open_latents(
             )
         frames = [{f.name for f in x["cond_indep_stack"]} for x in latents]
         common = set.intersection(*frames) if frames else set()
-        binary = all(num_values(x["fn"]) == 2 for x in latents)
+        binary = all(values_of(x["fn"]) == range(2) for x in latents)
         free = [x for x in trace.values() if x["type"] == "sample" and not x["is_observed"]]
         real = [x for x in free if not x["fn"].support.is_discrete]
         alone = not any(f.name in common for x in real for f in x["cond_indep_stack"])

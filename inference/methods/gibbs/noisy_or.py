@@ -180,9 +180,7 @@ def find_wiring(model: Callable, anatomy: Anatomy, rows: Rows) -> Wiring | None:
     units in a vector, their causal inputs affine in the states and the same for all rows, and the
     log joint of the network that was read must be the program's own.
     """
-    flat = all(
-        x.num_values == 2 and x.batch_ndim == 1 and len(x.shape) == 2 for x in anatomy.latents
-    )
+    flat = all(x.binary and x.batch_ndim == 1 and len(x.shape) == 2 for x in anatomy.latents)
     if not (anatomy.latents and anatomy.observed and flat and anatomy.nesting == 1):
         return None
     if set(anatomy.likelihoods) != {NoisyOr.__name__}:
