@@ -24,7 +24,7 @@ from numpyro.primitives import Messenger
 
 from ..numerics import chain as sums
 from ..types import Arguments, Params
-from .abstract import ProgramError, is_latent, leave, outside, trace_of
+from .abstract import ProgramError, improper, is_latent, leave, outside, trace_of
 from .anatomy import unlisted, values_of
 from .states import AllStates
 from .sums import log_prob_of, scale_ratio
@@ -101,6 +101,7 @@ class Chain(NamedTuple):
     length: int
     reverse: bool
     other: tuple[str, ...] = ()  # observed sites outside the scan that depend on none of it
+    effects: tuple[str, ...] = ()  # of the parameters, those that are random effects
     reached: tuple[int, ...] = ()  # leaves of what a step carries that latents get into
     steady: tuple[str, ...] = ()  # sites of a step that depend on its latents and on nothing else
 
@@ -280,7 +281,8 @@ class NoSites:
 
 
 def traced(f: Callable, *args: Any) -> tuple[dict[str, dict], Any]:
-    with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0):
+    filled, at_zero = handlers.substitute(substitute_fn=improper), handlers.seed(rng_seed=0)
+    with handlers.block(), handlers.trace() as trace, filled, at_zero:
         returned = f(*args)
     return {name: site for name, site in trace.items() if site["type"] != "plate"}, returned
 

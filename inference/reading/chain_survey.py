@@ -132,7 +132,7 @@ class _Survey(Messenger):
                 "first step (a mixture of chains): only the state before the first step can be "
                 "summed with a chain; make them part of the state of each step"
             )
-        latent = [name for name in on.sites if on.sites[name]]
+        latent = [name for name in on.sites if on.sites[name] & {"start", "returned"}]
         starters = tuple(name for name in latent if trace[name]["type"] == "sample")
         for name, _ in chain.orders:
             _check_plates(sites[name], chain.plates)
@@ -144,7 +144,32 @@ class _Survey(Messenger):
             if x["type"] == "sample" and x["is_observed"] and not x.get("_control_flow_done")
             and x["name"] not in starters
         )  # fmt: skip
-        return chain._replace(starters=starters, hidden=(*chain.hidden, *more), other=other)
+        return chain._replace(
+            starters=starters,
+            hidden=(*chain.hidden, *more),
+            other=other,
+            effects=_effects(chain, sites, trace, on.sites),
+        )
+
+
+def _effects(
+    chain: Chain, sites: dict[str, dict], trace: dict[str, dict], depends: Depends
+) -> tuple[str, ...]:
+    """The sites outside the scan that are no parameters: random effects.
+
+    Each has a value for every sequence; or for every cell of another plate of a step, and a
+    distribution that depends on other unobserved sites.
+    """
+    sequences = {name for name, *_ in chain.plates}
+    every = {f.name for site in sites.values() for f in site["cond_indep_stack"]}
+    drawn = [trace[name] for name in chain.parameters if trace[name]["type"] == "sample"]
+    effects = []
+    for site in drawn:
+        plates = {f.name for f in site["cond_indep_stack"]}
+        others = depends[site["name"]] - {"start", "returned", f"site {site['name']}"}
+        if plates & sequences or (plates & every and others):
+            effects.append(site["name"])
+    return tuple(effects)
 
 
 def _check_size(chain: Chain) -> None:
@@ -238,7 +263,7 @@ def _orders(depends: Depends, carried: list[frozenset]) -> dict[str, int]:
 
 
 class _Provenance(NamedTuple):
-    """What depends on the start and on what the scan returns."""
+    """What depends on the start, on what the scan returns, and on other unobserved sites."""
 
     sites: Depends  # outside the scan
     init: list[frozenset]  # leaves of the first carry
@@ -274,21 +299,25 @@ class _Returning(Messenger):
 def _provenance(
     model: Callable, chain: Chain, args: tuple, kwargs: dict, trace: dict[str, dict]
 ) -> _Provenance:
-    """Follow the start and what the scan returns through the rest of the program."""
+    """Follow the start, what the scan returns, and each other unobserved site ("site NAME") through
+    the rest of the program."""
     kinds = ("sample", "deterministic")
     outer = [x["name"] for x in trace.values() if x["type"] in kinds]
     outer = [x for x in outer if not trace[x].get("_control_flow_done") and x not in chain.names]
+    # What is random and not a latent of the chain is given: nothing is drawn, nor is it a function.
+    fixed = {name: trace[name]["value"] for name in chain.parameters}
 
-    def run(returned: Any, start: dict[str, Array]) -> tuple[dict, list, Any]:
+    def run(returned: Any, start: dict[str, Array], **given: Array) -> tuple[dict, list, Any]:
         program = _Returning(model, chain, returned)
-        outputs = densities(trace_of(program, (args, kwargs), start), outer)
+        values = {name: given[f"site {name}"] for name in fixed}
+        outputs = densities(trace_of(program, (args, kwargs), {**values, **start}), outer)
         return outputs, program.init, sum(map(jnp.sum, program.inside.values()), jnp.zeros(()))
 
     first = _Returning(model, chain)
-    with handlers.block(), handlers.seed(rng_seed=0):
-        first(*args, **kwargs)
+    trace_of(first, (args, kwargs), fixed)
     start = chain.values(chain.start, jnp.zeros(1, int)) if chain.start else {}
-    sites, init, inside = eval_provenance(run, returned=first.returned, start=start)
+    given = {f"site {name}": value for name, value in fixed.items()}
+    sites, init, inside = eval_provenance(run, returned=first.returned, start=start, **given)
     return _Provenance({name: origins(on) for name, on in sites.items()}, init, inside)
 
 

@@ -127,6 +127,12 @@ class Paths(NamedTuple):
         assert chain is not None
         if not chain.observed:
             raise ProgramError("nothing is observed in the scan: pass the data (obs=...)")
+        if chain.effects:
+            raise ProgramError(
+                f"site {chain.effects[0]!r} is continuous, unobserved and in a plate of the data: "
+                "it is a random effect and no parameter, and EM sums over discrete latents alone; "
+                "NUTS(marginal(model)) samples it"
+            )
         if chain.other:
             raise ProgramError(
                 f"site {chain.other[0]!r} is observed outside the scan and depends on none of its "

@@ -1,6 +1,7 @@
 """EM for chains against Baum and Welch's sums, written as loops over every path."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,10 @@ import numpyro.distributions as dist
 import pytest
 from jax import random
 from numpyro.contrib.control_flow import scan
-from tools import fast_jit, near
+from numpyro.infer import NUTS
+from tools import fast_jit, near, sample
 
-from inference import EM, AtMost, ProgramError, StepwiseEM
+from inference import EM, AtMost, ProgramError, StepwiseEM, marginal
 
 SEEN = np.array([[0, 0, 1, 2, 2, 1], [2, 2, 2, 0, 1, 0]]).T  # six steps of two sequences
 START = np.array([0.3, 0.7])
@@ -93,3 +95,80 @@ def test_what_a_chain_does_not_take_is_refused():
             method.init(random.key(0), seen)
     with pytest.raises(ValueError, match="'move' has shape"):
         EM(program).init(random.key(0), seen, init_params={**PARAMS, "move": jnp.ones(2)})
+
+
+def improper(seen, inside=False):
+    """A chain of two states beside a level without a prior, or with one in each step."""
+    flat = dist.ImproperUniform(dist.constraints.real, (), ())
+    level = 0.0 if inside else numpyro.sample("level", flat)
+
+    def step(state, y):
+        shift = numpyro.sample("shift", flat) if inside else level
+        state = numpyro.sample("state", dist.Categorical(jnp.asarray(MOVE)[state]))
+        numpyro.sample("seen", dist.Normal(shift + state, 1.0), obs=y)
+        return state, None
+
+    scan(step, jnp.array(0), seen)
+
+
+def test_a_parameter_without_a_prior_stands_beside_a_chain():
+    """`EM` and NUTS on the marginal program alike, against every path; refused in a step."""
+    seen, level = np.array([0.3, 1.4, -0.2, 0.9]), 0.25
+    total = 0.0
+    for path in itertools.product((0, 1), repeat=len(seen)):
+        moves = [MOVE[a, b] for a, b in itertools.pairwise((0, *path))]
+        apart = seen - level - np.array(path)
+        total += np.prod(moves) * np.exp(-0.5 * apart @ apart) / (2 * np.pi) ** 2
+    params, em = {"level": jnp.array(level)}, EM(improper)
+    state = em.init(random.key(0), jnp.asarray(seen), init_params=params)
+    near(fast_jit(lambda state: em.update(state, jnp.asarray(seen)))(state)[1], -np.log(total))
+    drawn = em.init(random.key(0), jnp.asarray(seen)).params["level"]
+    draws, _ = sample(NUTS(marginal(improper)), 5, 5, jnp.asarray(seen))
+    assert np.isfinite(drawn) and np.isfinite(draws["level"]).all()
+    for read in (partial(em.init, random.key(0)), marginal(improper)):
+        with pytest.raises(ProgramError, match="'shift' of the scan is continuous and unobserved"):
+            read(jnp.asarray(seen), inside=True)
+
+
+def with_effects(where):
+    """A chain beside effects: of each sequence, or of each cell of a plate of the observations."""
+
+    def program(seen):
+        spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+        with numpyro.plate("cells", seen.shape[1]):
+            wide = 1.0 if where in ("free", "sequences") else spread
+            effect = numpyro.sample("effect", dist.Normal(0.0, wide))
+
+        def step(state, y):
+            cells = numpyro.plate("cells", seen.shape[1])
+            if where == "sequences":
+                with cells:
+                    state = numpyro.sample("state", dist.Categorical(jnp.asarray(MOVE)[state]))
+                    numpyro.sample("seen", dist.Normal(effect + state, spread), obs=y)
+            else:
+                state = numpyro.sample("state", dist.Categorical(jnp.asarray(MOVE)[state]))
+                with cells:
+                    numpyro.sample("seen", dist.Normal(effect + state, spread), obs=y)
+            return state, None
+
+        first = jnp.zeros(seen.shape[1], int) if where == "sequences" else jnp.array(0)
+        scan(step, first, seen)
+
+    return program
+
+
+@pytest.mark.parametrize("where", ["sequences", "observations"])
+def test_random_effects_beside_a_chain_are_refused(where):
+    """As without a scan: they are latents of the rows. NUTS samples them."""
+    seen = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)))
+    with pytest.raises(ProgramError, match="'effect' is continuous, unobserved and in a plate"):
+        EM(with_effects(where)).init(random.key(0), seen)
+    draws, _ = sample(NUTS(marginal(with_effects(where))), 5, 5, seen)
+    assert np.isfinite(draws["effect"]).all()
+
+
+def test_a_parameter_of_each_column_is_learned_beside_a_chain():
+    """In the plate of the columns, with a prior that depends on no other parameter."""
+    seen = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)))
+    state = EM(with_effects("free")).init(random.key(0), seen)
+    assert state.params["effect"].shape == (3,)
