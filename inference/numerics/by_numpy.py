@@ -18,7 +18,7 @@ from jax import Array
 from jax.extend.core import Literal
 from scipy import special
 
-from .compiling import executable, under_jit
+from .compiling import executable, now, under_jit
 from .generators import BY_NUMPY, NotHereError, Rules, is_key, number_of
 
 MOST = 20_000
@@ -39,7 +39,7 @@ def by_numpy(function: Callable, *inputs: Any) -> Callable:
     traced = jax.jit(function).trace(*inputs)
     closed = _needed(traced.jaxpr)
     if operations(closed.jaxpr) > MOST:
-        return traced.lower().compile()
+        return now(function)
     tree = jax.tree.structure(traced.out_info)
 
     def run(*inputs: Any) -> Any:
@@ -51,7 +51,7 @@ def by_numpy(function: Callable, *inputs: Any) -> Callable:
     try:
         run(*inputs)
     except Exception:  # if it is the function's own, it comes again
-        return traced.lower().compile()
+        return now(function)
     return run
 
 

@@ -225,6 +225,32 @@ def once(function: Callable, **how: Any) -> Any:
     return jax.jit(function, compiler_options=least_effort(), **how)
 
 
+class OuterTraceError(ValueError):
+    """A function that must run at once closes over a value of an outer `jit`, `grad` or `vmap`."""
+
+
+def now(function: Callable) -> Callable:
+    """`jax.jit` for what runs at once inside of a trace too: a test of a program's form, say.
+
+    >>> positive = now(lambda x: x > 0)
+    >>> float(jax.jit(lambda x: x if positive(1.0) else -x)(2.0))
+    2.0
+    """
+    jitted = jax.jit(function)
+
+    def run(*inputs: Any) -> Any:
+        held = jax.make_jaxpr(jitted)(*inputs).consts
+        if any(isinstance(x, jax.core.Tracer) for x in held):
+            raise OuterTraceError(
+                "the program uses values of an outer jit, grad or vmap, so that its form cannot be "
+                "tested: make them sites of the program, or run the method outside of that"
+            )
+        with jax.ensure_compile_time_eval():
+            return jitted(*inputs)
+
+    return run
+
+
 def for_long() -> dict[str, Any]:
     """Options of the compiler, after `hurry`, for what runs as long as a budget lasts.
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax, random
 from numpyro.distributions.distribution import validation_enabled
 
-from ..numerics.compiling import once
+from ..numerics.compiling import OuterTraceError, now
 from ..numerics.elimination import find_order, find_rounds
 from ..rows.chunks import Rows
 from .abstract import ProgramError
@@ -55,7 +55,10 @@ def find_elements(
         return None
     if any(isinstance(x, jax.core.Tracer) for x in rows.rest):
         return None
-    elements = examined(_examine, model, anatomy, rows)
+    try:
+        elements = examined(_examine, model, anatomy, rows)
+    except OuterTraceError:  # its form cannot be tested, and all states are summed
+        return None
     if elements is None:
         return None
     elements = elements._replace(anatomy=anatomy, hidden=hidden)
@@ -87,8 +90,8 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows) -> Elements | None:
         elements = elements._replace(scopes=scopes, rounds=find_rounds(scopes, sizes, plates))
         if elements.num_runs > MOST_RUNS:
             return elements
-        test = once(partial(_error, model, elements, rows)).lower(np.int32(0), leaves).compile()
-        errors = [float(test(np.int32(i), leaves)) for i in range(2)]
+        test = now(partial(_error, model, elements, rows))
+        errors = [np.asarray(test(np.int32(i), leaves)) for i in range(2)]
         return elements if all(error <= 1e-9 for error in errors) else None
 
 
@@ -99,9 +102,8 @@ def _meeting(
     model: Callable, anatomy: Anatomy, rows: Rows, sizes: np.ndarray, leaves: Any
 ) -> list[frozenset[int]]:
     """The pairs of elements that interact: spans of them are tested, and halved if they do."""
-    place, empty = np.arange(len(sizes)), np.zeros((BLOCK, len(sizes)), bool)
-    run = once(partial(_differences, model, anatomy, rows, sizes))
-    run = run.lower(empty, empty, leaves).compile()
+    place = np.arange(len(sizes))
+    run = now(partial(_differences, model, anatomy, rows, sizes))
 
     def test(blocks: list[tuple[Span, Span]]) -> list[bool]:
         interact: list[bool] = []

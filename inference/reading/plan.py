@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 
+from ..numerics.compiling import OuterTraceError
 from ..rows.chunks import Rows
 from .abstract import run_abstractly
 from .affine import product_floats, unwrapped
@@ -173,7 +174,7 @@ def _bits(
 def _tested(model: Callable, anatomy: Anatomy, rows: Rows) -> Structure:
     try:
         return examined(find_structure, model, anatomy, rows)
-    except ProgramError:  # its plate does not follow its data
+    except (ProgramError, OuterTraceError):  # its plate does not follow its data, or no test runs
         return Structure.GENERAL
 
 

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pytest
 from jax import random
 from numpyro.infer.util import log_density
 from tools import fast_jit, near
 
-from inference import latent_posterior, marginal
+from inference import TruncatedEM, latent_posterior, marginal
 from inference.reading.elements import Elements
 from inference.reading.ways import find_way
 
@@ -19,9 +20,10 @@ SEEN = RNG.normal(size=(3, NUM_BITS))
 COUPLING = 0.8
 
 
-def ising(seen):
+def ising(seen, coupling=None):
     """A chain of spins as one vector, in noise."""
-    coupling = numpyro.sample("coupling", dist.Normal(0.0, 1.0))
+    if coupling is None:
+        coupling = numpyro.sample("coupling", dist.Normal(0.0, 1.0))
     with numpyro.plate("data", len(seen)):
         on = dist.Bernoulli(0.3 * jnp.ones(seen.shape[1])).to_event(1)
         spin = 2.0 * numpyro.sample("spin", on) - 1.0
@@ -70,3 +72,23 @@ def test_a_chain_of_spins_written_as_one_vector(monkeypatch):
     np.testing.assert_array_equal(posterior.best["spin"][0], states[weight.argmax(1)])
     assert posterior.draws["spin"].shape == (many, 3, NUM_BITS)
     assert np.abs(posterior.draws["spin"].mean(0) - mean).max() < 5 * 0.5 / np.sqrt(many)
+
+
+@pytest.mark.parametrize("limit", ["ways.MANY_STATES", "plan.WORTH_A_TEST"])
+def test_a_program_that_uses_a_value_of_an_outer_trace(limit, monkeypatch):
+    """Its form cannot be tested, and all its states are summed."""
+    monkeypatch.setattr(f"inference.reading.{limit}", 1)
+    seen = jnp.asarray(SEEN)
+
+    def compute(coupling):
+        program = lambda seen: ising(seen, coupling)  # noqa: E731
+        return log_density(marginal(program), (seen,), {}, {})[0]
+
+    for transformed in (jax.jit(compute), lambda c: jax.value_and_grad(compute)(c)[0]):
+        near(transformed(COUPLING), log_evidence(COUPLING))
+
+
+def test_a_method_that_must_test_such_a_program_says_so():
+    method = lambda c: TruncatedEM(lambda seen: ising(seen, c), max_active=2, num_candidates=3)  # noqa: E731
+    with pytest.raises(ValueError, match="values of an outer jit, grad or vmap"):
+        jax.jit(lambda c: method(c).init(random.key(0), jnp.asarray(SEEN)))(COUPLING)

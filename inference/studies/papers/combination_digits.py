@@ -153,7 +153,8 @@ def one_run(size: Size, train: Array, test: Array, key: Array) -> Run:
     **IMAGES,
     rows=Option(int, "how many, half of them to train; default all", 40),
     shuffle=Option(False, "take the rows in random order"),
-    units=Option(SMALL.units, "hidden units and components", 2, 1),
+    # Of 2^17 states no table is made.
+    units=Option(SMALL.units, "hidden units and components", 17, 1),
     runs=Option(SMALL.runs, "runs from different starts", 1, 1, PAPER.runs),
     steps=Option(SMALL.steps, "steps of the persistent gradient", 2, 1, PAPER.steps),
     chains=Option(SMALL.chains, "chains of the estimate of log Z", 4, 1, PAPER.chains),
