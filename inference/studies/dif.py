@@ -10,7 +10,10 @@ second against the last of a non-uniform one.
 
 At first all other items are anchors. Items found to differ (at `LEVEL`, by Benjamini & Hochberg's
 correction for the number of items) are then free, and all are tested again, until the same items
-are found. Every fit is EM on nodes that rows share (`continuous.grid`), from the fit before.
+are found. Where the sets of anchors repeat in a cycle, the smallest of them is kept, since an item
+that differs biases all tests as an anchor and costs little as none; all items are tested once more
+with it, and the study says that the choice did not settle. Every fit is EM on nodes that rows share
+(`continuous.grid`), from the fit before.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from ..running.search import remaining
 LEVEL = 0.05
 """Of the false discoveries among the items that are said to differ."""
 ROUNDS = 4
-"""In which anchors are chosen; then the last choice stands."""
+"""In which anchors are chosen; then all items are tested with the last choice."""
 FEWEST_ANCHORS = 2
 FEWEST_ROWS = 20
 """Of a group."""
@@ -187,7 +190,8 @@ class GroupStudy(NamedTuple):
     counts: np.ndarray  # (G,) rows
     mean: np.ndarray  # (G,) of the factor, anchors equal
     deviation: np.ndarray  # (G,)
-    anchors: np.ndarray  # (P,) bool
+    anchors: np.ndarray  # (P,) bool, those of the tests
+    settled: bool  # whether these tests choose the same anchors again
 
 
 def study_groups(table: BitTable, labels: Sequence[str], start: Values) -> GroupStudy:
@@ -211,8 +215,9 @@ def study_groups(table: BitTable, labels: Sequence[str], start: Values) -> Group
         np.zeros(count), np.zeros(count),
     )  # fmt: skip
     testable = np.all([_varies(one) for one in tables], axis=0)
-    anchors = np.ones(size, bool)
-    for _ in range(ROUNDS):
+    anchors, last = np.ones(size, bool), False
+    tried: list[np.ndarray] = []
+    while True:
         base = fit_groups(tables, begin, np.tile(~anchors, (2, 1)))
         begin = base.groups
         losses = np.full((3, size), np.nan)  # nothing differs, the intercepts do, all does
@@ -234,9 +239,14 @@ def study_groups(table: BitTable, labels: Sequence[str], start: Values) -> Group
         p_value = chdtrc(df, statistic)
         corrected = adjusted(p_value)
         new = ~(corrected < LEVEL)
-        if (new == anchors).all() or new.sum() < FEWEST_ANCHORS:
+        settled = bool((new == anchors).all())
+        if settled or last or new.sum() < FEWEST_ANCHORS:
             break
-        anchors = new
+        tried.append(anchors)
+        anchors, last = new, len(tried) == ROUNDS
+        again = [i for i, one in enumerate(tried) if (one == new).all()]
+        if again:
+            anchors, last = min(tried[again[0] :], key=np.sum), True
     items = {
         "chi2": statistic, "df": df, "p_value": p_value, "p_adjusted": corrected,
         "p_uniform": chdtrc(df - (count - 1), shift), "p_nonuniform": chdtrc(count - 1, bend),
@@ -244,8 +254,9 @@ def study_groups(table: BitTable, labels: Sequence[str], start: Values) -> Group
     }  # fmt: skip
     fitted = base.groups
     return GroupStudy(
-        items, tuple(map(str, names)), counts, fitted.mean, np.exp(fitted.log_deviation), anchors
-    )
+        items, tuple(map(str, names)), counts, fitted.mean, np.exp(fitted.log_deviation), anchors,
+        settled,
+    )  # fmt: skip
 
 
 def _rows_of(table: BitTable, some: np.ndarray) -> BitTable:
@@ -291,9 +302,14 @@ def group_lines(study: GroupStudy, column: str, items: Sequence[str]) -> list[st
     corrected = study.items["p_adjusted"]
     differ = [x for x, p in zip(items, corrected, strict=True) if p < LEVEL]
     tests = int(np.isfinite(corrected).sum())
-    return [
+    lines = [
         f"groups    {column}: {', '.join(about)}",
         f"anchors   {listed} ({len(kept)} of {len(items)} items)",
         f"differ    {', '.join(differ) or 'no item'} (likelihood ratio by item, p adjusted for "
         f"{tests} tests by Benjamini & Hochberg, at {LEVEL:g})",
     ]
+    if not study.settled:
+        lines.append(
+            "caution   the choice of anchors did not settle: other anchors find other items"
+        )
+    return lines

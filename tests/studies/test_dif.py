@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from inference.methods.continuous.grid import distinct
 from inference.studies import dif
@@ -11,12 +12,12 @@ SIZE = len(SLOPES)
 
 
 def drawn(count, shift, seed=0):
-    """Two groups that differ in ability, and in the last item by `shift`."""
+    """Two groups that differ in ability, and in the last items by `shift`."""
     rng = np.random.default_rng(seed)
     group = np.arange(count) % 2
     ability = rng.normal(size=count) * (1.0 + 0.3 * group) + 0.6 * group
     predictor = ability[:, None] * SLOPES + INTERCEPTS
-    predictor[:, -1] += shift * group
+    predictor[:, -np.size(shift) :] += np.multiply.outer(group, shift).reshape(count, -1)
     return (rng.random((count, SIZE)) < 1.0 / (1.0 + np.exp(-predictor))) + 0.0, group
 
 
@@ -81,7 +82,46 @@ def test_the_item_that_differs_is_found_and_is_no_anchor():
     assert np.sign(study.items["difference"][-1]) == (-1 if reference == 0 else 1)
     assert study.mean[1] * (1 if reference == 0 else -1) == pytest.approx(0.6, abs=0.25)
     assert study.counts.sum() == len(data)
+    assert study.settled
     lines = dif.group_lines(study, "place", list("abcdef"))
+    assert len(lines) == 3
     assert lines[1] == "anchors   a, b, c, d, e (5 of 6 items)" and lines[2].startswith(
         "differ    f "
     )
+
+
+def differ(tables, anchors):
+    """The statistic of each item, and whether it is found to differ, by fits from the truth."""
+    begin = dif.Groups(np.tile(SLOPES, (2, 1)), np.tile(INTERCEPTS, (2, 1)), *np.zeros((2, 2)))
+    statistic = np.zeros(SIZE)
+    for i in range(SIZE):
+        free = np.tile(~anchors, (2, 1))
+        losses = []
+        for own in (False, True):
+            free[:, i] = own
+            losses.append(dif.fit_groups(tables, begin, free).loss)
+        statistic[i] = 2 * (losses[0] - losses[1])
+    return statistic, dif.adjusted(stats.chi2.sf(statistic, 2)) < dif.LEVEL
+
+
+def test_tests_are_those_of_the_anchors_shown_where_the_choice_of_anchors_cycles():
+    """With all items as anchors two differ, and without these two as anchors none does."""
+    data, group = drawn(300, (-0.5, 0.7), seed=36)
+    labels = np.where(group, "city", "village")
+    start = {"weights": SLOPES[None], "bias": INTERCEPTS}
+    study = dif.study_groups(distinct(data, None), labels, start)
+    tables = [distinct(data[labels == name], None) for name in study.names]
+    with_all, found = differ(tables, np.ones(SIZE, bool))
+    assert "".join(np.array(list("abcdef"))[found]) == "ef"
+    without, none = differ(tables, ~found)
+    assert not none.any()
+
+    assert (
+        study.anchors.tolist() == (~found).tolist() == study.items["anchor"].astype(bool).tolist()
+    )
+    np.testing.assert_allclose(study.items["chi2"], without, atol=0.01)
+    assert not np.allclose(with_all, without, atol=0.1)
+    assert not study.settled
+    lines = dif.group_lines(study, "place", list("abcdef"))
+    assert lines[1] == "anchors   a, b, c, d (4 of 6 items)" and "differ    no item" in lines[2]
+    assert "did not settle" in lines[3]
