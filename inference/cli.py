@@ -5,20 +5,25 @@ A command is a module with two functions, and a DESCRIPTION where a line of help
     add_arguments(parser)      is called whenever the command is, so it imports little
     main(namespace) -> int     does the work and gives the exit status
 
-Exit status: 0 all is well, 2 something given is wrong (one line on stderr says what), 130 Ctrl-C.
+Exit status: 0 all is well, 2 something given is wrong, or a file cannot be written (one line on
+stderr says what), 130 Ctrl-C, 141 nobody reads standard output any more.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import codecs
 import contextlib
 import gc
 import importlib
+import io
+import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
+from typing import Any
 
 COMMANDS = {
     "list": ("list", "what there is: models, methods, data sets, experiments"),
@@ -61,6 +66,51 @@ def make_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     return parser
 
 
+class Outlet(io.FileIO):
+    """The bytes of standard output or error. A command goes on where they cannot be written (the
+    reader of a pipe has gone, a disk is full): its files are wanted all the same."""
+
+    failure: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content)
+        except OSError as error:
+            self.failure = error
+            return len(content)
+
+
+def open_streams() -> dict[str, Outlet]:
+    """Make standard output and error such that printing never ends a command.
+
+    A stream that the shell has closed (``>&-``) leads nowhere: else the next file to be opened
+    would get its number, and with it what is printed by libraries. Characters that an encoding
+    lacks are written as in JSON, so that ``--json`` stays whole.
+    """
+    codecs.register_error("json", _escape)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    outlets = {}
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream.isatty():
+            stream.reconfigure(errors="json")
+            continue
+        outlets[name] = Outlet(stream.fileno(), "w", closefd=False)
+        at_once = stream.line_buffering or stream.write_through
+        setattr(sys, name, io.TextIOWrapper(
+            io.BufferedWriter(outlets[name]), stream.encoding, "json", line_buffering=at_once
+        ))  # fmt: skip
+    return outlets
+
+
+def _escape(error: Any) -> tuple[str, int]:
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
 def start() -> int:
     """`main` as a process of its own.
 
@@ -69,13 +119,24 @@ def start() -> int:
     that LLVM unrolls take a fifth of the time to compile, and no step of a method is the faster for
     it.
     """
+    outlets = open_streams()
     status: list[int] = []
     atexit.register(_leave, status)  # the first to be registered is the last to be called
     gc.set_threshold(100_000, 20, 100)
     flags = os.environ.get("XLA_FLAGS", "")
     if EXTRA not in flags:  # read by XLA when it is first used
         os.environ["XLA_FLAGS"] = f"{flags} --{EXTRA}=xla_cpu_disable_loop_unrolling".strip()
-    status.append(main())
+    ended = main()
+    sys.stdout.flush()
+    failure = outlets["stdout"].failure if "stdout" in outlets else None
+    if isinstance(failure, BrokenPipeError):  # `latentbits list | head -1`: nothing to be said
+        ended = ended or 141
+    elif failure is not None:
+        print(
+            f"latentbits: standard output cannot be written ({failure.strerror})", file=sys.stderr
+        )
+        ended = ended or 2
+    status.append(ended)
     return status[0]
 
 
@@ -102,15 +163,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         cache_compilations()
         status = namespace.command(namespace) or 0
-        sys.stdout.flush()
     except KeyboardInterrupt:
         print("latentbits: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader of our output has gone (`latentbits list | head -1`). Nothing more can be said,
-        # neither now nor by the interpreter when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except (ValueError, FloatingPointError, OSError) as error:
         if sys.flags.dev_mode:  # python -X dev -m inference ...: where did that come from?
             raise
