@@ -66,7 +66,7 @@ def main(namespace: argparse.Namespace) -> int:
     print(f"{sum(x['cpu_in_all'] for x in tables.values()):.0f} CPU-seconds in all, to compile too")
     if file is not None:
         origin = {"full": namespace.full, "machine": measuring.machine(), "versions": versions()}
-        write_whole(file, as_json({**tables, "made_by": origin}))
+        write_whole(file, as_json({**tables, "made_by": origin}), "--json")
     return 0
 
 

@@ -65,10 +65,10 @@ def main(namespace: argparse.Namespace) -> int:
         calibration = calibrate(trials, key_methods, wanted, progress)
     numbers = summary(calibration)
     numbers["made_by"] = {"seed": namespace.seed, **versions()}
-    if json_file is not None:
-        write_whole(json_file, as_json(numbers))
     print("\n".join(lines(calibration)))
+    if json_file is not None:
+        write_whole(json_file, as_json(numbers), "--json")
     if picture is not None:
-        write_whole(picture, as_picture(draw(calibration), picture.suffix))
+        write_whole(picture, as_picture(draw(calibration), picture.suffix), "--figure")
         print(f"\nfigure    {picture}")
     return 0

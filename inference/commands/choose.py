@@ -119,7 +119,7 @@ def main(namespace: argparse.Namespace) -> int:
     if namespace.bootstrap and len(choices) > 1:
         print(f"by LR     {_tested(name, choices, tests, namespace)}")
     if figure is not None:
-        write_whole(figure, as_picture(_draw(name, choices, best), figure.suffix))
+        write_whole(figure, as_picture(_draw(name, choices, best), figure.suffix), "--figure")
         print(f"figure    {namespace.figure}")
     return 0
 

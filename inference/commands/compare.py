@@ -149,16 +149,15 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
         close(pool)  # their memory is wanted for the report
     comparison.about.update(context, seed=namespace.seed, versions=versions())
     comparison.table["columns"] = np.array(given.table.columns, dtype=str)
-    folder.mkdir(exist_ok=True)
-    missing = _write(comparison, kept, given, kwargs, folder)
-    numbers = summary(comparison)
-    write_whole(folder / "manifest.json", as_json(numbers))
-    if namespace.json:
-        print(as_json(numbers).decode(), end="")
-    else:
-        print("\n".join(lines(comparison)))
-        last = missing or folder / "report.html"
-        print(f"\nreport    {last}")
+    try:
+        folder.mkdir(exist_ok=True)
+        missing = _write(comparison, kept, given, kwargs, folder)
+        write_whole(folder / "manifest.json", as_json(summary(comparison)), "--out")
+    finally:  # shown also where the disk is full
+        shown = as_json(summary(comparison)).decode()[:-1]
+        print(shown if namespace.json else "\n".join(lines(comparison)))
+    if not namespace.json:
+        print(f"\nreport    {missing or folder / 'report.html'}")
     return 130 if comparison.about["stopped"] else 0
 
 
@@ -185,7 +184,7 @@ def _write(
             checked[name] = check_totals(groups)
     comparison.about["predictive"] = checked
     save_comparison(comparison, folder / "result.nc")
-    write_whole(folder / "report.html", render(comparison))
+    write_whole(folder / "report.html", render(comparison), "--out")
     return None
 
 

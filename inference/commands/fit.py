@@ -140,14 +140,14 @@ def main(namespace: argparse.Namespace) -> int:
     lines, tables = report(given, name, admitted[name], params, facts, settings, namespace)
     lines += [] if hidden is None else held_out(given, params, hidden)
     groups |= {x: table_group(t.columns, t.dim, t.names) for x, t in tables.items()}
-    save(groups, out, attrs)
     for line in lines:
         print(line)
+    save(groups, out, attrs, "--out")
     print(f"fit       {namespace.out}")
     for what, table in tables.items() if "items" in tables else ():
         file = out.with_name(f"{out.stem}_{what}.csv")
         digits = 10 if what == "measures" else 6
-        write_whole(file, as_csv({table.head: table.names, **table.columns}, digits))
+        write_whole(file, as_csv({table.head: table.names, **table.columns}, digits), "--out")
         print(f"{what:9} {file}")
     if namespace.checkpoint is not None:
         print(f"state     {Path(namespace.checkpoint) / 'checkpoint.npz'}")

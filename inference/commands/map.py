@@ -83,21 +83,20 @@ def main(namespace: argparse.Namespace) -> int:
             fitted, posterior = onto, onto.transform(table)
         nats = -float(np.mean(posterior.evidence))
     places = None if namespace.at is None else np.array(namespace.at)
-    contents = {out: draw_picture(
+    picture = draw_picture(
         draw, out.suffix, fitted, posterior, label=table.label, lines=namespace.lines,
         behind=None if onto is None else onto.mean, image=namespace.image, places=places,
         title=Path(namespace.file).name,
-    )}  # fmt: skip
-    if save is not None:
-        contents[save] = fitted.save()
-    if listed is not None:
-        contents[listed] = _list(posterior, table)
-    for file, content in contents.items():
-        write_whole(file, content)
+    )  # fmt: skip
     print(f"rows      {len(table.values)}, {float(1 - table.mask.mean()):.1%} of the cells missing")
     for line in _counted(table):
         print(line)
     print(f"fit       {nats:.4f} nats per row, by {fitted.method}, evaluated by quadrature")
+    write_whole(out, picture, "--out")
+    if save is not None:
+        write_whole(save, fitted.save(), "--save")
+    if listed is not None:
+        write_whole(listed, _list(posterior, table), "--places")
     print(f"map       {namespace.out}")
     return 0
 

@@ -27,6 +27,6 @@ def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", wanted, (".html", ".htm"))
     with stage("drawing"), opened(namespace.result, "comparison"):
         page = render(comparison)
-    write_whole(out, page)
+    write_whole(out, page, "--out")
     print(f"report    {wanted}")
     return 0

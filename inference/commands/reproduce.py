@@ -48,13 +48,15 @@ def main(namespace: argparse.Namespace) -> int:
     for line in table_lines(outcome.numbers):
         print(line)
     # All contents first, then all files: either everything is written or nothing.
-    contents: dict[Path, bytes] = {}
+    contents: list[tuple[Path, bytes, str]] = []
     if figure_file is not None:
-        contents[figure_file] = draw_picture(outcome.figure, figure_file.suffix)
+        picture = draw_picture(outcome.figure, figure_file.suffix)
+        contents.append((figure_file, picture, "--figure"))
     if json_file is not None:
         settings = {k: v for k, v in vars(namespace).items() if k not in COMMON}
         origin = {"experiment": experiment.name, "settings": settings, "versions": versions()}
-        contents[json_file] = as_json({**outcome.numbers, "made_by": origin})
-    for file, content in contents.items():
-        write_whole(file, content)
+        numbers = as_json({**outcome.numbers, "made_by": origin})
+        contents.append((json_file, numbers, "--json"))
+    for content in contents:
+        write_whole(*content)
     return 0

@@ -107,11 +107,11 @@ def _survey(namespace: argparse.Namespace, folder: Path) -> int:
         ],
         "versions": versions(),
     }  # fmt: skip
-    write_whole(folder / "survey.json", as_json(numbers))
-    write_whole(folder / "survey.csv", as_csv(table(placed)))
-    write_whole(folder / "survey.txt", said.encode())
-    drawn = _draw(program, placed, sizes, base, device, folder)
     print(as_json(numbers).decode() if namespace.json else said, end="")
+    write_whole(folder / "survey.json", as_json(numbers), "--out")
+    write_whole(folder / "survey.csv", as_csv(table(placed)), "--out")
+    write_whole(folder / "survey.txt", said.encode(), "--out")
+    drawn = _draw(program, placed, sizes, base, device, folder)
     if not namespace.json:
         print(f"\nmap       {drawn}")
     return 130 if stopped else 0
@@ -127,7 +127,7 @@ def _draw(
         picture = draw_picture(draw, ".png", program, placed, sizes, base, device)
     except ImportError as error:
         return f"none: {error.name} is not installed"
-    write_whole(folder / "survey.png", picture)
+    write_whole(folder / "survey.png", picture, "--out")
     return str(folder / "survey.png")
 
 

@@ -37,8 +37,8 @@ def main(namespace: argparse.Namespace) -> int:
         names, values, words = work(fit, table)
     rows = table.ids or [str(i + 1) for i in range(len(values))]
     columns = dict(zip(names, np.asarray(values).T, strict=True))
-    write_whole(out, as_csv({namespace.id or "row": rows, **columns}))
     print(f"fit       {fit.name}, {fit.method}")
     print(words)
+    write_whole(out, as_csv({namespace.id or "row": rows, **columns}), "--out")
     print(f"written   {namespace.out}")
     return 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from latentbits.models.data import InputError
-from latentbits.models.data.sealed import check_seal, seal
+from latentbits.models.data.sealed import check_seal, sealed, write_whole
 
 from ..types import Params
 from .contract import Method
@@ -129,19 +129,13 @@ class Checkpoint:
             return
         arrays: Any = {name: np.asarray(_plain(x)) for name, x in leaves.items()}
         about = json.dumps({"origin": self.origin, "made_with": version("jax")})
-        partly = path.with_name(f".{path.name}.{os.getpid()}")
+        stream = io.BytesIO()
+        np.savez(stream, about=np.array(about), **arrays)
         try:
-            with partly.open("wb") as file:
-                np.savez(file, about=np.array(about), **arrays)
-            seal(partly)
-            with partly.open("rb") as file:
-                os.fsync(file.fileno())
-            partly.replace(path)
-        except OSError as error:
-            kept = f"; what was saved before is still in {path}" if path.exists() else ""
-            raise CheckpointError(f"cannot save to {path}: {error.strerror}{kept}") from None
-        finally:
-            partly.unlink(missing_ok=True)
+            write_whole(path, sealed(stream.getvalue()), "--checkpoint")
+        except InputError as error:
+            kept = "; what was saved before is still there" if path.exists() else ""
+            raise CheckpointError(f"{error}{kept}") from None
 
 
 def origin(

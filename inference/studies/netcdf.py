@@ -6,16 +6,17 @@ groups here as plain arrays with names; `studies.arviz` makes xarray's of them a
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from latentbits.models.data.sealed import seal
+from latentbits.models.data.sealed import sealed, write_whole
 
 from .cards import dims_of
-from .output import plain, write_with
+from .output import plain
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -129,19 +130,22 @@ def save(
     groups: Mapping[str, Group | xr.Dataset],
     path: str | PathLike[str],
     attrs: Mapping[str, Any] | None = None,
+    option: str | None = None,
 ) -> None:
-    """Write groups as netCDF that `arviz.from_netcdf` of either line opens, whole or not at all."""
+    """Write groups as netCDF that `arviz.from_netcdf` of either line opens, whole or not at all.
 
-    def write(file: Path) -> None:
-        import h5netcdf
+    HDF5 writes to memory: where a disk is full it would end the process.
 
-        with h5netcdf.File(file, "w") as top:
-            top.attrs.update(_attributes(attrs))
-            for name, group in groups.items():
-                _write(top.create_group(name), group)
-        seal(file)
+    :param option: of a command, which names another place, for the message of a full disk.
+    """
+    import h5netcdf
 
-    write_with(Path(path), write)
+    stream = io.BytesIO()
+    with h5netcdf.File(stream, "w") as top:
+        top.attrs.update(_attributes(attrs))
+        for name, group in groups.items():
+            _write(top.create_group(name), group)
+    write_whole(Path(path), sealed(stream.getvalue()), option)
 
 
 def _write(place: Any, group: Group | xr.Dataset) -> None:

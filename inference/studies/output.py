@@ -1,4 +1,4 @@
-"""Files that are either there and whole, or not there: nothing is ever half-written."""
+"""Contents of files, and where they will be written: found out before the work that makes them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import inspect
 import io
 import json
 import math
-import os
 import platform
-import uuid
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from latentbits.models.data import InputError
+from latentbits.models.data.sealed import neighbour
+from latentbits.models.data.sealed import write_whole as write_whole
 
 from .figures import Figure, house_style
 
@@ -40,7 +40,7 @@ def check_output(option: str, path: str | Path | None, suffixes: tuple[str, ...]
         raise InputError(f"{option} {path}: is {what}")
     if not file.parent.is_dir():
         raise InputError(f"{option} {path}: there is no folder {file.parent}")
-    trial = _neighbour(file)
+    trial = neighbour(file)
     try:
         trial.touch(exist_ok=False)
         trial.unlink()
@@ -63,28 +63,6 @@ def versions() -> dict[str, str]:
     """What made a result."""
     packages = ("latentbits", "numpyro", "jax", "jaxlib", "numpy")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
-
-
-def write_whole(file: Path, content: bytes) -> None:
-    """Write a file beside `file`, then put it in its place in one step."""
-
-    def write(beside: Path) -> None:
-        with beside.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-
-    write_with(file, write)
-
-
-def write_with(file: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a file beside `file`, then put it in its place in one step."""
-    beside = _neighbour(file)
-    try:
-        write(beside)
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def as_json(content: dict[str, Any]) -> bytes:
@@ -177,11 +155,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value
-
-
-def _neighbour(file: Path) -> Path:
-    # In the same folder, hence the same disk: only there is a rename one step.
-    return file.parent / f".latentbits-{uuid.uuid4().hex}"
 
 
 def table_lines(numbers: dict[str, Any]) -> list[str]:

@@ -1,13 +1,16 @@
-"""Files that we write end in a digest of what stands before it, and are read only if it matches.
+"""Files that we write: whole or not at all, and results with a digest, which is checked.
 
-The digest stands behind the last byte that a reader of .npz or netCDF files asks for, so that NumPy
-and ArviZ open them as ever. It is checked before anything is parsed: a damaged header can make a
-parser hang, or read other numbers.
+The digest of what stands before it is the end of a file, and a file is read only if it matches. It
+stands behind the last byte that a reader of .npz or netCDF files asks for, so that NumPy and ArviZ
+open them as ever. It is checked before anything is parsed: a damaged header can make a parser hang,
+or read other numbers.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import uuid
 from pathlib import Path
 
 from .cells import complain
@@ -26,12 +29,30 @@ def sealed(content: bytes) -> bytes:
     return content + _mark(hashlib.sha256(content).hexdigest())
 
 
-def seal(path: Path) -> None:
-    """Add the digest to a file that was just written."""
-    with path.open("rb+") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        file.seek(0, 2)
-        file.write(_mark(digest))
+def write_whole(path: Path, content: bytes, option: str | None = None) -> None:
+    """Write a file beside `path`, then put it in its place in one step.
+
+    :param option: of a command, which names another place, for the message.
+    :raises InputError: one line; what was at `path` before is still there.
+    """
+    beside = neighbour(path)
+    try:
+        with beside.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(path)
+    except OSError as error:
+        other = "name another place" if option is None else f"say {option} ELSEWHERE"
+        problem = f"cannot be written ({error.strerror}): it takes {len(content)} bytes; {other}"
+        raise complain(path, problem) from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def neighbour(path: Path) -> Path:
+    """A new name in the same folder, hence on the same disk: only there is a rename one step."""
+    return path.parent / f".latentbits-{uuid.uuid4().hex}"
 
 
 def check_seal(path: Path) -> None:

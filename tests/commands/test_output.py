@@ -1,12 +1,13 @@
-"""Where output goes: streams that nobody reads, encodings without our characters.
+"""Where output goes: streams that nobody reads, encodings without our characters, full disks.
 
-Each command is a process of its own, since streams and exit codes are those of a process.
+Each command is a process of its own, since streams, limits and exit codes are those of a process.
 """
 
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def test_all_files_are_written_after_the_reader_has_gone(tmp_path, both):
     assert written(tmp_path) == FITTED
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
 def test_standard_output_on_a_full_disk_is_one_line_and_all_files_are_written(tmp_path):
     done = shell(tmp_path, f"{FIT} > /dev/full", PYTHONUNBUFFERED="1")
     words = "latentbits: standard output cannot be written (No space left on device)\n"
@@ -69,3 +70,28 @@ def test_characters_that_an_encoding_lacks_are_escaped(tmp_path):
     done = shell(tmp_path, f"{COMPARE} --out b --json", PYTHONIOENCODING="ascii")
     assert done.stdout.isascii() and "\\u00b1" in done.stdout
     assert json.loads(done.stdout) == json.loads((tmp_path / "b" / "manifest.json").read_text())
+
+
+def test_a_full_disk_loses_no_result_and_leaves_nothing_in_pieces(tmp_path):
+    shell(tmp_path, FIT)
+    before = {x: (tmp_path / x).read_bytes() for x in FITTED}
+    done = shell(tmp_path, f"ulimit -f 8; {FIT} --seed 1")  # no file beyond 8 kB
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    size = len(before["fit.nc"])
+    for words in (f"{tmp_path / 'fit.nc'}: cannot be written (File too large)", "it takes ",
+                  " bytes", "say --out ELSEWHERE"):  # fmt: skip
+        assert words in done.stderr
+    wanted = int(done.stderr.partition("it takes ")[2].partition(" bytes")[0])
+    assert abs(wanted - size) < 200  # seconds and seeds as text
+    assert "log likelihood" in done.stdout and "difficulty" in done.stdout
+    assert {x: (tmp_path / x).read_bytes() for x in FITTED} == before
+    assert written(tmp_path) == FITTED
+
+
+def test_a_comparison_is_shown_though_its_files_cannot_be_written(tmp_path):
+    limit = "ulimit -f 8; JAX_ENABLE_COMPILATION_CACHE=false"
+    done = shell(tmp_path, f"{limit} {COMPARE} --out a")
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and "say --out ELSEWHERE" in last and "MAP.nc" in last, done.stderr
+    assert "nats per row" in done.stdout and "MAP: " in done.stdout
+    assert written(tmp_path / "a") == []

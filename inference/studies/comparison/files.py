@@ -58,10 +58,11 @@ def save_comparison(comparison: Comparison, path: Path) -> None:
         )
     if comparison.truth:
         groups["truth"] = dataset(comparison.truth)
-    save(groups, path, {
+    about = {
         "kind": KIND, "model": comparison.model, "about": _as_text(comparison.about),
         "rows": _as_text(comparison.rows), "reliability": _as_text(comparison.reliability),
-    })  # fmt: skip
+    }  # fmt: skip
+    save(groups, path, about, "--out")
 
 
 def _as_text(values: Any) -> str:
@@ -122,7 +123,7 @@ def save_method(
         **about.about.get("versions", {}),
     }
     groups = method_groups(model, judged, table.columns, made_by, sizes)
-    save(groups, path, made_by)
+    save(groups, path, made_by, "--out")
     return groups
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from latentbits.models.data.sealed import write_whole
 
 from latentbits import models
 
@@ -178,7 +179,7 @@ def main(argv: list[str] | None = None) -> int:
             status = 1
             continue
         file = options.out / f"{name}-{which or 'paper'}.json"
-        file.write_text(json.dumps(record, indent=1) + "\n")
+        write_whole(file, f"{json.dumps(record, indent=1)}\n".encode(), "--out")
         print(f"{entry}: {record['gates']}", flush=True)
     return status
 

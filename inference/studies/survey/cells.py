@@ -143,7 +143,7 @@ def run_cell(
 
     def done(name: str, row: dict[str, Any]) -> None:
         known["methods"][name] = _kept(row, judged.get(name))
-        write_whole(folder / f"{cell.name}.json", as_json(known))
+        write_whole(folder / f"{cell.name}.json", as_json(known), "--out")
         if on_result is not None:
             on_result(name, row)
         if until is not None and time.time() > until:
@@ -162,7 +162,7 @@ def run_cell(
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         failed = no_row(Status.FAILED, f"it could not be judged ({why})")
         known["methods"] |= {x: failed for x in missing if x not in known["methods"]}
-        write_whole(folder / f"{cell.name}.json", as_json(known))
+        write_whole(folder / f"{cell.name}.json", as_json(known), "--out")
     return known
 
 
