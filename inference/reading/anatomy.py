@@ -143,13 +143,16 @@ class Anatomy(NamedTuple):
         """States (S, num_data or 1, num_bits) as one value per latent site.
 
         The candidate axis S becomes the leftmost batch axis, beyond every plate, so that each
-        site's log probability comes out as (S, ..., num_data, ...).
+        site's log probability comes out as (S, ..., num_data, ...). Whole numbers get the type
+        that NumPyro's draws have: functions such as `gammaln` take their precision from it.
         """
-        values, start = {}, 0
+        values, start, whole = {}, 0, jnp.result_type(int)
         for latent in self.latents:
             part = states[..., start : start + latent.size]
             if self.mixed and latent.num_values is not None:
-                part = jnp.round(part).astype(jnp.int32)  # it may be an index
+                part = jnp.round(part).astype(whole)  # it may be an index
+            elif jnp.issubdtype(part.dtype, jnp.integer):
+                part = part.astype(whole)
             part = part.reshape(states.shape[:2] + latent.datum_shape)
             part = jnp.moveaxis(part, 1, latent.axis + 1)
             gap = (1,) * (self.nesting - latent.batch_ndim)

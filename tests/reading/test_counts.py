@@ -8,8 +8,8 @@ import numpyro.distributions as dist
 import pytest
 from jax import random
 from numpyro.infer.util import log_density
-from scipy import stats
-from tools import fast_jit, near
+from scipy import special, stats
+from tools import close, fast_jit, in_double, near
 
 from inference import (
     EM,
@@ -66,6 +66,28 @@ def test_an_n_mixture_is_summed_beyond_its_data():
     posterior = latent_posterior(random.key(0), n_mixture, PARAMS, jnp.asarray(SEEN), batch_ndims=0)
     near(posterior.probabilities["number"][:, :50], weight[:50].T, 1e-4)
     np.testing.assert_array_equal(posterior.best["number"], weight.argmax(0))
+
+
+@in_double
+@pytest.mark.parametrize("rate", [6.0, 300.0])
+def test_double_precision_reaches_the_densities_of_counts(rate):
+    """Under x64 every digit is SciPy's: `gammaln` has the precision of its argument's type."""
+    seen = np.array([[2, 0, 3], [31, 28, 40]])
+    counts = np.arange(1001)
+    logs = stats.poisson.logpmf(counts, rate)[:, None] * np.ones(2)
+    for visit in range(3):
+        logs = logs + stats.binom.logpmf(seen[:, visit], counts[:, None], 0.1)
+    params = {"rate": jnp.array(rate), "detected": jnp.array(0.1)}
+    wanted = special.logsumexp(logs, axis=0)
+    program, data = up_to(n_mixture, 1000), jnp.asarray(seen)
+    density = lambda p: log_density(marginal(program), (data,), {}, p)[0]  # noqa: E731
+    prior = stats.gamma.logpdf(rate, 2.0, scale=1 / 0.3)
+    close(fast_jit(density)(params) - prior, wanted.sum(), 1e-12)
+    close(log_likelihood(program, params, data).value, wanted, 1e-12)
+    close(EM(program).posterior(params, data).evidence, wanted, 1e-12)
+    posterior = latent_posterior(random.key(0), program, params, data, batch_ndims=0)
+    close(posterior.probabilities["number"], special.softmax(logs, axis=0).T, 1e-12)
+    assert posterior.draws["number"].dtype == dist.Poisson(1.0).sample(random.key(0)).dtype
 
 
 def test_a_short_list_is_a_lower_bound_that_says_what_it_misses():
