@@ -23,6 +23,7 @@ import numpy as np
 import xarray as xr
 from latentbits.models.data import InputError
 from latentbits.models.data.array_tables import MAGIC, check_hdf5
+from latentbits.models.data.bounded import check_room
 from latentbits.models.data.sealed import check_seal
 
 from ..numerics.annealed import good_k
@@ -200,7 +201,8 @@ def load(path: str | PathLike[str]) -> tuple[Groups, dict[str, Any]]:
             if stream.read(len(MAGIC)) != MAGIC:
                 raise InputError(f"{path}: is no netCDF file")
         check_seal(file)
-        check_hdf5(file)
+        expanded, _ = check_hdf5(file)
+        check_room(file, expanded, expanded)
         with xr.open_datatree(path, engine="h5netcdf") as tree:
             groups = {name: child.to_dataset().load() for name, child in tree.children.items()}
             attrs = {str(name): value for name, value in tree.attrs.items()}

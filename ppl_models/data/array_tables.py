@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .bounded import array_needs, check_room
 from .cells import Cells, InputError, check_width, complain, listed, name_columns, show
 
 
@@ -104,7 +105,7 @@ def read_netcdf(path: Path, key: str | None) -> Cells:
     if magic != b"CDF":
         # h5netcdf follows every link, and prints a traceback on its way out of a damaged file.
         with _parsing(path):
-            check_hdf5(path)
+            check_room(path, *check_hdf5(path))
         options = {"engine": "h5netcdf", "phony_dims": "sort"}
     with _parsing(path), xarray.open_dataset(path, decode_times=False, **options) as dataset:
         variables = {str(name): variable.load() for name, variable in dataset.items()}
@@ -190,18 +191,19 @@ LARGEST_RATIO = 1032
 """Of an array to its file: deflate's own limit. What claims more was never written."""
 
 
-def check_hdf5(path: Path) -> None:
+def check_hdf5(path: Path) -> tuple[int, int]:
     """Refuse what is no plain tree of arrays, before any of its data is opened.
 
     HDF5 allows more than a netCDF file needs: links into other files (a pipe would be waited for),
     links in a circle, groups without end, arrays that claim a size which the file cannot hold.
     Readers follow all of it.
 
+    :return: bytes of all arrays, and of the memory that it takes to read them as a table.
     :raises InputError: one line that names the object.
     """
     import h5py
 
-    size = path.stat().st_size
+    size, expanded, needed = path.stat().st_size, 0, 0
     with h5py.File(path, "r") as file:
         addresses = {h5py.h5o.get_info(file["/"].id).addr}
         left: list[tuple[str, int, Any]] = [("", 0, file)]
@@ -226,6 +228,9 @@ def check_hdf5(path: Path) -> None:
                     left.append((where, depth + 1, item))
                 elif isinstance(item, h5py.Dataset):
                     _check_array(path, where, item, size)
+                    own = (item.size or 0) * item.dtype.itemsize
+                    expanded, needed = expanded + own, needed + array_needs(own, item.dtype)
+    return expanded, needed
 
 
 def _check_array(path: Path, where: str, item: Any, size: int) -> None:

@@ -17,6 +17,7 @@ from .array_tables import (
     read_parquet,
     unpack_bits,
 )
+from .bounded import bounded
 from .cells import (
     Cells,
     complain,
@@ -217,6 +218,7 @@ def read_cells(path: Path, *, header: bool | None, key: str | None, kind: str) -
         raise complain(path, f"is of no known kind: its name must end in one of {known}")
     if key is not None and suffix not in (".npz", ".nc"):
         raise complain(path, "key= chooses an array of an .npz or .nc file; this is neither")
+    bounded(path)
     try:
         return readers[suffix]()
     except OSError as error:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from latentbits.models import mixed_trait
 from latentbits.models.data import InputError
+from latentbits.models.data.bounded import bounded
 from latentbits.models.data.sealed import check_seal, sealed
 from latentbits.models.mixed_trait import Layout
 
@@ -78,6 +79,7 @@ class Map(NamedTuple):
             if not whole.is_file():
                 raise InputError(f"{path}: there is no such file")
             check_seal(whole)
+            bounded(whole)
             # Opened here: NumPy leaves a damaged archive open.
             with whole.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 about = json.loads(str(file["about"]))
