@@ -49,8 +49,7 @@ from .reading.recover import LatentPosterior, latent_posterior, recover
 from .reading.states import AllStates, AtMost, Given
 from .reading.summed import marginal
 from .running.algorithm import Algorithm
-from .running.checkpoint import CheckpointError
-from .running.contract import DivergedError, Optima, RunResult
+from .running.contract import CheckpointError, DivergedError, Optima, RunResult
 from .running.search import Search
 from .studies.notebook import contest, reproduce
 

@@ -219,7 +219,8 @@ class Algorithm(abc.ABC):
             compilation is free. One step is always taken, and no further one that would end more
             than a twentieth later; where a step from each start does not fit, there is one start.
         :param checkpoint: a folder to save the state in. A run that finds one of its own there goes
-            on from it, and ends as it would have without the break.
+            on from it, and ends as it would have without the break. What of settings, program,
+            data, key or version differs is named: see `inference.running.fingerprint`.
         :param checkpoint_every: seconds between two savings.
         :param mesh: devices to deal the rows out to, a mesh of one axis; see
             `inference.rows.devices`.
@@ -256,7 +257,8 @@ class Algorithm(abc.ABC):
             saved = None
             if checkpoint is not None:
                 check_kinds(args, kwargs)
-                made_of = origin(self, args, kwargs, rng_key, init_params, init_state)
+                key, begun = (rng_key, init_params) if init_state is None else (None, init_state)
+                made_of = origin(self, args, kwargs, key, begun)
                 saved = opened.enter_context(Checkpoint(Path(checkpoint), made_of))
             if wide is not None:
                 opened.enter_context(wide.counting())

@@ -19,25 +19,8 @@ from jax import Array
 from latentbits.models.data import InputError
 from latentbits.models.data.sealed import check_seal, sealed, write_whole
 
-from ..types import Params
-from .contract import Method
-from .fingerprint import describe, fingerprint, public_name
-
-
-class CheckpointError(ValueError):
-    """A folder or a file that a run cannot be saved to or resumed from; the message says why.
-
-    >>> import tempfile
-    >>> from latentbits import EM
-    >>> from latentbits.models import bernoulli_mixture
-    >>> with tempfile.NamedTemporaryFile(prefix="no folder") as file:
-    ...     try:
-    ...         EM(bernoulli_mixture).run(
-    ...             jax.random.key(0), 2, jnp.eye(3), num_components=2, checkpoint=file.name)
-    ...     except CheckpointError as error:
-    ...         print(str(error).replace(file.name, "FILE"))
-    cannot save to FILE: File exists
-    """
+from .contract import CheckpointError, Method
+from .fingerprint import files, parts
 
 
 class Checkpoint:
@@ -139,31 +122,23 @@ class Checkpoint:
 
 
 def origin(
-    method: Method,
-    args: tuple,
-    kwargs: dict[str, Any],
-    rng_key: Any,
-    init_params: Params | None,
-    init_state: Any,
+    method: Method, args: tuple, kwargs: dict[str, Any], rng_key: Any, start: Any
 ) -> dict[str, str]:
-    """What makes a run the run it is, in words."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    words = {
-        "method": public_name(type(method)),
-        "model": public_name(method.model),
-        "program's code": fingerprint(method.model),
-    }
-    for name, value in sorted(vars(method).items()):
-        if name != "model" and not name.startswith("_"):  # those are caches
-            words[f"setting {name}"] = describe(value)
-    return {
-        **words,
-        "arguments": str(tree),
-        "data": ", ".join(describe(x) for x in leaves),
-        "start": describe(init_params if init_state is None else init_state),
-        "key": "none" if init_state is not None else describe(rng_key),
-        "precision": jnp.result_type(float).name,
-    }
+    """What makes a run the run it is, part by part.
+
+    :param start: the parameters or the state that were given to start from.
+    """
+    # A name that begins with an underscore is of a cache.
+    settings = {x: v for x, v in vars(method).items() if x != "model" and not x.startswith("_")}
+    made_of = {
+        "version": version("latentbits"), "precision": jnp.result_type(float).name,
+        "method": type(method), "setting": settings, "program": method.model,
+        "argument": kwargs, "data": args, "start": start, "key": rng_key,
+    }  # fmt: skip
+    words = {name: text for whole in made_of.items() for name, _, text in parts(*whole)}
+    for name, digest in files(method.model):
+        words[f"program in {name}"] = words.get(f"program in {name}", "") + digest
+    return words
 
 
 _REMOVE = "remove it to start anew, or save to another folder"
@@ -204,11 +179,11 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
 
 
 def _compare(path: Path, saved: dict[str, str], wanted: dict[str, str]) -> None:
-    for name in [*wanted, *(set(saved) - set(wanted))]:
-        if saved.get(name) != wanted.get(name):
+    for name in [*wanted, *saved]:
+        there, here = saved.get(name, "absent"), wanted.get(name, "absent")
+        if there != here:
             raise CheckpointError(
-                f"{path} is of another run: its {name} is {saved.get(name)}, here it is "
-                f"{wanted.get(name)}: {_REMOVE}"
+                f"{path} is of another run: its {name} is {there}, here it is {here}: {_REMOVE}"
             )
 
 

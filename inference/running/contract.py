@@ -174,3 +174,21 @@ class DivergedError(FloatingPointError):
     def __init__(self, message: str, state: Any):
         super().__init__(message)
         self.state = state
+
+
+class CheckpointError(ValueError):
+    """A folder or a file that a run cannot be saved to or resumed from; the message says why.
+
+    >>> import tempfile
+    >>> import jax.numpy as jnp
+    >>> from jax import random
+    >>> from latentbits import EM
+    >>> from latentbits.models import bernoulli_mixture
+    >>> with tempfile.NamedTemporaryFile(prefix="no folder") as file:
+    ...     try:
+    ...         EM(bernoulli_mixture).run(
+    ...             random.key(0), 2, jnp.eye(3), num_components=2, checkpoint=file.name)
+    ...     except CheckpointError as error:
+    ...         print(str(error).replace(file.name, "FILE"))
+    cannot save to FILE: File exists
+    """

@@ -1,15 +1,20 @@
-"""What makes a run the run it is: its data, its settings and its program, each as a few characters.
+"""What makes a run the run it is, part by part, as text that is the same in the next process.
 
-A digest goes over values, never over addresses or names of modules, so that it is the same in the
-next process. Of a function it takes the code that runs, what its closure holds, the constants that
-it mentions, and the functions that lie in the same folder.
+Numbers and text go by `repr`, arrays by the SHA-256 of all their cells, functions and classes by
+that of their source. Containers, dataclasses, partials, distributions and handlers go by their
+parts. Anything else is refused: nothing says whether a later process has the same.
 """
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import enum
 import hashlib
+import inspect
+import sys
 import types
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,145 +22,145 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import Array
+from numpyro.distributions.util import lazy_property
+from numpyro.infer.reparam import Reparam
+from numpyro.primitives import Messenger
 
-from ..numerics.identity import names_in
 from ..rows.disk import OnDisk, pieces
+from .contract import CheckpointError
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), enum.Enum)
+LIBRARIES = {*sys.stdlib_module_names, "jax", "jaxlib", "numpy", "numpyro", "optax", "scipy"}
+"""Packages whose classes and functions go by their names, as those of `OWN` do."""
+OWN = __name__.removesuffix("running.fingerprint")
 
 
-def fingerprint(thing: Any) -> str:
-    """A digest of any value: arrays by all their cells, functions by their code.
+def parts(name: str, x: Any, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any, str]]:
+    """A value and all that it is made of: the name, the value and the text of each.
 
-    >>> one, other = (lambda x: x + 1), (lambda x: x + 2)
-    >>> fingerprint(one) == fingerprint(lambda x: x + 1), fingerprint(one) == fingerprint(other)
-    (True, False)
+    >>> for name, _, text in parts("start", {"scale": (1.5, np.zeros(3))}):
+    ...     print(name, "is", text)
+    start is dict of 1
+    start.scale is tuple of 2
+    start.scale.0 is 1.5
+    start.scale.1 is float64(3,)#9d908ecfb6b2
     """
-    digest = hashlib.sha256()
-    _feed(digest, thing, (), {})
-    return digest.hexdigest()[:12]
+    # A function that calls itself is in its own closure.
+    text, inner = ("itself", {}) if id(x) in above else _open(name, x)
+    yield name, x, text
+    for key, part in inner.items():
+        yield from parts(f"{name}.{key}", part, (*above, id(x)))
 
 
-def describe(thing: Any) -> str:
-    """The same for a message: simple values as they are written, others by kind and digest.
-
-    >>> describe((1, "a")), describe(np.zeros((2, 3)))
-    ("(1, 'a')", 'float64(2, 3)#d8a95a714b43')
-    """
-    if isinstance(thing, PLAIN) or (
-        type(thing) is tuple and all(isinstance(x, PLAIN) for x in thing)
-    ):
-        return repr(thing)
-    kind = type(thing).__name__
-    if isinstance(thing, np.ndarray | Array):
-        kind = f"{thing.dtype}{tuple(thing.shape)}"
-    elif callable(thing):
-        kind = getattr(thing, "__name__", kind)
-    return f"{kind}#{fingerprint(thing)}"
+def files(model: Any) -> Iterator[tuple[str, str]]:
+    """The files that a program is written in, with their digests; of one in a notebook none."""
+    modules = {str(getattr(x, "__module__", None)): None for _, x, _ in parts("program", model)}
+    for module in modules:
+        found: Any = None if _library(module) else sys.modules.get(module)
+        if file := getattr(found, "__file__", None):
+            for path in sorted(_imported(Path(file), found.__package__ or "")):
+                yield path.relative_to(Path(file).parent).as_posix(), _digest([path.read_bytes()])
 
 
-def public_name(thing: Any) -> str:
-    """A class or function by the name that people use: ours alone, others' with their module.
-
-    >>> from latentbits.models import bernoulli_mixture
-    >>> public_name(partial(bernoulli_mixture, num_components=3))
-    'bernoulli_mixture'
-    """
-    while isinstance(thing, partial):
-        thing = thing.func
-    name = getattr(thing, "__qualname__", type(thing).__qualname__)
-    module = getattr(thing, "__module__", "?")
-    ours = module.partition(".")[0] in (__name__.partition(".")[0], "inference", "ppl_models")
-    return name if ours else f"{module}:{name}"
-
-
-def _feed(digest: Any, x: Any, above: tuple[int, ...], known: dict[Any, int]) -> None:
-    """Add one value to a digest.
-
-    :param above: what it is part of: a value that holds itself is not entered twice.
-    :param known: functions that were entered, since helpers are mentioned by many.
-    """
-    kind = type(x).__name__
-    parts: Any = ()
-    if isinstance(x, enum.Enum):
-        kind, parts = f"{kind}.{x.name}", ()
-    elif isinstance(x, PLAIN):
-        kind = f"{kind} {x!r}"
-    elif isinstance(x, np.ndarray | np.generic | Array | OnDisk):
-        _feed_array(digest, x)
-    elif id(x) in above:
-        kind = "itself"
-    elif isinstance(x, types.FunctionType) and x in known:
-        kind = f"function {known[x]}"
-    else:
-        if isinstance(x, types.FunctionType):
-            known[x] = len(known)
-        kind, parts = _parts(x, kind)
-    digest.update(f"<{kind} {len(parts)}>".encode())
-    for part in parts:
-        _feed(digest, part, (*above, id(x)), known)
+def _open(name: str, x: Any) -> tuple[str, dict[Any, Any]]:
+    """The text of a value, and the parts that it leaves out."""
+    kind, module = type(x), str(getattr(x, "__module__", None))
+    own_name = getattr(x, "__qualname__", kind.__qualname__)
+    if isinstance(x, PLAIN):
+        return repr(x), {}
+    if isinstance(x, np.ndarray | np.generic | Array | OnDisk) and x.dtype != object:
+        return _array(x), {}
+    if _library(module) and getattr(sys.modules.get(module), own_name, None) is x:
+        return f"{module}.{own_name}", {}
+    try:
+        inner = _fields(x)
+        if not isinstance(x, types.FunctionType | type):
+            return f"{kind.__name__} of {len(inner)}", inner
+        # Of the code: `inspect` would give the source of a function that this one wraps.
+        source = inspect.getsource(getattr(x, "__code__", x))
+        return f"{own_name}{_digest([source.encode()])}", inner
+    except (OSError, TypeError, ValueError):
+        raise CheckpointError(
+            f"{name} ({module}.{own_name}) cannot be compared with that of a later run: make it of "
+            "numbers, text, arrays, distributions, dataclasses, partials and functions that are "
+            "defined in a file or a notebook, or run without a checkpoint"
+        ) from None
 
 
-def _parts(x: Any, kind: str) -> tuple[str, Any]:
-    """What a value is called, and the values that it is made of."""
-    if isinstance(x, dict):
-        return "dict", [part for key in sorted(x, key=str) for part in (str(key), x[key])]
-    if isinstance(x, list | tuple):
-        return kind, x
-    if isinstance(x, set | frozenset):
-        return kind, sorted(fingerprint(part) for part in x)
-    if isinstance(x, partial):
-        return kind, (x.func, x.args, x.keywords)
-    if isinstance(x, types.MethodType):
-        return kind, (x.__self__, x.__func__)
+def _fields(x: Any) -> dict[Any, Any]:
+    """What a value is made of, by name; of a function what it reads beside arguments and module."""
     if isinstance(x, types.FunctionType):
-        consts = tuple(c for c in x.__code__.co_consts if c is None or c is not x.__doc__)
-        code = x.__code__.replace(co_consts=consts)
-        return kind, (code, x.__defaults__, x.__kwdefaults__, *_surroundings(x))
-    if isinstance(x, types.CodeType):
-        return kind, (x.co_code, x.co_consts, x.co_names, x.co_varnames, x.co_freevars)
-    if isinstance(x, type | types.ModuleType):
-        return f"{kind} {public_name(x) if isinstance(x, type) else x.__name__}", ()
-    if hasattr(x, "__wrapped__"):  # jax.jit and other decorators
-        return kind, (x.__wrapped__,)
-    if hasattr(x, "gather_pytree_data_fields"):  # a distribution, less what it has cached
-        names = [*x.gather_pytree_data_fields(), *x.gather_pytree_aux_fields()]
-        return kind, [vars(x).get(name) for name in names]
-    if hasattr(x, "__dict__"):
-        names = sorted(name for name in vars(x) if not name.startswith("_"))  # those are caches
-        return kind, [part for name in names for part in (name, vars(x)[name])]
-    return f"{kind} {getattr(x, '__qualname__', '')}", ()
+        cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=True)
+        defaults = {"defaults": (x.__defaults__, x.__kwdefaults__)}
+        return {name: cell.cell_contents for name, cell in cells} | defaults
+    if isinstance(x, type):
+        return {}
+    if isinstance(x, partial):
+        return {"func": x.func, "args": x.args, **x.keywords}
+    if isinstance(x, types.MethodType):
+        return {"self": x.__self__, "func": x.__func__}
+    if isinstance(x, types.ModuleType):
+        return {"name": x.__name__}
+    if isinstance(x, dict):
+        return {key: x[key] for key in sorted(x, key=str)}
+    if isinstance(x, list | tuple):
+        return dict(enumerate(x))
+    if isinstance(x, set | frozenset):
+        return dict(enumerate(sorted(x, key=repr)))
+    if isinstance(x, Messenger | Reparam):
+        return {key: part for key, part in vars(x).items() if not key.startswith("__")}
+    if isinstance(x, dist.Distribution):  # without what it has computed from its parameters
+        lazy = [key for key in vars(x) if isinstance(getattr(type(x), key, None), lazy_property)]
+        return {key: vars(x)[key] for key in sorted(vars(x)) if key not in lazy}
+    if isinstance(x, dist.constraints.Constraint | dist.transforms.Transform):
+        return dict(enumerate(x.tree_flatten()))
+    if dataclasses.is_dataclass(x):
+        return {field.name: getattr(x, field.name, None) for field in dataclasses.fields(x)}
+    if hasattr(x, "__wrapped__"):  # jax.jit and the like
+        return {"function": x.__wrapped__}
+    raise TypeError(f"{type(x)} has no parts that are known")
 
 
-def _surroundings(function: types.FunctionType) -> list[Any]:
-    """What a function reads beside its arguments: its closure, and what its file defines."""
-    surroundings: list[Any] = []
-    for cell in function.__closure__ or ():
-        try:
-            surroundings.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
-            surroundings.append("empty")
-    for name in sorted(names_in(function.__code__)):
-        value = function.__globals__.get(name)
-        if isinstance(value, types.FunctionType):
-            here, there = (Path(f.__code__.co_filename).parent for f in (function, value))
-            surroundings += [name, value] if here == there else []
-        elif isinstance(value, (*PLAIN, tuple, list, dict, np.ndarray, Array)):
-            surroundings += [name, value]
-    return surroundings
+def _library(module: str) -> bool:
+    return module.partition(".")[0] in LIBRARIES or f"{module}.".startswith(OWN)
 
 
-def _feed_array(digest: Any, x: Any) -> None:
-    if isinstance(x, OnDisk):
-        x = x.file
+def _imported(module: Path, package: str) -> set[Path]:
+    """A module's file and those that it imports from its folder, directly or through others.
+
+    Imports are read off the text: a function may import something when it is called.
+    """
+    folder, found, waiting = module.parent, set(), [module]
+    while waiting:
+        path = waiting.pop()
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom):
+                names = [(node.level, node.module or "", alias.name) for alias in node.names]
+            else:
+                imports = node.names if isinstance(node, ast.Import) else []
+                names = [(0, alias.name, "") for alias in imports]
+            for level, origin, last in names:
+                base, own = (path.parents[level - 1], "") if level else (folder, f"{package}.")
+                words = [*f"{origin}.".removeprefix(own).split("."), last]
+                for end in range(1, len(words) + 1):
+                    file = base.joinpath(*words[:end])
+                    both = {file.with_name(f"{file.name}.py"), file / "__init__.py"} - found
+                    waiting += [x for x in both if folder in x.parents and x.is_file()]
+    return found
+
+
+def _array(x: Any) -> str:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        digest.update(str(jax.random.key_impl(x)).encode())
-        x = jax.random.key_data(x)
-    digest.update(f"{x.dtype}{tuple(x.shape)}".encode())
-    if np.ndim(x) == 0 or x.dtype.hasobject:
-        digest.update(repr(np.asarray(x).tolist()).encode())
-        return
-    values = x if isinstance(x, np.ndarray) else np.asarray(x)
-    for piece in pieces(values):  # a memory map is never loaded as a whole
-        digest.update(np.ascontiguousarray(values[piece]).view(np.uint8).data)
+        return f"{jax.random.key_impl(x)} {_array(jax.random.key_data(x))}"
+    rows = np.atleast_1d(np.asarray(x))  # a memory map is never loaded as a whole
+    return f"{x.dtype}{x.shape}{_digest(rows[piece].tobytes() for piece in pieces(rows))}"
+
+
+def _digest(contents: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for content in contents:
+        digest.update(content)
+    return f"#{digest.hexdigest()[:12]}"
