@@ -220,7 +220,8 @@ class Algorithm(abc.ABC):
             than a twentieth later; where a step from each start does not fit, there is one start.
         :param checkpoint: a folder to save the state in. A run that finds one of its own there goes
             on from it, and ends as it would have without the break. What of settings, program,
-            data, key or version differs is named: see `inference.running.fingerprint`.
+            data, key or version differs is named: see `inference.running.fingerprint`. So is a
+            search that more steps would have made longer.
         :param checkpoint_every: seconds between two savings.
         :param mesh: devices to deal the rows out to, a mesh of one axis; see
             `inference.rows.devices`.
@@ -258,7 +259,8 @@ class Algorithm(abc.ABC):
             if checkpoint is not None:
                 check_kinds(args, kwargs)
                 key, begun = (rng_key, init_params) if init_state is None else (None, init_state)
-                made_of = origin(self, args, kwargs, key, begun)
+                searched = "one start" if method is self else method.search.words(num_steps)
+                made_of = origin(self, args, kwargs, key, begun, searched)
                 saved = opened.enter_context(Checkpoint(Path(checkpoint), made_of))
             if wide is not None:
                 opened.enter_context(wide.counting())

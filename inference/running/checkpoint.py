@@ -122,11 +122,12 @@ class Checkpoint:
 
 
 def origin(
-    method: Method, args: tuple, kwargs: dict[str, Any], rng_key: Any, start: Any
+    method: Method, args: tuple, kwargs: dict[str, Any], rng_key: Any, start: Any, search: str
 ) -> dict[str, str]:
     """What makes a run the run it is, part by part.
 
     :param start: the parameters or the state that were given to start from.
+    :param search: the starts, and how many steps they take before the first step of the run.
     """
     # A name that begins with an underscore is of a cache.
     settings = {x: v for x, v in vars(method).items() if x != "model" and not x.startswith("_")}
@@ -134,6 +135,7 @@ def origin(
         "version": version("latentbits"), "precision": jnp.result_type(float).name,
         "method": type(method), "setting": settings, "program": method.model,
         "argument": kwargs, "data": args, "start": start, "key": rng_key,
+        "search, whose length follows the number of steps,": search,
     }  # fmt: skip
     words = {name: text for whole in made_of.items() for name, _, text in parts(*whole)}
     for name, digest in files(method.model):

@@ -80,6 +80,16 @@ class Search:
         rounds = more[0] * most if self.rounds is None else self.rounds
         return screening, rounds, more[1] * steps if self.steps is None else steps
 
+    def words(self, num_steps: int) -> str:
+        """The search before a run of `num_steps`.
+
+        >>> Search().words(100)
+        '3 starts, 8 steps of screening, 4 rounds of 6 steps'
+        """
+        screening, rounds, steps = self.plan(num_steps)
+        turns = f", {rounds} rounds of {steps} steps" if rounds else ""
+        return f"{self.num_lineages} starts, {screening} steps of screening{turns}"
+
 
 class Narrow(NamedTuple):
     """The rows that a search looks at, with fewer columns where a method knows how."""

@@ -14,9 +14,10 @@ from contextlib import suppress
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hostile import refused
 from short_runs import run, same
 
-from inference import EM, DivergedError
+from inference import EM, DivergedError, Search
 from ppl_models import bernoulli_mixture
 
 
@@ -32,6 +33,26 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_numbers_of_one_without_a_break
     again = run(record=lambda p: p["mixing"], checkpoint=tmp_path)  # nothing is left to do
     same(whole, again)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.npz", "checkpoint.lock"}
+
+
+def test_more_steps_in_one_folder_give_what_as_many_give_at_once_or_say_why_not(tmp_path):
+    run(40, checkpoint=tmp_path / "one start")
+    same(run(80), run(80, checkpoint=tmp_path / "one start"))
+    # The search before the first step is longer for a longer run, unless its length is given.
+    searches = {
+        "given": Search(screening=5, rounds=2, steps=5), "grows": Search(),
+        "begins": Search(least_steps=60),
+    }  # fmt: skip
+    methods = {name: EM(bernoulli_mixture, search=search) for name, search in searches.items()}
+    for name, method in methods.items():
+        run(40, method=method, checkpoint=tmp_path / name)
+    given = methods["given"]
+    same(run(200, method=given), run(200, method=given, checkpoint=tmp_path / "given"))
+    words = "its search, whose length follows the number of steps, is"
+    with refused(f"{words} '3 starts, 8 steps of", "here it is '3 starts, 13 steps of"):
+        run(200, method=methods["grows"], checkpoint=tmp_path / "grows")
+    with refused(f"{words} 'one start', here it is '3 starts, 13 steps of"):
+        run(200, method=methods["begins"], checkpoint=tmp_path / "begins")
 
 
 SCRIPT = """

@@ -163,7 +163,7 @@ def test_files_of_a_package_are_those_that_the_program_imports(imported):
 
 
 def made_of(method, *args, rng_key=None, start=None, **kwargs):
-    return origin(method, args, kwargs, rng_key, start)
+    return origin(method, args, kwargs, rng_key, start, "one start")
 
 
 def differing(one, other):
