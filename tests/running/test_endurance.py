@@ -9,7 +9,6 @@ import sys
 import textwrap
 import threading
 import time
-from contextlib import suppress
 
 import jax.numpy as jnp
 import numpy as np
@@ -56,81 +55,57 @@ def test_more_steps_in_one_folder_give_what_as_many_give_at_once_or_say_why_not(
 
 
 SCRIPT = """
-    import json, os, sys, warnings
+    import json, sys
     import numpy as np
     from jax import random
     from inference import Search, TruncatedEM
     from inference.reading.local import Structure
     from ppl_models import binary_sparse_coding
 
-    def run(folder, answer):
-        data = np.random.default_rng(1).normal(size=(100, 9)).astype(np.float32)
-        # The state holds a random key, and something of each row, of two starts.
-        em = TruncatedEM(
-            binary_sparse_coding, parameter_noise={"weights": 0.01}, num_candidates=3,
-            structure=Structure.SHARED, search=Search(num_lineages=2, screening=0, rounds=0),
-        )
-        saving = {"checkpoint": folder, "checkpoint_every": 0.0} if folder else {}
-        result = em.run(random.key(0), 3000, data, num_causes=6, **saving)
-        params = {name: np.asarray(value).tolist() for name, value in result.params.items()}
-        with open(answer, "w") as file:
-            json.dump([params, result.losses.tolist()], file)
-
-    # A process for each line. They share the imports, which take longer than the run; JAX has done
-    # nothing yet when they part.
-    warnings.filterwarnings("ignore", "os.fork")
-    for line in sys.stdin:
-        process = os.fork()
-        if process == 0:
-            run(*json.loads(line))
-            os._exit(0)
-        print(process, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+    answer, *folder = sys.argv[1:]
+    data = np.random.default_rng(1).normal(size=(100, 9)).astype(np.float32)
+    # The state holds a random key, and something of each row, of two starts.
+    em = TruncatedEM(
+        binary_sparse_coding, parameter_noise={"weights": 0.01}, num_candidates=3,
+        structure=Structure.SHARED, search=Search(num_lineages=2, screening=0, rounds=0),
+    )
+    saving = {"checkpoint": folder[0], "checkpoint_every": 0.0} if folder else {}
+    result = em.run(random.key(0), 3000, data, num_causes=6, **saving)
+    params = {name: np.asarray(value).tolist() for name, value in result.params.items()}
+    with open(answer, "w") as file:
+        json.dump([params, result.losses.tolist()], file)
 """
 
 
 def test_a_process_killed_at_random_moments_ends_with_the_same_numbers(tmp_path):
-    nursery = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT)], text=True, bufsize=1,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "CI": "1"},
-    )  # fmt: skip
-
-    def start(folder, answer):
-        nursery.stdin.write(json.dumps([folder and str(folder), str(answer)]) + "\n")
-        return int(nursery.stdout.readline())
-
-    def status():
-        return int(nursery.stdout.readline())
+    def start(*arguments, seed):
+        return subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(SCRIPT), *map(str, arguments)],
+            env={**os.environ, "CI": "1", "PYTHONHASHSEED": str(seed)},
+        )  # fmt: skip
 
     whole, again, folder = tmp_path / "whole", tmp_path / "again", tmp_path / "saved"
-    start(None, whole)
-    assert status() == 0
+    assert start(whole, seed=0).wait() == 0
     dice = chance.Random(0)
-    kills = steps = 0
-    while kills < 2 and not again.exists():
+    steps = 0
+    for kill in range(4):
         before = mtime(folder)
-        process = start(folder, again)
+        process = start(again, folder, seed=kill + 1)
         # Wait until the run itself is under way, then for as long as the dice say.
         deadline = time.monotonic() + 120
         while mtime(folder) == before:
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.005)
         time.sleep(dice.uniform(0.0, 0.3))
-        with suppress(ProcessLookupError):  # it may have ended
-            os.kill(process, signal.SIGKILL)
-        kills += status() == -signal.SIGKILL
+        process.kill()
+        process.wait()
         with np.load(folder / "checkpoint.npz") as saved:  # whole, whenever it was
             assert len(saved["losses"]) >= steps
             steps = len(saved["losses"])
-    assert kills >= 2
-    if not again.exists():
-        start(folder, again)
-        assert status() == 0
-    nursery.communicate()
-    params, losses = json.loads(whole.read_text())
-    params_again, losses_again = json.loads(again.read_text())
-    assert losses == losses_again
-    assert params == params_again
+        again.unlink(missing_ok=True)  # it may have ended
+    assert start(again, folder, seed=0).wait() == 0
+    assert json.loads(whole.read_text()) == json.loads(again.read_text())
+    assert {path.name for path in folder.iterdir()} == {"checkpoint.npz", "checkpoint.lock"}
 
 
 def mtime(folder):
