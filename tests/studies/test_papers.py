@@ -13,7 +13,7 @@ import jupytext
 import numpy as np
 import pytest
 from jax import random
-from paper_checks import CHECKS, constraint
+from paper_checks import CHECKS, constraint, finite
 
 from inference import public
 from inference.cli import main
@@ -44,12 +44,6 @@ def reproduce(name, **options):
     return remembered(name, json.dumps(options, default=str))
 
 
-def finite(value):
-    if isinstance(value, dict | list):
-        return all(map(finite, value.values() if isinstance(value, dict) else value))
-    return value is not None and (isinstance(value, str) or np.isfinite(value))
-
-
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """What no option of an experiment sets: how fine figures are drawn, how often a winner runs."""
@@ -77,7 +71,8 @@ def test_experiment_runs_as_itself(name, words):
     outcome = reproduce(name, **options)
     numbers = plain(outcome.numbers)
     assert numbers and finite(numbers), numbers
-    CHECKS.get(name, lambda _: None)(numbers)
+    defaults = {name: option.default for name, option in experiments()[name].options.items()}
+    CHECKS[name](numbers, defaults | options)
     png, shown = outcome._repr_png_()
     assert png[:4] == b"\x89PNG" and len(png) > 2_000 and shown["width"] > 300
 
@@ -131,7 +126,7 @@ def test_the_command_writes_numbers_and_figure(tmp_path):
     files = ["--json", str(out), "--figure", str(figure)]
     assert main(["reproduce", "clipped-constraint", *files]) == 0
     numbers = json.loads(out.read_text())
-    constraint(numbers)
+    constraint(numbers, {})
     assert numbers["made_by"]["experiment"] == "clipped-constraint"
     assert figure.read_bytes()[:4] == b"\x89PNG" and figure.stat().st_size > 10_000
 

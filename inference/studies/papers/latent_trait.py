@@ -29,8 +29,8 @@ FLIPS, TABLE_FLIPS = (0.05, 0.15), (0.05, 0.15, 0.25)
 @experiment(
     "trait-clusters",
     "maps of noisy copies of three prototypes, both noise levels (Tipping 1998, figure 1)",
-    flips=Option(list(FLIPS), "flips of bits, a map each", [0.15]),
-    steps=Option(NUM_STEPS, "steps at most, of each fit", 2),
+    flips=Option(list(FLIPS), "flips of bits, a map each"),
+    steps=Option(NUM_STEPS, "steps at most, of each fit", 20),
 )
 def clusters(namespace: argparse.Namespace) -> Outcome:
     """Both noise levels of figure 1."""

@@ -96,10 +96,10 @@ def kinds() -> dict[str, Kind]:
 @experiment(
     "bsc-causes",
     "bars of causes that add up, hide each other or have a strength: which kind made them",
-    kinds=Option(list(kinds()), "kinds of causes, some of these", ["binary"]),
-    num_data=Option(300, "rows to learn from", 20, 1),
-    steps=Option(40, "steps of EM", 2, 1),
-    starts=Option(3, "starts of each fit", 1, 1),
+    kinds=Option(list(kinds()), "kinds of causes, some of these", ["binary", "maximal"]),
+    num_data=Option(300, "rows to learn from", 60, 1),
+    steps=Option(40, "steps of EM", 15, 1),
+    starts=Option(3, "starts of each fit", 2, 1),
 )
 def run_causes(options: argparse.Namespace) -> Outcome:
     """`bsc-causes`: the log-likelihood of new rows, by what made them and by what is fitted."""
