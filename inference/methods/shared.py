@@ -124,8 +124,11 @@ def of_first_row(function: Callable[..., Any], rows: Rows, *inputs: Any) -> Any:
     if not at_hand((rows.leaves, inputs)):
         find = compiled(function, rows, compiler_options=least_effort())
         return find(rows.leaves, *inputs)
+    head = rows.head()
+    hollow = head._replace(leaves=())
     with counting(None):
-        return jax.device_put(computed(function, rows.head(), *inputs))
+        here = lambda leaves, *inputs: function(hollow._replace(leaves=leaves), *inputs)  # noqa: E731
+        return jax.device_put(computed(here, head.leaves, *inputs))
 
 
 def check_params(anatomy: Anatomy, params: Params) -> None:

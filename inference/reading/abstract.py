@@ -119,6 +119,13 @@ def explained(doing: str = "") -> Iterator[None]:
         own = [x for x in places if not libraries & set(Path(x.filename).parts)]
         own = [x for x in own if Path(x.filename).parent != ours[1]]
         where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        if isinstance(error, jax.errors.JAXTypeError):
+            raise ProgramError(
+                f"the program asks for the value of an array that has none when it is compiled"
+                f"{where}: rows are read some at a time, and parameters change; pass a size as an "
+                "argument of its own (num_classes=4), an array of settings as one of NumPy's, and "
+                "write jnp for np elsewhere"
+            ) from error
         # The first line says what; JAX writes a page below it.
         words = f": {' '.join(str(error).split(chr(10))[0].split())[:300]}" if str(error) else ""
         raise ProgramError(
@@ -135,7 +142,7 @@ def trace_of(
     """
     args, kwargs = arguments
     program = handlers.substitute(model, data=given or {})
-    with handlers.block(), handlers.seed(rng_seed=0):
+    with explained(), handlers.block(), handlers.seed(rng_seed=0):
         return handlers.trace(program).get_trace(*args, **kwargs)
 
 
@@ -160,7 +167,7 @@ def sites_of(model: Callable, arguments: Arguments, names: Iterable[str]) -> dic
     last of them."""
     args, kwargs = arguments
     hidden, at_zero = handlers.block(), handlers.seed(rng_seed=0)
-    with hidden, at_zero, _Until(names) as trace, suppress(_EnoughError):
+    with explained(), hidden, at_zero, _Until(names) as trace, suppress(_EnoughError):
         model(*args, **kwargs)
     return trace
 

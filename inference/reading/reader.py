@@ -162,10 +162,7 @@ def open_program(
     :param structure: the form where it is known already; `Structure.GENERAL` always holds.
     """
     check_data(args, kwargs)
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
-    # Values are seen by the program once more below, where their support is checked.
-    anatomy = known(partial(inspect, model, args, kwargs, plate=plate), model, kinds, tree, plate)
+    anatomy = inspect(model, args, kwargs, plate=plate)
     if anatomy.drawn:  # a method that deals with rows draws them itself
         return open_program(every_row(model), args, kwargs, structure=structure, plate=plate)
     continuous = [x.name for x in anatomy.latents if x.num_values is None]

@@ -168,17 +168,28 @@ class _Here:
     """Stands where an array is passed in."""
 
 
+def passed(argument: Any, num_data: int) -> bool:
+    """Whether an argument is passed to what is compiled, and is not a part of it.
+
+    NumPy's arrays are a part of it unless they are rows: a program may take sizes from their
+    values. Without rows (zero of them, as for a chain) all arrays are passed.
+    """
+    if isinstance(argument, np.ndarray):
+        return num_data in (0, *argument.shape[:1])
+    return isinstance(argument, Array)
+
+
 def compiled(function: Callable[..., Any], rows: Rows, **how: Any) -> Callable[..., Any]:
     """`function(rows, *inputs)` as a compiled function of (leaves, *inputs).
 
-    Arrays go in as arguments: constants would be copied into what is compiled, and it could not
+    Rows go in as arguments: constants would be copied into what is compiled, and it could not
     serve other rows of the same shapes. What is on disk stays there.
 
     :param how: further arguments of `jax.jit`.
     """
     kept = [x if isinstance(x, OnDisk) else None for x in rows.leaves]
-    given = [x for x in rows.rest if isinstance(x, np.ndarray | Array)]
-    rest = tuple(_Here if isinstance(x, np.ndarray | Array) else x for x in rows.rest)
+    given = [x for x in rows.rest if passed(x, rows.num_data)]
+    rest = tuple(_Here if passed(x, rows.num_data) else x for x in rows.rest)
     hollow = rows._replace(leaves=(), rest=rest)
 
     def run(arrays: list[Array], given: list[Array], count: Any, *inputs: Any) -> Any:

@@ -27,7 +27,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ..types import Arguments
-from .chunks import Share, sharing, within
+from .chunks import Share, passed, sharing, within
 from .disk import OnDisk, as_stored, stored
 
 
@@ -187,11 +187,14 @@ def summed(function: Callable[..., Any], num_data: int, *args: Any) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(np.asarray(x.addressable_data(0))), total)
 
 
-def one_device(args: tuple, kwargs: dict[str, Any]) -> OneDevice:
+def one_device(args: tuple, kwargs: dict[str, Any], num_data: int = 0) -> OneDevice:
     """The arguments of a program, taken apart into what is passed to a compiled function, and the
-    rest, which it may close over."""
+    rest, which it may close over.
+
+    :param num_data: how many rows there are, where that is known.
+    """
     leaves, tree = jax.tree.flatten((args, kwargs))
-    arrays, static = _parted(leaves)
+    arrays, static = _parted(leaves, num_data)
     return OneDevice([jax.device_put(x) for x in arrays], static, tree)
 
 
@@ -201,33 +204,33 @@ def devices_of(
     mesh: Mesh | None,
     *,
     by_row: tuple[str, ...] | None,
-    num_rows: Callable[[tuple, dict[str, Any]], int],
+    num_data: int,
     why: str,
 ) -> OneDevice | Devices:
     """Where the data of a run go.
 
     :param by_row: fields of its state with an entry for each row; None: it takes no mesh.
-    :param num_rows: how many rows these arguments have.
+    :param num_data: how many rows these arguments have.
     :param why: the sentence for a run that takes no mesh.
     """
     if mesh is None:
-        return one_device(args, kwargs)
+        return one_device(args, kwargs, num_data)
     if by_row is None:
         raise ValueError(why)
     leaves, tree = jax.tree.flatten((args, kwargs))
-    return _deal(leaves, tree, mesh, num_rows(args, kwargs), by_row)
+    return _deal(leaves, tree, mesh, num_data, by_row)
 
 
-def _parted(leaves: list) -> tuple[list, list]:
-    """The arrays, and the other arguments with None where an array stood."""
+def _parted(leaves: list, num_data: int) -> tuple[list, list]:
+    """The arrays that are passed, and the other arguments with None where one of them stood."""
     leaves = [as_stored(x) if stored(x) else x for x in leaves]
-    is_array = [isinstance(x, np.ndarray | Array) for x in leaves]
+    is_array = [passed(x, num_data) for x in leaves]
     static = [None if a else x for a, x in zip(is_array, leaves, strict=True)]
     return [x for a, x in zip(is_array, leaves, strict=True) if a], static
 
 
 def _deal(leaves: list, tree: Any, mesh: Mesh, num_data: int, fields: tuple[str, ...]) -> Devices:
-    arrays, static = _parted(leaves)
+    arrays, static = _parted(leaves, num_data)
     if len(mesh.axis_names) != 1:
         raise ValueError(f"the mesh must have one axis, found {mesh.axis_names}")
     mesh = Mesh(mesh.devices, mesh.axis_names)  # whatever the types of its axes

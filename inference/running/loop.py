@@ -21,6 +21,7 @@ from jax.sharding import Mesh
 
 from ..numerics import clock
 from ..numerics.compiling import enough_effort, least_effort, remembered
+from ..reading.abstract import ProgramError
 from ..reading.arguments import check_kinds
 from ..rows.chunks import counted, counting
 from ..rows.devices import Devices, OneDevice, devices_of, using
@@ -186,9 +187,13 @@ def devices_for(
 ) -> Devices | OneDevice:
     """Where the rows of a run are."""
     why = f"{type(method).__name__} takes no mesh: {method.why_no_mesh}"
-    return devices_of(
-        args, kwargs, mesh, by_row=method.by_row, num_rows=method.num_rows, why=why
-    )  # fmt: skip
+    try:
+        num_data = method.num_rows(args, kwargs)
+    except ProgramError:
+        if mesh is not None:
+            raise
+        num_data = 0  # a chain has steps, and a method may read a program in its own way
+    return devices_of(args, kwargs, mesh, by_row=method.by_row, num_data=num_data, why=why)
 
 
 def block_of(
