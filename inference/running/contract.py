@@ -12,7 +12,7 @@ A method looks like `numpyro.infer.SVI`:
 A state is what the next step needs, and nothing else: what a diagnosis needs comes from functions
 of its own, as `posterior` is. A one-shot method does its work in `init` and has an idle `update`.
 The loss is what the method minimises, summed over the data: for EM the negative log evidence (or
-its bound) of the parameters *before* the update.
+its bound) of the parameters *before* the update, less their log prior density with ``prior=True``.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ class Prior(NamedTuple):
     weights: np.ndarray  # (2, Q, C): mean, precision
     bias: np.ndarray  # (2, C)
     guessing: np.ndarray | None  # (2, P): a − 1, b − 1 of Beta(a, b)
+    constant: float = 0.0  # of the log density, all columns together
 
     @property
     def directed(self) -> bool:
@@ -59,11 +60,11 @@ class Prior(NamedTuple):
         return bool(mean.any() or (precision != precision[:1]).any())
 
     def log_density(self, values: Values) -> float:
-        """Up to a constant."""
-        return float(self.each(values).sum())
+        """The log prior of the program, as the compiled steps have it."""
+        return float(self.each(values).sum()) + self.constant
 
     def each(self, values: Values) -> np.ndarray:
-        """Of each column, (C,)."""
+        """Of each column, (C,), up to a constant."""
         (mean, strength), (middle, precision) = self.weights, self.bias
         log_prior = -0.5 * (strength * (values["weights"] - mean) ** 2).sum(0)
         log_prior = log_prior - 0.5 * precision * (values["bias"] - middle) ** 2

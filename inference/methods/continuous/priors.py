@@ -57,4 +57,8 @@ def normal_priors(opened: Opened) -> Prior | None:
         met = {kinds[i] for i in np.ravel(place.positions)}
         if not met <= wanted.get(role, {"normal", "flat"}):
             return None
-    return Prior(by_role["weights"], by_role["bias"], by_role.get("guessing"))
+    from scipy.special import betaln
+
+    normal, beta = (table[:, np.array(kinds) == kind] for kind in ("normal", "beta"))
+    constant = 0.5 * np.log(normal[1] / (2.0 * np.pi)).sum() - betaln(*(beta + 1.0)).sum()
+    return Prior(by_role["weights"], by_role["bias"], by_role.get("guessing"), float(constant))

@@ -9,7 +9,8 @@ import numpyro
 import numpyro.distributions as dist
 import oracle
 import pytest
-from scipy.stats import multivariate_normal
+from scipy.special import expit
+from scipy.stats import beta, multivariate_normal, norm
 from tools import fast_jit, in_double, quick_run
 from trait_examples import (
     KEY,
@@ -71,6 +72,33 @@ def test_a_large_table_comes_to_all_nodes_from_a_few(monkeypatch):
     np.testing.assert_allclose(again.losses[0], -value, rtol=1e-5)
     brief = method.run(KEY, 200, data, tolerance=1e-6, budget=1e-3, record=dict, **how)
     assert brief.reason.endswith("of 200 steps, on 9 nodes a dimension alone")
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [{}, {"prior_weights": dist.Normal(1.0, 0.5)}, {"guessing": True}],
+    ids=["plain", "directed", "guessing"],
+)
+def test_loss_with_priors_is_the_negative_log_joint_on_both_paths(kwargs, tmp_path, double):
+    del double
+    data = simulated()[:100]
+    method = QuadratureEM(latent_trait, prior=True)
+    for settings in ({}, {"checkpoint": tmp_path}):  # in NumPy, and in compiled steps
+        result = method.run(KEY, 300, data, num_factors=1, tolerance=1e-12, **kwargs, **settings)
+        params = {name: np.asarray(x) for name, x in result.params.items()}
+        nodes = np.linspace(-9.0, 9.0, 2001)
+        prior = (1.0, 0.5) if "prior_weights" in kwargs else (0.0, 3.0)
+        log_joint = norm.logpdf(params["weights"], *prior).sum()
+        log_joint += norm.logpdf(params["bias"], 0.0, 5.0).sum()
+        probs = expit(nodes[:, None] * params["weights"] + params["bias"])
+        if kwargs.get("guessing"):
+            log_joint += beta.logpdf(params["guessing"], 5.0, 17.0).sum()
+            probs = params["guessing"] + (1.0 - params["guessing"]) * probs
+        for row in np.asarray(data):
+            likelihood = np.where(row > 0, probs, 1.0 - probs).prod(1)
+            log_joint += np.log(np.trapezoid(likelihood * norm.pdf(nodes), nodes))
+        assert result.compile_seconds == 0.0 or settings
+        np.testing.assert_allclose(result.losses[-1], -log_joint, rtol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["bound", "quadrature", "monte_carlo"])
