@@ -234,7 +234,9 @@ def run(
                 fitted.append(climb(table, begin, how.num_steps, limit, stop, held, rough, enough))
             best = min(fitted, key=_last)
             if best is not fitted[0] and best.converged:
-                best = climb(table, best.values, how.num_steps, limit, stop, held, enough=enough)
+                left = how.num_steps - len(best.losses)
+                end = climb(table, best.values, left, limit, stop, held, enough=enough)
+                best = end._replace(losses=best.losses + end.losses, way=best.way + end.way)
         except TooManyNodesError:
             return None
         interrupted = bool(heard)
@@ -243,12 +245,9 @@ def run(
     losses = np.array(best.losses)
     done = len(losses)
     why, reason = Stop.STEPS, Stop.STEPS.value
-    if best.converged and how.tolerance is None:  # the steps that are left would change nothing
-        left = how.num_steps - done
-        losses = np.append(losses, np.full(left, losses[-1]))
-        best.way.extend([best.way[-1]] * left)
-    elif best.converged:
-        why, reason = Stop.TOLERANCE, f"{Stop.TOLERANCE.value} {how.tolerance} of the loss"
+    if best.converged:
+        met = limit if how.tolerance is None else how.tolerance
+        why, reason = Stop.TOLERANCE, f"{Stop.TOLERANCE.value} {met} of the loss"
     elif done < how.num_steps:
         why = Stop.INTERRUPTED if interrupted else Stop.BUDGET
         reason = f"{why.value} {done} of {how.num_steps} steps"

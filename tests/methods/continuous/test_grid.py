@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from inference import QuadratureEM
+from inference import QuadratureEM, Search
 from inference.methods.continuous import (
     at_once,
     climbing,
@@ -20,6 +20,7 @@ from inference.methods.continuous import (
     principal,
 )
 from inference.methods.continuous.curves import logistic
+from inference.running.contract import Stop
 from ppl_models import latent_trait
 
 
@@ -184,14 +185,19 @@ def test_a_run_without_compilation_ends_where_the_compiled_one_does():
         np.testing.assert_allclose(quick.params[name], value, atol=5e-3)
 
 
-def test_steps_that_are_left_change_nothing_and_bits_may_be_true_and_false():
+def test_a_run_that_converges_reports_the_steps_done_and_bits_may_be_true_and_false():
     data = bits(2, 150, WEIGHTS, BIAS)
     method = QuadratureEM(latent_trait)
     end = method.run(jax.random.key(0), 300, data, tolerance=1e-7, num_factors=1)
     every = method.run(jax.random.key(0), 300, data > 0, num_factors=1, record=dict)
-    assert every.compile_seconds == 0.0 and every.losses.shape == (300,)
-    assert not every.stop.converged and every.optima.agree == 2
-    assert every.history["weights"].shape == (300, 1, len(BIAS))
+    assert every.compile_seconds == 0.0 and every.optima.agree == 2
+    done = len(every.losses)
+    assert len(end.losses) <= done < 300
+    assert every.stop.converged and every.reason == f"{Stop.TOLERANCE.value} 1e-09 of the loss"
+    assert every.history["weights"].shape == (done, 1, len(BIAS))
+    # No step is told twice, and the first of them are those that climb.
+    assert (np.diff(every.history["bias"], axis=0) != 0.0).any(1).all()
+    assert every.losses[0] - every.losses[-1] > 1.0
     np.testing.assert_allclose(every.history["weights"][-1], every.params["weights"], atol=1e-4)
     # The loss after a step is that of what was recorded there.
     after = {name: value[0] for name, value in every.history.items()}
@@ -199,6 +205,11 @@ def test_steps_that_are_left_change_nothing_and_bits_may_be_true_and_false():
     evidence = at_once.posterior(opened, after)[0].evidence.sum()
     assert -float(evidence) == pytest.approx(float(every.losses[1]), rel=1e-5)
     np.testing.assert_allclose(every.losses[len(end.losses) - 1 :], end.losses[-1], rtol=1e-7)
+    # Where the steps run out first, that is the reason.
+    search = Search(num_lineages=2, screening=0, rounds=0, least_steps=1)
+    few = QuadratureEM(latent_trait, search=search).run(jax.random.key(0), 5, data, num_factors=1)
+    assert few.compile_seconds == 0.0 and len(few.losses) == 5
+    assert not few.stop.converged and few.reason == "all steps done"
 
 
 def begin(table, seed):
