@@ -13,12 +13,12 @@ from ..reading.anatomy import inspect as anatomy_of
 from ..studies.catalogue import methods
 from ..studies.option import SEED, Option, add, settled
 from ..studies.output import FIGURES, align, as_picture, check_output, write_whole
-from .options import add_options, open_given
+from .options import METHOD, add_options, open_given
 from .progress import Methods, stage
 
 MOST_SIZES = 50
 OPTIONS = {
-    "method": Option(str, "by default that of the program's own paper"),
+    "method": METHOD,
     "folds": Option(5, "folds of the cross-validation"),
     "steps": Option(500, "most steps of a fit"),
     "seed": SEED,

@@ -25,12 +25,12 @@ from ..studies.option import SEED, Option, add
 from ..studies.output import as_csv, check_output, versions, write_whole
 from ..types import Arguments
 from .few_answers import held, hide, sparse
-from .options import AGAIN, Given, add_options, open_given, said, setting, tell
+from .options import AGAIN, METHOD, Given, add_options, open_given, said, setting, tell
 from .progress import stage
 
 OPTIONS = {
     "plate": Option(str, "plate of the rows, if there are several", metavar="NAME"),
-    "method": Option(str, "by default that of the program's own paper"),
+    "method": METHOD,
     "out": Option(str, "where the fit is kept", metavar="FIT.nc", how={"required": True}),
     "steps": Option(int, "most steps (default 500, or as many as the stages of the method have)"),
     "starts": Option(int, "number of starts; the best is kept", how={"default": 1}),
@@ -85,7 +85,7 @@ def main(namespace: argparse.Namespace) -> int:
     if namespace.plate is not None:
         settings.setdefault("plate", namespace.plate)
     card = CARDS.get(given.name)
-    own = card.method if card else None  # of its own paper
+    own = card.method if card else None  # recommended
     draws = own is not None and getattr(find_method(own), "draws", False)
     admitted, refused = contenders(anatomy, namespace.method or (None if draws else own))
     taken = own in admitted and not draws
@@ -176,7 +176,7 @@ EXACT = ("QuadratureEM",)
 
 
 def _preferred(given: Given, anatomy: Any, admitted: dict[str, Any]) -> str:
-    """Where no paper's method is taken: the exact one if that is cheap, else what asks least."""
+    """Where none is recommended: the exact one if that is cheap, else what asks least."""
     from ..reading.plan import every_state
 
     many = False

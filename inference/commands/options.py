@@ -29,6 +29,10 @@ from ..studies.option import SEED, Option, add
 
 AGAIN = {"action": "append", "default": []}
 """Of an option that may be repeated."""
+METHOD = Option(
+    str, "by default the recommended one: for latent_trait, mixed_trait and trait_mixture "
+    "QuadratureEM, where their paper has BoundEM",
+)  # fmt: skip
 
 
 class Given(NamedTuple):

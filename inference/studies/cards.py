@@ -51,7 +51,7 @@ class Figure(NamedTuple):
 class Card(NamedTuple):
     """What the studies know of one program."""
 
-    method: str  # that of its own paper
+    method: str  # recommended; the paper of the traits has `BoundEM`
     small: Callable[[], Truth]  # a table for tests and notebooks
     paper: Callable[[], Truth]  # the paper's, at its size: what a comparison runs on
     calibrate: Callable[[], Setting]  # a prior computes when it is made

@@ -11,6 +11,7 @@ from typing_commands import refused, run
 
 import ppl_models
 from inference.commands import reproduce
+from inference.studies.cards import CARDS
 from inference.studies.option import Option
 from inference.studies.papers.experiment import Experiment, Outcome
 from ppl_models.data import DATASETS
@@ -172,3 +173,15 @@ others = [x for x in sys.modules if ".methods.gibbs" in x or ".baselines.sampler
 assert (status, compiled, others) == (0, [], []), (status, compiled, others)
 """
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+# which method is the default
+
+
+@pytest.mark.parametrize("command", ["fit", "choose"])
+def test_help_names_the_recommended_method_and_that_of_the_paper(command, capsys):
+    names = ("latent_trait", "mixed_trait", "trait_mixture")
+    assert {CARDS[name].method for name in names} == {"QuadratureEM"}
+    words = " ".join(run(capsys, command, "--help").out.split())
+    assert "the recommended one: for {}, {} and {} QuadratureEM".format(*names) in words
+    assert "their paper has BoundEM" in words and "own paper" not in words
