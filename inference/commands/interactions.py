@@ -86,8 +86,11 @@ def method_rows(way: Way) -> list[tuple[str, str]]:
     chain = isinstance(way, Chain)
     words = "no: its latents are shared, or lie in several plates"
     gibbs = "no: latents of a scan are summed, not sampled one by one"
+    if isinstance(way, Chain):
+        words = "yes: Baum and Welch's algorithm"
+        words = f"no: {way.effects[0]} is a random effect" if way.effects else words
     return [
-        ("EM", "yes: Baum and Welch's algorithm" if chain else words),
+        ("EM", words),
         ("LatentGibbs", gibbs if chain else "yes: with NUTS for the rest, in HMCGibbs"),
         ("NUTS(marginal(model))", "yes"),
         ("SVI(marginal(model), ...)", "yes"),

@@ -171,6 +171,7 @@ def _likelihood(
 ) -> Likelihood:  # fmt: skip
     anatomy = inspect(model, args, kwargs)
     anatomy.check_observed()
+    anatomy.check_rows_are_apart()
     if not anatomy.latents:
         return _without_latents(model, anatomy, args, kwargs)
     discrete = [x for x in anatomy.latents if x.num_values is not None]

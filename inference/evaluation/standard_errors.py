@@ -189,6 +189,7 @@ def _wide(params: Params) -> dict[str, np.ndarray]:
 def _open(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Opened:
     """A program on its data: its factors are integrated out, or its states summed."""
     anatomy = inspect(model, args, kwargs)
+    anatomy.check_rows_are_all()
     if not anatomy.latents or any(x.num_values is None for x in anatomy.latents):
         return open_columns(model, args, kwargs, None, mixed=True)
     if likelihood(model, *args, **kwargs).sampled:

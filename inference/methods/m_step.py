@@ -31,7 +31,7 @@ from ..numerics.acceleration import Maps
 from ..numerics.quasi_newton import minimise
 from ..reading.abstract import sites_of, undrawn
 from ..reading.datum import About, about_of
-from ..reading.local import log_prior
+from ..reading.local import log_shared
 from ..reading.reader import Reader, shared_hessian
 from ..rows.chunks import Rows, map_over_chunks, sum_over_chunks
 from ..types import Arguments, Params
@@ -92,8 +92,7 @@ def gradient_step(
 
     def rest(free: Params) -> Array:
         new = maps.constrain(free)
-        value = at_once(new)
-        return value + log_prior(reader.model, one.anatomy, new, few) if prior else value
+        return at_once(new) + log_shared(reader.model, reader.anatomy, new, rows, prior)
 
     def total(free: Params) -> Any:
         """The mean of −Q a datum and its slope, summed over the chunks."""
@@ -123,7 +122,7 @@ class AffineUpdate:
     table: Array  # (S, bits)
     row: Arguments  # with one row
     params: Params  # those of the posterior
-    prior: bool
+    shared: Callable[[Params], Array]  # log density of what belongs to no row
     num_steps: int
     about: About | None = None  # what the statistics are taken about; by default near the means
 
@@ -165,9 +164,7 @@ class AffineUpdate:
         def loss(free: Params) -> Array:
             new = maps.constrain(free)
             value = one.affine_form(new, self.table, self.row, about).expected(statistics)
-            if self.prior:
-                value = value + log_prior(one.model, one.anatomy, new, self.row)
-            return -value / statistics[0].sum()
+            return -(value + self.shared(new)) / statistics[0].sum()
 
         slope = jax.value_and_grad(loss)
         return maps.constrain(minimise(slope, maps.free(params), self.num_steps))

@@ -101,7 +101,6 @@ def start_params(
 ) -> Params:
     """Starting values: those given, else those of `start`, else a draw from the priors."""
     model, anatomy = reader.model, reader.anatomy
-    anatomy.check_rows_are_all()
 
     def draw(rows: Rows, key: Array) -> Params:
         return prior_draw(model, anatomy, key, rows.slice(0, 1))

@@ -16,6 +16,7 @@ from jax import Array, random
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer.initialization import init_to_uniform
+from numpyro.ops.provenance import eval_provenance
 
 from latentbits import models
 
@@ -185,6 +186,29 @@ def origins(tree: Any) -> frozenset:
     """What any leaf of it depends on, where provenance is a set of each."""
     leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, frozenset))
     return frozenset().union(*leaves)
+
+
+def dependence(
+    model: Callable, arguments: Arguments, trace: dict[str, dict], latents: Iterable[str]
+) -> dict[str, frozenset[str]]:
+    """Site -> the latents that its log probability depends on, or its value if it is no sample.
+
+    :param trace: that of an abstract run.
+    """
+    kinds = ("sample", "deterministic")
+    wanted = [x["name"] for x in trace.values() if x["type"] in kinds]
+    # What is random and not a latent here is held fixed: its value is given, not a function.
+    fixed = {
+        x["name"]: x["value"] for x in trace.values()
+        if x["type"] in ("sample", "param") and not x.get("is_observed")
+    }  # fmt: skip
+
+    def run(**values: Array) -> dict[str, Array]:
+        return densities(trace_of(model, arguments, {**fixed, **values}), wanted)
+
+    start = {x: jnp.zeros_like(trace[x]["value"]) for x in latents}
+    depends = eval_provenance(run, **start)
+    return {name: origins(depends[name]) for name in wanted}
 
 
 def unknowns(sites: Iterable[dict], latents: Container[str]) -> tuple[str, ...]:

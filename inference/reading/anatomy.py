@@ -19,7 +19,16 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from ..numerics.compiling import known
-from .abstract import ProgramError, each_value, innermost, is_latent, run_abstractly, unseen
+from ..types import Arguments
+from .abstract import (
+    ProgramError,
+    dependence,
+    each_value,
+    innermost,
+    is_latent,
+    run_abstractly,
+    unseen,
+)
 
 MOST_LATENTS = 100_000
 """Of one datum: beyond that nothing here can be held."""
@@ -78,6 +87,7 @@ class Anatomy(NamedTuple):
     parameters: tuple[str, ...]  # unobserved sites outside the plate
     likelihoods: tuple[str, ...] = ()  # class of each observed site's distribution, unwrapped
     outside: tuple[str, ...] = ()  # observed sites and factors outside the plate
+    meeting: tuple[tuple[str, tuple[str, ...]], ...] = ()  # site outside -> latents it depends on
     drawn: bool = False  # whether the plate draws its rows (subsample_size)
     weighted: bool = False  # whether rows are scaled (`handlers.scale`): they count so many times
     shapes: tuple[tuple[int, ...], ...] = ()  # of the parameters
@@ -102,10 +112,24 @@ class Anatomy(NamedTuple):
         """Refuse a program that says more of its parameters than its rows do."""
         if self.outside:
             raise ProgramError(
-                f"site {self.outside[0]!r} is observed outside the plate {self.plate!r}, and this "
-                "method learns from the rows of the plate alone: it would be ignored; "
-                "NUTS(marginal(model)) and SVI use it"
+                f"site {self.outside[0]!r} is observed or a factor outside the plate "
+                f"{self.plate!r}, and this method learns from the rows of the plate alone: it "
+                "would be ignored; EM and TruncatedEM (without m_step=), NUTS(marginal(model)) and "
+                "SVI count it"
             )
+
+    def check_rows_are_apart(self) -> None:
+        """Refuse a program in which the latents of several rows meet."""
+        for site, on in self.meeting:
+            mine = [name for name in on if name in self.names]
+            if mine:
+                raise ProgramError(
+                    f"site {site!r} is outside the plate {self.plate!r} and depends on its latents "
+                    f"{mine}, and this reads every row for itself: put the site inside the plate "
+                    "if each row has a term of its own; else NUTS(marginal(model)) sums discrete "
+                    "latents that meet and samples continuous ones, and LatentGibbs samples "
+                    "discrete ones"
+                )
 
     @property
     def num_bits(self) -> int:
@@ -200,8 +224,12 @@ def inspect(
 
     def find(arrays: list) -> Anatomy:
         whole = [x if y is None else y for x, y in zip(leaves, arrays, strict=True)]
-        read = lambda trace: _dissect(trace, sites, plate)  # noqa: E731
         args, kwargs = jax.tree.unflatten(tree, whole)
+
+        def read(trace: dict[str, dict]) -> Anatomy:
+            anatomy = _dissect(trace, sites, plate)
+            return anatomy._replace(meeting=_meeting(model, (args, kwargs), trace, anatomy))
+
         return run_abstractly(model, args, kwargs, read)
 
     def same() -> Anatomy | None:
@@ -219,6 +247,20 @@ def inspect(
     context = jax.config.values["jax_enable_x64"]
     anatomy = known(same, "anatomy", model, kinds, tree, sites, plate, context)
     return find(arrays) if anatomy is None else anatomy
+
+
+def _meeting(
+    model: Callable, arguments: Arguments, trace: dict[str, dict], anatomy: Anatomy
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The sites outside the plate that depend on its latents, and on which."""
+    sampled = [x for x in trace.values() if x["type"] == "sample"]
+    drawn = [x["name"] in anatomy.names for x in sampled]
+    later = sampled[drawn.index(True) :] if any(drawn) else []  # those before depend on none
+    shared = {*anatomy.outside, *anatomy.parameters} & {x["name"] for x in later}
+    if not shared:
+        return ()
+    depends = dependence(model, arguments, trace, anatomy.names)
+    return tuple((x, tuple(sorted(depends[x]))) for x in trace if x in shared and depends[x])
 
 
 def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Anatomy:
@@ -248,7 +290,7 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
             if inside:
                 observed.append(name)
                 likelihoods.append(type(innermost(site["fn"])).__name__)
-            elif not site["infer"].get("is_auxiliary"):
+            else:
                 outside.append(name)
         elif not inside:
             if site["fn"].support.is_discrete:

@@ -95,12 +95,12 @@ class Chain(NamedTuple):
     nesting: int
     orders: tuple[tuple[str, int], ...]  # site of a step -> how many steps back it looks
     starters: tuple[str, ...]  # observed sites outside the scan that depend on the start
-    observed: tuple[str, ...]  # observed sites of a step
+    observed: tuple[str, ...]  # observed sites of a step that depend on latents
     parameters: tuple[str, ...]  # all other unobserved sites
     hidden: tuple[str, ...]  # deterministic sites of a step, or that depend on latents
     length: int
     reverse: bool
-    other: tuple[str, ...] = ()  # observed sites outside the scan that depend on none of it
+    other: tuple[str, ...] = ()  # observed sites, of a step or not, that depend on no latent
     effects: tuple[str, ...] = ()  # of the parameters, those that are random effects
     reached: tuple[int, ...] = ()  # leaves of what a step carries that latents get into
     steady: tuple[str, ...] = ()  # sites of a step that depend on its latents and on nothing else
@@ -302,13 +302,15 @@ def sum_chain(model: Callable, chain: Chain, args: tuple, kwargs: dict) -> Any:
     The factor has the name of the first observed site of a step. Where nothing is observed the
     program runs as it is, and simulates.
     """
-    if not chain.observed:
+    shown = (*chain.observed, *chain.starters)
+    if not (shown or chain.other):
         return model(*args, **kwargs)
     within = {*chain.names, *chain.observed, *chain.starters, *chain.hidden}
     trace, given, returned = outside(model, within, args, kwargs)
-    evidence = sums.evidence(*chain.factors(model, given, (args, kwargs)))
-    left = evidence if chain.plates else evidence[0]
-    leave(chain.observed[0], left, trace[chain.links[0].name]["scale"])
+    if shown:
+        evidence = sums.evidence(*chain.factors(model, given, (args, kwargs)))
+        left = evidence if chain.plates else evidence[0]
+        leave(shown[0], left, trace[chain.links[0].name]["scale"])
     return returned
 
 

@@ -97,8 +97,10 @@ class _Survey(Messenger):
             start=tuple(Link.of(site, plates) for site in start),
         )
         depends, carried = _dependence(chain, f, init, x)
+        orders = _orders(depends, carried)
         chain = chain._replace(
-            orders=tuple(_orders(depends, carried).items()),
+            orders=tuple(orders.items()),
+            observed=tuple(name for name in observed if name in orders),
             reached=_reached(carried),
             steady=_steady(depends, carried),
         )
@@ -117,7 +119,8 @@ class _Survey(Messenger):
         kwargs: dict,
     ) -> Chain:
         """The chain, with what lies outside the scan and depends on its latents."""
-        on = _provenance(self.fn, chain, args, kwargs, trace)
+        kept = {x: y for x, y in trace.items() if x not in (*sites, *chain.names, *chain.hidden)}
+        on = _provenance(self.fn, chain, args, kwargs, kept)
         for name in on.sites:
             if "returned" in on.sites[name] and trace[name]["type"] == "sample":
                 raise ProgramError(
@@ -139,11 +142,8 @@ class _Survey(Messenger):
         for name in starters:
             _check_plates(trace[name], chain.plates)
         more = tuple(name for name in latent if trace[name]["type"] == "deterministic")
-        other = tuple(
-            x["name"] for x in trace.values()
-            if x["type"] == "sample" and x["is_observed"] and not x.get("_control_flow_done")
-            and x["name"] not in starters
-        )  # fmt: skip
+        seen = [x["name"] for x in trace.values() if x["type"] == "sample" and x["is_observed"]]
+        other = tuple(name for name in seen if name not in (*chain.observed, *starters))
         return chain._replace(
             starters=starters,
             hidden=(*chain.hidden, *more),
@@ -300,10 +300,8 @@ def _provenance(
     model: Callable, chain: Chain, args: tuple, kwargs: dict, trace: dict[str, dict]
 ) -> _Provenance:
     """Follow the start, what the scan returns, and each other unobserved site ("site NAME") through
-    the rest of the program."""
-    kinds = ("sample", "deterministic")
-    outer = [x["name"] for x in trace.values() if x["type"] in kinds]
-    outer = [x for x in outer if not trace[x].get("_control_flow_done") and x not in chain.names]
+    the rest of the program, of which this is the trace."""
+    outer = [x["name"] for x in trace.values() if x["type"] in ("sample", "deterministic")]
     # What is random and not a latent of the chain is given: nothing is drawn, nor is it a function.
     fixed = {name: trace[name]["value"] for name in chain.parameters}
 

@@ -7,12 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
-from jax import Array
-from numpyro.ops.provenance import eval_provenance
-
 from ..numerics.elimination import CrossedError, Problem, find_order, find_rounds
-from .abstract import ProgramError, densities, origins, run_abstractly, trace_of, unknowns
+from .abstract import ProgramError, dependence, run_abstractly, unknowns
 from .chain import Link, is_latent
 from .graph import Component, Graph, Variable
 
@@ -35,7 +31,7 @@ def find_graph(
     :param summed: False where they are to be sampled: it has no components then, and none of the
         limits of a sum.
 
-    >>> import numpyro, numpyro.distributions as dist
+    >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
     >>> def family(height):
     ...     parent = numpyro.sample("parent", dist.Bernoulli(0.3))
     ...     with numpyro.plate("children", len(height)):
@@ -63,7 +59,7 @@ def _graph(
     summed: bool,
 ) -> Graph:
     names = [site["name"] for site in latents]
-    depends = _provenance(model, args, kwargs, trace, names)
+    depends = dependence(model, (args, kwargs), trace, names)
     bearing = {x: on for x, on in depends.items() if on and trace[x]["type"] == "sample"}
     scopes = {x: frozenset(names.index(name) for name in on) for x, on in bearing.items()}
     joined = _joined(trace, scopes, [_variable(site) for site in latents])
@@ -135,30 +131,6 @@ def _check_states(variable: Variable, sites: list[str]) -> None:
             "them, with NUTS for the rest; where few interact, make them the vector of a row of "
             "a plate, if need be of size 1: then they are summed element by element"
         )
-
-
-def _provenance(
-    model: Callable,
-    args: tuple,
-    kwargs: dict,
-    trace: dict[str, dict],
-    latents: list[str],
-) -> dict[str, frozenset[str]]:
-    """Site -> the latents that its log probability or value depends on."""
-    kinds = ("sample", "deterministic")
-    wanted = [x["name"] for x in trace.values() if x["type"] in kinds]
-    # What is random and not a latent here is held fixed: its value is given, not a function.
-    fixed = {
-        x["name"]: x["value"] for x in trace.values()
-        if x["type"] in ("sample", "param") and not x.get("is_observed")
-    }  # fmt: skip
-
-    def run(**values: Array) -> dict[str, Array]:
-        return densities(trace_of(model, (args, kwargs), {**fixed, **values}), wanted)
-
-    start = {x: jnp.zeros_like(trace[x]["value"]) for x in latents}
-    depends = eval_provenance(run, **start)
-    return {name: origins(depends[name]) for name in wanted}
 
 
 def _colours(count: int, scopes: list[frozenset[int]]) -> tuple[int, ...]:

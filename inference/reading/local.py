@@ -13,7 +13,7 @@ is tested on random states, in float64, and never assumed; where it does not hol
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
@@ -130,10 +130,32 @@ def row_weights(
     return jnp.moveaxis(each, first.axis, 0).reshape(anatomy.num_data, -1)[:, 0]
 
 
-def log_prior(model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments) -> Array:
-    """Sum of the log prior densities of the parameters."""
-    trace = trace_of(model, arguments, params)
-    sites = [trace[name] for name in anatomy.parameters if trace[name]["type"] == "sample"]
+def log_shared(
+    model: Callable, anatomy: Anatomy, params: Params, rows: Rows, prior: bool = True
+) -> Array:
+    """Log density of what belongs to no row: observed sites and factors outside the plate.
+
+    :param prior: with the priors of the parameters.
+    """
+    if anatomy.outside and (rows.on_disk or rows.extent != rows.num_data):
+        raise ProgramError(
+            f"site {anatomy.outside[0]!r} outside the plate {anatomy.plate!r} may depend on all "
+            "rows, and of these only some are at hand: pass them in memory, and without mesh="
+        )
+    names = [*anatomy.outside, *(anatomy.parameters if prior else ())]
+    # Of a prior the first row says all; a site outside the plate may look at any.
+    arguments = rows.whole() if anatomy.outside else rows.slice(0, 1)
+    return log_density_of(model, names, params, arguments)
+
+
+def log_density_of(
+    model: Callable, names: Sequence[str], params: Params, arguments: Arguments
+) -> Array:
+    """Sum of the log densities of some sites, scaled as the program has them."""
+    if not names:
+        return jnp.zeros(())
+    trace = sites_of(handlers.substitute(model, data=params), arguments, names)
+    sites = [trace[name] for name in names if trace[name]["type"] == "sample"]
     return sum((jnp.sum(_scaled(site)) for site in sites), jnp.zeros(()))
 
 

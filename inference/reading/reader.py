@@ -178,6 +178,7 @@ def open_program(
             "there is nothing to infer for a datum"
         )
     anatomy.check_observed()
+    anatomy.check_rows_are_apart()
     rows = rows_of(anatomy, args, kwargs)
     if not any(isinstance(x, OnDisk) for x in jax.tree.leaves((args, kwargs))):
         check_support(model, anatomy, rows)  # what was opened before has been checked

@@ -141,6 +141,7 @@ class recover(Messenger):  # noqa: N801
                 f"nothing is observed inside the plate {anatomy.plate!r}: the posterior of its "
                 "latents would be their prior; pass the data (obs=...)"
             )
+        anatomy.check_rows_are_apart()
         return anatomy
 
     def needs(self, anatomy: Opened, args: tuple, kwargs: dict) -> tuple[str, ...]:

@@ -92,6 +92,7 @@ class marginal(Messenger):  # noqa: N801
             raise ProgramError(
                 "the program has no discrete latent site in its data plate to sum out"
             )
+        anatomy.check_rows_are_apart()
         plan, outline = make_plan(
             self.fn, anatomy, whole.latents == anatomy.latents,
             self.states, self.structure, args, kwargs,

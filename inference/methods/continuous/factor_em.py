@@ -23,7 +23,7 @@ from ...numerics.by_numpy import at_hand
 from ...numerics.compiling import least_effort, remembered, split_key
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import put
-from ...reading.local import log_prior, prior_draw
+from ...reading.local import log_shared, prior_draw
 from ...reading.recognise import Known
 from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
@@ -269,8 +269,8 @@ def _space(opened: Opened, params: Params) -> Any:
 
 
 def _log_prior(opened: Opened) -> Prior:
-    few, one = opened.rows.slice(0, 1), opened.reader.at(1)
-    return lambda params: log_prior(one.model, one.anatomy, params, few)
+    reader, rows = opened.reader, opened.rows
+    return lambda params: log_shared(reader.model, reader.anatomy, params, rows)
 
 
 def turned(known: Known | None, params: Params) -> Params:

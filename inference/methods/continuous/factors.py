@@ -215,6 +215,7 @@ def open_factors(
         raise ProgramError(f"this method is for continuous latents: {problem}")
     anatomy.check_observed()
     anatomy.check_unweighted()
+    anatomy.check_rows_are_apart()
     return FactorReader(model, anatomy), rows_of(anatomy, args, kwargs)
 
 

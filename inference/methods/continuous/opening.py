@@ -12,7 +12,7 @@ from jax import Array, random
 
 from ...numerics.compiling import now
 from ...reading.anatomy import Anatomy
-from ...reading.local import anywhere, log_prior, stand_in
+from ...reading.local import anywhere, log_density_of, stand_in
 from ...reading.reader import examined
 from ...reading.recognise import Form, Known, recognise
 from ...rows.chunks import Rows
@@ -103,7 +103,7 @@ def _separable(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
         def error(leaves: list[Array]) -> Array:
             arguments = rows.join(leaves)
             params = anywhere(model, one, random.key(0, impl="rbg"), arguments)
-            slope = jax.grad(lambda p: log_prior(model, one, p, arguments))
+            slope = jax.grad(lambda p: log_density_of(model, one.parameters, p, arguments))
             along = lambda z: jax.jvp(slope, (params,), (z,))[1]  # noqa: E731
             z = jax.tree.map(lambda x: jnp.sin(1.0 + jnp.arange(x.size)).reshape(x.shape), params)
             bent, each = along(z), along(jax.tree.map(jnp.ones_like, params))

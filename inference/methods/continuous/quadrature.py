@@ -129,6 +129,7 @@ class QuadratureEM(FactorEM):
         if not self._by_default():
             return None
         opened = self._open(args, kwargs)
+        opened.reader.anatomy.check_rows_are_all()
         several = self.search is not None and how.num_steps >= self.search.least_steps
         literal = how.tolerance is None and not several  # these steps and no others
         if literal or not _on_shared_nodes(opened):

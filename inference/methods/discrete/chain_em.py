@@ -17,6 +17,7 @@ from ...reading.anatomy import ProgramError
 from ...reading.arguments import check_data
 from ...reading.chain import Chain, ChainPosterior
 from ...reading.chain_survey import find_chain
+from ...reading.local import log_density_of
 from ...types import Params
 from ..m_step import minimise, transforms_of
 from ..shared import check_shapes
@@ -87,9 +88,9 @@ class Paths(NamedTuple):
             value = _expected(joined[0], factors)
             if start is not None:
                 value = value + _expected(joined[1], start)
-            return -(value + self._log_prior(chain, new, arguments)) / count
+            return -(value + self._shared(chain, new, arguments)) / count
 
-        total = -evidence.sum() - self._log_prior(chain, state.params, arguments)
+        total = -evidence.sum() - self._shared(chain, state.params, arguments)
         best = minimise(jax.value_and_grad(loss), maps.free(state.params), self.gradient_steps)
         return PathState(maps.constrain(best), state.step + 1), total
 
@@ -114,12 +115,10 @@ class Paths(NamedTuple):
 
         return jax.jit(find)(params, held)
 
-    def _log_prior(self, chain: Chain, params: Params, arguments: Any) -> Array:
-        if not self.prior:
-            return jnp.zeros(())
-        trace = trace_of(self.model, arguments, params)
-        sites = [trace[name] for name in chain.parameters if trace[name]["type"] == "sample"]
-        return sum((jnp.sum(x["fn"].log_prob(x["value"])) for x in sites), jnp.zeros(()))
+    def _shared(self, chain: Chain, params: Params, arguments: Any) -> Array:
+        """Log density of what depends on no path, with the priors of the parameters on request."""
+        names = [*chain.other, *(chain.parameters if self.prior else ())]
+        return log_density_of(self.model, names, params, arguments)
 
     def _open(self, args: tuple, kwargs: dict) -> Chain:
         check_data(args, kwargs)
@@ -132,11 +131,6 @@ class Paths(NamedTuple):
                 f"site {chain.effects[0]!r} is continuous, unobserved and in a plate of the data: "
                 "it is a random effect and no parameter, and EM sums over discrete latents alone; "
                 "NUTS(marginal(model)) samples it"
-            )
-        if chain.other:
-            raise ProgramError(
-                f"site {chain.other[0]!r} is observed outside the scan and depends on none of its "
-                "latents: it would be ignored; NUTS(marginal(model)) and SVI use it"
             )
         return chain
 

@@ -13,6 +13,7 @@ from jax import Array
 
 from ...reading.anatomy import Anatomy, ChainError, ProgramError
 from ...reading.handlers import table_of
+from ...reading.local import log_shared
 from ...reading.reader import Reader, affine_too, open_program
 from ...reading.states import AllStates, Given, StateSet
 from ...rows.chunks import Rows, compiled, map_over_chunks
@@ -51,7 +52,8 @@ class EM(StatesEM):
         discrete latents.
     :param states: the states to sum over; a truncated set gives a lower bound.
     :param m_step: a `ClosedForm`; by default the paper's for its program, else gradient steps.
-    :param prior: maximise the posterior of the parameters instead of the likelihood.
+    :param prior: maximise the posterior of the parameters instead of the likelihood. What is
+        observed outside the plate, and a `numpyro.factor` there, counts in both.
     :param start: ``start(key, *args, **kwargs) -> params``; by default a draw from the priors.
     :param search: how the best of several starts is looked for; None: one start. With `start` given
         there is one.
@@ -180,8 +182,8 @@ def by_sums(
     cells = rows.width
     if reader.structure.shared and len(table) * cells > CHUNK_FLOATS:
         return None  # the moments of the bits take less
-    few = rows.slice(0, 1)
-    return AffineUpdate(reader, table, few, params, method.prior, method.gradient_steps)
+    shared = lambda new: log_shared(reader.model, reader.anatomy, new, rows, method.prior)  # noqa: E731
+    return AffineUpdate(reader, table, rows.slice(0, 1), params, shared, method.gradient_steps)
 
 
 def _per_value(anatomy: Anatomy, posterior: Expectation) -> dict[str, Array]:

@@ -17,7 +17,7 @@ from jax import Array, random
 
 from ...numerics.compiling import split_key
 from ...reading.anatomy import Anatomy
-from ...reading.local import Structure, log_prior
+from ...reading.local import Structure, log_shared
 from ...reading.reader import Reader
 from ...rows.chunks import Numbers, Rows, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
@@ -193,6 +193,8 @@ class StatesEM(Algorithm):
     ) -> Any:
         reader, rows = self.open(args, kwargs)
         sets = self.sets(reader, rows)  # refuses what is too large, before any work
+        if self.m_step is not None:
+            reader.anatomy.check_rows_are_all()
         key_start, key_memory, key = split_key(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
         memory = sets.start(reader.anatomy, key_memory) if sets.keep else None
@@ -227,9 +229,7 @@ class StatesEM(Algorithm):
 
         if isinstance(update, SparseCodingUpdate) and update.max_active is not None:
             evidence = evidence - count * jnp.log(update.mass(params, reader.anatomy.num_bits))
-        if self.prior:
-            one = reader.anatomy.with_rows(1)
-            evidence = evidence + log_prior(reader.model, one, params, rows.slice(0, 1))
+        evidence = evidence + log_shared(reader.model, reader.anatomy, params, rows, self.prior)
         memory = step.memory if sets.keep else None
         return EMState(new, state.step + 1, state.rng_key, memory), -evidence
 

@@ -86,6 +86,7 @@ class StepwiseEM(EM):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> StepwiseState:
         reader, rows = self.open(args, kwargs)
+        reader.anatomy.check_rows_are_all()
         key_start, key_batch, key = split_key(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
 

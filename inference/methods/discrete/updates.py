@@ -252,12 +252,16 @@ def closed_form(
 ) -> ClosedForm | None:
     """The closed form for a program: the one given, else that of its form, or None.
 
+    The forms are stationary for the rows: where more is observed than these, there is none.
+
     :param params: those of the posterior that the statistics are of.
     :param prior: whether the posterior of the parameters is to be maximised.
     """
     if given is not None:
         return given.of(reader, rows) if isinstance(given, Update) else given
     anatomy = reader.anatomy
+    if anatomy.outside:
+        return None
     among = [Form.NOISY_OR] if prior else list(CLOSED)
     if anatomy.num_bits == 1 and not prior:
         among.append(Form.REAL_MACHINE)

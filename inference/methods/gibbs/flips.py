@@ -158,6 +158,7 @@ def open_bits(
         )
     anatomy.check_observed()
     anatomy.check_unweighted()
+    anatomy.check_rows_are_apart()
     if not by_network:
         return BitProgram(model, anatomy, None)
     try:

@@ -16,7 +16,7 @@ from jax import Array, random
 from numpyro.optim import _NumPyroOptim, optax_to_numpyro
 
 from ...reading.abstract import somewhere
-from ...reading.local import log_prior
+from ...reading.local import log_shared
 from ...reading.reader import Reader, linear_form, open_program
 from ...reading.summed import row_evidence
 from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
@@ -93,7 +93,7 @@ class Climb(NamedTuple):
 
     def prior(self, params: Params) -> Array:
         one = self.reader.at(1)
-        return log_prior(one.model, one.anatomy, params, self.rows.slice(0, 1))
+        return log_shared(one.model, one.anatomy, params, self.rows)
 
 
 @lru_cache

@@ -25,7 +25,7 @@ from ...evaluation.evidence import likelihood
 from ...evaluation.symmetry import Exchange, Rotation, form_of, symmetries
 from ...reading.anatomy import Anatomy, inspect
 from ...reading.arguments import rows_of
-from ...reading.local import log_prior
+from ...reading.local import log_shared
 from ...reading.recognise import Known
 from ...types import Params
 from .many import (
@@ -265,8 +265,7 @@ def scalars(model: Callable, data: Array, **kwargs: Any) -> Callable[[Params, Ar
     def one(params: Params, table: Array) -> dict[str, Array]:
         rows = hollow._replace(leaves=(table,))
         density = jnp.sum(rule.function(params, rows).value)
-        few = rows_of(anatomy, (table,), kwargs).slice(0, 1)
-        prior = log_prior(model, anatomy.with_rows(1), params, few)
+        prior = log_shared(model, anatomy, params, rows_of(anatomy, (table,), kwargs))
         return {LIKELIHOOD: density, "log prior": prior, **of_parameters(form, params)}
 
     def many(draws: Params, table: Array) -> dict[str, Array]:

@@ -23,7 +23,7 @@ from ...numerics.compiling import once
 from ...reading.anatomy import inspect
 from ...reading.arguments import rows_of
 from ...reading.floors import at_floor
-from ...reading.local import log_prior
+from ...reading.local import log_shared
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...running.search import optima_of
@@ -145,9 +145,8 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
 def _prior(field: Field, point: dict[str, np.ndarray]) -> float:
     """Log density of the parameters under the program's priors, for each training row."""
     anatomy = inspect(field.model, *field.train_arguments)
-    few = rows_of(anatomy, *field.train_arguments).slice(0, 1)
-    local = anatomy.with_rows(1)
-    density = by_numpy(lambda params: log_prior(field.model, local, params, few), point)(point)
+    rows = rows_of(anatomy, *field.train_arguments)
+    density = by_numpy(lambda params: log_shared(field.model, anatomy, params, rows), point)(point)
     return float(density) / field.judges.num_train
 
 

@@ -217,15 +217,3 @@ def test_the_simplest_programs_run():
     column = jnp.asarray(data)[:, None] * jnp.ones((1, 3))
     fitted = quick_run(EM(binary_sparse_coding), 0, 5, column, num_causes=1)
     assert fitted.params["weights"].shape == (1, 3)
-
-
-def test_what_is_observed_outside_the_plate_is_not_ignored():
-    def calibrated(data, extra):
-        mean = numpyro.sample("mean", dist.Normal(0.0, 5.0))
-        numpyro.sample("calibration", dist.Normal(mean, 1.0).expand((3,)).to_event(1), obs=extra)
-        with numpyro.plate("data", len(data)):
-            on = numpyro.sample("on", dist.Bernoulli(0.4))
-            numpyro.sample("observed", dist.Normal(mean * on, 1.0), obs=data)
-
-    with pytest.raises(ProgramError, match="'calibration' is observed outside the plate 'data'"):
-        EM(calibrated).run(random.key(0), 5, jnp.ones(10), jnp.ones(3))
