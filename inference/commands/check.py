@@ -18,7 +18,7 @@ from numpyro.infer.util import log_density
 
 from ..numerics.compiling import once
 from ..numerics.memory import in_words
-from ..reading.abstract import each_value, trace_shapes
+from ..reading.abstract import each_value, is_masked, trace_shapes
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.chain import Chain
@@ -62,8 +62,7 @@ def main(namespace: argparse.Namespace) -> int:
         rows = rows_of(anatomy, (table.values,), kwargs)
     _print_table(table)
     print(f"plate    {anatomy.plate}, {anatomy.num_data} rows\n")
-    _print_aligned(site_rows(sites, partial(_kind, anatomy)))
-    print()
+    _print_sites(sites, partial(_kind, anatomy))
     with stage("compiling and running the program on its prior"):
         draws = _draw(given)
         _check_support(given, draws[0], sites)
@@ -80,8 +79,7 @@ def _check_way(given: Given, way: Way, sites: dict[str, dict]) -> int:
     """A program whose latents belong to no row alone: a chain, or what rows share."""
     _print_table(given.table)
     print()
-    _print_aligned(site_rows(sites, lambda name, _: kind_of(way, name)))
-    print()
+    _print_sites(sites, lambda name, _: kind_of(way, name))
     with stage("compiling and running the program on its prior"):
         draws = _draw(given)
         _check_support(given, draws[0], sites)
@@ -97,6 +95,21 @@ def _print_table(table: Table) -> None:
     holes = int((~table.mask).sum())
     print(f"table    {table.path}: {len(table.values)} rows, {len(table.columns)} columns, "
           f"{holes or 'no'} cell{'s' if holes > 1 else ''} missing")  # fmt: skip
+
+
+def _print_sites(sites: dict[str, dict], kind: Callable[[str, Any], str]) -> None:
+    """Every site, and the latents that are masked: NumPyro's enumeration reads that otherwise."""
+    _print_aligned(site_rows(sites, kind))
+    print()
+    sampled = {name: x["fn"] for name, x in sites.items() if x["type"] == "sample"}
+    latents = [name for name, fn in sampled.items() if kind(name, fn).startswith("latent")]
+    masked = [name for name in latents if is_masked(sampled[name])]
+    if masked:
+        print(
+            f"mask     not applied to the latent {', '.join(masked)}: it keeps its distribution, "
+            f"and its states sum to one;{INDENT}what is observed under the mask counts for nothing "
+            f"(NumPyro's enumeration gives each{INDENT}state of a masked latent weight one)"
+        )
 
 
 def _kind(anatomy: Anatomy, name: str, fn: Any) -> str:

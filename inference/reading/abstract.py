@@ -248,6 +248,16 @@ def innermost(fn: Any) -> Any:
     return fn
 
 
+def is_masked(fn: Any) -> bool:
+    """Whether there is a mask among what a distribution is wrapped in.
+
+    >>> is_masked(dist.Normal(jnp.zeros(3)).mask(False).to_event(1)), is_masked(dist.Normal())
+    (True, False)
+    """
+    wrapped = isinstance(fn, dist.ExpandedDistribution | dist.Independent)
+    return is_masked(fn.base_dist) if wrapped else isinstance(fn, dist.MaskedDistribution)
+
+
 def is_latent(site: dict[str, Any]) -> bool:
     """Whether a site is discrete and not observed."""
     return site["type"] == "sample" and not site["is_observed"] and site["fn"].support.is_discrete

@@ -93,6 +93,15 @@ def test_check_reads_chains(folder, capsys):
     assert "hidden Markov chain of order 1: 2 states per step, 12 steps, 1 sequence" in result.out
     assert "forward sums: 48 terms" in result.out
     assert "yes: Baum and Welch's algorithm" in result.out
+    assert "mask " not in result.out
+
+
+def test_check_names_masked_latents(folder, capsys):
+    masked = CHAIN.replace("1.0 - stay)))", "1.0 - stay)).mask(now[0] > 0))")
+    (folder / "mine.py").write_text(masked)
+    result = run(capsys, "check", "mine:model", "--data", "real.csv")
+    assert (result.status, result.err) == (0, "")
+    assert "mask     not applied to the latent on: it keeps its distribution" in result.out
 
 
 @pytest.mark.usefixtures("folder")

@@ -11,6 +11,7 @@ import pytest
 from jax import random
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
+from numpyro.distributions.util import clamp_probs
 from numpyro.infer import log_likelihood
 from numpyro.infer.util import log_density
 from tools import fast_jit, near
@@ -125,6 +126,101 @@ def test_sequences_with_a_start_and_masks(most, monkeypatch):
     evidence = by_likelihood(batched, jnp.asarray(SEEN), LENGTHS)
     assert evidence.shape == (N,)
     near(evidence, [log_sum(by_path(n, 2)[1]) for n in range(N)])
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_steps_after_the_end_add_nothing(length):
+    """NumPyro gives each state of a masked latent weight one: log K for every step too many."""
+    from numpyro.contrib.funsor import config_enumerate, enum
+    from numpyro.contrib.funsor import log_density as enumerated
+
+    def program(seen, lengths):
+        move, level = parameters()
+
+        def step(carry, y):
+            state, t = carry
+            with numpyro.plate("sequences", N), handlers.mask(mask=t < lengths):
+                state = numpyro.sample("state", dist.Categorical(move[state]))
+                numpyro.sample("seen", dist.Normal(level[state], 0.8), obs=y)
+            return (state, t + 1), None
+
+        scan(step, (jnp.zeros(N, int), 0), seen)
+
+    seen, lengths = SEEN[:length, :, 0], np.minimum(LENGTHS, length)
+
+    def paths(n):
+        def log_step(t, previous, state):
+            return np.log(MOVE[previous or 0, state]) + log_normal(seen[t, n], LEVEL[state])
+
+        return log_sum(all_paths(log_step, lengths[n])[1])
+
+    near(by_likelihood(program, jnp.asarray(seen), lengths), [paths(n) for n in range(N)])
+    theirs, arguments = enum(config_enumerate(program), first_available_dim=-2), (seen, lengths)
+    wanted = fast_jit(lambda p: enumerated(theirs, arguments, {}, p)[0])(PARAMS)
+    found = fast_jit(lambda p: log_density(marginal(program), arguments, {}, p)[0])(PARAMS)
+    near(found + (length - lengths).sum() * np.log(K), wanted)
+
+
+def captures(history, certain):
+    """Cormack, Jolly and Seber's model of animals that are met again, masked up to the first time.
+
+    :param certain: that an animal lives up to then, as NumPyro's gallery has it.
+    """
+    survive = numpyro.sample("survive", dist.Uniform(0.0, 1.0))
+    meet = numpyro.sample("meet", dist.Uniform(0.0, 1.0))
+
+    def step(carry, seen):
+        met, alive = carry
+        with numpyro.plate("animals", len(history)), handlers.mask(mask=met):
+            lives = jnp.where(met, survive * alive, 1.0) if certain else survive * alive
+            alive = numpyro.sample("alive", dist.Bernoulli(clamp_probs(lives)))
+            numpyro.sample("seen", dist.Bernoulli(clamp_probs(meet * alive)), obs=seen)
+        return (met | (seen == 1), alive), None
+
+    first = history[:, 0] == 1, jnp.ones(len(history), int)
+    scan(step, first, jnp.swapaxes(history[:, 1:], 0, 1))
+
+
+def textbook(row, survive, meet):
+    """Of one animal, given that it was met a first time."""
+    alive, dead = 1.0, 0.0
+    for seen in row[np.argmax(row) + 1 :]:
+        alive, dead = (
+            alive * survive * (meet if seen else 1.0 - meet),
+            (dead + alive * (1.0 - survive)) * (1.0 - seen),
+        )
+    return np.log(alive + dead)
+
+
+def by_definition(row, survive, meet, certain):
+    """Over every path: all moves count, and of the sightings those after the first."""
+    total = 0.0
+    for path in itertools.product((0, 1), repeat=len(row) - 1):
+        p, before = 1.0, 1
+        for t, alive in enumerate(path, 1):
+            met = row[:t].any()
+            lives = 1.0 if certain and not met else survive * before
+            p *= lives if alive else 1.0 - lives
+            if met:
+                p *= meet * alive if row[t] else 1.0 - meet * alive
+            before = alive
+        total += p
+    return np.log(total)
+
+
+@pytest.mark.parametrize("length", [2, 3, 5])
+def test_a_mask_on_a_latent_is_not_applied_to_it(length):
+    """Against every path; in the form of NumPyro's gallery the likelihood is the textbook's."""
+    every = np.array(list(itertools.product((0, 1), repeat=length)))
+    history, survive, meet = every[every.any(1)], 0.7, 0.4
+    params = {"survive": jnp.array(survive), "meet": jnp.array(meet)}
+    for certain in (True, False):
+        program = handlers.substitute(marginal(captures), data=params)
+        sites = handlers.trace(program).get_trace(jnp.asarray(history), certain)
+        found = sites["seen"]["fn"].log_prob(sites["seen"]["value"])
+        near(found, [by_definition(row, survive, meet, certain) for row in history])
+        if certain:
+            near(found, [textbook(row, survive, meet) for row in history])
 
 
 def test_paths_come_back():
