@@ -25,7 +25,7 @@ from inference.methods.discrete.tables import Table
 from inference.methods.discrete.updates import SparseCodingUpdate, closed_form, truncation
 from inference.methods.m_step import gradient_step
 from inference.methods.shared import Chunk
-from inference.reading.local import log_prior
+from inference.reading.local import log_shared
 from inference.reading.reader import open_program
 
 
@@ -175,7 +175,7 @@ def test_gradient_step_nears_the_maximum():
     @jax.value_and_grad
     def objective(params):
         fit = jnp.sum(weight * probability * reader.log_joint(params, states, (args, kwargs)))
-        return fit + log_prior(reader.model, reader.anatomy, params, rows.slice(0, 1))
+        return fit + log_shared(reader.model, reader.anatomy, params, rows)
 
     @fast_jit
     def climb(params, num_steps):

@@ -15,7 +15,7 @@ from inference.methods.discrete.noisy_or_update import NoisyOrUpdate
 from inference.methods.discrete.tables import Table
 from inference.methods.discrete.updates import closed_form
 from inference.methods.shared import Chunk
-from inference.reading.local import log_prior
+from inference.reading.local import log_shared
 from inference.reading.reader import open_program
 from ppl_models import noisy_or_network
 from ppl_models.distributions import NoisyOr
@@ -99,8 +99,7 @@ def test_the_loss_never_rises_and_rests_where_the_gradient_is_zero(prior):
         expected = (
             Table(AllStates()).expect(Chunk(reader, params, ((MORE,), kwargs))).evidence.sum()
         )
-        one = reader.anatomy.with_rows(1)
-        extra = log_prior(noisy_or_network, one, params, rows.slice(0, 1)) if prior else 0.0
+        extra = log_shared(noisy_or_network, reader.anatomy, params, rows, prior)
         return expected + extra
 
     for x, value in slope(params).items():
