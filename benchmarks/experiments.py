@@ -1,6 +1,6 @@
 """Run every experiment of the papers at its default size and check what it must show.
 
-    python benchmarks/experiments.py [NAME ...] [--jobs 4] [--limit 900] [--out FILE]
+    python benchmarks/experiments.py [NAME ...] [--jobs 4] [--limit 1800] [--out FILE]
 
 Each runs as `latentbits reproduce NAME` in a process of its own. The claims stand in
 `tests/support/paper_checks.py`. The exit status is 1 if one fails. An experiment that has no data
@@ -68,7 +68,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments; default all")
     parser.add_argument("--jobs", type=int, default=1, help="experiments at once")
-    parser.add_argument("--limit", type=float, default=900.0, help="seconds of each")
+    parser.add_argument("--limit", type=float, default=1800.0, help="seconds of each")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write outcomes and numbers, JSON")
     options = parser.parse_args()
     known = experiments()
