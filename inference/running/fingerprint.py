@@ -13,6 +13,7 @@ import enum
 import hashlib
 import inspect
 import sys
+import sysconfig
 import types
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -32,8 +33,9 @@ from ..rows.disk import OnDisk, pieces
 from .contract import CheckpointError
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), enum.Enum)
-LIBRARIES = {*sys.stdlib_module_names, "jax", "jaxlib", "numpy", "numpyro", "optax", "scipy"}
-"""Packages whose classes and functions go by their names, as those of `OWN` do."""
+LIBRARIES = {"jax", "jaxlib", "numpy", "numpyro", "optax", "scipy"}
+"""Packages whose classes and functions go by their names, as Python's own and those of `OWN` do."""
+STANDARD = sysconfig.get_path("stdlib")
 OWN = __name__.removesuffix("running.fingerprint")
 
 
@@ -124,7 +126,11 @@ def _fields(x: Any) -> dict[Any, Any]:
 
 
 def _library(module: str) -> bool:
-    return module.partition(".")[0] in LIBRARIES or f"{module}.".startswith(OWN)
+    top = module.partition(".")[0]
+    # A user's file may have the name of one of Python's.
+    file = getattr(sys.modules.get(top), "__file__", None) or STANDARD
+    standard = top in sys.stdlib_module_names and file.startswith(STANDARD)
+    return standard or top in LIBRARIES or f"{module}.".startswith(OWN)
 
 
 def _imported(module: Path, package: str) -> set[Path]:
@@ -145,7 +151,7 @@ def _imported(module: Path, package: str) -> set[Path]:
             for level, origin, last in names:
                 base, own = (path.parents[level - 1], "") if level else (folder, f"{package}.")
                 words = [*f"{origin}.".removeprefix(own).split("."), last]
-                for end in range(1, len(words) + 1):
+                for end in range(1, len(words) + 1) if words[0] not in LIBRARIES else ():
                     file = base.joinpath(*words[:end])
                     both = {file.with_name(f"{file.name}.py"), file / "__init__.py"} - found
                     waiting += [x for x in both if folder in x.parents and x.is_file()]

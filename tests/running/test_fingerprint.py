@@ -162,6 +162,11 @@ def test_files_of_a_package_are_those_that_the_program_imports(imported):
                           "nested/__init__.py", "nested/one.py", "nested/two.py"}  # fmt: skip
 
 
+def test_a_module_with_the_name_of_one_of_pythons_is_read(imported):
+    module = imported({"profile": "def program(data=None):\n    pass"})
+    assert list(dict(files(module.program))) == ["profile.py"]
+
+
 def made_of(method, *args, rng_key=None, start=None, **kwargs):
     return origin(method, args, kwargs, rng_key, start, "one start")
 
