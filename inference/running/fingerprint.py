@@ -32,7 +32,7 @@ from numpyro.primitives import Messenger
 from ..rows.disk import OnDisk, pieces
 from .contract import CheckpointError
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), enum.Enum)
+PLAIN = bool | int | float | complex | str | bytes | None | types.ModuleType | enum.Enum
 LIBRARIES = {"jax", "jaxlib", "numpy", "numpyro", "optax", "scipy"}
 """Packages whose classes and functions go by their names, as Python's own and those of `OWN` do."""
 STANDARD = sysconfig.get_path("stdlib")
@@ -77,13 +77,13 @@ def _open(name: str, x: Any) -> tuple[str, dict[Any, Any]]:
     if _library(module) and getattr(sys.modules.get(module), own_name, None) is x:
         return f"{module}.{own_name}", {}
     try:
-        inner = _fields(x)
+        inner = {} if isinstance(x, type) else _fields(x)
         if not isinstance(x, types.FunctionType | type):
             return f"{kind.__name__} of {len(inner)}", inner
         # Of the code: `inspect` would give the source of a function that this one wraps.
         source = inspect.getsource(getattr(x, "__code__", x))
         return f"{own_name}{_digest([source.encode()])}", inner
-    except (OSError, TypeError, ValueError):
+    except (AttributeError, OSError, TypeError, ValueError):
         raise CheckpointError(
             f"{name} ({module}.{own_name}) cannot be compared with that of a later run: make it of "
             "numbers, text, arrays, distributions, dataclasses, partials and functions that are "
@@ -97,14 +97,10 @@ def _fields(x: Any) -> dict[Any, Any]:
         cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=True)
         defaults = {"defaults": (x.__defaults__, x.__kwdefaults__)}
         return {name: cell.cell_contents for name, cell in cells} | defaults
-    if isinstance(x, type):
-        return {}
     if isinstance(x, partial):
         return {"func": x.func, "args": x.args, **x.keywords}
     if isinstance(x, types.MethodType):
         return {"self": x.__self__, "func": x.__func__}
-    if isinstance(x, types.ModuleType):
-        return {"name": x.__name__}
     if isinstance(x, dict):
         return {key: x[key] for key in sorted(x, key=str)}
     if isinstance(x, list | tuple):
@@ -120,9 +116,7 @@ def _fields(x: Any) -> dict[Any, Any]:
         return dict(enumerate(x.tree_flatten()))
     if dataclasses.is_dataclass(x):
         return {field.name: getattr(x, field.name, None) for field in dataclasses.fields(x)}
-    if hasattr(x, "__wrapped__"):  # jax.jit and the like
-        return {"function": x.__wrapped__}
-    raise TypeError(f"{type(x)} has no parts that are known")
+    return {"function": x.__wrapped__}  # jax.jit and the like; nothing else has it
 
 
 def _library(module: str) -> bool:
