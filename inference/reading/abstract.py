@@ -176,9 +176,9 @@ def sites_of(model: Callable, arguments: Arguments, names: Iterable[str]) -> dic
 def densities(trace: dict[str, dict], names: Iterable[str]) -> dict[str, Any]:
     """The log probability of each of these sites, or its value if it is no sample."""
     sites = {name: trace[name] for name in names}
-    return {
-        name: site["fn"].log_prob(site["value"]) if site["type"] == "sample" else site["value"]
-        for name, site in sites.items()
+    return {  # NumPyro checks NumPy's numbers by NumPy, which bounds that are traced do not bear
+        name: x["fn"].log_prob(jnp.asarray(x["value"])) if x["type"] == "sample" else x["value"]
+        for name, x in sites.items()
     }
 
 

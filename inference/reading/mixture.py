@@ -157,7 +157,9 @@ class ProgramMixture(dist.Distribution):
         return both - self._total(self.before) if self.before else both
 
     def _whole(self, value: Array) -> Array:
-        return jnp.broadcast_to(value, self.batch_shape + self.event_shape)
+        # A distribution may have one column for several that are observed.
+        shape = jnp.broadcast_shapes(jnp.shape(value), self.batch_shape + self.event_shape)
+        return jnp.broadcast_to(value, shape)
 
     def _total(self, values: dict[str, Array]) -> Array:
         """log Σ_s p(s, values) of every row, (num_data,)."""

@@ -177,7 +177,7 @@ def log_prob_of(site: dict[str, Any], latent: bool) -> Array:
     """The log probability of a site; of a latent without masks of rows."""
     if latent:
         return jnp.asarray(log_prior_of(site["fn"], site["value"]))
-    return settled(site["fn"]).log_prob(site["value"])
+    return settled(site["fn"]).log_prob(jnp.asarray(site["value"]))
 
 
 def log_prior_of(fn: dist.Distribution, value: Array) -> Array:
