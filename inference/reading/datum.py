@@ -85,7 +85,7 @@ def find_affine(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
         few, one = anatomy.with_rows(num_rows), anatomy.with_rows(1)
         key_params, key_states = random.split(random.key(seed))
         most = np.concatenate([np.full(x.size, x.num_values) for x in anatomy.latents])
-        table = anatomy.lowest + random.randint(key_states, (32, anatomy.num_bits), 0, most)
+        table = random.randint(key_states, (32, anatomy.num_bits), 0, most) + anatomy.lowest
         params = anywhere(model, few, key_params, arguments)
         with validation_enabled(False):  # the rows are stand-ins
             direct = log_joint(model, few, params, table[:, None], arguments)

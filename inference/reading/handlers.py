@@ -111,9 +111,9 @@ def table_of(anatomy: Anatomy, states: StateSet) -> Array:
         if latent.num_values is None:
             raise ProgramError(f"site {latent.name!r} is not discrete: its states cannot be listed")
     num_values = [x.num_values or 0 for x in anatomy.latents for _ in range(x.size)]
-    table = states.table(num_values)
-    # The tables of all other sets count the values of a latent from 0.
-    table = jnp.asarray(table if isinstance(states, Given) else table + anatomy.lowest)
+    table = jnp.asarray(states.table(num_values))
+    if anatomy.lowest.any() and not isinstance(states, Given):  # other sets count values from 0
+        table = table.astype(jnp.int32) + anatomy.lowest
     if table.ndim == 2:
         table = table[:, None, :]
     if table.shape[1] not in (1, anatomy.num_data):
