@@ -115,7 +115,9 @@ class Checkpoint:
         stream = io.BytesIO()
         np.savez(stream, about=np.array(about), **arrays)
         try:
-            write_whole(path, sealed(stream.getvalue()), "--checkpoint")
+            # No other run uses the folder: what a killed one left behind is written over.
+            partly = path.with_name(f".{path.name}")
+            write_whole(path, sealed(stream.getvalue()), "--checkpoint", partly)
         except InputError as error:
             kept = "; what was saved before is still there" if path.exists() else ""
             raise CheckpointError(f"{error}{kept}") from None

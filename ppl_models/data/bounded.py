@@ -18,8 +18,9 @@ from numpy.lib import format as npy
 
 from .cells import InputError, complain
 
-PER_BYTE_OF_TEXT = 30
-"""Bytes of memory that reading text takes at most, for each of its bytes: empty cells are one."""
+PER_BYTE_OF_TEXT = 36
+"""Bytes of memory that reading text takes at most, for each of its bytes: empty cells are one.
+Releases of Python and pandas differ by a tenth."""
 PER_NUMBER, PER_WORD = 18, 100
 """Bytes of memory that reading an array takes for each of its cells, beside the array."""
 PIECE = 1 << 20

@@ -29,15 +29,18 @@ def sealed(content: bytes) -> bytes:
     return content + _mark(hashlib.sha256(content).hexdigest())
 
 
-def write_whole(path: Path, content: bytes, option: str | None = None) -> None:
+def write_whole(
+    path: Path, content: bytes, option: str | None = None, beside: Path | None = None
+) -> None:
     """Write a file beside `path`, then put it in its place in one step.
 
     :param option: of a command, which names another place, for the message.
+    :param beside: the name of that file; by default a new one. A killed process leaves it behind.
     :raises InputError: one line; what was at `path` before is still there.
     """
-    beside = neighbour(path)
+    beside = beside or neighbour(path)
     try:
-        with beside.open("xb") as stream:
+        with beside.open("wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())

@@ -114,7 +114,7 @@ def test_a_bomb_is_one_line_of_a_command(tmp_path, capfd, monkeypatch):
     assert path.stat().st_size < 1_200_000
     monkeypatch.setattr(bounded, "free_memory", lambda: 300_000_000)
     command = ["check", "bernoulli_product", "--data", path]
-    assert_exit(capfd, command, "bomb.csv.gz: expands to 1", "300 MB are free", folder=tmp_path)
+    assert_exit(capfd, command, "bomb.csv.gz: expands to ", "300 MB are free", folder=tmp_path)
 
 
 def test_free_memory_is_that_of_the_machine_or_of_its_container(tmp_path, monkeypatch):
