@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -220,18 +221,20 @@ def unknowns(sites: Iterable[dict], latents: Container[str]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def at_place(site: dict[str, Any], place: float) -> Array | None:
+    """The value of a continuous site at a place on the real line that it is mapped to."""
+    if site["type"] != "sample" or site["value"] is not None or site["fn"].support.is_discrete:
+        return None
+    with suppress(NotImplementedError):  # it is mapped to no line
+        transform = biject_to(site["fn"].support)
+        return transform(jnp.full(transform.inverse_shape(site["fn"].shape()), place))
+    return None
+
+
 def somewhere(model: Callable, names: Iterable[str], arguments: Arguments) -> Params:
     """Values of sites at zero on the real line that each is mapped to, in place of draws, which are
     much to compile."""
-
-    def middle(site: dict[str, Any]) -> Array | None:
-        if site["type"] != "sample" or site["value"] is not None or site["fn"].support.is_discrete:
-            return None
-        with suppress(NotImplementedError):  # it is mapped to no line
-            transform = biject_to(site["fn"].support)
-            return transform(jnp.zeros(transform.inverse_shape(site["fn"].shape())))
-        return None
-
+    middle = partial(at_place, place=0.0)
     program = handlers.substitute(handlers.seed(model, 0), substitute_fn=middle)
     trace = trace_of(program, arguments)
     return {name: jnp.asarray(trace[name]["value"], float) for name in names}

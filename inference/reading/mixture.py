@@ -128,6 +128,7 @@ class ProgramMixture(dist.Distribution):
     arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("params", "rows", "table", "before")
     pytree_aux_fields = ("model", "anatomy", "site", "own_support", "bits")
+    _found: tuple[Array, Array] | None = None
 
     def __init__(
         self,
@@ -153,8 +154,11 @@ class ProgramMixture(dist.Distribution):
 
     @validate_sample
     def log_prob(self, value: Array) -> Array:
-        both = self._total({**self.before, self.site: self._whole(value)})
-        return both - self._total(self.before) if self.before else both
+        # Asked twice, by `marginal.watch` and by whoever uses the program, it would run twice.
+        if self._found is None or self._found[0] is not value:
+            both = self._total({**self.before, self.site: self._whole(value)})
+            self._found = value, both - self._total(self.before) if self.before else both
+        return self._found[1]
 
     def _whole(self, value: Array) -> Array:
         # A distribution may have one column for several that are observed.

@@ -7,8 +7,8 @@ probabilities of single values, and the most probable state.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -24,7 +24,7 @@ from ..types import Arguments, Params
 from .abstract import outside
 from .anatomy import Anatomy, ProgramError, inspect
 from .chain import Chain, ChainPosterior
-from .counts import up_to, with_counts
+from .counts import MOST_COUNTS, at_end, counted, up_to, warn_of_end, with_counts
 from .elements import Elements, ElementsPosterior
 from .graph import Graph, GraphPosterior
 from .handlers import table_of
@@ -36,8 +36,6 @@ from .ways import find_way
 
 Sites = dict[str, Array]
 Opened = Anatomy | Chain | Graph | Elements
-LAST = 1e-4
-"""Posterior probability of the last count of a list from which on it is said to be too short."""
 
 
 class Latents(Protocol):
@@ -102,6 +100,8 @@ class recover(Messenger):  # noqa: N801
         _, given, _ = outside(self.fn, within, args, kwargs, kinds=("deterministic",))
         posterior = self.posterior(anatomy, given, (args, kwargs))
         latents = posterior.chosen(None if self.most_probable else key)
+        if isinstance(self.fn, up_to):
+            _watch(self.fn, latents, args, kwargs)
         self._given = given
         try:
             with self:
@@ -196,6 +196,9 @@ def latent_posterior(
     :param batch_ndims: leading axes of `samples`: 1 for draws, 2 for chains of draws, 0 for a point
         estimate.
 
+    The list of a latent count is doubled until its last count is improbable, unless `up_to` says
+    how far it goes.
+
     >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
     >>> posterior = latent_posterior(random.key(0), bernoulli_mixture, params, jnp.array([[1]]),
@@ -204,7 +207,36 @@ def latent_posterior(
     ...     posterior.probabilities["component"][0]]
     ([0], [0.9, 0.1])
     """
-    program = (model if isinstance(model, recover) else recover(model)).listing(args, kwargs)
+    first = model if isinstance(model, recover) else recover(model)
+    program = first.listing(args, kwargs)
+    posterior = _posterior(rng_key, program, samples, args, kwargs, batch_ndims)
+    if isinstance(program.fn, up_to) and any(map(_traced, jax.tree.leaves(posterior))):
+        _watch(program.fn, posterior.draws, args, kwargs)
+        return posterior
+    while isinstance(listed := program.fn, up_to):
+        reached = at_end(listed, posterior.probabilities, args, kwargs)
+        if not reached:
+            break
+        longer = None
+        if program is not first and 2 * listed.most < MOST_COUNTS:
+            program = program._of(up_to(listed.fn, 2 * listed.most))
+            with suppress(ProgramError):  # there are too many states
+                longer = _posterior(rng_key, program, samples, args, kwargs, batch_ndims)
+        if longer is None:
+            warn_of_end(listed, reached)
+            break
+        posterior = longer
+    return posterior
+
+
+def _posterior(
+    rng_key: Array,
+    program: recover,
+    samples: Params,
+    args: tuple,
+    kwargs: dict,
+    batch_ndims: int,
+) -> LatentPosterior:
     anatomy = program.anatomy(args, kwargs)
     wanted = program.needs(anatomy, args, kwargs)
     missing = [name for name in wanted if name not in samples]
@@ -238,23 +270,23 @@ def latent_posterior(
         if not isinstance(error.__cause__, jax.errors.JAXTypeError | TypeError):
             raise
         posterior = each(keys, flat, {})
-    if isinstance(program.fn, up_to):
-        _warn_of_last(posterior.probabilities, program.fn.most)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), posterior)
 
 
-def _warn_of_last(probabilities: Sites, most: int) -> None:
-    """Say so where the posterior of a count reaches the end of its list."""
-    for name, each in probabilities.items():
-        if each.shape[-1] != most + 1 or isinstance(each, jax.core.Tracer):
-            continue
-        last = float(each[..., -1].max())
-        if last > LAST:
-            warnings.warn(
-                f"the posterior of {name!r} reaches its last count, {most}, with probability "
-                f"{last:.2g}: pass up_to(model, most) with a larger one",
-                stacklevel=3,
-            )
+def _traced(x: Any) -> bool:
+    return isinstance(x, jax.core.Tracer)
+
+
+def _watch(program: up_to, latents: Sites, args: tuple, kwargs: dict) -> None:
+    """Warn at run time if a count that was chosen is the last of its list."""
+    names = [name for name in counted(program, args, kwargs) if name in latents]
+
+    def report(last: dict[str, Array]) -> None:
+        reached = [name for name in names if last[name]]
+        if reached:
+            warn_of_end(program, reached)
+
+    jax.debug.callback(report, {name: (latents[name] == program.most).any() for name in names})
 
 
 class TablePosterior(NamedTuple):

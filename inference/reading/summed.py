@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import Array
+from jax import Array, lax
+from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from ..types import Arguments, Params
@@ -16,7 +18,7 @@ from .abstract import run_abstractly, trace_of
 from .affine import unwrapped
 from .anatomy import Anatomy, Latent, ProgramError, inspect
 from .chain import Chain, sum_chain
-from .counts import with_counts
+from .counts import LAST, counted, up_to, warn_of_end, with_counts
 from .elements import Elements, sum_elements
 from .graph import Graph, sum_graph
 from .handlers import states as candidates
@@ -26,6 +28,9 @@ from .plan import Outline, Plan, make_plan, unmasked
 from .states import AllStates, StateSet
 from .sums import Part, log_prior_of, log_sum, scale_ratio, within_rows
 from .ways import find_way
+
+MARGIN = 10.0
+"""Nats below the best parameters so far up to which a list that is too short is reported."""
 
 
 # `marginal` is the same table read outward. A latent site disappears (it is stopped here, so that
@@ -45,8 +50,9 @@ class marginal(Messenger):  # noqa: N801
     :param structure: the form of the log joint in the bits, if it is not to be found by itself.
 
     How the states are summed is chosen by its cost: see `inference.reading.plan`. A latent count
-    without a largest value is listed up to 100 beyond the largest number in the data, or as far as
-    `up_to` says; `left_out` states what is missed.
+    without a largest value is listed as far as the data and the program suggest, or as far as
+    `up_to` says. A warning tells if its posterior reaches the end of the list; `left_out` states
+    what is missed.
 
     >>> from numpyro.infer.util import log_density
     >>> from latentbits.models import binary_sparse_coding
@@ -68,13 +74,74 @@ class marginal(Messenger):  # noqa: N801
     ):
         self.states, self.sites, self.plate, self.structure = states, sites, plate, structure
         self._run: _Run | None = None
+        self._bests: dict[tuple[int, ...], tuple[list, list[float]]] = {}
         super().__init__(fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         listed = with_counts(self.fn, args, kwargs)
-        if listed is not self.fn:
-            again = marginal(listed, self.states, sites=self.sites, plate=self.plate)
-            return again(*args, **kwargs)
+        if not isinstance(listed, up_to):
+            return self.summed(*args, **kwargs)
+        with handlers.trace() as trace:
+            returned = self._of(listed).summed(*args, **kwargs)
+        self.watch(listed, trace, args, kwargs, self._best(args, kwargs))
+        return returned
+
+    def _best(self, args: tuple, kwargs: dict) -> list[float]:
+        """The largest log evidence so far of these data, one object for all traces of a program."""
+        leaves, new = jax.tree.leaves((args, kwargs)), [-math.inf]
+        if any(isinstance(x, jax.core.Tracer) for x in leaves):
+            return new
+        # The data are held with it: another array could get the identity of one that is gone.
+        return self._bests.setdefault(tuple(map(id, leaves)), (leaves, new))[1]
+
+    def _of(self, listed: up_to) -> marginal:
+        """The same of a program whose counts are listed."""
+        return marginal(listed, self.states, sites=self.sites, plate=self.plate)
+
+    def watch(
+        self,
+        listed: up_to,
+        trace: dict[str, dict],
+        args: tuple,
+        kwargs: dict,
+        best: list[float] | None = None,
+    ) -> None:
+        """Warn at run time if the posterior of a count reaches the end of its list.
+
+        The evidence is computed once more with a larger weight of the last counts: by how much it
+        rises tells their share, in whatever way latents are summed.
+
+        :param trace: of the program with its latents summed out.
+        :param best: the largest log evidence so far, which is updated; infinite after a warning. A
+            sampler looks for its step size at parameters far from all data, where any list is too
+            short: nothing is said of those. None: it is said of all.
+        """
+        names = counted(listed, args, kwargs)
+        if not names:
+            return
+        free = [x for x in trace.values() if x["type"] in ("sample", "param", "plate")]
+        given = {x["name"]: x["value"] for x in free if not x.get("is_observed")}
+        heavier = self._of(up_to(listed.fn, listed.most, extra=math.log(1.0 / LAST)))
+        other = trace_of(heavier.summed, (args, kwargs), lax.stop_gradient(given))
+        observed = [x for x in other.values() if x["type"] == "sample" and x["is_observed"]]
+
+        def evidence(trace: dict[str, dict]) -> Array:
+            sites = (trace[x["name"]] for x in observed)
+            each = (x["fn"].log_prob(x["value"]).sum() for x in sites)
+            return lax.stop_gradient(sum(each, jnp.zeros(())))
+
+        def report(total: Array, heavier: Array) -> None:
+            far = best is not None and total < best[0] - MARGIN
+            reached = not far and heavier - total > math.log(2.0)
+            if best is not None:
+                best[0] = math.inf if reached else max(best[0], float(total))
+            if reached:
+                warn_of_end(listed, names)
+
+        jax.debug.callback(report, evidence(trace), evidence(other))
+
+    def summed(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program, whose counts are listed, with its latents summed out."""
         way = find_way(self.fn, args, kwargs, self.states, self.sites, self.plate)
         if isinstance(way, Chain):
             return sum_chain(self.fn, way, args, kwargs)
@@ -296,7 +363,9 @@ def row_evidence(
     program = marginal(model, sites=anatomy.names, plate=anatomy.plate, structure=structure)
     # By default a GPU multiplies single precision with ten bits.
     with jax.default_matmul_precision("highest"):
-        trace = trace_of(program, arguments, params)
+        trace = trace_of(program.summed, arguments, params)
+        if isinstance(model, up_to):
+            program.watch(model, trace, *arguments)
         sites = [trace[name] for name in anatomy.observed]
         mixed = [x for x in sites if isinstance(x["fn"], StateMixture | ProgramMixture)]
         total = jnp.zeros(anatomy.num_data)

@@ -12,11 +12,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from ...reading.anatomy import Anatomy, ChainError, ProgramError
+from ...reading.counts import at_end, up_to, warn_of_end
 from ...reading.handlers import table_of
 from ...reading.local import log_shared
 from ...reading.reader import Reader, affine_too, open_program
 from ...reading.states import AllStates, Given, StateSet
 from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...running.contract import RunResult
 from ...running.padding import Padded
 from ...types import Params
 from ..m_step import AffineUpdate
@@ -143,7 +145,19 @@ class EM(StatesEM):
 
             return map_over_chunks(summarise, rows, size, memory)
 
-        return compiled(whole, rows)(rows.leaves, params, memory)
+        posterior = compiled(whole, rows)(rows.leaves, params, memory)
+        if isinstance(self.model, up_to) and not isinstance(posterior.mean, jax.core.Tracer):
+            reached = at_end(self.model, posterior.probabilities, args, kwargs)
+            if reached:
+                warn_of_end(self.model, reached)
+        return posterior
+
+    def finish(
+        self, result: RunResult, rng_key: Array, budget: float | None, args: tuple, kwargs: dict
+    ) -> RunResult:
+        if isinstance(self.model, up_to):
+            self.posterior(result.params, *args, **kwargs)  # it warns of lists that are too short
+        return super().finish(result, rng_key, budget, args, kwargs)
 
     def update_of(self, reader: Reader, rows: Rows, params: Params) -> ClosedForm | None:
         update = super().update_of(reader, rows, params)
