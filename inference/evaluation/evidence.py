@@ -12,13 +12,15 @@ it. Which one is read off the program, the first that applies:
     more of them                              importance sampling about each datum's mode
     more binary latents than can be listed    annealed importance sampling, by Gibbs sweeps
 
-The first four are exact. The others say how far off they may be, row by row.
+The first four are exact. The others say how far off they may be, row by row. All are computed in
+float64: a square of data that are large beside their noise takes all digits of float32.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -61,8 +63,8 @@ class Evidence(NamedTuple):
     (0.25, 0.0)
     """
 
-    value: Array  # (num_data,)
-    error: Array  # (num_data,) zero if exact; else a standard error or the change at finer nodes
+    value: Any  # (num_data,)
+    error: Any  # (num_data,) zero if exact; else a standard error or the change at finer nodes
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,11 @@ class Likelihood:
 
     def explained(self, params: Params) -> tuple[Evidence, str]:
         """The evidence of each row, and how it was computed, in words."""
-        quick = None if self.at_once is None else self.at_once(params)
-        return (self._run(self.rows.leaves, params), self.how) if quick is None else quick
+        with in_double(self.rows.leaves, params) as (leaves, params):
+            quick = None if self.at_once is None else self.at_once(params)
+            found, how = (self._run(leaves, params), self.how) if quick is None else quick
+        # Outside, JAX has no arrays of float64.
+        return jax.tree.map(lambda x: x if _traced(x) else np.asarray(x), found), how
 
     def of_draws(self, draws: Any, rows: Rows | None = None) -> Evidence:
         """The evidence under each of many draws of the parameters, (num_draws, num_data).
@@ -107,9 +112,10 @@ class Likelihood:
         """
         draws = jax.tree.map(np.asarray, draws)  # to index an array of JAX's is to compile that
         count = len(jax.tree.leaves(draws)[0])
-        leaves, run = self._filled((self.rows if rows is None else rows).leaves), self._whole
-        parts = [run(leaves, jax.tree.map(lambda x: x[i], draws)) for i in range(count)]  # noqa: B023
-        evidence = jax.tree.map(lambda *x: np.stack(x), *parts)
+        with in_double((self.rows if rows is None else rows).leaves, draws) as (leaves, draws):
+            leaves, run = self._filled(leaves), self._whole
+            parts = [run(leaves, jax.tree.map(lambda x: x[i], draws)) for i in range(count)]  # noqa: B023
+            evidence = jax.tree.map(lambda *x: np.stack(x), *parts)
         return jax.tree.map(lambda x: x[:, : self.rows.num_data], evidence)
 
     def _run(self, leaves: tuple, params: Params) -> Evidence:
@@ -124,6 +130,28 @@ class Likelihood:
         which = self if self.filled is None else self.filled[1]
         function = which.function
         return compiled(lambda rows, params: function(params, rows), which.rows)
+
+
+@contextmanager
+def in_double(*trees: Any) -> Iterator[tuple[Any, ...]]:
+    """Inside, JAX computes in float64, and so are the real numbers of these trees.
+
+    As they are inside another's compiled function, whose numbers are of its own kind.
+    """
+
+    def wide(x: Any) -> Any:
+        real = isinstance(x, np.ndarray | Array) and jnp.issubdtype(x.dtype, jnp.floating)
+        return np.asarray(x, np.float64) if real else x
+
+    if any(map(_traced, jax.tree.leaves(trees))):
+        yield trees
+        return
+    with jax.enable_x64(True):
+        yield jax.tree.map(wide, trees)
+
+
+def _traced(x: Any) -> bool:
+    return isinstance(x, jax.core.Tracer)
 
 
 def log_likelihood(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Evidence:
@@ -324,7 +352,8 @@ def _sampled(reader: FactorReader, rows: Rows, num_draws: int) -> Likelihood:
         local = reader.at(count)
         modes = peaks(local, params, arguments, local.start(), 15)
         key = random.fold_in(random.key(0), start)
-        points = random.normal(key, (num_draws, count, factors)) * scale
+        # The same draws whatever the digits of the sums.
+        points = random.normal(key, (num_draws, count, factors), jnp.float32) * scale
         wide = log_normal(points / 3.0) - factors * math.log(3.0)
         density = jnp.logaddexp(math.log(share) + wide, math.log1p(-share) + log_normal(points))
         moved = about(local, modes, Rule(points, -density))
