@@ -9,7 +9,7 @@ free energy cannot fall. The data go through in chunks, and q is computed anew i
 nothing of size data × states is kept. Where the log joint is quadratic with one Hessian A, the
 moments of q are all that is needed, and the program runs once a row instead of once a state:
 
-    Q(θ) = Σ_n (c_n + b_n·⟨s⟩_n) + ½ tr(A Σ_n ⟨s sᵀ⟩_n)
+    Q(θ) = Σ_n log p(y_n, ⟨s⟩_n | θ) + ½ tr(A Σ_n (⟨s sᵀ⟩_n − ⟨s⟩_n ⟨s⟩_nᵀ))
 
 Where it is affine in the datum and all rows share their states, Q follows from sums over the rows
 (`AffineUpdate`), and its cost does not grow with them.
@@ -31,9 +31,9 @@ from ..numerics.acceleration import Maps
 from ..numerics.quasi_newton import minimise
 from ..reading.abstract import sites_of, undrawn
 from ..reading.datum import About, about_of
-from ..reading.local import log_shared
+from ..reading.local import log_shared, row_function
 from ..reading.reader import Reader, shared_hessian
-from ..rows.chunks import Rows, map_over_chunks, sum_over_chunks
+from ..rows.chunks import Rows, map_over_chunks, over_rows, sum_over_chunks
 from ..types import Arguments, Params
 from .shared import Expectation
 
@@ -194,29 +194,33 @@ def _by_states(
 def _by_moments(
     local: Reader, posterior: Callable[..., Expectation], rows: Rows, chunk_size: int, memory: Any
 ) -> tuple[Callable, Callable, Any]:
-    """Q of a chunk from the means of its latents; the Hessian and the second moments, once."""
+    """Q of a chunk from the means of its latents; the Hessian and their covariances, once.
+
+    The log joint at the mean is that of the program, which squares residuals: the parts of the form
+    at zero would be of the size of the data's squares, and cost the digits of a small noise.
+    """
 
     def means(arguments: Arguments, memory: Any) -> tuple[Array, Array | None]:
         expected = posterior(arguments, memory)
         return expected.mean, expected.weight
 
-    def seconds(arguments: Arguments, memory: Any, fresh: Array) -> Array:
+    def scatter(arguments: Arguments, memory: Any, fresh: Array) -> Array:
         expected = posterior(arguments, memory)
-        return expected.second(expected.heavy(fresh))
+        heavy = expected.heavy(fresh)
+        return expected.second(heavy) - over_rows(expected.mean * heavy[:, None], expected.mean)
 
     # Of rows on disk nothing is kept: their means are found again whenever they are wanted.
     kept = memory if rows.on_disk else map_over_chunks(means, rows, chunk_size, memory)
-    second = sum_over_chunks(seconds, rows, chunk_size, memory)
+    apart = sum_over_chunks(scatter, rows, chunk_size, memory)
 
     def by_chunk(new: Params, arguments: Arguments, kept: Any, fresh: Array) -> Array:
         moments = means(arguments, kept) if rows.on_disk else kept
         mean, weight = lax.stop_gradient(moments)
-        form = local.form(new, arguments)
         heavy = fresh if weight is None else weight * fresh
-        return heavy @ (form.constant + (form.linear * mean).sum(1))
+        return heavy @ row_function(local.model, local.anatomy, new, arguments)(mean)
 
     def at_once(new: Params) -> Array:
         hessian = shared_hessian(local.at(1), new, rows.slice(0, 1))
-        return 0.5 * jnp.sum(hessian * second)
+        return 0.5 * jnp.sum(hessian * apart)
 
     return by_chunk, at_once, kept

@@ -266,7 +266,11 @@ def _moments(
         bit = jnp.eye(num_bits, dtype=jnp.int32)[jnp.argmax(alone, axis=1)]
         return jnp.where((alone.max(1) > inside.max(1))[:, None], bit, state)
 
-    return Expectation(evidence, mean, second_moment, weighted, best)
+    top = states.largest
+    if single is not None:
+        top = jnp.maximum(top, outside().max(1, keepdims=True))
+    share = (jnp.exp(top - level) * scale)[:, 0]
+    return Expectation(evidence, mean, second_moment, weighted, best, share)
 
 
 def _design(table: np.ndarray) -> np.ndarray:

@@ -111,7 +111,7 @@ class Pass(NamedTuple):
         """The posterior of a chunk, with the weight of each of its rows."""
         memory, numbers = extra
         here, keys = Chunk(self.local, self.params, arguments), row_keys(self.key, numbers)
-        posterior = self.sets.expect(here, memory, keys)
+        posterior = self.sets.expect(here, memory, keys).anchored(here)
         weight = self.local.weights(self.params, arguments)
         if self.least is not None:
             chosen = as_good(posterior.evidence, self.least)

@@ -20,7 +20,7 @@ from ..m_step import AffineUpdate
 from ..shared import chunk_rows, start_params
 from .em import EM
 from .step import Pass
-from .updates import ClosedForm
+from .updates import ClosedForm, SparseCodingUpdate
 
 
 class StepwiseState(NamedTuple):
@@ -133,4 +133,5 @@ class StepwiseEM(EM):
                 "stepwise EM averages statistics of the rows, and this program has none: no closed "
                 "M-step is known, and its log joint is not affine in the datum; use EM"
             )
-        return update.remembering(rows) if isinstance(update, AffineUpdate) else update
+        lasting = isinstance(update, AffineUpdate | SparseCodingUpdate)
+        return update.remembering(rows) if lasting else update

@@ -107,8 +107,9 @@ def bits_expectation(table: Array, form: Quadratic) -> Expectation:
     evidence = jnp.log(total) + largest[:, 0] + form.constant
     mean = sums[:, :-1] / count[:, None]
     return Expectation(
-        evidence, mean, second, lambda: (table[:, None], (terms / count[:, None]).T), best
-    )
+        evidence, mean, second, lambda: (table[:, None], (terms / count[:, None]).T), best,
+        share=1.0 / count,
+    )  # fmt: skip
 
 
 def _sum_of_rows(weights: Array, terms: Array) -> Array:
@@ -137,7 +138,8 @@ def shared_expectation(table: Array, logits: Array, row: Array) -> Expectation:
         return table[jnp.argmax(logits, axis=0)].astype(jnp.int32)
 
     mean = jnp.matmul(terms.T, values, precision="highest") / count[:, None]
-    return Expectation(evidence + row, mean, second, lambda: (table[:, None], terms / count), best)
+    weighted = lambda: (table[:, None], terms / count)  # noqa: E731
+    return Expectation(evidence + row, mean, second, weighted, best, 1.0 / count)
 
 
 def own_expectation(states: Array, logits: Array) -> Expectation:
@@ -156,6 +158,5 @@ def own_expectation(states: Array, logits: Array) -> Expectation:
         return jnp.take_along_axis(states, chosen, axis=0)[0].astype(jnp.int32)
 
     mean = jnp.einsum("sn,snh->nh", probability, values)
-    return Expectation(
-        evidence, mean, second, lambda: (states.astype(jnp.int32), probability), best
-    )
+    weighted = lambda: (states.astype(jnp.int32), probability)  # noqa: E731
+    return Expectation(evidence, mean, second, weighted, best, probability.max(0))

@@ -40,14 +40,21 @@ class SparseCodingUpdate(Update):
     With a mask, the sums for a column of W run over the data in which it was observed. Where each
     cause has a prior of its own, :math:`\pi_h` is the mean of :math:`\langle s_h \rangle_n`.
 
+    The sums are those of residuals :math:`y_n - V s` about weights V, by default those of the
+    posterior: :math:`W - V` solves the same equations. Squares of the data themselves would cost
+    the digits of a noise that is small beside them.
+
     :param max_active: :math:`\gamma`, for the correction A/B of the truncation; None if exact, when
         :math:`A\pi/B = 1/H`. It is for a prior that all causes share.
     :param noise_at: whether :math:`\sigma` is taken at the new W, which maximises the expected log
         joint, or at the old one, as the authors' program does.
+    :param about: the parameters whose weights are V, the same for all sums that are added up; None:
+        zero.
     """
 
     max_active: int | None = None
     noise_at: Literal["new", "old"] = "new"
+    about: Params | None = None
     form: ClassVar[Form] = Form.SPARSE_CODING
 
     def of(self, reader: Reader, rows: Rows) -> Self:
@@ -62,49 +69,75 @@ class SparseCodingUpdate(Update):
 
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         data, mask = self.seen(arguments)
-        heavy = posterior.mean * weights[:, None]
+        mean, heavy = posterior.mean, posterior.mean * weights[:, None]
+        about = self._about(data)
+        away = data - jnp.matmul(mean, about, precision="highest")
         if mask is None:
             # With a column of ones: a sum of its own is another pass over rows × causes.
-            seen = jnp.concatenate([data, jnp.ones_like(data[:, :1])], axis=1)
+            seen = jnp.concatenate([away, mean, jnp.ones_like(away[:, :1])], axis=1)
             sums = over_rows(heavy, seen, largest=weights.max())
-            cross, active = sums[:, :-1], sums[:, -1]
-            second, cells = posterior.second(weights, active), weights.sum() * data.shape[1]
+            width = data.shape[1]
+            cross, square, active = sums[:, :width], sums[:, width:-1], sums[:, -1]
+            second, cells = posterior.second(weights, active), weights.sum() * width
         else:
             # A column's sums run over the rows in which it was seen: (D, H, H).
             counted = mask * weights[:, None]
             second, cells = lax.map(posterior.second, counted.T), counted.sum()
+            square = lax.map(lambda own: over_rows(mean * own[:, None], mean), counted.T)
             active = heavy.sum(0)
-            data = data * mask
-            cross = over_rows(heavy, data, largest=weights.max())
+            away = away * mask
+            cross = over_rows(heavy, away, largest=weights.max())
+        # What the states of a row scatter about their mean: Σ ⟨s sᵀ⟩ − ⟨s⟩ ⟨s⟩ᵀ, times V.
+        product = "hk,kd->hd" if mask is None else "dhk,kd->hd"
+        apart = jnp.einsum(product, second - square, about, precision="highest")
+        power = jnp.sum(weights * jnp.sum(away * away, axis=1)) + jnp.sum(about * apart)
         return {
             "count": weights.sum(),
             "cells": cells,
             "active": active,
-            "cross": cross,  # Σ ⟨s⟩ yᵀ, (H, D)
+            "cross": cross - apart,  # Σ ⟨s (y − V s)ᵀ⟩, (H, D)
             "second": second,
-            "power": jnp.sum(weights * jnp.sum(data * data, axis=1)),
+            "power": power,  # Σ ⟨|y − V s|²⟩
         }
+
+    def remembering(self, rows: Rows) -> Self:
+        """The same with statistics that can be added to those of other parameters."""
+        del rows
+        return dataclasses.replace(self, about=None)
+
+    def _about(self, like: Array) -> Array:
+        """V, (H, D)."""
+        if self.about is not None:
+            return self.read(self.about)["weights"]
+        assert self.known is not None
+        return jnp.zeros(self.known.places["weights"].positions.shape, like.dtype)
 
     def maximise(self, params: Params, statistics: Any) -> Params:
         params = self.read(params)
         cross, second = statistics["cross"], statistics["second"]
         num_causes = cross.shape[0]
-        # A cause that no datum uses leaves a zero row; the ridge keeps its weights at zero instead
-        # of making them infinite.
+        # A cause that no datum uses leaves a zero row; the ridge sends its weights to zero instead
+        # of making them infinite. Of others it only keeps the matrix regular.
         trace = jnp.trace(second, axis1=-2, axis2=-1)[..., None, None]
         ridge = 10 * jnp.finfo(second.dtype).eps * trace / num_causes + 1e-30
         second_ridge = second + ridge * jnp.eye(num_causes)
+        about = self._about(cross)
+        used = jnp.diagonal(second, axis1=-2, axis2=-1) > ridge[..., 0]  # (H,) or (D, H)
+        pull = jnp.where(used, 0.0, ridge[..., 0])
+        right = cross - (pull[:, None] if second.ndim == 2 else pull.T) * about
         if second.ndim == 2:
-            weights = solve_moments(second_ridge, cross)
+            step = solve_moments(second_ridge, right)
         else:
-            weights = jnp.linalg.solve(second_ridge, cross.T[..., None])[..., 0].T
-        at = weights if self.noise_at == "new" else params["weights"]
+            step = jnp.linalg.solve(second_ridge, right.T[..., None])[..., 0].T
+        weights = about + step
+        at = step if self.noise_at == "new" else params["weights"] - about
         if second.ndim == 2:
             spread = jnp.sum(jnp.matmul(at, at.T, precision="highest") * second)
         else:
             spread = jnp.einsum("hd,dhk,kd->", at, second, at, precision="highest")
         residual = statistics["power"] - 2 * jnp.sum(at * cross) + spread
-        noise = jnp.sqrt(jnp.maximum(residual / statistics["cells"], 1e-12))
+        floor = 1e-12 * jnp.sum(weights**2) / weights.shape[1] + 1e-30
+        noise = jnp.sqrt(jnp.maximum(residual / statistics["cells"], floor))
         mean_active = statistics["active"] / statistics["count"]
         if params["sparsity"].ndim:
             sparsity = mean_active
@@ -257,6 +290,8 @@ def closed_form(
     :param params: those of the posterior that the statistics are of.
     :param prior: whether the posterior of the parameters is to be maximised.
     """
+    if isinstance(given, SparseCodingUpdate):
+        return dataclasses.replace(given.of(reader, rows), about=params)
     if given is not None:
         return given.of(reader, rows) if isinstance(given, Update) else given
     anatomy = reader.anatomy
@@ -277,7 +312,8 @@ def closed_form(
         # With holes each column has second moments of its own: D matrices of H × H must fit.
         small = not known.masked or len(known.kinds) * anatomy.num_bits**2 <= 1 << 24
         most = None if known.places["sparsity"].positions.ndim else max_active
-        return SparseCodingUpdate(most, known=known, model=reader.model) if small else None
+        update = SparseCodingUpdate(most, about=params, known=known, model=reader.model)
+        return update if small else None
     if known.form is Form.MIXTURE:
         return MixtureUpdate(known=known, model=reader.model)
     if known.form is Form.CLASSES:
