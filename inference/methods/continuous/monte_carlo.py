@@ -74,8 +74,9 @@ class MonteCarloEM(FactorEM):
                 local = opened.reader.at(self.size(opened))
                 evidence, probability = weigh(local, params, arguments, rule)
                 return evidence, (points[:, None], probability)
-            values, responses = opened.values(params), opened.responses(arguments)
-            table = shared_log_likelihood(opened.columns, values, responses, points)
+            read = opened.values(params), opened.responses(arguments)
+            centred = opened.columns.centred(*read)
+            table = shared_log_likelihood(opened.columns, *centred, points)
             total, probability = normalise(table, 0)
             return total - jnp.log(self.num_draws), (points[:, None], probability)
 
@@ -84,9 +85,8 @@ class MonteCarloEM(FactorEM):
     def sums(
         self, opened: Opened, values: Params, responses: Responses, posterior: Any, fresh: Array
     ) -> Any:
-        del values
         columns: Any = opened.columns
-        target, observed = responses
+        target, observed = columns.centred(values, responses)[1]
         heavy = posterior[1] * fresh
         weight = heavy.sum(1)[:, None] if observed is None else heavy @ observed
         at = slice(len(columns.layout.real))
@@ -100,6 +100,11 @@ class MonteCarloEM(FactorEM):
         columns: Any = opened.columns
         points, (target, weight, square) = memory, sums
         weight = jnp.broadcast_to(weight, target.shape)
+        start, nothing = columns.centred(values, Responses(jnp.zeros_like(target), None))
+        shift = nothing.target[0]  # minus what the sums are about
+
+        def whole(params: Params) -> Params:
+            return {**params, "bias": params["bias"] - shift}
 
         def expected(params: Params) -> Array:
             predictors = points @ params["weights"] + params["bias"]
@@ -110,17 +115,19 @@ class MonteCarloEM(FactorEM):
                 own = -0.5 * square / noise**2 - weight[:, at].sum(0) * jnp.log(noise)
                 value = value.at[0, at].add(own)
             total = jnp.sum(value) + columns.base(params, target.sum(0))
-            return total if prior is None else total + prior(params)
+            return total if prior is None else total + prior(whole(params))
+
+        about = None if prior is None else lambda params: prior(whole(params))
 
         def step(params: Params, _: None) -> tuple[Params, None]:
             sums = shared_sums(columns, params, points, target, weight)
-            whole = (one._replace(power=one.power + square) for one in sums)
-            both = columns.advance_both(params, tuple(whole), prior)
+            full = (one._replace(power=one.power + square) for one in sums)
+            both = columns.advance_both(params, tuple(full), about)
             # Newton's step is the better one unless it overshoots; the bound's never does.
             safe, fast = jax.vmap(expected)(both)
             return jax.tree.map(lambda x: jnp.where(fast >= safe, x[1], x[0]), both), None
 
-        new = jax.lax.scan(step, values, None, length=self.regression_steps)[0]
+        new = whole(jax.lax.scan(step, start, None, length=self.regression_steps)[0])
         return new, new
 
     def posterior(

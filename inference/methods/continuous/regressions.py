@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from latentbits.models.mixed_trait import Kind, Layout
 
@@ -86,6 +87,16 @@ class Regressions:
             data = layout.join(data[:, layout.real], data[:, layout.binary], levels)
             observed = None if observed is None else observed[:, layout.column_of]
         return Responses(data if observed is None else data * observed, observed)
+
+    def centred(self, params: Params, responses: Responses) -> tuple[Params, Responses]:
+        """Parameters and data of real columns about their biases, others as they are.
+
+        What expands a square is then off by no more than the columns vary.
+        """
+        bias, (target, seen) = params["bias"], responses
+        shift = jnp.where(np.arange(len(bias)) < len(self.layout.real), bias, 0.0)
+        target = target - (shift if seen is None else shift * seen)
+        return {**params, "bias": bias - shift}, Responses(target, seen)
 
     def tangent(self, params: Params, mean: Array, spread: Array) -> tuple[Array, Array]:
         """The residual z − ω A and ω of the bound that touches at these predictors.
@@ -198,15 +209,17 @@ class Regressions:
 def _noise(
     params: Params, power: Array, count: Array, prior: Callable[[Params], Array] | None
 ) -> Array:
+    # Of the variance that the last parameters give a column.
+    floor = 1e-12 * (jnp.sum(params["weights"][:, : len(power)] ** 2, 0) + params["noise"] ** 2)
     if not params["noise"].shape:  # one for all columns
-        power, count = power.sum(), count.sum()
-    floor = 1e-6
-    noise = jnp.sqrt(jnp.maximum(power / jnp.maximum(count, 1e-30), floor**2))
+        power, count, floor = power.sum(), count.sum(), floor.mean()
+    floor = floor + 1e-30
+    noise = jnp.sqrt(jnp.maximum(power / jnp.maximum(count, 1e-30), floor))
     noise = jnp.where(count > 0, noise, params["noise"])
     if prior is None:
         return noise
     for _ in range(5):  # σ² (count − σ p'(σ)) = power, by fixed point: the prior is weak
         slope = jax.grad(lambda s: prior({**params, "noise": s}))(noise)
         weight = jnp.maximum(count - noise * slope, 0.5 * count + 1e-30)
-        noise = jnp.sqrt(jnp.maximum(power / weight, floor**2))
+        noise = jnp.sqrt(jnp.maximum(power / weight, floor))
     return noise

@@ -81,15 +81,24 @@ def principal_start(
     """
     size = min(rows.num_data, max(1, (1 << 20) // columns.layout.num_predictors))
 
-    def summarise(arguments: Arguments, fresh: Array) -> Any:
+    def read(arguments: Arguments, fresh: Array) -> tuple[Array, Array]:
         target, weight = responses(arguments)
         weight = jnp.ones_like(target) if weight is None else weight
-        target, weight = target * fresh[:, None], weight * fresh[:, None]
-        return target.sum(0), weight.sum(0), target.T @ target, weight.T @ target, weight.T @ weight
+        return target * fresh[:, None], weight * fresh[:, None]
 
-    total, count, square, cross, both = sum_over_chunks(summarise, rows, size)
+    def sums(arguments: Arguments, fresh: Array) -> tuple[Array, Array]:
+        target, weight = read(arguments, fresh)
+        return target.sum(0), weight.sum(0)
+
+    total, count = sum_over_chunks(sums, rows, size)
     mean = total / jnp.maximum(count, 1.0)
-    cover = square - cross * mean - (cross * mean).T + jnp.outer(mean, mean) * both
+
+    def squares(arguments: Arguments, fresh: Array) -> tuple[Array, Array]:
+        target, weight = read(arguments, fresh)
+        away = target - weight * mean  # before it is squared: an offset would cost all digits
+        return away.T @ away, weight.T @ weight
+
+    cover, both = sum_over_chunks(squares, rows, size)
     cover = cover / jnp.maximum(both, 1.0)
     layout = columns.layout
     # The slope of the mean in its predictor: p(1 − p) of a bit or level, 1 of a number.
