@@ -20,7 +20,7 @@ from ..studies.comparison.columns import lines, summary
 from ..studies.comparison.side_by_side import close, processes
 from ..studies.option import Option, add, settled
 from ..studies.output import as_json, check_folder, versions, write_whole
-from .options import Given, add_options, contest_options, open_given
+from .options import Given, add_options, contest_options, open_given, tell
 from .progress import Methods, say, stage
 
 OPTIONS = {
@@ -147,6 +147,7 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
         comparison = repeat(one, namespace.replicates, namespace.budget, later.__setitem__)
     if pool is not None:
         close(pool)  # their memory is wanted for the report
+    tell([x["lost_digits"] for x in comparison.rows.values() if "lost_digits" in x][:1])
     comparison.about.update(context, seed=namespace.seed, versions=versions())
     comparison.table["columns"] = np.array(given.table.columns, dtype=str)
     try:

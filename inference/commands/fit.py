@@ -17,7 +17,7 @@ from ..numerics.compiling import hurry, new_key
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
-from ..reading.floors import FloorWarning
+from ..reading.floors import ScaleWarning
 from ..running.contract import Stop
 from ..studies.catalogue import blame, find_method
 from ..studies.fits import KIND, read_rows
@@ -193,6 +193,7 @@ def _fit(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Parameters (chains, draws, ...), and what is to be said of the run."""
     from ..baselines.pacing import BudgetError
+    from ..evaluation.evidence import likelihood
     from ..evaluation.validation import keep_best
     from ..running.algorithm import Algorithm
     from ..running.restarts import Restarts
@@ -242,12 +243,16 @@ def _fit(
                 engine, key, namespace.steps, data, valid=put(valid.values),
                 patience=namespace.patience, **given.kwargs,
             )  # fmt: skip
+        score = best.score
+        if not hasattr(engine, "log_likelihood"):  # in float64, as all that is printed
+            evidence = likelihood(given.program, valid.values, **given.kwargs)(best.params)
+            score = float(evidence.value.mean())
         facts = {"seconds": time.perf_counter() - began, "compile_seconds": float("nan"),
-                 "reason": best.reason, "score": best.score, "step": best.step,
+                 "reason": best.reason, "score": score, "step": best.step,
                  "losses": -best.scores}  # fmt: skip
         return {x: np.asarray(v)[None, None] for x, v in best.params.items()}, facts
     # The report says it in a line.
-    unwarned = warnings.catch_warnings(action="ignore", category=FloorWarning)
+    unwarned = warnings.catch_warnings(action="ignore", category=ScaleWarning)
     with stage(f"compiling {contender.name}"), unwarned:
         result = engine.run(
             key, namespace.steps, data, tolerance=1e-7, budget=namespace.budget,

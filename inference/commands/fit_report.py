@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..reading.anatomy import ProgramError
-from ..reading.floors import at_floor
+from ..reading.floors import at_floor, lost_digits
 from ..running.contract import Stop
 from ..studies.catalogue import find_method
 from .options import Given
@@ -56,6 +56,10 @@ def report(
         lines.append(f"valid     {facts['score']:.4f} nats per row after {facts['step']} steps")
     if stop is Stop.INTERRUPTED:
         lines.append("kept      the parameters of the last step, which are no maximum")
+    point = {x: np.asarray(v)[-1, -1] for x, v in params.items()}
+    scales: Any = (given.program, point, (values,), given.kwargs, settings.get("plate"))
+    problem = at_floor(*scales) or lost_digits(*scales, columns)
+    lines += [f"warning   {problem}"] if problem else []
     if contender.kind != "point":
         flat = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}
         mean, deviation = ({x: f(v, axis=0) for x, v in flat.items()} for f in (np.mean, np.std))
@@ -65,9 +69,6 @@ def report(
     if settings.get("prior") is True:
         words = "of the posterior, with the program's priors (--option prior=False: without)"
         lines.append(f"maximum   {words}")
-    point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
-    floor = at_floor(given.program, point, (values,), given.kwargs, settings.get("plate"))
-    lines += [f"warning   {floor}"] if floor else []
     errors: dict[str, np.ndarray] = {}
     measures: dict[str, float] = {}
     words, prior = "", bool(settings.get("prior"))

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from ..numerics.compiling import rare_collections
 from ..reading.anatomy import Anatomy
 from ..reading.arguments import check_kinds, inspect_all
-from ..reading.floors import FloorWarning, at_floor
+from ..reading.floors import FloorWarning, PrecisionWarning, at_floor, lost_digits
 from ..reading.settings import Range, Seconds, check_settings
 from ..rows.chunks import Rows, counting
 from ..rows.disk import stored
@@ -206,6 +206,7 @@ class Algorithm(abc.ABC):
         start or a mesh, rows that stay on disk, or less steps than `Search.least_steps`.
 
         A scale of the noise that ran to zero is a `FloorWarning`: that likelihood has no maximum.
+        One too small for the digits of the data's squares is a `PrecisionWarning`.
 
         An argument that is a `numpy.memmap` stays on disk and is read a chunk at a time.
 
@@ -270,11 +271,12 @@ class Algorithm(abc.ABC):
                 if wide is not None and method is self:
                     error.state = by_row(error.state, self.by_row, wide.cut)
                 raise
-        problem = None if mesh is not None else at_floor(
-            self.model, result.params, args, kwargs, self.plate
-        )  # fmt: skip
-        if problem is not None:
-            warnings.warn(problem, FloorWarning, stacklevel=3)  # past `rare_collections`
+        for find, kind in ((at_floor, FloorWarning), (lost_digits, PrecisionWarning)):
+            said = (self.model, result.params, args, kwargs, self.plate)
+            problem = None if mesh is not None else find(*said)
+            if problem is not None:
+                warnings.warn(problem, kind, stacklevel=3)  # past `rare_collections`
+                break
         if method is not self:
             result = result._replace(
                 state=method.best(result.state),

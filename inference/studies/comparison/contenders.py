@@ -20,7 +20,7 @@ from ...numerics import clock
 from ...numerics.compiling import once
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
-from ...reading.floors import FloorWarning
+from ...reading.floors import ScaleWarning
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...running.restarts import Restarts
@@ -149,7 +149,7 @@ def _bespoke(method: type[Algorithm], anatomy: Anatomy, prior: bool = False) -> 
         ready_seconds = time.perf_counter() - began - start_seconds  # to read the program, compile
         budget = None if limits.seconds is None else max(0.0, limits.seconds - start_seconds)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FloorWarning)  # the checks say it
+            warnings.simplefilter("ignore", ScaleWarning)  # the checks say it
             result = runner.run(
                 key, steps, *args, progress_bar=False, record=dict, budget=budget,
                 tolerance=None if engine.staged else TOLERANCE, init_state=state, **kwargs,

@@ -22,7 +22,7 @@ from ...numerics.by_numpy import by_numpy
 from ...numerics.compiling import once
 from ...reading.anatomy import inspect
 from ...reading.arguments import rows_of
-from ...reading.floors import at_floor
+from ...reading.floors import at_floor, lost_digits
 from ...reading.local import log_shared
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
@@ -113,6 +113,8 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         row["log_prior"] = _prior(field, point)
         floor = at_floor(field.model, point, *field.train_arguments)
         row |= {} if floor is None else {"floor": floor}
+        lost = lost_digits(field.model, point, *field.train_arguments)
+        row |= {} if lost is None else {"lost_digits": lost}
         if not contender.posterior_mode:
             row |= information(field, point)
         if engine is not None:
