@@ -137,10 +137,9 @@ a cell; compute in float64 (numpyro.enable_x64() in a script, JAX_ENABLE_X64=1 b
     if opened is None:
         return None
     kind = np.finfo(jnp.result_type(float))
-    largest = max(
-        (float(np.abs(x).max()) for x in opened.parts if x.dtype.kind == "f"), default=0.0
-    )
-    least = min((float(x.min()) for x in opened.positive.values()), default=0.0)
+    numbers = (x for x in opened.parts if x.dtype.kind in "fiu")
+    largest = max((float(np.max(np.abs(x), initial=0.0)) for x in numbers), default=0.0)
+    least = min((float(x.min()) for x in opened.positive.values() if x.size), default=0.0)
     if kind.eps * largest**2 <= MOST_LOST * least**2:  # the program need not be run
         return None
     ratios = once(partial(_ratios, opened.model, opened.anatomy, arguments=opened.some))

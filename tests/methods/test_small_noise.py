@@ -105,6 +105,9 @@ def test_sparse_coding_ends_at_the_maximum(large, name, holes):
     assert abs(float(params["noise"]) - 1.0) < 4.0 / np.sqrt(2 * data.size)
     mass = 1.0 if name != "candidates" else binom(NUM_CAUSES, float(params["sparsity"])).cdf(2)
     assert float(result.losses[-1]) == pytest.approx(NUM_ROWS * np.log(mass) - reached, abs=0.2)
+    posterior = METHODS[name].posterior(params, data, num_causes=NUM_CAUSES, **more)
+    np.testing.assert_allclose(posterior.evidence, evidence(params, exact, mask), atol=0.05)
+    np.testing.assert_allclose(posterior.missed, 0.0, atol=0.01)
 
 
 def test_sparse_coding_finds_the_maximum_by_itself(large):

@@ -134,7 +134,8 @@ class EM(StatesEM):
 
         def whole(rows: Rows, params: Params, memory: Any) -> Posterior:
             def summarise(arguments: Any, memory: Any) -> Posterior:
-                posterior = sets.expect(Chunk(reader.at(size), params, arguments), memory)
+                here = Chunk(reader.at(size), params, arguments)
+                posterior = sets.expect(here, memory).anchored(here)
                 nothing = jnp.zeros_like(posterior.evidence)
                 if not isinstance(self.states, AllStates):
                     nothing = nothing + jnp.nan  # a table of one's own: what it misses is not known

@@ -111,7 +111,7 @@ class Pass(NamedTuple):
         """The posterior of a chunk, with the weight of each of its rows."""
         memory, numbers = extra
         here, keys = Chunk(self.local, self.params, arguments), row_keys(self.key, numbers)
-        posterior = self.sets.expect(here, memory, keys).anchored(here)
+        posterior = self.sets.expect(here, memory, keys)
         weight = self.local.weights(self.params, arguments)
         if self.least is not None:
             chosen = as_good(posterior.evidence, self.least)
@@ -130,7 +130,8 @@ class Pass(NamedTuple):
             weight = self.local.weights(self.params, arguments)
             counted = fresh if weight is None else weight * fresh
             sums = update.statistics(posterior, posterior.heavy(fresh), arguments)
-            return jnp.sum(counted * posterior.evidence), jnp.sum(counted), sums
+            evidence = posterior.anchored(Chunk(self.local, self.params, arguments)).evidence
+            return jnp.sum(counted * evidence), jnp.sum(counted), sums
 
         return sum_over_chunks(part, self.rows, self.size, self.extra)
 

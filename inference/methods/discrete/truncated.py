@@ -159,7 +159,7 @@ class TruncatedEM(StatesEM):
                 here = Chunk(reader.at(size), params, arguments)
                 if memory is None and not isinstance(sets, Table):
                     memory = sets.grow(here, row_keys(key_search, numbers))
-                posterior = sets.expect(here, memory)
+                posterior = sets.expect(here, memory).anchored(here)
                 missed = error = jnp.zeros_like(posterior.evidence)
                 if not isinstance(sets, Table):  # which misses nothing
                     key = random.fold_in(key_missed, numbers[0])
