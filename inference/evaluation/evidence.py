@@ -12,15 +12,18 @@ it. Which one is read off the program, the first that applies:
     more of them                              importance sampling about each datum's mode
     more binary latents than can be listed    annealed importance sampling, by Gibbs sweeps
 
-The first four are exact. The others say how far off they may be, row by row. All are computed in
-float64: a square of data that are large beside their noise takes all digits of float32.
+The first four are exact. The others say how far off they may be, row by row. Where real numbers are
+observed the rows are computed in float64: a square of data that are large beside their noise takes
+all digits of float32. Other programs run in the precision of JAX, whose switching they may not bear
+(an index that is an array of NumPy's keeps its type from one to the other). All are handed out in
+float64, so that sums over rows lose nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -88,6 +91,8 @@ class Likelihood:
     """by draws of each row's latents: expensive, and with an error that more parameters average"""
     at_once: Callable[[Params], tuple[Evidence, str] | None] | None = None
     """without compilation, where it applies, and in words how"""
+    real: bool = False
+    """whether real numbers are observed"""
     filled: tuple[Padded, Likelihood] | None = None
     """the rows filled up to a size that others share, and their likelihood, which is compiled"""
 
@@ -97,11 +102,17 @@ class Likelihood:
 
     def explained(self, params: Params) -> tuple[Evidence, str]:
         """The evidence of each row, and how it was computed, in words."""
-        with in_double(self.rows.leaves, params) as (leaves, params):
-            quick = None if self.at_once is None else self.at_once(params)
-            found, how = (self._run(leaves, params), self.how) if quick is None else quick
-        # Outside, JAX has no arrays of float64.
-        return jax.tree.map(lambda x: x if _traced(x) else np.asarray(x), found), how
+        quick: list[str] = []
+
+        def find(leaves: tuple, params: Params) -> Evidence:
+            found = None if self.at_once is None else self.at_once(params)
+            if found is None:
+                return self._run(leaves, params)
+            quick.append(found[1])
+            return found[0]
+
+        evidence = self._in_double(find, self.rows.leaves, params)
+        return evidence, quick[-1] if quick else self.how
 
     def of_draws(self, draws: Any, rows: Rows | None = None) -> Evidence:
         """The evidence under each of many draws of the parameters, (num_draws, num_data).
@@ -112,11 +123,28 @@ class Likelihood:
         """
         draws = jax.tree.map(np.asarray, draws)  # to index an array of JAX's is to compile that
         count = len(jax.tree.leaves(draws)[0])
-        with in_double((self.rows if rows is None else rows).leaves, draws) as (leaves, draws):
+
+        def find(leaves: tuple, draws: Any) -> Evidence:
             leaves, run = self._filled(leaves), self._whole
             parts = [run(leaves, jax.tree.map(lambda x: x[i], draws)) for i in range(count)]  # noqa: B023
-            evidence = jax.tree.map(lambda *x: np.stack(x), *parts)
+            return jax.tree.map(lambda *x: np.stack(x), *parts)
+
+        evidence = self._in_double(find, (self.rows if rows is None else rows).leaves, draws)
         return jax.tree.map(lambda x: x[:, : self.rows.num_data], evidence)
+
+    def _in_double(self, compute: Callable[..., Evidence], *trees: Any) -> Evidence:
+        """`compute(*trees)` as arrays of float64, which are NumPy's: outside JAX has none; as it
+        is inside another's compiled function."""
+        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(trees)):
+            return compute(*trees)
+        found = None
+        if self.real:
+            # A program that holds arrays of another precision fails; if for another reason, again.
+            with suppress(TypeError, ValueError), jax.enable_x64(True):
+                found = compute(*jax.tree.map(_wide, trees))
+        found = compute(*trees) if found is None else found
+        traced = any(isinstance(x, jax.core.Tracer) for x in found)
+        return found if traced else Evidence(*(np.asarray(x, np.float64) for x in found))
 
     def _run(self, leaves: tuple, params: Params) -> Evidence:
         evidence = self._whole(self._filled(leaves), params)
@@ -132,26 +160,9 @@ class Likelihood:
         return compiled(lambda rows, params: function(params, rows), which.rows)
 
 
-@contextmanager
-def in_double(*trees: Any) -> Iterator[tuple[Any, ...]]:
-    """Inside, JAX computes in float64, and so are the real numbers of these trees.
-
-    As they are inside another's compiled function, whose numbers are of its own kind.
-    """
-
-    def wide(x: Any) -> Any:
-        real = isinstance(x, np.ndarray | Array) and jnp.issubdtype(x.dtype, jnp.floating)
-        return np.asarray(x, np.float64) if real else x
-
-    if any(map(_traced, jax.tree.leaves(trees))):
-        yield trees
-        return
-    with jax.enable_x64(True):
-        yield jax.tree.map(wide, trees)
-
-
-def _traced(x: Any) -> bool:
-    return isinstance(x, jax.core.Tracer)
+def _wide(x: Any) -> Any:
+    floating = isinstance(x, np.ndarray | Array) and jnp.issubdtype(x.dtype, jnp.floating)
+    return np.asarray(x, np.float64) if floating else x
 
 
 def log_likelihood(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Evidence:
@@ -187,6 +198,8 @@ def likelihood(
     check_data(args, kwargs)
     settings = num_nodes, num_draws, max_states
     estimator = _likelihood(model, args, kwargs, *settings)
+    real = any("Normal" in name for name in inspect(model, args, kwargs).likelihoods)
+    estimator = replace(estimator, real=real)
     wide = None if estimator.sampled else pad(model, args, kwargs)
     if wide is None:
         return estimator

@@ -70,7 +70,9 @@ def _open(
     parts = [np.array(np.asarray(x)[:MOST_ROWS]) for x in rows.leaves]
     local = anatomy.with_rows(min(rows.num_data, MOST_ROWS))
     positive = {name: np.asarray(params[name]) for name in there}
-    return _Opened(model, local, rows.join(parts), positive, parts)
+    # Arrays of JAX's: a program may index its rows by numbers that are traced.
+    some = rows.join([jnp.asarray(x) for x in parts])
+    return _Opened(model, local, some, positive, parts)
 
 
 def at_floor(
