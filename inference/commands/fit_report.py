@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,8 +58,8 @@ def report(
     if stop is Stop.INTERRUPTED:
         lines.append("kept      the parameters of the last step, which are no maximum")
     point = {x: np.asarray(v)[-1, -1] for x, v in params.items()}
-    scales: Any = (given.program, point, (values,), given.kwargs, settings.get("plate"))
-    problem = at_floor(*scales) or lost_digits(*scales, columns)
+    args: Any = (given.program, point, (values,), given.kwargs, settings.get("plate"))
+    problem = at_floor(*args) or partial(lost_digits, columns=columns)(*args)
     lines += [f"warning   {problem}"] if problem else []
     if contender.kind != "point":
         flat = {x: np.asarray(v).reshape((-1, *np.shape(v)[2:])) for x, v in params.items()}

@@ -12,13 +12,14 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 from numpyro.distributions import constraints
+from numpyro.distributions.distribution import validation_enabled
 
 from ..numerics.compiling import known, once
 from ..types import Arguments, Params
 from .abstract import each_value, innermost, run_abstractly, trace_of
 from .affine import unwrapped
 from .anatomy import Anatomy, ProgramError
-from .arguments import inspect_all, rows_of
+from .arguments import inspect_all, put, rows_of
 from .local import local_sites
 
 MOST_ROWS = 1000
@@ -70,9 +71,8 @@ def _open(
     parts = [np.array(np.asarray(x)[:MOST_ROWS]) for x in rows.leaves]
     local = anatomy.with_rows(min(rows.num_data, MOST_ROWS))
     positive = {name: np.asarray(params[name]) for name in there}
-    # Arrays of JAX's: a program may index its rows by numbers that are traced.
-    some = rows.join([jnp.asarray(x) for x in parts])
-    return _Opened(model, local, some, positive, parts)
+    # Arrays of JAX's: a program may index them by what is traced.
+    return _Opened(model, local, rows.join([put(x) for x in parts]), positive, parts)
 
 
 def at_floor(
@@ -145,7 +145,11 @@ a cell; compute in float64 (numpyro.enable_x64() in a script, JAX_ENABLE_X64=1 b
     if kind.eps * largest**2 <= MOST_LOST * least**2:  # the program need not be run
         return None
     ratios = once(partial(_ratios, opened.model, opened.anatomy, arguments=opened.some))
-    for site, (ratio, scale) in ratios(params).items():
+    try:
+        found = ratios(params)
+    except ProgramError:  # one that takes no axis of states
+        return None
+    for site, (ratio, scale) in found.items():
         place = int(np.argmax(ratio))
         lost = float(kind.eps * ratio[place] ** 2)
         if not lost > MOST_LOST:
@@ -190,7 +194,9 @@ def _ratios(
     whole = all(x.num_values is not None for x in anatomy.latents)
     zero = jnp.zeros((1, 1, anatomy.num_bits), int if whole else float)
     ratios = {}
-    for site in local_sites(model, anatomy, params, zero, arguments):
+    with validation_enabled(False):  # what fails it has been said
+        sites = local_sites(model, anatomy, params, zero, arguments)
+    for site in sites:
         base, mask = unwrapped(site.fn)
         if site.latent or not isinstance(base, dist.Normal):
             continue

@@ -271,9 +271,9 @@ class Algorithm(abc.ABC):
                 if wide is not None and method is self:
                     error.state = by_row(error.state, self.by_row, wide.cut)
                 raise
-        for find, kind in ((at_floor, FloorWarning), (lost_digits, PrecisionWarning)):
-            said = (self.model, result.params, args, kwargs, self.plate)
-            problem = None if mesh is not None else find(*said)
+        checks = ((at_floor, FloorWarning), (lost_digits, PrecisionWarning))
+        for find, kind in checks if mesh is None else ():
+            problem = find(self.model, result.params, args, kwargs, self.plate)
             if problem is not None:
                 warnings.warn(problem, kind, stacklevel=3)  # past `rare_collections`
                 break

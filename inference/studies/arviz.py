@@ -215,6 +215,10 @@ def prior_sensitivity(groups: Groups) -> dict[str, float]:
     The largest of a site's scalars, by `arviz.psens` (Kallioinen et al. 2023): above 0.05 it
     depends on the prior.
     """
+    sites = [str(x) for x in groups["posterior"].data_vars]
+    # The power of a flat prior is the same prior; releases of ArviZ differ in what they make of it.
+    if all(np.ptp(x.values) == 0 for x in groups["log_prior"].data_vars.values()):
+        return dict.fromkeys(sites, 0.0)
     arviz = import_arviz()
     names = ("posterior", "log_prior", "log_likelihood")
     data = container({x: groups[x] for x in names})

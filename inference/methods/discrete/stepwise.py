@@ -133,5 +133,6 @@ class StepwiseEM(EM):
                 "stepwise EM averages statistics of the rows, and this program has none: no closed "
                 "M-step is known, and its log joint is not affine in the datum; use EM"
             )
-        lasting = isinstance(update, AffineUpdate | SparseCodingUpdate)
-        return update.remembering(rows) if lasting else update
+        if isinstance(update, AffineUpdate | SparseCodingUpdate):
+            return update.remembering(rows)
+        return update
