@@ -90,16 +90,20 @@ def principal_start(
         target, weight = read(arguments, fresh)
         return target.sum(0), weight.sum(0)
 
-    total, count = sum_over_chunks(sums, rows, size)
-    mean = total / jnp.maximum(count, 1.0)
-
-    def squares(arguments: Arguments, fresh: Array) -> tuple[Array, Array]:
+    def summarise(arguments: Arguments, fresh: Array) -> Any:
         target, weight = read(arguments, fresh)
-        away = target - weight * mean  # before it is squared: an offset would cost all digits
-        return away.T @ away, weight.T @ weight
+        target = target - weight * centre
+        return target.sum(0), weight.sum(0), target.T @ target, weight.T @ target, weight.T @ weight
 
-    cover, both = sum_over_chunks(squares, rows, size)
-    cover = cover / jnp.maximum(both, 1.0)
+    centre = jnp.zeros(columns.layout.num_predictors)
+    if len(columns.layout.real):  # far from zero, a sum of squares costs the digits of a variance
+        total, count = sum_over_chunks(sums, rows, size)
+        real = np.arange(len(centre)) < len(columns.layout.real)
+        centre = jnp.where(real, total / jnp.maximum(count, 1.0), 0.0)
+    total, count, square, cross, both = sum_over_chunks(summarise, rows, size)
+    mean = total / jnp.maximum(count, 1.0)
+    cover = square - cross * mean - (cross * mean).T + jnp.outer(mean, mean) * both
+    cover, mean = cover / jnp.maximum(both, 1.0), mean + centre
     layout = columns.layout
     # The slope of the mean in its predictor: p(1 − p) of a bit or level, 1 of a number.
     probability = jnp.clip(mean, 0.5 / rows.total, 1.0 - 0.5 / rows.total)
