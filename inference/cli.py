@@ -12,10 +12,7 @@ stderr says what), 130 Ctrl-C, 141 nobody reads standard output any more.
 from __future__ import annotations
 
 import argparse
-import atexit
 import codecs
-import contextlib
-import gc
 import importlib
 import io
 import json
@@ -43,8 +40,6 @@ COMMANDS = {
     "bench": ("bench", "time the methods beside other packages, and as data grow"),
 }
 """Command -> its module in `commands`, and what the help says of it, in this order."""
-EXTRA = "xla_backend_extra_options"
-"""XLA's switches of LLVM: those that it does not know it ignores."""
 
 
 def make_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
@@ -112,41 +107,19 @@ def _escape(error: Any) -> tuple[str, int]:
 
 
 def start() -> int:
-    """`main` as a process of its own.
-
-    Modules and what JAX traces are long-lived: to look through them for garbage every 700 objects,
-    and to take them apart when all of it ends, takes a third of a second of every command. Loops
-    that LLVM unrolls take a fifth of the time to compile, and no step of a method is the faster for
-    it.
-    """
+    """`main` as a process of its own: a reader that has gone, or a full disk, is in the status."""
     outlets = open_streams()
-    status: list[int] = []
-    atexit.register(_leave, status)  # the first to be registered is the last to be called
-    gc.set_threshold(100_000, 20, 100)
-    flags = os.environ.get("XLA_FLAGS", "")
-    if EXTRA not in flags:  # read by XLA when it is first used
-        os.environ["XLA_FLAGS"] = f"{flags} --{EXTRA}=xla_cpu_disable_loop_unrolling".strip()
-    ended = main()
+    status = main()
     sys.stdout.flush()
     failure = outlets["stdout"].failure if "stdout" in outlets else None
     if isinstance(failure, BrokenPipeError):  # `latentbits list | head -1`: nothing to be said
-        ended = ended or 141
-    elif failure is not None:
+        return status or 141
+    if failure is not None:
         print(
             f"latentbits: standard output cannot be written ({failure.strerror})", file=sys.stderr
         )
-        ended = ended or 2
-    status.append(ended)
-    return status[0]
-
-
-def _leave(status: list[int]) -> None:
-    """End the process at once if its command has ended: its files are written and closed."""
-    gc.freeze()
-    if status:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-        os._exit(status[0])
+        return status or 2
+    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:

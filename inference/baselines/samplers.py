@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.infer
-from jax import Array, lax
+from jax import Array, lax, random
 from numpyro.infer import NUTS
 from numpyro.infer.gibbs import discrete_latent_sites
 from numpyro.infer.mcmc import MCMCKernel
@@ -23,9 +23,8 @@ from numpyro.infer.mcmc import MCMCKernel
 from ..methods.gibbs.flips import Rules
 from ..methods.gibbs.kernel import LatentGibbs
 from ..numerics import clock
-from ..numerics.compiling import executable, for_draws, split_key, stacked
+from ..numerics.compiling import executable
 from ..numerics.memory import check_fits
-from ..numerics.starting import Starter
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
 from ..rows.devices import OneDevice, one_device
@@ -186,8 +185,7 @@ def sample(
     """
     began = time.perf_counter()
     ran = 0.0  # seconds of what was compiled already, which the budget counts
-    each = [split_key(key, 2) for key in split_key(rng_key, num_chains)]
-    keys_start, keys = (stacked([x[i] for x in each]) for i in range(2))
+    keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
     depth = MOST_DEPTH
     device = one_device(args, kwargs)
     arrays, hollow = device.arrays, device._replace(arrays=[])
@@ -216,9 +214,11 @@ def sample(
 
         # One chain, many times: every kernel knows one key, and only some a batch of them. In one
         # piece: run operation by operation, NumPyro's start compiles hundreds of little programs.
-        start = Starter(begin, keys, places, arrays)
-        traced = jax.jit(advance_by(kernel)).trace(start.shapes, np.int32(1), arrays)
-        return start, traced.lower().compile(for_draws(traced.jaxpr))
+        start, shapes = jax.jit(begin), jax.eval_shape(begin, keys, places, arrays)
+        return (
+            start.lower(keys, places, arrays).compile(),
+            jax.jit(advance_by(kernel)).lower(shapes, np.int32(1), arrays).compile(),
+        )
 
     def advance_by(kernel: MCMCKernel) -> Callable:
         def advance(state: Any, count: Array, arrays: list[Array]) -> tuple[Any, Any]:
@@ -251,8 +251,8 @@ def sample(
         return advance
 
     settings = (make_kernel, depth, anatomy, num_warmup, most, hollow.static, hollow.tree)
-    starter, compiled = executable(make, (keys, places, arrays), *settings)
-    begin, before = starter.ready(), clock.seconds()
+    begin, compiled = executable(make, (keys, places, arrays), *settings)
+    before = clock.seconds()
     state = jax.block_until_ready(begin(keys, places, arrays))
     ran += clock.seconds() - before
     check_fits(compiled, memory, "a step of its chains")

@@ -23,9 +23,8 @@ from numpyro.infer import init_to_uniform
 from numpyro.infer.util import initialize_model, log_density
 
 from ..numerics import clock
-from ..numerics.compiling import executable, once
+from ..numerics.compiling import executable
 from ..numerics.memory import check_fits
-from ..numerics.starting import Starter
 from ..reading.anatomy import Anatomy
 from ..reading.summed import marginal
 from ..rows.devices import OneDevice
@@ -138,15 +137,16 @@ def climb(
         def best(climbs: Any, arrays: list[Array]) -> Params:
             return jax.vmap(start(*hollow.arguments(arrays)).best)(climbs)
 
-        starter = Starter(begin, keys, arrays)
-        climbs = starter.shapes
-        # A climb is worth the compiler's effort, the rest is not.
-        compiled = jax.jit(advance).lower(climbs, np.int32(1), arrays).compile()
-        return starter, compiled, once(best).lower(climbs, arrays).compile()
+        climbs = jax.eval_shape(begin, keys, arrays)
+        return (
+            jax.jit(begin).lower(keys, arrays).compile(),
+            jax.jit(advance).lower(climbs, np.int32(1), arrays).compile(),
+            jax.jit(best).lower(climbs, arrays).compile(),
+        )
 
     settings = (start, hollow.static, hollow.tree)
-    starter, compiled, best = executable(make, (keys, arrays), *settings)
-    begin, before = starter.ready(), clock.seconds()
+    begin, compiled, best = executable(make, (keys, arrays), *settings)
+    before = clock.seconds()
     climbs = jax.block_until_ready(begin(keys, arrays))
     ran = clock.seconds() - before
     check_fits(compiled, memory, "a step of its climbs")
@@ -188,7 +188,7 @@ def _seconds_of(function: Callable, device: OneDevice, keys: Array, *settings: A
 
     def make() -> Any:
         whole = lambda keys, arrays: function(keys, *hollow.arguments(arrays))  # noqa: E731
-        return once(whole).lower(keys, arrays).compile()
+        return jax.jit(whole).lower(keys, arrays).compile()
 
     compiled = executable(make, (keys, arrays), *settings, hollow.static, hollow.tree)
     jax.block_until_ready(compiled(keys, arrays))

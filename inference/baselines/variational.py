@@ -19,9 +19,8 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_uniform
 from numpyro.infer.util import log_density
 
-from ..numerics.compiling import executable, once, split_key, stacked
+from ..numerics.compiling import executable
 from ..numerics.memory import check_fits
-from ..numerics.starting import Starter
 from ..reading.abstract import drawn_shapes, run_abstractly
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
@@ -80,8 +79,8 @@ def svi(
             )
     mode = guide == "map"
     step_size = STEP_SIZES.get(guide, 0.03) if step_size is None else step_size
-    key_init, key_draw = split_key(rng_key, 2)
-    keys = stacked(split_key(key_init, NUM_STARTS if mode else NUM_GUIDES))
+    key_init, key_draw = random.split(rng_key)
+    keys = random.split(key_init, NUM_STARTS if mode else NUM_GUIDES)
     block = max(1, num_steps // SNAPSHOTS)
     device = one_device(args, kwargs)
     arrays, hollow = device.arrays, device._replace(arrays=[])
@@ -121,14 +120,14 @@ def svi(
         return Steps(
             unconstrained, begin,
             jax.jit(advance).lower(state, np.int32(1), arrays).compile(),
-            once(look).lower(key_draw, one).compile(),
-            None if mode else once(draw).lower(key_draw, one, arrays).compile(),
+            jax.jit(look).lower(key_draw, one).compile(),
+            None if mode else jax.jit(draw).lower(key_draw, one, arrays).compile(),
         )  # fmt: skip
 
     settings = (model, anatomy, guide, step_size, num_steps, num_samples, num_particles)
     steps = executable(make, (keys, arrays), *settings, hollow.static, hollow.tree)
     check_fits(steps.advance, memory, "a block of its steps")
-    state, _ = steps.begin.ready()(keys, arrays)
+    state, _ = steps.begin(keys, arrays)
     compile_seconds = time.perf_counter() - began
     clock: list[float] = []
     losses: list[np.ndarray] = []
@@ -168,7 +167,7 @@ class Steps(NamedTuple):
     """What is compiled of a guide, for any rows of the same shape."""
 
     params: Callable[[Any], Any]  # of the state, (num_starts, ...), unconstrained
-    begin: Starter
+    begin: Any
     advance: Any
     look: Callable[[Array, Any], Params]  # some draws of the parameters
     draw: Callable[..., tuple[Params, dict[str, Array]]] | None  # the last, with log p and log q
@@ -176,7 +175,7 @@ class Steps(NamedTuple):
 
 def _begin(
     engine: SVI, guide: Any, keys: Array, arrays: list[Array], hollow: OneDevice
-) -> tuple[Starter, Any]:
+) -> tuple[Any, Any]:
     """`SVI.init` in one piece, which by itself compiles every operation; and a state.
 
     The guide remembers where it started; what it remembers must not be of a trace that is over,
@@ -193,8 +192,9 @@ def _begin(
 
         return jax.vmap(one)(keys)
 
-    starter = Starter(begin, keys, arrays)
-    state, remembered = starter.shapes
+    # Both before the guide forgets: what it remembers says what `init` gives.
+    starter = jax.jit(begin).lower(keys, arrays).compile()
+    state, remembered = jax.eval_shape(begin, keys, arrays)
     for name, value in remembered.items():
         setattr(guide, name, jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), value))
     return starter, state

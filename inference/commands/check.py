@@ -16,7 +16,6 @@ from latentbits.models.data import Table
 from numpyro import handlers
 from numpyro.infer.util import log_density
 
-from ..numerics.compiling import once
 from ..numerics.memory import in_words
 from ..reading.abstract import each_value, is_masked, trace_shapes
 from ..reading.anatomy import Anatomy, ProgramError, inspect
@@ -134,7 +133,7 @@ class _Draw(NamedTuple):
 def _draw(given: Given) -> list[_Draw]:
     name, program, table, kwargs = given
 
-    @once
+    @jax.jit
     def draw(key: Array, values: Array) -> _Draw:
         trace = handlers.trace(handlers.seed(program, key)).get_trace(values, **kwargs)
         free, fits, observed = {}, {}, {}
@@ -207,7 +206,7 @@ def _evaluate(
     """Value and gradient of a program at the draws, without the latents in `out`."""
     name, _, table, kwargs = given
 
-    @once
+    @jax.jit
     def evaluate(free: dict[str, Array], values: Array) -> _Point:
         real = {k: v for k, v in free.items() if jnp.issubdtype(v.dtype, jnp.floating)}
 
@@ -271,7 +270,7 @@ def _rows(given: Given, anatomy: Anatomy, rows: Rows, draw: _Draw) -> str:
 
     with blame(name, "fails when its latents carry a leading axis of states"):
         params = {site: draw.free[site] for site in anatomy.parameters}
-        read = once(read_some, static_argnums=2)
+        read = jax.jit(read_some, static_argnums=2)
         together = np.asarray(read(params, states, few, 0))
         single = [
             [float(read(params, states[s : s + 1, n : n + 1], 1, n)[0, 0]) for n in range(few)]

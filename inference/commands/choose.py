@@ -8,7 +8,6 @@ from typing import Any
 
 from latentbits.models.data import InputError
 
-from ..numerics.compiling import hurry
 from ..reading.anatomy import inspect as anatomy_of
 from ..studies.catalogue import methods
 from ..studies.option import SEED, Option, add, settled
@@ -61,7 +60,7 @@ def main(namespace: argparse.Namespace) -> int:
     from ..running.algorithm import Algorithm
     from ..studies.cards import CARDS
     from ..studies.choosing import choose, compare_sizes, taken
-    from .fit import SMALL, _preferred
+    from .fit import _preferred
 
     namespace = settled(OPTIONS, namespace)
     figure = check_output("--figure", namespace.figure, FIGURES)
@@ -71,8 +70,6 @@ def main(namespace: argparse.Namespace) -> int:
         given = open_given(namespace)
     except InputError as error:
         raise InputError(str(error).replace(f"--set {name}:", f"--over {name}:", 1)) from None
-    if given.table.values.size <= SMALL:
-        hurry()
     count = len(given.table.values)
     if not 2 <= namespace.folds <= count // 2:
         raise InputError(f"--folds {namespace.folds}: wanted 2 to {count // 2} of {count} rows")

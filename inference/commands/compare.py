@@ -13,7 +13,6 @@ import numpy as np
 from jax import random
 from latentbits.models.data import InputError, Table
 
-from ..numerics.compiling import hurry
 from ..reading.anatomy import inspect
 from ..studies.catalogue import find_program
 from ..studies.comparison.columns import lines, summary
@@ -63,8 +62,6 @@ def main(namespace: argparse.Namespace) -> int:
         raise InputError("--example is a table of ours, --data one of yours: choose one")
     folder = check_folder("--out", namespace.out or f"compare_{namespace.model.replace(':', '_')}")
     find_program(namespace.model)
-    if namespace.data is None:  # an example: small, so that compiling takes most of the time
-        hurry()
     pool = _processes(namespace)
     try:
         return _compare(namespace, folder, pool)

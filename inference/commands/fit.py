@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax import random
 from latentbits.models.data import InputError, Table
 
-from ..numerics.compiling import hurry, new_key
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
@@ -70,8 +70,6 @@ def main(namespace: argparse.Namespace) -> int:
     settings = dict(namespace.option)
     given = open_given(namespace)
     given, hidden = hide(given, namespace)
-    if given.table.values.size <= SMALL:
-        hurry()
     with blame(given.name):
         anatomy = inspect(given.program, (given.table.values,), given.kwargs, plate=namespace.plate)
     if namespace.rotation != "none":
@@ -165,8 +163,6 @@ def _guesses(given: Given) -> bool:
 
 STEPS = 500
 """Most steps of a method without stages."""
-SMALL = 1 << 17
-"""Cells of a table up to which a fit runs for less time than a thorough compiler takes."""
 MOST, MOST_BITS = 1e9, 12
 """Multiplications of a sum over all states of all rows, as `check` prints them, and bits of a row
 up to which a fit sums them in every step: less than a second on two cores."""
@@ -200,7 +196,7 @@ def _fit(
     from ..running.search import optima_of
     from ..studies.comparison.contenders import Limits
 
-    key, data = new_key(namespace.seed), put(given.table.values)
+    key, data = random.key(namespace.seed), put(given.table.values)
     cls: Any = find_method(contender.name)
     if cls is None or not issubclass(cls, Algorithm):
         if valid is not None or settings:

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 from latentbits.models.data import InputError
 
-from ..numerics.compiling import hurry
 from ..studies.catalogue import find_program
 from ..studies.option import Option, add, settled
 from ..studies.output import as_csv, as_json, check_folder, draw_picture, versions, write_whole
@@ -66,7 +65,6 @@ def main(namespace: argparse.Namespace) -> int:
     if namespace.model not in CARDS:
         raise InputError(f"{namespace.model} is your own: data of any size are drawn of ours alone")
     folder = check_folder("--out", namespace.out or f"survey_{namespace.model}")
-    hurry()
     (folder / "cells").mkdir(parents=True, exist_ok=True)
     return _survey(namespace, folder)
 

@@ -18,7 +18,7 @@ from ..methods.continuous.opening import FORMS, Opened, open_columns
 from ..methods.continuous.point_regressions import bit_information
 from ..methods.continuous.rules import Rule, about, default_nodes, nodes_of, peaks, weigh
 from ..numerics.acceleration import chart
-from ..numerics.compiling import little_effort, remembered
+from ..numerics.compiling import remembered
 from ..reading.anatomy import ProgramError, inspect
 from ..reading.arguments import put
 from ..reading.reader import open_program
@@ -149,7 +149,7 @@ def _one(
         if information is None:
             compute = _computation(opened, num_nodes, chunk_size)
             # It runs for less time than it would take to be optimised.
-            compute = compiled(compute, opened.rows, compiler_options=little_effort())
+            compute = compiled(compute, opened.rows)
             information = compute(opened.rows.leaves, wide)
             information = jax.tree.map(lambda x: np.asarray(x)[None], information)
         many, lost = _errors(information[0], information[1], _least(params))

@@ -11,8 +11,6 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.extend.random import threefry_2x32
 
-from ..numerics.by_numpy import at_hand, computed
-from ..numerics.compiling import least_effort
 from ..reading.affine import FEW_ROWS, product_floats
 from ..reading.anatomy import Anatomy
 from ..reading.local import Structure, prior_draw
@@ -128,20 +126,10 @@ def start_params(
 
 
 def of_first_row(function: Callable[..., Any], rows: Rows, *inputs: Any) -> Any:
-    """`function(rows, *inputs)`, of which only the first row matters: a draw from the priors, say.
-
-    By NumPy: a program is much to compile for a single run, and a gamma alone half a second. What
-    NumPy draws from a key is a draw like JAX's, but another one. Compiled in a hurry where it is
-    part of what is being compiled, and for other devices.
-    """
-    if not at_hand((rows.leaves, inputs)):
-        find = compiled(function, rows, compiler_options=least_effort())
-        return find(rows.leaves, *inputs)
+    """`function(rows, *inputs)`, where only the first row matters: a draw from the priors, say."""
     head = rows.head()
-    hollow = head._replace(leaves=())
     with counting(None):
-        here = lambda leaves, *inputs: function(hollow._replace(leaves=leaves), *inputs)  # noqa: E731
-        return jax.device_put(computed(here, head.leaves, *inputs))
+        return compiled(function, head)(head.leaves, *inputs)
 
 
 def check_params(anatomy: Anatomy, params: Params) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +74,8 @@ def in_words(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def give_back() -> None:
-    """What a compiler took and freed the allocator keeps: hundreds of megabytes in a comparison."""
-    if sys.platform == "linux":
-        getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # of glibc
-
-
 def start_peak() -> None:
-    """Give back what is free, and forget what this process took before, where the system allows."""
-    give_back()
+    """Forget what this process took before, where the system allows."""
     try:
         RESET.write_text("5")
     except OSError:

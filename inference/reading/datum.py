@@ -11,13 +11,13 @@ import numpy as np
 from jax import Array, random
 from numpyro.distributions.distribution import validation_enabled
 
-from ..numerics.by_numpy import by_numpy
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .abstract import run_abstractly
 from .affine import AffineForm, Cells, SiteForm, layout_of, site_form, unwrapped
 from .anatomy import Anatomy, ProgramError
 from .local import anywhere, local_sites, log_joint, stand_in
+from .probe import probe
 
 About = tuple[Array | None, ...]
 
@@ -99,10 +99,10 @@ def find_affine(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
     with jax.enable_x64(True):
         leaves = [_like(x, num_rows, i, whole) for i, x in enumerate(rows.leaves)]
         try:
-            run = by_numpy(error, np.int32(0), leaves)
+            errors = probe(error, [(np.int32(seed), leaves) for seed in range(2)])
         except ProgramError:
             return False  # the program runs on states all the same, or says why it does not
-        return all(bool(np.asarray(run(np.int32(seed), leaves)) <= 1e-9) for seed in range(2))
+        return all(bool(error <= 1e-9) for error in errors)
 
 
 def _like(leaf: Any, num_rows: int, seed: int, whole: bool) -> np.ndarray:

@@ -14,7 +14,6 @@ import numpy as np
 from jax import Array, lax, random
 from numpyro.distributions.distribution import validation_enabled
 
-from ..numerics.compiling import OuterTraceError, now
 from ..numerics.elimination import find_order, find_rounds
 from ..rows.chunks import Rows
 from .abstract import ProgramError
@@ -22,6 +21,7 @@ from .anatomy import Anatomy
 from .arguments import rows_of
 from .elements import Elements
 from .local import anywhere, few_rows, log_joint
+from .probe import OuterTraceError, at_once, probe
 from .reader import examined
 from .states import MAX_STATES
 
@@ -90,8 +90,8 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows) -> Elements | None:
         elements = elements._replace(scopes=scopes, rounds=find_rounds(scopes, sizes, plates))
         if elements.num_runs > MOST_RUNS:
             return elements
-        test = now(partial(_error, model, elements, rows))
-        errors = [np.asarray(test(np.int32(i), leaves)) for i in range(2)]
+        draws = [(np.int32(i), leaves) for i in range(2)]
+        errors = probe(partial(_error, model, elements, rows), draws)
         return elements if all(error <= 1e-9 for error in errors) else None
 
 
@@ -103,7 +103,7 @@ def _meeting(
 ) -> list[frozenset[int]]:
     """The pairs of elements that interact: spans of them are tested, and halved if they do."""
     place = np.arange(len(sizes))
-    run = now(partial(_differences, model, anatomy, rows, sizes))
+    run = at_once(partial(_differences, model, anatomy, rows, sizes))
 
     def test(blocks: list[tuple[Span, Span]]) -> list[bool]:
         interact: list[bool] = []
@@ -111,7 +111,7 @@ def _meeting(
             some = np.array(blocks[start : start + BLOCK])  # (blocks, 2, 2)
             sets = (place >= some[..., :1]) & (place < some[..., 1:])
             sets = np.pad(sets, ((0, BLOCK - len(sets)), (0, 0), (0, 0)))
-            each = np.asarray(run(sets[:, 0], sets[:, 1], leaves))[: len(some)]
+            each = run(sets[:, 0], sets[:, 1], leaves)[: len(some)]
             interact += (~(each <= 1e-9)).tolist()  # also where it is NaN
         return interact
 

@@ -14,7 +14,7 @@ from jax import Array
 from numpyro.distributions import constraints
 from numpyro.distributions.distribution import validation_enabled
 
-from ..numerics.compiling import known, once
+from ..numerics.compiling import known
 from ..types import Arguments, Params
 from .abstract import each_value, innermost, run_abstractly, trace_of
 from .affine import unwrapped
@@ -96,7 +96,7 @@ no maximum; use fewer latents, more rows or a prior on it (prior=True)
     for name, value in positive.items():
         if np.min(value) > FLOOR * spread:  # the program need not be run
             continue
-        scales = once(partial(_scales, model, arguments=some))
+        scales = jax.jit(partial(_scales, model, arguments=some))
         before, after = scales(params), scales({**params, name: 2.0 * jnp.asarray(value)})
         for site, (scale, deviation) in before.items():
             if np.array_equal(scale, after[site][0]):
@@ -144,7 +144,7 @@ a cell; compute in float64 (numpyro.enable_x64() in a script, JAX_ENABLE_X64=1 b
     least = min((float(x.min()) for x in opened.positive.values() if x.size), default=0.0)
     if kind.eps * largest**2 <= MOST_LOST * least**2:  # the program need not be run
         return None
-    ratios = once(partial(_ratios, opened.model, opened.anatomy, arguments=opened.some))
+    ratios = jax.jit(partial(_ratios, opened.model, opened.anatomy, arguments=opened.some))
     try:
         found = ratios(params)
     except ProgramError:  # one that takes no axis of states

@@ -27,12 +27,12 @@ from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.infer import init_to_uniform
 
-from ..numerics.by_numpy import by_numpy
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .abstract import explained, improper, sites_of, trace_of, unseen
 from .anatomy import Anatomy, ProgramError, inspect
 from .handlers import states
+from .probe import probe
 from .settled import settled
 from .sums import log_prior_of, scale_ratio
 
@@ -287,8 +287,7 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndar
         return error, uneven / jnp.where(size > 0, size, 1.0), size / spread, crowd
 
     try:
-        run = by_numpy(errors, np.int32(0), leaves)
-        trials = [[*map(np.asarray, run(np.int32(seed), leaves))] for seed in range(3)]
+        trials = probe(errors, [(np.int32(seed), leaves) for seed in range(3)])
     except ProgramError as error:
         if not isinstance(error.__cause__, TypeError):
             raise

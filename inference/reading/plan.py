@@ -23,7 +23,6 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 
-from ..numerics.compiling import OuterTraceError
 from ..rows.chunks import Rows
 from .abstract import run_abstractly
 from .affine import product_floats, unwrapped
@@ -34,6 +33,7 @@ from .bounds import map_base
 from .handlers import states, table_of
 from .joint import masks_are_alike
 from .local import Structure, find_structure
+from .probe import OuterTraceError
 from .reader import examined
 from .states import AllStates, Given, StateSet
 from .sums import Part, scale_ratio, within_rows

@@ -31,7 +31,6 @@ from numpyro.distributions.distribution import validation_enabled
 
 from latentbits import models
 
-from ..numerics.by_numpy import by_numpy
 from ..rows.chunks import Rows
 from ..types import Params
 from .abstract import run_abstractly, unseen
@@ -50,6 +49,7 @@ from .naturals import (
     observed_sites,
     run_program,
 )
+from .probe import probe
 from .reader import examined
 
 
@@ -194,8 +194,7 @@ def _try(
         )
 
     inputs = [(np.int32(i), leaves, codes(leaves, i), *_draw(i, anatomy, sites)) for i in range(2)]
-    run = by_numpy(trial, *inputs[0])
-    trials = [jax.tree.map(np.asarray, run(*one)) for one in inputs]
+    trials = probe(trial, inputs)
     if not all(trial.error <= 1e-9 for trial in trials):  # also when NaN
         return None
     shapes = {name: value.shape for name, value in trials[0].params.items()}

@@ -15,7 +15,6 @@ import jax
 from jax import Array
 from jax.sharding import Mesh
 
-from ..numerics.compiling import rare_collections
 from ..reading.anatomy import Anatomy
 from ..reading.arguments import check_kinds, inspect_all
 from ..reading.floors import FloorWarning, PrecisionWarning, at_floor, lost_digits
@@ -183,7 +182,6 @@ class Algorithm(abc.ABC):
         del args, kwargs
         return self
 
-    @rare_collections()
     def run(
         self,
         rng_key: Array,
@@ -275,7 +273,7 @@ class Algorithm(abc.ABC):
         for find, kind in checks if mesh is None else ():
             problem = find(self.model, result.params, args, kwargs, self.plate)
             if problem is not None:
-                warnings.warn(problem, kind, stacklevel=3)  # past `rare_collections`
+                warnings.warn(problem, kind, stacklevel=2)
                 break
         if method is not self:
             result = result._replace(

@@ -25,7 +25,6 @@ import numpy as np
 from jax import Array, lax, random
 
 from ..numerics import clock
-from ..numerics.compiling import as_keys, least_effort, split_key, split_keys
 from ..numerics.several import every, in_place
 from ..reading.anatomy import ChainError
 from ..reading.arguments import inspect_all, rows_of
@@ -76,19 +75,18 @@ class Lineages:
         Where a budget has no room for a step from each start, it is one of the first of them.
         """
         method = self.method
-        key_rows, key_search, key_init = split_key(rng_key, 3)
+        key_rows, key_search, key_init = random.split(rng_key, 3)
         rows, some = self._rows(key_rows, args, kwargs)
         method.refuse(key_init, *args, **kwargs)
         if self.search.straight:
 
             def start(rows: Rows, keys: list[Array]) -> LineageState:
                 args, kwargs = rows.whole()
-                to_init, to_propose = map(as_keys, keys)
+                to_init, to_propose = keys
                 return self._begin(to_init, self._propose(to_propose, args, kwargs), args, kwargs)
 
-            first = compiled(start, rows, compiler_options=least_effort())
-            # Here, where they are known: each split is a generator more to compile.
-            keys = [split_keys(key, self.search.num_lineages) for key in (key_init, key_search)]
+            first = compiled(start, rows)
+            keys = [random.split(key, self.search.num_lineages) for key in (key_init, key_search)]
             return first(rows.leaves, keys), Spent()
         with counting(counted() if some is rows else None):  # of those drawn all count
             narrow = method.narrowed(some)
@@ -104,7 +102,7 @@ class Lineages:
             return self._begin(random.split(key, count), params, *rows.whole())
 
         # A key that a function closed over would make it another one in every run.
-        first = compiled(begin, rows, compiler_options=least_effort())
+        first = compiled(begin, rows)
         state = first(rows.leaves, key_init, reached)
         return (_first_of(state) if one else state), spent
 
@@ -134,8 +132,8 @@ class Lineages:
 
             return lax.cond(number < 0, lambda: pair, go)
 
-        pair = compiled(start, rows, compiler_options=least_effort())(rows.leaves, key)
-        following = compiled(turn, rows, compiler_options=least_effort())
+        pair = compiled(start, rows)(rows.leaves, key)
+        following = compiled(turn, rows)
         devices = devices_for(self, *rows.whole())
         block = block_of(self, devices, pair[0], record)
         limit = np.asarray(-1.0, pair[0].change.dtype)

@@ -20,7 +20,7 @@ from jax import Array, lax
 from jax.sharding import Mesh
 
 from ..numerics import clock
-from ..numerics.compiling import enough_effort, least_effort, remembered
+from ..numerics.compiling import remembered
 from ..reading.abstract import ProgramError
 from ..reading.arguments import check_kinds
 from ..rows.chunks import counted, counting
@@ -160,7 +160,7 @@ def drive(
 
 def _first(method: Method, state: Any, how: Drive) -> Progress:
     first = partial(begin, copy(method), how.room, how.record)
-    return remembered(first, compiler_options=least_effort())(state)
+    return remembered(first)(state)
 
 
 def begin(
@@ -246,7 +246,6 @@ def block_of(
     shapes = [(x.shape, str(x.dtype)) for x in jax.tree.leaves((progress, devices.arrays))]
     return remembered(
         hollow.spread(block, progress), shapes, donate_argnums=0,
-        compiler_options=enough_effort(devices.arrays),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..numerics.compiling import least_effort, remembered
+from ..numerics.compiling import remembered
 from ..rows.chunks import Rows
 from ..types import Params
 from .contract import Optima
@@ -142,7 +142,7 @@ def best_of(states: Any, losses: Array, part: Callable[[Any], Any] = lambda one:
     leaves = jax.tree.leaves((states, losses))
     if jax.default_backend() != "cpu" or any(isinstance(x, jax.core.Tracer) for x in leaves):
         # In one piece: to index its arrays one by one is to compile as many programs.
-        return part(remembered(_best_of, compiler_options=least_effort())(states, losses))
+        return part(remembered(_best_of)(states, losses))
     # Here, where nothing is compiled for it.
     last = np.asarray(losses)
     best = int(np.argmin(last[-1] if last.ndim > 1 else last))

@@ -308,11 +308,10 @@ def draw_rows(name: str, made: Truth, seed: int, num_data: int) -> np.ndarray:
     """Rows of what made an example: those of another seed are fresh."""
     if made.draw is not None:
         return np.asarray(made.draw(seed, num_data), np.float32)
+    import jax
     from jax import random
 
     from latentbits import models
-
-    from ..numerics.compiling import once
 
     width = {} if made.num_features is None else {"num_features": made.num_features}
 
@@ -321,4 +320,4 @@ def draw_rows(name: str, made: Truth, seed: int, num_data: int) -> np.ndarray:
         program = handlers.substitute(program, data=params)
         return program(num_data=num_data, **width, **made.sizes)
 
-    return np.asarray(once(simulate)(made.params, random.key(seed)), np.float32)
+    return np.asarray(jax.jit(simulate)(made.params, random.key(seed)), np.float32)

@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax import random
 from numpyro import handlers
 
 from ..evaluation.evidence import likelihood
 from ..numerics import clock
-from ..numerics.compiling import once
 from ..reading.anatomy import Anatomy, inspect
 from ..running.algorithm import Algorithm
 from .estimates import Measures, measure_fit
@@ -269,7 +269,7 @@ def tables_like(
     drawing = handlers.substitute(handlers.uncondition(sized.program), data=choice.params)
     fixed = sized.arguments(mask)
 
-    @once
+    @jax.jit
     def draw(key: Any, table: Any) -> Any:
         return handlers.seed(drawing, key)(table, **fixed)
 

@@ -23,7 +23,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..evaluation.evidence import likelihood
-from ..numerics.compiling import once
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
 
@@ -115,7 +114,7 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         program = handlers.substitute(type(self)._program, data=self._params())
         sizes = {"num_data": n_samples, "num_features": int(self.kept_.sum()), **self._size()}
 
-        @once
+        @jax.jit
         def draw(key: Any) -> Any:
             return handlers.seed(program, key)(None, **sizes)
 

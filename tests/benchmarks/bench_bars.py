@@ -23,7 +23,6 @@ from numpyro.infer import SVI
 from scipy.optimize import linear_sum_assignment
 
 from inference import EM, TruncatedEM, likelihood
-from inference.numerics.compiling import once
 from inference.running.restarts import Restarts
 from ppl_models import binary_sparse_coding
 from ppl_models.data import bars
@@ -67,7 +66,7 @@ def enumerated(train: Any, count: int) -> tuple[Any, Any]:
     guide = AutoDelta(hidden, init_loc_fn=numpyro.infer.init_to_sample)
     svi = SVI(config_enumerate(separate), guide, Adam(0.1), TraceEnum_ELBO(max_plate_nesting=1))
     start = lambda key: svi.init(key, train, num_causes=count)  # noqa: E731
-    states = once(jax.vmap(start))(random.split(random.key(1), STARTS))
+    states = jax.jit(jax.vmap(start))(random.split(random.key(1), STARTS))
 
     def climb(state: Any) -> Any:
         step = lambda state, _: svi.update(state, train, num_causes=count)  # noqa: E731

@@ -30,7 +30,6 @@ from scipy.special import logsumexp
 
 from inference import EM, likelihood
 from inference.methods.machines.exact_gradient import ExactGradient
-from inference.numerics.compiling import once
 from inference.running.restarts import Restarts
 from ppl_models import bernoulli_mixture, combination_machine
 from ppl_models.data import combination_target
@@ -42,7 +41,7 @@ def bits_a_bit(log_likelihood: np.ndarray, width: int) -> float:
     return float(-np.mean(log_likelihood) / width / np.log(2))
 
 
-@once
+@jax.jit
 def log_likelihood(params: Any, data: jax.Array) -> jax.Array:
     """Exact, of each row."""
     return ExactGradient(combination_machine).log_likelihood(params, data, num_causes=UNITS)
@@ -51,7 +50,7 @@ def log_likelihood(params: Any, data: jax.Array) -> jax.Array:
 def exact_gradient(train: jax.Array, test: jax.Array, repeats: int = 5) -> dict[str, float]:
     """Processor seconds of 1000 steps, warm and to compile, and the test log-loss they end at."""
     method = ExactGradient(combination_machine, learning_rate=0.05, momentum=0.99)
-    state = once(lambda x: method.init(random.key(0), x, num_causes=UNITS))(train)
+    state = jax.jit(lambda x: method.init(random.key(0), x, num_causes=UNITS))(train)
 
     def run(state: Any, train: jax.Array) -> Any:
         step = lambda state, _: method.update(state, train, num_causes=UNITS)  # noqa: E731

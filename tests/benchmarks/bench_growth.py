@@ -24,7 +24,6 @@ from numpyro.handlers import condition
 from inference import EM, BoundEM, LatentGibbs, TruncatedEM
 from inference.methods.discrete.step import EMState
 from inference.methods.moments.pairs import count_pairs, invert_pairs
-from inference.numerics.compiling import once
 from inference.reading.local import Structure
 from ppl_models import binary_sparse_coding, latent_trait, noisy_or_network
 
@@ -61,7 +60,7 @@ def bound_em(rows: int, columns: int, factors: int) -> Ready:
     logits = generator.normal(size=(rows, factors)) @ generator.normal(0, 1, (factors, columns))
     data = jnp.asarray(generator.random(logits.shape) < 1 / (1 + np.exp(-logits)), float)
     em = BoundEM(latent_trait, accelerate=False)
-    state = once(lambda x: em.init(random.key(0), x, num_factors=factors))(data)
+    state = jax.jit(lambda x: em.init(random.key(0), x, num_factors=factors))(data)
     return jax.jit(lambda s, x: em.update(s, x, num_factors=factors)[0].params), (state, data)
 
 
@@ -81,7 +80,7 @@ def binary_gibbs(rows: int, columns: int, units: int) -> Ready:
     }
     kernel = LatentGibbs(condition(noisy_or_network, data=params))
     kwargs = {"layers": (units,)}
-    state = once(lambda x: kernel.init(random.key(0), 0, None, (x,), kwargs))(data)
+    state = jax.jit(lambda x: kernel.init(random.key(0), 0, None, (x,), kwargs))(data)
 
     def sweep(state: Any, data: Array) -> Any:
         step = lambda _, s: kernel.sample(s, (data,), kwargs)  # noqa: E731

@@ -38,7 +38,6 @@ from inference.methods.discrete.candidates import (
 )
 from inference.methods.discrete.step import EMState, Precision
 from inference.methods.shared import Chunk
-from inference.numerics.compiling import by_library
 from inference.numerics.log_sums import normalise
 from inference.numerics.state_sums import best_bits
 from inference.reading.local import Structure
@@ -155,7 +154,7 @@ def iteration(
         precision=precision,
     )
     state = EMState(params, jnp.zeros((), int), random.key(0), None)
-    quick = partial(jax.jit, compiler_options=by_library())
+    quick = partial(jax.jit)
     read = quick(lambda state, data: em.update(state, data, num_causes=num_causes)[0].params)
     # A GPU would take ten bits by default.
     written = jax.default_matmul_precision(precision)(by_hand)
@@ -193,7 +192,7 @@ def ceiling(num_data: int, num_causes: int, sets: Candidates, columns: int = 676
         whole = Scene(Chunk(reader, params, arguments), *scene)
         return _state_sums(sets, whole, chosen).logits()
 
-    quick = partial(jax.jit, compiler_options=by_library())
+    quick = partial(jax.jit)
     prepare, evaluate = quick(prepare), quick(evaluate)
     scene, chosen = prepare(params, data)
     features = random.normal(random.key(1), (num_data, design.shape[1]))

@@ -20,7 +20,6 @@ import jax
 import numpy as np
 from jax import lax, random
 
-from inference.numerics.compiling import once
 from inference.studies.output import align
 
 MISSING = "not installed: pip install 'latentbits[bench]'"
@@ -111,7 +110,7 @@ def fitted(
 
     :param judge: parameters -> ``log_likelihood`` and ``error``, the same for all contenders.
     """
-    state = once(lambda data: method.init(random.key(1), data, **kwargs))(train)
+    state = jax.jit(lambda data: method.init(random.key(1), data, **kwargs))(train)
     end, taken = timed(learning(method, steps, **kwargs), state, train)
     return row(f"{name}, {steps} steps", taken, **judge(method.get_params(end)))
 

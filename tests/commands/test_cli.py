@@ -156,21 +156,16 @@ def test_a_figure_that_fails_leaves_no_numbers_either(experiment, tmp_path, caps
 
 
 def test_a_fit_by_its_own_method_is_light(tmp_path):
-    """Nothing is compiled for a table of bits, and no method but those beside its own is loaded."""
+    """No method but those beside its own is loaded."""
     table = tmp_path / "bits.csv"
     table.write_text("a,b,c\n" + "0,1,1\n1,0,1\n1,1,0\n0,0,0\n1,1,1\n0,0,1\n" * 5)
     program = f"""
 import sys
-import jax
 from latentbits.inference.cli import main
-compiled = []
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
-)
 status = main(["fit", "latent_trait", "--set", "num_factors=1", "--data", {str(table)!r},
                "--out", {str(tmp_path / "fit.nc")!r}])
 others = [x for x in sys.modules if ".methods.gibbs" in x or ".baselines.samplers" in x]
-assert (status, compiled, others) == (0, [], []), (status, compiled, others)
+assert (status, others) == (0, []), (status, others)
 """
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 

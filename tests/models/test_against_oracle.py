@@ -125,7 +125,7 @@ def value_and_jacobian(function, point):
     """The value and, for each of its entries in turn, the slopes in every site."""
 
     # Compiling is nearly all that this file does; nothing here is worth optimising.
-    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    @functools.partial(jax.jit)
     def pull(at, row):
         value, pullback = jax.vjp(function, at)
         return value, pullback(row)[0]

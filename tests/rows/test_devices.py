@@ -72,8 +72,12 @@ SCRIPT = """
 
 
 def start(devices, *command):
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "CI": "1"}
+    environment = {
+        **os.environ,
+        "JAX_NUM_CPU_DEVICES": f"{devices}",
+        "JAX_PLATFORMS": "cpu",
+        "CI": "1",
+    }
     return subprocess.Popen(
         [sys.executable, *map(str, command)],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -1,6 +1,5 @@
 """Rows that stay on disk: the same numbers, in memory that does not grow with the table."""
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -97,10 +96,7 @@ def test_memory_is_that_of_a_chunk_whatever_the_number_of_rows(tmp_path):
     for file in files:
         np.lib.format.open_memmap(file, "w+", np.uint8, (int(file.stem), 48))  # zeros: all holes
     command = [sys.executable, "-c", textwrap.dedent(MEMORY), *map(str, files)]
-    environment = {**os.environ, "XLA_FLAGS": ""}
-    found = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=300, check=True
-    )
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     few, many = map(float, found.stdout.split())
     # MiB, the smaller file first: what the larger adds to the peak. It has 69 more, 275 as
     # float32, and ten bytes held of each row would be 14.

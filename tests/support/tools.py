@@ -22,7 +22,7 @@ EXACT, ROUNDED = 1e-9, 1e-5
 in_double = pytest.mark.usefixtures("double")  # the fixture stands in conftest.py
 # Compiling is nearly all that tests do; what they compile runs once, on a few numbers. Whatever is
 # run outside of it is compiled an operation at a time, which takes ten times as long.
-fast_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+fast_jit = functools.partial(jax.jit)
 
 
 def sample(kernel, num_warmup, num_samples, *args, key=0, num_chains=1, extra_fields=(), **kwargs):

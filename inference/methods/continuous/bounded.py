@@ -18,7 +18,6 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array, random
 
-from ...numerics.by_numpy import by_numpy
 from ...numerics.gaussian import invert, root
 from ...reading.abstract import innermost, run_abstractly, trace_of
 from ...reading.anatomy import Anatomy, ProgramError, inspect
@@ -30,6 +29,7 @@ from ...reading.local import (
     quadratic_part,
     row_function,
 )
+from ...reading.probe import probe
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from .factors import FactorReader
@@ -157,8 +157,7 @@ def _check_quadratic(program: Bounded) -> None:
             read = read + 0.5 * jnp.einsum("snq,nqr,snr->sn", points, bend, points)
             return jnp.abs(read - direct).max() / (1.0 + jnp.abs(direct - constant).max())
 
-        run = by_numpy(error, np.int32(0), leaves)
-        worst = max(float(np.asarray(run(np.int32(seed), leaves))) for seed in range(2))
+        worst = max(map(float, probe(error, [(np.int32(seed), leaves) for seed in range(2)])))
     if not worst <= 1e-6:
         under = "and has no Bernoulli site with logits to bound"
         if program.sites:

@@ -16,13 +16,11 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, random
 
 from ...numerics.acceleration import Maps, Trail, Visit, begin, chart, plain, step
-from ...numerics.by_numpy import at_hand
-from ...numerics.compiling import least_effort, remembered, split_key
+from ...numerics.compiling import remembered
 from ...reading.anatomy import Anatomy
-from ...reading.arguments import put
 from ...reading.local import log_shared, prior_draw
 from ...reading.recognise import Known
 from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
@@ -36,7 +34,7 @@ from .checks import check_columns
 from .factors import FactorReader, not_continuous
 from .opening import FORMS, Opened, open_columns
 from .regressions import Responses
-from .starts import noise_shape, normal, start_params
+from .starts import noise_shape, start_params
 
 LEAST_APART = 0.1
 """Of the standard deviation of what is added to principal components, so that starts differ; the
@@ -148,7 +146,7 @@ class FactorEM(Algorithm, abc.ABC):
         if opened.columns is not None and opened.known is not None:
             check_columns(opened.known, opened.rows, self.prior)
         given, hollow = dict(init_params or {}), opened.hollow
-        key_start, key_memory = split_key(rng_key, 2)
+        key_start, key_memory = random.split(rng_key)
         if self.start is not None:
             given = {**self.start(key_start, *args, **kwargs), **given}
         opened.reader.anatomy.check_rows_are_all()
@@ -160,7 +158,7 @@ class FactorEM(Algorithm, abc.ABC):
                 draw = lambda rows, key: prior_draw(model, one, key, rows.slice(0, 1))  # noqa: E731
                 given = {**of_first_row(draw, opened.rows, key_start), **given}
             else:
-                noise = JITTER * normal(key_start, noise_shape(opened))
+                noise = JITTER * random.normal(key_start, noise_shape(opened))
 
         def first(
             rows: Rows, keys: tuple[Array, Array], given: Params, noise: Array | None
@@ -175,7 +173,7 @@ class FactorEM(Algorithm, abc.ABC):
             return FactorState(params, memory, trail, here.known)
 
         # Compiled as one: a run of the program, operation by operation, takes seconds.
-        find = compiled(first, opened.rows, compiler_options=least_effort())
+        find = compiled(first, opened.rows)
         return find(opened.rows.leaves, (key_start, key_memory), given, noise)
 
     def check(self, opened: Opened) -> None:
@@ -206,7 +204,7 @@ class FactorEM(Algorithm, abc.ABC):
         apart = LEAST_APART ** jax.random.uniform(key_size)
         opened, noise = self._open(args, kwargs), None
         if opened.columns is not None:
-            noise = apart * normal(key, noise_shape(opened))
+            noise = apart * random.normal(key, noise_shape(opened))
         return start_params(opened, {}, key, noise)
 
     def get_params(self, state: FactorState) -> Params:
@@ -279,12 +277,9 @@ def turned(known: Known | None, params: Params) -> Params:
         return params
     if all(isinstance(x, np.ndarray) for x in params.values()):
         return known.write(_canonical(known.read(params), np))
-    if at_hand(params):
-        here: Any = {name: np.asarray(x) for name, x in params.items()}
-        return {name: put(x) for name, x in turned(known, here).items()}
     # In one piece: where parameters have other shapes than the form's, to take them apart one by
     # one is to compile twenty programs.
-    return remembered(partial(_turned, known), compiler_options=least_effort())(params)
+    return remembered(partial(_turned, known))(params)
 
 
 def _turned(known: Known, params: Params) -> Params:
@@ -301,7 +296,7 @@ def canonical(params: Params) -> Params:
     >>> bool(jnp.allclose(turned["weights"], jnp.array([[3.0, 0.0], [0.0, 1.0]])))
     True
     """
-    return remembered(_canonical, compiler_options=least_effort())(params)
+    return remembered(_canonical)(params)
 
 
 def _canonical(params: Params, xp: Any = jnp) -> Params:

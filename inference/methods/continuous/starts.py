@@ -6,12 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
+from jax import Array
 
-from ...numerics.by_numpy import at_hand, number_of
 from ...reading.local import prior_draw
 from ...rows.chunks import Rows, sum_over_chunks
 from ...types import Arguments, Params
@@ -26,19 +24,6 @@ def noise_shape(opened: Opened) -> tuple[int, int]:
     graded = isinstance(columns, Graded)
     width = len(columns.levels) if graded else columns.layout.num_predictors
     return opened.reader.num_factors, width
-
-
-def normal(key: Array, shape: tuple[int, ...]) -> Array:
-    """Standard normal numbers: by NumPy where the key is known, since JAX's generator is more to
-    compile than most that is done with them.
-
-    >>> normal(random.key(0), (2, 3)).shape
-    (2, 3)
-    """
-    if not at_hand(key):
-        return random.normal(key, shape)
-    drawn: Any = np.random.default_rng(number_of(key)).standard_normal(shape)
-    return drawn.astype(jax.dtypes.canonicalize_dtype(float))
 
 
 def start_params(opened: Opened, given: Params, key: Array, noise: Array | None) -> Params:

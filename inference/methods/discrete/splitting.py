@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from ...numerics.compiling import least_effort
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.local import Structure
 from ...reading.settings import Range
@@ -116,7 +115,7 @@ class SplittingEM(EM):
             zero = jnp.zeros((), int)
             return SplittingState(state.params, zero, zero + _last_level(shape[0]), zero, key)
 
-        return compiled(first, rows, compiler_options=least_effort())(rows.leaves, rng_key)
+        return compiled(first, rows)(rows.leaves, rng_key)
 
     def update(
         self, state: SplittingState, *args: Any, **kwargs: Any

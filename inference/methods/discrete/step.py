@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from ...numerics.compiling import split_key
 from ...reading.anatomy import Anatomy
 from ...reading.local import Structure, log_shared
 from ...reading.reader import Reader
@@ -196,7 +195,7 @@ class StatesEM(Algorithm):
         sets = self.sets(reader, rows)  # refuses what is too large, before any work
         if self.m_step is not None:
             reader.anatomy.check_rows_are_all()
-        key_start, key_memory, key = split_key(rng_key, 3)
+        key_start, key_memory, key = random.split(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
         memory = sets.start(reader.anatomy, key_memory) if sets.keep else None
         return EMState(params, jnp.zeros((), int), key, memory)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from ...numerics.compiling import least_effort, split_key
 from ...reading.anatomy import ProgramError
 from ...reading.reader import Reader
 from ...reading.settings import Range
@@ -87,14 +86,14 @@ class StepwiseEM(EM):
     ) -> StepwiseState:
         reader, rows = self.open(args, kwargs)
         reader.anatomy.check_rows_are_all()
-        key_start, key_batch, key = split_key(rng_key, 3)
+        key_start, key_batch, key = random.split(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
 
         def find(rows: Rows, params: Params, key: Array) -> Any:
             update = self.update_of(reader, rows, params)
             return self._average(reader, rows, params, update, key)[1]
 
-        statistics = compiled(find, rows, compiler_options=least_effort())
+        statistics = compiled(find, rows)
         average = statistics(rows.leaves, params, key_batch)
         return StepwiseState(params, average, jnp.asarray(np.zeros((), int)), key)
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
 
-from ...numerics.compiling import least_effort, split_key
 from ...reading.abstract import somewhere
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
@@ -157,7 +156,7 @@ class GibbsEM(Algorithm):
     ) -> GibbsEMState:
         layered, rows = self._checked(args, kwargs)
         anatomy = layered.program.anatomy
-        key_start, key = split_key(rng_key, 2)
+        key_start, key = random.split(rng_key)
         start = {} if self.start is None else self.start(key_start, *args, **kwargs)
         given = {**start, **(init_params or {})}
 
@@ -177,7 +176,7 @@ class GibbsEM(Algorithm):
             return GibbsEMState(params, zero, key, bits, level, changed, memory)
 
         # In one piece, and kept: to trace the program takes longer than all else here.
-        find = compiled(first, rows, compiler_options=least_effort())
+        find = compiled(first, rows)
         return find(rows.leaves, key_start, key, given)
 
     def _checked(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Layered, Rows]:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from ...numerics.compiling import least_effort
 from ...numerics.draws import keys_and_uniforms
 from ...numerics.several import every
 from ...reading.anatomy import Anatomy
@@ -133,7 +132,7 @@ class GibbsSearch(Algorithm):
 
         # In one piece: operation by operation to read the weights takes longer than a round.
         rows = rows_of(layered.program.anatomy, args, kwargs)
-        begin = compiled(first, rows, compiler_options=least_effort())
+        begin = compiled(first, rows)
         members, bits, scores = begin(rows.leaves, state.params, state.bits)
         return SearchState(members, bits, scores, state.params, state.step, state.rng_key)
 

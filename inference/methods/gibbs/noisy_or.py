@@ -26,12 +26,12 @@ from latentbits.models.distributions import NoisyOr
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
-from ...numerics.by_numpy import by_numpy
 from ...reading.affine import unwrapped
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.handlers import states
 from ...reading.local import anywhere, log_joint, stand_in
 from ...reading.naturals import Seen, run_program
+from ...reading.probe import probe
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 
@@ -228,8 +228,7 @@ def _examine(
         errors.append(_distance(read, direct))
         return params, network, jnp.stack(errors).max()
 
-    run = by_numpy(trial, np.int32(0), leaves)
-    trials = [jax.tree.map(np.asarray, run(np.int32(seed), leaves)) for seed in range(2)]
+    trials = probe(trial, [(np.int32(seed), leaves) for seed in range(2)])
     if not all(error <= 1e-4 for _, _, error in trials):  # also when NaN
         return None
     edges = tuple(e for e in everything if any(net.weights[e].any() for _, net, _ in trials))

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro.optim import Momentum
 
-from ...numerics.compiling import split_key
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.bits import sum_softplus
 from ...reading.local import Structure
@@ -103,7 +102,7 @@ class ContrastiveDivergence(Algorithm):
         climb.reader.anatomy.check_unweighted()
         if problem := self.admits(climb.reader.anatomy):
             raise ProgramError(f"contrastive divergence is not for this program: {problem}")
-        key_start, key_chains, key = split_key(rng_key, 3)
+        key_start, key_chains, key = random.split(rng_key, 3)
         params, optim_state = near_origin(
             climb, key_start, self.spread, init_params, self.start, (args, kwargs),
             self._optimizer(),

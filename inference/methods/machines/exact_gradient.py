@@ -13,7 +13,6 @@ from jax import Array, random
 from jax.flatten_util import ravel_pytree
 from numpyro.optim import Momentum
 
-from ...numerics.compiling import split_key
 from ...numerics.quasi_newton import Descent
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.forms import Form
@@ -138,7 +137,7 @@ class ExactGradient(Algorithm):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> GradientState:
         climb = self._open(args, kwargs)
-        key_start, _ = split_key(rng_key, 2)
+        key_start, _ = random.split(rng_key)
         start = from_base_rates if self.start == "base_rates" else self.start
         optimizer = self._optimizer(self._scaled(climb))
         about = self.spread, init_params, start, (args, kwargs), optimizer

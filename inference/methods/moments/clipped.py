@@ -10,27 +10,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ...numerics.by_numpy import computed
 from ...reading.abstract import innermost
 from ...reading.anatomy import ProgramError
 from ...reading.naturals import run_program
+from ...reading.probe import probe
 from ...reading.recognise import Known
 from ...rows.chunks import Rows
 from ...rows.disk import pieces
-from ...types import Arguments, Params
+from ...types import Params
 
 
 def noise_of(known: Known, model: Callable, rows: Rows) -> np.ndarray:
     """What the program adds before the clip, (num_features,): a setting, so a number here."""
     shapes, names = known.shapes, known.sites
 
-    def scales(arguments: Arguments) -> list[Array]:
+    def scales(leaves: list[Array]) -> list[Array]:
         ones = {name: jnp.ones(shape) for name, shape in shapes.items()}
-        trace = run_program(model, arguments, ones)
+        trace = run_program(model, rows.join(leaves), ones)
         sites = [trace[name]["fn"] for name in names]
         return [jnp.broadcast_to(innermost(fn).scale, fn.shape()).ravel() for fn in sites]
 
-    return np.concatenate(computed(scales, rows.slice(0, 1)))
+    one = [np.zeros((1, *x.shape[1:]), x.dtype) for x in rows.leaves]
+    return np.concatenate(probe(scales, [(one,)])[0])
 
 
 def write(known: Known, values: Params) -> Params:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ...numerics.compiling import enough_effort, remembered
+from ...numerics.compiling import remembered
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import check_data, rows_of
 from ...reading.known import taken
@@ -175,8 +175,7 @@ class MomentInversion(Algorithm):
         known, (data, mask), noise = self._open(args, kwargs)
         rank = known.places["weights"].positions.shape[0] if self.rank is None else self.rank
         pairs = count_pairs(data, mask, self.chunk_size)
-        effort = enough_effort([pairs] * 8)  # for each pair an equation is solved
-        invert = remembered(_invert, static_argnums=1, compiler_options=effort)
+        invert = remembered(_invert, static_argnums=1)
         inverted, solved = invert(pairs, (self.smoothing, self.nearest, self.errors))
         edge = None
         if rank == "spectrum":
@@ -185,7 +184,7 @@ class MomentInversion(Algorithm):
             rank = max(1, int((solved.spectrum.eigenvalues > edge).sum()))
         if rank > data.shape[1]:
             raise ValueError(f"`rank` is {rank}, but there are only {data.shape[1]} columns")
-        factor = remembered(_factors, static_argnums=(3, 4), compiler_options=effort)
+        factor = remembered(_factors, static_argnums=(3, 4))
         factors, values, residual = factor(
             solved.correlation, inverted.threshold, noise, rank, not noise.any()
         )

@@ -17,7 +17,6 @@ import numpy as np
 
 from ...baselines.pacing import BudgetError
 from ...numerics import clock
-from ...numerics.compiling import once
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.floors import ScaleWarning
@@ -190,7 +189,7 @@ def check_room(
         return
     few = max(rows.num_data // SHARE, 1)
     args, kwargs = rows.slice(0, few)
-    state = once(lambda key: engine.init(key, *args, **kwargs))(key)
+    state = jax.jit(lambda key: engine.init(key, *args, **kwargs))(key)
     step = jax.jit(lambda state: engine.update(state, *args, **kwargs)).lower(state).compile()
     jax.block_until_ready(step(state))
     began = clock.seconds()
@@ -220,7 +219,7 @@ def _begin(
             state = jax.block_until_ready(runner.init(key, *args, **kwargs))
             taken.append(clock.seconds() - began)
         return state, min(taken)
-    start = once(lambda key: runner.init(key, *args, **kwargs)).lower(key).compile()
+    start = jax.jit(lambda key: runner.init(key, *args, **kwargs)).lower(key).compile()
     began = clock.seconds()
     state = jax.block_until_ready(start(key))
     return state, clock.seconds() - began

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from scipy.special import logsumexp
 
@@ -18,8 +19,6 @@ from ...baselines.samplers import Draws
 from ...evaluation.prediction import Asked, answer, reliability
 from ...evaluation.standard_errors import undetermined
 from ...evaluation.symmetry import align
-from ...numerics.by_numpy import by_numpy
-from ...numerics.compiling import once
 from ...reading.anatomy import inspect
 from ...reading.arguments import rows_of
 from ...reading.floors import at_floor, lost_digits
@@ -148,7 +147,7 @@ def _prior(field: Field, point: dict[str, np.ndarray]) -> float:
     """Log density of the parameters under the program's priors, for each training row."""
     anatomy = inspect(field.model, *field.train_arguments)
     rows = rows_of(anatomy, *field.train_arguments)
-    density = by_numpy(lambda params: log_shared(field.model, anatomy, params, rows), point)(point)
+    density = jax.jit(lambda params: log_shared(field.model, anatomy, params, rows))(point)
     return float(density) / field.judges.num_train
 
 
@@ -273,7 +272,7 @@ def _quality(field: Field, engine: Algorithm, params: dict[str, np.ndarray]) -> 
     # One that runs without compiling is read so too.
     compiles = type(engine).at_once is Algorithm.at_once and args[0].size <= SMALL
     try:
-        approximation = (once(ask) if compiles else ask)(params)
+        approximation = (jax.jit(ask) if compiles else ask)(params)
     except (ValueError, TypeError, NotImplementedError) as error:
         # The parameters are judged all the same; what the method cannot say is said in the row.
         return {"no_quality": " ".join(f"{type(error).__name__}: {error}".split())[:200]}

@@ -6,22 +6,17 @@ and since neither runs on the other's cores, what one method takes does not depe
 
 from __future__ import annotations
 
-import gc
 import importlib
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-
-from ...numerics.compiling import RARELY
-from ...numerics.memory import give_back
 
 START = "forkserver" if sys.platform == "linux" else "spawn"
 """How workers begin: as copies of a process that imported what they need and ran nothing, or from
@@ -36,8 +31,6 @@ INHERITED = (
 MOST_OPENED = 2
 """Data sets whose tasks come in turn: the next is begun before the last of one is done."""
 
-EVERY = 2.0
-"""Seconds after which a worker gives back what is free."""
 
 _opened: dict[str, Any] = {}  # in a worker: what tasks of one comparison share, by its name
 
@@ -83,8 +76,6 @@ def processes(count: int, modules: Sequence[str] = ()) -> Workers:
     # Read when NumPy is imported, before a worker knows its place: threads that share one core
     # spin, and the processor seconds of that are counted.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, len(cores) // count)))
-    # What a compiler's threads have freed, each in a heap of its own, is not given back.
-    os.environ.setdefault("MALLOC_ARENA_MAX", "1")
     pool = Workers(count, context, _begin, (places, inherited))
     for _ in range(count):
         pool.submit(_awake, tuple(modules))
@@ -94,7 +85,6 @@ def processes(count: int, modules: Sequence[str] = ()) -> Workers:
 def _begin(places: Any, inherited: dict[str, Any]) -> None:
     from tqdm import tqdm
 
-    gc.set_threshold(*RARELY)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the waiting process hears Ctrl-C
     tqdm.set_lock(threading.RLock())  # its own is a semaphore, which we leave behind when we end
     mine = places.get()
@@ -103,7 +93,6 @@ def _begin(places: Any, inherited: dict[str, Any]) -> None:
     for name, value in inherited.items():
         jax.config.update(name, value)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    threading.Thread(target=_give_back, daemon=True).start()
 
 
 def _end_with_parent() -> None:
@@ -111,14 +100,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
-
-
-def _give_back() -> None:
-    """While a method runs: what its compiler has freed is a quarter of what the process holds."""
-    while True:
-        time.sleep(EVERY)
-        give_back()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _awake(modules: tuple[str, ...]) -> None:

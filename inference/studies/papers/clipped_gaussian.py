@@ -35,7 +35,6 @@ from ...methods.moments.spectrum import (
     principal_components,
 )
 from ...methods.moments.tetrachoric import correlation_of_cells
-from ...numerics.compiling import once
 from .experiment import Option, Outcome, Page, experiment, timed
 
 
@@ -188,8 +187,8 @@ def run_baselines(namespace: argparse.Namespace) -> Outcome:
         "bias": random.uniform(keys[1], (columns,), minval=-1.0, maxval=1.0),
     }
     simulate = Predictive(clipped_gaussian, posterior_samples=truth, batch_ndims=0)
-    data = once(lambda key: simulate(key, **sizes)["observed"])(keys[2])
-    correlations = once(implied_correlation)
+    data = jax.jit(lambda key: simulate(key, **sizes)["observed"])(keys[2])
+    correlations = jax.jit(implied_correlation)
     wanted = np.asarray(correlations(truth))
     pairs = np.triu_indices(columns, k=1)
     estimates: dict[str, np.ndarray] = {}

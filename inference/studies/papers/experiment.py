@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array, lax, random
 from latentbits.models.data import InputError, load_table
 
-from ...numerics.compiling import executable, little_effort
+from ...numerics.compiling import executable
 from ..figures import Figure as Page
 from ..option import SEED, Option, add, settled
 
@@ -122,9 +122,6 @@ def add_options(parser: argparse.ArgumentParser, experiment: Experiment) -> None
     add(parser, {"seed": SEED, "full": full, **experiment.options})
 
 
-FEW_TRIALS = 10
-
-
 def timed(function: Callable, *arguments: Any) -> tuple[Any, float, float]:
     """What a function gives, the seconds that it runs, and those to compile it, once in a process.
 
@@ -148,12 +145,10 @@ def in_batches(
     keys = random.split(random.key(seed), trials)
     # The last batch is filled up with trials that are not counted: one shape, one compilation.
     padded = jnp.concatenate([keys, keys[: -trials % batch]]) if trials % batch else keys
-    # A few trials on a processor take less time than it takes to compile them well.
-    few = trials <= FEW_TRIALS and jax.default_backend() == "cpu"
     began = time.perf_counter()
     # One trial is traced in half of the time without a batch around it.
     every = partial(lax.map, trial) if batch == 1 else jax.vmap(trial)
-    mapped = jax.jit(every, compiler_options=little_effort() if few else None)
+    mapped = jax.jit(every)
     compiled = mapped.lower(padded[:batch]).compile()
     seconds = {"compile_seconds": time.perf_counter() - began}
     began, began_cpu, parts = time.perf_counter(), time.process_time(), []

@@ -35,7 +35,6 @@ from latentbits.models.data.strokes import Shifter
 from ...methods.gibbs.gibbs_em import GibbsEM
 from ...methods.gibbs.noisy_or import Network, Seen, Wiring, network_log_joint, strengths
 from ...methods.gibbs.noisy_or_steps import flip_probabilities
-from ...numerics.compiling import once
 from ...reading.states import AllStates
 from ...types import Params
 from ..figures import GREY, PALETTE, hinton
@@ -290,7 +289,9 @@ def _on_probs(params: Params, pattern: Array, state: np.ndarray) -> tuple[np.nda
     observed = {"observed": Seen(pattern[None], None)}
     bits = {"layer_2": jnp.asarray(state[None, :2]), "layer_1": jnp.asarray(state[None, 2:])}
     wiring = Wiring(("layer_2", "layer_1"), ("observed",), (DOWN, ("layer_1", "observed")))
-    flips = once(lambda network: flip_probabilities(wiring, network, bits, observed)["layer_1"][0])
+    flips = jax.jit(
+        lambda network: flip_probabilities(wiring, network, bits, observed)["layer_1"][0]
+    )
     leak = {"layer_2": params["leak_2"], "observed": params["leak_0"]}
     weights = {("layer_1", "observed"): params["weights_1"]}
     probs = []

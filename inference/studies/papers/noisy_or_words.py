@@ -25,7 +25,6 @@ from scipy.special import logsumexp, softmax
 
 from ...methods.gibbs.network_evidence import annealed_evidence
 from ...methods.gibbs.quickscore import Causes, Group, grouped, learn, log_empty, log_likelihood
-from ...numerics.compiling import enough_effort
 from ..figures import PALETTE
 from .experiment import Option, Outcome, Page, experiment
 
@@ -119,7 +118,6 @@ def fit_words(
     groups = grouped(train, (*LEARNED, int(train.sum(1).max())))
     step = jax.jit(
         partial(learn, counts=recipe.counts, never_empty=never_empty),
-        compiler_options=enough_effort(groups),
     )
     starts, networks = [], []
     for number in range(options.networks):
@@ -153,7 +151,7 @@ def network_log_likelihood(
     def score(causes: Causes, groups: list[Group]) -> list[Array]:
         return [jax.lax.map(partial(log_likelihood, causes), group) for group in groups]
 
-    scores = jax.jit(score, compiler_options=enough_effort(groups))(causes, groups)
+    scores = jax.jit(score)(causes, groups)
     for group, each in zip(groups, scores, strict=True):
         value[np.asarray(group.row)] = each
     many = test.sum(1) > SUMMED[-1]

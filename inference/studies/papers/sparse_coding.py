@@ -22,7 +22,6 @@ from ...methods.discrete.cut import Cut
 from ...methods.discrete.em import EM
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.discrete.updates import SparseCodingUpdate
-from ...numerics.compiling import little_effort
 from ...running.contract import follow
 from ...types import Params
 from ..figures import image_grid, time_course
@@ -237,7 +236,7 @@ def truncation_limits(
     keys = random.split(key, num_trials)
     across = jax.vmap(jax.vmap(fit, in_axes=(None, 0)), in_axes=(0, None))
     # It runs once, for a few seconds, and is compiled as long.
-    compiled = jax.jit(across, compiler_options=little_effort())
+    compiled = jax.jit(across)
     return jax.device_get(compiled(keys, sizes))._replace(active=np.asarray(sizes))
 
 

@@ -28,7 +28,6 @@ from ...methods.discrete.persistent import Persistent
 from ...methods.discrete.step import EMState
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.shared import Chunk, chunk_rows
-from ...numerics.compiling import by_library
 from ...reading.local import Structure
 from ...rows.chunks import map_over_chunks
 from ...types import Params
@@ -131,10 +130,9 @@ def run_denoise(options: argparse.Namespace) -> Outcome:
         return merge(sure), merge(jnp.ones_like(sure))
 
     # Programs are read one after the other, and compiled at the same time.
-    how: dict[str, Any] = {"compiler_options": by_library()}
     lowered = (
-        jax.jit(longer, donate_argnums=0, **how).lower(state, data),
-        jax.jit(pictures, **how).lower(state, data, places),
+        jax.jit(longer, donate_argnums=0).lower(state, data),
+        jax.jit(pictures).lower(state, data, places),
     )
     with ThreadPoolExecutor() as threads:
         update, pictures_of = threads.map(lambda one: one.compile(), lowered)

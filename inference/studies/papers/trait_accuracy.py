@@ -17,7 +17,6 @@ from ...methods.continuous.factors import FactorPosterior, open_factors
 from ...methods.continuous.monte_carlo import MonteCarloEM
 from ...methods.continuous.quadrature import QuadratureEM
 from ...methods.continuous.rules import gauss_hermite
-from ...numerics.compiling import once
 from ...numerics.gaussian import invert, log_normal, root
 from ...reading.local import log_joint
 from ...types import Params
@@ -79,7 +78,7 @@ def divergence(params: Params, data: Any, posterior: FactorPosterior, exact: Arr
     reader, _ = open_factors(latent_trait, (data,), {}, None)
     rule = gauss_hermite(2, 20)
 
-    @once
+    @jax.jit
     def compute(params: Params, mean: Array, covariance: Array, exact: Array) -> Array:
         points = mean + jnp.einsum("nqr,sr->snq", root(covariance), rule.points)
         joint = log_joint(latent_trait, reader.anatomy, params, points, ((data,), {}))

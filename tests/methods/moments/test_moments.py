@@ -164,7 +164,7 @@ def test_standard_errors_against_repetition():
         return inverted.correlation, standard_errors(pairs, inverted)
 
     # Four hundred times over, it is worth being optimised.
-    thorough = jax.jit(jax.vmap(one), compiler_options={"xla_backend_optimization_level": 1})
+    thorough = jax.jit(jax.vmap(one))
     correlation, error = thorough(many)
     off = ~np.eye(3, dtype=bool)
     spread = np.asarray(correlation).std(axis=0)[off]
