@@ -1,37 +1,61 @@
-"""Cache of jitted functions.
+"""Cache of jitted functions: functions of equal value share what is compiled.
 
-`remembered` is `jax.jit` for functions that are built anew in every call: an equal one that was
-compiled before is used again, so that a second run on other data of the same shapes compiles
-nothing.
+Methods build the functions that they compile anew in every call, around the settings and sizes at
+hand. `jax.jit` tells functions apart by identity. Here two are equal if their code is and
+everything that they close over, so that a second run on other data of the same shapes compiles
+nothing. A user's function may also read variables of its module, which change when a notebook is
+run again: their values are part of it.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+import dataclasses
+import functools
+import hashlib
+import sys
+import types
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE as under_jit
-from numpyro.distributions import Distribution
-from numpyro.primitives import _PYRO_STACK
+from jax import Array
+from numpyro import handlers
 
-from .identity import NoIdentityError, identity
-
+MOST_BYTES = 1 << 20
+"""Of an array inside a function: what is larger are data, which are not to be held."""
+MOST_DEPTH = 50
+"""Of objects within objects: what is deeper is not taken apart."""
 MOST_KEPT = 512
 """Functions and facts that are kept, the latest used. A function holds what was compiled of it, and
 no rows."""
+LIBRARIES = {"latentbits", "jax", "jaxlib", "numpyro", "numpy", "scipy", "optax"}
+"""Packages whose modules do not change while a process runs."""
 
-_kept: OrderedDict[Hashable, Any] = OrderedDict()
-_lock = threading.Lock()
+
+class NoValueError(TypeError):
+    """Something that cannot be compared by value: a tracer, rows, or a file."""
 
 
-def remembered(function: Callable, *more: Any, **how: Any) -> Any:
-    """`jax.jit(function, **how)`, or what that gave for an equal function before.
+class Keyed:
+    """How to find something, equal to all others with the same key; forgotten once it is found."""
+
+    def __init__(self, find: Callable[[], Any], key: Hashable):
+        self.find: Callable[[], Any] | None = find
+        self.key = key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keyed) and self.key == other.key
+
+
+def remembered(function: Callable, *more: Any, **how: Any) -> Callable:
+    """`jax.jit(function, **how)`, which shares what is compiled with equal functions.
 
     Rows must be arguments of the function: one that closes over them is compiled anew each time.
+    Effect handlers that are open outside do not see what happens inside.
 
     :param more: whatever else tells two functions apart that are built alike.
 
@@ -40,15 +64,13 @@ def remembered(function: Callable, *more: Any, **how: Any) -> Any:
     >>> power(2) is power(2), power(2) is power(3), int(power(3)(2))
     (True, False, 8)
     """
-    # Handlers that are open outside see what the function does, each time that it is done.
-    if _PYRO_STACK:
-        return jax.jit(function, **how)
-    try:
-        context = jax.config.values["jax_enable_x64"], Distribution._validate_args
-        key = identity((function, more, how, context))
-    except NoIdentityError:
-        return jax.jit(function, **how)
-    return _keep(key, lambda: jax.jit(function, **how))
+
+    @functools.wraps(function)
+    def closed(*inputs: Any, **keywords: Any) -> Any:
+        with handlers.block():
+            return function(*inputs, **keywords)
+
+    return known(lambda: jax.jit(closed, **how), function, more, how)
 
 
 def executable(make: Callable[[], Any], inputs: Any, *key: Any) -> Any:
@@ -63,12 +85,8 @@ def executable(make: Callable[[], Any], inputs: Any, *key: Any) -> Any:
     >>> made[0] is made[1], made[1] is made[2]
     (True, False)
     """
-    if _PYRO_STACK or under_jit():
-        return make()
     leaves, tree = jax.tree.flatten(inputs)
-    shapes = [(np.shape(x), str(x.dtype)) for x in leaves]
-    context = jax.config.values["jax_enable_x64"], Distribution._validate_args
-    return known(make, "executable", key, shapes, tree, context)
+    return known(make, "executable", key, [(np.shape(x), str(x.dtype)) for x in leaves], tree)
 
 
 def known(find: Callable[[], Any], *key: Any) -> Any:
@@ -78,19 +96,89 @@ def known(find: Callable[[], Any], *key: Any) -> Any:
     (1, 1)
     """
     try:
-        return _keep(identity(key), find)
-    except NoIdentityError:
+        keyed = Keyed(find, (jax.config.jax_enable_x64, value_of(key)))
+    except NoValueError:
         return find()
+    return _found(keyed)
 
 
-def _keep(key: Hashable, make: Callable[[], Any]) -> Any:
-    with _lock:
-        if key in _kept:
-            _kept.move_to_end(key)
-            return _kept[key]
-    made = make()  # not under the lock: it may ask for others
-    with _lock:
-        _kept[key] = made
-        while len(_kept) > MOST_KEPT:
-            _kept.popitem(last=False)
-    return made
+@functools.lru_cache(MOST_KEPT)
+def _found(keyed: Keyed) -> Any:
+    find, keyed.find = keyed.find, None  # it may hold rows, and the key is kept
+    assert find is not None
+    return find()
+
+
+def value_of(x: Any, outer: tuple[int, ...] = ()) -> Hashable:
+    """A key that equal values share, functions among them.
+
+    :param outer: what is being taken apart, so that a circle ends.
+
+    >>> def scaled(by):
+    ...     return lambda x: by * x
+    >>> value_of(scaled(2)) == value_of(scaled(2)), value_of(scaled(2)) == value_of(scaled(3))
+    (True, False)
+    """
+    kind = type(x)
+    if isinstance(x, np.memmap | jax.core.Tracer):
+        raise NoValueError(kind.__name__)
+    if isinstance(x, float):
+        return kind, x.hex()
+    if isinstance(x, np.ndarray | np.generic | Array):
+        return _digest(x)
+    if isinstance(x, type | types.ModuleType | types.CodeType):
+        return kind, x
+    if len(outer) > MOST_DEPTH:
+        raise NoValueError(f"more than {MOST_DEPTH} levels of objects")
+    if id(x) in outer:
+        return "circle", outer.index(id(x))
+    each = functools.partial(value_of, outer=(*outer, id(x)))
+    if isinstance(x, tuple | list):
+        return kind, *map(each, x)
+    if isinstance(x, dict):
+        return kind, *((each(name), each(value)) for name, value in x.items())
+    if isinstance(x, set | frozenset):
+        return kind, frozenset(map(each, x))
+    if isinstance(x, functools.partial):
+        return kind, each(x.func), each(x.args), each(x.keywords)
+    if isinstance(x, types.MethodType):
+        return kind, each(x.__func__), each(x.__self__)
+    if isinstance(x, types.FunctionType):
+        return _function(x, each)
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return kind, *((f.name, each(getattr(x, f.name, None))) for f in dataclasses.fields(x))
+    if kind.__hash__ is None:
+        raise NoValueError(kind.__name__)
+    if kind.__eq__ is object.__eq__ and hasattr(x, "__dict__"):
+        return kind, *((name, each(value)) for name, value in vars(x).items())
+    return kind, x
+
+
+def _function(x: types.FunctionType, each: Callable[[Any], Hashable]) -> Hashable:
+    inner = x.__closure__ is not None or "<locals>" in x.__qualname__
+    top = (x.__module__ or "").partition(".")[0]
+    library = top in LIBRARIES or (top in sys.stdlib_module_names and top != "__main__")
+    if library and not inner:
+        return x
+    try:
+        cells = [each(cell.cell_contents) for cell in x.__closure__ or ()]
+    except ValueError:  # it is filled later
+        raise NoValueError("a variable without a value") from None
+    names = () if library else sorted(names_in(x.__code__) & set(x.__globals__))
+    read = [(name, each(x.__globals__[name])) for name in names]
+    return x.__code__, x.__module__, *cells, *read, each((x.__defaults__, x.__kwdefaults__))
+
+
+def _digest(x: Any) -> Hashable:
+    if isinstance(x, Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return "key", str(jax.random.key_impl(x)), _digest(jax.random.key_data(x))
+    if x.nbytes > MOST_BYTES or x.dtype.kind == "O":
+        raise NoValueError(f"an array of {x.dtype}{x.shape}")
+    content = hashlib.sha256(np.ascontiguousarray(x)).digest()
+    return isinstance(x, Array), str(x.dtype), x.shape, content
+
+
+def names_in(code: types.CodeType) -> set[str]:
+    """What a function, or one that it defines, may read of its module."""
+    inner = [names_in(x) for x in code.co_consts if isinstance(x, types.CodeType)]
+    return set(code.co_names).union(*inner)

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE as under_jit
 
 from ..numerics.compiling import remembered
 from ..numerics.products import in_halves, sum_by_halves
@@ -87,10 +86,7 @@ def counting(count: Any) -> AbstractContextManager[None]:
 
 def counted() -> Any:
     """How many rows count, if not all of them."""
-    count = _count.get()
-    if count is not None and under_jit() and not isinstance(count, jax.core.Tracer):
-        raise RuntimeError("the number of rows that count must be an argument of what is compiled")
-    return count
+    return _count.get()
 
 
 class Rows(NamedTuple):
@@ -342,9 +338,4 @@ def _slice_leaf(leaf: Any, start: Array | int, size: int) -> Array:
         return leaf.rows(start, size)
     if size == leaf.shape[0]:
         return leaf
-    known = not isinstance(start, jax.core.Tracer) and not isinstance(leaf, jax.core.Tracer)
-    if known and jax.default_backend() == "cpu":  # a view: JAX would compile the slice
-        begin = min(int(start), leaf.shape[0] - size)
-        view = np.asarray(leaf)[begin : begin + size]
-        return jnp.asarray(view) if under_jit() else jax.device_put(view)  # nor a copy of its shape
     return lax.dynamic_slice_in_dim(leaf, start, size)

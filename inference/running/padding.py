@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpyro.primitives import _PYRO_STACK
 
 from ..numerics.compiling import known
 from ..reading.anatomy import Anatomy, ProgramError, inspect
@@ -25,7 +24,7 @@ from ..reading.arguments import check_kinds, put, rows_of
 from ..reading.local import Structure, find_structure
 from ..reading.reader import examined
 from ..reading.recognise import recognise
-from ..rows.chunks import counted, counting, under_jit
+from ..rows.chunks import counted, counting
 from ..rows.disk import stored
 
 FEW_ROWS = 100
@@ -65,8 +64,7 @@ class Padded:
         """What every array of a result says of the rows that count."""
         if self.size == self.num_data:
             return tree
-        # On the host: JAX would compile a slice of each length.
-        return jax.tree.map(lambda x: put(np.asarray(x)[: self.num_data]), tree)
+        return jax.tree.map(lambda x: x[: self.num_data], tree)
 
     def fill(self, tree: Any) -> Any:
         """Arrays by row, with what they say of the rows that were added."""
@@ -82,18 +80,11 @@ def pad(
     model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None = None
 ) -> Padded | None:
     """The arguments filled up to the size of their class; None for few rows, for very many, where
-    it was done already, inside what is being compiled, and for programs that were not found to read
-    each row by itself."""
+    it was done already, and for programs that were not found to read each row by itself."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     arrays = [x for x in leaves if hasattr(x, "shape")]
     unknown = any(isinstance(x, jax.core.Tracer) or stored(x) for x in leaves)
-    if (
-        unknown
-        or under_jit()  # another's computation: what it compiles is its own
-        or _PYRO_STACK
-        or counted() is not None
-        or sum(int(np.size(x)) for x in arrays) > MOST_CELLS
-    ):
+    if unknown or counted() is not None or sum(int(np.size(x)) for x in arrays) > MOST_CELLS:
         return None
     if all(x.shape[:1] == () or len(x) <= FEW_ROWS for x in arrays):
         return None

@@ -1,6 +1,7 @@
 """What was compiled once is not compiled again, on other data of nearly the same shapes."""
 
-from collections import OrderedDict
+import gc
+import weakref
 from functools import partial
 from itertools import count
 
@@ -19,11 +20,8 @@ from inference import (
     log_likelihood,
     standard_errors,
 )
-from inference.numerics import compiling
-from inference.numerics.compiling import remembered
-from inference.numerics.identity import NoIdentityError, identity
+from inference.numerics.compiling import MOST_KEPT, NoValueError, known, remembered, value_of
 from inference.reading.anatomy import inspect
-from inference.rows.chunks import counted
 from inference.running.lineages import Lineages
 from inference.running.padding import pad, size_class
 from inference.running.search import Search
@@ -91,26 +89,37 @@ def test_functions_are_one_if_their_code_and_all_that_it_reads_are(monkeypatch):
     def model(scale):
         return lambda x: RATE * scale * x
 
-    assert identity(model(2.0)) == identity(model(2.0)) != identity(model(3.0))
-    before = identity(model(2.0))
+    assert value_of(model(2.0)) == value_of(model(2.0)) != value_of(model(3.0))
+    before = value_of(model(2.0))
     monkeypatch.setitem(globals(), "RATE", 3.0)  # as a notebook that is run again does
-    assert identity(model(2.0)) != before
+    assert value_of(model(2.0)) != before
     first, second = (EM(partial(bernoulli_mixture, num_components=k)) for k in (2, 3))
-    assert identity(first) != identity(second) != identity(EM(bernoulli_mixture))
-    with pytest.raises(NoIdentityError):
-        identity(lambda: rows)  # too large to be held: it is compiled anew
+    assert value_of(first) != value_of(second) != value_of(EM(bernoulli_mixture))
+    with pytest.raises(NoValueError):
+        value_of(lambda: rows)  # too large to be held: it is compiled anew
     np.testing.assert_array_equal(remembered(lambda: rows.sum())(), rows.sum())
 
 
 rows = np.ones((600, 600), np.float32)
 
 
-def test_what_is_kept_is_bounded(monkeypatch):
-    monkeypatch.setattr(compiling, "_kept", OrderedDict())
-    monkeypatch.setattr(compiling, "MOST_KEPT", 2)
-    functions = [remembered(lambda x, n=n: x + n) for n in range(3)]
-    assert len(compiling._kept) == 2
-    assert remembered(lambda x, n=2: x + n) is not functions[0]
+def test_what_is_kept_is_bounded_and_holds_no_rows():
+    class Held:
+        pass
+
+    def find(held):
+        return lambda: held and object()
+
+    finding = find(Held())
+    gone = weakref.ref(finding.__closure__[0].cell_contents)
+    first = known(finding, "kept", 0)
+    assert known(object, "kept", 0) is first
+    del finding
+    gc.collect()
+    assert gone() is None
+    for n in range(MOST_KEPT):
+        known(object, "others", n)
+    assert known(object, "kept", 0) is not first
 
 
 def test_sizes_are_few_and_close():
@@ -143,8 +152,6 @@ def test_programs_that_look_at_other_rows_are_not_filled_up():
     padded = pad(bernoulli_mixture, (data,), MIXTURE)
     assert (padded.num_data, padded.size) == (103, 110)
     assert pad(bernoulli_mixture, (data,), {**MIXTURE, "num_data": 103}) is None
-    with padded.counting(), pytest.raises(RuntimeError, match="argument of what is compiled"):
-        jax.jit(lambda: counted())()
 
 
 def test_a_search_uses_all_rows_of_a_table_that_is_little_longer():
@@ -178,7 +185,7 @@ def test_a_program_that_looks_at_its_data_is_read_with_each():
     assert next(runs) == before + 3  # of the first it was run with its values and without
 
 
-def test_inside_anothers_computation_rows_stay_as_many():
+def test_a_posterior_inside_jit_is_that_outside():
     data, method = np.asarray(traits(103)), EM(bernoulli_mixture)
     params = {"mixing": jnp.array([0.4, 0.6]), "probs": jnp.full((2, 6), 0.3).at[0].set(0.6)}
     filled = method.posterior(params, data, **MIXTURE)

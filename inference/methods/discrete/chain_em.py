@@ -11,7 +11,6 @@ from jax import Array, lax
 from numpyro import handlers
 
 from ...numerics import chain as sums
-from ...numerics.compiling import under_jit
 from ...reading.abstract import improper, trace_of
 from ...reading.anatomy import ProgramError
 from ...reading.arguments import check_data
@@ -69,7 +68,7 @@ class Paths(NamedTuple):
         params = self.start(rng_key, *args, **kwargs) if self.start is not None else {}
         params = {**params, **(init_params or {})}
         if set(params) < set(drawn):  # operation by operation it would take seconds
-            params = {**(draw if under_jit() else jax.jit(draw))(rng_key), **params}
+            params = {**jax.jit(draw)(rng_key), **params}
         check_shapes({name: x.shape for name, x in drawn.items()}, params)
         params = {name: jnp.asarray(value, float) for name, value in params.items()}
         return PathState(params, jnp.zeros((), int))
