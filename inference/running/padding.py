@@ -64,7 +64,9 @@ class Padded:
         """What every array of a result says of the rows that count."""
         if self.size == self.num_data:
             return tree
-        return jax.tree.map(lambda x: x[: self.num_data], tree)
+        # On the host, where it can be: JAX compiles a slice of each length.
+        here = lambda x: x if isinstance(x, jax.core.Tracer) else np.asarray(x)  # noqa: E731
+        return jax.tree.map(lambda x: put(here(x)[: self.num_data]), tree)
 
     def fill(self, tree: Any) -> Any:
         """Arrays by row, with what they say of the rows that were added."""

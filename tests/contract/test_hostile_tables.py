@@ -11,6 +11,7 @@ import pytest
 from hostile import assert_exit, examples, refused
 from hypothesis import given
 from hypothesis import strategies as st
+from jax import numpy as jnp
 from jax import random
 from tools import fast_jit
 
@@ -286,13 +287,17 @@ def test_extreme_tables_are_fitted(name, case):
     """Equal rows are certain: a mixture gives them probability one, and a cause is such a row, with
     hardly any noise. Of equal columns the parameters are equal."""
     (method, sizes), table = METHODS[name], EXTREME[case]
-    result = method.run(random.key(0), 3, table, progress_bar=False, **sizes)
+    noise = lambda params: params.get("noise", jnp.ones(()))  # noqa: E731
+    result = method.run(random.key(0), 10, table, progress_bar=False, record=noise, **sizes)
     params, losses = result.params, np.asarray(result.losses)
-    assert len(losses) == 3 and (np.diff(losses) < 1e-4).all()
+    # Smaller than float32 can tell from the squares of these rows.
+    least = np.sqrt(np.finfo(np.float32).eps)
+    told = np.asarray(result.history)[:-1] > least
+    assert len(losses) == 10 and (np.diff(losses)[told] < 1e-4).all()
     assert all(np.isfinite(value).all() for value in params.values())
     if case == "a column twice":
         columns = params["probs" if name == "EM" else "weights"].T
-        np.testing.assert_array_equal(columns[0], columns[1])
+        np.testing.assert_allclose(columns[0], columns[1], rtol=1e-6)
         # No model of bits is better than one that has these four rows and no other.
         assert name != "EM" or losses[-1] > 4 * np.log(4)
     elif name == "EM":
@@ -300,6 +305,4 @@ def test_extreme_tables_are_fitted(name, case):
         np.testing.assert_allclose(losses[-1], 0, atol=1e-4)
     else:
         np.testing.assert_allclose(params["weights"], table[:3], atol=1e-4)
-        # Smaller than float32 can tell from the squares of these rows.
-        least = np.sqrt(np.finfo(np.float32).eps)
         assert 0 < params["noise"] < least and 0 < params["sparsity"] < 1
