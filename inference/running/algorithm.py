@@ -92,6 +92,8 @@ class Algorithm(abc.ABC):
     """Where it starts, if that was given: it then has one start."""
     plate: str | None = None
     """The data plate, where it cannot be found by itself."""
+    monotone: bool = False
+    """Whether no step raises the loss."""
     pads: bool = False
     """Whether rows that fill up a table count for nothing in it: see `running.padding`."""
     why_not_compared: str | None = None

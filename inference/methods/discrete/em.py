@@ -92,6 +92,7 @@ class EM(StatesEM):
     """
 
     by_row: ClassVar[tuple[str, ...] | None] = ()
+    monotone = True
     pads = True
 
     states: StateSet = AllStates()

@@ -57,6 +57,7 @@ class SplittingEM(EM):
     """
 
     staged = True
+    monotone = False  # a split may be worse at first
     pads = False
 
     steps_per_size: int = 20

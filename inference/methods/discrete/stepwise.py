@@ -66,6 +66,7 @@ class StepwiseEM(EM):
     """
 
     by_row = None
+    monotone = False
     pads = False
     why_not_compared = "it is EM for tables of which one pass takes long"
     why_no_mesh = "a step reads a few rows only: there is nothing to deal out"
