@@ -11,9 +11,7 @@ import jax.numpy as jnp
 from ..numerics.elimination import find_order
 from ..numerics.memory import in_words
 from ..reading.abstract import innermost
-from ..reading.chain import Chain
-from ..reading.elements import Elements
-from ..reading.graph import Graph
+from ..reading.elimination import Chain, Elements, Graph
 
 Way = Chain | Graph | Elements
 
@@ -50,7 +48,7 @@ def _tables(graph: Graph, component: Any) -> list[tuple[int, int, int]]:
 
     All elements of a vector count: they meet.
     """
-    elements = [graph.variables[v].link.size for v in component.variables]
+    elements = [graph.variables[v].size for v in component.variables]
     problem, scopes = component.problem, [frozenset(scope) for _, scope in component.factors]
     order = find_order(scopes, problem.sizes, problem.plates)
     return [

@@ -23,10 +23,8 @@ from ..numerics.log_sums import normalise
 from ..types import Arguments, Params
 from .abstract import outside
 from .anatomy import Anatomy, ProgramError, inspect
-from .chain import Chain, ChainPosterior
 from .counts import MOST_COUNTS, at_end, counted, up_to, warn_of_end, with_counts
-from .elements import Elements, ElementsPosterior
-from .graph import Graph, GraphPosterior
+from .elimination import Chain, Elements, Graph
 from .handlers import table_of
 from .joint import Parts, parts_of
 from .states import AllStates, StateSet
@@ -124,7 +122,7 @@ class recover(Messenger):  # noqa: N801
         """What the program consists of, with the latents that are given back."""
         way = find_way(self.fn, args, kwargs, self.states, self.sites, self.plate)
         if way is not None:
-            if not way.observed and not getattr(way, "silent", ()):
+            if not (way.observed or way.silent):
                 raise ProgramError(
                     "nothing that depends on the latents is observed: their posterior would be "
                     "their prior; pass the data (obs=...)"
@@ -153,12 +151,8 @@ class recover(Messenger):  # noqa: N801
 
     def posterior(self, anatomy: Opened, given: Params, arguments: Arguments) -> Latents:
         """The posterior of the latents, all other unobserved sites being given."""
-        if isinstance(anatomy, Chain):
-            return ChainPosterior(anatomy, *anatomy.factors(self.fn, given, arguments))
-        if isinstance(anatomy, Graph):
-            return GraphPosterior(anatomy, anatomy.factors(self.fn, given, arguments))
-        if isinstance(anatomy, Elements):
-            return ElementsPosterior(self.fn, anatomy, given, arguments)
+        if not isinstance(anatomy, Anatomy):
+            return anatomy.posterior(self.fn, given, arguments)
         table = table_of(anatomy, self.states)
         return TablePosterior(anatomy, table, parts_of(self.fn, anatomy, given, table, arguments))
 

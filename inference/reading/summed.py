@@ -17,10 +17,8 @@ from ..types import Arguments, Params
 from .abstract import run_abstractly, trace_of
 from .affine import unwrapped
 from .anatomy import Anatomy, Latent, ProgramError, inspect
-from .chain import Chain, sum_chain
 from .counts import LAST, counted, up_to, warn_of_end, with_counts
-from .elements import Elements, sum_elements
-from .graph import Graph, sum_graph
+from .elimination import sum_out
 from .handlers import states as candidates
 from .local import Structure
 from .mixture import ProgramMixture, StateMixture
@@ -143,12 +141,8 @@ class marginal(Messenger):  # noqa: N801
     def summed(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program, whose counts are listed, with its latents summed out."""
         way = find_way(self.fn, args, kwargs, self.states, self.sites, self.plate)
-        if isinstance(way, Chain):
-            return sum_chain(self.fn, way, args, kwargs)
-        if isinstance(way, Graph):
-            return sum_graph(self.fn, way, args, kwargs)
-        if isinstance(way, Elements):
-            return sum_elements(self.fn, way, args, kwargs)
+        if way is not None:
+            return sum_out(self.fn, way, args, kwargs)
         anatomy = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
         whole = anatomy
         if self.sites is not None:

@@ -19,15 +19,11 @@ import jax.numpy as jnp
 
 from .abstract import is_latent, run_abstractly
 from .anatomy import ProgramError, inspect, values_of
-from .chain import Chain
-from .chain_survey import find_chain
-from .elements import Elements
-from .elements_survey import find_elements
-from .graph import Graph
-from .graph_survey import find_graph
+from .elimination import Chain, Elements, Graph
 from .handlers import states as at_states
 from .plan import find_layers
 from .states import AllStates, StateSet
+from .survey import find_chain, find_elements, find_graph
 
 FEW_STATES = 1 << 12
 """Up to so many joint states a table is made without asking whether a graph has a smaller one."""

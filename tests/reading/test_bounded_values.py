@@ -28,8 +28,7 @@ from inference import (
     recover,
     up_to,
 )
-from inference.reading.elements import Elements
-from inference.reading.graph import Graph
+from inference.reading.elimination import Elements, Graph
 from inference.reading.ways import find_way
 
 SEEN = np.array([-1.3, 0.4, 2.8, 40.0])

@@ -17,7 +17,7 @@ from numpyro.infer.util import log_density
 from tools import fast_jit, near
 
 from inference import ProgramError, inspect, latent_posterior, marginal, recover
-from inference.reading.chain_survey import find_chain
+from inference.reading.survey import find_chain
 
 T, N, K = 4, 3, 3
 RNG = np.random.default_rng(3)
@@ -122,7 +122,7 @@ def by_likelihood(program, *args):
 
 @pytest.mark.parametrize("most", [1 << 24, 0], ids=["side by side", "step by step"])
 def test_sequences_with_a_start_and_masks(most, monkeypatch):
-    monkeypatch.setattr("inference.reading.chain.MOST_AT_ONCE", most)
+    monkeypatch.setattr("inference.reading.elimination.MOST_AT_ONCE", most)
     evidence = by_likelihood(batched, jnp.asarray(SEEN), LENGTHS)
     assert evidence.shape == (N,)
     near(evidence, [log_sum(by_path(n, 2)[1]) for n in range(N)])

@@ -11,7 +11,7 @@ from numpyro.infer.util import log_density
 from tools import fast_jit, near
 
 from inference import TruncatedEM, latent_posterior, marginal
-from inference.reading.elements import Elements
+from inference.reading.elimination import Elements
 from inference.reading.ways import find_way
 
 RNG = np.random.default_rng(2)
@@ -49,7 +49,7 @@ def test_a_chain_of_spins_written_as_one_vector(monkeypatch):
     """Value, slope, probabilities and the most probable state are those of all states."""
     monkeypatch.setattr("inference.reading.ways.MANY_STATES", 8)
     runs, width = 4 * (NUM_BITS - 1) + 2, 2 * NUM_BITS
-    monkeypatch.setattr("inference.reading.elements.CHUNK_FLOATS", 2 * runs * width)  # two rows
+    monkeypatch.setattr("inference.reading.elimination.CHUNK_FLOATS", 2 * runs * width)  # two rows
     seen = jnp.asarray(SEEN)
     way = find_way(ising, (seen,), {})
     assert isinstance(way, Elements) and way.treewidth == 1

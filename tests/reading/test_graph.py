@@ -20,7 +20,7 @@ from numpyro.ops.indexing import Vindex
 from tools import fast_jit, near
 
 from inference import ProgramError, latent_posterior, marginal
-from inference.reading.graph_survey import find_graph
+from inference.reading.survey import find_graph
 
 RNG = np.random.default_rng(5)
 

@@ -14,9 +14,9 @@ from ...numerics import chain as sums
 from ...reading.abstract import improper, trace_of
 from ...reading.anatomy import ProgramError
 from ...reading.arguments import check_data
-from ...reading.chain import Chain, ChainPosterior
-from ...reading.chain_survey import find_chain
+from ...reading.elimination import Chain
 from ...reading.local import log_density_of
+from ...reading.survey import find_chain
 from ...types import Params
 from ..m_step import minimise, transforms_of
 from ..shared import check_shapes
@@ -108,7 +108,7 @@ class Paths(NamedTuple):
 
         def find(params: Params, held: dict[int, Array]) -> PathPosterior:
             arguments = jax.tree.unflatten(tree, [held.get(i, x) for i, x in enumerate(leaves)])
-            posterior = ChainPosterior(chain, *chain.factors(self.model, params, arguments))
+            posterior = chain.posterior(self.model, params, arguments)
             evidence = sums.evidence(posterior.factors, posterior.start)
             return PathPosterior(posterior.probabilities(), posterior.chosen(None), evidence)
 

@@ -7,6 +7,7 @@ independent given the others. That takes one run of the program for each of its 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,9 +19,9 @@ from numpyro import handlers
 from ...reading.abstract import is_latent, run_abstractly, trace_of
 from ...reading.anatomy import ProgramError, values_of
 from ...reading.counts import unbounded
-from ...reading.graph import Graph
-from ...reading.graph_survey import find_graph
+from ...reading.elimination import Graph
 from ...reading.sums import log_prob_of
+from ...reading.survey import find_graph
 from ...types import Arguments, Params
 
 
@@ -65,7 +66,7 @@ class LatentProgram(NamedTuple):
                 names = [name for name, scope in scopes.items() if v in scope]
                 own = {graph.plates.index(plate) for plate in variable.plates}
                 away = tuple(i for i in range(len(graph.plates)) if i not in own)
-                count = variable.link.num_values
+                count = variable.num_values
 
                 def visit(
                     i: Array, carry: tuple[list[Array], Array], v: int = v, names: Any = names,
@@ -90,7 +91,7 @@ class LatentProgram(NamedTuple):
                     largest = jnp.maximum(largest, 1.0 - stay.min())
                     return [*parts[:v], new, *parts[v + 1 :]], largest
 
-                parts, largest = lax.fori_loop(0, variable.link.size, visit, (parts, largest))
+                parts, largest = lax.fori_loop(0, variable.size, visit, (parts, largest))
             return self._joined(parts), largest
 
         def score(bits: Array, power: Array | float) -> Array:
@@ -103,10 +104,9 @@ class LatentProgram(NamedTuple):
         """Values of the sites as one vector."""
         parts = []
         for variable in self.graph.variables:
-            link = variable.link
-            value = jnp.broadcast_to(values[link.name], link.shape).astype(jnp.int32)
-            codes = value - link.lowest
-            parts.append(jnp.moveaxis(codes, link.axes, range(len(link.axes))))
+            value = jnp.broadcast_to(values[variable.name], variable.shape).astype(jnp.int32)
+            axes = variable.axes
+            parts.append(jnp.moveaxis(value - variable.lowest, axes, range(len(axes))))
         return self._joined(parts)
 
     def unpack(self, bits: Array) -> dict[str, Array]:
@@ -125,20 +125,15 @@ class LatentProgram(NamedTuple):
         """Of each site (cells, elements)."""
         parts, start = [], 0
         for variable in self.graph.variables:
-            cells = 1
-            for *_, size in variable.plates:
-                cells *= size
-            stop = start + cells * variable.link.size
-            parts.append(bits[start:stop].reshape(cells, variable.link.size))
+            cells = math.prod(variable.sizes)
+            stop = start + cells * variable.size
+            parts.append(bits[start:stop].reshape(cells, variable.size))
             start = stop
         return parts
 
     def _values(self, parts: list[Array]) -> dict[str, Array]:
-        values = {}
-        for variable, part in zip(self.graph.variables, parts, strict=True):
-            sizes = tuple(size for *_, size in variable.plates)
-            values[variable.link.name] = variable.link.values(part, sizes)
-        return values
+        pairs = zip(self.graph.variables, parts, strict=True)
+        return {variable.name: variable.values(part) for variable, part in pairs}
 
 
 def open_latents(

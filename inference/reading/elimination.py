@@ -1,0 +1,658 @@
+"""Sums over discrete latents that interact sparsely: graphs, chains and elements of vectors.
+
+A latent site is a variable in each cell of its plates. A factor is a table of log probabilities
+over the variables that a site depends on. The three forms differ in how these tables are read off
+the program; the sums, draws and gradients are those of `numerics.elimination`, and for a chain
+those of `numerics.chain`.
+
+    Graph      one factor per site. The tables of all sites follow from a few runs of the program,
+               in which variables that share no site take their values in step.
+    Chain      the latents of a `numpyro.contrib.control_flow.scan`. A chain of order d has factors
+               φ_t(z_{t-d}, ..., z_t), which follow from runs of d + 1 consecutive steps on each
+               combination of their states, for all t at once.
+    Elements   the elements of vectors of one data plate. With C_v an element v and its neighbours
+               when it is eliminated, the log joint f of a datum is
+
+                   f(s) = f(0) + Σ_v [ f(s on C_v) − f(s on C_v without v) ],
+
+               Hammersley and Clifford's expansion about 0, each of whose terms belongs to the
+               element of it that is eliminated first. The program runs on each state of each C_v.
+
+`inference.reading.survey` finds these forms in a program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from numpyro import handlers
+from numpyro.primitives import Messenger
+
+from ..numerics import chain as paths
+from ..numerics import elimination
+from ..numerics.elimination import Factor, Problem, factor_of
+from ..rows.chunks import Numbers, map_over_chunks
+from ..types import Arguments, Params
+from .abstract import ProgramError, improper, is_latent, leave, outside, trace_of
+from .anatomy import Anatomy, unlisted, values_of
+from .arguments import rows_of
+from .handlers import tempered
+from .local import log_joint
+from .sums import log_prob_of, scale_ratio
+
+MOST_AT_ONCE = 1 << 24
+"""Numbers that the steps of a chain may take side by side; beyond that they go in batches."""
+CHUNK_FLOATS = 1 << 22
+"""Numbers that a chunk of rows takes, where elements are summed."""
+
+Plate = tuple[str, int, int]  # name, dim, size
+
+
+class Variable(NamedTuple):
+    """A discrete latent site: one variable in each cell of its plates.
+
+    Its states are the joint states of the elements of a cell.
+    """
+
+    name: str
+    plates: tuple[Plate, ...]  # from left to right
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]  # of the plates, in `shape`
+    num_values: int  # of an element
+    dtype: Any
+    lowest: int  # value
+
+    @classmethod
+    def of(cls, site: dict[str, Any], plates: tuple[Plate, ...]) -> Variable:
+        fn, values = site["fn"], values_of(site["fn"])
+        if values is None:
+            raise ProgramError(
+                f"the values of site {site['name']!r} cannot be listed: {unlisted(fn)}"
+            )
+        batch = tuple(fn.batch_shape)
+        axes = tuple(len(batch) + dim for _, dim, _ in plates)
+        shape, kind = batch + tuple(fn.event_shape), jnp.result_type(site["value"])
+        return cls(site["name"], plates, shape, axes, len(values), kind, values.start)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(size for *_, size in self.plates)
+
+    @property
+    def cell(self) -> tuple[int, ...]:
+        """The shape of the elements of one cell."""
+        return tuple(n for i, n in enumerate(self.shape) if i not in self.axes)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.cell)
+
+    @property
+    def num_states(self) -> int:
+        return self.num_values**self.size
+
+    def place(self, elements: Array) -> Array:
+        """What each cell has, (..., cells or 1, size), in the site's shape, (..., *shape)."""
+        lead, sizes = elements.shape[:-2], self.sizes
+        if elements.shape[-2] != math.prod(sizes):
+            sizes = (1,) * len(sizes)
+        whole = elements.reshape(*lead, *sizes, *self.cell)
+        where = range(len(lead), len(lead) + len(sizes))
+        whole = jnp.moveaxis(whole, tuple(where), tuple(len(lead) + a for a in self.axes))
+        return jnp.broadcast_to(whole, (*lead, *self.shape))
+
+    def values(self, elements: Array) -> Array:
+        """Elements counted from zero, (..., cells or 1, size), as the value of the site."""
+        return self.place(elements).astype(self.dtype) + self.lowest
+
+    def at(self, states: Array) -> Array:
+        """States by number, (..., cells or 1), as the value of the site."""
+        return self.values(self._elements(states))
+
+    def by_value(self, probs: Array) -> Array:
+        """Probabilities of states, (..., cells, S), as those of values, on one more axis."""
+        values = self._elements(jnp.arange(self.num_states))[..., None]  # (S, size, 1)
+        hot = (values == jnp.arange(self.num_values)).astype(probs.dtype)
+        return jnp.moveaxis(self.place(jnp.einsum("...ns,sik->k...ni", probs, hot)), 0, -1)
+
+    def _elements(self, states: Array) -> Array:
+        return jnp.stack(jnp.unravel_index(states, (self.num_values,) * self.size), -1)
+
+
+def on_grid(site: dict[str, Any], log_prob: Array, plates: tuple[Plate, ...], depth: int) -> Array:
+    """The log probability of a site with an axis for each of some plates, of size 1 for those
+    around it that it is not in; all other axes are summed.
+
+    :param depth: of the deepest plate of the program.
+    """
+    whole = log_prob.reshape((1,) * (depth - log_prob.ndim) + log_prob.shape)
+    own = {(f.name, f.dim, f.size) for f in site["cond_indep_stack"]}
+    mine = [plate for plate in plates if plate in own]
+    dims = tuple(whole.ndim + dim for _, dim, _ in mine)
+    rest = tuple(i for i in range(whole.ndim) if i not in dims)
+    cells = jnp.broadcast_to(whole.sum(rest), tuple(size for *_, size in mine))
+    return cells.reshape([plate[2] if plate in own else 1 for plate in plates])
+
+
+class Left(NamedTuple):
+    """What a sum leaves of some latents: a log factor."""
+
+    name: str  # of the first site that depends on them
+    latent: str  # whose scale it has
+    log_factor: Array
+
+
+def sum_out(model: Callable, way: Graph | Chain | Elements, args: tuple, kwargs: dict) -> Any:
+    """Run the program with its discrete latents summed out.
+
+    Of each set of latents that interact, one factor is left, under the name of its first observed
+    site, with one entry for each cell of the plates that hold all of them. Where nothing that
+    depends on them is observed the program runs as it is, and simulates.
+    """
+    if way.simulates:
+        return model(*args, **kwargs)
+    # A continuous site that depends on latents is sampled outside; its density is part of the sum.
+    apart = tempered(model, way.silent, 0.0) if way.silent else model
+    within = {*way.names, *way.observed, *way.hidden}
+    trace, given, returned = outside(apart, within, args, kwargs)
+    for name, latent, log_factor in way.left(model, given, (args, kwargs)):
+        shown = name in way.observed
+        scale = trace[latent]["scale"]
+        leave(name if shown else f"_{name}_summed", log_factor, scale, shown)
+    return returned
+
+
+# --- graphs
+
+
+class Component(NamedTuple):
+    """Latents that interact, directly or through others."""
+
+    variables: tuple[int, ...]
+    problem: Problem
+    factors: tuple[tuple[str, tuple[int, ...]], ...]  # site -> its variables, by place above
+    name: str | None  # of what is left: its first observed site; None: all sums to one
+    plates: tuple[Plate, ...]  # that hold all of its latents
+
+
+class Graph(NamedTuple):
+    """The discrete latents of a program and the sites they meet in. Static: it holds no arrays."""
+
+    variables: tuple[Variable, ...]
+    plates: tuple[Plate, ...]  # that hold a latent: the axes of the grid
+    nesting: int
+    colours: tuple[int, ...]  # of each variable: those of one colour share no site
+    components: tuple[Component, ...]
+    observed: tuple[str, ...]  # observed sites that depend on latents
+    silent: tuple[str, ...]  # continuous unobserved ones
+    hidden: tuple[str, ...]  # deterministic ones
+    parameters: tuple[str, ...]  # all unobserved sites but the discrete latents
+    scopes: tuple[tuple[str, frozenset[int]], ...] = ()  # site -> the variables it depends on
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(variable.name for variable in self.variables)
+
+    @property
+    def simulates(self) -> bool:
+        """Whether nothing is observed, so that there is nothing to sum."""
+        return not (self.observed or self.silent)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Values that the variables of each colour go through."""
+        most = [0] * (1 + max(self.colours))
+        for colour, variable in zip(self.colours, self.variables, strict=True):
+            most[colour] = max(most[colour], variable.num_states)
+        return tuple(most)
+
+    def on_grid(self, site: dict[str, Any], log_prob: Array) -> Array:
+        return on_grid(site, log_prob, self.plates, self.nesting)
+
+    def factors(self, model: Callable, given: Params, arguments: Arguments) -> list[list[Factor]]:
+        """The log factors of each component, where every other unobserved site is `given`."""
+        counts = self.counts
+        states = np.indices(counts).reshape(len(counts), -1).T
+        run = partial(self._run, model, given, arguments)
+        log_probs = jax.vmap(run)(jnp.asarray(states))
+
+        def factor(component: Component, name: str, scope: tuple[int, ...]) -> Factor:
+            whole = log_probs[name].reshape(*counts, *log_probs[name].shape[1:])
+            index: list[Any] = [0] * len(counts)  # of other colours any value will do
+            for place in scope:
+                v = component.variables[place]
+                index[self.colours[v]] = slice(self.variables[v].num_states)
+            return factor_of(scope, whole[tuple(index)])
+
+        return [[factor(part, *site) for site in part.factors] for part in self.components]
+
+    def _run(
+        self, model: Callable, given: Params, arguments: Arguments, states: Array
+    ) -> dict[str, Array]:
+        """Log probabilities on the grid, where variables of one colour are in the same state."""
+        values = {}
+        for colour, variable in zip(self.colours, self.variables, strict=True):
+            state = jnp.minimum(states[colour], variable.num_states - 1)
+            values[variable.name] = variable.at(state[None])
+        trace = trace_of(model, arguments, {**given, **values})
+        log_probs = {}
+        for component in self.components:
+            first = self.variables[component.variables[0]].name
+            for name, _ in component.factors:
+                site = trace[name]
+                power = scale_ratio(site["scale"], trace[first]["scale"])
+                log_probs[name] = self.on_grid(site, power * log_prob_of(site, name in values))
+        return log_probs
+
+    def left(self, model: Callable, given: Params, arguments: Arguments) -> Iterator[Left]:
+        parts = self.factors(model, given, arguments)
+        for component, factors in zip(self.components, parts, strict=True):
+            if component.name is not None:
+                evidence = elimination.evidence(component.problem, factors)
+                evidence = evidence.reshape([size for *_, size in component.plates])
+                yield Left(component.name, self.variables[component.variables[0]].name, evidence)
+
+    def posterior(self, model: Callable, given: Params, arguments: Arguments) -> GraphPosterior:
+        return GraphPosterior(self, self.factors(model, given, arguments))
+
+
+class GraphPosterior(NamedTuple):
+    """The posterior of the latents of a graph, given all other unobserved sites."""
+
+    graph: Graph
+    factors: list[list[Factor]]
+
+    def probabilities(self) -> dict[str, Array]:
+        """Of each value of each latent, on one more axis at the end."""
+        probs = {}
+        for component, factors in zip(self.graph.components, self.factors, strict=True):
+            each = [[place] for place in range(len(component.variables))]
+            tables = elimination.probabilities(component.problem, factors, each)
+            for v, table in zip(component.variables, tables, strict=True):
+                variable = self.graph.variables[v]
+                by_cell = table.reshape(variable.num_states, -1).T
+                probs[variable.name] = variable.by_value(by_cell)
+        return probs
+
+    def chosen(self, rng_key: Array | None) -> dict[str, Array]:
+        """A draw of each latent; without a key the most probable ones together."""
+        values = {}
+        parts = zip(self.graph.components, self.factors, strict=True)
+        for i, (component, factors) in enumerate(parts):
+            key = None if rng_key is None else random.fold_in(rng_key, i)
+            states = elimination.choose(component.problem, factors, key)
+            for place, v in enumerate(component.variables):
+                variable = self.graph.variables[v]
+                own = tuple(slice(n) for n in component.problem.cells(place))
+                values[variable.name] = variable.at(states[place, *own].reshape(-1))
+        return values
+
+
+# --- chains
+
+
+class Chain(NamedTuple):
+    """What a program with a scan over discrete latents consists of. Static: it holds no arrays."""
+
+    steps: tuple[Variable, ...]  # the discrete latents of a step
+    start: tuple[Variable, ...]  # those before the first step
+    plates: tuple[Plate, ...]  # that hold the sequences
+    nesting: int
+    parameters: tuple[str, ...]  # all unobserved sites but the discrete latents
+    hidden: tuple[str, ...]  # deterministic sites of a step, or that depend on latents
+    length: int
+    reverse: bool
+    orders: tuple[tuple[str, int], ...] = ()  # site of a step -> how many steps back it looks
+    steady: tuple[str, ...] = ()  # sites of a step that depend on latents and on nothing else
+    observed: tuple[str, ...] = ()  # observed sites that depend on latents, those of a step first
+    starters: tuple[str, ...] = ()  # of them those outside the scan
+    other: tuple[str, ...] = ()  # observed sites, of a step or not, that depend on no latent
+    effects: tuple[str, ...] = ()  # of the parameters, those that are random effects
+
+    silent = ()
+
+    @property
+    def order(self) -> int:
+        return max(1, *(order for _, order in self.orders))
+
+    @property
+    def num_sequences(self) -> int:
+        return math.prod(size for *_, size in self.plates)
+
+    @property
+    def num_states(self) -> int:
+        return math.prod(x.num_states for x in self.steps)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(x.name for x in (*self.start, *self.steps))
+
+    @property
+    def simulates(self) -> bool:
+        return not (self.observed or self.other)
+
+    def log_prob(self, site: dict[str, Any], reference: Any) -> Array:
+        """The log probability of a site, relative to a scale, (N,)."""
+        power = scale_ratio(site["scale"], reference)
+        log_prob = power * log_prob_of(site, site["name"] in self.names)
+        cells = on_grid(site, log_prob, self.plates, self.nesting)
+        return jnp.broadcast_to(cells, [size for *_, size in self.plates]).reshape(-1)
+
+    def factors(
+        self, model: Callable, given: Params, arguments: Arguments
+    ) -> tuple[Array, Array | None]:
+        """The log factors, (T, N, S, S^order), and log p(start, what depends on it), (N, S)."""
+        count, length, order = self.num_states, self.length, self.order
+        total, begin = jnp.zeros(()), jnp.zeros(())
+        for own, steady in sorted({(order, name in self.steady) for name, order in self.orders}):
+            names = [x for x, o in self.orders if o == own and (x in self.steady) == steady]
+            num_read = min(own + 1, length) if steady else length
+            window = np.indices((count,) * (own + 1)).reshape(own + 1, -1).T  # z_{t-own}, ..., z_t
+            run = partial(self._run, model, given, arguments, names, num_read)
+            # Over windows, on the last axis: (steps, N, S^(own + 1)) and (N, S^(own + 1)).
+            read, begin = jax.vmap(run, out_axes=-1)(jnp.asarray(window))
+            if num_read < length:  # later steps are like the last that is read
+                later = jnp.broadcast_to(read[-1:], (length - num_read, *read.shape[1:]))
+                read = jnp.concatenate([read, later])
+            total = total + read.reshape(
+                *read.shape[:2], *(1,) * (order - own), *(count,) * (own + 1)
+            )
+        shape = length, self.num_sequences
+        total = jnp.broadcast_to(total, (*shape, *(count,) * (order + 1)))
+        # The state before the first step is the oldest of a window.
+        start = begin.reshape(self.num_sequences, count, -1)[..., 0] if self.start else None
+        return total.reshape(*shape, count, count**order), start
+
+    def _run(
+        self,
+        model: Callable,
+        given: Params,
+        arguments: Arguments,
+        names: list[str],
+        num_read: int,
+        window: Array,
+    ) -> tuple[Array, Array]:
+        """Log probabilities of some sites at the first steps, (T, N), and of the start, (N,).
+
+        :param window: the states of the last steps up to any one, the oldest first.
+        """
+        found: list[Array] = []
+
+        def scan(f: Callable, init: Any, xs: Any, _: Any, reverse: bool) -> Any:
+            xs = jax.tree.map(lambda x: jnp.asarray(x[::-1] if reverse else x)[:num_read], xs)
+
+            def step(carry: Any, x: Any, state: Array) -> tuple[Any, Any, Array]:
+                values = self.values(self.steps, state[None])
+                trace, (carry, y) = traced(handlers.substitute(f, data=values), carry, x)
+                reference = trace[self.steps[0].name]["scale"]
+                parts = (self.log_prob(trace[name], reference) for name in names)
+                return carry, y, sum(parts, jnp.zeros(self.num_sequences))
+
+            def enter(carry: Any, x: Any) -> tuple[Any, Any]:
+                new, y, _ = step(carry, x, jnp.zeros((), int))
+                return new, (carry, y)
+
+            # What is carried into each step. As far as latents get into it, it is right for the
+            # first step only; a window begins so far back that no other value matters.
+            last, (entered, ys) = lax.scan(enter, as_arrays(init), xs, num_read)
+
+            def log_prob(t: Array) -> Array:
+                back = len(window) - 1
+                carry = jax.tree.map(lambda x: x[jnp.maximum(t - back, 0)], entered)
+                log_prob = jnp.zeros(self.num_sequences)
+                for i in range(back + 1):
+                    place = t - back + i
+                    x = jax.tree.map(lambda x: x[jnp.maximum(place, 0)], xs)  # noqa: B023
+                    new, _, log_prob = step(carry, x, window[i])
+                    carry = jax.tree.map(partial(jnp.where, place >= 0), new, carry)
+                return log_prob
+
+            cells = max(self.num_sequences, sum(x[0].size for x in jax.tree.leaves(xs)))
+            size = MOST_AT_ONCE // (self.num_states ** len(window) * cells)
+            found.append(
+                lax.map(log_prob, jnp.arange(num_read), batch_size=max(1, min(size, num_read)))
+            )
+            # What the scan returns matters by its shape alone.
+            return last, jax.tree.map(lambda x: jnp.resize(x, (self.length, *x.shape[1:])), ys)
+
+        start = self.values(self.start, window[:1])
+        trace = trace_of(instead_of_scan(model, scan), arguments, {**given, **start})
+        first = [trace[x] for x in (*start, *self.starters)]
+        parts = (self.log_prob(site, first[0]["scale"]) for site in first)
+        return found[0], sum(parts, jnp.zeros(self.num_sequences))
+
+    def values(self, variables: tuple[Variable, ...], states: Array) -> dict[str, Array]:
+        """Joint states by number, (..., N or 1), as the values of some latents."""
+        each = jnp.unravel_index(states, tuple(x.num_states for x in variables))
+        return {x.name: x.at(state) for x, state in zip(variables, each, strict=True)}
+
+    def left(self, model: Callable, given: Params, arguments: Arguments) -> Iterator[Left]:
+        if self.observed:
+            evidence = paths.evidence(*self.factors(model, given, arguments))
+            evidence = evidence if self.plates else evidence[0]
+            yield Left(self.observed[0], self.steps[0].name, evidence)
+
+    def posterior(self, model: Callable, given: Params, arguments: Arguments) -> ChainPosterior:
+        return ChainPosterior(self, *self.factors(model, given, arguments))
+
+
+class ChainPosterior(NamedTuple):
+    """The posterior of the paths of a chain, given the parameters."""
+
+    chain: Chain
+    factors: Array
+    start: Array | None
+
+    def chosen(self, rng_key: Array | None) -> dict[str, Array]:
+        """A path of each sequence: a draw, or without a key the most probable one, Viterbi's."""
+        steps, begin = paths.paths(self.factors, self.start, rng_key)
+        chain, steps = self.chain, self._in_order(steps)
+        return {**chain.values(chain.start, begin), **chain.values(chain.steps, steps)}
+
+    def probabilities(self) -> dict[str, Array]:
+        """Of each value of each latent at each step: (T, ..., num_values)."""
+        _, (joined, begin) = paths.statistics(self.factors, self.start)
+        length, num_sequences, num_states, _ = joined.shape
+        steps = joined.reshape(length, num_sequences, -1, num_states).sum(2)
+        probs = {}
+        for variables, states in (
+            (self.chain.start, begin),
+            (self.chain.steps, self._in_order(steps)),
+        ):
+            counts = [x.num_states for x in variables]
+            whole = states.reshape(*states.shape[:-1], *counts) if variables else states
+            for i, variable in enumerate(variables):
+                others = tuple(j - len(counts) for j in range(len(counts)) if j != i)
+                probs[variable.name] = variable.by_value(whole.sum(others))
+        return probs
+
+    def _in_order(self, steps: Array) -> Array:
+        return steps[::-1] if self.chain.reverse else steps
+
+
+class NoSites:
+    """What NumPyro's scan would record."""
+
+    trace: dict[str, dict] = {}  # noqa: RUF012
+
+
+class instead_of_scan(Messenger):  # noqa: N801
+    """Calls `run(f, init, xs, length, reverse)` in place of a scan over discrete latents.
+
+    It gives what the scan returns; if it gives None the scan runs.
+    """
+
+    def __init__(self, fn: Callable, run: Callable):
+        self.run = run
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "control_flow":
+            return
+        f, init, x = first_step(msg["args"])
+        if any(map(is_latent, traced(f, init, x)[0].values())):
+            returned = self.run(*msg["args"])
+            if returned is not None:
+                last, ys = returned
+                msg["value"], msg["stop"] = ((None, None, last), (NoSites(), ys)), True
+
+
+def first_step(scan: tuple) -> tuple[Callable, Any, Any]:
+    """The function of a step of a scan, and what it is called with first."""
+    f, init, xs, _, reverse = scan
+    return f, as_arrays(init), jax.tree.map(lambda x: x[-1 if reverse else 0], xs)
+
+
+def as_arrays(tree: Any) -> Any:
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def traced(f: Callable, *args: Any) -> tuple[dict[str, dict], Any]:
+    """The sites of a step, and what it returns."""
+    filled, at_zero = handlers.substitute(substitute_fn=improper), handlers.seed(rng_seed=0)
+    with handlers.block(), handlers.trace() as trace, filled, at_zero:
+        returned = f(*args)
+    return {name: site for name, site in trace.items() if site["type"] != "plate"}, returned
+
+
+# --- elements of vectors
+
+
+class Elements(NamedTuple):
+    """The latents of a datum, element by element, and which meet. Static: it holds no arrays."""
+
+    anatomy: Anatomy
+    scopes: tuple[tuple[int, ...], ...]  # C_v, v first, in an order of elimination
+    rounds: tuple[tuple[int, ...], ...] = ()  # of elimination
+    hidden: tuple[str, ...] = ()  # deterministic sites of the plate
+
+    silent, simulates = (), False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.anatomy.names
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        return self.anatomy.observed
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return self.anatomy.parameters
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of values of each element."""
+        return tuple(x.num_values or 1 for x in self.anatomy.latents for _ in range(x.size))
+
+    @property
+    def treewidth(self) -> int:
+        return max(map(len, self.scopes)) - 1
+
+    @property
+    def num_runs(self) -> int:
+        return sum(math.prod(self.sizes[v] for v in scope) for scope in self.scopes)
+
+    def states(self) -> np.ndarray:
+        """The states of each C_v, one after the other, the least elsewhere: (runs, elements)."""
+        parts = []
+        for scope in self.scopes:
+            own = [self.sizes[v] for v in scope]
+            part = np.zeros((math.prod(own), len(self.sizes)), np.int32)
+            part[:, list(scope)] = np.indices(own).reshape(len(own), -1).T
+            parts.append(part)
+        return np.concatenate(parts) + self.anatomy.lowest
+
+    def factors(self, log_joints: Array) -> tuple[Array, list[Factor]]:
+        """f(0) of each row, (n,), and the factors, from f at `states`, (runs, n)."""
+        kinds: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = {}
+        begin = 0
+        for scope in self.scopes:
+            own = tuple(self.sizes[v] for v in scope)
+            kinds.setdefault(own, []).append((begin, scope))
+            begin += math.prod(own)
+        factors = []
+        for own, parts in kinds.items():
+            rows = np.array([first for first, _ in parts])[:, None] + np.arange(math.prod(own))
+            table = log_joints[rows].reshape(len(parts), *own, -1)
+            factors.append(Factor(np.array([scope for _, scope in parts]), table - table[:, :1]))
+        return log_joints[0], factors
+
+    def by_chunk(
+        self,
+        read: Callable[[Problem, Array, list[Factor], Array], Any],
+        model: Callable,
+        given: Params,
+        arguments: Arguments,
+    ) -> Any:
+        """What `read` makes of f(0) and the factors of a chunk of rows, for all rows.
+
+        Its arguments are the problem, f(0), the factors and the number of the first row.
+        """
+        rows = rows_of(self.anatomy, *arguments)
+        given = {name: x for name, x in given.items() if name != self.anatomy.plate}
+        width = rows.width + len(self.sizes)
+        size = max(1, min(rows.num_data, CHUNK_FLOATS // (self.num_runs * width)))
+        plates = (frozenset({0}),) * len(self.sizes)
+        problem = Problem(self.sizes, plates, (size,), self.rounds)
+        # Without the barrier XLA folds what the program makes of them, for seconds.
+        states = lax.optimization_barrier(jnp.asarray(self.states())[:, None])
+
+        # What is held of a chunk for the gradient would add up over all of them.
+        @jax.checkpoint
+        def one(arguments: Arguments, start: Array) -> Any:
+            local = self.anatomy.with_rows(size)
+            log_joints = log_joint(model, local, given, states, arguments)
+            log_joints = jnp.broadcast_to(log_joints, (len(states), size))
+            return read(problem, *self.factors(log_joints), start)
+
+        each = lambda arguments, numbers: one(arguments, numbers[0])  # noqa: E731
+        return map_over_chunks(each, rows, size, Numbers())
+
+    def left(self, model: Callable, given: Params, arguments: Arguments) -> Iterator[Left]:
+        def evidence(problem: Problem, base: Array, factors: list[Factor], _: Array) -> Array:
+            return base + elimination.evidence(problem, factors)
+
+        each = self.by_chunk(evidence, model, given, arguments)
+        each = each.reshape(-1, *(1,) * (-self.anatomy.plate_dim - 1))
+        yield Left(self.observed[0], self.names[0], each)
+
+    def posterior(self, model: Callable, given: Params, arguments: Arguments) -> ElementsPosterior:
+        return ElementsPosterior(self, (model, given, arguments))
+
+
+class ElementsPosterior(NamedTuple):
+    """The posterior of the latents of each row, given the parameters."""
+
+    elements: Elements
+    run: tuple[Callable, Params, Arguments]  # the program, what it is given, and its arguments
+
+    def probabilities(self) -> dict[str, Array]:
+        """Of each value of each latent, on one more axis at the end."""
+        latents = self.elements.anatomy.latents
+        ends = np.cumsum([latent.size for latent in latents]).tolist()
+        groups = [range(end - x.size, end) for x, end in zip(latents, ends, strict=True)]
+
+        def read(problem: Problem, _base: Array, factors: list[Factor], _: Array) -> list[Array]:
+            tables = elimination.probabilities(problem, factors, groups)
+            return [jnp.moveaxis(table, 2, 0) for table in tables]  # (rows, size, values)
+
+        tables = self.elements.by_chunk(read, *self.run)
+        return {x.name: x.by_value(table) for x, table in zip(latents, tables, strict=True)}
+
+    def chosen(self, rng_key: Array | None) -> dict[str, Array]:
+        """A draw of each latent; without a key the most probable ones together."""
+
+        def read(problem: Problem, _base: Array, factors: list[Factor], start: Array) -> Array:
+            key = None if rng_key is None else random.fold_in(rng_key, start)
+            return elimination.choose(problem, factors, key).T
+
+        states = self.elements.by_chunk(read, *self.run)
+        return self.elements.anatomy.by_site(states + self.elements.anatomy.lowest)

@@ -1,0 +1,660 @@
+"""Finding the discrete latents of a program, and what they interact in: graph, chain or elements.
+
+Which latents a site depends on follows from the operations of the program (provenance). That holds
+for all parameters and data; where it says too much (two latents in one array, say) a program is
+refused that might have been summed. Of a scan a few steps are followed one after the other: how far
+back a site looks is its order. Elements of one array are told apart by the log joint f of a datum
+instead: two of them interact if
+
+    f(both changed) − f(one changed) − f(the other changed) + f(neither) ≠ 0
+
+at some of a few random states, parameters and rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from numpyro import handlers
+from numpyro.distributions.distribution import validation_enabled
+from numpyro.ops.provenance import eval_provenance
+
+from ..numerics.elimination import CrossedError, Problem, find_order, find_rounds
+from ..rows.chunks import Rows
+from ..types import Arguments
+from .abstract import (
+    ProgramError,
+    densities,
+    dependence,
+    is_latent,
+    origins,
+    run_abstractly,
+    trace_of,
+    unknowns,
+)
+from .anatomy import Anatomy
+from .arguments import rows_of
+from .elimination import (
+    Chain,
+    Component,
+    Elements,
+    Graph,
+    Plate,
+    Variable,
+    first_step,
+    instead_of_scan,
+    traced,
+)
+from .local import anywhere, few_rows, log_joint
+from .probe import OuterTraceError, at_once, probe
+from .reader import examined
+from .states import MAX_STATES
+
+MOST_RUNS = 1 << 16
+"""Runs of the program that read its factors."""
+MOST_ENTRIES = 1 << 24
+"""Entries of a table that elimination makes, for one cell of the plates."""
+NUM_POINTS = 12
+"""Random states at which pairs are tested; an interaction that shows at half of them is missed once
+in 4096 times, and then the expansion fails its own test."""
+NUM_TESTS = 64
+"""Random states at which the expansion is tested."""
+SHORT = 12
+"""Elements of a span that is not tested as a whole. Of two spans of six that all interact alike
+the effects cancel at half of the points."""
+BLOCK = 128
+"""Pairs of spans that are tested at once."""
+MOST_ELEMENTS = 2048
+
+Depends = dict[str, frozenset[str]]
+
+
+def plates_of(site: dict[str, Any]) -> tuple[Plate, ...]:
+    """The plates that a site is in, from left to right."""
+    frames = sorted(site["cond_indep_stack"], key=lambda f: f.dim)
+    return tuple((f.name, f.dim, f.size) for f in frames)
+
+
+def nesting_of(sites: Sequence[dict[str, Any]]) -> int:
+    """The depth of the deepest plate."""
+    return max([-dim for site in sites for _, dim, _ in plates_of(site)], default=0)
+
+
+def same_ratio(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:
+    """Whether two ratios of scales are known to be equal; None is 1."""
+    if first[0] is second[0] and first[1] is second[1]:
+        return True
+    scales = [1.0 if x is None else x for x in (*first, *second)]
+    known = all(isinstance(x, int | float) for x in scales)
+    return known and scales[0] * scales[3] == scales[1] * scales[2]
+
+
+# --- graphs
+
+
+def find_graph(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    sites: Sequence[str] | None = None,
+    *,
+    summed: bool = True,
+) -> Graph | None:
+    """The graph of the discrete latents, or of those named; None if there are none.
+
+    :param summed: False where they are to be sampled: it has no components then, and none of the
+        limits of a sum.
+
+    >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
+    >>> def family(height):
+    ...     parent = numpyro.sample("parent", dist.Bernoulli(0.3))
+    ...     with numpyro.plate("children", len(height)):
+    ...         child = numpyro.sample("child", dist.Bernoulli(0.2 + 0.5 * parent))
+    ...         numpyro.sample("height", dist.Normal(child, 1.0), obs=height)
+    >>> graph = find_graph(family, (jnp.zeros(5),), {})
+    >>> graph.names, graph.components[0].factors
+    (('parent', 'child'), (('parent', (0,)), ('child', (0, 1)), ('height', (1,))))
+    """
+
+    def read(trace: dict[str, dict]) -> Graph | None:
+        latents = [x for x in trace.values() if is_latent(x) and not x.get("_control_flow_done")]
+        latents = [x for x in latents if sites is None or x["name"] in sites]
+        return _graph(model, (args, kwargs), trace, latents, summed) if latents else None
+
+    return run_abstractly(model, args, kwargs, read)
+
+
+def _graph(
+    model: Callable,
+    arguments: Arguments,
+    trace: dict[str, dict],
+    latents: list[dict],
+    summed: bool,
+) -> Graph:
+    names = [site["name"] for site in latents]
+    depends = {x: on for x, on in dependence(model, arguments, trace, names).items() if on}
+    sampled = {x: on for x, on in depends.items() if trace[x]["type"] == "sample"}
+    scopes = {x: frozenset(map(names.index, on)) for x, on in sampled.items()}
+    joined = _joined(trace, scopes, latents)
+    kept = [tuple(p for p in plates_of(site) if p[0] not in joined) for site in latents]
+    variables = tuple(map(Variable.of, latents, kept))
+    others = [name for name in scopes if name not in names]
+    graph = Graph(
+        variables=variables,
+        plates=tuple(sorted({p for own in kept for p in own}, key=lambda p: (p[1], p[0]))),
+        nesting=nesting_of([x for x in trace.values() if "cond_indep_stack" in x]),
+        colours=_colours(len(variables), list(scopes.values())),
+        components=(),
+        observed=tuple(name for name in others if trace[name]["is_observed"]),
+        silent=tuple(name for name in others if not trace[name]["is_observed"]),
+        hidden=tuple(x for x in depends if x not in scopes),
+        parameters=unknowns(trace.values(), names),
+        scopes=tuple(scopes.items()),
+    )
+    if not summed:
+        return graph
+    for v, variable in enumerate(variables):
+        _check_states(variable, [name for name, scope in scopes.items() if v in scope])
+    runs = math.prod(graph.counts)
+    if runs > MOST_RUNS:
+        raise ProgramError(
+            f"{runs} combinations of values of the latents that meet are more than {MOST_RUNS}: "
+            f"the latents are {names[:8]}{' ...' if len(names) > 8 else ''}"
+        )
+    label = list(range(len(variables)))
+    for scope in scopes.values():
+        met = {label[v] for v in scope}
+        label = [min(met) if x in met else x for x in label]
+    components = []
+    for one in sorted(set(label)):
+        members = tuple(v for v, x in enumerate(label) if x == one)
+        mine = {name: scope for name, scope in scopes.items() if scope <= set(members)}
+        components.append(_component(graph, members, mine, trace))
+    return graph._replace(components=tuple(components))
+
+
+def _joined(
+    trace: dict[str, dict], scopes: dict[str, frozenset[int]], latents: list[dict]
+) -> set[str]:
+    """Plates whose cells are not independent given the other latents, but meet in some site.
+
+    The site lies outside of the plate (the indicators of a regression's columns), or the plates of
+    two latents cross in it: then those of the latent with fewer cells. Their cells are elements of
+    one variable.
+    """
+    joined: set[str] = set()
+    plates = [{name for name, *_ in plates_of(site)} for site in latents]
+    sizes = [math.prod(site["fn"].shape()) for site in latents]
+    for name, scope in scopes.items():
+        own = {plate for plate, *_ in plates_of(trace[name])}
+        joined |= set().union(*(plates[v] for v in scope)) - own
+        for first, second in itertools.combinations(scope, 2):
+            apart = plates[first] - plates[second], plates[second] - plates[first]
+            if all(apart):
+                joined |= apart[0] if sizes[first] <= sizes[second] else apart[1]
+    return joined
+
+
+def _check_states(variable: Variable, sites: list[str]) -> None:
+    """Refuse a vector, or latents of a plate that meet, whose joint states cannot be listed."""
+    size, num_values = variable.size, variable.num_values
+    if num_values ** min(size, 64) > MOST_ENTRIES:
+        raise ProgramError(
+            f"the {size} elements of {variable.name!r} meet in {sites[-1]!r} and have "
+            f"{num_values}^{size} states together (treewidth {size - 1} if each "
+            f"interacts with all others), at most {MOST_ENTRIES} are summed: LatentGibbs samples "
+            "them, with NUTS for the rest; where few interact, make them the vector of a row of "
+            "a plate, if need be of size 1: then they are summed element by element"
+        )
+
+
+def _colours(count: int, scopes: list[frozenset[int]]) -> tuple[int, ...]:
+    """Colours such that no two variables of a site have the same."""
+    colours: list[int] = []
+    for v in range(count):
+        met = frozenset().union(*(scope for scope in scopes if v in scope))
+        taken = {colours[w] for w in met if w < v}
+        colours.append(next(c for c in range(count) if c not in taken))
+    return tuple(colours)
+
+
+def _component(
+    graph: Graph,
+    members: tuple[int, ...],
+    scopes: dict[str, frozenset[int]],
+    trace: dict[str, dict],
+) -> Component:
+    variables = [graph.variables[v] for v in members]
+    names = [x.name for x in variables]
+    sizes = tuple(x.num_states for x in variables)
+    plates = tuple(frozenset(map(graph.plates.index, x.plates)) for x in variables)
+    # The variables of a factor stand in the order of their colours.
+    by_colour = {name: sorted(on, key=lambda v: graph.colours[v]) for name, on in scopes.items()}
+    factors = {name: tuple(map(members.index, on)) for name, on in by_colour.items()}
+    try:
+        order = find_order([frozenset(s) for s in factors.values()], sizes, plates)
+    except CrossedError as error:
+        first, second = names[error.variable], names[error.other]
+        raise ProgramError(
+            f"the latents {first!r} and {second!r} are in plates of which neither holds the other, "
+            "and every one of the one meets every one of the other: their sum has no short form; "
+            "LatentGibbs or DiscreteHMCGibbs sample them"
+        ) from error
+    largest = max(math.prod(sizes[v] for v in scope) for scope in order)
+    if largest > MOST_ENTRIES:
+        widest = max(map(len, order))
+        raise ProgramError(
+            f"the latents {names[:8]}{' ...' if len(names) > 8 else ''} interact too widely to be "
+            f"summed: elimination joins {widest} of them (treewidth {widest - 1}) in a table of "
+            f"{largest} entries, at most {MOST_ENTRIES} are held"
+        )
+    for name in names:
+        if not same_ratio((trace[name]["scale"], None), (trace[names[0]]["scale"], None)):
+            raise ProgramError(
+                f"the latents {names[0]!r} and {name!r} meet and are scaled differently (a plate "
+                "with subsample_size, handlers.scale): the sum over both has no scale"
+            )
+    others = [name for name in scopes if name not in names]
+    shown = [name for name in others if trace[name]["is_observed"]]
+    kept = frozenset.intersection(*plates)
+    grid, rounds = tuple(n for *_, n in graph.plates), find_rounds(order, sizes, plates)
+    return Component(
+        members,
+        Problem(sizes, plates, grid, rounds),
+        tuple(factors.items()),
+        next(iter((*shown, *others)), None),
+        tuple(plate for i, plate in enumerate(graph.plates) if i in kept),
+    )
+
+
+# --- chains
+
+
+def find_chain(model: Callable, args: tuple, kwargs: dict) -> Chain | None:
+    """The chain of a program; None if no scan of it has discrete latents.
+
+    >>> import numpyro, numpyro.distributions as dist
+    >>> from numpyro.contrib.control_flow import scan
+    >>> def weather(seen):
+    ...     def step(rainy, umbrella):
+    ...         rainy = numpyro.sample("rainy", dist.Bernoulli(0.2 + 0.6 * rainy))
+    ...         numpyro.sample("umbrella", dist.Bernoulli(0.1 + 0.8 * rainy), obs=umbrella)
+    ...         return rainy, None
+    ...     scan(step, jnp.array(0), seen)
+    >>> chain = find_chain(weather, (jnp.array([1, 1, 0]),), {})
+    >>> chain.names, chain.observed, chain.length, chain.order
+    (('rainy',), ('umbrella',), 3, 1)
+    """
+    scans: list[tuple] = []
+
+    def read(trace: dict[str, dict]) -> Chain | None:
+        if len(scans) > 1:
+            raise ProgramError(
+                f"the program has {len(scans)} scans over discrete latents: one can be summed"
+            )
+        return _chain(model, (args, kwargs), trace, scans[0]) if scans else None
+
+    watched = instead_of_scan(model, lambda *scan: scans.append(scan))
+    return run_abstractly(watched, args, kwargs, read)
+
+
+def _chain(
+    model: Callable,
+    arguments: Arguments,
+    trace: dict[str, dict],
+    scan: tuple,
+) -> Chain:
+    _, init, xs, length, reverse = scan
+    step = traced(*first_step(scan))[0]
+    sites = {name: site for name, site in step.items() if site["type"] == "sample"}
+    latents = [site for site in sites.values() if is_latent(site)]
+    outer = {x: site for x, site in trace.items() if not site.get("_control_flow_done")}
+    start = [site for site in outer.values() if is_latent(site)]
+    # The plates that hold all latents: a sequence for each of their cells.
+    held = [set(plates_of(site)) for site in (*latents, *start)]
+    plates = tuple(x for x in plates_of(latents[0]) if all(x in own for own in held))
+    chain = Chain(
+        steps=(),
+        start=(),
+        plates=plates,
+        nesting=nesting_of([*sites.values(), *start]),
+        parameters=unknowns(outer.values(), [x["name"] for x in start]),
+        hidden=tuple(set(step) - set(sites)),
+        length=jax.tree.leaves(xs)[0].shape[0] if length is None else length,
+        reverse=reverse,
+    )
+    if not any(site["is_observed"] for site in sites.values()):
+        return chain  # a simulation: what is not observed may be more than the latents
+    for name, site in sites.items():
+        if not site["is_observed"] and not is_latent(site):
+            raise ProgramError(
+                f"site {name!r} of the scan is continuous and unobserved beside the "
+                f"discrete {latents[0]['name']!r}: a chain has discrete latents only"
+            )
+    chain = chain._replace(
+        steps=tuple(Variable.of(site, plates) for site in latents),
+        start=tuple(Variable.of(site, plates) for site in start),
+    )
+    known = (*sites, *chain.names, *chain.hidden)
+    rest = {
+        x: y
+        for x, y in outer.items()
+        if x not in known and y["type"] in ("sample", "deterministic")
+    }
+    num_leaves = len(jax.tree.leaves(init))
+    steps, depends = _followed(chain, model, arguments, trace, list(rest), num_leaves + 2)
+    chain = chain._replace(
+        orders=tuple(_orders(steps[-1], num_leaves).items()),
+        steady=tuple(name for name, on in steps[-1].items() if "input" not in on),
+    )
+    _check_size(chain)
+    _check_scales(chain, sites, trace)
+    for name, on in depends.items():
+        if any(x.startswith("step ") for x in on) and rest[name]["type"] == "sample":
+            raise ProgramError(
+                f"site {name!r} depends on what the scan returns, and so on its latents "
+                f"{[x.name for x in chain.steps]}: observe it inside the scan"
+            )
+    if any("start" in on for later in steps[1:] for on in later.values()):
+        raise ProgramError(
+            f"the latents {[x.name for x in chain.start]} before the scan act on more than its "
+            "first step (a mixture of chains): only the state before the first step can be "
+            "summed with a chain; make them part of the state of each step"
+        )
+    begun = [x for x, on in depends.items() if any(y.startswith(("start", "step ")) for y in on)]
+    starters = tuple(name for name in begun if rest[name]["type"] == "sample")
+    orders = dict(chain.orders)
+    for site in (*(sites[name] for name in orders), *(rest[name] for name in starters)):
+        _check_plates(site, plates)
+    seen = [x["name"] for x in trace.values() if x["type"] == "sample" and x["is_observed"]]
+    inside = tuple(name for name in sites if name in orders and sites[name]["is_observed"])
+    return chain._replace(
+        hidden=(*chain.hidden, *(x for x in begun if x not in starters)),
+        observed=(*inside, *starters),
+        starters=starters,
+        other=tuple(name for name in seen if name not in (*inside, *starters)),
+        effects=_effects(chain, sites, rest, depends),
+    )
+
+
+def _followed(
+    chain: Chain,
+    model: Callable,
+    arguments: Arguments,
+    trace: dict[str, dict],
+    outer: list[str],
+    num_steps: int,
+) -> tuple[list[Depends], Depends]:
+    """What the sites of the first steps and of the rest of the program depend on.
+
+    That is "step T", the latents of a step; "start", those before the scan; "site NAME", any other
+    unobserved site; and "input", what a step is called with but for latents.
+    """
+
+    def run(start: dict[str, Array], input: Array, **given: Any) -> tuple[list, dict]:
+        log_probs: list[dict[str, Array]] = []
+
+        def follow(*scan: Any) -> tuple[Any, Any]:
+            f, carry, x = first_step(scan)
+            # A choice between two equal values depends on what it is made by.
+            carry, x = jax.tree.map(lambda leaf: jnp.where(input, leaf, leaf), (carry, x))
+            y = None
+            for t in range(num_steps):
+                own = handlers.substitute(f, data=given[f"step {t}"])
+                sites, (carry, y) = traced(own, carry, x)
+                sampled = {name: x for name, x in sites.items() if x["type"] == "sample"}
+                each = {name: chain.log_prob(x, x["scale"]) for name, x in sampled.items()}
+                log_probs.append(each)
+            long = lambda leaf: jnp.broadcast_to(leaf, (chain.length, *jnp.shape(leaf)))  # noqa: E731
+            return carry, jax.tree.map(long, y)
+
+        values = {name: given[f"site {name}"] for name in chain.parameters}
+        program = instead_of_scan(model, follow)
+        rest = densities(trace_of(program, arguments, {**values, **start}), outer)
+        return log_probs, rest
+
+    nothing = jnp.zeros(1, int)
+    steps = {f"step {t}": chain.values(chain.steps, nothing) for t in range(num_steps)}
+    given = {f"site {name}": trace[name]["value"] for name in chain.parameters}
+    start = chain.values(chain.start, nothing)
+    inside, rest = eval_provenance(run, start=start, input=jnp.array(True), **steps, **given)
+    return inside, {name: origins(on) for name, on in rest.items()}
+
+
+def _orders(depends: Depends, num_leaves: int) -> dict[str, int]:
+    """How many steps back each site of a late step looks; those that depend on no latent are left
+    out.
+
+    :param num_leaves: of what a step carries. What looks further back goes round in them.
+    """
+    orders = {}
+    for name, on in depends.items():
+        steps = [int(x.split()[1]) for x in on if x.startswith("step ")]
+        if steps:
+            orders[name] = num_leaves + 1 - min(steps)
+            if orders[name] > num_leaves:
+                raise ProgramError(
+                    f"site {name!r} of the scan depends on the latents of all steps before it: "
+                    "carry the latents themselves, each as a leaf of its own, and nothing that "
+                    "adds up over them"
+                )
+    return orders
+
+
+def _effects(
+    chain: Chain, sites: dict[str, dict], outer: dict[str, dict], depends: Depends
+) -> tuple[str, ...]:
+    """The sites outside the scan that are no parameters: random effects.
+
+    Each has a value for every sequence; or for every cell of another plate of a step, and a
+    distribution that depends on other unobserved sites.
+    """
+    sequences = {name for name, *_ in chain.plates}
+    every = {name for site in sites.values() for name, *_ in plates_of(site)}
+    effects = []
+    for name in chain.parameters:
+        if name in outer:
+            plates = {plate for plate, *_ in plates_of(outer[name])}
+            others = [x for x in depends[name] if x.startswith("site ") and x != f"site {name}"]
+            if plates & sequences or (plates & every and others):
+                effects.append(name)
+    return tuple(effects)
+
+
+def _check_size(chain: Chain) -> None:
+    runs = chain.num_states ** (chain.order + 1)
+    if runs > MOST_RUNS:
+        raise ProgramError(
+            f"the latents {[x.name for x in chain.steps]} have {chain.num_states} states per step "
+            f"and the chain is of order {chain.order}: {runs} combinations of neighbours are more "
+            f"than {MOST_RUNS}"
+        )
+    first = math.prod(x.num_states for x in chain.start)
+    if chain.start and (first != chain.num_states or chain.order > 1):
+        raise ProgramError(
+            f"the latents {[x.name for x in chain.start]} before the scan have {first} states and "
+            f"those of a step {chain.num_states}, in a chain of order {chain.order}: a start is "
+            "the state before the first step, with as many states, in a chain of order 1"
+        )
+
+
+def _check_plates(site: dict[str, Any], plates: tuple[Plate, ...]) -> None:
+    missing = [plate[0] for plate in plates if plate not in plates_of(site)]
+    if missing:
+        raise ProgramError(
+            f"site {site['name']!r} depends on the latents of all of the plate {missing[0]!r} at "
+            "once: put it inside that plate, as they are"
+        )
+
+
+def _check_scales(chain: Chain, sites: dict[str, dict], trace: dict[str, dict]) -> None:
+    """What scales the scan from outside must scale all of it alike."""
+    ratios = {name: (trace[name]["scale"], sites[name]["scale"]) for name, _ in chain.orders}
+    for name, ratio in ratios.items():
+        if not same_ratio(ratio, ratios[chain.orders[0][0]]):
+            raise ProgramError(
+                f"site {name!r} of the scan is scaled from outside the scan, and others are not: "
+                "scale it inside (numpyro.handlers.scale in the step)"
+            )
+
+
+# --- elements of vectors
+
+
+def find_elements(
+    model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict, hidden: tuple[str, ...] = ()
+) -> Elements | None:
+    """The elements of the latents of a datum, if they interact, sparsely; None: a table is as good.
+
+    A program whose states are too many for a table is refused, with the treewidth named.
+    """
+    num_elements = sum(x.size for x in anatomy.latents)
+    if anatomy.drawn or not anatomy.observed or num_elements > MOST_ELEMENTS:
+        return None
+    try:
+        rows = rows_of(anatomy, args, kwargs)
+        if any(isinstance(x, jax.core.Tracer) for x in rows.rest):
+            return None
+    except ProgramError:
+        return None
+    try:
+        elements = examined(_examine, model, anatomy, rows)
+    except OuterTraceError:  # its form cannot be tested, and all states are summed
+        return None
+    if elements is None:
+        return None
+    elements = elements._replace(anatomy=anatomy, hidden=hidden)
+    if elements.num_runs <= MOST_RUNS:
+        return elements
+    if math.prod(elements.sizes) > MAX_STATES:
+        raise ProgramError(
+            f"the {num_elements} latents of a datum, {list(anatomy.names)}, interact too widely to "
+            f"be summed: elimination joins {elements.treewidth + 1} of them (treewidth "
+            f"{elements.treewidth}); TruncatedEM, marginal(model, AtMost(k)) and LatentGibbs do "
+            "without the sum over all"
+        )
+    return None
+
+
+def _examine(model: Callable, anatomy: Anatomy, rows: Rows) -> Elements | None:
+    num_rows = min(rows.num_data, 2)
+    with jax.enable_x64(True), validation_enabled(False):  # the rows are stand-ins
+        leaves, few = few_rows(model, anatomy, rows, num_rows)
+        if few.num_data != num_rows:
+            return None  # its plate does not follow its data
+        elements = Elements(few, ())
+        sizes = elements.sizes
+        pairs = _interacting(model, few, rows, np.array(sizes), leaves)
+        if not pairs:
+            return None
+        plates = (frozenset({0}),) * len(sizes)
+        scopes = find_order(pairs, sizes, plates)
+        elements = elements._replace(scopes=scopes, rounds=find_rounds(scopes, sizes, plates))
+        if elements.num_runs > MOST_RUNS:
+            return elements
+        draws = [(np.int32(i), leaves) for i in range(2)]
+        errors = probe(partial(_error, model, elements, rows), draws)
+        return elements if all(error <= 1e-9 for error in errors) else None
+
+
+Span = tuple[int, int]
+
+
+def _interacting(
+    model: Callable, anatomy: Anatomy, rows: Rows, sizes: np.ndarray, leaves: Any
+) -> list[frozenset[int]]:
+    """The pairs of elements that interact: spans of them are tested, and split if they do."""
+    place = np.arange(len(sizes))
+    run = at_once(partial(_differences, model, anatomy, rows, sizes))
+
+    def test(blocks: list[tuple[Span, Span]]) -> list[tuple[Span, Span]]:
+        """Those pairs of spans that interact."""
+        found = []
+        for start in range(0, len(blocks), BLOCK):
+            some = blocks[start : start + BLOCK]
+            ends = np.array(some)  # (blocks, 2, 2)
+            sets = (place >= ends[..., :1]) & (place < ends[..., 1:])
+            sets = np.pad(sets, ((0, BLOCK - len(some)), (0, 0), (0, 0)))
+            each = run(sets[:, 0], sets[:, 1], leaves)[: len(some)]
+            found += [x for x, change in zip(some, each, strict=True) if not change <= 1e-9]  # NaN
+        return found
+
+    def split(span: Span) -> list[Span]:
+        """In halves; a short one in single elements, since what its elements do may cancel."""
+        first, last = span
+        if last - first < SHORT:
+            return [(i, i + 1) for i in range(first, last)]
+        middle = (first + last) // 2
+        return [(first, middle), (middle, last)]
+
+    pairs: list[frozenset[int]] = []
+    whole: list[Span] = [(0, len(sizes))]
+    blocks: list[tuple[Span, Span]] = []
+    while whole or blocks:
+        parts = [split(span) for span in whole if span[1] - span[0] > 1]
+        whole = [span for some in parts for span in some]
+        blocks += [pair for some in parts for pair in itertools.combinations(some, 2)]
+        found, blocks = test(blocks), []
+        for first, second in found:
+            if first[1] - first[0] == second[1] - second[0] == 1:
+                pairs.append(frozenset((first[0], second[0])))
+            else:
+                blocks += itertools.product(split(first), split(second))
+    return pairs
+
+
+def _differences(
+    model: Callable,
+    anatomy: Anatomy,
+    rows: Rows,
+    sizes: np.ndarray,
+    first: Array,
+    second: Array,
+    leaves: Any,
+) -> Array:
+    """How much pairs of sets of elements interact, (pairs,), relative to the log joint.
+
+    :param first: (pairs, elements), as is `second`.
+    """
+    arguments = rows.join(leaves)
+
+    def at(seed: Array) -> Array:
+        key_params, key_state, key_other = random.split(random.key(seed), 3)
+        params = anywhere(model, anatomy, key_params, arguments)
+        state = random.randint(key_state, sizes.shape, 0, sizes)
+        other = (state + random.randint(key_other, sizes.shape, 1, jnp.maximum(sizes, 2))) % sizes
+        changed = jnp.concatenate([jnp.zeros_like(first[:1]), first, second, first | second])
+        states = jnp.where(changed, other, state)[:, None] + anatomy.lowest
+        log_joints = log_joint(model, anatomy, params, states, arguments)
+        one, two, both = jnp.split(log_joints[1:] - log_joints[0], 3)
+        return (jnp.abs(both - one - two) / (1.0 + jnp.abs(both))).max(1)
+
+    return lax.map(at, jnp.arange(NUM_POINTS)).max(0)
+
+
+def _error(model: Callable, elements: Elements, rows: Rows, seed: Array, leaves: Any) -> Array:
+    """The error of the expansion on random states, relative to the log joint."""
+    arguments, sizes = rows.join(leaves), np.array(elements.sizes)
+    key_params, key_state, key_rate = random.split(random.key(100 + seed), 3)
+    params = anywhere(model, elements.anatomy, key_params, arguments)
+    states = random.randint(key_state, (NUM_TESTS, len(sizes)), 0, sizes)
+    rate = random.uniform(key_rate, (NUM_TESTS, 1))
+    kept = random.uniform(random.fold_in(key_rate, 1), states.shape) < rate
+    states = jnp.where(kept, states, sizes - 1).at[0].set(sizes - 1)
+    joint = partial(log_joint, model, elements.anatomy, params, arguments=arguments)
+    table = joint(lax.optimization_barrier(jnp.asarray(elements.states())[:, None]))
+    base, factors = elements.factors(table)
+    read = jnp.broadcast_to(base, (NUM_TESTS, len(base)))
+    for scopes, tables in factors:
+        each = np.arange(len(scopes)), *(states[:, scope] for scope in scopes.T)
+        read = read + tables[each].sum(1)
+    direct = joint(states[:, None] + elements.anatomy.lowest)
+    return jnp.abs(read - direct).max() / (1.0 + jnp.abs(direct - base).max())
