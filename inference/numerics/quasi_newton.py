@@ -1,5 +1,4 @@
-"""L-BFGS with a line search that only goes back: whole, in units of each site's own curvature, and
-an evaluation at a time, in units that are given."""
+"""L-BFGS with a backtracking line search, an evaluation at a time or as a whole."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array, lax, random
 from jax.flatten_util import ravel_pytree
 
 from ..types import Params
@@ -17,91 +16,10 @@ from ..types import Params
 Slope = Callable[[Params], tuple[Array, Params]]
 Scaled = Callable[[Array], Array]
 MEMORY = 10
-"""Past steps of L-BFGS that are kept."""
+"""Past steps that are kept."""
 APART = 0.01
-"""How far away a second slope is taken, from which the curvature follows: near enough for maps to
-the real line, far enough for float32."""
-
-
-class _Search(NamedTuple):
-    """A point, what is known there, and the step from it that is tried next."""
-
-    point: Array  # (p,), all parameters as one vector
-    value: Array
-    slope: Array
-    direction: Array
-    length: Array
-    steps: Array  # (MEMORY, p), the last first
-    bends: Array  # (MEMORY, p), by which they changed the slope
-    squares: Array  # (sites,) of the unit of each site
-    done: Array  # steps taken
-    tried: Array  # evaluations
-
-
-def minimise(value_and_grad: Slope, free: Params, num_steps: int) -> Params:
-    """L-BFGS from `free`, each site measured in units of its own curvature.
-
-    Without the units, a deviation and a matrix of weights differ by orders of magnitude in what a
-    step of one does, and a few steps of L-BFGS move the one and leave the other where it is. A unit
-    is one over the root of the mean curvature of a site, zᵀHz/p in a direction z of random signs.
-
-    The slope at the start, those a little apart from it, by which the curvature is found, and those
-    of the steps are evaluated in one loop, so that Q is compiled once. The line search only goes
-    back: Q is evaluated little more than once a step, and a step is taken only if it lowers −Q.
-    (`optimistix.LBFGS` in these units ends where this does in the same time, on bars and lines from
-    four keys; it needs four packages more.)
-    """
-    vector, build = ravel_pytree(free)
-    site = ravel_pytree({name: jnp.full_like(x, i) for i, (name, x) in enumerate(free.items())})[0]
-    sizes = np.array([np.size(x) for x in free.values()])
-    signs, most = _signs(vector), len(sizes) + 1 + 3 * num_steps
-
-    def apart(which: Array) -> Array:
-        return jnp.where(site == which, signs, 0.0)
-
-    def advance(now: _Search) -> _Search:
-        trial = now.point + now.length * now.direction
-        value, gradient = value_and_grad(build(trial))
-        slope = ravel_pytree(gradient)[0]
-        # The first evaluation is at the start, those after it are apart from it by a site each.
-        bent = _dot(slope - now.slope, now.direction) / (APART * sizes)
-        square = jnp.where(jnp.isfinite(1.0 / bent), jnp.abs(1.0 / bent), 1.0)
-        squares = jnp.where(now.tried == 1 + np.arange(len(sizes)), square, now.squares)
-        units = squares[site.astype(int)]
-        fall = now.length * _dot(now.slope, now.direction)
-        apart_from_it = (now.tried > 0) & (now.tried <= len(sizes))
-        taken = (value <= now.value + 1e-4 * fall) & ~apart_from_it
-        push = lambda rows, row: jnp.concatenate([row[None], rows[:-1]])  # noqa: E731
-        steps, bends = push(now.steps, trial - now.point), push(now.bends, slope - now.slope)
-        uphill, curved = _times_inverse_hessian(slope, steps, bends, lambda x: units * x)
-        # Straight down where nothing is known, or it misleads.
-        known = (now.done >= 0) & (curved > 0) & (_dot(uphill, slope) > 0)
-        direction = -jnp.where(known, uphill, units * slope)
-        steps, bends = jnp.where(known, steps, 0.0), jnp.where(known, bends, 0.0)
-        shorter = _shorter(value - now.value, fall) * now.length
-        back = now._replace(length=shorter, squares=squares, tried=now.tried + 1)
-        one = jnp.ones_like(now.length)
-        on = back._replace(
-            point=trial, value=value, slope=slope, direction=direction, length=one, steps=steps,
-            bends=bends, done=now.done + 1,
-        )  # fmt: skip
-        new = jax.tree.map(lambda a, b: jnp.where(taken, a, b), on, back)
-        first = jnp.where(now.tried < len(sizes), apart(now.tried), -units * new.slope)
-        length = jnp.where(now.tried < len(sizes), APART, 1.0).astype(one.dtype)
-        early = now.tried <= len(sizes)
-        return new._replace(
-            direction=jnp.where(early, first, new.direction),
-            length=jnp.where(early, length, new.length),
-        )
-
-    nowhere, none = jnp.zeros_like(vector), jnp.zeros((MEMORY, len(vector)), vector.dtype)
-    zero, ones = jnp.zeros((), int), jnp.ones(len(sizes), vector.dtype)
-    inf = jnp.full((), jnp.inf, jnp.result_type(float))
-    start = _Search(
-        vector, inf, nowhere, nowhere, jnp.ones_like(inf), none, none, ones, zero - 1, zero
-    )
-    unfinished = lambda s: (s.done < num_steps) & (s.tried < most)  # noqa: E731
-    return build(lax.while_loop(unfinished, advance, start).point)
+"""Distance of the second gradient of the finite difference that gives a curvature: near enough for
+maps to the real line, far enough for float32."""
 
 
 class Descent(NamedTuple):
@@ -113,14 +31,15 @@ class Descent(NamedTuple):
     direction: Array
     length: Array
     steps: Array  # (MEMORY, p), the last first
-    bends: Array  # (MEMORY, p), by which they changed the slope
+    bends: Array  # (MEMORY, p), the change of the gradient along each step
+    accepted: Array  # number of points accepted, the first one included
 
     @classmethod
     def at(cls, point: Array) -> Descent:
         """Before the first evaluation, which is at the point itself."""
         nowhere, none = jnp.zeros_like(point), jnp.zeros((MEMORY, len(point)), point.dtype)
         inf = jnp.full((), jnp.inf, point.dtype)
-        return cls(point, inf, nowhere, nowhere, jnp.ones_like(inf), none, none)
+        return cls(point, inf, nowhere, nowhere, jnp.ones_like(inf), none, none, jnp.zeros((), int))
 
     @property
     def trial(self) -> Array:
@@ -128,14 +47,15 @@ class Descent(NamedTuple):
         return self.point + self.length * self.direction
 
     def after(self, value: Array, slope: Array, scaled: Scaled, largest: float) -> Descent:
-        """What follows from the value and the slope at the trial.
+        """The descent after the value and the gradient at the trial are known.
 
-        :param scaled: the slope in units in which the curvature is about the same everywhere.
+        :param scaled: the gradient in units in which the curvature is about the same everywhere.
         :param largest: no element of a step is larger.
         """
         fall = self.length * _dot(self.slope, self.direction)
-        # The slack is what a mean over the rows is rounded by.
-        taken = value <= self.value + 1e-4 * fall + 1e-7 * jnp.abs(value)
+        # The slack is the rounding error of a mean over the rows.
+        slack = jnp.finfo(self.value.dtype).eps * jnp.abs(value)
+        accepted = value <= self.value + 1e-4 * fall + slack
         step, bend = self.length * self.direction, slope - self.slope
         known = jnp.isfinite(self.value) & (_dot(step, bend) > 0)
 
@@ -143,28 +63,62 @@ class Descent(NamedTuple):
             return jnp.where(known, jnp.concatenate([row[None], rows[:-1]]), rows)
 
         steps, bends = push(self.steps, step), push(self.bends, bend)
-        uphill, _ = _times_inverse_hessian(slope, steps, bends, scaled)
+        uphill = _times_inverse_hessian(slope, steps, bends, scaled)
         direction = -jnp.where(_dot(uphill, slope) > 0, uphill, scaled(slope))
         length = jnp.minimum(1.0, largest / (jnp.abs(direction).max() + 1e-30))
-        on = Descent(self.trial, value, slope, direction, length, steps, bends)
-        back = self._replace(length=self.length * _shorter(value - self.value, fall))
-        return jax.tree.map(lambda a, b: jnp.where(taken, a, b).astype(b.dtype), on, back)
+        count = self.accepted + 1
+        on = Descent(self.trial, value, slope, direction, length, steps, bends, count)
+        # Backwards to where the parabola through both values and the gradient is lowest.
+        share = -0.5 * fall / (value - self.value - fall)
+        share = jnp.where(jnp.isfinite(share), jnp.clip(share, 0.1, 0.5), 0.1)
+        back = self._replace(length=self.length * share)
+        return jax.tree.map(lambda a, b: jnp.where(accepted, a, b).astype(b.dtype), on, back)
 
 
-def _shorter(rise: Array, fall: Array) -> Array:
-    """How much shorter a step is to be: the parabola through what is known is lowest there."""
-    share = -0.5 * fall / (rise - fall)
-    return jnp.where(jnp.isfinite(share), jnp.clip(share, 0.1, 0.5), 0.1)
+def minimise(value_and_grad: Slope, free: Params, num_steps: int) -> Params:
+    """`num_steps` of L-BFGS from `free`, each site measured in units of its own curvature.
+
+    Without the units, a deviation and a matrix of weights differ by orders of magnitude in the
+    effect of a step, and a few steps of L-BFGS move the one and leave the other where it is. The
+    unit is one over the root of the mean curvature of a site, zᵀHz/p in a direction z of random
+    signs.
+    """
+    vector, build = ravel_pytree(free)
+    sizes = np.array([np.size(x) for x in free.values()])
+    numbers = {name: jnp.full(jnp.shape(x), i) for i, (name, x) in enumerate(free.items())}
+    site = ravel_pytree(numbers)[0]
+
+    def evaluate(point: Array) -> tuple[Array, Array]:
+        value, gradient = value_and_grad(build(point))
+        return value, ravel_pytree(gradient)[0]
+
+    signs = random.rademacher(random.key(0), vector.shape, vector.dtype)
+    directions = jnp.where(site == np.arange(-1, len(sizes))[:, None], signs, 0.0)
+    values, slopes = lax.map(lambda z: evaluate(vector + APART * z), directions)
+    curvature = jnp.sum((slopes - slopes[0]) * directions, 1)[1:] / (APART * sizes)
+    squares = jnp.where(jnp.isfinite(1.0 / curvature), jnp.abs(1.0 / curvature), 1.0)
+
+    def after(descent: Descent, value: Array, slope: Array) -> Descent:
+        return descent.after(value, slope, lambda x: squares[site] * x, jnp.inf)
+
+    def unfinished(carry: tuple[Descent, Array]) -> Array:
+        descent, tried = carry
+        return (descent.accepted <= num_steps) & (tried < 3 * num_steps)
+
+    def advance(carry: tuple[Descent, Array]) -> tuple[Descent, Array]:
+        descent, tried = carry
+        return after(descent, *evaluate(descent.trial)), tried + 1
+
+    start = after(Descent.at(vector), values[0], slopes[0])
+    return build(lax.while_loop(unfinished, advance, (start, jnp.zeros((), int)))[0].point)
 
 
-def _times_inverse_hessian(
-    slope: Array, steps: Array, bends: Array, scaled: Scaled
-) -> tuple[Array, Array]:
-    """What L-BFGS takes for the inverse of the Hessian, times the slope (Nocedal & Wright, 7.4),
-    and the product of the last step with the change that it made.
+def _times_inverse_hessian(slope: Array, steps: Array, bends: Array, scaled: Scaled) -> Array:
+    """The inverse Hessian of L-BFGS times the gradient (Nocedal & Wright, 7.4).
 
-    :param steps: (memory, p), the last first, and the changes of slope they made; zero: no step.
-    :param scaled: what is taken for it before the first step, but for a factor.
+    :param steps: (memory, p), the last first, with the changes of the gradient along them; zero: no
+        step.
+    :param scaled: the inverse Hessian before the first step, up to a factor.
     """
     dots = jnp.sum(steps * bends, 1)
     weights = jnp.where(dots == 0.0, 0.0, 1.0 / dots)
@@ -181,16 +135,7 @@ def _times_inverse_hessian(
     vector, shares = lax.scan(down, slope, (steps, bends, weights))
     size = _dot(scaled(bends[0]), bends[0])
     vector = jnp.where(size > 0, dots[0] / size, 1.0) * scaled(vector)
-    return lax.scan(up, vector, (steps, bends, weights, shares), reverse=True)[0], dots[0]
-
-
-def _signs(vector: Array) -> Array:
-    """As many random signs."""
-    # Mixed by hand: signs drawn from a key are sixty loops to compile.
-    bits = lax.iota(jnp.uint32, len(vector)) + 1
-    for factor, shift in ((0x7FEB352D, 16), (0x846CA68B, 15)):
-        bits = (bits ^ (bits >> shift)) * jnp.uint32(factor)
-    return jnp.where(bits >> 31, 1.0, -1.0).astype(vector.dtype)
+    return lax.scan(up, vector, (steps, bends, weights, shares), reverse=True)[0]
 
 
 def _dot(a: Array, b: Array) -> Array:
