@@ -15,7 +15,6 @@ from numpyro.distributions import constraints
 from numpyro.distributions.distribution import validation_enabled
 
 from ..numerics.compiling import known
-from ..numerics.products import on_tensor_cores, product
 from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
@@ -88,7 +87,7 @@ class Reader(NamedTuple):
             # The way back to zero along the point, which takes no pass over the bits of all rows.
             return value - push(point) + 0.5 * (bend * point).sum(-1), slope - bend
 
-        constant, linear = on_tensor_cores(jax.vmap(read))(rows.leaves)
+        constant, linear = jax.vmap(read)(rows.leaves)
         return Form(constant[:, 0], linear[:, 0], hessian)
 
     def quadratic(self, params: Params, arguments: Arguments) -> Quadratic:
@@ -135,8 +134,7 @@ class Form(NamedTuple):
         one bit is flipped, (num_data, S, num_bits)."""
         assert self.hessian is not None
         s = bits.astype(self.linear.dtype)
-        flat = bits.reshape(-1, bits.shape[-1])
-        bent = product(flat, self.hessian).reshape(s.shape)  # which is symmetric
+        bent = jnp.matmul(s, self.hessian, precision="highest")  # which is symmetric
         linear = self.linear[:, None, :]
         value = self.constant[:, None] + (s * (0.5 * bent + linear)).sum(-1)
         return value, (1.0 - 2.0 * s) * (linear + bent) + 0.5 * jnp.diagonal(self.hessian)

@@ -20,7 +20,6 @@ from ...numerics.state_sums import (
     best_bits,
     log_joints,
     means_of_bits,
-    spare_features,
     sums_of_terms,
     sums_over_states,
 )
@@ -187,9 +186,8 @@ def _state_sums(sets: Candidates, scene: Scene, indices: Array, moments: bool = 
         diagonal = jnp.diagonal(hessian, axis1=1, axis2=2)
         pairs = hessian[:, first, second]
     linear = jnp.take_along_axis(form.linear, indices, axis=1) + 0.5 * diagonal
-    spare = jnp.zeros((len(indices), spare_features(design)), linear.dtype)
     # The barrier keeps XLA from gathering them anew for each use.
-    features = lax.optimization_barrier(jnp.concatenate([linear, pairs, spare], axis=1))
+    features = lax.optimization_barrier(jnp.concatenate([linear, pairs], axis=1))
     sums = sums_over_states(features, design, moments)
     return StateSums(*sums, lambda: log_joints(features, design))
 
