@@ -7,35 +7,29 @@ between two cuts may have a probability that rounds to zero, of which the logari
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, lax, nn
-from numpyro.distributions.util import (
-    binary_cross_entropy_with_logits,
-    clamp_probs,
-    validate_sample,
-)
+from numpyro.distributions.util import clamp_probs, validate_sample
 
 from .bounds import map_base
 
 
-class SettledLogits(dist.BernoulliLogits):
-    """Its slope is written out: NumPyro's own is that of |logits|, which has none at zero, and
-    twice differentiated it is two hundred operations to compile."""
+class SettledBernoulli(dist.BernoulliLogits):
+    """A Bernoulli distribution with slopes at every number of its logits, and none at infinity.
+
+    NumPyro's own slopes are those of |logits|, which has none at zero.
+    """
 
     @validate_sample
     def log_prob(self, value: Array) -> Array:
         logits = jnp.asarray(self.logits, jnp.result_type(self.logits, float))
-        return _log_bernoulli(*jnp.broadcast_arrays(logits, jnp.asarray(value, logits.dtype)))
-
-
-class SettledBernoulli(SettledLogits):
-    """Of logits that are no number the log probability is none: NumPyro's own is infinite."""
-
-    @validate_sample
-    def log_prob(self, value: Array) -> Array:
-        return jnp.where(jnp.isnan(self.logits), jnp.nan, super().log_prob(value))
+        value = jnp.asarray(value, logits.dtype)
+        finite = jnp.isfinite(logits)
+        safe = jnp.where(finite, logits, 0.0)
+        edge = jnp.where(jnp.logical_xor(value, logits > 0), -jnp.inf, 0.0)
+        edge = jnp.where(jnp.isnan(logits), jnp.nan, edge)
+        return jnp.where(finite, safe * value - nn.softplus(safe), edge)
 
 
 class SettledPoisson(dist.Poisson):
@@ -69,40 +63,12 @@ def _settled(base: dist.Distribution) -> dist.Distribution:
         logits = jnp.where(jnp.isnan(base.probs), jnp.nan, logits)
         return SettledBernoulli(logits, validate_args=base._validate_args)
     if type(base) is dist.BernoulliLogits:
-        return SettledLogits(base.logits, validate_args=base._validate_args)
+        return SettledBernoulli(base.logits, validate_args=base._validate_args)
     if type(base) is dist.Poisson:
         return SettledPoisson(base.rate, validate_args=base._validate_args)
     if isinstance(base, dist.OrderedLogistic):
         return dist.CategoricalLogits(_ordered_logits(base))
     return base
-
-
-@jax.custom_jvp
-def _log_bernoulli(logits: Array, value: Array) -> Array:
-    """value · logits − log(1 + exp logits), also of infinite logits."""
-    return -binary_cross_entropy_with_logits(logits, value)
-
-
-@_log_bernoulli.defjvp
-def _log_bernoulli_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    (logits, value), (change, other) = primals, tangents
-    finite = jnp.isfinite(logits)
-    safe = jnp.where(finite, logits, jnp.zeros_like(logits))
-    slope = jnp.where(finite, value - _sigmoid(safe), 0.0)
-    return _log_bernoulli(logits, value), slope * change + safe * other
-
-
-@jax.custom_jvp
-def _sigmoid(logits: Array) -> Array:
-    """By the exponential that the log probability has: XLA would take that of `nn.sigmoid` anew."""
-    small = jnp.exp(-jnp.abs(logits))
-    return jnp.where(logits > 0, 1.0, small) / (1.0 + small)
-
-
-@_sigmoid.defjvp
-def _sigmoid_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    share = _sigmoid(*primals)
-    return share, share * (1.0 - share) * tangents[0]
 
 
 def _ordered_logits(base: dist.OrderedLogistic) -> Array:
