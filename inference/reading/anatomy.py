@@ -18,7 +18,6 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 
-from ..numerics.compiling import known
 from ..types import Arguments
 from .abstract import (
     ProgramError,
@@ -27,7 +26,6 @@ from .abstract import (
     innermost,
     is_latent,
     run_abstractly,
-    unseen,
 )
 
 MOST_LATENTS = 100_000
@@ -219,34 +217,13 @@ def inspect(
     >>> parts.plate, parts.num_data, parts.num_bits, parts.parameters
     ('data', 7, 10, ('weights', 'noise', 'sparsity'))
     """
-    leaves, tree = jax.tree.flatten((args, kwargs or {}))
-    arrays = [x if hasattr(x, "shape") else None for x in leaves]
+    arguments = args, kwargs or {}
 
-    def find(arrays: list) -> Anatomy:
-        whole = [x if y is None else y for x, y in zip(leaves, arrays, strict=True)]
-        args, kwargs = jax.tree.unflatten(tree, whole)
+    def read(trace: dict[str, dict]) -> Anatomy:
+        anatomy = _dissect(trace, sites, plate)
+        return anatomy._replace(meeting=_meeting(model, arguments, trace, anatomy))
 
-        def read(trace: dict[str, dict]) -> Anatomy:
-            anatomy = _dissect(trace, sites, plate)
-            return anatomy._replace(meeting=_meeting(model, (args, kwargs), trace, anatomy))
-
-        return run_abstractly(model, args, kwargs, read)
-
-    def same() -> Anatomy | None:
-        """What it is for all arrays of these shapes; None if the program looks at their values."""
-        try:
-            anatomy = unseen(find, arrays)
-        except Exception:  # as each program has it: it is run with its values then
-            return None
-        if all(isinstance(x, jax.core.Tracer) for x in arrays if x is not None):
-            return anatomy  # there are no values
-        return anatomy if anatomy == find(arrays) else None
-
-    pairs = zip(leaves, arrays, strict=True)
-    kinds = [x if y is None else (y.shape, str(y.dtype)) for x, y in pairs]
-    context = jax.config.values["jax_enable_x64"]
-    anatomy = known(same, "anatomy", model, kinds, tree, sites, plate, context)
-    return find(arrays) if anatomy is None else anatomy
+    return run_abstractly(model, *arguments, read)
 
 
 def _meeting(
