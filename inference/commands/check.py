@@ -20,8 +20,8 @@ from ..numerics.memory import in_words
 from ..reading.abstract import each_value, is_masked, trace_shapes
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
-from ..reading.datum import find_affine
 from ..reading.elimination import Chain
+from ..reading.joint import find_affine
 from ..reading.local import find_structure, log_joint
 from ..reading.plan import costs, make_plan
 from ..reading.states import AllStates

@@ -29,8 +29,8 @@ from numpyro.distributions.transforms import biject_to
 
 from ..numerics.acceleration import Maps
 from ..numerics.quasi_newton import minimise
-from ..reading.abstract import sites_of, undrawn
-from ..reading.datum import About, about_of
+from ..reading.abstract import trace_of, undrawn
+from ..reading.affine import About
 from ..reading.local import log_shared, row_function
 from ..reading.reader import Reader, shared_hessian
 from ..rows.chunks import Rows, map_over_chunks, over_rows, sum_over_chunks
@@ -50,8 +50,7 @@ def transforms_of(
     model: Callable, names: Sequence[str], params: Params, arguments: Arguments
 ) -> Maps:
     """The same for sites that are named."""
-    given = handlers.substitute(model, data=params)
-    trace = sites_of(handlers.substitute(given, substitute_fn=undrawn), arguments, names)
+    trace = trace_of(handlers.substitute(model, substitute_fn=undrawn), arguments, params)
     bijections = Maps()
     for name in names:
         site = trace[name]
@@ -134,10 +133,10 @@ class AffineUpdate:
         count = min(rows.num_data, FIRST_ROWS)
         local, few = self.reader.at(count), rows.slice(0, count)
         form = local.affine_form(self.params, self.table, few)
-        values = [values for values, _ in local.cells(self.params, form, few)]
+        values = [values for values, _ in local.cells(self.params, few)]
         about = tuple(
             None if about is None else own.mean(0, keepdims=True)
-            for about, own in zip(about_of(form), values, strict=True)
+            for about, own in zip(form.about, values, strict=True)
         )
         return dataclasses.replace(self, about=about)
 
@@ -145,13 +144,13 @@ class AffineUpdate:
         """What the statistics are taken about, the same for all chunks."""
         if self.about is not None:
             return self.about
-        return about_of(self.reader.at(1).affine_form(self.params, self.table, self.row))
+        return self.reader.at(1).affine_form(self.params, self.table, self.row).about
 
     def statistics(self, posterior: Expectation, weights: Array, arguments: Arguments) -> Any:
         """Sums over a chunk, row n counted `weights[n]` times."""
         reader = self.reader.at(len(weights))
         form = reader.affine_form(self.params, self.table, arguments, self.point())
-        cells = reader.cells(self.params, form, arguments)
+        cells = reader.cells(self.params, arguments)
         _, probability = posterior.weighted()
         return form.moments(cells, probability * weights)
 

@@ -148,32 +148,6 @@ def trace_of(
         return handlers.trace(program).get_trace(*args, **kwargs)
 
 
-class _EnoughError(Exception):
-    """All sites that were asked for have been met."""
-
-
-class _Until(handlers.trace):
-    def __init__(self, names: Iterable[str]):
-        super().__init__()
-        self.left = set(names)
-
-    def postprocess_message(self, msg: dict[str, Any]) -> None:
-        super().postprocess_message(msg)
-        self.left.discard(msg.get("name", ""))
-        if not self.left:
-            raise _EnoughError
-
-
-def sites_of(model: Callable, arguments: Arguments, names: Iterable[str]) -> dict[str, dict]:
-    """Some sites of a run, hidden from every handler outside, which goes no further than to the
-    last of them."""
-    args, kwargs = arguments
-    hidden, at_zero = handlers.block(), handlers.seed(rng_seed=0)
-    with explained(), hidden, at_zero, _Until(names) as trace, suppress(_EnoughError):
-        model(*args, **kwargs)
-    return trace
-
-
 def densities(trace: dict[str, dict], names: Iterable[str]) -> dict[str, Any]:
     """The log probability of each of these sites, or its value if it is no sample."""
     sites = {name: trace[name] for name in names}

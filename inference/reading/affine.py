@@ -124,14 +124,6 @@ class SiteForm(NamedTuple):
         return (each if mask is None else jnp.where(mask, each, 0.0)).sum(1)
 
 
-def layout_of(fn: dist.Distribution, nesting: int, plate_dim: int) -> Layout:
-    """The axes of a site: those to the right of the data plate are cells of the datum."""
-    inner = -plate_dim - 1
-    batch = tuple(fn.batch_shape)
-    cells = batch[len(batch) - inner :] + tuple(fn.event_shape)
-    return Layout(nesting + 1 - inner + len(cells), cells)
-
-
 def unwrapped(fn: dist.Distribution) -> tuple[dist.Distribution, Array | None]:
     """The distribution of single cells inside to_event, expand and mask, and its mask."""
     if isinstance(fn, dist.Independent | dist.ExpandedDistribution):
@@ -229,12 +221,20 @@ def _poisson(base: dist.Poisson, layout: Layout) -> Family | None:
 Cells = tuple[tuple[Array, Array | None], ...]  # values and mask of each site, (n, cells) each
 
 
+About = tuple[Array | None, ...]  # what the statistics of each site are taken about
+
+
 class AffineForm(NamedTuple):
     """log p(y_n, s) = a(s) + T(y_n)·η(s) + h(y_n), over all observed sites."""
 
     constant: Array  # a, (S,), or (S, n) where the prior of a state differs between rows
     sites: tuple[SiteForm, ...]
     powers: tuple[Any, ...]  # what each site's log probability is multiplied with
+
+    @property
+    def about(self) -> About:
+        """The points that the statistics are taken about."""
+        return tuple(site.family.about for site in self.sites)
 
     def first(self, count: int) -> AffineForm:
         """The form of the first states alone."""

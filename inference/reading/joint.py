@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .abstract import explained, trace_of
+from .abstract import explained, run_abstractly, trace_of
 from .affine import unwrapped
-from .anatomy import Anatomy
+from .anatomy import Anatomy, ProgramError
 from .bits import BitsForm, Quadratic
 from .handlers import states
 from .local import local_sites
@@ -28,7 +29,11 @@ class Parts(NamedTuple):
 
     log_weights: Array  # of the latents, (S, num_data or 1)
     sites: tuple[Part, ...]
-    rest: Array  # log p of the sites that the latents do not bear on, (num_data or 1,)
+    rest: Array | None  # log p of other sites that the latents do not bear on, (num_data or 1,)
+
+    def whole(self, row: Array) -> Array:
+        """With what all states of a row have in common."""
+        return row if self.rest is None else row + self.rest
 
 
 def parts_of(
@@ -39,17 +44,39 @@ def parts_of(
     :param given: a value of every other unobserved site.
     :param table: (S, num_data or 1, bits).
     """
-    log_weights, rest = jnp.zeros((len(table), 1)), jnp.zeros(1)
+    log_weights, rest = jnp.zeros((len(table), 1)), None
     parts: list[Part] = []
-    for site in local_sites(model, anatomy, given, table, arguments):
-        if not site.latent and len(site.fn.batch_shape) <= anatomy.nesting:
-            rest = rest + (site.power * anatomy.per_datum(site.log_prob()))[0]
-        elif site.latent or anatomy.nesting > -anatomy.plate_dim:
+    for site in local_sites(model, anatomy, given, table.astype(jnp.int32), arguments):
+        own = within_rows(site.fn, anatomy)
+        if site.latent or any(size > 1 for size in own.batch_shape[1:-1]):
             log_weights = log_weights + site.power * anatomy.per_datum(site.log_prob())
+            continue
+        alike = unwrapped(own)[1] is None or masks_are_alike(model, anatomy, *arguments)
+        part = Part(own, site.value, site.power, alike)
+        if len(site.fn.batch_shape) > anatomy.nesting or part.form() is not None:
+            parts.append(part)
         else:
-            alike = unwrapped(site.fn)[1] is None or masks_are_alike(model, anatomy, *arguments)
-            parts.append(Part(within_rows(site.fn, anatomy), site.value, site.power, alike))
+            each = (site.power * anatomy.per_datum(site.log_prob()))[0]
+            rest = each if rest is None else rest + each
     return Parts(log_weights, tuple(parts), rest)
+
+
+def find_affine(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
+    """Whether the log joint is affine in the datum, by the shapes of a few rows."""
+    few = min(rows.num_data, 5)
+    anatomy, arguments = anatomy.with_rows(few), rows.slice(0, few)
+
+    def read(trace: dict[str, dict]) -> bool:
+        params = {name: trace[name]["value"] for name in anatomy.parameters}
+        twice = jnp.zeros((2, 1, anatomy.num_bits), jnp.int32) + anatomy.lowest
+        parts = parts_of(model, anatomy, params, twice, arguments)
+        joint = joint_of(parts.log_weights, parts.sites, few)
+        return parts.rest is None and not joint.slow and joint.rows["dense"] is None
+
+    try:
+        return run_abstractly(model, *arguments, read)
+    except ProgramError:
+        return False  # the program runs on states all the same, or says why it does not
 
 
 def quadratic_of(
@@ -71,7 +98,7 @@ def quadratic_of(
         constant, slopes, pairs = over_states(
             read, parts.log_weights, parts.sites, anatomy.num_data, bits=bits
         )
-    return Quadratic(constant + parts.rest, slopes.T, None if pairs is None else pairs.T)
+    return Quadratic(parts.whole(constant), slopes.T, None if pairs is None else pairs.T)
 
 
 def listed_of(
@@ -82,7 +109,7 @@ def listed_of(
     joint = joint_of(parts.log_weights, parts.sites, anatomy.num_data)
     logits, row = joint.at(joint.rows)
     shape = (len(table), anatomy.num_data)
-    return jnp.broadcast_to(logits, shape), jnp.broadcast_to(row + parts.rest, shape[1:])
+    return jnp.broadcast_to(logits, shape), jnp.broadcast_to(parts.whole(row), shape[1:])
 
 
 def masks_are_alike(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> bool:

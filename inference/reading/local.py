@@ -29,7 +29,7 @@ from numpyro.infer import init_to_uniform
 
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .abstract import explained, improper, sites_of, trace_of, unseen
+from .abstract import explained, improper, trace_of, unseen
 from .anatomy import Anatomy, ProgramError, inspect
 from .handlers import states
 from .probe import probe
@@ -154,7 +154,7 @@ def log_density_of(
     """Sum of the log densities of some sites, scaled as the program has them."""
     if not names:
         return jnp.zeros(())
-    trace = sites_of(handlers.substitute(model, data=params), arguments, names)
+    trace = trace_of(model, arguments, params)
     sites = [trace[name] for name in names if trace[name]["type"] == "sample"]
     return sum((jnp.sum(_scaled(site)) for site in sites), jnp.zeros(()))
 
@@ -311,14 +311,14 @@ def anywhere(model: Callable, anatomy: Anatomy, key: Array, arguments: Arguments
     A narrow prior would draw them where any smooth function looks quadratic.
     """
     spread = handlers.substitute(handlers.seed(model, key), substitute_fn=init_to_uniform(radius=2))
-    trace = sites_of(spread, arguments, anatomy.parameters)
+    trace = trace_of(spread, arguments)
     return {name: jnp.asarray(trace[name]["value"], float) for name in anatomy.parameters}
 
 
 def prior_draw(model: Callable, anatomy: Anatomy, key: Array, arguments: Arguments) -> Params:
     """One draw of the parameters from their priors."""
     filled = handlers.substitute(handlers.seed(model, key), substitute_fn=improper)
-    trace = sites_of(filled, arguments, anatomy.parameters)
+    trace = trace_of(filled, arguments)
     return {name: trace[name]["value"] for name in anatomy.parameters}
 
 
@@ -331,10 +331,8 @@ def few_rows(
     return leaves, unseen(lambda leaves: kind(*rows.join(leaves)), leaves)
 
 
-def stand_in(leaf: Any, num_rows: int, seed: int, *, exact: bool = False) -> np.ndarray:
+def stand_in(leaf: Any, num_rows: int, seed: int) -> np.ndarray:
     """A few rows like those of `leaf`, but no two alike: the form must not hang on their values.
-
-    :param exact: only values that `leaf` holds; by default those of real numbers are moved a bit.
 
     The first holds the least value of each column and the last the largest, so that an index or a
     mask that changes only once in all the data is still seen to change.
@@ -353,6 +351,6 @@ def stand_in(leaf: Any, num_rows: int, seed: int, *, exact: bool = False) -> np.
     values = np.take_along_axis(whole, picked, axis=0)
     values[0], values[-1] = whole.min(0), whole.max(0)
     values = values.reshape(shape)
-    if floating and not exact:
+    if floating:
         return np.asarray(values * generator.uniform(0.5, 1.5, shape), jnp.result_type(float))
-    return values.astype(jnp.result_type(float) if floating else leaf.dtype)
+    return values.astype(leaf.dtype)

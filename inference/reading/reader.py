@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -19,12 +19,11 @@ from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
 from .abstract import each_value, run_abstractly
-from .affine import AffineForm, Cells
+from .affine import About, AffineForm, Cells
 from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import check_data, every_row, rows_of
 from .bits import Quadratic, sum_softplus
-from .datum import About, cells_of, find_affine, read_form
-from .joint import quadratic_of
+from .joint import find_affine, parts_of, quadratic_of
 from .local import (
     Structure,
     find_structure,
@@ -35,6 +34,7 @@ from .local import (
     row_function,
     row_weights,
 )
+from .sums import joint_of
 
 
 class Reader(NamedTuple):
@@ -105,13 +105,14 @@ class Reader(NamedTuple):
     ) -> AffineForm:
         """The form in the datum for states (S, bits) that all rows share, from the first row."""
         first = self.rows(arguments).slice(0, 1)
-        form = read_form(self.model, self.anatomy.with_rows(1), params, table, first, about)
-        assert form is not None
-        return form
+        parts = parts_of(self.model, self.anatomy.with_rows(1), params, table[:, None], first)
+        return joint_of(parts.log_weights, parts.sites, 1, about=about).form
 
-    def cells(self, params: Params, form: AffineForm, arguments: Arguments) -> Cells:
+    def cells(self, params: Params, arguments: Arguments) -> Cells:
         """What is observed in each row, as the form in the datum wants it."""
-        return cells_of(self.model, self.anatomy, params, form, arguments)
+        any_state = jnp.zeros((1, 1, self.anatomy.num_bits), jnp.int32)
+        parts = parts_of(self.model, self.anatomy, params, any_state, arguments)
+        return joint_of(parts.log_weights, parts.sites, self.anatomy.num_data).rows["affine"]
 
     def candidate_hessian(self, params: Params, arguments: Arguments, indices: Array) -> Array:
         """Each row's Hessian over its own candidates `indices` (num_data, C): (num_data, C, C)."""
@@ -186,8 +187,8 @@ def open_program(
 
 
 def affine_too(reader: Reader, rows: Rows) -> Reader:
-    """The reader, once its program has been tested for the form in the datum."""
-    return reader._replace(affine=examined(find_affine, reader.model, reader.anatomy, rows))
+    """The reader, with whether its program has a form in the datum."""
+    return reader._replace(affine=find_affine(reader.model, reader.anatomy, rows))
 
 
 # What was found by testing a program, by kind of arguments.
@@ -225,64 +226,41 @@ def findings(model: Callable) -> list[Any]:
 
 def check_support(model: Callable, anatomy: Anatomy, rows: Rows) -> None:
     """Refuse observations that the program gives no probability, before any work."""
-    if rows.on_disk:
-        for piece in pieces(max((np.asarray(x) for x in rows.leaves), key=np.size)):
-            part = [np.array(np.asarray(x)[piece]) for x in rows.leaves]
-            run_abstractly(model, *rows.join(part), partial(_check_sites, anatomy, piece.start))
+    if all(isinstance(x, jax.core.Tracer) for x in rows.leaves):
         return
-    leaves, tree = jax.tree.flatten(whole := rows.whole())
-    arrays = [x for x in leaves if hasattr(x, "shape")]
-    if all(isinstance(x, jax.core.Tracer) for x in arrays):
-        return
-    kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
+    for start, chunk in _pieces(rows):
+        with validation_enabled(False):  # of tracers it finds nothing, and takes half of the run
+            run_abstractly(model, *chunk, partial(_check_sites, anatomy, start))
 
-    def sites(trace: dict[str, dict]) -> list[tuple[str, Any, int]] | None:
-        """Site, support and argument of what is observed; None if the program changes it first."""
-        places = []
-        for name in anatomy.observed:
-            support, value = each_value(trace[name]["fn"].support), trace[name]["value"]
-            if any(isinstance(x, jax.core.Tracer) for x in (value, *jax.tree.leaves(support))):
-                continue
-            place = next((i for i, x in enumerate(leaves) if x is value), None)
-            if place is None:
-                return None
-            places.append((name, support, place))
-        return places
 
-    # To run the program takes longer than all else that is to be done before a step.
-    plan = None
-    if not (anatomy.weighted or any(isinstance(x, jax.core.Tracer) for x in arrays)):
-        plan = known(partial(run_abstractly, model, *whole, sites), "sites", model, kinds, tree)
-    if plan is not None:
-        for name, support, place in plan:
-            _check_site(name, support, leaves[place], 0)
+def _pieces(rows: Rows) -> Iterator[tuple[int, Arguments]]:
+    """All rows; those on disk some at a time, each with the number of its first row."""
+    if not rows.on_disk:
+        yield 0, rows.whole()
         return
-    with validation_enabled(False):  # of tracers it finds nothing, and takes half of the run
-        run_abstractly(model, *whole, partial(_check_sites, anatomy, 0))
+    arrays = [np.asarray(x) for x in rows.leaves]
+    for cut in pieces(max(arrays, key=np.size)):
+        yield cut.start, rows.join([np.array(x[cut]) for x in arrays])
 
 
 def _check_sites(anatomy: Anatomy, first: int, trace: dict[str, dict]) -> None:
     for name in anatomy.observed:
         support, value = each_value(trace[name]["fn"].support), trace[name]["value"]
-        if not isinstance(value, jax.core.Tracer):  # to find that out by an error takes long
-            _check_site(name, support, value, first)
-
-
-def _check_site(name: str, support: Any, value: Any, first: int) -> None:
-    try:
-        # By NumPy where it can: JAX would compile each comparison.
-        with jax.ensure_compile_time_eval():
-            inside = np.asarray(support(np.asarray(value)))
-    except Exception:  # data or bounds that are not known yet
-        return
-    if not inside.all():
-        where = tuple(int(i) for i in np.argwhere(~inside)[0])
-        words = "0 and 1" if support is constraints.boolean else str(support)
-        cell = np.asarray(value)[where]
-        where = (where[0] + first, *where[1:])
-        raise ValueError(
-            f"site {name!r} is given {cell} at index {where}, outside its support: {words}"
-        )
+        if isinstance(value, jax.core.Tracer):
+            continue
+        try:
+            # By NumPy where it can: JAX would compile each comparison.
+            with jax.ensure_compile_time_eval():
+                inside = np.asarray(support(np.asarray(value)))
+        except Exception:  # bounds that are not known yet
+            continue
+        if not inside.all():
+            where = tuple(int(i) for i in np.argwhere(~inside)[0])
+            words = "0 and 1" if support is constraints.boolean else str(support)
+            raise ValueError(
+                f"site {name!r} is given {np.asarray(value)[where]} at index "
+                f"{(where[0] + first, *where[1:])}, outside its support: {words}"
+            )
 
 
 class LinearForm(NamedTuple):

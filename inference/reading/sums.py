@@ -20,7 +20,7 @@ import numpyro.distributions as dist
 from jax import Array, lax
 
 from ..numerics.log_sums import kept, log_total
-from .affine import AffineForm, Layout, SiteForm, product_floats, site_form, unwrapped
+from .affine import About, AffineForm, Layout, SiteForm, product_floats, site_form, unwrapped
 from .anatomy import Anatomy
 from .bits import BitsForm, Quadratic
 from .settled import settled
@@ -61,8 +61,11 @@ class Part(NamedTuple):
         one_value = one_value and all(n in (1, k) for n, k in zip(cells, event, strict=False))
         return single and one_value and jnp.ndim(self.power) == 0 and (mask is None or self.alike)
 
-    def form(self) -> SiteForm | None:
-        return site_form(self.component, self.layout, self.value) if self.by_cells else None
+    def form(self, about: Array | None = None) -> SiteForm | None:
+        """The form in its cells; None if it has none."""
+        if not self.by_cells:
+            return None
+        return site_form(self.component, self.layout, self.value, about)
 
 
 def log_sum(
@@ -142,10 +145,18 @@ class Joint(NamedTuple):
 
 
 def joint_of(
-    log_weights: Array, parts: tuple[Part, ...], num_data: int, bits: BitsForm | None = None
+    log_weights: Array,
+    parts: tuple[Part, ...],
+    num_data: int,
+    bits: BitsForm | None = None,
+    about: About | None = None,
 ) -> Joint:
-    """The log joints of states with these weights, (S, num_data or 1), in these sites."""
-    forms = [part.form() for part in parts]
+    """The log joints of states with these weights, (S, num_data or 1), in these sites.
+
+    :param about: what the statistics of each site are taken about, if it is not to be chosen.
+    """
+    points = about or (None,) * len(parts)
+    forms = [part.form(point) for part, point in zip(parts, points, strict=True)]
     affine = [(f, p) for f, p in zip(forms, parts, strict=True) if f is not None]
     slow = tuple(p for f, p in zip(forms, parts, strict=True) if f is None and p.by_cells)
     dense = log_weights if log_weights.shape[1] > 1 else None

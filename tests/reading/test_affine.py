@@ -13,7 +13,6 @@ from tools import close, contribution, fast_jit, in_double, quick_run
 
 from inference import EM, AllStates, StepwiseEM, Structure, marginal
 from inference.reading import sums
-from inference.reading.datum import about_of
 from inference.reading.handlers import table_of
 from inference.reading.reader import affine_too, open_program
 from ppl_models import binary_sparse_coding
@@ -38,8 +37,8 @@ def test_form_in_the_datum(name):
     @fast_jit
     def both(params, other):
         form = reader.affine_form(params, table[:, 0], args)
-        cells = reader.cells(params, form, args)
-        moments, about = form.moments(cells, weights), about_of(form)
+        cells = reader.cells(params, args)
+        moments, about = form.moments(cells, weights), form.about
 
         def quick(other):
             return reader.affine_form(other, table[:, 0], args, about).expected(moments)
