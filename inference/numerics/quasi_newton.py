@@ -54,7 +54,7 @@ class Descent(NamedTuple):
         """
         fall = self.length * _dot(self.slope, self.direction)
         # The slack is the rounding error of a mean over the rows.
-        slack = jnp.finfo(self.value.dtype).eps * jnp.abs(value)
+        slack = jnp.finfo(self.value.dtype).eps * jnp.abs(self.value)
         accepted = value <= self.value + 1e-4 * fall + slack
         step, bend = self.length * self.direction, slope - self.slope
         known = jnp.isfinite(self.value) & (_dot(step, bend) > 0)

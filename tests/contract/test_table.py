@@ -27,7 +27,7 @@ STEPS = 3
 @cache
 def drawn(program):
     """The same rows for every method: to draw them compiles the program."""
-    return example(program, 13, which="small")
+    return example(program, 60, which="small")
 
 
 @cache
@@ -48,7 +48,7 @@ def shapes(tree):
     return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
 
 
-def same(first, second, rtol=1e-4, atol=1e-4):
+def same(first, second, rtol=2e-3, atol=2e-3):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), first, second)
 
 
@@ -108,9 +108,9 @@ def test_a_method_keeps_the_contract(name, program, tmp_path):
     if forgetful:  # of rows on disk nothing is kept from step to step
         engine = dataclasses.replace(engine, **forgetful)
         result = engine.run(random.key(0), STEPS, made.values, **settings)
-    small = {"chunk_size": 5} if "chunk_size" in fields else {}
+    small = {"chunk_size": 25} if "chunk_size" in fields else {}
     stored = dataclasses.replace(engine, **small).run(random.key(0), STEPS, file, **settings)
-    same((stored.params, stored.losses), (result.params, result.losses), rtol=2e-3, atol=2e-3)
+    same((stored.params, stored.losses), (result.params, result.losses))
 
     if engine.search is not None:
         rows = made.values
