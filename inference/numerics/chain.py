@@ -2,8 +2,8 @@
 
 A chain of order d has one factor per step, φ_t(z_{t-d}, ..., z_t), here the logarithm of it as an
 array (T, N, S, S^d) for T steps of N sequences with S states: first z_{t-d}, then the others as one
-number, z_t its last digit. What lies before the first step counts as state 0, unless a start is
-given. With
+number, z_t its last digit. The start is log α_0, (N, S^d), of what lies before the first step; where
+there is nothing, it counts as state 0 (`no_start`). With
 
     α_t(z_{t-d+1}, ..., z_t) = log Σ_{z_{t-d}} exp{α_{t-1} + φ_t}
 
@@ -37,7 +37,7 @@ def no_start(factors: Array) -> Array:
 
 
 def forward(
-    factors: Array, start: Array | None = None, reduce: Callable[[Array, int], Array] = log_sum_exp
+    factors: Array, start: Array, reduce: Callable[[Array, int], Array] = log_sum_exp
 ) -> tuple[Array, Array]:
     """The last α, (N, S^d), and those before each step, (T, N, S^d)."""
     _, num_sequences, num_states, width = factors.shape
@@ -47,39 +47,37 @@ def forward(
         new = reduce(old + factor.reshape(num_sequences, num_states, -1, num_states), 1)
         return new.reshape(num_sequences, width), alpha
 
-    return lax.scan(step, no_start(factors) if start is None else start, factors)
+    return lax.scan(step, start, factors)
 
 
-def evidence(factors: Array, start: Array | None = None) -> Array:
+def evidence(factors: Array, start: Array) -> Array:
     """The log of the sum over all paths, (N,).
 
     >>> fair = jnp.log(jnp.full((3, 1, 2, 2), 0.5))  # three steps of probability a half each
-    >>> evidence(fair).tolist()
+    >>> evidence(fair, no_start(fair)).tolist()
     [0.0]
     """
     return log_sum_exp(forward(factors, start)[0], 1)
 
 
-def statistics(factors: Array, start: Array | None = None) -> tuple[Array, tuple[Array, Array]]:
+def statistics(factors: Array, start: Array) -> tuple[Array, tuple[Array, Array]]:
     """The log evidence, (N,), and the posterior of what each factor and the start join.
 
     These are the gradients of the evidence: as large as the factors and the start.
     """
-    begin = no_start(factors) if start is None else start
-    value, pullback = jax.vjp(evidence, factors, begin)
+    value, pullback = jax.vjp(evidence, factors, start)
     return value, pullback(jnp.ones_like(value))
 
 
-def paths(
-    factors: Array, start: Array | None = None, rng_key: Array | None = None
-) -> tuple[Array, Array]:
+def paths(factors: Array, start: Array, rng_key: Array | None = None) -> tuple[Array, Array]:
     """A path per sequence, (T, N), and what stands before its first step, (N,).
 
     :param rng_key: of a draw from the posterior; without it the most probable path.
 
     >>> sticky = jnp.log(jnp.array([[0.9, 0.1], [0.2, 0.8]]))
     >>> seen = jnp.log(jnp.array([[0.5, 0.5], [0.1, 0.9], [0.3, 0.7]]))  # of each state, by step
-    >>> paths(sticky[None, None] + seen[:, None, None])[0][:, 0].tolist()
+    >>> factors = sticky[None, None] + seen[:, None, None]
+    >>> paths(factors, no_start(factors))[0][:, 0].tolist()
     [0, 1, 1]
     """
     length, num_sequences, num_states, width = factors.shape

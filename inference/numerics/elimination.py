@@ -15,7 +15,6 @@ compiled grows with the logarithm of its length.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -156,35 +155,37 @@ def eliminate(
     In such a table the variable itself is the first.
     """
     pool, tables = _stacked(factors), []
-    left: dict[tuple[int, int], None] = {}  # tables over no variable any more
-    where: dict[int, dict[tuple[int, int], None]] = {v: {} for v in range(len(problem.sizes))}
-
-    def enter(number: int) -> None:
-        for row, scope in enumerate(pool[number].scopes.tolist()):
-            for v in scope:
-                where[v][number, row] = None
-            if not scope:
-                left[number, row] = None
-
-    for number in range(len(pool)):
-        enter(number)
+    gone: set[int] = set()
     for together in problem.rounds:
-        groups: dict[tuple, list[tuple[int, ...]]] = {}
+        groups: dict[tuple, list[tuple[tuple[int, ...], list[Place]]]] = {}
         for v in together:
-            others = {int(w) for number, row in where[v] for w in pool[number].scopes[row]} - {v}
+            found = _occurrences(pool, v, gone)
+            others = {w for number, row in found for w in pool[number].scopes[row].tolist()} - {v}
             scope = (v, *sorted(others))
             kind = tuple(problem.sizes[w] for w in scope), problem.plates[v]
-            groups.setdefault(kind, []).append(scope)
-        for scopes in groups.values():
-            tables.append(_joined(problem, pool, where, scopes))
+            groups.setdefault(kind, []).append((scope, found))
+        for group in groups.values():
+            tables.append(_joined(problem, pool, group))
             pool.append(Factor(tables[-1].scopes[:, 1:], reduce(tables[-1].table, 1)))
-            enter(len(pool) - 1)
+        gone |= set(together)
     kept = frozenset.intersection(*problem.plates)
     total = jnp.zeros((1,) * len(problem.grid))
-    for number, places in itertools.groupby(left, lambda place: place[0]):
-        rows = [row for _, row in places]
-        total = total + _aligned(problem, pool[number], rows, (), (), kept).sum(0)
+    for factor in pool:
+        if factor.scopes.shape[1] == 0:  # no variable is left in it
+            rows = list(range(len(factor.scopes)))
+            total = total + _aligned(problem, factor, rows, (), (), kept).sum(0)
     return total, tables
+
+
+Place = tuple[int, int]  # of a table: the number of its factor and its row there
+
+
+def _occurrences(pool: list[Factor], v: int, gone: set[int]) -> list[Place]:
+    """The tables that a variable occurs in, but for those that were summed already."""
+    places = [
+        (i, row) for i, x in enumerate(pool) for row in np.flatnonzero((x.scopes == v).any(1))
+    ]
+    return [(i, int(row)) for i, row in places if gone.isdisjoint(pool[i].scopes[row].tolist())]
 
 
 def _stacked(factors: list[Factor]) -> list[Factor]:
@@ -198,30 +199,24 @@ def _stacked(factors: list[Factor]) -> list[Factor]:
 
 
 def _joined(
-    problem: Problem,
-    pool: list[Factor],
-    where: dict[int, dict[tuple[int, int], None]],
-    scopes: list[tuple[int, ...]],
+    problem: Problem, pool: list[Factor], group: list[tuple[tuple[int, ...], list[Place]]]
 ) -> Factor:
-    """The sum of all factors of the first variable of each scope: they leave the pool."""
-    first = scopes[0]
+    """For each scope of a group the sum of the tables that its first variable occurs in."""
+    first = group[0][0]
     sizes = tuple(problem.sizes[w] for w in first)
-    total = jnp.zeros((len(scopes), *sizes, *problem.cells(first[0])))
+    total = jnp.zeros((len(group), *sizes, *problem.cells(first[0])))
     kinds: dict[tuple, list[tuple[int, int]]] = {}
-    for target, scope in enumerate(scopes):
-        for number, row in where.pop(scope[0]):
-            own = pool[number].scopes[row].tolist()
-            places = tuple(scope.index(w) for w in own)
+    for target, (scope, found) in enumerate(group):
+        for number, row in found:
+            places = tuple(map(scope.index, pool[number].scopes[row].tolist()))
             kinds.setdefault((number, places), []).append((row, target))
-            for w in own[: places.index(0)] + own[places.index(0) + 1 :]:
-                del where[w][number, row]
     for (number, places), pairs in kinds.items():
         rows, targets = map(list, zip(*pairs, strict=True))
         plates = problem.plates[first[0]]
         part = _aligned(problem, pool[number], rows, places, sizes, plates)
-        whole = targets == list(range(len(scopes)))
+        whole = targets == list(range(len(group)))
         total = total + part if whole else total.at[np.array(targets)].add(part)
-    return Factor(np.array(scopes, int), total)
+    return Factor(np.array([scope for scope, _ in group], int), total)
 
 
 def _aligned(

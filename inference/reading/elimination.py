@@ -141,12 +141,8 @@ def on_grid(site: dict[str, Any], log_prob: Array, plates: tuple[Plate, ...], de
     return cells.reshape([plate[2] if plate in own else 1 for plate in plates])
 
 
-class Left(NamedTuple):
-    """What a sum leaves of some latents: a log factor."""
-
-    name: str  # of the first site that depends on them
-    latent: str  # whose scale it has
-    log_factor: Array
+Left = Iterator[tuple[str, str, Array]]
+"""What sums leave: the name of a site, of a latent whose scale it has, and the log factor."""
 
 
 def sum_out(model: Callable, way: Graph | Chain | Elements, args: tuple, kwargs: dict) -> Any:
@@ -251,13 +247,13 @@ class Graph(NamedTuple):
                 log_probs[name] = self.on_grid(site, power * log_prob_of(site, name in values))
         return log_probs
 
-    def left(self, model: Callable, given: Params, arguments: Arguments) -> Iterator[Left]:
+    def left(self, model: Callable, given: Params, arguments: Arguments) -> Left:
         parts = self.factors(model, given, arguments)
         for component, factors in zip(self.components, parts, strict=True):
             if component.name is not None:
                 evidence = elimination.evidence(component.problem, factors)
                 evidence = evidence.reshape([size for *_, size in component.plates])
-                yield Left(component.name, self.variables[component.variables[0]].name, evidence)
+                yield component.name, self.variables[component.variables[0]].name, evidence
 
     def posterior(self, model: Callable, given: Params, arguments: Arguments) -> GraphPosterior:
         return GraphPosterior(self, self.factors(model, given, arguments))
@@ -345,10 +341,8 @@ class Chain(NamedTuple):
         cells = on_grid(site, log_prob, self.plates, self.nesting)
         return jnp.broadcast_to(cells, [size for *_, size in self.plates]).reshape(-1)
 
-    def factors(
-        self, model: Callable, given: Params, arguments: Arguments
-    ) -> tuple[Array, Array | None]:
-        """The log factors, (T, N, S, S^order), and log p(start, what depends on it), (N, S)."""
+    def factors(self, model: Callable, given: Params, arguments: Arguments) -> tuple[Array, Array]:
+        """The log factors, (T, N, S, S^order), and log p(start, what depends on it), (N, S^order)."""
         count, length, order = self.num_states, self.length, self.order
         total, begin = jnp.zeros(()), jnp.zeros(())
         for own, steady in sorted({(order, name in self.steady) for name, order in self.orders}):
@@ -366,9 +360,11 @@ class Chain(NamedTuple):
             )
         shape = length, self.num_sequences
         total = jnp.broadcast_to(total, (*shape, *(count,) * (order + 1)))
+        total = total.reshape(*shape, count, count**order)
+        if not self.start:
+            return total, paths.no_start(total)
         # The state before the first step is the oldest of a window.
-        start = begin.reshape(self.num_sequences, count, -1)[..., 0] if self.start else None
-        return total.reshape(*shape, count, count**order), start
+        return total, begin.reshape(self.num_sequences, count, -1)[..., 0]
 
     def _run(
         self,
@@ -433,11 +429,11 @@ class Chain(NamedTuple):
         each = jnp.unravel_index(states, tuple(x.num_states for x in variables))
         return {x.name: x.at(state) for x, state in zip(variables, each, strict=True)}
 
-    def left(self, model: Callable, given: Params, arguments: Arguments) -> Iterator[Left]:
+    def left(self, model: Callable, given: Params, arguments: Arguments) -> Left:
         if self.observed:
             evidence = paths.evidence(*self.factors(model, given, arguments))
             evidence = evidence if self.plates else evidence[0]
-            yield Left(self.observed[0], self.steps[0].name, evidence)
+            yield self.observed[0], self.steps[0].name, evidence
 
     def posterior(self, model: Callable, given: Params, arguments: Arguments) -> ChainPosterior:
         return ChainPosterior(self, *self.factors(model, given, arguments))
@@ -448,7 +444,7 @@ class ChainPosterior(NamedTuple):
 
     chain: Chain
     factors: Array
-    start: Array | None
+    start: Array
 
     def chosen(self, rng_key: Array | None) -> dict[str, Array]:
         """A path of each sequence: a draw, or without a key the most probable one, Viterbi's."""
@@ -459,19 +455,20 @@ class ChainPosterior(NamedTuple):
     def probabilities(self) -> dict[str, Array]:
         """Of each value of each latent at each step: (T, ..., num_values)."""
         _, (joined, begin) = paths.statistics(self.factors, self.start)
-        length, num_sequences, num_states, _ = joined.shape
-        steps = joined.reshape(length, num_sequences, -1, num_states).sum(2)
-        probs = {}
-        for variables, states in (
-            (self.chain.start, begin),
-            (self.chain.steps, self._in_order(steps)),
-        ):
-            counts = [x.num_states for x in variables]
-            whole = states.reshape(*states.shape[:-1], *counts) if variables else states
-            for i, variable in enumerate(variables):
-                others = tuple(j - len(counts) for j in range(len(counts)) if j != i)
-                probs[variable.name] = variable.by_value(whole.sum(others))
-        return probs
+        steps = joined.reshape(*joined.shape[:2], -1, self.chain.num_states).sum(2)
+        return {
+            **self._by_value(self.chain.start, begin),
+            **self._by_value(self.chain.steps, self._in_order(steps)),
+        }
+
+    def _by_value(self, variables: tuple[Variable, ...], probs: Array) -> dict[str, Array]:
+        """Probabilities of joint states, (..., N, S), as those of the values of some latents."""
+        each, before = {}, 1
+        for x in variables:
+            whole = probs.reshape(*probs.shape[:-1], before, x.num_states, -1)
+            each[x.name] = x.by_value(whole.sum((-3, -1)))
+            before *= x.num_states
+        return each
 
     def _in_order(self, steps: Array) -> Array:
         return steps[::-1] if self.chain.reverse else steps
@@ -616,13 +613,13 @@ class Elements(NamedTuple):
         each = lambda arguments, numbers: one(arguments, numbers[0])  # noqa: E731
         return map_over_chunks(each, rows, size, Numbers())
 
-    def left(self, model: Callable, given: Params, arguments: Arguments) -> Iterator[Left]:
+    def left(self, model: Callable, given: Params, arguments: Arguments) -> Left:
         def evidence(problem: Problem, base: Array, factors: list[Factor], _: Array) -> Array:
             return base + elimination.evidence(problem, factors)
 
         each = self.by_chunk(evidence, model, given, arguments)
         each = each.reshape(-1, *(1,) * (-self.anatomy.plate_dim - 1))
-        yield Left(self.observed[0], self.names[0], each)
+        yield self.observed[0], self.names[0], each
 
     def posterior(self, model: Callable, given: Params, arguments: Arguments) -> ElementsPosterior:
         return ElementsPosterior(self, (model, given, arguments))

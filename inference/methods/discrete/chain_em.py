@@ -83,10 +83,8 @@ class Paths(NamedTuple):
 
         def loss(free: Params) -> Array:
             new = maps.constrain(free)
-            factors, start = chain.factors(self.model, new, arguments)
-            value = _expected(joined[0], factors)
-            if start is not None:
-                value = value + _expected(joined[1], start)
+            factors = chain.factors(self.model, new, arguments)
+            value = sum(map(_expected, joined, factors), jnp.zeros(()))
             return -(value + self._shared(chain, new, arguments)) / count
 
         total = -evidence.sum() - self._shared(chain, state.params, arguments)
