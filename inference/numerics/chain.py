@@ -2,8 +2,8 @@
 
 A chain of order d has one factor per step, φ_t(z_{t-d}, ..., z_t), here the logarithm of it as an
 array (T, N, S, S^d) for T steps of N sequences with S states: first z_{t-d}, then the others as one
-number, z_t its last digit. The start is log α_0, (N, S^d), of what lies before the first step; where
-there is nothing, it counts as state 0 (`no_start`). With
+number, z_t its last digit. The start, (N, S^d), is α of what lies before the first step; where
+there is nothing, that counts as state 0 (`no_start`). With
 
     α_t(z_{t-d+1}, ..., z_t) = log Σ_{z_{t-d}} exp{α_{t-1} + φ_t}
 

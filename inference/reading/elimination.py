@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -342,7 +343,7 @@ class Chain(NamedTuple):
         return jnp.broadcast_to(cells, [size for *_, size in self.plates]).reshape(-1)
 
     def factors(self, model: Callable, given: Params, arguments: Arguments) -> tuple[Array, Array]:
-        """The log factors, (T, N, S, S^order), and log p(start, what depends on it), (N, S^order)."""
+        """The log factors, (T, N, S, S^order), and log p(start, its observations), (N, S^order)."""
         count, length, order = self.num_states, self.length, self.order
         total, begin = jnp.zeros(()), jnp.zeros(())
         for own, steady in sorted({(order, name in self.steady) for name, order in self.orders}):
@@ -474,12 +475,6 @@ class ChainPosterior(NamedTuple):
         return steps[::-1] if self.chain.reverse else steps
 
 
-class NoSites:
-    """What NumPyro's scan would record."""
-
-    trace: dict[str, dict] = {}  # noqa: RUF012
-
-
 class instead_of_scan(Messenger):  # noqa: N801
     """Calls `run(f, init, xs, length, reverse)` in place of a scan over discrete latents.
 
@@ -498,7 +493,8 @@ class instead_of_scan(Messenger):  # noqa: N801
             returned = self.run(*msg["args"])
             if returned is not None:
                 last, ys = returned
-                msg["value"], msg["stop"] = ((None, None, last), (NoSites(), ys)), True
+                no_sites = SimpleNamespace(trace={})  # what NumPyro's scan would record
+                msg["value"], msg["stop"] = ((None, None, last), (no_sites, ys)), True
 
 
 def first_step(scan: tuple) -> tuple[Callable, Any, Any]:

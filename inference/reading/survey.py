@@ -22,24 +22,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
-from numpyro.ops.provenance import eval_provenance
 
 from ..numerics.elimination import CrossedError, Problem, find_order, find_rounds
 from ..rows.chunks import Rows
 from ..types import Arguments
-from .abstract import (
-    ProgramError,
-    densities,
-    dependence,
-    is_latent,
-    origins,
-    run_abstractly,
-    trace_of,
-    unknowns,
-)
+from .abstract import ProgramError, dependence, is_latent, run_abstractly, unknowns
 from .anatomy import Anatomy
 from .arguments import rows_of
 from .elimination import (
@@ -343,90 +334,79 @@ def _chain(
         steps=tuple(Variable.of(site, plates) for site in latents),
         start=tuple(Variable.of(site, plates) for site in start),
     )
-    known = (*sites, *chain.names, *chain.hidden)
-    rest = {
-        x: y
-        for x, y in outer.items()
-        if x not in known and y["type"] in ("sample", "deterministic")
-    }
     num_leaves = len(jax.tree.leaves(init))
-    steps, depends = _followed(chain, model, arguments, trace, list(rest), num_leaves + 2)
+    steps, depends = _followed(chain, model, arguments, num_leaves + 2)
     chain = chain._replace(
         orders=tuple(_orders(steps[-1], num_leaves).items()),
         steady=tuple(name for name, on in steps[-1].items() if "input" not in on),
     )
     _check_size(chain)
     _check_scales(chain, sites, trace)
-    for name, on in depends.items():
-        if any(x.startswith("step ") for x in on) and rest[name]["type"] == "sample":
+    returned = [name for name, on in depends.items() if any(x.startswith("step ") for x in on)]
+    for name in returned:
+        if outer[name]["type"] == "sample":
             raise ProgramError(
                 f"site {name!r} depends on what the scan returns, and so on its latents "
                 f"{[x.name for x in chain.steps]}: observe it inside the scan"
             )
-    if any("start" in on for later in steps[1:] for on in later.values()):
+    first = {x.name for x in chain.start}
+    if any(on & first for later in steps[1:] for on in later.values()):
         raise ProgramError(
             f"the latents {[x.name for x in chain.start]} before the scan act on more than its "
             "first step (a mixture of chains): only the state before the first step can be "
             "summed with a chain; make them part of the state of each step"
         )
-    begun = [x for x, on in depends.items() if any(y.startswith(("start", "step ")) for y in on)]
-    starters = tuple(name for name in begun if rest[name]["type"] == "sample")
+    begun = [name for name, on in depends.items() if on & first and name not in first]
+    starters = tuple(name for name in begun if outer[name]["type"] == "sample")
     orders = dict(chain.orders)
-    for site in (*(sites[name] for name in orders), *(rest[name] for name in starters)):
+    for site in (*(sites[name] for name in orders), *(outer[name] for name in starters)):
         _check_plates(site, plates)
     seen = [x["name"] for x in trace.values() if x["type"] == "sample" and x["is_observed"]]
     inside = tuple(name for name in sites if name in orders and sites[name]["is_observed"])
     return chain._replace(
-        hidden=(*chain.hidden, *(x for x in begun if x not in starters)),
+        hidden=(*chain.hidden, *(x for x in (*begun, *returned) if x not in starters)),
         observed=(*inside, *starters),
         starters=starters,
         other=tuple(name for name in seen if name not in (*inside, *starters)),
-        effects=_effects(chain, sites, rest, depends),
+        effects=_effects(chain, sites, outer, depends),
     )
 
 
 def _followed(
-    chain: Chain,
-    model: Callable,
-    arguments: Arguments,
-    trace: dict[str, dict],
-    outer: list[str],
-    num_steps: int,
+    chain: Chain, model: Callable, arguments: Arguments, num_steps: int
 ) -> tuple[list[Depends], Depends]:
-    """What the sites of the first steps and of the rest of the program depend on.
+    """What the sites of the first steps of a scan, and those outside of it, depend on.
 
-    That is "step T", the latents of a step; "start", those before the scan; "site NAME", any other
-    unobserved site; and "input", what a step is called with but for latents.
+    That is "step T", the latents of a step; "input", all else that the first step is called with;
+    and the unobserved sites outside by their names.
     """
+    steps: list[list[str]] = []
 
-    def run(start: dict[str, Array], input: Array, **given: Any) -> tuple[list, dict]:
-        log_probs: list[dict[str, Array]] = []
+    def follow(*scan: Any) -> tuple[Any, Any]:
+        f, carry, x = first_step(scan)
+        called = numpyro.param("input", jnp.array(True))
+        # A choice between two equal values depends on what it is made by.
+        carry, x = jax.tree.map(lambda leaf: jnp.where(called, leaf, leaf), (carry, x))
+        steps.clear()
+        y = None
+        for t in range(num_steps):
+            state = numpyro.param(f"step {t}", jnp.zeros(1, int))
+            own = handlers.substitute(f, data=chain.values(chain.steps, state))
+            sites, (carry, y) = traced(own, carry, x)
+            steps.append([name for name, site in sites.items() if site["type"] == "sample"])
+            for name in steps[-1]:
+                log_prob = chain.log_prob(sites[name], sites[name]["scale"])
+                numpyro.deterministic(f"step {t} {name}", log_prob)
+        long = lambda leaf: jnp.broadcast_to(leaf, (chain.length, *jnp.shape(leaf)))  # noqa: E731
+        return carry, jax.tree.map(long, y)
 
-        def follow(*scan: Any) -> tuple[Any, Any]:
-            f, carry, x = first_step(scan)
-            # A choice between two equal values depends on what it is made by.
-            carry, x = jax.tree.map(lambda leaf: jnp.where(input, leaf, leaf), (carry, x))
-            y = None
-            for t in range(num_steps):
-                own = handlers.substitute(f, data=given[f"step {t}"])
-                sites, (carry, y) = traced(own, carry, x)
-                sampled = {name: x for name, x in sites.items() if x["type"] == "sample"}
-                each = {name: chain.log_prob(x, x["scale"]) for name, x in sampled.items()}
-                log_probs.append(each)
-            long = lambda leaf: jnp.broadcast_to(leaf, (chain.length, *jnp.shape(leaf)))  # noqa: E731
-            return carry, jax.tree.map(long, y)
+    def read(trace: dict[str, dict]) -> Depends:
+        return dependence(program, arguments, trace, unknowns(trace.values(), ()))
 
-        values = {name: given[f"site {name}"] for name in chain.parameters}
-        program = instead_of_scan(model, follow)
-        rest = densities(trace_of(program, arguments, {**values, **start}), outer)
-        return log_probs, rest
-
-    nothing = jnp.zeros(1, int)
-    steps = {f"step {t}": chain.values(chain.steps, nothing) for t in range(num_steps)}
-    given = {f"site {name}": trace[name]["value"] for name in chain.parameters}
-    start = chain.values(chain.start, nothing)
-    inside, rest = eval_provenance(run, start=start, input=jnp.array(True), **steps, **given)
-    return inside, {name: origins(on) for name, on in rest.items()}
+    program = instead_of_scan(model, follow)
+    depends = run_abstractly(program, *arguments, read)
+    inside = [{name: depends.pop(f"step {t} {name}") for name in x} for t, x in enumerate(steps)]
+    return inside, depends
 
 
 def _orders(depends: Depends, num_leaves: int) -> dict[str, int]:
@@ -461,9 +441,9 @@ def _effects(
     every = {name for site in sites.values() for name, *_ in plates_of(site)}
     effects = []
     for name in chain.parameters:
-        if name in outer:
+        if outer[name]["type"] == "sample":
             plates = {plate for plate, *_ in plates_of(outer[name])}
-            others = [x for x in depends[name] if x.startswith("site ") and x != f"site {name}"]
+            others = (depends[name] & set(chain.parameters)) - {name}
             if plates & sequences or (plates & every and others):
                 effects.append(name)
     return tuple(effects)
