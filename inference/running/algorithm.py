@@ -24,10 +24,9 @@ from ..rows.disk import stored
 from ..types import Params
 from .checkpoint import Checkpoint, origin
 from .contract import DivergedError, RunResult, Starts
-from .lineages import Lineages
-from .loop import Drive, drive
+from .loop import Drive, Spent, drive
 from .padding import Padded, by_row, pad
-from .search import Narrow, Search, Spent
+from .search import Lineages, Narrow, Search
 
 MOST_STEPS = 10**8
 """Of a run: it keeps the loss of each."""
@@ -230,15 +229,15 @@ class Algorithm(abc.ABC):
         said = {"num_steps": num_steps, "tolerance": tolerance, "budget": budget}
         check_settings(Algorithm.run, {**said, "checkpoint_every": checkpoint_every})
 
+        check_kinds(args, kwargs)  # before anything becomes an array of JAX's
+
         method: Any = self
         given = init_state is not None or init_params is not None or mesh is not None
         held = not any(stored(x) for x in jax.tree.leaves((args, kwargs)))
         if self.search is not None and num_steps >= self.search.least_steps and held and not given:
             method = Lineages(self, self.search)
-        spent = Spent()
         how = Drive(num_steps, progress_bar, tolerance, record, budget, checkpoint_every, mesh)
         if checkpoint is None and held and not given:
-            check_kinds(args, kwargs)
             fitted = self.at_once(rng_key, how, args, kwargs)
             if fitted is not None:
                 return fitted
@@ -246,19 +245,16 @@ class Algorithm(abc.ABC):
         every = (args, kwargs) if wide is None else (wide.args, wide.kwargs)
 
         # Not the state itself, which would be held here for as long as the loop runs.
-        def start() -> Any:
-            nonlocal spent
+        def start() -> tuple[Any, Spent]:
             if method is not self:
-                state, spent = method.begin(rng_key, how, *every)
-                return state
+                return method.begin(rng_key, how, *every)
             if init_state is None:
-                return self.init(rng_key, *every[0], init_params=init_params, **every[1])
-            return init_state if wide is None else by_row(init_state, self.by_row, wide.fill)
+                return self.init(rng_key, *every[0], init_params=init_params, **every[1]), Spent()
+            return by_row(init_state, self.by_row, wide.fill) if wide else init_state, Spent()
 
         with ExitStack() as opened:
             saved = None
             if checkpoint is not None:
-                check_kinds(args, kwargs)
                 key, begun = (rng_key, init_params) if init_state is None else (None, init_state)
                 searched = "one start" if method is self else method.search.words(num_steps)
                 made_of = origin(self, args, kwargs, key, begun, searched)
@@ -266,7 +262,7 @@ class Algorithm(abc.ABC):
             if wide is not None:
                 opened.enter_context(wide.counting())
             try:
-                result = drive(method, start, *every, how, saved, lambda: spent)
+                result = drive(method, start, *every, how, saved)
             except DivergedError as error:
                 if wide is not None and method is self:
                     error.state = by_row(error.state, self.by_row, wide.cut)
@@ -278,13 +274,8 @@ class Algorithm(abc.ABC):
                 warnings.warn(problem, kind, stacklevel=2)
                 break
         if method is not self:
-            result = result._replace(
-                state=method.best(result.state),
-                optima=method.optima(result.state),
-                seconds=result.seconds + spent.seconds,
-                search_seconds=spent.seconds,
-                compile_seconds=result.compile_seconds + spent.compile_seconds,
-            )
+            state, optima = method.best(result.state), method.optima(result.state)
+            result = result._replace(state=state, optima=optima)
         if wide is not None:
             result = result._replace(state=by_row(result.state, self.by_row, wide.cut))
         return self.finish(result, rng_key, budget, args, kwargs)

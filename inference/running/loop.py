@@ -22,13 +22,11 @@ from jax.sharding import Mesh
 from ..numerics import clock
 from ..numerics.compiling import remembered
 from ..reading.abstract import ProgramError
-from ..reading.arguments import check_kinds
 from ..rows.chunks import counted, counting
 from ..rows.devices import Devices, OneDevice, devices_of, using
 from ..types import Params
 from .checkpoint import Checkpoint
 from .contract import DivergedError, Method, RunResult, Stop
-from .search import Spent
 
 BLOCK_SECONDS = 0.25
 """Blocks grow while they take less: so often is the bar moved, the clock read and Ctrl-C heard."""
@@ -58,6 +56,14 @@ class Drive(NamedTuple):
         return self.budget is None or spent + seconds <= (1.0 + SLACK) * self.budget
 
 
+class Spent(NamedTuple):
+    """What a search before a run took."""
+
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+    step_seconds: float = 0.0  # of a step of the run, where one was taken already
+
+
 class Progress(NamedTuple):
     """Where a run stands."""
 
@@ -71,26 +77,24 @@ class Progress(NamedTuple):
 
 def drive(
     method: Method,
-    start: Callable[[], Any],
+    start: Callable[[], tuple[Any, Spent]],
     args: tuple,
     kwargs: dict[str, Any],
     how: Drive,
     saved: Checkpoint | None = None,
-    spent: Callable[[], Spent] = Spent,
 ) -> RunResult:
     """Run `update` until there is a reason to stop.
 
-    :param start: the state to begin with, or how far the search for it has come already.
-    :param spent: what of the budget the start took.
+    :param start: the state to begin with, or the progress that a search for it has made already,
+        and what of the budget that took.
 
     A block is written over the one before it: of a state with an entry for each datum no more is
     held than the last, the last but one and the next.
     """
-    check_kinds(args, kwargs)  # before anything becomes an array of JAX's
     devices = devices_for(method, args, kwargs, how.mesh)
     with using(how.mesh):
-        first = start()
-        progress = first if isinstance(first, Progress) else _first(method, first, how)
+        first, search = start()
+        progress = first if isinstance(first, Progress) else first_progress(method, first, how)
         del first  # its arrays are written over
     if saved is not None:
         progress = saved.resume(progress, how.num_steps)
@@ -98,17 +102,16 @@ def drive(
     limit = np.asarray(-1.0 if how.tolerance is None else how.tolerance, progress.change.dtype)
 
     began = time.perf_counter()
-    block = block_of(method, devices, progress, how.record)
+    block = block_of(method, devices, how.record, progress)
     count = counted()
     progress = block(progress, (np.int32(0), limit, count), devices.arrays)  # it is compiled
     compile_seconds = time.perf_counter() - began
 
-    began, done, size = clock.seconds(), int(progress.step), 1
+    began, done, size = clock.seconds() - search.seconds, int(progress.step), 1
     last_saved = time.perf_counter()
-    before = spent()
-    over, stop = done > 0 and not how.has_room(before.seconds, before.step_seconds), False
-    each = before.step_seconds or np.inf
-    with _bar(method, how, done) as bar, interrupts() as heard:
+    over, stop = done > 0 and not how.has_room(search.seconds, search.step_seconds), False
+    each = search.step_seconds or np.inf
+    with _bar(method, how, done) as bar, interrupts() as interrupted:
         while done < how.num_steps and np.asarray(progress.change) > limit and not (over or stop):
             block_began, computed = time.perf_counter(), clock.seconds()
             end = np.int32(min(done + size, how.num_steps))
@@ -117,14 +120,13 @@ def drive(
             bar.update(new - done)
             last, each = each, (clock.seconds() - computed) / max(new - done, 1)
             longer = max(each, 2 * each - last)  # a step with a loop within may take ever longer
-            taken = clock.seconds() - began + before.seconds
-            done, now = new, time.perf_counter()
+            done, spent, now = new, clock.seconds() - began, time.perf_counter()
             slow, long, due, over, stop = devices.agree([
-                now - block_began > BLOCK_SECONDS or not how.has_room(taken, 2 * size * each),
-                not how.has_room(taken, size * each),
+                now - block_began > BLOCK_SECONDS or not how.has_room(spent, 2 * size * each),
+                not how.has_room(spent, size * each),
                 saved is not None and now - last_saved > how.checkpoint_every,
-                how.budget is not None and (taken > how.budget or not how.has_room(taken, longer)),
-                bool(heard),
+                how.budget is not None and (spent > how.budget or not how.has_room(spent, longer)),
+                bool(interrupted),
             ])  # fmt: skip
             size = 1 if long else size if slow else 2 * size
             if saved is not None and due:
@@ -142,25 +144,22 @@ def drive(
         raise DivergedError(f"{problem}{where}", progress.good)
     if saved is not None:
         saved.save(progress)
-    why = Stop.STEPS
-    reason = why.value
+    why, reason = Stop.STEPS, Stop.STEPS.value
     if not np.asarray(progress.change) > limit:
-        why = Stop.TOLERANCE
-        reason = f"{why.value} {how.tolerance} of the loss"
+        why, reason = Stop.TOLERANCE, f"{Stop.TOLERANCE.value} {how.tolerance} of the loss"
     elif stop or done < how.num_steps:
         why = Stop.INTERRUPTED if stop else Stop.BUDGET
-        if done < how.num_steps:
-            reason = f"{why.value} {done} of {how.num_steps} steps"
-    # On the host: JAX would compile a slice of each length.
-    losses, history = jax.tree.map(
-        lambda x: jax.device_put(np.asarray(x)[:done]), (progress.losses, progress.history)
-    )
-    return RunResult(params, progress.state, losses, reason, seconds, compile_seconds, history, why)
+        reason = f"{why.value} {done} of {how.num_steps} steps"
+    losses, history = jax.tree.map(lambda x: x[:done], (progress.losses, progress.history))
+    return RunResult(
+        params, progress.state, losses, reason, seconds, compile_seconds + search.compile_seconds,
+        history, why, search_seconds=search.seconds,
+    )  # fmt: skip
 
 
-def _first(method: Method, state: Any, how: Drive) -> Progress:
-    first = partial(begin, copy(method), how.room, how.record)
-    return remembered(first)(state)
+def first_progress(method: Method, state: Any, how: Drive) -> Progress:
+    """A run before its first step, in one compiled piece."""
+    return remembered(partial(begin, copy(method), how.room, how.record))(state)
 
 
 def begin(
@@ -178,8 +177,7 @@ def begin(
 
 def _copy(x: Any) -> Array:
     """A copy of the type that a step gives: a weak one would make it compile a second time."""
-    x = jnp.asarray(x)
-    return jnp.copy(x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else x.astype(x.dtype))
+    return jnp.array(x, jnp.asarray(x).dtype)
 
 
 def devices_for(
@@ -199,8 +197,8 @@ def devices_for(
 def block_of(
     method: Method,
     devices: Devices | OneDevice,
-    progress: Progress,
     record: Callable[[Params], Any] | None,
+    progress: Progress,
 ) -> Callable[[Progress, tuple, list], Progress]:
     """Steps up to a number of them or until the loss changes by no more than a limit.
 
@@ -243,10 +241,7 @@ def block_of(
         with counting(count):
             return lax.while_loop(unfinished, partial(advance, arrays), progress)
 
-    shapes = [(x.shape, str(x.dtype)) for x in jax.tree.leaves((progress, devices.arrays))]
-    return remembered(
-        hollow.spread(block, progress), shapes, donate_argnums=0,
-    )  # fmt: skip
+    return remembered(hollow.spread(block, progress), donate_argnums=0)
 
 
 def _not_finite(progress: Progress, params: Params, done: int) -> str | None:
@@ -272,19 +267,19 @@ def _bar(method: Any, how: Drive, done: int) -> Any:
 @contextmanager
 def interrupts() -> Iterator[list]:
     """Collects Ctrl-C, so that no block is lost; a second one is not waited for."""
-    heard: list = []
+    interrupted: list = []
     outside = threading.current_thread() is not threading.main_thread()
     if outside or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as `nohup` and `&` have it
-        yield heard
+        yield interrupted
         return
 
-    def hear(number: int, frame: Any) -> None:
-        if heard:
+    def note(number: int, frame: Any) -> None:
+        if interrupted:
             raise KeyboardInterrupt
-        heard.append((number, frame is not None))
+        interrupted.append((number, frame is not None))
 
-    before = signal.signal(signal.SIGINT, hear)
+    before = signal.signal(signal.SIGINT, note)
     try:
-        yield heard
+        yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)

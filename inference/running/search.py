@@ -1,20 +1,48 @@
-"""How many starts a run has, how they are thinned out, and what is said of where they ended."""
+r"""Several starts of a method: screened, varied, and run side by side to the end.
+
+A method that climbs ends at the optimum of the basin it begins in. Restarts alone do not help where
+good basins are rare. What helps is to leave an optimum by the one unit that is wrong:
+
+1. `2 K` starts take a few steps each; the best K go on as lineages.
+2. In every round each lineage and a variant of it (`Algorithm.vary`: one unit planted anew where
+   rows are explained worst) take a few steps; the better of the two is the lineage from then on.
+3. The K lineages run to the end, in one batch. The best of them is the result, and where each ended
+   is kept with it (`Optima`).
+
+`python tests/benchmarks/keys.py` counts from how many keys the best known optimum is reached.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax, random
 
-from ..numerics.compiling import remembered
-from ..rows.chunks import Rows
+from ..numerics import clock
+from ..reading.anatomy import ChainError
+from ..reading.arguments import inspect_all, rows_of
+from ..rows.chunks import Rows, compiled, counted, counting
 from ..types import Params
-from .contract import Optima
+from .contract import Optima, Searchable
+from .loop import Drive, Progress, Spent, begin, block_of, devices_for, first_progress
+
+PATIENCE = 10
+"""A lineage that agrees with the best, or cannot catch up with it, for so many steps stands still
+from then on: where all agree, the rest of a run costs as much as that of one start."""
+NEVER, SKIPPED = -(10**6), 10**6
+"""Idle steps of a lineage that is not to stand still, and of one that a budget has no room for."""
+SEARCHING = 0.5
+"""Share of a budget that the search over starts may take."""
+SHORT = 0.05
+"""Share of that up to which the next block of steps may be twice as long."""
+NEAR = 1e-5
+"""Share of the loss by which two lineages that agree differ at most, and have left to gain."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,14 +127,6 @@ class Narrow(NamedTuple):
     more: tuple[int, int] = 1, 1  # times as many rounds and steps of each, where steps are quick
 
 
-class Spent(NamedTuple):
-    """What a search took."""
-
-    seconds: float = 0.0
-    compile_seconds: float = 0.0
-    step_seconds: float = 0.0  # of a step of the run, where one was taken already
-
-
 def optima_of(losses: np.ndarray) -> Optima:
     """Where lineages ended, from the last three losses of each, (3, num_lineages).
 
@@ -134,35 +154,24 @@ def remaining(losses: Any, xp: Any = np) -> Any:
     return xp.where(xp.isfinite(left), left, xp.abs(last))
 
 
-def best_of(states: Any, losses: Array, part: Callable[[Any], Any] = lambda one: one) -> Any:
-    """The one of several states, on a leading axis, whose loss is least, or a part of it.
-
-    :param losses: (num_states,), or of several steps, of which the last counts.
-    """
-    leaves = jax.tree.leaves((states, losses))
-    if jax.default_backend() != "cpu" or any(isinstance(x, jax.core.Tracer) for x in leaves):
-        # In one piece: to index its arrays one by one is to compile as many programs.
-        return part(remembered(_best_of)(states, losses))
-    # Here, where nothing is compiled for it.
-    last = np.asarray(losses)
-    best = int(np.argmin(last[-1] if last.ndim > 1 else last))
-    return jax.device_put(part(jax.tree.map(lambda x: _entry(x, best), states)))
-
-
-def _entry(x: Array, place: int) -> Any:
-    if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return np.asarray(x)[place]
-    data = np.asarray(jax.random.key_data(x))[place]
-    return jax.random.wrap_key_data(jax.device_put(data), impl=jax.random.key_impl(x))
-
-
-def _best_of(states: Any, losses: Array) -> Any:
-    best = jnp.argmin(losses[-1] if losses.ndim > 1 else losses)
+@jax.jit
+def best_of(states: Any, losses: Array) -> Any:
+    """The one of several states, on a leading axis, whose loss (num_states,) is least."""
+    best = jnp.argmin(losses)
     return jax.tree.map(lambda x: x[best], states)
 
 
-NEAR = 1e-5
-"""Of the loss: what two lineages that agree for certain differ by, and have left to gain."""
+def each(function: Callable) -> Callable:
+    """A function of each of several starts: in one batch, on a CPU one after the other.
+
+    A CPU gains nothing from a batch, and lineages that stand still cost nothing in a loop.
+
+    >>> each(lambda x, y: x + y)(jnp.arange(3), jnp.ones(3)).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    if jax.default_backend() != "cpu":
+        return jax.vmap(function)
+    return lambda *args: lax.map(lambda one: function(*one), args)
 
 
 def settled(losses: Array, idle: Array) -> Array:
@@ -179,3 +188,236 @@ def settled(losses: Array, idle: Array) -> Array:
     same = (gap <= near) & (left <= near) & (left[best] <= near)
     hopeless = (gap > 10.0 * left) & (gap > 10.0 * near)
     return (same | hopeless) & (jnp.arange(len(last)) != best)
+
+
+class LineageState(NamedTuple):
+    """The states of all lineages, and the last losses of each, from which the rest is estimated."""
+
+    states: Any  # a leading axis of num_lineages
+    losses: Array  # (3, num_lineages), the last of them last
+    idle: Array  # (num_lineages,) steps since each agreed with the best or fell far behind it
+
+    def part(self, which: slice) -> LineageState:
+        """Some of the lineages."""
+        states = jax.tree.map(lambda x: x[which], self.states)
+        return LineageState(states, self.losses[:, which], self.idle[which])
+
+    def alone(self) -> LineageState:
+        """The first lineage; the others stand still, and are behind it."""
+        first = jnp.arange(len(self.idle)) == 0
+        losses = jnp.where(first, self.losses, jnp.inf)
+        return self._replace(losses=losses, idle=jnp.where(first, 0, SKIPPED))
+
+
+class Lineages:
+    """The lineages of a method as one method: its state is a batch of theirs."""
+
+    by_row: ClassVar[tuple[str, ...] | None] = None
+    why_no_mesh = "its lineages run side by side on one device"
+
+    def __init__(self, method: Searchable, search: Search):
+        self.method, self.search, self.model = method, search, method.model
+        self.window, self.count = method.window, search.num_lineages
+
+    def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
+        return self.method.num_rows(args, kwargs)
+
+    def begin(
+        self, rng_key: Array, how: Drive, args: tuple, kwargs: dict
+    ) -> tuple[LineageState | Progress, Spent]:
+        """The states at the end of the search before a run, and the time it took.
+
+        Where a budget has no room for a step from each start, the first start goes on alone.
+        """
+        key_rows, key_search, key_init = random.split(rng_key, 3)
+        rows, some = self.rows(key_rows, args, kwargs)
+        self.method.refuse(key_init, *args, **kwargs)
+        alone, spent = False, Spent()
+        if self.search.straight:
+
+            def propose(rows: Rows, key: Array) -> Params:
+                return self.propose(random.split(key, self.count), *rows.whole())
+
+            params = compiled(propose, rows)(rows.leaves, key_search)
+        else:
+            with counting(counted() if some is rows else None):  # drawn rows all count
+                narrow = self.method.narrowed(some)
+                reached, alone, spent = self._find(key_search, how, narrow)
+            if alone and narrow.rows is rows:
+                return reached, spent
+            params = narrow.widened(self.params(reached.state))
+
+        def enter(rows: Rows, key: Array, params: Params) -> LineageState:
+            return self.enter(random.split(key, self.count), params, *rows.whole())
+
+        state = compiled(enter, rows)(rows.leaves, key_init, params)
+        return (state.alone() if alone else state), spent
+
+    def _find(self, key: Array, how: Drive, narrow: Narrow) -> tuple[Progress, bool, Spent]:
+        """The lineages after all rounds, whether there is only one, and the time it took.
+
+        With a budget, a step from one start is timed before all take one: on a CPU, one after the
+        other. If there is no room for all of them, that step is the result.
+
+        The compiled step is the block of the run to come: half of the starts go through it, then
+        the other half.
+        """
+        rows, began = narrow.rows, time.perf_counter()
+        screening, rounds, steps = self.search.plan(how.num_steps, narrow.more)
+        devices = devices_for(self, *rows.whole())
+
+        def halves(whole: LineageState) -> list[Progress]:
+            parts = (whole.part(slice(n, n + self.count)) for n in (0, self.count))
+            return [begin(self, how.room, how.record, part) for part in parts]
+
+        def start(rows: Rows, key: Array) -> list[Progress]:
+            return halves(self.start(key, *rows.whole()))
+
+        def after(rows: Rows, key: Array, number: Array, pair: list) -> list[Progress]:
+            go = lambda: halves(self.turn(key, number, _joined(*pair), *rows.whole()))  # noqa: E731
+            return lax.cond(number < 0, lambda: pair, go)
+
+        def climb(half: Progress, end: int) -> Progress:
+            limit = np.asarray(-1.0, half.change.dtype)
+            return block(half, (np.int32(end), limit, counted()), devices.arrays)
+
+        turn, begun = compiled(after, rows), compiled(start, rows)(rows.leaves, key)
+        block = block_of(self, devices, how.record, begun[0])
+        # Nothing is done yet, but all is compiled.
+        pair = turn(rows.leaves, key, np.int32(-1), [climb(half, 0) for half in begun])
+        allowed, one = np.inf, None
+        if how.budget is not None:
+            allowed, one = SEARCHING * how.budget, first_progress(self, pair[0].state.alone(), how)
+        jax.block_until_ready((pair, one))
+        compiling, began = time.perf_counter() - began, clock.seconds()
+
+        if one is not None:
+            one = climb(one, 1)
+            taken = clock.seconds() - began if int(one.step) else 0.0
+            several = 3 * self.count if jax.default_backend() == "cpu" else 3
+            if not how.has_room(taken, several * taken):  # both halves, and a step of the run
+                return one, True, Spent(taken, compiling, taken)
+
+        for number in range(1 + rounds):
+            end = steps if number else screening
+            done, size = 0, end if how.budget is None else 1
+            while done < end and not (done and clock.seconds() - began > allowed):
+                before, done = clock.seconds(), min(done + size, end)
+                pair = jax.block_until_ready([climb(half, done) for half in pair])
+                # No block is long against the time allowed: an overrun is noticed after it.
+                size *= 2 if clock.seconds() - before < SHORT * allowed else 1
+            pair = jax.block_until_ready(turn(rows.leaves, key, np.int32(number), pair))
+            if clock.seconds() - began > allowed:
+                break
+        return pair[0], False, Spent(clock.seconds() - began, compiling)
+
+    def rows(self, key: Array, args: tuple, kwargs: dict) -> tuple[Rows, Rows]:
+        """All rows, and those that the search uses."""
+        try:
+            _, anatomy = inspect_all(self.model, args, kwargs, self.method.plate)
+        except ChainError:  # it has steps, and the search uses all of them
+            leaves, tree = jax.tree.flatten((args, kwargs))
+            whole = Rows((), tuple(leaves), tree, 0)
+            return whole, whole
+        rows, size = rows_of(anatomy, args, kwargs), self.search.num_rows
+        total = int(rows.total)  # outside of what is compiled, or of all rows
+        # Other rows are another shape, and all steps are compiled a second time for them: on few
+        # more than that the search takes less.
+        if total <= 2 * size:
+            return rows, rows
+        chosen = random.choice(key, total, (size,), replace=False)
+        return rows, rows_of(anatomy.with_rows(size), *rows.take(chosen))
+
+    def propose(self, keys: Array, args: tuple, kwargs: dict) -> Params:
+        """A start for each key."""
+        return each(lambda key: self.method.propose(key, *args, **kwargs))(keys)
+
+    def enter(self, keys: Array, params: Params, args: tuple, kwargs: dict) -> LineageState:
+        count = len(keys)
+        start = lambda key, p: self.method.init(key, *args, init_params=p, **kwargs)  # noqa: E731
+        states = each(start)(keys, params)
+        return LineageState(states, jnp.zeros((3, count)), jnp.zeros(count, int))
+
+    def start(self, key: Array, args: tuple, kwargs: dict) -> LineageState:
+        """All starts before the first round."""
+        key_start, key_rounds = random.split(key)
+        params = self.propose(random.split(key_start, 2 * self.count), args, kwargs)
+        return self.enter_round(key_rounds, jnp.asarray(0), params, args, kwargs)
+
+    def turn(
+        self, key: Array, number: Array, state: LineageState, args: tuple, kwargs: dict
+    ) -> LineageState:
+        """The lineages after a round, and variants of them.
+
+        The screening is the first round: the best half of all starts goes on, not the better one of
+        each pair.
+        """
+        count, losses, key_rounds = self.count, state.losses[-1], random.split(key)[1]
+        key_vary = random.split(random.fold_in(key_rounds, number))[1]
+        # A lineage whose variant fell behind has lost nothing.
+        better = jnp.arange(count) + count * (losses[count:] < losses[:count])
+        chosen = jnp.where(number == 0, lax.top_k(-losses, count)[1], better)
+        params = jax.tree.map(lambda x: x[chosen], self.params(state))
+        vary = lambda key, p: self.method.vary(key, p, *args, **kwargs)  # noqa: E731
+        variants = each(vary)(random.split(key_vary, count), params)
+        both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), params, variants)
+        return self.enter_round(key_rounds, number + 1, both, args, kwargs)
+
+    def enter_round(
+        self, key: Array, number: Array, params: Params, args: tuple, kwargs: dict
+    ) -> LineageState:
+        """The states that a round begins with; in it none stands still."""
+        key_climb = random.split(random.fold_in(key, number))[0]
+        state = self.enter(random.split(key_climb, 2 * self.count), params, args, kwargs)
+        return state._replace(idle=jnp.full_like(state.idle, NEVER))
+
+    def update(self, state: LineageState, *args: Any, **kwargs: Any) -> tuple[LineageState, Array]:
+        def step(one: Any, losses: Array, active: Array) -> tuple[Any, Array]:
+            def go() -> tuple[Any, Array]:
+                new, loss = self.method.update(one, *args, **kwargs)
+                # A lineage that has gone astray has lost; the others go on.
+                loss = jnp.where(jnp.isfinite(loss), loss, jnp.inf)
+                return new, jnp.append(losses[1:], loss.astype(losses.dtype))
+
+            return lax.cond(active, go, lambda: (one, losses))
+
+        active = state.idle < PATIENCE
+        states, losses = each(step)(state.states, state.losses.T, active)
+        losses = losses.T
+        idle = jnp.where(settled(losses, state.idle), state.idle + 1, jnp.minimum(state.idle, 0))
+        return LineageState(states, losses, jnp.where(active, idle, state.idle)), losses[-1].min()
+
+    def get_params(self, state: LineageState) -> Params:
+        return self.method.get_params(self.best(state))
+
+    def may_stop(self, state: LineageState) -> Array:
+        """Whether each lineage has arrived, or is so far behind that it cannot catch up.
+
+        The loop looks at the loss of the best; where others still fall, they are not at an optimum,
+        and whether they agree with the best cannot be said.
+        """
+        mine = jax.vmap(lambda one: jnp.asarray(self.method.may_stop(one)))(state.states)
+        last, left = state.losses[-1], remaining(state.losses, jnp)
+        arrived = (left <= 1e-6 * jnp.abs(last)) | (last - last.min() > 3.0 * left)
+        return jnp.all((mine & arrived) | (state.idle >= PATIENCE))
+
+    def best(self, state: LineageState) -> Any:
+        """The state of the lineage of least loss."""
+        return best_of(state.states, state.losses[-1])
+
+    def optima(self, state: LineageState) -> Optima:
+        """Where the lineages stand, the best first."""
+        ran = np.asarray(state.idle) < SKIPPED
+        return optima_of(np.asarray(state.losses, np.float64)[:, ran])
+
+    def params(self, state: LineageState) -> Params:
+        return jax.vmap(self.method.get_params)(state.states)
+
+
+def _joined(*halves: Progress) -> LineageState:
+    """All lineages of two halves; one that all went astray in ended before its last step."""
+    lost = [jnp.where(jnp.isnan(x.change), jnp.inf, x.state.losses) for x in halves]
+    states = jax.tree.map(lambda *x: jnp.concatenate(x), *(x.state.states for x in halves))
+    return LineageState(
+        states, jnp.concatenate(lost, 1), jnp.concatenate([x.state.idle for x in halves])
+    )

@@ -40,9 +40,8 @@ from key_cases import CASES, Case, drawn_network
 from latentbits.inference.methods.gibbs.network_evidence import annealed_evidence
 from latentbits.inference.reading.anatomy import inspect
 from latentbits.inference.running.algorithm import Algorithm
-from latentbits.inference.running.contract import Starts
-from latentbits.inference.running.lineages import Lineages
-from latentbits.inference.running.search import Search, optima_of
+from latentbits.inference.running.contract import Starts, follow
+from latentbits.inference.running.search import Lineages, LineageState, Search, optima_of
 from latentbits.inference.studies.output import versions
 from latentbits.models import noisy_or_network
 from scipy.optimize import linear_sum_assignment
@@ -71,7 +70,7 @@ def from_keys(method: Any, case: Case, steps: int, num_keys: int, batch: int) ->
 
     def run(key: Array, data: Array) -> End:
         if lineages:
-            state, _ = lineages.whole(key, steps, (data,), case.sizes)
+            state = searched(lineages, key, steps, (data,), case.sizes)
             return End(state.losses[-1], state.losses, lineages.get_params(state))
         step = lambda state, _: method.update(state, data, **case.sizes)  # noqa: E731
         apart = method.starts is Starts.DATA  # from where the data say, all would agree
@@ -89,6 +88,30 @@ def from_keys(method: Any, case: Case, steps: int, num_keys: int, batch: int) ->
     began = time.perf_counter()
     ends = jax.device_get(compiled(keys, data))
     return ends, time.perf_counter() - began
+
+
+def searched(
+    lineages: Lineages, rng_key: Array, num_steps: int, args: tuple, kwargs: dict[str, Any]
+) -> LineageState:
+    """The search and a run of `num_steps` as one pure function: the last state of the lineages."""
+    key_rows, key_search, key_init = random.split(rng_key, 3)
+    search, count = lineages.search, lineages.count
+    if search.straight:
+        params = lineages.propose(random.split(key_search, count), args, kwargs)
+    else:
+        narrow = lineages.method.narrowed(lineages.rows(key_rows, args, kwargs)[1])
+        some = narrow.rows.whole()
+        screening, rounds, steps = search.plan(num_steps, narrow.more)
+
+        def one_round(number: Array, state: LineageState) -> LineageState:
+            step = lambda _, state: lineages.update(state, *some[0], **some[1])[0]  # noqa: E731
+            state = lax.fori_loop(0, jnp.where(number == 0, screening, steps), step, state)
+            return lineages.turn(key_search, number, state, *some)
+
+        state = lax.fori_loop(0, 1 + rounds, one_round, lineages.start(key_search, *some))
+        params = narrow.widened(lineages.params(state.part(slice(count))))
+    state = lineages.enter(random.split(key_init, count), params, args, kwargs)
+    return follow(lineages, state, num_steps, *args, **kwargs)[0]
 
 
 def one_by_one(method: Any, case: Case, steps: int, num_keys: int) -> tuple[End, float]:

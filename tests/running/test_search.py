@@ -11,8 +11,7 @@ from inference import EM, Algorithm, BoundEM, Optima, Search, TruncatedEM
 from inference.methods.discrete import moves
 from inference.methods.discrete.step import StatesEM
 from inference.methods.discrete.updates import closed_form
-from inference.running.lineages import PATIENCE, Lineages, LineageState
-from inference.running.search import optima_of, remaining
+from inference.running.search import PATIENCE, Lineages, LineageState, optima_of, remaining
 from ppl_models import bernoulli_mixture, binary_sparse_coding, latent_trait
 from ppl_models.data import bars
 

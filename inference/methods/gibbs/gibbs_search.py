@@ -12,7 +12,6 @@ import numpy as np
 from jax import Array, lax, random
 
 from ...numerics.draws import keys_and_uniforms
-from ...numerics.several import every
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.settings import Range
@@ -20,7 +19,7 @@ from ...rows.chunks import Rows, compiled
 from ...running.algorithm import Algorithm
 from ...running.contract import RunResult, Starts
 from ...running.restarts import Averaged
-from ...running.search import Search
+from ...running.search import Search, each
 from ...types import Params
 from .gibbs_em import GibbsEM
 from .layers import Block, Blocks, Layered, Phase, forgotten, run_epoch, settle_block
@@ -184,7 +183,7 @@ class GibbsSearch(Algorithm):
             return learn(keys[1], *replacing.copy(network, bits, share, draws, keys[0]))
 
         shares = jnp.asarray(np.linspace(0.0, 2.0 * self.replaced, self.population))
-        children = every(child)(keys, draws, shares)
+        children = each(child)(keys, draws, shares)
         # What was learned without this layer competes no longer.
         parents = (state.members, state.bits, jnp.where(fresh, -jnp.inf, state.scores))
         joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), parents, children)
