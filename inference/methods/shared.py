@@ -1,5 +1,5 @@
-"""What methods share: an expectation over states, a posterior, the start, one rule for chunks, and
-random numbers that are the same for a row, however the rows are cut into chunks."""
+"""What methods share: an expectation over states, the start, one rule for chunks, and random
+numbers that are the same for a row, however the rows are cut into chunks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax, random
-from jax.extend.random import threefry_2x32
+from jax import Array, random
 
 from ..reading.affine import FEW_ROWS, product_floats
 from ..reading.anatomy import Anatomy
 from ..reading.local import Structure, prior_draw
 from ..reading.reader import Reader
 from ..rows.chunks import Rows, chunk_limit, compiled, counting
+from ..running.contract import Posterior as Posterior
 from ..types import Arguments, Params
 
 
@@ -78,28 +78,6 @@ def missed_least(weights: Array, use: Array) -> Array:
 
 # Floats of one chunk's largest array: 128 MiB in float32, whatever the number of rows.
 CHUNK_FLOATS = 1 << 25
-
-
-class Posterior(NamedTuple):
-    """The posterior of each datum, and how far it can be trusted.
-
-    >>> from latentbits import EM
-    >>> from latentbits.models import bernoulli_mixture
-    >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
-    >>> posterior = EM(bernoulli_mixture).posterior(params, jnp.array([[1]]), num_components=2)
-    >>> posterior.best.tolist(), round(float(jnp.exp(posterior.evidence[0])), 4)
-    ([[0]], 0.5)
-    >>> [round(float(x), 4) for x in posterior.probabilities["component"][0]]
-    [0.9, 0.1]
-    """
-
-    mean: Array  # (num_data, num_bits) ⟨s⟩; sites in the order of the program
-    best: Array  # (num_data, num_bits) the most probable state
-    evidence: Array  # (num_data,) log of the sum over the states summed
-    missed: Array  # (num_data,) share of the posterior mass that lies elsewhere, at least
-    missed_error: Array  # (num_data,) standard error of that estimate
-    probabilities: dict[str, Array] = {}  # noqa: RUF012
-    """site -> (num_data, ..., num_values), of each of its values: the mean of a category is none"""
 
 
 def start_params(
@@ -178,21 +156,5 @@ def row_keys(key: Array, numbers: Array) -> Array:
 
 
 def row_uniforms(key: Array, numbers: Array) -> Array:
-    """What ``random.uniform(key, (num_data,))`` holds for the rows of these numbers, (n,).
-
-    JAX's generator turns the place of a draw into its bits, so that none before it must be made.
-
-    >>> key = random.key(0)
-    >>> drawn = row_uniforms(key, jnp.array([500, 7]))
-    >>> bool((drawn == random.uniform(key, (1000,))[jnp.array([500, 7])]).all())
-    True
-    """
-    kind = jnp.result_type(float)
-    if str(random.key_impl(key)) != "threefry2x32" or kind != jnp.float32:
-        # Other generators, and other widths: a key for each row.
-        return jax.vmap(lambda own: random.uniform(own, dtype=kind))(row_keys(key, numbers))
-    place = numbers.astype(jnp.uint32)
-    both = threefry_2x32(random.key_data(key), jnp.concatenate([jnp.zeros_like(place), place]))
-    high, low = jnp.split(both, 2)
-    mantissa = ((high ^ low) >> 9) | jnp.uint32(0x3F800000)  # a float from 1 up to 2
-    return lax.bitcast_convert_type(mantissa, kind) - 1.0
+    """A uniform number for each of the rows of these numbers, (n,)."""
+    return jax.vmap(random.uniform)(row_keys(key, numbers))

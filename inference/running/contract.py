@@ -10,7 +10,8 @@ A method looks like `numpyro.infer.SVI`:
     em.posterior(result.params, data, num_causes=10)           # of each row's latents
 
 A state is what the next step needs, and nothing else: what a diagnosis needs comes from functions
-of its own, as `posterior` is. A one-shot method does its work in `init` and has an idle `update`.
+of its own. One of them, `posterior`, gives the `Posterior` of each row's latents. A one-shot method
+does its work in `init` and has an idle `update`.
 The loss is what the method minimises, summed over the data: for EM the negative log evidence (or
 its bound) of the parameters *before* the update, less their log prior density with ``prior=True``.
 """
@@ -153,6 +154,40 @@ def follow(method: Any, state: Any, num_steps: int, *args: Any, **kwargs: Any) -
     """So many steps as one pure function: where they end, and the loss of each."""
     step = lambda state, _: method.update(state, *args, **kwargs)  # noqa: E731
     return lax.scan(step, state, None, length=num_steps)
+
+
+class Posterior(NamedTuple):
+    """The posterior of the latents of each datum, and how far it can be trusted.
+
+    A field is None where a method does not say it. `GibbsPosterior` is another name of this class.
+
+    >>> import jax.numpy as jnp
+    >>> from latentbits import EM
+    >>> from latentbits.models import bernoulli_mixture
+    >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
+    >>> posterior = EM(bernoulli_mixture).posterior(params, jnp.array([[1]]), num_components=2)
+    >>> posterior.best.tolist(), round(float(jnp.exp(posterior.evidence[0])), 4)
+    ([[0]], 0.5)
+    >>> [round(float(x), 4) for x in posterior.probabilities["component"][0]]
+    [0.9, 0.1]
+    >>> posterior.covariance is None
+    True
+    """
+
+    mean: Any = None  # (num_data, size) of bits or factors; sites in the order of the program
+    covariance: Any = None  # (num_data, size, size)
+    evidence: Any = (
+        None  # (num_data,) log evidence as the method has it: a sum over states, a bound
+    )
+    gap: Any = None  # (num_data,) the evidence by fine quadrature less that one
+    effective: Any = None  # (num_data,) how many points carry the posterior; NaN for a Gaussian
+    probabilities: Any = {}  # noqa: RUF012
+    """discrete site -> (num_data, ..., num_values), of each of its values"""
+    best: Any = None  # (num_data, num_bits) the most probable state, or the best that was met
+    missed: Any = None  # (num_data,) share of the posterior mass that lies elsewhere, at least
+    missed_error: Any = None  # (num_data,) standard error of that estimate
+    error: Any = None  # (num_data, num_bits) standard error of a mean over draws
+    log_joint: Any = None  # (num_data,) log p(y, best), where states are drawn
 
 
 class DivergedError(FloatingPointError):

@@ -190,7 +190,7 @@ def _columns(anatomy: Any, posterior: Any) -> tuple[list[str], np.ndarray]:
             names += [f"{part}_{value}" for part in parts for value in values]
             columns.append(np.asarray(posterior.probabilities[latent.name]).reshape(rows, -1))
         place += latent.size
-    if hasattr(posterior, "covariance"):
+    if getattr(posterior, "covariance", None) is not None:
         spread = np.sqrt(np.diagonal(np.asarray(posterior.covariance), axis1=1, axis2=2))
         names, columns = [*names, *(f"{x}_sd" for x in names)], [*columns, spread]
     return names, np.hstack(columns)

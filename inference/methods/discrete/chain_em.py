@@ -17,6 +17,7 @@ from ...reading.arguments import check_data
 from ...reading.elimination import Chain
 from ...reading.local import log_density_of
 from ...reading.survey import find_chain
+from ...running.contract import Posterior
 from ...types import Params
 from ..m_step import minimise, transforms_of
 from ..shared import check_shapes
@@ -27,14 +28,6 @@ class PathState(NamedTuple):
 
     params: Params
     step: Array
-
-
-class PathPosterior(NamedTuple):
-    """The posterior of the paths of each sequence."""
-
-    probabilities: dict[str, Array]  # site -> (T, ..., num_values)
-    best: dict[str, Array]  # site -> the most probable path, (T, ...)
-    evidence: Array  # (num_sequences,)
 
 
 class Paths(NamedTuple):
@@ -98,17 +91,20 @@ class Paths(NamedTuple):
         del params
         return self.propose(rng_key, *args, **kwargs)
 
-    def posterior(self, params: Params, *args: Any, **kwargs: Any) -> PathPosterior:
+    def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """Probabilities of the states at each step, and the most probable path: Viterbi's."""
         chain = self._open(args, kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         held = {i: x for i, x in enumerate(leaves) if hasattr(x, "dtype")}
 
-        def find(params: Params, held: dict[int, Array]) -> PathPosterior:
+        def find(params: Params, held: dict[int, Array]) -> Posterior:
             arguments = jax.tree.unflatten(tree, [held.get(i, x) for i, x in enumerate(leaves)])
             posterior = chain.posterior(self.model, params, arguments)
             evidence = sums.evidence(posterior.factors, posterior.start)
-            return PathPosterior(posterior.probabilities(), posterior.chosen(None), evidence)
+            return Posterior(
+                evidence=evidence, probabilities=posterior.probabilities(),
+                best=posterior.chosen(None),
+            )  # fmt: skip
 
         return jax.jit(find)(params, held)
 

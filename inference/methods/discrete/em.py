@@ -142,8 +142,9 @@ class EM(StatesEM):
                     nothing = nothing + jnp.nan  # a table of one's own: what it misses is not known
                 each = _per_value(reader.anatomy, posterior)
                 return Posterior(
-                    posterior.mean, posterior.best(), posterior.evidence, nothing, nothing, each
-                )
+                    posterior.mean, evidence=posterior.evidence, probabilities=each,
+                    best=posterior.best(), missed=nothing, missed_error=nothing,
+                )  # fmt: skip
 
             return map_over_chunks(summarise, rows, size, memory)
 

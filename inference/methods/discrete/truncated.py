@@ -166,8 +166,9 @@ class TruncatedEM(StatesEM):
                     contains = partial(sets.contains, here.reader, memory)
                     missed, error = missed_mass(here, contains, posterior, key, num_draws)
                 return Posterior(
-                    posterior.mean, posterior.best(), posterior.evidence, missed, error
-                )
+                    posterior.mean, evidence=posterior.evidence, best=posterior.best(),
+                    missed=missed, missed_error=error,
+                )  # fmt: skip
 
             return map_over_chunks(summarise, rows, size, memory, Numbers())
 

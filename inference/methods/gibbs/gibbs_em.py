@@ -18,6 +18,7 @@ from ...reading.arguments import rows_of
 from ...reading.reader import check_data, check_support
 from ...rows.chunks import Numbers, Rows, chunk_limit, compiled, map_over_chunks
 from ...running.algorithm import Algorithm
+from ...running.contract import Posterior
 from ...types import Arguments, Params
 from ..shared import check_shapes
 from .flips import Rules, open_bits
@@ -53,22 +54,7 @@ class GibbsEMState(NamedTuple):
     memory: Memory | None  # running sums over all blocks; None: each block is learned by itself
 
 
-class GibbsPosterior(NamedTuple):
-    """What chains of Gibbs sampling say of each row.
-
-    >>> from latentbits.models import noisy_or_network
-    >>> params = {"weights_1": jnp.full((2, 3), 0.5), "leak_0": jnp.full(3, 0.1),
-    ...           "leak_1": jnp.full(2, 0.5)}
-    >>> em = GibbsEM(noisy_or_network)
-    >>> posterior = em.posterior(params, jnp.ones((4, 3)), layers=(2,))
-    >>> posterior.mean.shape, posterior.log_joint.shape
-    ((4, 2), (4,))
-    """
-
-    mean: Array  # (num_data, num_bits) ⟨s⟩; sites in the order of the program
-    error: Array  # (num_data, num_bits) its standard error, from how far the chains disagree
-    best: Array  # (num_data, num_bits) the state of highest log joint that was met
-    log_joint: Array  # (num_data,) log p(y, best)
+GibbsPosterior = Posterior
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -223,7 +209,7 @@ class GibbsEM(Algorithm):
         num_sweeps: int = 50,
         annealing: int = 25,
         **kwargs: Any,
-    ) -> GibbsPosterior:
+    ) -> Posterior:
         """The posterior of each row by annealed chains, and how far they disagree."""
         program = self.open(args, kwargs).program
         num_bits = program.anatomy.num_bits
@@ -232,9 +218,7 @@ class GibbsEM(Algorithm):
         num_data = rows.num_data
         key_all = random.key(0) if rng_key is None else rng_key
 
-        def chains(
-            key_all: Array, arguments: Arguments, params: Params, start: Array
-        ) -> GibbsPosterior:
+        def chains(key_all: Array, arguments: Arguments, params: Params, start: Array) -> Posterior:
             here = program._replace(anatomy=program.anatomy.with_rows(size))
             draw, score = here.read(params, arguments)
 
@@ -259,9 +243,12 @@ class GibbsEM(Algorithm):
             means, bests, values = jax.vmap(one)(random.split(key, num_chains))
             chosen, each = jnp.argmax(values, axis=0), jnp.arange(size)
             error = means.std(0, ddof=1) / jnp.sqrt(num_chains)
-            return GibbsPosterior(means.mean(0), error, bests[chosen, each], values[chosen, each])
+            return Posterior(
+                means.mean(0), error=error, best=bests[chosen, each],
+                log_joint=values[chosen, each],
+            )  # fmt: skip
 
-        def whole(rows: Rows, params: Params, key: Array) -> GibbsPosterior:
+        def whole(rows: Rows, params: Params, key: Array) -> Posterior:
             visit = lambda arguments, numbers: chains(key, arguments, params, numbers[0])  # noqa: E731
             return map_over_chunks(visit, rows, size, Numbers())
 

@@ -162,7 +162,10 @@ def linear_posterior(climb: Climb, params: Params, model: Callable) -> Posterior
         def part(arguments: Arguments) -> Posterior:
             form = linear_form(local, params, arguments)
             nothing = jnp.zeros_like(form.constant)
-            return Posterior(form.mean, form.best, form.evidence, nothing, nothing)
+            return Posterior(
+                form.mean, evidence=form.evidence, best=form.best, missed=nothing,
+                missed_error=nothing,
+            )  # fmt: skip
 
         return map_over_chunks(part, rows, size)
 

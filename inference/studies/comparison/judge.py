@@ -277,9 +277,9 @@ def _quality(field: Field, engine: Algorithm, params: dict[str, np.ndarray]) -> 
         # The parameters are judged all the same; what the method cannot say is said in the row.
         return {"no_quality": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
     row: dict[str, Any] = {}
-    if hasattr(approximation, "gap"):
+    if getattr(approximation, "gap", None) is not None:
         row["bound_gap"] = float(np.mean(np.asarray(approximation.gap)))
-    if hasattr(approximation, "missed"):
+    if getattr(approximation, "missed", None) is not None:
         row["missed_mass"] = float(np.mean(np.asarray(approximation.missed)))
     return row
 
