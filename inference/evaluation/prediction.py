@@ -99,10 +99,9 @@ def distinct(values: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 class Asked(NamedTuple):
-    """The rows in question with their cell set to 1, then with it set to 0, in some parts."""
+    """The rows in question with their cell set to 1, then with it set to 0."""
 
     likelihood: Likelihood
-    parts: list[Rows]
     place: np.ndarray  # (2 × cells,) where in these a row is: equal ones are there once
 
 
@@ -113,14 +112,9 @@ def ask(
     *,
     mask: Any = None,
     num_nodes: int | None = None,
-    like: Likelihood | None = None,
     **kwargs: Any,
 ) -> Asked:
-    """What must be known of the likelihood to give the probabilities of these cells.
-
-    :param like: the likelihood of other rows of the same table: where they are not too many, those
-        in question are dealt out in as many at a time, for which it is compiled already.
-    """
+    """The likelihood of the rows that give the probabilities of these cells."""
     data, cells = np.asarray(data, np.float32), np.asarray(cells)
     rows, columns = cells.T
     each = np.arange(len(cells))
@@ -134,35 +128,15 @@ def ask(
         observed = np.tile(observed, (2, 1))
     first, place = distinct(values, observed)
     values, observed = values[first], observed[first]
-    if like is not None and like.rows.num_data <= len(values):
-        parts = _parts(like, values, observed, kwargs)
-        if parts is not None:
-            return Asked(like, parts, place)
     # Without holes no mask is passed: a program may have a shorter way where all is seen.
     holes: dict[str, Any] = {} if observed.all() else {"mask": jnp.asarray(observed)}
     estimator = likelihood(model, jnp.asarray(values), num_nodes=num_nodes, **holes, **kwargs)
-    return Asked(estimator, [estimator.rows], place)
-
-
-def _parts(
-    like: Likelihood, values: np.ndarray, seen: np.ndarray, kwargs: dict[str, Any]
-) -> list[Rows] | None:
-    """The rows in parts as large as those of `like`; None where its arguments were others."""
-    masked = not seen.all() or jax.tree.structure(((0,), kwargs)) != like.rows.tree
-    holes = {"mask": seen} if masked else {}
-    leaves, tree = jax.tree.flatten(((values,), {**holes, **kwargs}))
-    if tree != like.rows.tree:
-        return None
-    mine = [x for x, rest in zip(leaves, like.rows.rest, strict=True) if rest is None]
-    size = like.rows.num_data
-    dealt = [np.arange(i, i + size) % len(values) for i in range(0, len(values), size)]
-    return [like.rows._replace(leaves=tuple(jnp.asarray(x[i]) for x in mine)) for i in dealt]
+    return Asked(estimator, place)
 
 
 def answer(asked: Asked, draws: Any) -> np.ndarray:
     """P(cell = 1 | the rest of its row) of each cell that was asked for."""
-    each = [asked.likelihood.of_draws(draws, rows).value for rows in asked.parts]
-    evidence = np.concatenate(each, axis=1).astype(np.float64)[:, asked.place]
+    evidence = np.asarray(asked.likelihood.of_draws(draws).value, np.float64)[:, asked.place]
     one, zero = evidence.reshape(len(evidence), 2, -1).swapaxes(0, 1)
     # P(row with 1) over P(row either way), each averaged over the draws.
     return np.exp(logsumexp(one, axis=0) - logsumexp(np.logaddexp(one, zero), axis=0))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..numerics.compiling import remembered
+from ..rows.devices import one_device
 from ..running.algorithm import Algorithm
 from ..running.contract import DivergedError, follow
 from ..types import Params
@@ -60,26 +61,22 @@ def keep_best(
     """
     if num_steps < 1 or every < 1 or patience < 1:
         raise ValueError("num_steps, every and patience must be at least 1")
-    held = (
-        _mean_evidence(method, valid, kwargs) if score is None else Held(lambda p, _: score(p), ())
-    )
+    score = _mean_evidence(method, valid, kwargs) if score is None else jax.jit(score)
     state = method.init(rng_key, data, init_params=init_params, **kwargs)
-    judge, arrays, parts = held.score, *_parted(kwargs)
+    device = one_device((data,), kwargs)
 
-    def steps(
-        state: Any, data: Array, arrays: dict[str, Any], leaves: tuple
-    ) -> tuple[Any, Params, Array]:
-        state, _ = follow(method, state, every, data, **arrays, **parts)
-        params = method.get_params(state)
-        return state, params, judge(params, leaves)
+    @jax.jit
+    def advance(state: Any, arrays: list[Array]) -> tuple[Any, Params]:
+        args, parts = device.arguments(arrays)
+        state, _ = follow(method, state, every, *args, **parts)
+        return state, method.get_params(state)
 
-    advance = remembered(steps)
     best, best_step, best_params = -np.inf, 0, None
     scores: list[float] = []
     reason = "all steps done"
     for check in range(1, -(-num_steps // every) + 1):
-        state, params, value = advance(state, jnp.asarray(data), arrays, held.leaves)
-        scores.append(float(value))
+        state, params = advance(state, device.arrays)
+        scores.append(float(score(params)))
         if not np.isfinite(scores[-1]):
             raise DivergedError(f"the score of the held-out rows is {scores[-1]}", state)
         if scores[-1] > best:
@@ -92,27 +89,10 @@ def keep_best(
     return Validated(best_params, best, every * best_step, when, np.array(scores), reason)
 
 
-class Held(NamedTuple):
-    """How rows that are held out are scored, and those rows: they are an argument of it."""
-
-    score: Callable[[Params, tuple], Array]
-    leaves: tuple
-
-
-def _mean_evidence(method: Any, valid: Array, kwargs: dict[str, Any]) -> Held:
-    if hasattr(method, "log_likelihood"):  # its own, which is exact and need not be looked for
-        own = lambda p, leaves: method.log_likelihood(p, *leaves, **kwargs).mean()  # noqa: E731
-        return Held(own, (jnp.asarray(valid),))
+def _mean_evidence(method: Any, valid: Array, kwargs: dict[str, Any]) -> Callable[[Params], Any]:
+    """The mean log likelihood of rows: by the method itself where it has an exact one."""
+    if hasattr(method, "log_likelihood"):
+        own = jax.jit(lambda params, rows: method.log_likelihood(params, rows, **kwargs).mean())
+        return lambda params: own(params, jnp.asarray(valid))
     estimator = likelihood(method.model, jnp.asarray(valid), **kwargs)
-    function, hollow = estimator.function, estimator.rows._replace(leaves=())
-
-    def mean(params: Params, leaves: tuple) -> Array:
-        return function(params, hollow._replace(leaves=leaves)).value.mean()
-
-    return Held(mean, estimator.rows.leaves)
-
-
-def _parted(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments that are arrays, which a compiled function is passed, and the others."""
-    arrays = {x: v for x, v in kwargs.items() if isinstance(v, np.ndarray | Array)}
-    return arrays, {x: v for x, v in kwargs.items() if x not in arrays}
+    return lambda params: estimator(params).value.mean()

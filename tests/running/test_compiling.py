@@ -16,15 +16,13 @@ from tools import close
 
 from inference import (
     EM,
-    keep_best,
     log_likelihood,
     standard_errors,
 )
 from inference.numerics.compiling import MOST_KEPT, NoValueError, known, remembered, value_of
 from inference.reading.anatomy import inspect
-from inference.running.lineages import Lineages
 from inference.running.padding import pad, size_class
-from inference.running.search import Search
+from inference.running.search import Lineages, Search
 from ppl_models import (
     bernoulli_mixture,
     latent_trait,
@@ -48,19 +46,13 @@ CALLS = {
     "standard_errors": lambda data: standard_errors(
         latent_trait, TRAIT, data, num_factors=1, num_nodes=7
     )["bias"],
-    "keep_best": lambda data: (
-        keep_best(
-            EM(bernoulli_mixture), random.key(0), 4, data, valid=data[::2], every=2, **MIXTURE
-        ).scores
-    ),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_second_call_on_other_data_compiles_nothing(name, compilations):
-    # Of 287 rows and 300 what is compiled is for 300; early stopping has a size of its own.
-    first, second = traits(287 if name != "keep_best" else 300), traits(300, seed=1)
-    second[::2]  # the slice of the caller
+    # Of 287 rows and 300 what is compiled is for 300.
+    first, second = traits(287), traits(300, seed=1)
     before = CALLS[name](first)
     assert compilations
     compilations.clear()
@@ -158,7 +150,7 @@ def test_a_search_uses_all_rows_of_a_table_that_is_little_longer():
     """Those of another number would be compiled for a second time."""
     lineages = Lineages(EM(bernoulli_mixture), Search(num_rows=50))
     used = [
-        lineages._rows(random.key(0), (traits(num_rows),), MIXTURE)[1].num_data
+        lineages.rows(random.key(0), (traits(num_rows),), MIXTURE)[1].num_data
         for num_rows in (100, 101)
     ]
     assert used == [100, 50]

@@ -99,7 +99,7 @@ def field_of(setup: Setup) -> Field:
     if set(anatomy.likelihoods) <= BITS:
         cells = np.argwhere(there)
         cells = cells[np.random.default_rng(0).permutation(len(cells))[:MOST_CELLS]]
-        asked = ask(model, table, cells, mask=there, like=rows, num_nodes=num_nodes, **sizes)
+        asked = ask(model, table, cells, mask=there, num_nodes=num_nodes, **sizes)
         bits = table[cells[:, 0], cells[:, 1]]
     true, scores = None, None
     if fresh is not None and density is not None:
