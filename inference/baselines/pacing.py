@@ -1,10 +1,17 @@
-"""A clock for what NumPyro runs: how long it may take, how much to do before it is read again."""
+"""Compiled blocks of steps against a clock, for what NumPyro runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
 import numpy as np
+from jax import Array
 
 from ..numerics import clock
+from ..numerics.compiling import executable
+from ..rows.devices import OneDevice
 
 MOST_DEPTH, LEAST_DEPTH = 10, 4
 """Of a trajectory of NUTS: 2^10 − 1 steps by default; what one draw may take of a budget is a
@@ -51,6 +58,73 @@ class Pace:
         count = max(1, min(self.size, self.most, left))
         self.size, self.last = min(self.size, self.most), (now, count)
         return count
+
+
+class Course(NamedTuple):
+    """Steps that were taken in blocks."""
+
+    state: Any  # after the last step
+    done: int
+    ends: tuple[int, ...]  # steps done after each block
+    seconds: tuple[float, ...]  # on the clock after each block
+    results: tuple[Any, ...]  # of each block, arrays with an entry for each step
+    seen: tuple[Any, ...]  # what `look` gave after each block
+
+
+def in_blocks(
+    advance: Callable[[Any, Any], tuple[Any, Any]],
+    state: Any,
+    num_steps: int,
+    timer: Budget,
+    most: int,
+    least: int = 0,
+    look: Callable[[Any], Any] = lambda _: None,
+) -> Course:
+    """Steps in blocks until all are done or the budget is spent.
+
+    :param advance: from a state and a number of steps to the next state and arrays with `most`
+        entries, of which one for each step is used.
+    :param most: steps of a block.
+    :param least: steps that are taken whatever the clock says.
+    """
+    pace, done, blocks = Pace(timer, most), 0, []
+    while done < num_steps and (done < least or not timer.spent):
+        count = pace.next(num_steps - done)
+        state, results = jax.block_until_ready(advance(state, np.int32(count)))
+        results = jax.tree.map(lambda x: np.asarray(x)[:count], results)  # noqa: B023
+        done += count
+        blocks.append((done, timer.seconds, results, look(state)))
+    return Course(state, done, *(zip(*blocks, strict=True) if blocks else 4 * [()]))
+
+
+def lower(function: Callable, device: OneDevice, *inputs: Any) -> Any:
+    """`function(*inputs, args, kwargs)` compiled as a function of the rows and the inputs.
+
+    It holds no rows, and serves other rows of the same shapes.
+    """
+    hollow = device._replace(arrays=[])
+
+    def whole(arrays: list[Array], *inputs: Any) -> Any:
+        return function(*inputs, *hollow.arguments(arrays))
+
+    return jax.jit(whole).lower(device.arrays, *inputs).compile()
+
+
+def results(compiled: Any) -> Any:
+    """The shapes of the results of a compiled function."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), compiled.out_info)
+
+
+def kept(make: Callable[[], Any], device: OneDevice, inputs: Any, *settings: Any) -> Any:
+    """What `make` compiles, or compiled before for equal settings and the same shapes."""
+    return executable(make, (inputs, device.arrays), *settings, device.static, device.tree)
+
+
+def timed(compiled: Any, device: OneDevice, *inputs: Any) -> tuple[Any, float]:
+    """The result of a compiled function, and the seconds it took."""
+    before = clock.seconds()
+    result = jax.block_until_ready(compiled(device.arrays, *inputs))
+    return result, clock.seconds() - before
 
 
 class BudgetError(RuntimeError):

@@ -22,22 +22,25 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from ..methods.gibbs.flips import Rules
 from ..methods.gibbs.kernel import LatentGibbs
-from ..numerics import clock
-from ..numerics.compiling import executable
 from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
 from ..rows.devices import OneDevice, one_device
 from ..running.contract import Stop
+from ..running.search import each
 from ..types import Params
-from .pacing import MOST_DEPTH, Budget, BudgetError, Pace, depth_within
-from .starts import (
-    climb,
-    climbs_of,
-    differentiable,
-    seconds_of_gradient,
-    seconds_of_reading,
+from .pacing import (
+    MOST_DEPTH,
+    Budget,
+    BudgetError,
+    depth_within,
+    in_blocks,
+    kept,
+    lower,
+    results,
+    timed,
 )
+from .starts import climb, climbs_of, differentiable, seconds_of_gradient, seconds_of_reading
 
 SNAPSHOTS = 50
 """How often the clock of a run is read."""
@@ -188,7 +191,6 @@ def sample(
     keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
     depth = MOST_DEPTH
     device = one_device(args, kwargs)
-    arrays, hollow = device.arrays, device._replace(arrays=[])
     if start is not None:
         places, gradient, ran = climb(start, device, keys_start, budget, memory)
         depth = depth_within(gradient, budget)
@@ -197,88 +199,61 @@ def sample(
             if least > 0.5 * budget:
                 raise BudgetError(f"before a draw it takes about {least:.2g} s, so none was made")
     elif slope is not None and budget is not None:
-        gradient = seconds_of_gradient(slope, device, keys_start)
-        depth, ran = depth_within(gradient, budget), gradient
+        ran = seconds_of_gradient(slope, device, keys_start)
+        depth = depth_within(ran, budget)
     most = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
 
     def make() -> tuple[Any, Any]:
         kernel = make_kernel(depth)
 
-        def begin(keys: Array, places: Params | None, arrays: list[Array]) -> Any:
-            args, kwargs = hollow.arguments(arrays)
-
+        # One chain, many times: every kernel knows one key, and only some a batch of them.
+        def begin(keys: Array, places: Params | None, args: tuple, kwargs: dict) -> Any:
             def one(key: Array, place: Params | None) -> Any:
                 return kernel.init(key, num_warmup, place, model_args=args, model_kwargs=kwargs)
 
             return jax.vmap(one)(keys, places)
 
-        # One chain, many times: every kernel knows one key, and only some a batch of them. In one
-        # piece: run operation by operation, NumPyro's start compiles hundreds of little programs.
-        start, shapes = jax.jit(begin), jax.eval_shape(begin, keys, places, arrays)
-        return (
-            start.lower(keys, places, arrays).compile(),
-            jax.jit(advance_by(kernel)).lower(shapes, np.int32(1), arrays).compile(),
-        )
-
-    def advance_by(kernel: MCMCKernel) -> Callable:
-        def advance(state: Any, count: Array, arrays: list[Array]) -> tuple[Any, Any]:
+        def advance(state: Any, count: Array, args: tuple, kwargs: dict) -> tuple[Any, Any]:
             """So many steps, of which a block has at most `most`."""
-            args, kwargs = hollow.arguments(arrays)
             finish = kernel.postprocess_fn(args, kwargs)
 
             def seen(state: Any) -> tuple[Any, Any]:
                 sites = finish(getattr(state, kernel.sample_field))
                 return {x: sites[x] for x in anatomy.parameters}, _stats(state)
 
-            # Of the state as it is: to trace a step of NUTS takes seconds.
-            shapes = jax.eval_shape(jax.vmap(seen), state)
-            kept = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), shapes)
-
-            def step(state: Any) -> Any:
-                return kernel.sample(state, args, kwargs)
-
-            # All chains at once would go through both branches of every step, and each as far as
-            # the longest trajectory: on a CPU they take a third longer so, also to compile.
-            in_turn = jax.default_backend() == "cpu"
-
             def one(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-                state = lax.map(step, carry[0]) if in_turn else jax.vmap(step)(carry[0])
+                # A batch of chains goes through both branches of every step, and each as far as
+                # the longest trajectory.
+                state = each(lambda one: kernel.sample(one, args, kwargs))(carry[0])
                 draw = jax.vmap(seen)(state)
                 return state, jax.tree.map(lambda all_, x: all_.at[i].set(x), carry[1], draw)
 
-            return lax.fori_loop(0, count, one, (state, kept))
+            # Of the state as it is: to trace a step of NUTS takes seconds.
+            shapes = jax.eval_shape(jax.vmap(seen), state)
+            drawn = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), shapes)
+            return lax.fori_loop(0, count, one, (state, drawn))
 
-        return advance
+        begins = lower(begin, device, keys, places)
+        return begins, lower(advance, device, results(begins), np.int32(1))
 
-    settings = (make_kernel, depth, anatomy, num_warmup, most, hollow.static, hollow.tree)
-    begin, compiled = executable(make, (keys, places, arrays), *settings)
-    before = clock.seconds()
-    state = jax.block_until_ready(begin(keys, places, arrays))
-    ran += clock.seconds() - before
-    check_fits(compiled, memory, "a step of its chains")
+    settings = make_kernel, depth, anatomy, num_warmup, most
+    begin, advance = kept(make, device, (keys, places), *settings)
+    check_fits(advance, memory, "a step of its chains")
+    state, seconds = timed(begin, device, keys, places)
+    ran += seconds
     compile_seconds = time.perf_counter() - began - ran
 
     timer = Budget(budget)
     timer.began -= ran
-    pace = Pace(timer, most)
-    warm = 0
-    while warm < num_warmup and not timer.spent:
-        count = pace.next(num_warmup - warm)
-        state, _ = jax.block_until_ready(compiled(state, np.int32(count), arrays))
-        warm += count
-    counts: list[int] = []
-    ended, kept = [], []
-    while sum(counts) < num_samples and not timer.spent:
-        count = pace.next(num_samples - sum(counts))
-        state, drawn = jax.block_until_ready(compiled(state, np.int32(count), arrays))
-        kept.append(jax.tree.map(lambda x: np.asarray(x)[:count], drawn))  # noqa: B023
-        counts.append(count)
-        ended.append(timer.seconds)
-    if not kept:
+    step = lambda state, count: advance(device.arrays, state, count)  # noqa: E731
+    warm = in_blocks(step, state, num_warmup, timer, most)
+    course = in_blocks(step, warm.state, num_samples, timer, most)
+    done = course.done
+    if not done:
         raise BudgetError(f"{timer.seconds:.0f} s were spent in warm-up: no draw was made")
-    params, stats = jax.tree.map(lambda *x: np.swapaxes(np.concatenate(x), 0, 1), *kept)
-    done = sum(counts)
-    times = np.interp(np.arange(1, done + 1), np.cumsum(counts), ended)
+    joined = lambda *x: np.swapaxes(np.concatenate(x), 0, 1)  # noqa: E731
+    params, stats = jax.tree.map(joined, *course.results)
+    times = np.interp(np.arange(1, done + 1), course.ends, course.seconds)
     stop = Stop.STEPS if done >= num_samples else Stop.BUDGET
     reason = "all draws made" if stop is Stop.STEPS else f"{stop.value} {done} draws"
     if depth < MOST_DEPTH:

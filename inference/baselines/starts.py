@@ -22,14 +22,13 @@ from numpyro import handlers
 from numpyro.infer import init_to_uniform
 from numpyro.infer.util import initialize_model, log_density
 
-from ..numerics import clock
-from ..numerics.compiling import executable
 from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy
 from ..reading.summed import marginal
 from ..rows.devices import OneDevice
+from ..running.search import each
 from ..types import Params
-from .pacing import Budget, Pace
+from .pacing import Budget, in_blocks, kept, lower, results, timed
 
 NUM_CLIMBS = 24
 """On a noisy-OR network most climbs end in a lesser mode, where chains would stay."""
@@ -120,44 +119,32 @@ def climb(
     memory: float | None,
 ) -> tuple[Params, float, float]:
     """Where chains begin, the seconds of a gradient for all of them, and those of the climbs."""
-    arrays, hollow = device.arrays, device._replace(arrays=[])
+
+    def begin(keys: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return jax.vmap(start(args, kwargs).begin)(keys)
+
+    def advance(climbs: Any, count: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
+        # Those of one chain after those of another: all at once take three quarters of a gigabyte
+        # on a network of ten causes.
+        return each(lambda one: start(args, kwargs).advance(one, count))(climbs)
+
+    def best(climbs: Any, args: tuple, kwargs: dict[str, Any]) -> Params:
+        return jax.vmap(start(args, kwargs).best)(climbs)
 
     def make() -> tuple[Any, Any, Any]:
-        def begin(keys: Array, arrays: list[Array]) -> Any:
-            return jax.vmap(start(*hollow.arguments(arrays)).begin)(keys)
+        begins = lower(begin, device, keys)
+        climbs = results(begins)
+        return begins, lower(advance, device, climbs, np.int32(1)), lower(best, device, climbs)
 
-        def advance(climbs: Any, count: Array, arrays: list[Array]) -> Any:
-            go_on = start(*hollow.arguments(arrays)).advance
-            if jax.default_backend() != "cpu":
-                return jax.vmap(go_on, in_axes=(0, None))(climbs, count)
-            # One chain's after another's: all of them at once gain nothing there, and take
-            # three quarters of a gigabyte on a network of ten causes.
-            return lax.map(lambda one: go_on(one, count), climbs)
-
-        def best(climbs: Any, arrays: list[Array]) -> Params:
-            return jax.vmap(start(*hollow.arguments(arrays)).best)(climbs)
-
-        climbs = jax.eval_shape(begin, keys, arrays)
-        return (
-            jax.jit(begin).lower(keys, arrays).compile(),
-            jax.jit(advance).lower(climbs, np.int32(1), arrays).compile(),
-            jax.jit(best).lower(climbs, arrays).compile(),
-        )
-
-    settings = (start, hollow.static, hollow.tree)
-    begin, compiled, best = executable(make, (keys, arrays), *settings)
-    before = clock.seconds()
-    climbs = jax.block_until_ready(begin(keys, arrays))
-    ran = clock.seconds() - before
-    check_fits(compiled, memory, "a step of its climbs")
+    first, on, last = kept(make, device, keys, start)
+    check_fits(on, memory, "a step of its climbs")
+    climbs, ran = timed(first, device, keys)
     timer = Budget(None if budget is None else max(CLIMBING * budget - ran, 0.0))
-    pace, done = Pace(timer, NUM_STEPS), 0
-    while done < NUM_STEPS and (not done or not timer.spent):
-        count = pace.next(NUM_STEPS - done)
-        climbs = jax.block_until_ready(compiled(climbs, np.int32(count), arrays))
-        done += count
-    seconds = timer.seconds
-    return best(climbs, arrays), seconds / done / NUM_CLIMBS, ran + seconds
+    go_on = lambda climbs, count: (on(device.arrays, climbs, count), ())  # noqa: E731
+    course = in_blocks(go_on, climbs, NUM_STEPS, timer, NUM_STEPS, least=1)
+    seconds = course.seconds[-1]
+    gradient = seconds / course.done / NUM_CLIMBS
+    return last(device.arrays, course.state), gradient, ran + seconds
 
 
 def seconds_of_gradient(program: Callable, device: OneDevice, keys: Array) -> float:
@@ -169,29 +156,21 @@ def seconds_of_gradient(program: Callable, device: OneDevice, keys: Array) -> fl
         )
         return jax.vmap(jax.value_and_grad(opened.potential_fn))(opened.param_info.z)
 
-    return _seconds_of(slope, device, keys, "slope", program)
+    return _seconds_of(slope, device, keys)
 
 
 def seconds_of_reading(model: Callable, device: OneDevice, keys: Array) -> float:
-    """Seconds of one run of the program for all chains, as little optimised as a start is."""
+    """Seconds of one run of the program for all chains."""
 
     def read(keys: Array, args: tuple, kwargs: dict[str, Any]) -> Array:
         one = lambda key: log_density(handlers.seed(model, key), args, kwargs, {})[0]  # noqa: E731
         return jax.vmap(one)(keys)
 
-    return _seconds_of(read, device, keys, "reading", model)
+    return _seconds_of(read, device, keys)
 
 
-def _seconds_of(function: Callable, device: OneDevice, keys: Array, *settings: Any) -> float:
+def _seconds_of(function: Callable, device: OneDevice, keys: Array) -> float:
     """Of the second of two runs."""
-    arrays, hollow = device.arrays, device._replace(arrays=[])
-
-    def make() -> Any:
-        whole = lambda keys, arrays: function(keys, *hollow.arguments(arrays))  # noqa: E731
-        return jax.jit(whole).lower(keys, arrays).compile()
-
-    compiled = executable(make, (keys, arrays), *settings, hollow.static, hollow.tree)
-    jax.block_until_ready(compiled(keys, arrays))
-    before = clock.seconds()
-    jax.block_until_ready(compiled(keys, arrays))
-    return clock.seconds() - before
+    compiled = kept(lambda: lower(function, device, keys), device, keys, function)
+    timed(compiled, device, keys)
+    return timed(compiled, device, keys)[1]

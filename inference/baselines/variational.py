@@ -19,15 +19,14 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_uniform
 from numpyro.infer.util import log_density
 
-from ..numerics.compiling import executable
 from ..numerics.memory import check_fits
 from ..reading.abstract import drawn_shapes, run_abstractly
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
-from ..rows.devices import OneDevice, one_device
+from ..rows.devices import one_device
 from ..running.contract import Stop
 from ..types import Params
-from .pacing import Budget, Pace
+from .pacing import Budget, in_blocks, kept, lower, results
 from .samplers import SNAPSHOTS, Draws
 from .starts import differentiable
 
@@ -44,6 +43,8 @@ took as long as the other two guides together, and diverged."""
 NUM_STARTS, NUM_GUIDES = 4, 2
 """Of a mode, and of a guide, the best of which is taken: of one, nothing would show that another
 ends there too. On a mixture of ten one guide in five finds all clusters, and its k̂ passes then."""
+MEMORY = "_init_locs", "_init_latent"
+"""Attributes of a guide that `SVI.init` sets."""
 STEP_SIZES = {"flow": 0.005}
 """Of Adam, where it is not 0.03: at that a flow diverged on three of eight programs."""
 
@@ -83,126 +84,96 @@ def svi(
     keys = random.split(key_init, NUM_STARTS if mode else NUM_GUIDES)
     block = max(1, num_steps // SNAPSHOTS)
     device = one_device(args, kwargs)
-    arrays, hollow = device.arrays, device._replace(arrays=[])
 
     def make() -> Steps:
-        chosen = GUIDES[guide](program)
         import optax  # where it is used: a fit of another method need not wait for it
 
+        chosen = GUIDES[guide](program)
         optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
         engine = SVI(program, chosen, optimiser, Trace_ELBO(1 if mode else num_particles))
-        begin, state = _begin(engine, chosen, keys, arrays, hollow)
 
-        def advance(state: Any, count: Array, arrays: list[Array]) -> tuple[Any, Array]:
-            args, kwargs = hollow.arguments(arrays)
+        def begin(keys: Array, args: tuple, kwargs: dict) -> tuple[Any, dict[str, Any]]:
+            def one(key: Array) -> tuple[Any, dict[str, Any]]:
+                state = engine.init(key, *args, **kwargs)
+                return state, {x: getattr(chosen, x) for x in MEMORY if hasattr(chosen, x)}
 
+            return jax.vmap(one)(keys)
+
+        def advance(state: Any, count: Array, args: tuple, kwargs: dict) -> tuple[Any, Array]:
             def one(i: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
                 state, loss = jax.vmap(lambda s: engine.update(s, *args, **kwargs))(carry[0])
                 return state, carry[1].at[i].set(loss)
 
-            kept = jnp.zeros((block, len(keys)))
-            return lax.fori_loop(0, count, one, (state, kept))
-
-        def look(key: Array, free: Any) -> Params:
-            few = 1 if mode else num_samples // 5
-            return _parameters(chosen, anatomy, key, engine.constrain_fn(free), few)
-
-        def draw(key: Array, free: Any, arrays: list[Array]) -> tuple[Params, dict[str, Array]]:
-            args, kwargs = hollow.arguments(arrays)
-            params = engine.constrain_fn(free)
-            return _weighed(program, chosen, anatomy, key, params, num_samples, args, kwargs)
+            return lax.fori_loop(0, count, one, (state, jnp.zeros((block, len(keys)))))
 
         def unconstrained(state: Any) -> Any:
             return engine.optim.get_params(state.optim_state)
 
-        free = unconstrained(state)
-        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), free)
+        def look(key: Array, free: Any, args: tuple, kwargs: dict) -> Params:
+            del args, kwargs
+            count = 1 if mode else num_samples // 5
+            draws = chosen.sample_posterior(key, engine.constrain_fn(free), sample_shape=(count,))
+            return {x: draws[x] for x in anatomy.parameters}
+
+        def draw(
+            key: Array, free: Any, args: tuple, kwargs: dict
+        ) -> tuple[Params, dict[str, Array]]:
+            params = engine.constrain_fn(free)
+            return _weighed(program, chosen, anatomy, key, params, num_samples, args, kwargs)
+
+        begins = lower(begin, device, keys)
+        state, remembered = results(begins)
+        # The guide remembers where it started, of a trace that is over.
+        for name, value in remembered.items():
+            setattr(chosen, name, jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), value))
+        one = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), unconstrained(state)
+        )
         return Steps(
-            unconstrained, begin,
-            jax.jit(advance).lower(state, np.int32(1), arrays).compile(),
-            jax.jit(look).lower(key_draw, one).compile(),
-            None if mode else jax.jit(draw).lower(key_draw, one, arrays).compile(),
+            unconstrained, begins, lower(advance, device, state, np.int32(1)),
+            lower(look, device, key_draw, one),
+            None if mode else lower(draw, device, key_draw, one),
         )  # fmt: skip
 
-    settings = (model, anatomy, guide, step_size, num_steps, num_samples, num_particles)
-    steps = executable(make, (keys, arrays), *settings, hollow.static, hollow.tree)
+    settings = model, anatomy, guide, step_size, num_steps, num_samples, num_particles
+    steps = kept(make, device, keys, *settings)
     check_fits(steps.advance, memory, "a block of its steps")
-    state, _ = steps.begin(keys, arrays)
+    state, _ = steps.begin(device.arrays, keys)
     compile_seconds = time.perf_counter() - began
-    clock: list[float] = []
-    losses: list[np.ndarray] = []
-    history: list[Any] = []
-    timer, done = Budget(budget), 0
-    pace = Pace(timer, block)
-    while done < num_steps and not timer.spent:
-        count = pace.next(num_steps - done)
-        state, loss = jax.block_until_ready(steps.advance(state, np.int32(count), arrays))
-        losses.append(np.asarray(loss)[:count])
-        clock.append(timer.seconds)
-        history.append(jax.tree.map(np.asarray, steps.params(state)))
-        done += count
-    seconds = timer.seconds
+    timer = Budget(budget)
+    step = lambda state, count: steps.advance(device.arrays, state, count)  # noqa: E731
+    look = lambda state: jax.tree.map(np.asarray, steps.params(state))  # noqa: E731
+    course = in_blocks(step, state, num_steps, timer, block, look=look)
+    done, seconds = course.done, timer.seconds
     # Of a guide the last are estimates, whose step has fallen to next to nothing: their mean.
-    every = np.concatenate(losses) if losses else np.full((1, 1), np.nan)
+    every = np.concatenate(course.results) if done else np.full((1, 1), np.nan)
     last = every[-(1 if mode else block) :].mean(0)
     if not np.isfinite(last).any():
         raise FloatingPointError(f"the ELBO is not finite after {done} steps")
-    best = int(np.nanargmin(np.where(np.isfinite(last), last, np.inf)))
+    best = int(np.argmin(np.where(np.isfinite(last), last, np.inf)))
 
-    looks = [steps.look(key_draw, jax.tree.map(lambda x: x[best], params)) for params in history]
+    free = [jax.tree.map(lambda x: x[best], params) for params in course.seen]
+    looks = [steps.look(device.arrays, key_draw, x) for x in free]
     draws, stats = looks[-1], {}
     if steps.draw is not None:
-        draws, stats = steps.draw(key_draw, jax.tree.map(lambda x: x[best], history[-1]), arrays)
+        draws, stats = steps.draw(device.arrays, key_draw, free[-1])
     stop = Stop.STEPS if done >= num_steps else Stop.BUDGET
     reason = stop.value if stop is Stop.STEPS else f"{stop.value} {done} steps"
     return Draws(
-        jax.tree.map(lambda x: np.asarray(x)[None], draws),
-        jax.tree.map(lambda x: np.asarray(x)[None], stats),
+        *jax.tree.map(lambda x: np.asarray(x)[None], (draws, stats)),
         every[:, best], jax.tree.map(lambda *x: np.stack(x), *looks),
-        np.asarray(clock), seconds, compile_seconds, reason, stop, last,
+        np.asarray(course.seconds), seconds, compile_seconds, reason, stop, last,
     )  # fmt: skip
 
 
 class Steps(NamedTuple):
-    """What is compiled of a guide, for any rows of the same shape."""
+    """What is compiled of a guide, for any rows of the same shape; all but `params` take rows."""
 
     params: Callable[[Any], Any]  # of the state, (num_starts, ...), unconstrained
-    begin: Any
-    advance: Any
-    look: Callable[[Array, Any], Params]  # some draws of the parameters
+    begin: Callable[..., tuple[Any, dict[str, Any]]]
+    advance: Callable[..., tuple[Any, Array]]
+    look: Callable[..., Params]  # some draws of the parameters
     draw: Callable[..., tuple[Params, dict[str, Array]]] | None  # the last, with log p and log q
-
-
-def _begin(
-    engine: SVI, guide: Any, keys: Array, arrays: list[Array], hollow: OneDevice
-) -> tuple[Any, Any]:
-    """`SVI.init` in one piece, which by itself compiles every operation; and a state.
-
-    The guide remembers where it started; what it remembers must not be of a trace that is over,
-    nor of these rows and this key: all that is compiled would be compiled anew for others.
-    """
-    names = ("_init_locs", "_init_latent")
-
-    def begin(keys: Array, arrays: list[Array]) -> tuple[Any, dict[str, Any]]:
-        args, kwargs = hollow.arguments(arrays)
-
-        def one(key: Array) -> tuple[Any, dict[str, Any]]:
-            state = engine.init(key, *args, **kwargs)
-            return state, {x: getattr(guide, x) for x in names if hasattr(guide, x)}
-
-        return jax.vmap(one)(keys)
-
-    # Both before the guide forgets: what it remembers says what `init` gives.
-    starter = jax.jit(begin).lower(keys, arrays).compile()
-    state, remembered = jax.eval_shape(begin, keys, arrays)
-    for name, value in remembered.items():
-        setattr(guide, name, jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), value))
-    return starter, state
-
-
-def _parameters(guide: Any, anatomy: Anatomy, key: Array, params: Any, count: int) -> Params:
-    draws = guide.sample_posterior(key, params, sample_shape=(count,))
-    return {x: draws[x] for x in anatomy.parameters}
 
 
 def _weighed(
