@@ -18,7 +18,6 @@ from jax import Array, lax, random
 from jax.nn import sigmoid
 from numpyro import handlers
 
-from ...numerics.draws import drawn
 from ...reading.abstract import trace_of
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
@@ -32,9 +31,7 @@ from .noisy_or import Network, Wiring, find_wiring, network_log_joint, read_netw
 from .noisy_or_steps import sweep
 
 Sweep = Callable[[Array, Array, Array | float], tuple[Array, Array]]
-"""(key, bits (num_data, num_bits), power) -> new bits, the largest flip probability of each row.
-
-In place of the key, for a noisy-OR network, what was drawn by one: (num_bits, num_data), 0 to 1."""
+"""(key, bits (num_data, num_bits), power) -> new bits, the largest flip probability of each row."""
 
 Score = Callable[[Array, Array | float], Array]
 """(bits (num_data, num_bits), power) -> log p(s) + power · log p(y | s), (num_data,)."""
@@ -71,11 +68,10 @@ class BitProgram(NamedTuple):
         """
 
         def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
-            now, draws = self.split(bits), key
-            if not drawn(key):
-                draws = random.uniform(key, bits.T.shape)
-            parts = {site: x.T for site, x in self.split(draws.T).items()}
-            swept = sweep(wiring, network, now, seen, parts, power=power, open_sites=open_sites)
+            draws = self.split(random.uniform(key, bits.shape))
+            swept = sweep(
+                wiring, network, self.split(bits), seen, draws, power=power, open_sites=open_sites
+            )
             new = jnp.concatenate([swept.bits[name] for name in self.anatomy.names], axis=-1)
             return new.astype(bits.dtype), swept.largest_flip
 
@@ -199,11 +195,7 @@ class Settled(NamedTuple):
 
 
 def settle(draw: Sweep, score: Score, key: Array, bits: Array, rules: Rules) -> Settled:
-    """Sweep until no bit is likely to change any more, row by row, or `max_sweeps` are over.
-
-    :param key: or what each sweep draws, (max_sweeps, num_bits, num_data), by rules that neither
-        anneal nor start again.
-    """
+    """Sweep until no bit is likely to change any more, row by row, or `max_sweeps` are over."""
     if rules.restarts == 1:
         return _settle_once(draw, key, bits, rules)
     key_start, key_runs = random.split(key)
@@ -223,9 +215,6 @@ def settle(draw: Sweep, score: Score, key: Array, bits: Array, rules: Rules) -> 
 
 
 def _settle_once(draw: Sweep, key: Array, bits: Array, rules: Rules) -> Settled:
-    def turn(i: Array) -> Array:
-        return key[i] if drawn(key) else random.fold_in(key, i)
-
     if rules.annealing:
 
         def heat(i: Array, bits: Array) -> Array:
@@ -240,7 +229,7 @@ def _settle_once(draw: Sweep, key: Array, bits: Array, rules: Rules) -> Settled:
     def again(carry: tuple) -> tuple:
         i, bits, largest, sweeps, changed = carry
         going = largest >= rules.stop_below
-        new, flip = draw(turn(i), bits, 1.0)
+        new, flip = draw(random.fold_in(key, i), bits, 1.0)
         new = jnp.where(going[:, None], new, bits)
         return (
             i + 1,

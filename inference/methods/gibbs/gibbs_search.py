@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from ...numerics.draws import keys_and_uniforms
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.settings import Range
@@ -59,8 +58,8 @@ class GibbsSearch(Algorithm):
 
     *A population.* In each round the best member is copied, in each copy some units of the layer
     are replaced, those that are missed least by patterns that the member lacks, or by a half of a
-    unit that stands for two causes (`inference.methods.gibbs.planting`), the copies learn for a few
-    epochs, and the best of old and new survive, by the log joint of data and states
+    unit that stands for two causes (`inference.methods.gibbs.replacing`), the copies learn for a
+    few epochs, and the best of old and new survive, by the log joint of data and states
     (`Layered.score`).
 
     A step is a round; after `rounds` of them the next layer opens. The loss is the negative log
@@ -149,12 +148,8 @@ class GibbsSearch(Algorithm):
         best = jnp.argmax(state.scores)
 
         units = {site: x.shape[-1] for site, x in state.members.leak.items()}
-        kept = state.bits is not None
-        replacing = Replacing(layered, blocks, self.em.rules, units, kept, level, fresh)
-        keys, draws = keys_and_uniforms(
-            state.rng_key, 1 + 2 * self.population, (self.population, replacing.num_draws)
-        )
-        key, keys = keys[0], keys[1:].reshape(self.population, 2)
+        replacing = Replacing(layered, blocks, self.em.rules, units, level, fresh)
+        key, key_children = random.split(state.rng_key)
 
         def learn(key: Array, network: Network, bits: Array | None) -> tuple:
             def epoch(i: Array, carry: tuple) -> tuple:
@@ -162,7 +157,7 @@ class GibbsSearch(Algorithm):
                 learns = jax.tree.map(lambda x: x & (i < self.epochs), phase.learn)
                 done = run_epoch(
                     layered, network, blocks, bits, phase._replace(learn=learns),
-                    key if exact else random.fold_in(key, i),
+                    random.fold_in(key, i),
                     rules=self.em.rules, priors=priors, memory=memory, exact=exact,
                 )  # fmt: skip
                 return done.network, done.bits, done.memory, done.log_joint
@@ -171,19 +166,20 @@ class GibbsSearch(Algorithm):
             if self.em.learn_from == "all" and blocks.number > 1:
                 memory = forgotten(layered, network, blocks.rows.num_data)
             # Where all states are summed, what a member is worth is the log joint of one more
-            # epoch, in which nothing is learned: the sum is compiled once.
+            # epoch, in which nothing is learned.
             begin = (network, bits, memory, jnp.zeros_like(state.scores[0]))
             network, bits, _, worth = lax.fori_loop(0, self.epochs + exact, epoch, begin)
             if exact:
                 return network, bits, worth
             return network, bits, self._worth(layered, network, blocks, bits, phase, key)
 
-        def child(keys: Array, draws: Array, share: Array) -> tuple:
+        def child(key: Array, share: Array) -> tuple:
             network, bits = jax.tree.map(lambda x: x[best], (state.members, state.bits))
-            return learn(keys[1], *replacing.copy(network, bits, share, draws, keys[0]))
+            key_copy, key_learn = random.split(key)
+            return learn(key_learn, *replacing.copy(key_copy, network, bits, share))
 
         shares = jnp.asarray(np.linspace(0.0, 2.0 * self.replaced, self.population))
-        children = each(child)(keys, draws, shares)
+        children = each(child)(random.split(key_children, self.population), shares)
         # What was learned without this layer competes no longer.
         parents = (state.members, state.bits, jnp.where(fresh, -jnp.inf, state.scores))
         joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), parents, children)

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, lax, random
 
-from ...numerics.draws import drawn, uniforms
 from ...numerics.log_sums import log_total
 from ...reading.abstract import innermost
 from ...reading.anatomy import ProgramError
@@ -280,10 +279,7 @@ def settle_block(
     key: Array,
     rules: Rules,
 ) -> tuple[Settled, Score]:
-    """States of a block's rows, from where they stand or from zero, and what states are worth.
-
-    :param key: or what the sweeps draw (`settle`).
-    """
+    """States of a block's rows, from where they stand or from zero, and what states are worth."""
     size = len(block.fresh)
     if bits is None:
         now = jnp.zeros((size, layered.program.anatomy.num_bits), jnp.int8)
@@ -291,8 +287,7 @@ def settle_block(
         now = lax.dynamic_slice_in_dim(bits, block.begin, size)
     how = (layered.wiring, network, block.seen, phase.open_sites)
     draw, score = layered.program.by_equations(*how)
-    key = key if drawn(key) else random.fold_in(key, block.start)
-    return settle(draw, score, key, now, rules), score
+    return settle(draw, score, random.fold_in(key, block.start), now, rules), score
 
 
 def _learn(layered: Layered, network: Network, sums: Any, priors: Priors, phase: Phase) -> Network:
@@ -310,5 +305,5 @@ def _learn(layered: Layered, network: Network, sums: Any, priors: Priors, phase:
 def start_uniform(layered: Layered, key: Array, like: Mapping[str, Any]) -> Params:
     """The paper's start: all weights between 0.05 and 0.15, those of the leaks as well."""
     names = (*layered.names.leak.values(), *layered.names.weights.values())
-    draws = uniforms(key, *(like[name].shape for name in names))
-    return {name: 0.05 + 0.1 * x for name, x in zip(names, draws, strict=True)}
+    keys = zip(names, random.split(key, len(names)), strict=True)
+    return {name: random.uniform(k, like[name].shape, float, 0.05, 0.15) for name, k in keys}

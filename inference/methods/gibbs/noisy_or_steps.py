@@ -39,7 +39,7 @@ def sweep(
 ) -> Swept:
     """Visit every hidden unit once, from the lowest layer up.
 
-    :param draws: site -> (units, num_data) between 0 and 1.
+    :param draws: site -> (num_data, units) between 0 and 1.
     :param power: of the likelihood: 1 samples the posterior, 0 the prior, between them annealing.
     :param open_sites: site -> whether its units may be on; those of a closed one are off.
     """
@@ -77,7 +77,7 @@ def _sweep_site(
 ) -> tuple[Array, Array]:
     """New states of one layer and what each unit's flip probability was: (6) and (7).
 
-    Without draws, (units, num_data) between 0 and 1, all units stay as they are.
+    Without draws, (num_data, units) between 0 and 1, all units stay as they are.
 
     With u⁰ the causal input of a child without the unit in question, the unit's log odds are
 
@@ -120,7 +120,8 @@ def _sweep_site(
         return without + new[:, None] * weight, (new, flip)
 
     least = jnp.maximum(least, SMALLEST)
-    units = (weight, -jnp.expm1(-weight), odds.T, states.T, draws)
+    turns = None if draws is None else draws.T
+    units = (weight, -jnp.expm1(-weight), odds.T, states.T, turns)
     _, (new, flips) = lax.scan(visit, jnp.concatenate(inputs, -1), units)
     return new.T, flips.T
 

@@ -7,7 +7,7 @@ from jax import random
 from tools import fast_jit
 
 from inference.methods.gibbs.noisy_or import Network, Seen, Wiring
-from inference.methods.gibbs.planting import (
+from inference.methods.gibbs.replacing import (
     cause_ratios,
     given_up,
     halve,
@@ -15,7 +15,6 @@ from inference.methods.gibbs.planting import (
     residuals,
     unit_gains,
 )
-from inference.numerics.draws import uniforms
 
 WIRING = Wiring(("s",), ("y",), (("s", "y"),))
 
@@ -65,8 +64,8 @@ def test_a_blend_of_two_causes_leaves_either_of_them_over_and_can_be_halved():
         gains = unit_gains(*parts, "s")
 
         def one(key):
-            first, second, third = uniforms(key, (2,), (2, 2001), (3,))
-            pattern = missing_patterns(first, left)[0]
+            first, second, third = random.split(key, 3)
+            pattern = missing_patterns(first, 2, left)[0]
             halves = halve(
                 second, left, ratio, jnp.asarray(states), jnp.asarray(works), jnp.ones(2, bool)
             )
