@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.scipy.special import ndtr, ndtri
 
-from ...rows.chunks import Rows, sum_over_chunks
+from ...rows.chunks import Rows, compiled, sum_over_chunks
 from ...rows.devices import summed
 from ...rows.disk import as_stored, stored
 from .tetrachoric import correlation_of_cells, slope
@@ -72,16 +72,10 @@ def count_pairs(data: Array, mask: Array | None = None, chunk_size: int | None =
     >>> count_pairs(bits).both.tolist(), count_pairs(bits).one.tolist()
     ([[3.0, 2.0], [2.0, 2.0]], [[0.0, 1.0], [0.0, 0.0]])
     """
-    return summed(partial(_counted, chunk_size), data.shape[0], data, mask)
+    return summed(partial(_count, chunk_size), data.shape[0], data, mask)
 
 
-def _counted(chunk_size: int | None, data: Any, mask: Any) -> Pairs:
-    if stored(data) or stored(mask):  # a file is part of what is compiled
-        return jax.jit(lambda: _count(data, mask, chunk_size))()
-    return _count_arrays(data, mask, chunk_size)
-
-
-def _count(data: Any, mask: Any, chunk_size: int | None) -> Pairs:
+def _count(chunk_size: int | None, data: Any, mask: Any) -> Pairs:
     leaves, tree = jax.tree.flatten(((data, mask), {}))
     num_data, num_features = data.shape
     placed = tuple(as_stored(x) if stored(x) else jnp.asarray(x) for x in leaves)
@@ -97,16 +91,13 @@ def _count(data: Any, mask: Any, chunk_size: int | None) -> Pairs:
         off = kept - on
         return on.T @ on, on.T @ off, off.T @ off
 
-    totals = sum_over_chunks(count, rows, size)
+    totals = compiled(lambda rows: sum_over_chunks(count, rows, size), rows)(rows.leaves)
     if mask is not None:
         return Pairs(*totals)
     both, count_all = totals
     on = jnp.diagonal(both)
     one = on[:, None] - both
     return Pairs(both, one, count_all - on[:, None] - on + both)
-
-
-_count_arrays = jax.jit(_count, static_argnums=2)
 
 
 class Repairs(NamedTuple):
@@ -166,18 +157,13 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
     share_off = jnp.where(constant, (off + 0.5) / (total + 1), off / jnp.maximum(total, 1))
 
     # Margins of a pair's own rows: those of all rows of a column are about other rows, and the
-    # table's cells must add up. Without missing cells they are the same, to the last bit, and the
-    # quantiles of the columns are those of the pairs.
+    # table's cells must add up.
     threshold = _threshold(share_on, share_off)
     observed, rows = pairs.seen, jnp.maximum(pairs.seen, 1)
     pair_on, pair_off = (pairs.both + pairs.one) / rows, (pairs.one.T + pairs.neither) / rows
     settled = (pair_on > 0) & (pair_off > 0)
     known = settled & settled.T & ~(constant[:, None] | constant)
-    within = lax.cond(
-        (observed == total[:, None]).all(),
-        lambda: jnp.where(known, threshold[:, None], 0.0),
-        lambda: _threshold(jnp.where(known, pair_on, 0.5), jnp.where(known, pair_off, 0.5)),
-    )
+    within = _threshold(jnp.where(known, pair_on, 0.5), jnp.where(known, pair_off, 0.5))
     counts = (pairs.both, pairs.one, pairs.one.T, pairs.neither)
     both_ways = (pair_on, pair_off)
     independent = [own * other.T for own in both_ways for other in both_ways]
@@ -210,28 +196,6 @@ def invert_moments(mean: Array, second_moment: Array) -> Inverted:
     return _invert(threshold, within, cells, constant, known, jnp.zeros_like(known), rounding)
 
 
-def _upper(size: int) -> tuple[Array, Array, Array]:
-    """Every pair once: columns i and (i + d) mod size, each (size // 2, size), and what to count.
-
-    On the ring of columns no two are further apart than half of it. Sums of ranges instead of a
-    list of indices, because the compiler would take a list apart, number by number. If the size is
-    even, the pairs furthest apart come twice; the third array is False for the second time.
-    """
-    offset = jnp.arange(1, max(size // 2, 1) + 1)[:, None]
-    first = jnp.broadcast_to(jnp.arange(size), (len(offset), size))
-    second = (first + offset) % size
-    return first, second, (2 * offset < size) | (first < second)
-
-
-def _square(values: Array, size: int) -> Array:
-    """The symmetric matrix of values laid out as by `_upper`, with 1 on its diagonal."""
-    row, column = jnp.arange(size)[:, None], jnp.arange(size)
-    ahead, behind = (column - row) % size, (row - column) % size
-    start = jnp.where(ahead <= behind, row, column)
-    entries = values[jnp.maximum(jnp.minimum(ahead, behind) - 1, 0), start]
-    return jnp.where(row == column, 1.0, entries)
-
-
 def _threshold(share_on: Array, share_off: Array) -> Array:
     # From the smaller share: the larger has lost the digits that its quantile needs.
     return jnp.where(share_on < share_off, 1.0, -1.0) * ndtri(jnp.minimum(share_on, share_off))
@@ -247,25 +211,24 @@ def _invert(
     rounding: float,
 ) -> Inverted:
     """The correlations of tables, (num_features, num_features) each, where a pair is `known`."""
-    first, second, counted = _upper(len(threshold))
-    usable, cells = known[first, second], tuple(cell[first, second] for cell in cells)
-    smallest = jnp.minimum(jnp.minimum(cells[0], cells[1]), jnp.minimum(cells[2], cells[3]))
+    first, second = np.triu_indices(len(threshold), 1)
+    usable = known[first, second]
+    table = jnp.stack([cell[first, second] for cell in cells])  # (4, pairs)
+    smallest = table.min(0)
     outside = usable & (smallest < -4 * jnp.finfo(smallest.dtype).eps)
     empty = usable & ~outside & (smallest <= rounding)
-    gone = empty | outside
-    kept = tuple(
-        jnp.where(usable, jnp.where(gone & (cell == smallest), 0.0, jnp.maximum(cell, 0.0)), 0.25)
-        for cell in cells
-    )
+    gone = (empty | outside) & (table == smallest)
+    kept = jnp.where(usable, jnp.where(gone, 0.0, jnp.maximum(table, 0.0)), 0.25)
     own, other = within[first, second], within[second, first]
-    rho = jnp.where(usable, correlation_of_cells(own, other, kept), 0.0)
-    correlation = _square(rho, len(threshold))
+    rho = jnp.where(usable, correlation_of_cells(own, other, tuple(kept)), 0.0)
+    upper = jnp.zeros_like(within).at[first, second].set(rho)
+    correlation = upper + upper.T + jnp.eye(len(threshold), dtype=rho.dtype)
     repairs = Repairs(
         constant,
-        (empty & counted).sum(),
-        (outside & counted).sum(),
-        jnp.max(jnp.where(outside, -4 * smallest, 0.0)),
-        (unseen[first, second] & counted).sum(),
+        empty.sum(),
+        outside.sum(),
+        jnp.max(-4 * smallest, initial=0.0, where=outside),
+        unseen[first, second].sum(),
     )
     return Inverted(correlation, threshold, within, repairs)
 

@@ -31,11 +31,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.scipy.special import erf, log_ndtr, ndtri
+from jax.scipy.special import log_ndtr, ndtri
 
 # Pairs solved together: small enough that a step's arrays stay in the cache.
 BLOCK = 2048
@@ -43,10 +42,10 @@ LOG_TWO_PI = float(np.log(2 * np.pi))
 
 
 class Rule(NamedTuple):
-    """How hard to work in one precision."""
+    """Effort of the solution in one precision."""
 
-    coarse: tuple[int, int]  # Newton steps and quadrature nodes of the approach,
-    fine: tuple[int, int]  # and of the last steps
+    num_steps: int  # of Newton
+    num_nodes: int  # of Gauss and Legendre
     range: float  # exponents below the largest by more than this are left out
     floor: float  # of the width c, relative to y ≤ 1
 
@@ -54,8 +53,8 @@ class Rule(NamedTuple):
 def rule(dtype: jnp.dtype) -> Rule:
     """The steps and nodes that reach 1e-10 in float64 and 1e-5 in float32, everywhere."""
     if jnp.finfo(dtype).bits >= 64:
-        return Rule((5, 18), (2, 40), 40.0, 1e-12)
-    return Rule((2, 12), (3, 20), 20.0, 1e-7)
+        return Rule(7, 40, 40.0, 1e-12)
+    return Rule(5, 20, 20.0, 1e-7)
 
 
 def correlation_of_cells(first: Array, second: Array, cells: tuple[Array, ...]) -> Array:
@@ -71,36 +70,8 @@ def correlation_of_cells(first: Array, second: Array, cells: tuple[Array, ...]) 
     0.5
     """
     shape = jnp.broadcast_shapes(first.shape, second.shape)
-    count = int(np.prod(shape))
-    num_blocks = max(1, -(-count // BLOCK))
-
-    def blocks(x: Array, fill: float) -> Array:
-        flat = jnp.broadcast_to(x, shape).reshape(-1)
-        whole = jnp.pad(flat, (0, num_blocks * BLOCK - count), constant_values=fill)
-        return whole.reshape(num_blocks, BLOCK)
-
-    arguments = (blocks(first, 0.0), blocks(second, 0.0), *(blocks(p, 0.25) for p in cells))
-    if num_blocks == 1:  # of one shape, whatever the number of columns: compiled once
-        solved = _solve(*(x[0] for x in arguments))
-    else:
-        solved = lax.map(lambda block: _solve(*block), arguments)
-    return solved.reshape(-1)[:count].reshape(shape)
-
-
-def second_moment(first: Array, second: Array, correlation: Array) -> Array:
-    """(10): ⟨s_i s_j⟩ of two clipped Gaussians, elementwise.
-
-    >>> moment = jax.jit(second_moment)(np.zeros(1), np.zeros(1), np.full(1, 0.5))
-    >>> round(float(moment[0]), 5)  # (2/π) arcsin ½
-    0.33333
-    """
-    same = correlation >= 0
-    corner, _, _ = _corner(first, second, same)
-    angle = jnp.arccos(jnp.minimum(jnp.abs(correlation), 1.0))
-    angle = jnp.maximum(angle, rule(angle.dtype).floor)
-    smallest = jnp.exp(_log_cell(corner, angle, jnp.ones_like(same), jnp.array(True)))
-    apart, along = jnp.abs(_mean(first) - _mean(second)), jnp.abs(_mean(first) + _mean(second))
-    return jnp.where(same, 1 - apart - 4 * smallest, along - 1 + 4 * smallest)
+    flat = [jnp.broadcast_to(x, shape).reshape(-1) for x in (first, second, *cells)]
+    return lax.map(lambda pair: _solve(*pair), flat, batch_size=BLOCK).reshape(shape)
 
 
 def slope(first: Array, second: Array, correlation: Array) -> Array:
@@ -108,10 +79,6 @@ def slope(first: Array, second: Array, correlation: Array) -> Array:
     left = jnp.maximum((1 - correlation) * (1 + correlation), jnp.finfo(correlation.dtype).tiny)
     exponent = first**2 + second**2 - 2 * correlation * first * second
     return jnp.exp(-0.5 * exponent / left) / (2 * jnp.pi * jnp.sqrt(left))
-
-
-def _mean(threshold: Array) -> Array:
-    return erf(threshold / np.sqrt(2.0))
 
 
 class _Corner(NamedTuple):
@@ -141,7 +108,7 @@ def _corner(first: Array, second: Array, same: Array) -> tuple[_Corner, Array, A
     return corner, off, mine >= yours
 
 
-def _log_integral(corner: _Corner, angle: Array, from_end: Array, fine: Array) -> Array:
+def _log_integral(corner: _Corner, angle: Array, from_end: Array) -> Array:
     """Log of the integral above from 0 to tan(φ/2), or from there to 1, with its leading factor."""
     settings = rule(angle.dtype)
     tiny = jnp.finfo(angle.dtype).tiny ** 0.5
@@ -160,7 +127,9 @@ def _log_integral(corner: _Corner, angle: Array, from_end: Array, fine: Array) -
     width = jnp.where(closing > 0, 0.5 * jnp.sqrt(closing) + settings.floor, 1.0)
     begin, end = jnp.arcsinh(start / width), jnp.arcsinh(stop / width)
     half, middle = 0.5 * (end - begin), jnp.exp(0.5 * (end + begin))
-    points, weights, pairs = _nodes(settings, angle.dtype, fine)
+    points, weights = np.polynomial.legendre.leggauss(settings.num_nodes)
+    # Nodes lie symmetrically about the middle: two of them share an exponential.
+    nodes = jnp.asarray(np.stack([points, weights], 1)[: settings.num_nodes // 2], angle.dtype)
 
     def height(growth: Array) -> Array:
         """The integrand at e^w = growth, times dy/dw."""
@@ -169,30 +138,18 @@ def _log_integral(corner: _Corner, angle: Array, from_end: Array, fine: Array) -
         bell = jnp.exp(top - closing / square - crossing * square)
         return bell * (growth + shrink) / (1 + square)
 
-    def add(node: Array, total: Array) -> Array:
-        # Nodes lie symmetrically about the middle: two of them share an exponential.
-        away = jnp.exp(half * points[node])
-        return total + weights[node] * (height(middle * away) + height(middle / away))
+    def add(total: Array, node: Array) -> tuple[Array, None]:
+        away = jnp.exp(half * node[0])
+        return total + node[1] * (height(middle * away) + height(middle / away)), None
 
-    total = 0.5 * width * half * lax.fori_loop(0, pairs, add, jnp.zeros_like(angle))
+    total = 0.5 * width * half * lax.scan(add, jnp.zeros_like(angle), nodes)[0]
     scale = -(corner.high**2 + corner.low**2) / 4 - top - np.log(np.pi)
     return scale + jnp.log(jnp.maximum(total, jnp.finfo(angle.dtype).tiny))
 
 
-def _nodes(settings: Rule, dtype: jnp.dtype, fine: Array) -> tuple[Array, Array, Array]:
-    """One half of the symmetric nodes, their weights and their number, coarse or fine."""
-    most = settings.fine[1] // 2
-    table = np.zeros((2, 2, most))
-    for level, (_, nodes) in enumerate((settings.coarse, settings.fine)):
-        half = np.array(np.polynomial.legendre.leggauss(nodes))[:, : nodes // 2]
-        table[level, :, : nodes // 2] = half
-    points, weights = jnp.asarray(table, dtype)[fine.astype(int)]
-    return points, weights, jnp.where(fine, most, settings.coarse[1] // 2)
-
-
-def _log_cell(corner: _Corner, angle: Array, vanishing: Array, fine: Array) -> Array:
+def _log_cell(corner: _Corner, angle: Array, vanishing: Array) -> Array:
     """Log of the vanishing cell P(X > h, Y > k), or of its neighbour P(X > h, Y < k)."""
-    integral = _log_integral(corner, angle, vanishing, fine)
+    integral = _log_integral(corner, angle, vanishing)
     independent = corner.log_tail + log_ndtr(corner.low)
     return jnp.where(vanishing, integral, jnp.logaddexp(independent, integral))
 
@@ -206,7 +163,6 @@ def _angle(corner: _Corner, position: Array) -> Array:
     return jnp.clip(angle, rule(angle.dtype).floor, np.pi / 2)
 
 
-@jax.jit
 def _solve(
     first: Array, second: Array, both: Array, one: Array, two: Array, neither: Array
 ) -> Array:
@@ -230,14 +186,10 @@ def _solve(
 
     target = height(jnp.log(jnp.maximum(jnp.minimum(cell, beside), tiny)))
 
-    def newton(step: Array, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def newton(_: Array, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         position, below, above = bracket
-        fine = step >= settings.coarse[0]
-        # What the coarse rule has enclosed, the fine one need not agree to.
-        first_fine = step == settings.coarse[0]
-        below, above = jnp.where(first_fine, low, below), jnp.where(first_fine, jnp.inf, above)
         angle = _angle(corner, position)
-        level = height(_log_cell(corner, angle, vanishing, fine))
+        level = height(_log_cell(corner, angle, vanishing))
         below = jnp.where(level < target, position, below)
         above = jnp.where(level < target, above, position)
         edge = jnp.tan(angle / 2)
@@ -253,8 +205,7 @@ def _solve(
         return jnp.where(inside, proposed, middle), below, above
 
     start = (jnp.maximum(target, low), low, jnp.full_like(low, jnp.inf))
-    num_steps = settings.coarse[0] + settings.fine[0]
-    position, _, _ = lax.fori_loop(0, num_steps, newton, start)
+    position, _, _ = lax.fori_loop(0, settings.num_steps, newton, start)
     angle = jnp.where(cell > tiny, _angle(corner, position), 0.0)
     # Without biases the integrand is constant: the arcsine law (7), to the last digit.
     angle = jnp.where((first == 0) & (second == 0), 2 * np.pi * jnp.maximum(cell, 0.0), angle)
