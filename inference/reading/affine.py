@@ -259,12 +259,8 @@ class AffineForm(NamedTuple):
         scores, row = self.scores(cells)
         return scores + row
 
-    def scores(self, cells: Cells, by_row: bool = False) -> tuple[Array, Array]:
-        """Log joints (S, n or 1) but for what a row adds to all its states, (n,) or a number.
-
-        :param by_row: lay them out row by row, as they are read where no state is listed: on a CPU
-            the few numbers of a row are then computed and summed in a fifth less time.
-        """
+    def scores(self, cells: Cells) -> tuple[Array, Array]:
+        """Log joints (S, n or 1) but for what a row adds to all its states, (n,) or a number."""
         left, right, row = [], [], jnp.zeros((), self.constant.dtype)
         total = self.constant if self.constant.ndim == 2 else self.constant[:, None]
         for site, power, own in zip(self.sites, self.powers, cells, strict=True):
@@ -284,8 +280,6 @@ class AffineForm(NamedTuple):
             return total, row
         table, right_all = jnp.concatenate(left, 1), jnp.concatenate(right, 1)
         if all(site.family.finite for site in self.sites):
-            if by_row:
-                return (jnp.matmul(right_all, table.T, precision="highest") + total.T).T, row
             return jnp.matmul(table, right_all.T, precision="highest") + total, row
         lowest = jnp.finfo(table.dtype).min  # zero times minus infinity would be no number
         # Not by a maximum: XLA may take the other one where a parameter is no number.
@@ -302,7 +296,7 @@ class AffineForm(NamedTuple):
         for site, own in zip(self.sites, cells, strict=True):
             weights = (heavy if len(x) > 1 else heavy.sum(0, keepdims=True) for x in site.natural())
             pairs = zip(weights, site.statistics(own), strict=True)
-            sums.append([states_met(weight, statistic) for weight, statistic in pairs])
+            sums.append([over_rows(weight.T, statistic, "highest") for weight, statistic in pairs])
         return heavy.sum(1), sums
 
     def expected(self, moments: tuple[Array, list[list[Array]]]) -> Array:
@@ -314,18 +308,6 @@ class AffineForm(NamedTuple):
             for natural, moment in zip(site.natural(), own, strict=True):
                 total = total + power * _dot(moment, natural)
         return total
-
-
-def states_met(heavy: Array, statistic: Array) -> Array:
-    """Σ_n r_ns T(y_n), (S, cells); of few rows by a plain product, which is faster."""
-    num_data, columns = statistic.shape
-    if num_data <= FEW_ROWS:
-        return jnp.matmul(heavy, statistic, precision="highest")
-    if columns == 1:  # as a product it would take ten times as long, to turn the other factor
-        lacking = ((0, 0), (0, -num_data % FEW_ROWS))
-        blocks = jnp.pad(heavy * statistic[:, 0], lacking).reshape(len(heavy), -1, FEW_ROWS)
-        return blocks.sum(2).sum(1)[:, None]
-    return over_rows(heavy.T, statistic, precision="highest")
 
 
 def _dot(weights: Array, values: Array) -> Array:

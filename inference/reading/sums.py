@@ -134,7 +134,7 @@ class Joint(NamedTuple):
         affine, none = rows["affine"], jnp.zeros(())
         if self.shared:
             # Differences are taken before the product, which would hide them in their sum.
-            scores, row = self.form.beyond_first().scores(affine, by_row=self.pairs is None)
+            scores, row = self.form.beyond_first().scores(affine)
             return Quadratic(scores[0] + row, scores[1:], self.pairs), none
         logits, row = self.form.scores(affine)
         for part, cells in zip(self.slow, rows["slow"], strict=True):

@@ -12,9 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ...numerics.log_sums import normalise, shares
-from ...reading.affine import FEW_ROWS, states_met
 from ...reading.anatomy import Anatomy
-from ...reading.bits import Quadratic
 from ...reading.handlers import table_of
 from ...reading.joint import listed_of
 from ...reading.local import Structure
@@ -62,9 +60,15 @@ def listed_expectation(here: Chunk, table: Array) -> Expectation:
     reader, params, arguments = here
     by_bits = reader.structure.shared or not reader.affine
     if by_bits and reader.structure is not Structure.GENERAL:
-        return bits_expectation(table, reader.quadratic(params, arguments))
-    joint = listed_of(reader.model, reader.anatomy, params, table[:, None], arguments)
-    return shared_expectation(table, *joint)
+        form = reader.quadratic(params, arguments)
+        design, features, level = form.over(table.astype(form.linear.dtype))
+        if level is not None:  # to add it to the product is another pass over rows × states
+            design = jnp.concatenate([design, level[:, None]], 1)
+            features = jnp.concatenate([features, jnp.ones_like(features[:1])])
+        logits = jnp.matmul(features.T, design.T, precision="highest")
+        return shared_expectation(table, logits, form.constant)
+    logits, row = listed_of(reader.model, reader.anatomy, params, table[:, None], arguments)
+    return shared_expectation(table, logits.T, row)
 
 
 def own_log_joint(here: Chunk, states: Array) -> Array:
@@ -76,69 +80,25 @@ def own_log_joint(here: Chunk, states: Array) -> Array:
     return here.log_joint(states)
 
 
-def bits_expectation(table: Array, form: Quadratic) -> Expectation:
-    """The posterior over states (S, bits) that all rows share, of a quadratic form of the bits.
+def shared_expectation(table: Array, logits: Array, row: Array) -> Expectation:
+    """The posterior over states (S, bits) that all rows share, from log joints (n, S) + (n,).
 
-    Rows come first, as states are many: XLA on a CPU then sums along memory, and nothing of the
-    size of rows × states is turned over.
+    Rows come first, as states are many: XLA on a CPU then sums along memory.
     """
-    values = table.astype(form.linear.dtype)
-    design, features, level = form.over(values)
-    if level is not None:  # to add it to the product is another pass over rows × states
-        design = jnp.concatenate([design, level[:, None]], 1)
-        features = jnp.concatenate([features, jnp.ones_like(features[:1])])
-    logits = jnp.matmul(features.T, design.T, precision="highest")
-    largest = logits.max(1, keepdims=True)
-    terms = jnp.exp(logits - jnp.where(jnp.isfinite(largest), largest, 0.0))
-    # Counted by the product that gives the means.
-    counted = jnp.concatenate([values, jnp.ones_like(values[:, :1])], 1)
-    sums = jnp.matmul(terms, counted, precision="highest")
-    total = sums[:, -1]
-    count = jnp.where(total > 0, total, 1.0)  # if no state is possible
+    # What is divided by the sum is the moments, and not each of n × S terms.
+    evidence, terms, count = shares(logits, 1)
+    values = table.astype(logits.dtype)
 
     def second(weights: Array, active: Array | None = None) -> Array:
         del active
-        heavy = _sum_of_rows(weights / count, terms)
+        heavy = over_rows((weights / count)[:, None], terms, "highest")
         return jnp.matmul(values.T * heavy, values, precision="highest")
 
     def best() -> Array:
         return table[jnp.argmax(logits, axis=1)].astype(jnp.int32)
 
-    evidence = jnp.log(total) + largest[:, 0] + form.constant
-    mean = sums[:, :-1] / count[:, None]
-    return Expectation(
-        evidence, mean, second, lambda: (table[:, None], (terms / count[:, None]).T), best,
-        share=1.0 / count,
-    )  # fmt: skip
-
-
-def _sum_of_rows(weights: Array, terms: Array) -> Array:
-    """Σ_n w_n t_ns, (S,), of many rows in blocks: one after the other they would cost digits."""
-    num_rows = len(terms)
-    blocks = -(-num_rows // FEW_ROWS)
-    size = -(-num_rows // blocks)
-    lacking = (0, blocks * size - num_rows)
-    each = jnp.pad(weights, lacking).reshape(blocks, 1, size)
-    table = jnp.pad(terms, (lacking, (0, 0))).reshape(blocks, size, -1)
-    return jnp.matmul(each, table, precision="highest").sum((0, 1))
-
-
-def shared_expectation(table: Array, logits: Array, row: Array) -> Expectation:
-    """The posterior over states (S, bits) that all rows share, from log joints (S, n) + (n,)."""
-    # What is divided by the sum is the moments, and not each of S × n terms.
-    evidence, terms, count = shares(logits, 0)
-    values = table.astype(logits.dtype)
-
-    def second(weights: Array, active: Array | None = None) -> Array:
-        del active
-        heavy = states_met(terms, (weights / count)[:, None])
-        return jnp.matmul(values.T * heavy[:, 0], values, precision="highest")
-
-    def best() -> Array:
-        return table[jnp.argmax(logits, axis=0)].astype(jnp.int32)
-
-    mean = jnp.matmul(terms.T, values, precision="highest") / count[:, None]
-    weighted = lambda: (table[:, None], terms / count)  # noqa: E731
+    mean = jnp.matmul(terms, values, precision="highest") / count[:, None]
+    weighted = lambda: (table[:, None], (terms / count[:, None]).T)  # noqa: E731
     return Expectation(evidence + row, mean, second, weighted, best, 1.0 / count)
 
 
