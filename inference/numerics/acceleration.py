@@ -28,6 +28,7 @@ class Trail(NamedTuple):
     points: Array  # (memory, p), differences of residuals between steps
     images: Array  # (memory, p), differences of images
     loss: Array  # the lowest so far
+    gain: Array  # what the last step promised
 
 
 class Visit(NamedTuple):
@@ -37,6 +38,9 @@ class Visit(NamedTuple):
     safe: Params  # a step that cannot raise the loss
     fast: Params  # a step to build the acceleration on; often the same
     memory: Any
+    gain: Any = 0.0
+    """what the step adds to the objective, to second order: near the optimum differences of losses
+    are rounding"""
 
 
 class Maps(dict[str, Any]):
@@ -69,7 +73,8 @@ def chart(params: Params, maps: Maps) -> Chart:
 def begin(vector: Array, memory: int) -> Trail:
     """An empty trail at a starting point."""
     none = jnp.zeros((memory, vector.shape[0]), vector.dtype)
-    return Trail(vector, vector, vector, none, none, jnp.array(jnp.inf, vector.dtype))
+    far = jnp.array(jnp.inf, vector.dtype)
+    return Trail(vector, vector, vector, none, none, far, far)
 
 
 def step(
@@ -113,7 +118,8 @@ def step(
     usable = jnp.isfinite(candidate).all()
     candidate = jnp.where(usable, candidate, image)
     lowest = jnp.fmin(trail.loss, visited.loss)
-    new = Trail(candidate, point, image, points, images, lowest)
+    gain = jnp.asarray(visited.gain, lowest.dtype)
+    new = Trail(candidate, point, image, points, images, lowest, gain)
     return new, visited.safe, visited.memory, visited.loss
 
 

@@ -171,18 +171,6 @@ class Algorithm(abc.ABC):
         """These arguments of the program with their rows filled up, where that is of use."""
         return pad(self.model, args, kwargs, self.plate) if self.pads else None
 
-    def at_once(
-        self, rng_key: Array, how: Drive, args: tuple, kwargs: dict[str, Any]
-    ) -> RunResult | None:
-        """A whole run without the compiled loop, where the method has a quicker way to its end."""
-        del rng_key, how, args, kwargs
-        return None
-
-    def stepping(self, args: tuple, kwargs: dict[str, Any]) -> Algorithm | None:
-        """The method whose compiled steps a run with a tolerance begins with; None: it has none."""
-        del args, kwargs
-        return self
-
     def run(
         self,
         rng_key: Array,
@@ -237,10 +225,6 @@ class Algorithm(abc.ABC):
         if self.search is not None and num_steps >= self.search.least_steps and held and not given:
             method = Lineages(self, self.search)
         how = Drive(num_steps, progress_bar, tolerance, record, budget, checkpoint_every, mesh)
-        if checkpoint is None and held and not given:
-            fitted = self.at_once(rng_key, how, args, kwargs)
-            if fitted is not None:
-                return fitted
         wide = self.fill(args, kwargs) if mesh is None and self.start is None else None
         every = (args, kwargs) if wide is None else (wide.args, wide.kwargs)
 

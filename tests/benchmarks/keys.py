@@ -41,7 +41,7 @@ from latentbits.inference.methods.gibbs.network_evidence import annealed_evidenc
 from latentbits.inference.reading.anatomy import inspect
 from latentbits.inference.running.algorithm import Algorithm
 from latentbits.inference.running.contract import Starts, follow
-from latentbits.inference.running.search import Lineages, LineageState, Search, optima_of
+from latentbits.inference.running.search import Lineages, LineageState, optima_of
 from latentbits.inference.studies.output import versions
 from latentbits.models import noisy_or_network
 from scipy.optimize import linear_sum_assignment
@@ -326,20 +326,11 @@ def look(options: argparse.Namespace, set_name: str, case: Case) -> None:
         if method.staged:
             steps = method.default_steps(inspect(case.model, (data,), case.sizes))
         how = {"method": name, "search": not plain, "steps": steps, "seed": 0, "keys": num_keys}
-        if type(method).at_once is not Algorithm.at_once:  # it runs its starts in turn, in NumPy
-            if not plain:
-                continue
-            search = Search(num_lineages=num_keys, screening=0, rounds=0)
-            method = dataclasses.replace(method, search=search)
-            result = method.run(random.key(0), 500, data, tolerance=1e-7, **case.sizes)
-            losses, params, seconds = result.optima.values, result.params, result.seconds
-            how |= {"steps": 500, "tolerance": 1e-7, "keys": 1, "starts": num_keys}
-        else:
-            if plain and method.search is not None:
-                method = dataclasses.replace(method, search=None)
-            ends, seconds = from_keys(method, case, steps, num_keys, batch)
-            losses = ends.losses.min(1)
-            params = jax.tree.map(lambda x: x[int(np.nanargmin(losses))], ends.params)  # noqa: B023
+        if plain and method.search is not None:
+            method = dataclasses.replace(method, search=None)
+        ends, seconds = from_keys(method, case, steps, num_keys, batch)
+        losses = ends.losses.min(1)
+        params = jax.tree.map(lambda x: x[int(np.nanargmin(losses))], ends.params)  # noqa: B023
         runs["bound" if name == "BoundEM" else "evidence"].append((losses, how, params))
         print(f"{set_name}, {how}: {-np.nanmin(losses):.4f}, {seconds:.1f} s", flush=True)
         keep(options.into, set_name, case, runs)

@@ -14,7 +14,6 @@ from jax import random
 
 import inference.baselines.samplers as samplers
 import inference.studies.comparison.contenders as contending
-from inference import QuadratureEM
 from inference.baselines.pacing import BudgetError
 from inference.cli import main
 from inference.methods.gibbs.flips import Rules
@@ -31,7 +30,7 @@ from inference.studies.comparison.side_by_side import (
     processes,
 )
 from inference.studies.output import as_json
-from ppl_models import bernoulli_product, binary_sparse_coding, clipped_gaussian, latent_trait
+from ppl_models import bernoulli_product, binary_sparse_coding, latent_trait
 
 
 def test_a_missing_file_of_a_failed_method_says_what_became_of_it(tmp_path, capsys):
@@ -172,8 +171,7 @@ def test_steps_that_the_budget_has_no_room_for_are_refused_before_the_first(monk
     """A step on two of 32 rows takes 0.1 s: one from each of two starts 3.2 s, four 12.8."""
 
     slow = SimpleNamespace(
-        init=lambda *args, **_: args[1].sum(), update=lambda *args, **_: (args[0], args[0]),
-        stepping=lambda *_: slow,
+        init=lambda *args, **_: args[1].sum(), update=lambda *args, **_: (args[0], args[0])
     )  # fmt: skip
     data = np.zeros((32, 4), np.float32)
     sizes = {"num_factors": 1}
@@ -186,15 +184,6 @@ def test_steps_that_the_budget_has_no_room_for_are_refused_before_the_first(monk
         wanted = nullcontext() if budget > 12.8 else pytest.raises(BudgetError, match=words)
         with wanted:
             contending.check_room(slow, random.key(0), ((data,), sizes), anatomy, budget, 2)
-    # Of what it does not do nothing is timed: on levels QuadratureEM has no compiled steps, and on
-    # a large table of others it begins on few nodes.
-    levels = QuadratureEM(latent_trait)
-    contending.check_room(levels, random.key(0), ((data,), sizes), anatomy, 1e-9, 2)
-    wide = np.zeros((700, 8), np.float32)
-    assert QuadratureEM(clipped_gaussian).stepping((wide,), {"num_factors": 2}).num_nodes == 9
-    assert (
-        QuadratureEM(clipped_gaussian).stepping((wide[:9],), {"num_factors": 2}).num_nodes is None
-    )
 
 
 def test_the_bits_of_all_restarts_count_before_the_first_draw(monkeypatch):

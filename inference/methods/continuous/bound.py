@@ -109,11 +109,11 @@ class BoundEM(FactorEM):
 
     def regress(
         self, opened: Opened, values: Params, sums: Any, memory: Any, prior: Prior | None
-    ) -> tuple[Params, Params]:
+    ) -> tuple[Params, Params, Array | float]:
         del memory
         columns: Any = opened.columns
         new = columns.advance(values, sums, prior)
-        return new, new
+        return new, new, 0.0
 
     def weighted(self, posterior: Any) -> tuple[Array, Array]:
         points = gaussian_points(posterior[0], posterior[1])

@@ -42,6 +42,9 @@ largest is 1, and all sizes between are as likely."""
 JITTER = 0.1
 """Of the first start."""
 HISTORY = 8  # past steps that the acceleration looks at
+LEAST_GAIN = 1e-9
+"""Of the loss: what a step of EM may still promise where a run ends. A flat likelihood moves a
+parameter by a hundredth of its error at a loss of ten times as much."""
 
 SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0)
 """Starts that differ end at one optimum as a rule; two show that they did."""
@@ -55,7 +58,7 @@ class FactorState(NamedTuple):
     params: Params
     memory: Any  # of each datum: its posterior or its mode; or the points all data share
     trail: Trail | None
-    known: Known | None = None  # which site holds what turns with the factors; no array
+    known: Known | None = None  # which site holds what turns with the factors; None: nothing does
 
 
 class Look(NamedTuple):
@@ -122,8 +125,9 @@ class FactorEM(Algorithm, abc.ABC):
     @abc.abstractmethod
     def regress(
         self, opened: Opened, values: Params, sums: Any, memory: Any, prior: Prior | None
-    ) -> tuple[Params, Params]:
-        """New parameters by regression: a step that is safe, and one that is fast."""
+    ) -> tuple[Params, Params, Array | float]:
+        """New parameters by regression: a step that is safe, one that is fast, and what the latter
+        promises to gain."""
 
     def weighted(self, posterior: Any) -> tuple[Array, Array]:
         """Posteriors as points (S, n or 1, Q) with probabilities (S, n)."""
@@ -146,6 +150,7 @@ class FactorEM(Algorithm, abc.ABC):
         if opened.columns is not None and opened.known is not None:
             check_columns(opened.known, opened.rows, self.prior)
         given, hollow = dict(init_params or {}), opened.hollow
+        turns = opened.known if not self.prior or opened.turns else None
         key_start, key_memory = random.split(rng_key)
         if self.start is not None:
             given = {**self.start(key_start, *args, **kwargs), **given}
@@ -165,12 +170,13 @@ class FactorEM(Algorithm, abc.ABC):
         ) -> FactorState:
             here = hollow._replace(rows=rows)
             key_start, key_memory = keys
-            params = start_params(here, given, key_start, noise)
+            prior = _log_prior(here) if self.prior else None
+            params = start_params(here, given, key_start, noise, prior)
             memory = self.first_memory(here, key_memory)
             trail = None
             if self.accelerate:
                 trail = begin(_space(here, params).flatten(params), HISTORY)
-            return FactorState(params, memory, trail, here.known)
+            return FactorState(params, memory, trail, turns)
 
         # Compiled as one: a run of the program, operation by operation, takes seconds.
         find = compiled(first, opened.rows)
@@ -205,7 +211,12 @@ class FactorEM(Algorithm, abc.ABC):
         opened, noise = self._open(args, kwargs), None
         if opened.columns is not None:
             noise = apart * random.normal(key, noise_shape(opened))
-        return start_params(opened, {}, key, noise)
+        return start_params(opened, {}, key, noise, _log_prior(opened) if self.prior else None)
+
+    def may_stop(self, state: FactorState) -> bool | Array:
+        if state.trail is None:
+            return True
+        return state.trail.gain <= LEAST_GAIN * jnp.abs(state.trail.loss)
 
     def get_params(self, state: FactorState) -> Params:
         return turned(state.known, state.params)
@@ -234,11 +245,11 @@ class FactorEM(Algorithm, abc.ABC):
         loss = -evidence if prior is None else -evidence - prior(params)
         if columns is None or known is None:
             safe = fast = self._climb(opened, params, look, size)
-        else:
-            named = None if prior is None else lambda values: prior(opened.write(values))
-            steps = self.regress(opened, values, sums, look.memory, named)
-            safe, fast = map(opened.write, steps)
-        return Visit(loss, safe, fast, look.memory)
+            return Visit(loss, safe, fast, look.memory)
+        named = None if prior is None else lambda values: prior(opened.write(values))
+        *steps, gain = self.regress(opened, values, sums, look.memory, named)
+        safe, fast = map(opened.write, steps)
+        return Visit(loss, safe, fast, look.memory, gain)
 
     def _climb(self, opened: Opened, params: Params, look: Look, size: int) -> Params:
         """L-BFGS on the expected log joint."""

@@ -61,6 +61,10 @@ class Graded(Regressions):
     def plain(self) -> bool:
         return False
 
+    @property
+    def share(self) -> np.ndarray:
+        return self.columns.share
+
     def by_levels(self, flat: Array) -> dict[int, Array]:
         """Numbers of the predictors (..., P) as K: (..., columns of K levels, K − 1)."""
         parts, start = {}, 0

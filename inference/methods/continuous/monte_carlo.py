@@ -16,7 +16,7 @@ from ...types import Arguments, Params
 from .factor_em import FactorEM, Look, Prior
 from .factors import FactorPosterior, chunk_of
 from .opening import Opened
-from .point_regressions import natural_form, shared_log_likelihood, shared_sums
+from .point_regressions import shared_log_likelihood
 from .regressions import Responses
 from .rules import Rule, by_quadrature, default_nodes, moments, prior_points, weigh
 
@@ -96,7 +96,7 @@ class MonteCarloEM(FactorEM):
 
     def regress(
         self, opened: Opened, values: Params, sums: Any, memory: Any, prior: Prior | None
-    ) -> tuple[Params, Params]:
+    ) -> tuple[Params, Params, Array | float]:
         columns: Any = opened.columns
         points, (target, weight, square) = memory, sums
         weight = jnp.broadcast_to(weight, target.shape)
@@ -108,7 +108,7 @@ class MonteCarloEM(FactorEM):
 
         def expected(params: Params) -> Array:
             predictors = points @ params["weights"] + params["bias"]
-            natural, partition = natural_form(columns, params, predictors)
+            natural, partition = columns.natural(params, predictors)
             value = target * natural - weight * partition
             if "noise" in params:
                 at, noise = slice(len(columns.layout.real)), params["noise"]
@@ -120,15 +120,15 @@ class MonteCarloEM(FactorEM):
         about = None if prior is None else lambda params: prior(whole(params))
 
         def step(params: Params, _: None) -> tuple[Params, None]:
-            sums = shared_sums(columns, params, points, target, weight)
+            sums = columns.node_sums(params, points, target, weight)
             full = (one._replace(power=one.power + square) for one in sums)
-            both = columns.advance_both(params, tuple(full), about)
+            safe, fast, _ = columns.advance_both(params, tuple(full), about)
             # Newton's step is the better one unless it overshoots; the bound's never does.
-            safe, fast = jax.vmap(expected)(both)
-            return jax.tree.map(lambda x: jnp.where(fast >= safe, x[1], x[0]), both), None
+            better = expected(fast) >= expected(safe)
+            return jax.tree.map(lambda x, y: jnp.where(better, x, y), fast, safe), None
 
         new = whole(jax.lax.scan(step, start, None, length=self.regression_steps)[0])
-        return new, new
+        return new, new, 0.0
 
     def posterior(
         self, params: Params, *args: Any, rng_key: Array | None = None, **kwargs: Any

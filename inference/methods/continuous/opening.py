@@ -35,6 +35,20 @@ class Opened(NamedTuple):
         nothing: Any = None
         return self._replace(rows=nothing)
 
+    def separable(self, prior: bool) -> bool:
+        """Whether parameters have priors of their own, independent of each other, if any is to be
+        used."""
+        reader = self.reader
+        return not prior or examined(_separable, reader.model, reader.anatomy, self.rows)
+
+    @property
+    def turns(self) -> bool:
+        """Whether a rotation of the factors leaves the log prior as it is."""
+        reader, known = self.reader, self.known
+        if known is None or known.form not in FORMS:
+            return False
+        return examined(_turns, reader.model, reader.anatomy, self.rows)
+
     def values(self, params: Params) -> Params:
         """The parameters by the names of the closed forms."""
         assert self.known is not None and self.columns is not None
@@ -109,3 +123,24 @@ def _separable(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
             return jnp.stack(gaps).max()
 
         return bool(probe(error, [(leaves,)])[0] <= 1e-9)
+
+
+def _turns(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
+    """Whether the log prior is the same after a rotation of the factors."""
+    known: Any = recognise(model, anatomy, rows, FORMS)
+    with jax.enable_x64(True):
+        leaves = [stand_in(x, 1, i) for i, x in enumerate(rows.leaves)]
+        one = anatomy.with_rows(1)
+
+        def error(leaves: list[Array]) -> Array:
+            arguments = rows.join(leaves)
+            params = anywhere(model, one, random.key(0), arguments)
+            values = known.read(params)
+            size = len(values["weights"])
+            turn = jnp.linalg.qr(random.normal(random.key(1), (size, size)))[0]
+            turn = -jnp.eye(1) if size == 1 else turn
+            turned = known.write({**values, "weights": turn @ values["weights"]})
+            density = lambda p: log_density_of(model, one.parameters, p, arguments)  # noqa: E731
+            return jnp.abs(density(turned) - density(params))
+
+        return bool(probe(error, [(leaves,)])[0] <= 1e-6)

@@ -15,7 +15,7 @@ from jax import Array
 from ...numerics.gaussian import with_one
 from ...rows.chunks import over_rows
 from ...types import Params
-from .levels import first, log_sum, softmax
+from .levels import log_sum, softmax
 from .regressions import Regressions, Responses, Sums
 
 
@@ -29,7 +29,7 @@ def point_sums(
     """
     size = points.shape[-1]
     centre = points @ params["weights"] + params["bias"]  # (S, n, P)
-    slope, safe, fast = at_points(columns, centre)
+    slope, safe, fast = columns.at_points(centre)
     weight = probability[..., None]
     if responses.seen is not None:
         weight = weight * responses.seen
@@ -45,21 +45,6 @@ def point_sums(
     ones = probability.sum(0) @ responses.target
     safe_sums = Sums(total, bends[0], power, count, ones)
     return safe_sums, safe_sums._replace(bend=bends[1])
-
-
-def at_points(columns: Regressions, centre: Array) -> tuple[Array, Array, Array]:
-    """At known predictors: the true slope without the data's share, and both curvatures."""
-    # One tanh serves all: σ(A) = ½ (1 + tanh A/2), σ(1 − σ) = ¼ (1 − tanh²), ω = tanh / 2A.
-    bent = jnp.tanh(0.5 * centre)
-    small = jnp.abs(centre) < 1e-2
-    wide = 0.5 * bent / jnp.where(small, 1.0, centre)
-    safe = jnp.where(small, 0.25 - centre**2 / 48.0, wide)
-    fast, slope = 0.25 - 0.25 * bent**2, -0.5 - 0.5 * bent
-    if columns.logistic:
-        return slope, safe, fast
-    real, _, levels = columns.layout.split(centre)
-    safe, fast = (columns.others(None, bend, levels) for bend in (safe, fast))
-    return columns.others(real, slope, levels), safe, fast
 
 
 def point_log_likelihood(
@@ -115,7 +100,7 @@ def slope_and_bend(
     """Gradient (n, Q) of log p(t_n, x) and minus its Hessian (n, Q, Q), at x (n, Q)."""
     weights, layout, observed = params["weights"], columns.layout, responses.seen
     centre = place @ weights + params["bias"]
-    residual, _, bend = at_points(columns, centre)
+    residual, _, bend = columns.at_points(centre)
     residual = residual + columns.mixed(responses.target)
     dual = columns.metric(params, weights)
     _, _, levels = layout.split(centre)
@@ -157,7 +142,7 @@ def bit_information(
     :return: (P, Q + 1, P, Q + 1), of the weights of each column and its bias.
     """
     centre = points @ params["weights"] + params["bias"]
-    slope, _, bend = at_points(columns, centre)
+    slope, _, bend = columns.at_points(centre)
     score = slope + responses.target
     if responses.seen is not None:
         score, bend = score * responses.seen, bend * responses.seen
@@ -174,25 +159,12 @@ def bit_information(
     return jnp.eye(len(own))[:, None, :, None] * own[:, :, None, :] - lacking
 
 
-def natural_form(columns: Regressions, params: Params, predictors: Array) -> tuple[Array, Array]:
-    """Natural parameters and log partition (S, P) at predictors (S, P)."""
-    if columns.logistic:
-        return predictors, jax.nn.softplus(predictors)
-    layout = columns.layout
-    real, bits, levels = layout.split(predictors)
-    own = real
-    if len(layout.real):
-        own, real = real / params["noise"] ** 2, 0.5 * (real / params["noise"]) ** 2
-    sums = {k: first(log_sum(part), k) for k, part in levels.items()}
-    return layout.join(own, bits, levels), layout.join(real, jax.nn.softplus(bits), sums)
-
-
 def shared_log_likelihood(
     columns: Regressions, params: Params, responses: Responses, points: Array
 ) -> Array:
     """log p(t_n | x_s) at points (S, Q): (S, n), by matrix products."""
     predictors = points @ params["weights"] + params["bias"]
-    natural, partition = natural_form(columns, params, predictors)
+    natural, partition = columns.natural(params, predictors)
     table = natural @ responses.target.T
     if responses.seen is None:
         table = table - partition.sum(-1)[:, None]
@@ -204,27 +176,6 @@ def shared_log_likelihood(
         own = -0.5 * away**2 - jnp.log(params["noise"]) - 0.5 * jnp.log(2.0 * jnp.pi)
         table = table + (own if responses.seen is None else own * responses.seen[:, at]).sum(-1)
     return table + columns.base(params, responses.target)
-
-
-def shared_sums(
-    columns: Regressions, params: Params, points: Array, target: Array, weight: Array
-) -> tuple[Sums, Sums]:
-    """The sums for points (S, Q) that all data share, safe and fast.
-
-    :param target: Σ_n r_sn target_n, (S, P); `weight`: Σ_n r_sn observed_n, (S, P).
-    """
-    size = points.shape[-1]
-    centre = points @ params["weights"] + params["bias"]
-    slope, safe, fast = at_points(columns, centre)
-    moments = with_one(points)
-    outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(points), -1)
-    total = (slope * weight + columns.mixed(target)).T @ moments
-    bends = [((x * weight).T @ outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
-    at = slice(len(columns.layout.real))
-    # Σ r (y − A)² without its Σ r y², which `monte_carlo` adds.
-    power = weight[:, at] * centre[:, at] ** 2 - 2.0 * target[:, at] * centre[:, at]
-    first = Sums(total, bends[0], power.sum(0), weight[:, at].sum(0), target.sum(0))
-    return first, first._replace(bend=bends[1])
 
 
 def _bits(target: Array, observed: Array | None, centre: Array) -> Array:

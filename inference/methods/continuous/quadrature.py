@@ -5,29 +5,23 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
-import numpy as np
 from jax import Array
 
 from ...reading.anatomy import Anatomy
+from ...reading.forms import Form
 from ...rows.chunks import Rows, compiled, map_over_chunks
-from ...running.contract import RunResult
-from ...running.loop import Drive
 from ...types import Arguments, Params
-from . import at_once
-from .checks import check_columns
-from .factor_em import JITTER, LEAST_APART, FactorEM, FactorState, Look, Prior
+from .factor_em import FactorEM, Look, Prior
 from .factors import FactorPosterior, FactorReader, chunk_of, not_continuous
+from .guessing import Guessing
 from .opening import Opened
 from .point_regressions import point_sums
 from .regressions import Responses
 from .rules import Peaks, about, by_quadrature, default_nodes, nodes_of, peaks, weigh
+from .shared_nodes import BLOCK, node_sums, row_evidence, row_posterior, shared_nodes
 
-FEW_NODES = {2: 9, 3: 7}
-"""A dimension, on which a large table is climbed first: two data sets of 600 rows of `mixed_trait`
-end where they did on 21, within 2e-4 nats per row, in a fifth of the time."""
-MANY_POINTS = 1 << 20
-"""Nodes of all rows times their columns, from which on a second compilation is the lesser wait."""
+MANY_COLUMNS, MOST_OWN_ROWS = 1000, 64
+"""Columns from which, and rows up to which, each row has nodes of its own."""
 STEPS_FROM_ZERO = 15
 """Newton steps to a mode that nothing is known of."""
 
@@ -88,19 +82,24 @@ class QuadratureEM(FactorEM):
 
     def first_memory(self, opened: Opened, key: Array) -> Any:
         del key
-        if not self._remembers(opened.rows):
+        if not self._remembers(opened):
             return ()
         return opened.reader.start()
 
     def size(self, opened: Opened) -> int:
         reader = opened.reader
+        if opened.columns is not None and self._shares(opened):
+            floats = BLOCK[reader.num_factors] + 2 * len(opened.columns.kinds)
+            return chunk_of(self.chunk_size, floats, opened.rows)
         points = reader.num_states * self._nodes(reader) ** reader.num_factors
         return chunk_of(self.chunk_size, points * opened.rows.width, opened.rows)
 
     def look(self, opened: Opened, params: Params, memory: Any) -> Look:
         reader, rows = opened.reader, opened.rows
+        if self._shares(opened):
+            return self._on_shared_nodes(opened, params)
         rule = nodes_of(reader, self._nodes(reader))
-        keeps = self._remembers(rows)
+        keeps = self._remembers(opened)
         if keeps:
             size = chunk_of(self.chunk_size, reader.num_states * rows.width, rows)
 
@@ -121,141 +120,106 @@ class QuadratureEM(FactorEM):
 
         return Look(memory, found if keeps else memory, expect)
 
-    def at_once(
-        self, rng_key: Array, how: Drive, args: tuple, kwargs: dict[str, Any]
-    ) -> RunResult | None:
-        """Levels on one to three factors: by NumPy, on nodes that all rows share (`grid`). Other
-        large tables: on a few nodes first."""
-        if not self._by_default():
-            return None
-        opened = self._open(args, kwargs)
-        opened.reader.anatomy.check_rows_are_all()
-        several = self.search is not None and how.num_steps >= self.search.least_steps
-        literal = how.tolerance is None and not several  # these steps and no others
-        if literal or not _on_shared_nodes(opened):
-            few = None if how.tolerance is None or how.mesh is not None else self._few(opened)
-            return None if few is None else self._few_first(few, opened, rng_key, how, args, kwargs)
-        assert opened.known is not None
-        check_columns(opened.known, opened.rows, self.prior)
-        count = self.search.num_lineages if self.search is not None and several else 1
-        spread = np.random.default_rng(count).random(count - 1)
-        fitted = at_once.run(opened, rng_key, how, [JITTER, *LEAST_APART**spread], self.prior)
-        if fitted is None:
-            return None
-        result, values, means = fitted
-        params = {name: at_once.array(x) for name, x in values.items()}
-        state = FactorState(params, at_once.array(means), None, opened.known)
-        return result._replace(params=params, state=state)
-
-    def stepping(self, args: tuple, kwargs: dict[str, Any]) -> QuadratureEM | None:
-        if not self._by_default():
-            return self
-        opened = self._open(args, kwargs)
-        if _on_shared_nodes(opened):
-            return None
-        few = self._few(opened)
-        return self if few is None else dataclasses.replace(self, num_nodes=few)
-
-    def _by_default(self) -> bool:
-        """Whether nothing is set that says which steps a run takes."""
-        return self.accelerate and self.start is None and self._plain()
-
-    def _few(self, opened: Opened) -> int | None:
-        """Nodes a dimension that a large table is climbed on first; None: all of them."""
-        few = FEW_NODES.get(opened.reader.num_factors)
-        points = self._nodes(opened.reader) ** opened.reader.num_factors
-        small = opened.rows.total * opened.rows.width * points < MANY_POINTS
-        return None if small else few
-
-    def _few_first(
-        self, few: int, opened: Opened, rng_key: Array, how: Drive, args: tuple,
-        kwargs: dict[str, Any],
-    ) -> RunResult:  # fmt: skip
-        """All starts on a few nodes of each row; the best of them goes on, on all nodes, where the
-        budget has room for a step. The first losses are sums over few nodes."""
-        same = {
-            "tolerance": how.tolerance, "record": how.record, "progress_bar": how.progress_bar,
-            **kwargs,
-        }  # fmt: skip
-        rough = dataclasses.replace(self, num_nodes=few).run(
-            rng_key, how.num_steps, *args, budget=how.budget, **same
-        )
-        left = None if how.budget is None else how.budget - rough.seconds
-        steps = how.num_steps - len(rough.losses)
-        # Of one start; the rough ones are several.
-        longer = (self._nodes(opened.reader) / few) ** opened.reader.num_factors
-        each = longer * rough.seconds / len(rough.losses)
-        if not rough.stop.converged or steps == 0 or not how.has_room(rough.seconds, each):
-            return rough._replace(reason=f"{rough.reason}, on {few} nodes a dimension alone")
-        fine = self.run(rng_key, steps, *args, init_params=rough.params, budget=left, **same)
-        join: Any = lambda *x: np.concatenate(x)  # noqa: E731
-        return fine._replace(
-            losses=join(rough.losses, fine.losses),
-            history=jax.tree.map(join, rough.history, fine.history),
-            seconds=rough.seconds + fine.seconds,
-            compile_seconds=rough.compile_seconds + fine.compile_seconds,
-            optima=rough.optima,
-            search_seconds=rough.search_seconds,
-        )
-
     def sums(
         self, opened: Opened, values: Params, responses: Responses, posterior: Any, fresh: Array
     ) -> Any:
-        assert opened.columns is not None
+        columns: Any = opened.columns
+        if self._shares(opened):
+            return node_sums(columns, values, responses, *posterior, fresh)
         points, probability = posterior
-        return point_sums(opened.columns, values, responses, points, probability * fresh)
+        return point_sums(columns, values, responses, points, probability * fresh)
 
     def regress(
         self, opened: Opened, values: Params, sums: Any, memory: Any, prior: Prior | None
-    ) -> tuple[Params, Params]:
+    ) -> tuple[Params, Params, Array | float]:
         del memory
         columns: Any = opened.columns
-        both = columns.advance_both(values, sums, prior)
-        safe, fast = ({name: x[i] for name, x in both.items()} for i in range(2))
-        return safe, fast
+        return columns.advance_both(values, sums, prior)
 
     def posterior(
         self, params: Params, *args: Any, num_nodes: int | None = None, **kwargs: Any
     ) -> FactorPosterior:
         """Mean, covariance and evidence of each row; the gap is that to twice as many nodes."""
-        opened = self._open(args, kwargs)
-        quick = at_once.posterior(opened, params) if num_nodes is None and self._plain() else None
-        if quick is not None:
-            return quick[0]
         wide = self.fill(args, kwargs)
         if wide is not None:
             return wide.asked(self.posterior, params, num_nodes=num_nodes)
-        reader, rows = opened[:2]
-        nodes = num_nodes or self._nodes(reader)
+        method = self if num_nodes is None else dataclasses.replace(self, num_nodes=num_nodes)
+        opened = method._open(args, kwargs)
+        rows, hollow = opened.rows, opened.hollow
 
         def compute(rows: Rows, params: Params) -> FactorPosterior:
-            posterior = by_quadrature(reader, rows, params, nodes, self.chunk_size)
-            finer = by_quadrature(reader, rows, params, 2 * nodes, self.chunk_size)
+            here = hollow._replace(rows=rows)
+            posterior, finer = (method._posterior(here, params, x) for x in (1, 2))
             return posterior._replace(gap=finer.evidence - posterior.evidence)
 
         return compiled(compute, rows)(rows.leaves, params)
 
     def evidence(self, params: Params, *args: Any, **kwargs: Any) -> Array:
         """The marginal log likelihood of each row, (num_data,)."""
-        reader, rows = self._open(args, kwargs)[:2]
-        nodes = self._nodes(reader)
+        opened = self._open(args, kwargs)
+        rows, hollow = opened.rows, opened.hollow
 
         def compute(rows: Rows, params: Params) -> Array:
-            return by_quadrature(reader, rows, params, nodes, self.chunk_size).evidence
+            return self._posterior(hollow._replace(rows=rows), params, 1).evidence
 
         return compiled(compute, rows)(rows.leaves, params)
 
-    def _plain(self) -> bool:
-        """Whether nothing is set that only the compiled steps use."""
-        return self.num_nodes is None and self.chunk_size is None and self.remember is None
+    def _posterior(self, opened: Opened, params: Params, fineness: int) -> FactorPosterior:
+        """The posterior of every row, on so many times as many nodes a dimension."""
+        reader, rows, columns = opened.reader, opened.rows, opened.columns
+        if columns is None or not self._shares(opened):
+            nodes = fineness * self._nodes(reader)
+            return by_quadrature(reader, rows, params, nodes, self.chunk_size)
+        values = opened.values(params)
+        nodes = shared_nodes(values["weights"], values["bias"], columns.share, fineness)
 
-    def _remembers(self, rows: Rows) -> bool:
-        return not rows.on_disk if self.remember is None else self.remember
+        def summarise(arguments: Arguments) -> FactorPosterior:
+            return row_posterior(columns, values, opened.responses(arguments), nodes)
+
+        return map_over_chunks(summarise, rows, self.size(opened))
+
+    def _on_shared_nodes(self, opened: Opened, params: Params) -> Look:
+        columns: Any = opened.columns
+        values = opened.values(params)
+        nodes = shared_nodes(values["weights"], values["bias"], columns.share)
+
+        def expect(arguments: Arguments, by_row: Any) -> Any:
+            del by_row
+            evidence = row_evidence(columns, values, opened.responses(arguments), nodes)
+            return evidence, (evidence, nodes)
+
+        return Look((), None, expect)
+
+    def _open(self, args: tuple, kwargs: dict[str, Any]) -> Opened:
+        opened = super()._open(args, kwargs)
+        known = opened.known
+        if known is None or known.form is not Form.GUESSING:
+            return opened
+        guessing = opened._replace(columns=Guessing(known.kinds))
+        return guessing if self._shares(guessing) and opened.separable(self.prior) else opened
+
+    def _shares(self, opened: Opened) -> bool:
+        """Whether all rows share their nodes: columns of bits or ordered levels, unless a number of
+        nodes is set, or rows are so few and columns so many that each has a narrow posterior of its
+        own."""
+        columns, rows = opened.columns, opened.rows
+        if columns is None or not columns.logistic or self.num_nodes is not None:
+            return False
+        return not few_rows((rows.extent, len(columns.kinds)))
+
+    def _remembers(self, opened: Opened) -> bool:
+        if self._shares(opened):
+            return False
+        return not opened.rows.on_disk if self.remember is None else self.remember
 
     def _nodes(self, reader: FactorReader) -> int:
         return self.num_nodes or default_nodes(reader.num_factors)
 
 
-def _on_shared_nodes(opened: Opened) -> bool:
-    """Whether all rows may share their nodes, so that NumPy fits them."""
-    return opened.known is not None and at_once.applies(opened)
+def few_rows(shape: tuple[int, ...]) -> bool:
+    """Whether rows are so few, and columns so many, that each row has nodes of its own.
+
+    >>> few_rows((5, 2000)), few_rows((500, 2000))
+    (True, False)
+    """
+    return shape[1] >= MANY_COLUMNS and shape[0] <= min(MOST_OWN_ROWS, shape[1] // 50)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +31,10 @@ import numpy as np
 from jax import Array
 from latentbits.models.mixed_trait import Kind, Layout
 
-from ...numerics.gaussian import solve_each
+from ...numerics.gaussian import solve_each, with_one
 from ...reading.bounds import curvature
 from ...types import Params
-from .levels import softmax, spread_out
+from .levels import first, log_sum, softmax, spread_out
 
 
 class Responses(NamedTuple):
@@ -167,15 +167,69 @@ class Regressions:
             updated["noise"] = _noise(params, power, sums.number, prior)
         return updated
 
+    def at_points(self, centre: Array) -> tuple[Array, Array, Array]:
+        """At known predictors: the true slope without the data's share, and both curvatures."""
+        # One tanh serves all: σ(A) = ½ (1 + tanh A/2), σ(1 − σ) = ¼ (1 − tanh²), ω = tanh / 2A.
+        bent = jnp.tanh(0.5 * centre)
+        small = jnp.abs(centre) < 1e-2
+        wide = 0.5 * bent / jnp.where(small, 1.0, centre)
+        safe = jnp.where(small, 0.25 - centre**2 / 48.0, wide)
+        fast, slope = 0.25 - 0.25 * bent**2, -0.5 - 0.5 * bent
+        if self.logistic:
+            return slope, safe, fast
+        real, _, levels = self.layout.split(centre)
+        safe, fast = (self.others(None, bend, levels) for bend in (safe, fast))
+        return self.others(real, slope, levels), safe, fast
+
+    def natural(self, params: Params, predictors: Array) -> tuple[Array, Array]:
+        """Natural parameters and log partition (S, P) at predictors (S, P)."""
+        if self.logistic:
+            return predictors, jax.nn.softplus(predictors)
+        layout = self.layout
+        real, bits, levels = layout.split(predictors)
+        own = real
+        if len(layout.real):
+            own, real = real / params["noise"] ** 2, 0.5 * (real / params["noise"]) ** 2
+        sums = {k: first(log_sum(part), k) for k, part in levels.items()}
+        return layout.join(own, bits, levels), layout.join(real, jax.nn.softplus(bits), sums)
+
+    def node_sums(
+        self, params: Params, points: Array, target: Array, weight: Array
+    ) -> tuple[Sums, Sums]:
+        """The sums for points (S, Q) that all data share, safe and fast.
+
+        :param target: Σ_n r_sn target_n, (S, P); `weight`: Σ_n r_sn observed_n, (S, P).
+        """
+        size = points.shape[-1]
+        centre = points @ params["weights"] + params["bias"]
+        slope, safe, fast = self.at_points(centre)
+        moments = with_one(points)
+        outer = (moments[:, :, None] * moments[:, None, :]).reshape(len(points), -1)
+        total = (slope * weight + self.mixed(target)).T @ moments
+        bends = [((x * weight).T @ outer).reshape(-1, size + 1, size + 1) for x in (safe, fast)]
+        at = slice(len(self.layout.real))
+        # Σ r (y − A)² without its Σ r y², which `monte_carlo` adds.
+        power = weight[:, at] * centre[:, at] ** 2 - 2.0 * target[:, at] * centre[:, at]
+        first = Sums(total, bends[0], power.sum(0), weight[:, at].sum(0), target.sum(0))
+        return first, first._replace(bend=bends[1])
+
     def advance_both(
         self, params: Params, sums: tuple[Sums, Sums], prior: Callable[[Params], Array] | None
-    ) -> Params:
-        """The M-step with the curvature that is safe and with the one that is fast, on a new axis.
+    ) -> tuple[Params, Params, Array]:
+        """The M-step with the curvature that is safe and with the one that is fast, and what the
+        latter promises to gain, where all columns are bits.
 
-        They differ in nothing else, and are compiled as one.
+        The two differ in nothing else, and are compiled as one.
         """
         one = lambda bend: self.advance(params, sums[0]._replace(bend=bend), prior)  # noqa: E731
-        return jax.vmap(one)(jnp.stack([x.bend for x in sums]))
+        both = jax.vmap(one)(jnp.stack([x.bend for x in sums]))
+        safe, fast = ({name: x[i] for name, x in both.items()} for i in range(2))
+        if not self.logistic:
+            return safe, fast, jnp.zeros(())
+        join = lambda x: jnp.concatenate([x["weights"], x["bias"][None]]).T  # noqa: E731
+        step = join(fast) - join(params)
+        gain = 0.5 * jnp.einsum("pq,pqr,pr->", step, sums[1].bend, step)
+        return safe, fast, gain
 
     def _with_prior(
         self, params: Params, slope: Array, bend: Array, prior: Callable[[Params], Array]
@@ -194,6 +248,11 @@ class Regressions:
         slope = self.metric(params, slope.T).T + join(first)
         bend = bend * scale[:, None, None] - jax.vmap(jnp.diag)(join(second))
         return slope, bend
+
+    @property
+    def share(self) -> Any:
+        """Of its information that each predictor gives: see `shared_nodes`."""
+        return 1.0
 
     @property
     def logistic(self) -> bool:

@@ -14,6 +14,7 @@ from ...reading.local import prior_draw
 from ...rows.chunks import Rows, sum_over_chunks
 from ...types import Arguments, Params
 from .graded import Graded, graded_start
+from .guessing import Guessing, guessing_start
 from .opening import Opened
 from .regressions import Regressions, Responses
 
@@ -26,10 +27,17 @@ def noise_shape(opened: Opened) -> tuple[int, int]:
     return opened.reader.num_factors, width
 
 
-def start_params(opened: Opened, given: Params, key: Array, noise: Array | None) -> Params:
+def start_params(
+    opened: Opened,
+    given: Params,
+    key: Array,
+    noise: Array | None,
+    prior: Callable[[Params], Array] | None = None,
+) -> Params:
     """Starting values: those given, else principal components, else a draw.
 
     :param noise: what is added to principal components, of `noise_shape`.
+    :param prior: log density of the parameters, which may say which end of a factor is up.
     """
     reader, rows, known, columns = opened
     names = set(reader.anatomy.parameters)
@@ -43,11 +51,24 @@ def start_params(opened: Opened, given: Params, key: Array, noise: Array | None)
             place = known.places.get("noise")
             shared = place is not None and not place.positions.shape
             values = start(columns, opened.responses, shared=shared)
+        if isinstance(columns, Guessing):
+            values = guessing_start(values, rows.total)
+        if prior is not None:
+            values = _upright(values, lambda values: prior({**known.write(values), **given}))
         params = {**known.write(values), **params}
     if not names <= set(params):
         drawn = prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
         params = {**drawn, **params}
     return {name: jnp.asarray(value, float) for name, value in params.items()}
+
+
+def _upright(values: Params, prior: Callable[[Params], Array]) -> Params:
+    """The values with each factor turned round where the prior is then higher."""
+    for q in range(len(values["weights"])):
+        other = {**values, "weights": values["weights"].at[q].multiply(-1.0)}
+        better = prior(other) > prior(values)
+        values = {name: jnp.where(better, other[name], x) for name, x in values.items()}
+    return values
 
 
 def principal_start(

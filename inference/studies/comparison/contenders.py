@@ -184,9 +184,6 @@ def check_room(
     cells = sum(np.size(x) for x in rows.leaves)
     if cells < MANY_CELLS or all(x.num_values is not None for x in anatomy.latents):
         return
-    engine = engine.stepping(*arguments)
-    if engine is None:  # it keeps to the budget by itself
-        return
     few = max(rows.num_data // SHARE, 1)
     args, kwargs = rows.slice(0, few)
     state = jax.jit(lambda key: engine.init(key, *args, **kwargs))(key)

@@ -269,10 +269,8 @@ def _quality(field: Field, engine: Algorithm, params: dict[str, np.ndarray]) -> 
     def ask(params: dict[str, np.ndarray]) -> Any:
         return posterior(params, *args, **kwargs)
 
-    # One that runs without compiling is read so too.
-    compiles = type(engine).at_once is Algorithm.at_once and args[0].size <= SMALL
     try:
-        approximation = (jax.jit(ask) if compiles else ask)(params)
+        approximation = (jax.jit(ask) if args[0].size <= SMALL else ask)(params)
     except (ValueError, TypeError, NotImplementedError) as error:
         # The parameters are judged all the same; what the method cannot say is said in the row.
         return {"no_quality": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
