@@ -312,8 +312,7 @@ class Chain(NamedTuple):
     starters: tuple[str, ...] = ()  # of them those outside the scan
     other: tuple[str, ...] = ()  # observed sites, of a step or not, that depend on no latent
     effects: tuple[str, ...] = ()  # of the parameters, those that are random effects
-
-    silent = ()
+    silent: tuple[str, ...] = ()  # as of a graph: there are none
 
     @property
     def order(self) -> int:
@@ -525,8 +524,8 @@ class Elements(NamedTuple):
     scopes: tuple[tuple[int, ...], ...]  # C_v, v first, in an order of elimination
     rounds: tuple[tuple[int, ...], ...] = ()  # of elimination
     hidden: tuple[str, ...] = ()  # deterministic sites of the plate
-
-    silent, simulates = (), False
+    silent: tuple[str, ...] = ()  # as of a graph: there are none
+    simulates: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
