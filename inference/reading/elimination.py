@@ -146,6 +146,21 @@ Left = Iterator[tuple[str, str, Array]]
 """What sums leave: the name of a site, of a latent whose scale it has, and the log factor."""
 
 
+class Posterior(NamedTuple):
+    """The posterior of the latents, given all other unobserved sites."""
+
+    way: Graph | Chain | Elements
+    factors: Any
+
+    def probabilities(self) -> dict[str, Array]:
+        """Of each value of each latent, on one more axis at the end."""
+        return self.way.probabilities(self.factors)
+
+    def chosen(self, rng_key: Array | None) -> dict[str, Array]:
+        """A draw of each latent; without a key the most probable ones together."""
+        return self.way.chosen(self.factors, rng_key)
+
+
 def sum_out(model: Callable, way: Graph | Chain | Elements, args: tuple, kwargs: dict) -> Any:
     """Run the program with its discrete latents summed out.
 
@@ -159,7 +174,8 @@ def sum_out(model: Callable, way: Graph | Chain | Elements, args: tuple, kwargs:
     apart = tempered(model, way.silent, 0.0) if way.silent else model
     within = {*way.names, *way.observed, *way.hidden}
     trace, given, returned = outside(apart, within, args, kwargs)
-    for name, latent, log_factor in way.left(model, given, (args, kwargs)):
+    factors: Any = way.factors(model, given, (args, kwargs))
+    for name, latent, log_factor in way.left(factors):
         shown = name in way.observed
         scale = trace[latent]["scale"]
         leave(name if shown else f"_{name}_summed", log_factor, scale, shown)
@@ -248,45 +264,31 @@ class Graph(NamedTuple):
                 log_probs[name] = self.on_grid(site, power * log_prob_of(site, name in values))
         return log_probs
 
-    def left(self, model: Callable, given: Params, arguments: Arguments) -> Left:
-        parts = self.factors(model, given, arguments)
-        for component, factors in zip(self.components, parts, strict=True):
+    def left(self, factors: list[list[Factor]]) -> Left:
+        for component, part in zip(self.components, factors, strict=True):
             if component.name is not None:
-                evidence = elimination.evidence(component.problem, factors)
+                evidence = elimination.evidence(component.problem, part)
                 evidence = evidence.reshape([size for *_, size in component.plates])
                 yield component.name, self.variables[component.variables[0]].name, evidence
 
-    def posterior(self, model: Callable, given: Params, arguments: Arguments) -> GraphPosterior:
-        return GraphPosterior(self, self.factors(model, given, arguments))
-
-
-class GraphPosterior(NamedTuple):
-    """The posterior of the latents of a graph, given all other unobserved sites."""
-
-    graph: Graph
-    factors: list[list[Factor]]
-
-    def probabilities(self) -> dict[str, Array]:
-        """Of each value of each latent, on one more axis at the end."""
+    def probabilities(self, factors: list[list[Factor]]) -> dict[str, Array]:
         probs = {}
-        for component, factors in zip(self.graph.components, self.factors, strict=True):
+        for component, part in zip(self.components, factors, strict=True):
             each = [[place] for place in range(len(component.variables))]
-            tables = elimination.probabilities(component.problem, factors, each)
+            tables = elimination.probabilities(component.problem, part, each)
             for v, table in zip(component.variables, tables, strict=True):
-                variable = self.graph.variables[v]
+                variable = self.variables[v]
                 by_cell = table.reshape(variable.num_states, -1).T
                 probs[variable.name] = variable.by_value(by_cell)
         return probs
 
-    def chosen(self, rng_key: Array | None) -> dict[str, Array]:
-        """A draw of each latent; without a key the most probable ones together."""
+    def chosen(self, factors: list[list[Factor]], rng_key: Array | None) -> dict[str, Array]:
         values = {}
-        parts = zip(self.graph.components, self.factors, strict=True)
-        for i, (component, factors) in enumerate(parts):
+        for i, (component, part) in enumerate(zip(self.components, factors, strict=True)):
             key = None if rng_key is None else random.fold_in(rng_key, i)
-            states = elimination.choose(component.problem, factors, key)
+            states = elimination.choose(component.problem, part, key)
             for place, v in enumerate(component.variables):
-                variable = self.graph.variables[v]
+                variable = self.variables[v]
                 own = tuple(slice(n) for n in component.problem.cells(place))
                 values[variable.name] = variable.at(states[place, *own].reshape(-1))
         return values
@@ -429,49 +431,32 @@ class Chain(NamedTuple):
         each = jnp.unravel_index(states, tuple(x.num_states for x in variables))
         return {x.name: x.at(state) for x, state in zip(variables, each, strict=True)}
 
-    def left(self, model: Callable, given: Params, arguments: Arguments) -> Left:
+    def left(self, factors: tuple[Array, Array]) -> Left:
         if self.observed:
-            evidence = paths.evidence(*self.factors(model, given, arguments))
-            evidence = evidence if self.plates else evidence[0]
-            yield self.observed[0], self.steps[0].name, evidence
+            evidence = paths.evidence(*factors)
+            yield self.observed[0], self.steps[0].name, evidence if self.plates else evidence[0]
 
-    def posterior(self, model: Callable, given: Params, arguments: Arguments) -> ChainPosterior:
-        return ChainPosterior(self, *self.factors(model, given, arguments))
-
-
-class ChainPosterior(NamedTuple):
-    """The posterior of the paths of a chain, given the parameters."""
-
-    chain: Chain
-    factors: Array
-    start: Array
-
-    def chosen(self, rng_key: Array | None) -> dict[str, Array]:
-        """A path of each sequence: a draw, or without a key the most probable one, Viterbi's."""
-        steps, begin = paths.paths(self.factors, self.start, rng_key)
-        chain, steps = self.chain, self._in_order(steps)
-        return {**chain.values(chain.start, begin), **chain.values(chain.steps, steps)}
-
-    def probabilities(self) -> dict[str, Array]:
+    def probabilities(self, factors: tuple[Array, Array]) -> dict[str, Array]:
         """Of each value of each latent at each step: (T, ..., num_values)."""
-        _, (joined, begin) = paths.statistics(self.factors, self.start)
-        steps = joined.reshape(*joined.shape[:2], -1, self.chain.num_states).sum(2)
-        return {
-            **self._by_value(self.chain.start, begin),
-            **self._by_value(self.chain.steps, self._in_order(steps)),
-        }
+        _, (joined, begin) = paths.statistics(*factors)
+        steps = joined.reshape(*joined.shape[:2], -1, self.num_states).sum(2)
+        probs = {}
+        for variables, each in ((self.start, begin), (self.steps, self._in_order(steps))):
+            before = 1
+            for x in variables:
+                whole = each.reshape(*each.shape[:-1], before, x.num_states, -1)
+                probs[x.name] = x.by_value(whole.sum((-3, -1)))
+                before *= x.num_states
+        return probs
 
-    def _by_value(self, variables: tuple[Variable, ...], probs: Array) -> dict[str, Array]:
-        """Probabilities of joint states, (..., N, S), as those of the values of some latents."""
-        each, before = {}, 1
-        for x in variables:
-            whole = probs.reshape(*probs.shape[:-1], before, x.num_states, -1)
-            each[x.name] = x.by_value(whole.sum((-3, -1)))
-            before *= x.num_states
-        return each
+    def chosen(self, factors: tuple[Array, Array], rng_key: Array | None) -> dict[str, Array]:
+        """A path of each sequence: a draw, or without a key the most probable one, Viterbi's."""
+        steps, begin = paths.paths(*factors, rng_key)
+        steps = self._in_order(steps)
+        return {**self.values(self.start, begin), **self.values(self.steps, steps)}
 
     def _in_order(self, steps: Array) -> Array:
-        return steps[::-1] if self.chain.reverse else steps
+        return steps[::-1] if self.reverse else steps
 
 
 class instead_of_scan(Messenger):  # noqa: N801
@@ -562,7 +547,7 @@ class Elements(NamedTuple):
             parts.append(part)
         return np.concatenate(parts) + self.anatomy.lowest
 
-    def factors(self, log_joints: Array) -> tuple[Array, list[Factor]]:
+    def expansion(self, log_joints: Array) -> tuple[Array, list[Factor]]:
         """f(0) of each row, (n,), and the factors, from f at `states`, (runs, n)."""
         kinds: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = {}
         begin = 0
@@ -577,16 +562,11 @@ class Elements(NamedTuple):
             factors.append(Factor(np.array([scope for _, scope in parts]), table - table[:, :1]))
         return log_joints[0], factors
 
-    def by_chunk(
-        self,
-        read: Callable[[Problem, Array, list[Factor], Array], Any],
-        model: Callable,
-        given: Params,
-        arguments: Arguments,
-    ) -> Any:
-        """What `read` makes of f(0) and the factors of a chunk of rows, for all rows.
+    def factors(self, model: Callable, given: Params, arguments: Arguments) -> Callable:
+        """A function that reads the factors chunk by chunk, since those of all rows are many.
 
-        Its arguments are the problem, f(0), the factors and the number of the first row.
+        It takes `read(problem, f(0), factors, number of the first row)` of a chunk of rows, and
+        gives what that makes of all rows.
         """
         rows = rows_of(self.anatomy, *arguments)
         given = {name: x for name, x in given.items() if name != self.anatomy.plate}
@@ -598,37 +578,24 @@ class Elements(NamedTuple):
         states = lax.optimization_barrier(jnp.asarray(self.states())[:, None])
 
         # What is held of a chunk for the gradient would add up over all of them.
-        @jax.checkpoint
-        def one(arguments: Arguments, start: Array) -> Any:
+        @partial(jax.checkpoint, static_argnums=0)
+        def one(read: Callable, arguments: Arguments, numbers: Array) -> Any:
             local = self.anatomy.with_rows(size)
             log_joints = log_joint(model, local, given, states, arguments)
             log_joints = jnp.broadcast_to(log_joints, (len(states), size))
-            return read(problem, *self.factors(log_joints), start)
+            return read(problem, *self.expansion(log_joints), numbers[0])
 
-        each = lambda arguments, numbers: one(arguments, numbers[0])  # noqa: E731
-        return map_over_chunks(each, rows, size, Numbers())
+        return lambda read: map_over_chunks(partial(one, read), rows, size, Numbers())
 
-    def left(self, model: Callable, given: Params, arguments: Arguments) -> Left:
-        def evidence(problem: Problem, base: Array, factors: list[Factor], _: Array) -> Array:
+    def left(self, factors: Callable) -> Left:
+        def read(problem: Problem, base: Array, factors: list[Factor], _: Array) -> Array:
             return base + elimination.evidence(problem, factors)
 
-        each = self.by_chunk(evidence, model, given, arguments)
-        each = each.reshape(-1, *(1,) * (-self.anatomy.plate_dim - 1))
+        each = factors(read).reshape(-1, *(1,) * (-self.anatomy.plate_dim - 1))
         yield self.observed[0], self.names[0], each
 
-    def posterior(self, model: Callable, given: Params, arguments: Arguments) -> ElementsPosterior:
-        return ElementsPosterior(self, (model, given, arguments))
-
-
-class ElementsPosterior(NamedTuple):
-    """The posterior of the latents of each row, given the parameters."""
-
-    elements: Elements
-    run: tuple[Callable, Params, Arguments]  # the program, what it is given, and its arguments
-
-    def probabilities(self) -> dict[str, Array]:
-        """Of each value of each latent, on one more axis at the end."""
-        latents = self.elements.anatomy.latents
+    def probabilities(self, factors: Callable) -> dict[str, Array]:
+        latents = self.anatomy.latents
         ends = np.cumsum([latent.size for latent in latents]).tolist()
         groups = [range(end - x.size, end) for x, end in zip(latents, ends, strict=True)]
 
@@ -636,15 +603,11 @@ class ElementsPosterior(NamedTuple):
             tables = elimination.probabilities(problem, factors, groups)
             return [jnp.moveaxis(table, 2, 0) for table in tables]  # (rows, size, values)
 
-        tables = self.elements.by_chunk(read, *self.run)
-        return {x.name: x.by_value(table) for x, table in zip(latents, tables, strict=True)}
+        return {x.name: x.by_value(each) for x, each in zip(latents, factors(read), strict=True)}
 
-    def chosen(self, rng_key: Array | None) -> dict[str, Array]:
-        """A draw of each latent; without a key the most probable ones together."""
-
+    def chosen(self, factors: Callable, rng_key: Array | None) -> dict[str, Array]:
         def read(problem: Problem, _base: Array, factors: list[Factor], start: Array) -> Array:
             key = None if rng_key is None else random.fold_in(rng_key, start)
             return elimination.choose(problem, factors, key).T
 
-        states = self.elements.by_chunk(read, *self.run)
-        return self.elements.anatomy.by_site(states + self.elements.anatomy.lowest)
+        return self.anatomy.by_site(factors(read) + self.anatomy.lowest)

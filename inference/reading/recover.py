@@ -24,7 +24,7 @@ from ..types import Arguments, Params
 from .abstract import outside
 from .anatomy import Anatomy, ProgramError, inspect
 from .counts import MOST_COUNTS, at_end, counted, up_to, warn_of_end, with_counts
-from .elimination import Chain, Elements, Graph
+from .elimination import Chain, Elements, Graph, Posterior
 from .handlers import table_of
 from .joint import Parts, parts_of
 from .states import AllStates, StateSet
@@ -152,7 +152,7 @@ class recover(Messenger):  # noqa: N801
     def posterior(self, anatomy: Opened, given: Params, arguments: Arguments) -> Latents:
         """The posterior of the latents, all other unobserved sites being given."""
         if not isinstance(anatomy, Anatomy):
-            return anatomy.posterior(self.fn, given, arguments)
+            return Posterior(anatomy, anatomy.factors(self.fn, given, arguments))
         table = table_of(anatomy, self.states)
         return TablePosterior(anatomy, table, parts_of(self.fn, anatomy, given, table, arguments))
 

@@ -631,7 +631,7 @@ def _error(model: Callable, elements: Elements, rows: Rows, seed: Array, leaves:
     states = jnp.where(kept, states, sizes - 1).at[0].set(sizes - 1)
     joint = partial(log_joint, model, elements.anatomy, params, arguments=arguments)
     table = joint(lax.optimization_barrier(jnp.asarray(elements.states())[:, None]))
-    base, factors = elements.factors(table)
+    base, factors = elements.expansion(table)
     read = jnp.broadcast_to(base, (NUM_TESTS, len(base)))
     for scopes, tables in factors:
         each = np.arange(len(scopes)), *(states[:, scope] for scope in scopes.T)

@@ -99,11 +99,10 @@ class Paths(NamedTuple):
 
         def find(params: Params, held: dict[int, Array]) -> Posterior:
             arguments = jax.tree.unflatten(tree, [held.get(i, x) for i, x in enumerate(leaves)])
-            posterior = chain.posterior(self.model, params, arguments)
-            evidence = sums.evidence(posterior.factors, posterior.start)
+            factors = chain.factors(self.model, params, arguments)
             return Posterior(
-                evidence=evidence, probabilities=posterior.probabilities(),
-                best=posterior.chosen(None),
+                evidence=sums.evidence(*factors), probabilities=chain.probabilities(factors),
+                best=chain.chosen(factors, None),
             )  # fmt: skip
 
         return jax.jit(find)(params, held)
