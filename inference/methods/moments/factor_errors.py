@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import ndtr
 
 from ...rows.disk import pieces
 from .inversion import MomentInfo
-from .pairs import Inverted, Pairs, count_pairs, invert_pairs
+from .pairs import Inverted, Pairs, conditional, count_pairs, invert_pairs
 from .spectrum import Factors
 from .tetrachoric import slope
 
@@ -93,14 +92,12 @@ class _Parts(NamedTuple):
 @partial(jax.jit, static_argnums=3)
 def _prepare(pairs: Pairs, inverted: Inverted, factors: Factors, hard: bool) -> _Parts:
     rho, count = inverted.correlation, jnp.maximum(pairs.seen, 1)
-    left, right = inverted.within, inverted.within.T
     constant = inverted.repairs.constant
     diagonal = jnp.eye(len(rho), dtype=bool)
     counted = ~(diagonal | constant[:, None] | constant)
     ends = counted & (jnp.abs(rho) >= 1)
-    spread = jnp.sqrt(jnp.maximum((1 - rho) * (1 + rho), jnp.finfo(rho.dtype).tiny))
-    first = ndtr((right - rho * left) / spread)
-    density = jnp.where(counted & ~ends, slope(left, right, rho), 1.0)
+    first = conditional(inverted)
+    density = jnp.where(counted & ~ends, slope(inverted.within, inverted.within.T, rho), 1.0)
     scale = jnp.where(counted & ~ends, 1 / (count * density), 0.0)
     both, one = pairs.both / count, pairs.one / count
     mean = both - first * (both + one) - first.T * (both + one.T)

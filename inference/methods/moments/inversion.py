@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect as signatures
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -12,21 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ...numerics.compiling import remembered
+from ...reading.abstract import innermost
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import check_data, rows_of
 from ...reading.known import taken
+from ...reading.naturals import run_program
+from ...reading.probe import probe
 from ...reading.recognise import Form, Known, recognise
 from ...reading.settings import Range
+from ...rows.chunks import Rows
+from ...rows.disk import pieces
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...types import Params
 from ..continuous.factors import FactorPosterior
 from .cells import cell_posterior
-from .clipped import check_bits, noise_of, read, write
 from .pairs import (
-    Inverted,
-    Pairs,
     Repairs,
     count_pairs,
     independence_errors,
@@ -175,30 +177,31 @@ class MomentInversion(Algorithm):
         known, (data, mask), noise = self._open(args, kwargs)
         rank = known.places["weights"].positions.shape[0] if self.rank is None else self.rank
         pairs = count_pairs(data, mask, self.chunk_size)
-        invert = remembered(_invert, static_argnums=1)
-        inverted, solved = invert(pairs, (self.smoothing, self.nearest, self.errors))
-        edge = None
+        inverted = invert_pairs(pairs, self.smoothing)
+        correlation, moved, edge = inverted.correlation, None, None
+        spectral = spectrum(correlation)
+        if self.nearest:
+            correlation = nearest_correlation(correlation)
+            moved = jnp.linalg.norm(correlation - inverted.correlation)
         if rank == "spectrum":
-            edge = _edge(rng_key, pairs, inverted)
+            edge = noise_edge(rng_key, independence_errors(pairs, inverted))
             # The number of factors is a shape: it must be known here and now.
-            rank = max(1, int((solved.spectrum.eigenvalues > edge).sum()))
+            rank = max(1, int((spectral.eigenvalues > edge).sum()))
         if rank > data.shape[1]:
             raise ValueError(f"`rank` is {rank}, but there are only {data.shape[1]} columns")
-        factor = remembered(_factors, static_argnums=(3, 4))
-        factors, values, residual = factor(
-            solved.correlation, inverted.threshold, noise, rank, not noise.any()
-        )
+        hard = not noise.any()
+        factors = (principal_components if hard else principal_axes)(correlation, rank)
         return MomentInfo(
-            write(known, values),
-            solved.correlation,
+            write(known, _params(factors, inverted.threshold, noise, hard)),
+            correlation,
             inverted.threshold,
-            solved.spectrum,
+            spectral,
             inverted.repairs,
             factors,
-            solved.standard_error,
+            standard_errors(pairs, inverted) if self.errors else None,
             edge,
-            solved.moved,
-            residual,
+            moved,
+            _residual(correlation, factors),
         )
 
     def update(self, state: MomentState, *args: Any, **kwargs: Any) -> tuple[MomentState, Array]:
@@ -268,41 +271,14 @@ class MomentInversion(Algorithm):
         return known, table, noise_of(known, self.model, rows)
 
 
-class _Solved(NamedTuple):
-    correlation: Array
-    spectrum: Spectrum
-    standard_error: Array | None
-    moved: Array | None
-
-
-def _invert(pairs: Pairs, settings: tuple[float, bool, bool]) -> tuple[Inverted, _Solved]:
-    smoothing, nearest, errors = settings
-    inverted = invert_pairs(pairs, smoothing)
-    correlation, moved = inverted.correlation, None
-    if nearest:
-        correlation = nearest_correlation(correlation)
-        moved = jnp.linalg.norm(correlation - inverted.correlation)
-    error = standard_errors(pairs, inverted) if errors else None
-    solved = _Solved(correlation, spectrum(inverted.correlation), error, moved)
-    return inverted, solved
-
-
 @jax.jit
-def _edge(rng_key: Array, pairs: Pairs, inverted: Inverted) -> Array:
-    return noise_edge(rng_key, independence_errors(pairs, inverted))
+def _residual(correlation: Array, factors: Factors) -> Array:
+    """Half the sum of squares that the factors leave of the correlations off the diagonal."""
+    left = correlation - factors.loadings.T @ factors.loadings
+    return 0.5 * jnp.sum(jnp.where(jnp.eye(len(left), dtype=bool), 0.0, left) ** 2)
 
 
-def _factors(
-    correlation: Array, threshold: Array, noise: Any, rank: int, hard: bool
-) -> tuple[Factors, Params, Array]:
-    """Factors, the program's parameters, and what the factors leave of the correlations."""
-    factors = (principal_components if hard else principal_axes)(correlation, rank)
-    fitted = factors.loadings.T @ factors.loadings
-    off = ~jnp.eye(len(fitted), dtype=bool)
-    residual = 0.5 * jnp.sum(jnp.where(off, correlation - fitted, 0.0) ** 2)
-    return factors, _params(factors, threshold, noise, hard), residual
-
-
+@partial(jax.jit, static_argnums=3)
 def _params(factors: Factors, threshold: Array, noise: Any, hard: bool) -> Params:
     if hard:
         explained = jnp.sum(factors.loadings**2, axis=0)
@@ -311,3 +287,63 @@ def _params(factors: Factors, threshold: Array, noise: Any, hard: bool) -> Param
         return {"weights": factors.loadings * scale, "bias": threshold}
     scale = jnp.asarray(noise) / jnp.sqrt(factors.uniqueness)
     return {"weights": factors.loadings * scale, "bias": threshold * scale}
+
+
+def noise_of(known: Known, model: Callable, rows: Rows) -> np.ndarray:
+    """What the program adds before the clip, (num_features,): a setting, so a number here."""
+    shapes, names = known.shapes, known.sites
+
+    def scales(leaves: list[Array]) -> list[Array]:
+        ones = {name: jnp.ones(shape) for name, shape in shapes.items()}
+        trace = run_program(model, rows.join(leaves), ones)
+        sites = [trace[name]["fn"] for name in names]
+        return [jnp.broadcast_to(innermost(fn).scale, fn.shape()).ravel() for fn in sites]
+
+    one = [np.zeros((1, *x.shape[1:]), x.dtype) for x in rows.leaves]
+    return np.concatenate(probe(scales, [(one,)])[0])
+
+
+def write(known: Known, values: Params) -> Params:
+    """The program's parameters, of any number of factors."""
+    if all(values[role].shape == x.positions.shape for role, x in known.places.items()):
+        return known.write(values)
+    return {site: values[x].T if turned else values[x] for x, site, turned in _sites(known)}
+
+
+def read(known: Known, params: Params) -> Params:
+    """The other way round."""
+    if {site: np.shape(x) for site, x in params.items()} == known.shapes:
+        return known.read(params)
+    return {x: params[site].T if turned else params[site] for x, site, turned in _sites(known)}
+
+
+def _sites(known: Known) -> Iterator[tuple[str, str, bool]]:
+    """What the form calls it, the site that holds it, and whether transposed: the number of factors
+    that the spectrum has need not be that of the program as it was opened."""
+    for role, (positions, site, turned) in known.places.items():
+        if site is None:
+            raise ProgramError(
+                f"the {role} are spread over several sites, so their number cannot change: give "
+                "the program as many factors as it is to have"
+            )
+        shape, own = known.shapes[site], positions.shape
+        yield role, site, turned or shape == own[::-1] != own
+
+
+def check_bits(data: Any, mask: Any) -> None:
+    """Refuse data other than 0/1 by row and column."""
+    if isinstance(data, jax.core.Tracer):
+        return
+    known = None if mask is None or isinstance(mask, jax.core.Tracer) else np.asarray(mask)
+    cells = np.asarray(data)  # of a file a view: nothing is read
+    for piece in pieces(cells):
+        values = np.asarray(cells[piece])
+        bad = (values != 0) & (values != 1)
+        if known is not None:
+            bad &= known[piece]
+        if bad.any():
+            row, column = (int(i) for i in np.argwhere(bad)[0])
+            raise ValueError(
+                f"data holds {values[row, column]} in row {piece.start + row}, column {column}: "
+                "wanted 0 or 1"
+            )

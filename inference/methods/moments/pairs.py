@@ -233,6 +233,13 @@ def _invert(
     return Inverted(correlation, threshold, within, repairs)
 
 
+def conditional(inverted: Inverted) -> Array:
+    """Φ((a_j − ρ a_i)/√(1 − ρ²)), the factor A of `standard_errors`; its transpose is B."""
+    rho, threshold = inverted.correlation, inverted.within
+    spread = jnp.sqrt(jnp.maximum((1 - rho) * (1 + rho), jnp.finfo(rho.dtype).tiny))
+    return ndtr((threshold.T - rho * threshold) / spread)
+
+
 @jax.jit
 def standard_errors(pairs: Pairs, inverted: Inverted) -> Array:
     r"""Standard errors of the correlations, (num_features, num_features), zero on the diagonal.
@@ -247,15 +254,13 @@ def standard_errors(pairs: Pairs, inverted: Inverted) -> Array:
     constant.
     """
     rho, n = inverted.correlation, jnp.maximum(pairs.seen, 1)
-    left, right = inverted.within, inverted.within.T
-    spread = jnp.sqrt(jnp.maximum((1 - rho) * (1 + rho), jnp.finfo(rho.dtype).tiny))
-    first = ndtr((right - rho * left) / spread)
-    second = ndtr((left - rho * right) / spread)
+    first = conditional(inverted)
     shares = (pairs.both / n, pairs.one / n, pairs.one.T / n)
-    effects = (1 - first - second, -first, -second)
+    effects = (1 - first - first.T, -first, -first.T)
     mean = sum(p * e for p, e in zip(shares, effects, strict=True))
     square = sum(p * e**2 for p, e in zip(shares, effects, strict=True))
-    error = jnp.sqrt(jnp.maximum(square - mean**2, 0.0) / n) / slope(left, right, rho)
+    density = slope(inverted.within, inverted.within.T, rho)
+    error = jnp.sqrt(jnp.maximum(square - mean**2, 0.0) / n) / density
     constant = inverted.repairs.constant
     margins = ((pairs.both + pairs.one) > 0) & ((pairs.one.T + pairs.neither) > 0)
     lost = (jnp.abs(rho) >= 1) | constant[:, None] | constant | ~(margins & margins.T)

@@ -7,6 +7,7 @@ pairs of a Gaussian cannot express. Sampling noise makes some too.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -103,6 +104,7 @@ class Factors(NamedTuple):
     held: Array  # columns whose uniqueness was held at its least value
 
 
+@partial(jax.jit, static_argnums=1)
 def principal_components(correlation: Array, rank: int) -> Factors:
     """The paper's: the eigenvectors of the largest eigenvalues, times their roots."""
     values, vectors = jnp.linalg.eigh(correlation)
@@ -110,6 +112,7 @@ def principal_components(correlation: Array, rank: int) -> Factors:
     return _held((vectors[:, order] * jnp.sqrt(jnp.maximum(values[order], 0.0))).T, 0.0)
 
 
+@partial(jax.jit, static_argnums=(1, 2))
 def principal_axes(correlation: Array, rank: int, num_steps: int = 200) -> Factors:
     """Factors beside a uniqueness: only what lies off the diagonal is to be explained.
 
@@ -137,6 +140,7 @@ def _held(loadings: Array, least: float) -> Factors:
     return Factors(loadings * shrink, 1 - explained * shrink**2, explained > most + 1e-4)
 
 
+@partial(jax.jit, static_argnums=2)
 def noise_edge(rng_key: Array, errors: Array, num_draws: int = 20) -> Array:
     """The largest eigenvalue that independent columns would have, over `num_draws` draws.
 
