@@ -30,7 +30,7 @@ from .methods.machines.contrastive import ContrastiveDivergence
 from .methods.machines.exact_gradient import ExactGradient, from_base_rates
 from .methods.machines.partition import annealed, normalizer, truncated
 from .methods.machines.pursuit import ProjectionPursuit
-from .methods.machines.universality import universal_machine
+from .methods.machines.units import universal_machine
 from .methods.moments.cells import count_cells, entropy, enumerate_cells
 from .methods.moments.factor_errors import factor_errors
 from .methods.moments.hidden import draw_hidden, hidden_values

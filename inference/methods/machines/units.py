@@ -18,15 +18,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from latentbits.models.distributions import CombinationCauses, RealCombinationCauses
 from latentbits.models.state_sums import log_normalizer
+from numpy.typing import ArrayLike
 
 from ...reading.local import Structure
 from ...reading.reader import sum_softplus
 from ...reading.recognise import Form, Known, recognise
 from ...reading.states import AllStates
-from ...rows.chunks import sum_over_chunks
+from ...rows.chunks import over_rows, sum_over_chunks
 from ...types import Arguments, Params
 from .ascent import Climb
 from .partition import Causes
@@ -40,8 +42,6 @@ MOST_UNITS = 14
 LEAST_VARIANCE, LARGEST_STEP = 0.02, 2.0
 ROUNDS = 25
 """Newton steps to the biases."""
-BLOCK_ROWS = 256
-"""Rows that are added up at a time."""
 
 
 class Machine(NamedTuple):
@@ -75,17 +75,12 @@ class Machine(NamedTuple):
         real = self.known.form is Form.REAL_MACHINE
 
         def part(x: Array, fresh: Array) -> Any:
-            # A unit after the other: where rows lead, XLA adds the units of each by a loop without
-            # vectors.
-            inputs = _times(weights, x.T) + bias[:, None]
-            small = jnp.exp(-jnp.abs(inputs))
-            factors = 1.0 + small
-            row = jnp.maximum(inputs, 0.0).sum(0) + jnp.log(factors.prod(0))
-            total = fresh @ (row - 0.5 * (x**2).sum(1) if real else row)
-            on = fresh * jnp.where(inputs > 0.0, 1.0, small) / factors
-            sums = _over_blocks(on, jnp.concatenate([x, x**2], 1) if real else x)
+            inputs = _inputs(x, weights, bias)
+            on = fresh[:, None] * jax.nn.sigmoid(inputs)
+            sums = over_rows(on, jnp.concatenate([x, x**2], 1) if real else x)
             cross, *square = jnp.split(sums, 1 + real, axis=1)
-            return total, on.sum(1), cross, square[0] if real else ()
+            total = fresh @ _row(self.kind, x, inputs)
+            return total, on.sum(0), cross, square[0] if real else ()
 
         log_z = lambda w, b: log_normalizer(self.kind.log_mass, w, b)  # noqa: E731
         normalizer, (by_weights, by_bias) = jax.value_and_grad(log_z, (0, 1))(weights, bias)
@@ -160,24 +155,54 @@ def log_likelihood(
     return summed(part) - num_data * log_normalizer(kind.log_mass, weights, bias)
 
 
-def _over_blocks(units: Array, rows: Array) -> Array:
-    """(num_units, n) times (n, num_features). Where many rows are equal, as rows of bits are, the
-    error of each addition is the same: a product of all at once loses a digit and a half."""
-    lack = -len(rows) % BLOCK_ROWS
-    units = jnp.pad(units, ((0, 0), (0, lack))).reshape(len(units), -1, BLOCK_ROWS)
-    rows = jnp.pad(rows, ((0, lack), (0, 0))).reshape(-1, BLOCK_ROWS, rows.shape[1])
-    return jnp.einsum("ubn,bnd->bud", units, rows, precision="highest").sum(0)
-
-
-def _times(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision="highest")
-
-
 def _inputs(x: Array, weights: Array, bias: Array) -> Array:
-    return _times(x, weights.T) + bias
+    return jnp.matmul(x, weights.T, precision="highest") + bias
 
 
 def _row(kind: type[Causes], x: Array, inputs: Array) -> Array:
     """The log likelihood of each row but for log Z, (n,)."""
     each = sum_softplus(inputs)
     return each if kind is CombinationCauses else each - 0.5 * (x**2).sum(-1)
+
+
+def universal_machine(probabilities: ArrayLike, accuracy: float = 1e-6) -> Params:
+    r"""Parameters of a `combination_machine` that has the given distribution of bits (section 2.5).
+
+    Of each vector v a hidden unit of its own raises the odds over the least probable one to
+    :math:`q_v = p_v / p_{min}`, and leaves all others as they are to within a factor of
+    :math:`1 + \epsilon`:
+
+    .. math:: \omega = a\, v, \quad \theta = -n a + \ln(q_v - 1), \quad
+              a = \tfrac12 \ln \frac{\max(q_v - 1, 1)}{\epsilon} .
+
+    The least probable vectors need no unit: theirs have weights 0, and do nothing. A probability of
+    0 is taken to be `accuracy` times the least of the others.
+
+    :param probabilities: (2,) * n: entry (t_1, …, t_n) is that of the bits t; they sum to 1.
+    :param accuracy: :math:`\epsilon`: how far a unit may disturb the others.
+    :return: ``weights`` (2^n, n) and ``bias`` (2^n,).
+
+    >>> params = universal_machine([[0.1, 0.2], [0.3, 0.4]])
+    >>> params["weights"].shape
+    (4, 2)
+    """
+    table = np.asarray(probabilities, float)
+    if table.ndim < 1 or set(table.shape) != {2}:
+        raise ValueError(
+            f"probabilities must have shape (2, …, 2), one axis per bit; found {table.shape}"
+        )
+    if not (table >= 0).all() or not np.isclose(table.sum(), 1.0):
+        raise ValueError(f"probabilities must be positive and sum to 1, found {table.sum()}")
+    if not 0 < accuracy < 1:
+        raise ValueError(f"accuracy must be between 0 and 1, found {accuracy}")
+    flat = table.ravel()
+    least = flat[flat > 0].min()
+    flat = np.where(flat > 0, flat, accuracy * least)
+    vectors = 2.0 * np.stack(np.unravel_index(np.arange(flat.size), table.shape), axis=1) - 1.0
+    more = flat / flat.min() - 1.0
+    needed = more > 0
+    log_more = np.log(np.where(needed, more, 1.0))
+    size = 0.5 * (np.maximum(log_more, 0.0) - np.log(accuracy))
+    weights = np.where(needed[:, None], size[:, None] * vectors, 0.0)
+    bias = np.where(needed, log_more - table.ndim * size, 0.0)
+    return {"weights": jnp.asarray(weights, float), "bias": jnp.asarray(bias, float)}
