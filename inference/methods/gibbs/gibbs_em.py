@@ -146,24 +146,18 @@ class GibbsEM(Algorithm):
         start = {} if self.start is None else self.start(key_start, *args, **kwargs)
         given = {**start, **(init_params or {})}
 
-        def first(rows: Rows, key_start: Array, key: Array, given: Params) -> GibbsEMState:
-            some = rows.slice(0, 1)
-            like = jax.eval_shape(lambda: somewhere(self.model, anatomy.parameters, some))
-            check_shapes({name: x.shape for name, x in like.items()}, given)
-            drawn = {} if like.keys() <= given.keys() else start_uniform(layered, key_start, like)
-            params = {name: jnp.asarray(x, float) for name, x in {**drawn, **given}.items()}
-            bits, keep = None, not rows.on_disk if self.keep_states is None else self.keep_states
-            if keep and not self.exact(anatomy):
-                bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
-            level = jnp.ones((), int) * (1 if self.schedule != "joint" else len(anatomy.latents))
-            zero = jnp.zeros((), int)
-            changed = jnp.ones(anatomy.num_bits) if self.schedule == "stability" else None
-            memory = self.memory(layered, params, rows.join(rows.leaves))
-            return GibbsEMState(params, zero, key, bits, level, changed, memory)
-
-        # In one piece, and kept: to trace the program takes longer than all else here.
-        find = compiled(first, rows)
-        return find(rows.leaves, key_start, key, given)
+        one = rows.slice(0, 1)
+        like = jax.eval_shape(lambda: somewhere(self.model, anatomy.parameters, one))
+        check_shapes({name: x.shape for name, x in like.items()}, given)
+        drawn = {} if like.keys() <= given.keys() else start_uniform(layered, key_start, like)
+        params = {name: jnp.asarray(x, float) for name, x in {**drawn, **given}.items()}
+        bits, keep = None, not rows.on_disk if self.keep_states is None else self.keep_states
+        if keep and not self.exact(anatomy):
+            bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
+        level = jnp.asarray(len(anatomy.latents) if self.schedule == "joint" else 1)
+        changed = jnp.ones(anatomy.num_bits) if self.schedule == "stability" else None
+        memory = self.memory(layered, params, (args, kwargs))
+        return GibbsEMState(params, jnp.zeros((), int), key, bits, level, changed, memory)
 
     def _checked(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Layered, Rows]:
         """The network that the program is, and its rows, where it can learn from them."""

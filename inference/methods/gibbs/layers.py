@@ -22,10 +22,9 @@ from ...reading.anatomy import ProgramError
 from ...reading.states import AllStates
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
-from .exact import sum_states
 from .flips import BitProgram, Rules, Score, Settled, settle
 from .noisy_or import Edge, Names, Network, Seen, Wiring, network_log_joint
-from .noisy_or_steps import Sums, expected_sums, reestimate, sum_shares
+from .noisy_or_steps import Sums, expected_sums, reestimate, sum_shares, sum_states
 
 FORGETTING = 0.7
 """The k-th block since a layer opened replaces the share (k + 2)^-0.7 of the running sums: more

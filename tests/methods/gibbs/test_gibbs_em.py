@@ -13,10 +13,9 @@ from oracle.examples import network
 from tools import fast_jit, quick_run
 
 from inference import EM, GibbsEM, ProgramError, Structure, TruncatedEM, inspect
-from inference.methods.gibbs.exact import sum_states
 from inference.methods.gibbs.network_evidence import annealed_evidence
 from inference.methods.gibbs.noisy_or import Network, Seen, Wiring
-from inference.methods.gibbs.noisy_or_steps import reestimate, sum_shares
+from inference.methods.gibbs.noisy_or_steps import reestimate, sum_shares, sum_states
 from ppl_models import binary_sparse_coding, noisy_or_network
 from ppl_models.distributions import NoisyOr
 
