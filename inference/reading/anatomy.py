@@ -192,6 +192,23 @@ class Anatomy(NamedTuple):
         turned = (jnp.moveaxis(values[x.name], x.axis, 0) for x in self.latents)
         return jnp.concatenate([x.reshape(self.num_data, -1) for x in turned], axis=-1)
 
+    def value_probabilities(self, states: Array, weight: Array) -> dict[str, Array]:
+        """The probability of each value of each site: (num_data, size of the site, num_values).
+
+        :param states: (S, num_data or 1, num_bits).
+        :param weight: the probabilities of these states, (S, num_data).
+        """
+        tables, start = {}, 0
+        for latent in self.latents:
+            labels = states[..., start : start + latent.size]
+            is_value = labels[..., None] == latent.lowest + np.arange(latent.num_values or 0)
+            how = "sn,snik->nik"
+            if len(is_value[0]) == 1:
+                is_value, how = is_value[:, 0], "sn,sik->nik"
+            tables[latent.name] = jnp.einsum(how, weight, is_value.astype(weight.dtype))
+            start += latent.size
+        return tables
+
     def per_datum(self, log_prob: Array) -> Array:
         """Sum a site's log probability over everything but candidates and data: (S or 1, rows)."""
         log_prob = log_prob.reshape((1,) * (self.nesting + 1 - log_prob.ndim) + log_prob.shape)

@@ -14,7 +14,6 @@ from jax import Array
 from numpyro.distributions import constraints
 from numpyro.distributions.distribution import validation_enabled
 
-from ..numerics.compiling import known
 from ..types import Arguments, Params
 from .abstract import each_value, innermost, run_abstractly, trace_of
 from .affine import unwrapped
@@ -55,17 +54,13 @@ class _Opened(NamedTuple):
 def _open(
     model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], plate: str | None
 ) -> _Opened | None:
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    kinds = [(x.shape, str(x.dtype)) if hasattr(x, "shape") else x for x in leaves]
     try:
         model, anatomy = inspect_all(model, args, kwargs, plate)
     except ProgramError:  # that of a method which reads it in its own way
         return None
     if not any("Normal" in name for name in anatomy.likelihoods):
         return None
-    names = known(
-        partial(run_abstractly, model, args, kwargs, _positive), "positive", model, kinds, tree
-    )
+    names = run_abstractly(model, args, kwargs, _positive)
     there = [x for x in anatomy.parameters if x in params and x in names]
     rows = rows_of(anatomy, args, kwargs)
     parts = [np.array(np.asarray(x)[:MOST_ROWS]) for x in rows.leaves]

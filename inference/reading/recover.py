@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 from jax import Array, lax, random
 from numpyro import handlers
@@ -304,21 +303,13 @@ class TablePosterior(NamedTuple):
         return self.anatomy.by_site(self._read(pick, **drawn))
 
     def probabilities(self) -> Sites:
-        sizes = [x.size for x in self.anatomy.latents]
-        values = [x.lowest + np.arange(x.num_values or 0) for x in self.anatomy.latents]
+        def sum_up(logits: Array, extra: dict[str, Array]) -> Sites:
+            table = extra["table"]
+            states = table[:, None] if table.ndim == 2 else jnp.swapaxes(table, 0, 1)
+            return self.anatomy.value_probabilities(states, normalise(logits, 0)[1])
 
-        def sum_up(logits: Array, extra: dict[str, Array]) -> tuple[Array, ...]:
-            weight, start, tables = normalise(logits, 0)[1], 0, []
-            for size, each in zip(sizes, values, strict=True):
-                labels = extra["table"][..., start : start + size]
-                is_value = labels[..., None] == each
-                how = "sn,nsik->nik" if is_value.ndim == 4 else "sn,sik->nik"
-                tables.append(jnp.einsum(how, weight, is_value.astype(weight.dtype)))
-                start += size
-            return tuple(tables)
-
-        tables = zip(self.anatomy.latents, self._read(sum_up), strict=True)
-        return {latent.name: latent.by_value(table) for latent, table in tables}
+        tables = self._read(sum_up)
+        return {x.name: x.by_value(tables[x.name]) for x in self.anatomy.latents}
 
     def _read(self, read: Callable[[Array, Any], Any], **extra: Array) -> Any:
         """What `read` makes of the log joints of a chunk of rows and of their states."""

@@ -78,7 +78,7 @@ class Candidates(NamedTuple):
         del keys
         scene = _scene(self, here)
         indices = self._choose(scene)
-        evidence = self._evidence(scene, indices, True)
+        evidence = self._evidence(scene, indices)
         if not self.keep:
             return evidence, indices
         kept = self._evidence(scene, memory)
@@ -96,15 +96,10 @@ class Candidates(NamedTuple):
         del keys
         scene = _scene(self, here)
         indices = self._choose(scene) if memory is None else memory
-        return self._posterior(scene, indices, memory is None)
+        return _moments(self, scene, _state_sums(self, scene, indices), indices)
 
-    def _posterior(self, scene: Scene, indices: Array, fresh: bool = False) -> Expectation:
-        sums = _state_sums(self, scene, indices)
-        return _moments(self, scene, sums, indices, fresh and self.select is None)
-
-    def _evidence(self, scene: Scene, indices: Array, fresh: bool = False) -> Array:
-        sums = _state_sums(self, scene, indices, moments=False)
-        return _scaled(scene, sums, indices, fresh and self.select is None).evidence
+    def _evidence(self, scene: Scene, indices: Array) -> Array:
+        return _scaled(scene, _state_sums(self, scene, indices, moments=False), indices).evidence
 
     def contains(self, reader: Reader, memory: Array, bits: Array) -> Array:
         """Whether states (S, n, bits) are among those summed: (S, n)."""
@@ -202,13 +197,12 @@ class Scaled(NamedTuple):
     scale: Array  # (n, 1): of sums, to make them means
 
 
-def _scaled(scene: Scene, states: StateSums, indices: Array, best_alone: bool) -> Scaled:
+def _scaled(scene: Scene, states: StateSums, indices: Array) -> Scaled:
     single, (largest, sums, _) = scene.single, states
-    if single is not None and not best_alone:
-        largest = jnp.maximum(states.largest, single.max(1, keepdims=True))
+    if single is not None:
+        largest = jnp.maximum(largest, single.max(1, keepdims=True))
     level = jnp.where(jnp.isfinite(largest), largest, 0.0)  # if no state is possible
-    if largest is not states.largest:
-        sums = sums * jnp.exp(states.largest - level)
+    sums = sums * jnp.exp(states.largest - level)
     inner, count = sums[:, : indices.shape[1]], sums[:, -1:]
     if single is None:
         mean = inner / jnp.where(count > 0, count, 1.0)
@@ -220,12 +214,10 @@ def _scaled(scene: Scene, states: StateSums, indices: Array, best_alone: bool) -
     return Scaled(evidence, mean, sums, level, scale)
 
 
-def _moments(
-    sets: Candidates, scene: Scene, states: StateSums, indices: Array, best_alone: bool
-) -> Expectation:
+def _moments(sets: Candidates, scene: Scene, states: StateSums, indices: Array) -> Expectation:
     num_bits, num_candidates = scene.here.reader.anatomy.num_bits, sets.num_candidates
     table, single, logits = sets.table(), scene.single, states.logits
-    evidence, mean, sums, level, scale = _scaled(scene, states, indices, best_alone)
+    evidence, mean, sums, level, scale = _scaled(scene, states, indices)
     pairs = scale * sums[:, num_candidates:-1]
     each = jnp.arange(indices.shape[0])[:, None]
     first, second = np.triu_indices(num_candidates, 1)

@@ -22,7 +22,7 @@ from ...running.contract import RunResult
 from ...running.padding import Padded
 from ...types import Params
 from ..m_step import AffineUpdate
-from ..shared import CHUNK_FLOATS, Chunk, Expectation, Posterior, chunk_rows
+from ..shared import CHUNK_FLOATS, Chunk, Posterior, chunk_rows
 from .chain_em import Paths
 from .room import check_room
 from .step import StatesEM
@@ -140,7 +140,9 @@ class EM(StatesEM):
                 nothing = jnp.zeros_like(posterior.evidence)
                 if not isinstance(self.states, AllStates):
                     nothing = nothing + jnp.nan  # a table of one's own: what it misses is not known
-                each = _per_value(reader.anatomy, posterior)
+                tables = reader.anatomy.value_probabilities(*posterior.weighted())
+                shapes = {x.name: (*x.datum_shape, -1) for x in reader.anatomy.latents}
+                each = {name: x.reshape(len(x), *shapes[name]) for name, x in tables.items()}
                 return Posterior(
                     posterior.mean, evidence=posterior.evidence, probabilities=each,
                     best=posterior.best(), missed=nothing, missed_error=nothing,
@@ -201,29 +203,3 @@ def by_sums(
         return None  # the moments of the bits take less
     shared = lambda new: log_shared(reader.model, reader.anatomy, new, rows, method.prior)  # noqa: E731
     return AffineUpdate(reader, table, rows.slice(0, 1), params, shared, method.gradient_steps)
-
-
-def _per_value(anatomy: Anatomy, posterior: Expectation) -> dict[str, Array]:
-    """The probability of each value of each site: the mean label of a category says nothing."""
-    each: dict[str, Array] = {}
-    place = 0
-    for latent in anatomy.latents:
-        here = slice(place, place + latent.size)
-        place += latent.size
-        num_data = len(posterior.mean)
-        assert latent.num_values is not None
-        if latent.num_values == 2:
-            one = posterior.mean[:, here] - latent.lowest
-            table = jnp.stack([1.0 - one, one], -1)
-        else:
-            states, weight = posterior.weighted()  # (S, n or 1, bits), (S, n)
-            labels = states[..., here].astype(jnp.int32) - latent.lowest
-            if labels.shape[1] == 1:  # one table for all rows
-                hot = jax.nn.one_hot(labels[:, 0], latent.num_values, dtype=weight.dtype)
-                table = jnp.einsum("sn,sik->nik", weight, hot)
-            else:
-                rows, parts = jnp.arange(num_data)[:, None], jnp.arange(latent.size)
-                zero = jnp.zeros((num_data, latent.size, latent.num_values), weight.dtype)
-                table = zero.at[rows, parts, labels].add(weight[..., None])
-        each[latent.name] = table.reshape((num_data, *latent.datum_shape, latent.num_values))
-    return each

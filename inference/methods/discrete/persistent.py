@@ -170,8 +170,6 @@ class Persistent(NamedTuple):
 
 def _values(here: Chunk, bits: Array) -> Array:
     """Log joint of states (n, K, bits): (n, K)."""
-    if here.reader.structure.shared:
-        return here.reader.form(*here[1:]).around(bits)[0]
     return own_log_joint(here, jnp.swapaxes(bits, 0, 1)).T
 
 

@@ -31,7 +31,7 @@ class Table:
 
     def num_states(self, anatomy: Anatomy) -> int:
         each = [x.num_values or 0 for x in anatomy.latents for _ in range(x.size)]
-        return len(self.states.table(each))
+        return self.states.count(each)
 
     def given(self, anatomy: Anatomy) -> Array | None:
         """The states of each datum, (num_data, S, bits), to go with its chunk; None if shared."""
