@@ -31,7 +31,7 @@ from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 
 from ..rows.chunks import over_rows
-from .settled import settled
+from .distributions import settled
 
 MOST_CATEGORIES = 64
 """Of a cell: one indicator each."""

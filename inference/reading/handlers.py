@@ -21,7 +21,7 @@ from jax import Array
 from numpyro.primitives import Messenger
 
 from .anatomy import Anatomy, ProgramError
-from .bounds import BoundedBernoulli, BoundedCategorical, map_base
+from .distributions import BoundedBernoulli, BoundedCategorical, map_base
 from .states import Given, StateSet
 
 
@@ -62,7 +62,7 @@ class quadratic_bound(Messenger):  # noqa: N801
     """Replace an observed site by a bound that is quadratic in its logits.
 
     A Bernoulli site takes Jaakkola and Jordan's, a categorical one Böhning's:
-    `inference.reading.bounds`.
+    `inference.reading.distributions`.
 
     :param fn: the program.
     :param site: the observed Bernoulli or categorical site.

@@ -31,9 +31,9 @@ from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .abstract import explained, improper, trace_of, unseen
 from .anatomy import Anatomy, ProgramError, inspect
+from .distributions import settled
 from .handlers import states
 from .probe import probe
-from .settled import settled
 from .sums import log_prior_of, scale_ratio
 
 

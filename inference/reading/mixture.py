@@ -19,8 +19,8 @@ from .abstract import each_value
 from .affine import product_floats
 from .anatomy import Anatomy, ProgramError
 from .bits import BitsForm
+from .distributions import settled
 from .local import log_joint
-from .settled import settled
 from .sums import Part, in_chunks, log_sum, within_rows
 
 

@@ -29,7 +29,7 @@ from .affine import product_floats, unwrapped
 from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import every_row, rows_of
 from .bits import BitsForm
-from .bounds import map_base
+from .distributions import map_base
 from .handlers import states, table_of
 from .joint import masks_are_alike
 from .local import Structure, find_structure

@@ -23,7 +23,7 @@ from ..numerics.log_sums import kept, log_total
 from .affine import About, AffineForm, Layout, SiteForm, product_floats, site_form, unwrapped
 from .anatomy import Anatomy
 from .bits import BitsForm, Quadratic
-from .settled import settled
+from .distributions import settled
 
 KEPT_FLOATS = 1 << 21
 """Posterior probabilities of states that are kept for the gradient: 8 MiB, and none of more."""

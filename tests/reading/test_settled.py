@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 from tools import fast_jit, near
 
 from inference import QuadratureEM
-from inference.reading.settled import settled
+from inference.reading.distributions import settled
 
 CUTS = np.array([[-2.0, 0.5, 0.9], [30.0, 31.0, 95.0]])
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ...numerics.gaussian import invert, with_one
-from ...reading.bounds import curvature
+from ...reading.distributions import curvature
 from ...rows.chunks import over_rows
 from ...types import Params
 from .levels import first, log_sum, softmax

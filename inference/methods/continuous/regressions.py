@@ -32,7 +32,7 @@ from jax import Array
 from latentbits.models.mixed_trait import Kind, Layout
 
 from ...numerics.gaussian import solve_each, with_one
-from ...reading.bounds import curvature
+from ...reading.distributions import curvature
 from ...types import Params
 from .levels import first, log_sum, softmax, spread_out
 

@@ -32,7 +32,7 @@ from numpyro.primitives import Messenger
 
 from ...numerics.annealed import LogMean, anneal, log_mean
 from ...reading.abstract import ProgramError, innermost, trace_of
-from ...reading.bounds import map_base
+from ...reading.distributions import map_base
 from ...reading.states import AtMost
 from ...types import Params
 
