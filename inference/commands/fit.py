@@ -155,7 +155,7 @@ def main(namespace: argparse.Namespace) -> int:
 def _guesses(given: Given) -> bool:
     """Whether the columns of the program have lower asymptotes."""
     from ..methods.continuous.opening import open_columns
-    from ..reading.forms import Form
+    from ..reading.recognition.papers import Form
 
     known = open_columns(given.program, (given.table.values,), given.kwargs, None).known
     return known is not None and known.form is Form.GUESSING

@@ -3,7 +3,8 @@
 Before parameters of two runs, chains or draws are compared, one is brought to the other: units are
 matched one to one (Kuhn's assignment on their parameters), factors are rotated (Procrustes). Which
 symmetries a program has follows from its form, under whatever names
-(`inference.reading.recognise`); the parameters of a program of another form are left as they are.
+(`inference.reading.recognition.papers`); the parameters of a program of another form are left as
+they are.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from scipy.optimize import linear_sum_assignment
 
 from ..reading.anatomy import inspect
 from ..reading.arguments import rows_of
-from ..reading.known import recall
-from ..reading.recognise import Form, Known, recognise
+from ..reading.recognition.papers import Form, Known, recall, recognise
 from ..types import Arguments
 
 Values = dict[str, np.ndarray]

@@ -23,7 +23,7 @@ from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_kinds, put, rows_of
 from ..reading.local import Structure, find_structure
 from ..reading.reader import examined
-from ..reading.recognise import recognise
+from ..reading.recognition.papers import recognise
 from ..rows.chunks import counted, counting
 from ..rows.disk import stored
 

@@ -62,7 +62,7 @@ def num_free(program: Callable, args: tuple, kwargs: dict[str, Any]) -> int:
     from ..reading.abstract import trace_shapes
     from ..reading.anatomy import inspect
     from ..reading.arguments import rows_of
-    from ..reading.recognise import recognise
+    from ..reading.recognition.papers import recognise
 
     anatomy, sites = inspect(program, args, kwargs), trace_shapes(program, args, kwargs)
     count = 0

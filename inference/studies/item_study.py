@@ -20,7 +20,7 @@ from ..methods.continuous.opening import Opened, open_columns
 from ..methods.continuous.priors import normal_priors
 from ..numerics.rotation import Rotated, rotate
 from ..reading.anatomy import inspect
-from ..reading.forms import Form
+from ..reading.recognition.papers import Form
 from ..types import Arguments
 from .dif import FEWEST_ROWS, GroupStudy, group_lines, study_groups
 from .dif import MOST_WORK as MOST_GROUP_WORK

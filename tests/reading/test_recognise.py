@@ -19,7 +19,7 @@ from inference.methods.discrete.updates import MixtureUpdate, closed_form
 from inference.reading.anatomy import ProgramError, inspect
 from inference.reading.arguments import rows_of
 from inference.reading.reader import open_program
-from inference.reading.recognise import Form, recognise
+from inference.reading.recognition.papers import Form, recognise
 from ppl_models import (
     bernoulli_mixture,
     binary_sparse_coding,

@@ -18,7 +18,7 @@ from jax import Array
 from ...numerics import clock
 from ...numerics.threads import one_thread
 from ...reading.arguments import put
-from ...reading.recognise import Form
+from ...reading.recognition.papers import Form
 from ...rows.chunks import counted
 from ...running.contract import RunResult, Stop
 from ...running.loop import Drive, interrupts

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...reading.recognise import Known
+from ...reading.recognition.papers import Known
 from ...rows.chunks import Rows
 from ...rows.disk import pieces
 

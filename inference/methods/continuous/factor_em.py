@@ -22,7 +22,7 @@ from ...numerics.acceleration import Maps, Trail, Visit, begin, chart, plain, st
 from ...numerics.compiling import remembered
 from ...reading.anatomy import Anatomy
 from ...reading.local import log_shared, prior_draw
-from ...reading.recognise import Known
+from ...reading.recognition.papers import Known
 from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts

@@ -25,7 +25,7 @@ from jax import Array
 from latentbits.models.program import by_levels
 
 from ...numerics.gaussian import solve_each
-from ...reading.naturals import Seen
+from ...reading.recognition.sites import Seen
 from ...rows.chunks import Rows, sum_over_chunks
 from ...types import Arguments, Params
 from .curves import Columns, columns_of

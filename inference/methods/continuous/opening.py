@@ -13,7 +13,7 @@ from ...reading.anatomy import Anatomy
 from ...reading.local import anywhere, log_density_of, stand_in
 from ...reading.probe import probe
 from ...reading.reader import examined
-from ...reading.recognise import Form, Known, recognise
+from ...reading.recognition.papers import Form, Known, recognise
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from .factors import ClosedColumns, FactorReader, open_factors

@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 from numpyro import handlers
 
 from ...reading.abstract import innermost
-from ...reading.forms import Form
-from ...reading.naturals import run_program
+from ...reading.recognition.papers import Form
+from ...reading.recognition.sites import run_program
 from .curves import Prior
 from .opening import Opened
 

@@ -8,7 +8,7 @@ from typing import Any
 from jax import Array
 
 from ...reading.anatomy import Anatomy
-from ...reading.forms import Form
+from ...reading.recognition.papers import Form
 from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...types import Arguments, Params
 from .factor_em import FactorEM, Look, Prior

@@ -14,7 +14,7 @@ from jax import Array
 
 from ...reading.anatomy import ProgramError
 from ...reading.reader import Reader
-from ...reading.recognise import Form, Known, Seen, recognise
+from ...reading.recognition.papers import Form, Known, Seen, recognise
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from ..shared import Expectation

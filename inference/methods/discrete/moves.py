@@ -16,7 +16,7 @@ from jax import Array, random
 from jax.scipy.special import logit
 
 from ...reading.reader import Reader
-from ...reading.recognise import Form, Seen
+from ...reading.recognition.papers import Form, Seen
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from ..shared import Expectation, missed_least

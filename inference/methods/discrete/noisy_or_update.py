@@ -28,7 +28,7 @@ import numpyro.distributions as dist
 from jax import Array, lax
 
 from ...reading.abstract import innermost, run_abstractly
-from ...reading.recognise import Form, Known
+from ...reading.recognition.papers import Form, Known
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from ..shared import Expectation

@@ -19,7 +19,7 @@ from jax.scipy.special import gammaln, logsumexp
 from ...numerics.gaussian import solve_moments
 from ...reading.anatomy import ProgramError
 from ...reading.reader import Reader
-from ...reading.recognise import Form, recognise
+from ...reading.recognition.papers import Form, recognise
 from ...rows.chunks import Rows, over_rows
 from ...types import Arguments, Params
 from ..shared import Expectation

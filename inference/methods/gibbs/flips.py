@@ -23,8 +23,8 @@ from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
 from ...reading.handlers import tempered
 from ...reading.local import log_joint
-from ...reading.naturals import Seen
 from ...reading.reader import examined
+from ...reading.recognition.sites import Seen
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from .noisy_or import Network, Wiring, find_wiring, network_log_joint, read_network, read_seen

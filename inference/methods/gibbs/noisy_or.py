@@ -30,8 +30,8 @@ from ...reading.affine import unwrapped
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.handlers import states
 from ...reading.local import anywhere, log_joint, stand_in
-from ...reading.naturals import Seen, run_program
 from ...reading.probe import probe
+from ...reading.recognition.sites import Seen, run_program
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 

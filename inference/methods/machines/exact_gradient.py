@@ -15,8 +15,8 @@ from numpyro.optim import Momentum
 
 from ...numerics.quasi_newton import Descent
 from ...reading.anatomy import Anatomy, ProgramError
-from ...reading.forms import Form
 from ...reading.local import Structure
+from ...reading.recognition.papers import Form
 from ...rows.chunks import Rows, compiled, over_rows
 from ...running.algorithm import Algorithm
 from ...running.search import Narrow, Search

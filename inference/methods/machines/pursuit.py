@@ -15,7 +15,7 @@ from jax import Array, lax, random
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
 from ...reading.reader import check_data, check_support
-from ...reading.recognise import Form, Known, recognise
+from ...reading.recognition.papers import Form, Known, recognise
 from ...rows.chunks import (
     Numbers,
     Rows,

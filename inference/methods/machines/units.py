@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from ...reading.local import Structure
 from ...reading.reader import sum_softplus
-from ...reading.recognise import Form, Known, recognise
+from ...reading.recognition.papers import Form, Known, recognise
 from ...reading.states import AllStates
 from ...rows.chunks import over_rows, sum_over_chunks
 from ...types import Arguments, Params

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
-from ...reading.forms import Form
+from ...reading.recognition.papers import Form
 from ...types import Params
 from ..shared import missed_least
 from .pursuit import ProjectionPursuit, PursuitState, Sample

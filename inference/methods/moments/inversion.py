@@ -16,10 +16,9 @@ from jax import Array
 from ...reading.abstract import innermost
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import check_data, rows_of
-from ...reading.known import taken
-from ...reading.naturals import run_program
 from ...reading.probe import probe
-from ...reading.recognise import Form, Known, recognise
+from ...reading.recognition.papers import Form, Known, recognise
+from ...reading.recognition.sites import run_program, taken
 from ...reading.settings import Range
 from ...rows.chunks import Rows
 from ...rows.disk import pieces

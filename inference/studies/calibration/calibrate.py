@@ -26,7 +26,7 @@ from ...evaluation.symmetry import Exchange, Rotation, form_of, symmetries
 from ...reading.anatomy import Anatomy, inspect
 from ...reading.arguments import rows_of
 from ...reading.local import log_shared
-from ...reading.recognise import Known
+from ...reading.recognition.papers import Known
 from ...types import Params
 from .many import (
     ManyDraws,

@@ -43,7 +43,7 @@ from ...methods.continuous.factor_em import canonical
 from ...methods.continuous.opening import FORMS
 from ...methods.continuous.quadrature import QuadratureEM
 from ...reading.anatomy import Anatomy, ProgramError, inspect
-from ...reading.recognise import Known
+from ...reading.recognition.papers import Known
 from ...running.contract import follow
 from ...types import Params
 from ..cards import CARDS, Setting

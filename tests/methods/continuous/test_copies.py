@@ -12,7 +12,7 @@ from inference import BoundEM, QuadratureEM, standard_errors
 from inference.evaluation.symmetry import align, form_of
 from inference.methods.continuous.factor_em import canonical
 from inference.methods.continuous.opening import open_columns
-from inference.reading.recognise import Form
+from inference.reading.recognition.papers import Form
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
 from ppl_models.distributions import ClippedNormal
 
