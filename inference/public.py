@@ -44,7 +44,7 @@ from .numerics.cache import cache_compilations
 from .reading.anatomy import Anatomy, ProgramError, inspect
 from .reading.counts import left_out, up_to
 from .reading.handlers import quadratic_bound, states
-from .reading.local import Structure, log_joint
+from .reading.log_joint import Structure, log_joint
 from .reading.recover import LatentPosterior, latent_posterior, recover
 from .reading.states import AllStates, AtMost, Given
 from .reading.summed import marginal

@@ -21,8 +21,7 @@ from ..reading.abstract import each_value, is_masked, trace_shapes
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.elimination import Chain
-from ..reading.joint import find_affine
-from ..reading.local import find_structure, log_joint
+from ..reading.log_joint import find_affine, find_structure, log_joint
 from ..reading.plan import costs, make_plan
 from ..reading.states import AllStates
 from ..reading.summed import marginal

@@ -43,7 +43,7 @@ from ..numerics.gaussian import log_normal
 from ..numerics.log_sums import log_total
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
-from ..reading.local import Structure, log_joint
+from ..reading.log_joint import Structure, log_joint
 from ..reading.plan import MOST_PAIRS, find_layers
 from ..reading.reader import check_data, open_program
 from ..reading.summed import marginal, row_evidence

@@ -19,7 +19,7 @@ from ..methods.discrete.em import EM
 from ..reading.abstract import trace_of
 from ..reading.anatomy import Anatomy, inspect
 from ..reading.handlers import states
-from ..reading.local import Structure
+from ..reading.log_joint import Structure
 from ..reading.reader import linear_form, open_program
 from ..types import Arguments, Params
 from .evidence import likelihood

@@ -27,7 +27,7 @@ from ..numerics.log_sums import normalise
 from ..reading.abstract import innermost, trace_of
 from ..reading.anatomy import Anatomy, inspect
 from ..reading.handlers import states, table_of
-from ..reading.local import Structure
+from ..reading.log_joint import Structure
 from ..reading.reader import open_program
 from ..reading.states import AllStates
 from ..rows.chunks import Rows, compiled, map_over_chunks

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from ..reading.affine import FEW_ROWS, product_floats
 from ..reading.anatomy import Anatomy
-from ..reading.local import Structure, prior_draw
+from ..reading.forms import FEW_ROWS, product_floats
+from ..reading.log_joint import Structure, prior_draw
 from ..reading.reader import Reader
 from ..rows.chunks import Rows, chunk_limit, compiled, counting
 from ..running.contract import Posterior as Posterior

@@ -45,7 +45,7 @@ from .abstract import ProgramError, improper, is_latent, leave, outside, trace_o
 from .anatomy import Anatomy, unlisted, values_of
 from .arguments import rows_of
 from .handlers import tempered
-from .local import log_joint
+from .log_joint import log_joint
 from .sums import log_prob_of, scale_ratio
 
 MOST_AT_ONCE = 1 << 24

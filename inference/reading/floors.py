@@ -16,10 +16,10 @@ from numpyro.distributions.distribution import validation_enabled
 
 from ..types import Arguments, Params
 from .abstract import each_value, innermost, run_abstractly, trace_of
-from .affine import unwrapped
 from .anatomy import Anatomy, ProgramError
 from .arguments import inspect_all, put, rows_of
-from .local import local_sites
+from .forms import unwrapped
+from .log_joint import local_sites
 
 MOST_ROWS = 1000
 """Rows by which the spread of what is observed is judged."""

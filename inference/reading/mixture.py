@@ -16,11 +16,10 @@ from ..numerics.log_sums import log_total
 from ..rows.chunks import Rows
 from ..types import Params
 from .abstract import each_value
-from .affine import product_floats
 from .anatomy import Anatomy, ProgramError
-from .bits import BitsForm
 from .distributions import settled
-from .local import log_joint
+from .forms import BitsForm, product_floats
+from .log_joint import log_joint
 from .sums import Part, in_chunks, log_sum, within_rows
 
 

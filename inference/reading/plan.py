@@ -8,7 +8,7 @@
 
 Which sites hang on which, and whether rows differ, is seen in the shapes of abstract runs. Whether
 the log joint is linear or quadratic is tested on random rows and states, once for each program
-(`inference.reading.local.find_structure`), where there is more to gain than the test costs.
+(`inference.reading.log_joint.find_structure`), where there is more to gain than the test costs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from jax import Array
 
 from ..rows.chunks import Rows
 from .abstract import run_abstractly
-from .affine import product_floats, unwrapped
 from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import every_row, rows_of
-from .bits import BitsForm
 from .distributions import map_base
+from .forms import BitsForm, product_floats, unwrapped
 from .handlers import states, table_of
-from .joint import masks_are_alike
-from .local import Structure, find_structure
+from .log_joint import Structure, find_structure, masks_are_alike
 from .probe import OuterTraceError
 from .reader import examined
 from .states import AllStates, Given, StateSet

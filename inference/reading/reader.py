@@ -19,17 +19,18 @@ from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
 from .abstract import each_value, run_abstractly
-from .affine import About, AffineForm, Cells
 from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import check_data, every_row, rows_of
-from .bits import Quadratic, sum_softplus
-from .joint import find_affine, parts_of, quadratic_of
-from .local import (
+from .forms import About, AffineForm, Cells, Quadratic, sum_softplus
+from .log_joint import (
     Structure,
+    find_affine,
     find_structure,
     general_position,
     linear_part,
     log_joint,
+    parts_of,
+    quadratic_of,
     quadratic_part,
     row_function,
     row_weights,

@@ -25,7 +25,7 @@ from .anatomy import Anatomy, ProgramError, inspect
 from .counts import MOST_COUNTS, at_end, counted, up_to, warn_of_end, with_counts
 from .elimination import Chain, Elements, Graph, Posterior
 from .handlers import table_of
-from .joint import Parts, parts_of
+from .log_joint import Parts, parts_of
 from .states import AllStates, StateSet
 from .summed import marginal
 from .sums import over_states

@@ -15,12 +15,12 @@ from numpyro.primitives import Messenger
 
 from ..types import Arguments, Params
 from .abstract import run_abstractly, trace_of
-from .affine import unwrapped
 from .anatomy import Anatomy, Latent, ProgramError, inspect
 from .counts import LAST, counted, up_to, warn_of_end, with_counts
 from .elimination import sum_out
+from .forms import unwrapped
 from .handlers import states as candidates
-from .local import Structure
+from .log_joint import Structure
 from .mixture import ProgramMixture, StateMixture
 from .plan import Outline, Plan, make_plan, unmasked
 from .states import AllStates, StateSet

@@ -6,7 +6,7 @@ data axis, which its shape shows), nothing of size rows × states × cells is ma
 affine in their cells become one matrix product, others are run on a chunk of rows. What a chunk
 makes is forgotten and made again for the gradient, which by Fisher's identity is a sum of
 statistics under the posterior of the states. Where the log joint is quadratic in the bits of a
-state, a few states stand for all (`inference.reading.bits`).
+state, a few states stand for all (`inference.reading.forms`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,19 @@ import numpyro.distributions as dist
 from jax import Array, lax
 
 from ..numerics.log_sums import kept, log_total
-from .affine import About, AffineForm, Layout, SiteForm, product_floats, site_form, unwrapped
 from .anatomy import Anatomy
-from .bits import BitsForm, Quadratic
 from .distributions import settled
+from .forms import (
+    About,
+    AffineForm,
+    BitsForm,
+    Layout,
+    Quadratic,
+    SiteForm,
+    product_floats,
+    site_form,
+    unwrapped,
+)
 
 KEPT_FLOATS = 1 << 21
 """Posterior probabilities of states that are kept for the gradient: 8 MiB, and none of more."""

@@ -44,7 +44,7 @@ from .elimination import (
     instead_of_scan,
     traced,
 )
-from .local import anywhere, few_rows, log_joint
+from .log_joint import anywhere, few_rows, log_joint
 from .probe import OuterTraceError, at_once, probe
 from .reader import examined
 from .states import MAX_STATES

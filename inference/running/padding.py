@@ -21,7 +21,7 @@ import numpy as np
 from ..numerics.compiling import known
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_kinds, put, rows_of
-from ..reading.local import Structure, find_structure
+from ..reading.log_joint import Structure, find_structure
 from ..reading.reader import examined
 from ..reading.recognition.papers import recognise
 from ..rows.chunks import counted, counting

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from ..reading.anatomy import inspect
-from ..reading.local import prior_draw
+from ..reading.log_joint import prior_draw
 from ..types import Params
 from .algorithm import Algorithm
 from .contract import Starts

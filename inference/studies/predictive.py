@@ -18,7 +18,7 @@ from numpyro import handlers
 
 from ..numerics.compiling import remembered
 from ..reading.anatomy import inspect
-from ..reading.local import prior_draw
+from ..reading.log_joint import prior_draw
 from ..rows.devices import one_device
 from ..types import Arguments
 from .arviz import Groups, dataset

@@ -30,7 +30,7 @@ from numpyro.handlers import condition
 from numpyro.infer.util import log_density
 
 from inference import EM, GibbsEM, LatentGibbs, likelihood
-from inference.reading.local import Structure
+from inference.reading.log_joint import Structure
 from inference.running.restarts import Restarts
 from inference.studies.papers.noisy_or_lines import true_network
 from ppl_models import noisy_or_network

@@ -24,7 +24,7 @@ from numpyro.handlers import condition
 from inference import EM, BoundEM, LatentGibbs, TruncatedEM
 from inference.methods.discrete.step import EMState
 from inference.methods.moments.pairs import count_pairs, invert_pairs
-from inference.reading.local import Structure
+from inference.reading.log_joint import Structure
 from ppl_models import binary_sparse_coding, latent_trait, noisy_or_network
 
 FORM = Structure.SHARED  # known here: to find it out anew for each size takes seconds

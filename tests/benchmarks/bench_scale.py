@@ -39,7 +39,7 @@ def measure(num_rows: int, num_devices: int, full: bool) -> dict:
     from jax.sharding import PartitionSpec as P
 
     from inference import TruncatedEM
-    from inference.reading.local import Structure
+    from inference.reading.log_joint import Structure
     from ppl_models import binary_sparse_coding
 
     columns, causes, active, candidates = (676, 700, 8, 10) if full else (144, 100, 5, 7)

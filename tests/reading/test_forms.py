@@ -16,7 +16,7 @@ from tools import close, fast_jit
 from inference import AllStates, AtMost, Given, Structure, inspect, marginal
 from inference.reading import mixture, plan, sums
 from inference.reading.handlers import table_of
-from inference.reading.local import log_joint
+from inference.reading.log_joint import log_joint
 from inference.reading.plan import make_plan
 from ppl_models import binary_sparse_coding, combination_machine, noisy_or_network
 

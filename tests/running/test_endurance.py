@@ -59,7 +59,7 @@ SCRIPT = """
     import numpy as np
     from jax import random
     from inference import Search, TruncatedEM
-    from inference.reading.local import Structure
+    from inference.reading.log_joint import Structure
     from ppl_models import binary_sparse_coding
 
     answer, *folder = sys.argv[1:]

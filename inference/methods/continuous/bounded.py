@@ -22,7 +22,7 @@ from ...numerics.gaussian import invert, root
 from ...reading.abstract import innermost, run_abstractly, trace_of
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.handlers import quadratic_bound, states
-from ...reading.local import (
+from ...reading.log_joint import (
     Structure,
     log_joint,
     prior_draw,

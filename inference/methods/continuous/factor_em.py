@@ -21,7 +21,7 @@ from jax import Array, random
 from ...numerics.acceleration import Maps, Trail, Visit, begin, chart, plain, step
 from ...numerics.compiling import remembered
 from ...reading.anatomy import Anatomy
-from ...reading.local import log_shared, prior_draw
+from ...reading.log_joint import log_shared, prior_draw
 from ...reading.recognition.papers import Known
 from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm

@@ -25,7 +25,7 @@ from numpyro.distributions.distribution import validation_enabled
 from ...numerics.gaussian import log_normal
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
-from ...reading.local import Structure, log_joint, quadratic_part
+from ...reading.log_joint import Structure, log_joint, quadratic_part
 from ...reading.reader import check_data
 from ...reading.recognition.papers import Known
 from ...reading.states import AllStates

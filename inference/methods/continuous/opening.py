@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from ...reading.anatomy import Anatomy
-from ...reading.local import anywhere, log_density_of, stand_in
+from ...reading.log_joint import anywhere, log_density_of, stand_in
 from ...reading.probe import probe
 from ...reading.reader import examined
 from ...reading.recognition.papers import Form, Known, recognise

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ...reading.local import prior_draw
+from ...reading.log_joint import prior_draw
 from ...rows.chunks import Rows, sum_over_chunks
 from ...types import Arguments, Params
 from .graded import Graded, graded_start

@@ -24,7 +24,7 @@ from ...numerics.state_sums import (
     sums_over_states,
 )
 from ...reading.anatomy import Anatomy, ProgramError
-from ...reading.local import Structure
+from ...reading.log_joint import Structure
 from ...reading.reader import Form, Reader
 from ...reading.states import AtMost
 from ...rows.chunks import over_rows

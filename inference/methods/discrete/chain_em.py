@@ -15,7 +15,7 @@ from ...reading.abstract import improper, trace_of
 from ...reading.anatomy import ProgramError
 from ...reading.arguments import check_data
 from ...reading.elimination import Chain
-from ...reading.local import log_density_of
+from ...reading.log_joint import log_density_of
 from ...reading.survey import find_chain
 from ...running.contract import Posterior
 from ...types import Params

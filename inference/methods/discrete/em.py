@@ -14,7 +14,7 @@ from jax import Array
 from ...reading.anatomy import Anatomy, ChainError, ProgramError
 from ...reading.counts import at_end, up_to, warn_of_end
 from ...reading.handlers import table_of
-from ...reading.local import log_shared
+from ...reading.log_joint import log_shared
 from ...reading.reader import Reader, affine_too, open_program
 from ...reading.states import AllStates, Given, StateSet
 from ...rows.chunks import Rows, compiled, map_over_chunks

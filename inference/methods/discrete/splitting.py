@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
-from ...reading.local import Structure
+from ...reading.log_joint import Structure
 from ...reading.settings import Range
 from ...reading.states import AllStates, StateSet
 from ...rows.chunks import Rows, compiled

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from ...reading.anatomy import Anatomy
-from ...reading.local import Structure, log_shared
+from ...reading.log_joint import Structure, log_shared
 from ...reading.reader import Reader
 from ...rows.chunks import Numbers, Rows, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm

@@ -14,8 +14,7 @@ from jax import Array
 from ...numerics.log_sums import normalise, shares
 from ...reading.anatomy import Anatomy
 from ...reading.handlers import table_of
-from ...reading.joint import listed_of
-from ...reading.local import Structure
+from ...reading.log_joint import Structure, listed_of
 from ...reading.states import StateSet
 from ...rows.chunks import over_rows
 from ..shared import Chunk, Expectation

@@ -22,7 +22,7 @@ from ...reading.abstract import trace_of
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
 from ...reading.handlers import tempered
-from ...reading.local import log_joint
+from ...reading.log_joint import log_joint
 from ...reading.reader import examined
 from ...reading.recognition.sites import Seen
 from ...rows.chunks import Rows

@@ -25,7 +25,7 @@ from jax.nn import log_sigmoid, log_softmax
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.arguments import rows_of
 from ...reading.handlers import tempered
-from ...reading.local import linear_part, row_function
+from ...reading.log_joint import linear_part, row_function
 from ...types import Arguments, Params
 from .flips import BitProgram, Score, Sweep, open_bits
 from .kernel import LatentGibbs

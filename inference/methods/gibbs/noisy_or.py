@@ -26,10 +26,10 @@ from latentbits.models.distributions import NoisyOr
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
-from ...reading.affine import unwrapped
 from ...reading.anatomy import Anatomy, ProgramError
+from ...reading.forms import unwrapped
 from ...reading.handlers import states
-from ...reading.local import anywhere, log_joint, stand_in
+from ...reading.log_joint import anywhere, log_joint, stand_in
 from ...reading.probe import probe
 from ...reading.recognition.sites import Seen, run_program
 from ...rows.chunks import Rows

@@ -16,7 +16,7 @@ from jax import Array, random
 from numpyro.optim import _NumPyroOptim, optax_to_numpyro
 
 from ...reading.abstract import somewhere
-from ...reading.local import log_shared
+from ...reading.log_joint import log_shared
 from ...reading.reader import Reader, linear_form, open_program
 from ...reading.summed import row_evidence
 from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks

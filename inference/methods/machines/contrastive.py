@@ -12,8 +12,8 @@ from jax import Array, lax, random
 from numpyro.optim import Momentum
 
 from ...reading.anatomy import Anatomy, ProgramError
-from ...reading.bits import sum_softplus
-from ...reading.local import Structure
+from ...reading.forms import sum_softplus
+from ...reading.log_joint import Structure
 from ...reading.reader import linear_form
 from ...rows.chunks import Numbers
 from ...running.algorithm import Algorithm

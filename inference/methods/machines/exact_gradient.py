@@ -15,7 +15,7 @@ from numpyro.optim import Momentum
 
 from ...numerics.quasi_newton import Descent
 from ...reading.anatomy import Anatomy, ProgramError
-from ...reading.local import Structure
+from ...reading.log_joint import Structure
 from ...reading.recognition.papers import Form
 from ...rows.chunks import Rows, compiled, over_rows
 from ...running.algorithm import Algorithm

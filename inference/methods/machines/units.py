@@ -24,7 +24,7 @@ from latentbits.models.distributions import CombinationCauses, RealCombinationCa
 from latentbits.models.state_sums import log_normalizer
 from numpy.typing import ArrayLike
 
-from ...reading.local import Structure
+from ...reading.log_joint import Structure
 from ...reading.reader import sum_softplus
 from ...reading.recognition.papers import Form, Known, recognise
 from ...reading.states import AllStates

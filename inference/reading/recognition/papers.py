@@ -39,7 +39,7 @@ from ...types import Arguments, Params
 from ..abstract import innermost, run_abstractly, unseen
 from ..anatomy import Anatomy, ProgramError, inspect
 from ..handlers import states
-from ..local import anywhere, few_rows, log_joint
+from ..log_joint import anywhere, few_rows, log_joint
 from ..probe import probe
 from ..reader import examined, findings
 from .sites import (

@@ -18,8 +18,8 @@ from numpyro.distributions.distribution import validation_enabled
 
 from ...types import Arguments, Params
 from ..abstract import explained, innermost, trace_of, undrawn
-from ..affine import unwrapped
 from ..anatomy import Anatomy
+from ..forms import unwrapped
 
 
 class Seen(NamedTuple):

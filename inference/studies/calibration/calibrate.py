@@ -25,7 +25,7 @@ from ...evaluation.evidence import likelihood
 from ...evaluation.symmetry import Exchange, Rotation, form_of, symmetries
 from ...reading.anatomy import Anatomy, inspect
 from ...reading.arguments import rows_of
-from ...reading.local import log_shared
+from ...reading.log_joint import log_shared
 from ...reading.recognition.papers import Known
 from ...types import Params
 from .many import (

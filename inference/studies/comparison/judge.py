@@ -22,7 +22,7 @@ from ...evaluation.symmetry import align
 from ...reading.anatomy import inspect
 from ...reading.arguments import rows_of
 from ...reading.floors import at_floor, lost_digits
-from ...reading.local import log_shared
+from ...reading.log_joint import log_shared
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...running.search import optima_of

@@ -37,7 +37,7 @@ from ...methods.gibbs.gibbs_em import GibbsEM
 from ...methods.gibbs.gibbs_search import GibbsSearch
 from ...methods.gibbs.noisy_or import strengths
 from ...reading.anatomy import inspect
-from ...reading.local import Structure
+from ...reading.log_joint import Structure
 from ...reading.states import AllStates
 from ...reading.summed import row_evidence
 from ...running.contract import follow

@@ -28,7 +28,7 @@ from ...methods.discrete.persistent import Persistent
 from ...methods.discrete.step import EMState
 from ...methods.discrete.truncated import TruncatedEM
 from ...methods.shared import Chunk, chunk_rows
-from ...reading.local import Structure
+from ...reading.log_joint import Structure
 from ...rows.chunks import map_over_chunks
 from ...types import Params
 from ..figures import image_grid

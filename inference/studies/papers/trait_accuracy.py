@@ -18,7 +18,7 @@ from ...methods.continuous.monte_carlo import MonteCarloEM
 from ...methods.continuous.quadrature import QuadratureEM
 from ...methods.continuous.rules import gauss_hermite
 from ...numerics.gaussian import invert, log_normal, root
-from ...reading.local import log_joint
+from ...reading.log_joint import log_joint
 from ...types import Params
 from .experiment import Option, Outcome, Page, experiment
 from .latent_trait import DIGITS, TOLERANCE, source, twos

@@ -17,7 +17,7 @@ from inference.methods.continuous.point_regressions import (
     point_log_likelihood,
     shared_log_likelihood,
 )
-from inference.reading.local import log_joint
+from inference.reading.log_joint import log_joint
 from ppl_models import graded_trait
 
 RNG = np.random.default_rng(0)

@@ -42,7 +42,7 @@ from inference.methods.continuous.quadrature import QuadratureEM
 from inference.methods.continuous.regressions import Regressions
 from inference.methods.continuous.rules import gauss_hermite, weigh
 from inference.reading.distributions import BoundedCategorical
-from inference.reading.local import log_joint
+from inference.reading.log_joint import log_joint
 from ppl_models import latent_trait, mixed_trait
 
 # --- bounds

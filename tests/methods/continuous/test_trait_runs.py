@@ -32,7 +32,7 @@ from inference.methods.continuous.regressions import Regressions
 from inference.methods.continuous.rules import climb, moments, prior_points
 from inference.methods.continuous.starts import principal_start
 from inference.reading.anatomy import ProgramError
-from inference.reading.local import row_function
+from inference.reading.log_joint import row_function
 from inference.studies.comparison.checks import Standing, doubts, standing
 from inference.studies.comparison.judge import information
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait

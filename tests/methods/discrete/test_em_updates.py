@@ -25,7 +25,7 @@ from inference.methods.discrete.tables import Table
 from inference.methods.discrete.updates import SparseCodingUpdate, closed_form, truncation
 from inference.methods.m_step import gradient_step
 from inference.methods.shared import Chunk
-from inference.reading.local import log_shared
+from inference.reading.log_joint import log_shared
 from inference.reading.reader import open_program
 
 

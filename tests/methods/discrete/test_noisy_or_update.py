@@ -15,7 +15,7 @@ from inference.methods.discrete.noisy_or_update import NoisyOrUpdate
 from inference.methods.discrete.tables import Table
 from inference.methods.discrete.updates import closed_form
 from inference.methods.shared import Chunk
-from inference.reading.local import log_shared
+from inference.reading.log_joint import log_shared
 from inference.reading.reader import open_program
 from ppl_models import noisy_or_network
 from ppl_models.distributions import NoisyOr
