@@ -45,9 +45,9 @@ from .reading.anatomy import Anatomy, ProgramError, inspect
 from .reading.counts import left_out, up_to
 from .reading.handlers import quadratic_bound, states
 from .reading.log_joint import Structure, log_joint
+from .reading.marginal import marginal
 from .reading.recover import LatentPosterior, latent_posterior, recover
 from .reading.states import AllStates, AtMost, Given
-from .reading.summed import marginal
 from .running.algorithm import Algorithm
 from .running.contract import CheckpointError, DivergedError, Optima, RunResult
 from .running.search import Search

@@ -24,7 +24,7 @@ from numpyro.infer.util import initialize_model, log_density
 
 from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy
-from ..reading.summed import marginal
+from ..reading.marginal import marginal
 from ..rows.devices import OneDevice
 from ..running.search import each
 from ..types import Params

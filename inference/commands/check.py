@@ -17,14 +17,14 @@ from numpyro import handlers
 from numpyro.infer.util import log_density
 
 from ..numerics.memory import in_words
-from ..reading.abstract import each_value, is_masked, trace_shapes
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.elimination import Chain
 from ..reading.log_joint import find_affine, find_structure, log_joint
+from ..reading.marginal import marginal
 from ..reading.plan import costs, make_plan
 from ..reading.states import AllStates
-from ..reading.summed import marginal
+from ..reading.tracing import each_value, is_masked, trace_shapes
 from ..reading.ways import find_way
 from ..rows.chunks import Rows
 from ..studies.catalogue import blame, generics, methods

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from ..numerics.elimination import find_order
 from ..numerics.memory import in_words
-from ..reading.abstract import innermost
 from ..reading.elimination import Chain, Elements, Graph
+from ..reading.tracing import innermost
 
 Way = Chain | Graph | Elements
 

@@ -21,9 +21,9 @@ import numpyro.distributions as dist
 from latentbits.models.data import InputError, Said, Table, load_levels, load_table
 from latentbits.models.data.columns import KINDS
 
-from ..reading.abstract import each_value, innermost, trace_shapes
 from ..reading.anatomy import ProgramError
 from ..reading.settings import check_settings
+from ..reading.tracing import each_value, innermost, trace_shapes
 from ..studies.catalogue import _nearest, blame, find_program
 from ..studies.option import SEED, Option, add
 

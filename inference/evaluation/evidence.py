@@ -44,9 +44,9 @@ from ..numerics.log_sums import log_total
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.log_joint import Structure, log_joint
+from ..reading.marginal import marginal, row_evidence
 from ..reading.plan import MOST_PAIRS, find_layers
 from ..reading.reader import check_data, open_program
-from ..reading.summed import marginal, row_evidence
 from ..rows.chunks import Numbers, Rows, compiled, map_over_chunks
 from ..running.padding import Padded, pad
 from ..types import Arguments, Params

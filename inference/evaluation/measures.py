@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 
 from ..methods.discrete.em import EM
-from ..reading.abstract import trace_of
 from ..reading.anatomy import Anatomy, inspect
 from ..reading.handlers import states
 from ..reading.log_joint import Structure
 from ..reading.reader import linear_form, open_program
+from ..reading.tracing import trace_of
 from ..types import Arguments, Params
 from .evidence import likelihood
 

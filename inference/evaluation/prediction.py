@@ -24,12 +24,12 @@ from ..methods.continuous.opening import open_columns
 from ..methods.discrete.em import EM
 from ..methods.shared import chunk_rows
 from ..numerics.log_sums import normalise
-from ..reading.abstract import innermost, trace_of
 from ..reading.anatomy import Anatomy, inspect
 from ..reading.handlers import states, table_of
 from ..reading.log_joint import Structure
 from ..reading.reader import open_program
 from ..reading.states import AllStates
+from ..reading.tracing import innermost, trace_of
 from ..rows.chunks import Rows, compiled, map_over_chunks
 from ..types import Arguments, Params
 from .evidence import Likelihood, likelihood, log_likelihood

@@ -21,8 +21,8 @@ from ..numerics.acceleration import chart
 from ..numerics.compiling import remembered
 from ..reading.anatomy import ProgramError, inspect
 from ..reading.arguments import put
+from ..reading.marginal import row_evidence
 from ..reading.reader import open_program
-from ..reading.summed import row_evidence
 from ..rows.chunks import Rows, compiled, sum_over_chunks
 from ..running.padding import pad
 from ..types import Arguments, Params

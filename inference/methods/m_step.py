@@ -29,10 +29,10 @@ from numpyro.distributions.transforms import biject_to
 
 from ..numerics.acceleration import Maps
 from ..numerics.quasi_newton import minimise
-from ..reading.abstract import trace_of, undrawn
 from ..reading.forms import About
 from ..reading.log_joint import log_shared, row_function
 from ..reading.reader import Reader, shared_hessian
+from ..reading.tracing import trace_of, undrawn
 from ..rows.chunks import Rows, map_over_chunks, over_rows, sum_over_chunks
 from ..types import Arguments, Params
 from .shared import Expectation

@@ -19,7 +19,7 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from ..types import Arguments
-from .abstract import (
+from .tracing import (
     ProgramError,
     dependence,
     each_value,

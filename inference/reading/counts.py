@@ -30,9 +30,9 @@ from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
 from ..types import Params
-from .abstract import at_place, each_value, innermost, is_latent, run_abstractly, trace_of
 from .anatomy import ProgramError, bounds_of, unlisted, values_of
 from .distributions import map_base
+from .tracing import at_place, each_value, innermost, is_latent, run_abstractly, trace_of
 
 BEYOND = 100
 """Counts that are listed beyond the largest in the data (as in pcount of R's unmarked)."""

@@ -41,12 +41,12 @@ from ..numerics import elimination
 from ..numerics.elimination import Factor, Problem, factor_of
 from ..rows.chunks import Numbers, map_over_chunks
 from ..types import Arguments, Params
-from .abstract import ProgramError, improper, is_latent, leave, outside, trace_of
 from .anatomy import Anatomy, unlisted, values_of
 from .arguments import rows_of
 from .handlers import tempered
 from .log_joint import log_joint
 from .sums import log_prob_of, scale_ratio
+from .tracing import ProgramError, improper, is_latent, leave, outside, trace_of
 
 MOST_AT_ONCE = 1 << 24
 """Numbers that the steps of a chain may take side by side; beyond that they go in batches."""

@@ -15,11 +15,11 @@ from numpyro.distributions import constraints
 from numpyro.distributions.distribution import validation_enabled
 
 from ..types import Arguments, Params
-from .abstract import each_value, innermost, run_abstractly, trace_of
 from .anatomy import Anatomy, ProgramError
 from .arguments import inspect_all, put, rows_of
 from .forms import unwrapped
 from .log_joint import local_sites
+from .tracing import each_value, innermost, run_abstractly, trace_of
 
 MOST_ROWS = 1000
 """Rows by which the spread of what is observed is judged."""

@@ -32,13 +32,13 @@ from numpyro.infer import init_to_uniform
 
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .abstract import explained, improper, run_abstractly, trace_of, unseen
 from .anatomy import Anatomy, ProgramError, inspect
 from .distributions import settled
 from .forms import BitsForm, Quadratic, unwrapped
 from .handlers import states
 from .probe import probe
 from .sums import Part, joint_of, log_prior_of, over_states, scale_ratio, within_rows
+from .tracing import explained, improper, run_abstractly, trace_of, unseen
 
 
 def log_joint(

@@ -24,7 +24,6 @@ import numpyro.distributions as dist
 from jax import Array
 
 from ..rows.chunks import Rows
-from .abstract import run_abstractly
 from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import every_row, rows_of
 from .distributions import map_base
@@ -35,6 +34,7 @@ from .probe import OuterTraceError
 from .reader import examined
 from .states import AllStates, Given, StateSet
 from .sums import Part, scale_ratio, within_rows
+from .tracing import run_abstractly
 
 WORTH_A_TEST = 1 << 22
 """Multiplications that a form must save in one evaluation: its test takes a second or so."""

@@ -18,7 +18,6 @@ from ..numerics.compiling import known
 from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
-from .abstract import each_value, run_abstractly
 from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import check_data, every_row, rows_of
 from .forms import About, AffineForm, Cells, Quadratic, sum_softplus
@@ -36,6 +35,7 @@ from .log_joint import (
     row_weights,
 )
 from .sums import joint_of
+from .tracing import each_value, run_abstractly
 
 
 class Reader(NamedTuple):

@@ -20,15 +20,15 @@ from numpyro.primitives import Messenger
 
 from ..numerics.log_sums import normalise
 from ..types import Arguments, Params
-from .abstract import outside
 from .anatomy import Anatomy, ProgramError, inspect
 from .counts import MOST_COUNTS, at_end, counted, up_to, warn_of_end, with_counts
 from .elimination import Chain, Elements, Graph, Posterior
 from .handlers import table_of
 from .log_joint import Parts, parts_of
+from .marginal import marginal
 from .states import AllStates, StateSet
-from .summed import marginal
 from .sums import over_states
+from .tracing import outside
 from .ways import find_way
 
 Sites = dict[str, Array]

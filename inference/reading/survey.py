@@ -30,7 +30,6 @@ from numpyro.distributions.distribution import validation_enabled
 from ..numerics.elimination import CrossedError, Problem, find_order, find_rounds
 from ..rows.chunks import Rows
 from ..types import Arguments
-from .abstract import ProgramError, dependence, is_latent, run_abstractly, unknowns
 from .anatomy import Anatomy
 from .arguments import rows_of
 from .elimination import (
@@ -48,6 +47,7 @@ from .log_joint import anywhere, few_rows, log_joint
 from .probe import OuterTraceError, at_once, probe
 from .reader import examined
 from .states import MAX_STATES
+from .tracing import ProgramError, dependence, is_latent, run_abstractly, unknowns
 
 MOST_RUNS = 1 << 16
 """Runs of the program that read its factors."""

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .abstract import is_latent, run_abstractly
 from .anatomy import ProgramError, inspect, values_of
 from .elimination import Chain, Elements, Graph
 from .handlers import states as at_states
 from .plan import find_layers
 from .states import AllStates, StateSet
 from .survey import find_chain, find_elements, find_graph
+from .tracing import is_latent, run_abstractly
 
 FEW_STATES = 1 << 12
 """Up to so many joint states a table is made without asking whether a graph has a smaller one."""

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 from ..numerics import clock
 from ..numerics.compiling import remembered
-from ..reading.abstract import ProgramError
+from ..reading.tracing import ProgramError
 from ..rows.chunks import counted, counting
 from ..rows.devices import Devices, OneDevice, devices_of, using
 from ..types import Params

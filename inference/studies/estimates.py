@@ -59,10 +59,10 @@ def measure_fit(program: Callable, point: Any, values: Any, kwargs: dict[str, An
 def num_free(program: Callable, args: tuple, kwargs: dict[str, Any]) -> int:
     """Free parameters: a simplex has one less than entries, Q factors may turn by Q(Q − 1)/2."""
     from ..methods.continuous.opening import FORMS
-    from ..reading.abstract import trace_shapes
     from ..reading.anatomy import inspect
     from ..reading.arguments import rows_of
     from ..reading.recognition.papers import recognise
+    from ..reading.tracing import trace_shapes
 
     anatomy, sites = inspect(program, args, kwargs), trace_shapes(program, args, kwargs)
     count = 0

@@ -14,7 +14,8 @@ from numpyro.infer.util import log_density
 from tools import close, fast_jit
 
 from inference import AllStates, AtMost, Given, Structure, inspect, marginal
-from inference.reading import mixture, plan, sums
+from inference.reading import marginal as marginal_module
+from inference.reading import plan, sums
 from inference.reading.handlers import table_of
 from inference.reading.log_joint import log_joint
 from inference.reading.plan import make_plan
@@ -112,7 +113,7 @@ ROUNDED = "quadratic", "quadratic by row", "linear", "layers"
 @pytest.fixture
 def two_rows(monkeypatch):
     """Chunks of two rows, and no test of a form too expensive."""
-    for module in (sums, mixture, plan):
+    for module in (sums, marginal_module, plan):
         monkeypatch.setattr(module, "product_floats", lambda: 1200)
     monkeypatch.setattr(plan, "WORTH_A_TEST", -np.inf)
 

@@ -190,7 +190,7 @@ def test_a_population_that_all_visits_share():
 @in_double
 def test_lists_that_are_too_long_for_all_rows_at_once(monkeypatch):
     """The program then runs on a chunk of rows; a distribution of one column serves three."""
-    for module in ("plan", "mixture", "sums"):
+    for module in ("plan", "marginal", "sums"):
         monkeypatch.setattr(f"inference.reading.{module}.product_floats", lambda: 10_000)
     run = fast_jit(density(marginal(detected(0.1)), jnp.asarray(SEEN)))
     wanted = special.logsumexp(detected_logs(300.0), axis=0).sum()

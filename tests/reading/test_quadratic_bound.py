@@ -16,8 +16,8 @@ from inference import (
     marginal,
     quadratic_bound,
 )
-from inference.reading.abstract import trace_shapes
 from inference.reading.reader import open_program
+from inference.reading.tracing import trace_shapes
 from ppl_models import binary_sparse_coding, latent_trait
 
 

@@ -7,7 +7,7 @@ import pytest
 from numpyro import handlers
 
 from inference import AtMost, Given, ProgramError, inspect, marginal, states
-from inference.reading.abstract import trace_shapes
+from inference.reading.tracing import trace_shapes
 from ppl_models import binary_sparse_coding
 
 

@@ -8,7 +8,7 @@ from jax import random
 from tools import fast_jit
 
 from inference import Structure, inspect
-from inference.reading.summed import row_evidence
+from inference.reading.marginal import row_evidence
 from ppl_models import noisy_or_network
 from ppl_models.data import lines
 

@@ -19,7 +19,6 @@ import numpyro.distributions as dist
 from jax import Array, random
 
 from ...numerics.gaussian import invert, root
-from ...reading.abstract import innermost, run_abstractly, trace_of
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.handlers import quadratic_bound, states
 from ...reading.log_joint import (
@@ -30,6 +29,7 @@ from ...reading.log_joint import (
     row_function,
 )
 from ...reading.probe import probe
+from ...reading.tracing import innermost, run_abstractly, trace_of
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from .factors import FactorReader

@@ -8,9 +8,9 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
 
-from ...reading.abstract import innermost
 from ...reading.recognition.papers import Form
 from ...reading.recognition.sites import run_program
+from ...reading.tracing import innermost
 from .curves import Prior
 from .opening import Opened
 

@@ -11,12 +11,12 @@ from jax import Array, lax
 from numpyro import handlers
 
 from ...numerics import chain as sums
-from ...reading.abstract import improper, trace_of
 from ...reading.anatomy import ProgramError
 from ...reading.arguments import check_data
 from ...reading.elimination import Chain
 from ...reading.log_joint import log_density_of
 from ...reading.survey import find_chain
+from ...reading.tracing import improper, trace_of
 from ...running.contract import Posterior
 from ...types import Params
 from ..m_step import minimise, transforms_of

@@ -19,7 +19,7 @@ from numpyro import handlers
 
 from ...numerics.log_sums import log_total
 from ...numerics.state_sums import best_bits
-from ...reading.abstract import trace_of
+from ...reading.tracing import trace_of
 from ..shared import Chunk, Expectation
 
 NUM_PAIRS = 4

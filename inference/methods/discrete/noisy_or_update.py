@@ -27,8 +27,8 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax
 
-from ...reading.abstract import innermost, run_abstractly
 from ...reading.recognition.papers import Form, Known
+from ...reading.tracing import innermost, run_abstractly
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from ..shared import Expectation

@@ -18,13 +18,13 @@ from jax import Array, lax, random
 from jax.nn import sigmoid
 from numpyro import handlers
 
-from ...reading.abstract import trace_of
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
 from ...reading.handlers import tempered
 from ...reading.log_joint import log_joint
 from ...reading.reader import examined
 from ...reading.recognition.sites import Seen
+from ...reading.tracing import trace_of
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from .noisy_or import Network, Wiring, find_wiring, network_log_joint, read_network, read_seen

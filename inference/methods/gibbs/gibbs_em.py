@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
 
-from ...reading.abstract import somewhere
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.reader import check_data, check_support
+from ...reading.tracing import somewhere
 from ...rows.chunks import Numbers, Rows, chunk_limit, compiled, map_over_chunks
 from ...running.algorithm import Algorithm
 from ...running.contract import Posterior

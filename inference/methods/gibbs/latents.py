@@ -16,12 +16,12 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro import handlers
 
-from ...reading.abstract import is_latent, run_abstractly, trace_of
 from ...reading.anatomy import ProgramError, values_of
 from ...reading.counts import unbounded
 from ...reading.elimination import Graph
 from ...reading.sums import log_prob_of
 from ...reading.survey import find_graph
+from ...reading.tracing import is_latent, run_abstractly, trace_of
 from ...types import Arguments, Params
 
 

@@ -17,9 +17,9 @@ import numpyro.distributions as dist
 from jax import Array, lax, random
 
 from ...numerics.log_sums import log_total
-from ...reading.abstract import innermost
 from ...reading.anatomy import ProgramError
 from ...reading.states import AllStates
+from ...reading.tracing import innermost
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from .flips import BitProgram, Rules, Score, Settled, settle

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jax import Array, random
 from numpyro.optim import _NumPyroOptim, optax_to_numpyro
 
-from ...reading.abstract import somewhere
 from ...reading.log_joint import log_shared
+from ...reading.marginal import row_evidence
 from ...reading.reader import Reader, linear_form, open_program
-from ...reading.summed import row_evidence
+from ...reading.tracing import somewhere
 from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
 from ...types import Arguments, Params
 from ..m_step import transforms

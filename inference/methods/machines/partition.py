@@ -31,9 +31,9 @@ from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
 from ...numerics.annealed import LogMean, anneal, log_mean
-from ...reading.abstract import ProgramError, innermost, trace_of
 from ...reading.distributions import map_base
 from ...reading.states import AtMost
+from ...reading.tracing import ProgramError, innermost, trace_of
 from ...types import Params
 
 Causes = CombinationCauses | RealCombinationCauses

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ...reading.abstract import innermost
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import check_data, rows_of
 from ...reading.probe import probe
 from ...reading.recognition.papers import Form, Known, recognise
 from ...reading.recognition.sites import run_program, taken
 from ...reading.settings import Range
+from ...reading.tracing import innermost
 from ...rows.chunks import Rows
 from ...rows.disk import pieces
 from ...running.algorithm import Algorithm

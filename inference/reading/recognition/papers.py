@@ -36,12 +36,12 @@ from latentbits import models
 
 from ...rows.chunks import Rows
 from ...types import Arguments, Params
-from ..abstract import innermost, run_abstractly, unseen
 from ..anatomy import Anatomy, ProgramError, inspect
 from ..handlers import states
 from ..log_joint import anywhere, few_rows, log_joint
 from ..probe import probe
 from ..reader import examined, findings
+from ..tracing import innermost, run_abstractly, unseen
 from .sites import (
     KINDS,
     Column,

@@ -17,9 +17,9 @@ from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
 from ...types import Arguments, Params
-from ..abstract import explained, innermost, trace_of, undrawn
 from ..anatomy import Anatomy
 from ..forms import unwrapped
+from ..tracing import explained, innermost, trace_of, undrawn
 
 
 class Seen(NamedTuple):

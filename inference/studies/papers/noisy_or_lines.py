@@ -38,8 +38,8 @@ from ...methods.gibbs.gibbs_search import GibbsSearch
 from ...methods.gibbs.noisy_or import strengths
 from ...reading.anatomy import inspect
 from ...reading.log_joint import Structure
+from ...reading.marginal import row_evidence
 from ...reading.states import AllStates
-from ...reading.summed import row_evidence
 from ...running.contract import follow
 from ...types import Params
 from ..figures import hinton, image_grid
