@@ -16,12 +16,11 @@ from .methods.continuous.factor_em import canonical
 from .methods.continuous.factors import FactorPosterior
 from .methods.continuous.monte_carlo import MonteCarloEM
 from .methods.continuous.quadrature import QuadratureEM
-from .methods.discrete.cut import Cut
 from .methods.discrete.em import EM
 from .methods.discrete.persistent import Persistent
 from .methods.discrete.splitting import SplittingEM
 from .methods.discrete.stepwise import StepwiseEM
-from .methods.discrete.truncated import TruncatedEM
+from .methods.discrete.truncated import Cut, TruncatedEM
 from .methods.gibbs.gibbs_em import GibbsEM, GibbsPosterior
 from .methods.gibbs.gibbs_search import GibbsSearch
 from .methods.gibbs.informed import GradientFlips

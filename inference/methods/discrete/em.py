@@ -24,9 +24,8 @@ from ...types import Params
 from ..m_step import AffineUpdate
 from ..shared import CHUNK_FLOATS, Chunk, Posterior, chunk_rows
 from .chain_em import Paths
-from .room import check_room
 from .step import StatesEM
-from .tables import Table
+from .tables import Table, check_room
 from .updates import ClosedForm, closed_form
 
 

@@ -15,10 +15,9 @@ from ...reading.settings import Range
 from ...reading.states import AllStates, StateSet
 from ...rows.chunks import Rows, compiled
 from ...types import Params
-from .closed import ClosedForm
 from .em import EM
 from .step import EMState
-from .updates import MixtureUpdate
+from .updates import ClosedForm, MixtureUpdate
 
 
 class SplittingState(NamedTuple):

@@ -25,9 +25,7 @@ from ...types import Arguments, Params
 from ..m_step import gradient_runs, gradient_step
 from ..shared import Chunk, Expectation, chunk_rows, row_keys, start_params
 from . import moves
-from .closed import ClosedForm
-from .cut import as_good
-from .updates import SparseCodingUpdate, closed_form
+from .updates import ClosedForm, SparseCodingUpdate, closed_form
 
 Precision = Literal["highest", "tensorfloat32"]
 """Of matrix products: the digits of float32, or ten bits where a GPU is faster with so few."""
@@ -133,6 +131,11 @@ class Pass(NamedTuple):
             return jnp.sum(counted * evidence), jnp.sum(counted), sums
 
         return sum_over_chunks(part, self.rows, self.size, self.extra)
+
+
+def as_good(evidence: Array, least: Array) -> Array:
+    """1 for the data to learn from, 0 for the others; `least` is in float32."""
+    return (evidence.astype(least.dtype) >= least).astype(evidence.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

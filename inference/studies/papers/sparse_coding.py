@@ -18,9 +18,8 @@ from latentbits.models import binary_sparse_coding
 from latentbits.models.data import InputError, bars
 from numpy.typing import ArrayLike
 
-from ...methods.discrete.cut import Cut
 from ...methods.discrete.em import EM
-from ...methods.discrete.truncated import TruncatedEM
+from ...methods.discrete.truncated import Cut, TruncatedEM
 from ...methods.discrete.updates import SparseCodingUpdate
 from ...running.contract import follow
 from ...types import Params

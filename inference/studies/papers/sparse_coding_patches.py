@@ -26,8 +26,7 @@ from jax import Array, lax, random
 from latentbits.models import binary_sparse_coding
 from latentbits.models.data import InputError, patches
 
-from ...methods.discrete.cut import Cut
-from ...methods.discrete.truncated import TruncatedEM
+from ...methods.discrete.truncated import Cut, TruncatedEM
 from ...types import Params
 from ..figures import image_grid, time_course
 from .experiment import Option, Outcome, Page, experiment

@@ -104,7 +104,7 @@ def test_categories_need_a_table():
 @pytest.mark.parametrize("form", [Structure.SHARED, Structure.GENERAL])
 def test_states_without_room_are_refused_before_they_are_listed(form, monkeypatch):
     """2^24 states of a few rows took 21 GB: what counts is bytes, and they are named."""
-    monkeypatch.setattr("latentbits.inference.methods.discrete.room.available", lambda: 2 * 10**9)
+    monkeypatch.setattr("latentbits.inference.methods.discrete.tables.available", lambda: 2 * 10**9)
     monkeypatch.setattr("itertools.combinations", None)  # by which a table would be listed
     wanted = r"'causes' has 16777216 states .* take about \d+.\d GB where 2.0 GB .* TruncatedEM"
     with pytest.raises(ProgramError, match=wanted):

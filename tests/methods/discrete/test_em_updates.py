@@ -20,8 +20,8 @@ from inference import (
 )
 from inference.evaluation.symmetry import Exchange, symmetries
 from inference.methods.discrete.candidates import Candidates
-from inference.methods.discrete.cut import kth_smallest
 from inference.methods.discrete.tables import Table
+from inference.methods.discrete.truncated import kth_smallest
 from inference.methods.discrete.updates import SparseCodingUpdate, closed_form, truncation
 from inference.methods.m_step import gradient_step
 from inference.methods.shared import Chunk

@@ -11,9 +11,8 @@ from small_programs import CASES
 from tools import close, fast_jit, in_double
 
 from inference import EM, AllStates, StepwiseEM, Structure, TruncatedEM
-from inference.methods.discrete.noisy_or_update import NoisyOrUpdate
 from inference.methods.discrete.tables import Table
-from inference.methods.discrete.updates import closed_form
+from inference.methods.discrete.updates import NoisyOrUpdate, closed_form
 from inference.methods.shared import Chunk
 from inference.reading.log_joint import log_shared
 from inference.reading.reader import open_program
