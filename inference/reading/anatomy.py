@@ -134,6 +134,11 @@ class Anatomy(NamedTuple):
         return sum(latent.size for latent in self.latents)
 
     @property
+    def num_values(self) -> tuple[int, ...]:
+        """How many values each latent of a datum has, 0 where that is not known: (num_bits,)."""
+        return tuple(x.num_values or 0 for x in self.latents for _ in range(x.size))
+
+    @property
     def lowest(self) -> np.ndarray:
         """The least value of each latent of a datum, (num_bits,)."""
         return np.array([x.lowest for x in self.latents for _ in range(x.size)], int)
@@ -193,7 +198,7 @@ class Anatomy(NamedTuple):
         return jnp.concatenate([x.reshape(self.num_data, -1) for x in turned], axis=-1)
 
     def value_probabilities(self, states: Array, weight: Array) -> dict[str, Array]:
-        """The probability of each value of each site: (num_data, size of the site, num_values).
+        """The probability of each value of each site: (num_data, ..., num_values).
 
         :param states: (S, num_data or 1, num_bits).
         :param weight: the probabilities of these states, (S, num_data).
@@ -205,7 +210,8 @@ class Anatomy(NamedTuple):
             how = "sn,snik->nik"
             if len(is_value[0]) == 1:
                 is_value, how = is_value[:, 0], "sn,sik->nik"
-            tables[latent.name] = jnp.einsum(how, weight, is_value.astype(weight.dtype))
+            table = jnp.einsum(how, weight, is_value.astype(weight.dtype))
+            tables[latent.name] = table.reshape(len(table), *latent.datum_shape, -1)
             start += latent.size
         return tables
 

@@ -110,8 +110,7 @@ def table_of(anatomy: Anatomy, states: StateSet) -> Array:
     for latent in anatomy.latents:
         if latent.num_values is None:
             raise ProgramError(f"site {latent.name!r} is not discrete: its states cannot be listed")
-    num_values = [x.num_values or 0 for x in anatomy.latents for _ in range(x.size)]
-    table = jnp.asarray(states.table(num_values))
+    table = jnp.asarray(states.table(anatomy.num_values))
     if anatomy.lowest.any() and not isinstance(states, Given):  # other sets count values from 0
         table = table.astype(jnp.int32) + anatomy.lowest
     if table.ndim == 2:

@@ -219,14 +219,6 @@ def general_position(num_data: int, num_bits: int) -> Array:
     return jnp.broadcast_to(jnp.asarray(place, float), (num_data, num_bits))
 
 
-def at_zero(value: Array, slope: Array, bend: Array, point: Array) -> tuple[Array, Array]:
-    """The constant and linear part of a quadratic, from its value and slope at a point.
-
-    :param bend: what the slope owes to the way from zero, A · point.
-    """
-    return value - ((slope - 0.5 * bend) * point).sum(-1), slope - bend
-
-
 def row_function(
     model: Callable, anatomy: Anatomy, params: Params, arguments: Arguments
 ) -> Callable[[Array], Array]:
@@ -275,7 +267,8 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndar
         point = general_position(*shape[1:])
         value, slope, quadratic = quadratic_part(function, point)
         bend = jnp.einsum("nhk,nk->nh", quadratic, point)
-        constant, linear = at_zero(value, slope, bend, point)
+        linear = slope - bend
+        constant = value - ((slope - 0.5 * bend) * point).sum(-1)
         s = bits.astype(point.dtype)
         read = constant + jnp.einsum("snh,nh->sn", s, linear)
         read = read + 0.5 * jnp.einsum("snh,nhk,snk->sn", s, quadratic, s)

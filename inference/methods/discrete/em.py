@@ -139,9 +139,7 @@ class EM(StatesEM):
                 nothing = jnp.zeros_like(posterior.evidence)
                 if not isinstance(self.states, AllStates):
                     nothing = nothing + jnp.nan  # a table of one's own: what it misses is not known
-                tables = reader.anatomy.value_probabilities(*posterior.weighted())
-                shapes = {x.name: (*x.datum_shape, -1) for x in reader.anatomy.latents}
-                each = {name: x.reshape(len(x), *shapes[name]) for name, x in tables.items()}
+                each = reader.anatomy.value_probabilities(*posterior.weighted())
                 return Posterior(
                     posterior.mean, evidence=posterior.evidence, probabilities=each,
                     best=posterior.best(), missed=nothing, missed_error=nothing,

@@ -31,8 +31,7 @@ class Table:
         self.states = states
 
     def num_states(self, anatomy: Anatomy) -> int:
-        each = [x.num_values or 0 for x in anatomy.latents for _ in range(x.size)]
-        return self.states.count(each)
+        return self.states.count(anatomy.num_values)
 
     def given(self, anatomy: Anatomy) -> Array | None:
         """The states of each datum, (num_data, S, bits), to go with its chunk; None if shared."""
@@ -135,7 +134,7 @@ def check_room(reader: Reader, rows: Rows, states: StateSet, chunk_size: int | N
     program runs on it, for each row of a chunk.
     """
     anatomy = reader.anatomy
-    num_states = states.count([x.num_values or 0 for x in anatomy.latents for _ in range(x.size)])
+    num_states = states.count(anatomy.num_values)
     size = chunk_rows(chunk_size, reader, num_states, rows)
     width = rows.width + anatomy.num_bits
     if reader.structure.shared:
