@@ -1,7 +1,7 @@
 """Distributions that stand in for those of a program.
 
-    bounded    a log likelihood that is quadratic in what stands inside it, a lower bound
-    settled    the same log probability, with slopes that are numbers at the edge of its parameters
+    bounded         a log likelihood that is quadratic in what stands inside it, a lower bound
+    finite slopes   the same log probability, whose slopes are numbers at the edge of its parameters
 
 A state may rule a value out: `Bernoulli(z * p)` or `Poisson(z * rate)` at z = 0. NumPyro's log
 probabilities are right there, but their slopes are infinite times zero, which is no number. A level
@@ -139,7 +139,7 @@ def map_base(
     return base.expand(jax.lax.broadcast_shapes(base.batch_shape, fn.batch_shape))
 
 
-class SettledBernoulli(dist.BernoulliLogits):
+class EdgeBernoulli(dist.BernoulliLogits):
     """A Bernoulli distribution with slopes at every number of its logits, and none at infinity.
 
     NumPyro's own slopes are those of |logits|, which has none at zero.
@@ -156,7 +156,7 @@ class SettledBernoulli(dist.BernoulliLogits):
         return jnp.where(finite, safe * value - nn.softplus(safe), edge)
 
 
-class SettledPoisson(dist.Poisson):
+class EdgePoisson(dist.Poisson):
     """A Poisson distribution that at rate zero is a point at zero."""
 
     @validate_sample
@@ -166,18 +166,18 @@ class SettledPoisson(dist.Poisson):
         return jnp.where(possible, inside, jnp.where(jnp.asarray(value) == 0, 0.0, -jnp.inf))
 
 
-def settled(fn: dist.Distribution) -> dist.Distribution:
+def with_finite_slopes(fn: dist.Distribution) -> dist.Distribution:
     """The same distribution, whose log probability has finite slopes at the edge too.
 
     >>> import jax
-    >>> slope = jax.grad(lambda p: settled(dist.Bernoulli(0.0 * p)).log_prob(jnp.zeros(9)).sum())
-    >>> float(slope(0.3))
+    >>> edge = lambda p: with_finite_slopes(dist.Bernoulli(0.0 * p)).log_prob(jnp.zeros(9)).sum()
+    >>> float(jax.grad(edge)(0.3))
     0.0
     """
-    return map_base(fn, _settled)
+    return map_base(fn, _with_finite_slopes)
 
 
-def _settled(base: dist.Distribution) -> dist.Distribution:
+def _with_finite_slopes(base: dist.Distribution) -> dist.Distribution:
     if isinstance(base, dist.BernoulliProbs):
         probs = clamp_probs(base.probs)  # as its own log probability does
         inside = probs == base.probs
@@ -185,11 +185,11 @@ def _settled(base: dist.Distribution) -> dist.Distribution:
         edge = lax.stop_gradient(jnp.log(probs) - jnp.log1p(-probs))
         logits = jnp.where(inside, jnp.log(safe) - jnp.log1p(-safe), edge)
         logits = jnp.where(jnp.isnan(base.probs), jnp.nan, logits)
-        return SettledBernoulli(logits, validate_args=base._validate_args)
+        return EdgeBernoulli(logits, validate_args=base._validate_args)
     if type(base) is dist.BernoulliLogits:
-        return SettledBernoulli(base.logits, validate_args=base._validate_args)
+        return EdgeBernoulli(base.logits, validate_args=base._validate_args)
     if type(base) is dist.Poisson:
-        return SettledPoisson(base.rate, validate_args=base._validate_args)
+        return EdgePoisson(base.rate, validate_args=base._validate_args)
     if isinstance(base, dist.OrderedLogistic):
         return dist.CategoricalLogits(_ordered_logits(base))
     return base

@@ -46,7 +46,7 @@ from numpyro.distributions import constraints
 
 from ..numerics.log_sums import log_product, log_total
 from ..rows.chunks import over_rows
-from .distributions import settled
+from .distributions import with_finite_slopes
 from .states import AtMost
 
 MOST_CATEGORIES = 64
@@ -163,7 +163,7 @@ def site_form(
     base, mask = unwrapped(fn)
     if base.event_shape:
         return None
-    family = _family(settled(base), layout, value, about)
+    family = _family(with_finite_slopes(base), layout, value, about)
     return None if family is None else SiteForm(layout, family, mask is not None)
 
 

@@ -1,4 +1,4 @@
-"""The readings, as effect handlers: `states`, `quadratic_bound` and `tempered`.
+"""The readings as effect handlers: `states` and `quadratic_bound`; `marginal` has its own file.
 
 The program stays as it is; each handler changes what one of its sites means.
 

@@ -33,7 +33,7 @@ from numpyro.infer import init_to_uniform
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .anatomy import Anatomy, ProgramError, inspect
-from .distributions import settled
+from .distributions import with_finite_slopes
 from .forms import BitsForm, Quadratic, unwrapped
 from .handlers import states
 from .probe import probe
@@ -113,7 +113,7 @@ def local_sites(
         if all(frame.name != anatomy.plate for frame in site["cond_indep_stack"]):
             continue
         latent = site["name"] in values
-        fn = site["fn"] if latent else settled(site["fn"])
+        fn = site["fn"] if latent else with_finite_slopes(site["fn"])
         # What the whole datum is scaled by (a subsampled plate) is outside the exponent.
         power = scale_ratio(site["scale"], scale)
         sites.append(LocalSite(site["name"], fn, site["value"], power, latent))

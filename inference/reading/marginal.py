@@ -24,7 +24,7 @@ from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .anatomy import Anatomy, Latent, ProgramError, inspect
 from .counts import LAST, counted, up_to, warn_of_end, with_counts
-from .distributions import settled
+from .distributions import with_finite_slopes
 from .elimination import sum_out
 from .forms import BitsForm, product_floats, unwrapped
 from .handlers import states as candidates
@@ -438,7 +438,7 @@ class StateMixture(dist.Distribution):
 
     def part(self, value: Array) -> Part:
         """What this site adds to the log weights of the states once its value is known."""
-        return Part(settled(self.component), value, self.power, self.alike)
+        return Part(with_finite_slopes(self.component), value, self.power, self.alike)
 
     @validate_sample
     def log_prob(self, value: Array) -> Array:

@@ -75,7 +75,7 @@ def make_plan(
     :param alone: whether nothing else in the plate is unobserved.
     :param structure: the form of the log joint in the bits, if it is known.
     """
-    outline = look(model, anatomy, args, kwargs)
+    outline = outline_of(model, anatomy, args, kwargs)
     if isinstance(chosen, AllStates) and outline.alike:
         layers = find_layers(model, anatomy, args, kwargs)
         if layers is not None:
@@ -207,7 +207,7 @@ def num_states(anatomy: Anatomy) -> float:
 
 def every_state(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> float:
     """Multiplications of a sum over every state of every row: nothing is listed to find them."""
-    return num_states(anatomy) * look(model, anatomy, args, kwargs).columns * anatomy.num_data
+    return num_states(anatomy) * outline_of(model, anatomy, args, kwargs).columns * anatomy.num_data
 
 
 def costs(plan: Plan, outline: Outline, structure: Structure) -> tuple[Cost, Cost]:
@@ -240,7 +240,7 @@ def costs(plan: Plan, outline: Outline, structure: Structure) -> tuple[Cost, Cos
 # --- what shapes say
 
 
-def look(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> Outline:
+def outline_of(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> Outline:
     """Run the program on two states, abstractly."""
 
     def read(trace: dict[str, dict]) -> tuple[int, bool, bool]:

@@ -18,8 +18,8 @@ from ..numerics.compiling import known
 from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
-from .anatomy import Anatomy, ProgramError, inspect
-from .arguments import check_data, every_row, rows_of
+from .anatomy import Anatomy, ProgramError
+from .arguments import check_data, inspect_all, rows_of
 from .forms import About, AffineForm, Cells, Quadratic, sum_softplus
 from .log_joint import (
     Structure,
@@ -162,9 +162,7 @@ def open_program(
     :param structure: the form where it is known already; `Structure.GENERAL` always holds.
     """
     check_data(args, kwargs)
-    anatomy = inspect(model, args, kwargs, plate=plate)
-    if anatomy.drawn:  # a method that deals with rows draws them itself
-        return open_program(every_row(model), args, kwargs, structure=structure, plate=plate)
+    model, anatomy = inspect_all(model, args, kwargs, plate)  # a method draws rows itself
     continuous = [x.name for x in anatomy.latents if x.num_values is None]
     if continuous:
         odd = next((x.odd for x in anatomy.latents if x.num_values is None), None)

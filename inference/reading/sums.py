@@ -21,7 +21,7 @@ from jax import Array, lax
 
 from ..numerics.log_sums import kept, log_total
 from .anatomy import Anatomy
-from .distributions import settled
+from .distributions import with_finite_slopes
 from .forms import (
     About,
     AffineForm,
@@ -197,7 +197,7 @@ def log_prob_of(site: dict[str, Any], latent: bool) -> Array:
     """The log probability of a site; of a latent without masks of rows."""
     if latent:
         return jnp.asarray(log_prior_of(site["fn"], site["value"]))
-    return settled(site["fn"]).log_prob(jnp.asarray(site["value"]))
+    return with_finite_slopes(site["fn"]).log_prob(jnp.asarray(site["value"]))
 
 
 def log_prior_of(fn: dist.Distribution, value: Array) -> Array:

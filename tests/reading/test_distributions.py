@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 from tools import fast_jit, near
 
 from inference import QuadratureEM
-from inference.reading.distributions import settled
+from inference.reading.distributions import with_finite_slopes
 
 CUTS = np.array([[-2.0, 0.5, 0.9], [30.0, 31.0, 95.0]])
 
@@ -37,7 +37,7 @@ def test_slopes_of_a_bit(bit):
     finite, share = np.isfinite(logits), 1.0 / (1.0 + np.exp(-logits))
 
     def log_prob(logits, bit):
-        return settled(dist.Bernoulli(logits=logits, validate_args=False)).log_prob(bit)
+        return with_finite_slopes(dist.Bernoulli(logits=logits, validate_args=False)).log_prob(bit)
 
     slopes = (
         jax.grad(log_prob), jax.grad(jax.grad(log_prob)), jax.grad(log_prob, argnums=1)
@@ -64,7 +64,7 @@ def test_levels_far_from_the_predictor():
     ]
 
     def total(predictor, cuts):
-        fn = settled(dist.OrderedLogistic(predictor, cuts).mask(True).to_event(1))
+        fn = with_finite_slopes(dist.OrderedLogistic(predictor, cuts).mask(True).to_event(1))
         return fn.log_prob(levels)
 
     near(fast_jit(total)(predictor, jnp.asarray(CUTS)), wanted)
