@@ -63,8 +63,8 @@ class CrossedError(ValueError):
         self.variable, self.other = variable, other
 
 
-class _Left:
-    """Variables still there, and which meet."""
+class _Remaining:
+    """The variables that are not eliminated yet, and which of them share a factor."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ def find_order(
     >>> find_order([frozenset({0, 1}), frozenset({1, 2})], (2, 2, 2), (frozenset(),) * 3)
     ((0, 1), (1, 2), (2,))
     """
-    left, order = _Left(scopes, sizes, plates), []
+    left, order = _Remaining(scopes, sizes, plates), []
     while left.costs:
         order.append(left.eliminate(left.ready()[0]))
     return tuple(order)
@@ -131,7 +131,7 @@ def find_rounds(
     """
     most = max(math.prod(sizes[v] for v in scope) for scope in order)
     most = max(most, min(8 * len(sizes), FEW_ENTRIES))
-    left, rounds = _Left(order, sizes, plates), []
+    left, rounds = _Remaining(order, sizes, plates), []
     while left.costs:
         taken: list[int] = []
         met: set[int] = set()

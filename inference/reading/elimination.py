@@ -142,41 +142,41 @@ def on_grid(site: dict[str, Any], log_prob: Array, plates: tuple[Plate, ...], de
     return cells.reshape([plate[2] if plate in own else 1 for plate in plates])
 
 
-Left = Iterator[tuple[str, str, Array]]
-"""What sums leave: the name of a site, of a latent whose scale it has, and the log factor."""
+Evidence = Iterator[tuple[str, str, Array]]
+"""What sums leave: the name of a site, that of a latent whose scale it has, and a log factor."""
 
 
 class Posterior(NamedTuple):
     """The posterior of the latents, given all other unobserved sites."""
 
-    way: Graph | Chain | Elements
+    form: Graph | Chain | Elements
     factors: Any
 
     def probabilities(self) -> dict[str, Array]:
         """Of each value of each latent, on one more axis at the end."""
-        return self.way.probabilities(self.factors)
+        return self.form.probabilities(self.factors)
 
     def chosen(self, rng_key: Array | None) -> dict[str, Array]:
         """A draw of each latent; without a key the most probable ones together."""
-        return self.way.chosen(self.factors, rng_key)
+        return self.form.chosen(self.factors, rng_key)
 
 
-def sum_out(model: Callable, way: Graph | Chain | Elements, args: tuple, kwargs: dict) -> Any:
+def sum_out(model: Callable, form: Graph | Chain | Elements, args: tuple, kwargs: dict) -> Any:
     """Run the program with its discrete latents summed out.
 
     Of each set of latents that interact, one factor is left, under the name of its first observed
     site, with one entry for each cell of the plates that hold all of them. Where nothing that
     depends on them is observed the program runs as it is, and simulates.
     """
-    if way.simulates:
+    if form.simulates:
         return model(*args, **kwargs)
     # A continuous site that depends on latents is sampled outside; its density is part of the sum.
-    apart = tempered(model, way.silent, 0.0) if way.silent else model
-    within = {*way.names, *way.observed, *way.hidden}
+    apart = tempered(model, form.silent, 0.0) if form.silent else model
+    within = {*form.names, *form.observed, *form.hidden}
     trace, given, returned = outside(apart, within, args, kwargs)
-    factors: Any = way.factors(model, given, (args, kwargs))
-    for name, latent, log_factor in way.left(factors):
-        shown = name in way.observed
+    factors: Any = form.factors(model, given, (args, kwargs))
+    for name, latent, log_factor in form.evidence(factors):
+        shown = name in form.observed
         scale = trace[latent]["scale"]
         leave(name if shown else f"_{name}_summed", log_factor, scale, shown)
     return returned
@@ -264,7 +264,7 @@ class Graph(NamedTuple):
                 log_probs[name] = self.on_grid(site, power * log_prob_of(site, name in values))
         return log_probs
 
-    def left(self, factors: list[list[Factor]]) -> Left:
+    def evidence(self, factors: list[list[Factor]]) -> Evidence:
         for component, part in zip(self.components, factors, strict=True):
             if component.name is not None:
                 evidence = elimination.evidence(component.problem, part)
@@ -431,7 +431,7 @@ class Chain(NamedTuple):
         each = jnp.unravel_index(states, tuple(x.num_states for x in variables))
         return {x.name: x.at(state) for x, state in zip(variables, each, strict=True)}
 
-    def left(self, factors: tuple[Array, Array]) -> Left:
+    def evidence(self, factors: tuple[Array, Array]) -> Evidence:
         if self.observed:
             evidence = paths.evidence(*factors)
             yield self.observed[0], self.steps[0].name, evidence if self.plates else evidence[0]
@@ -587,7 +587,7 @@ class Elements(NamedTuple):
 
         return lambda read: map_over_chunks(partial(one, read), rows, size, Numbers())
 
-    def left(self, factors: Callable) -> Left:
+    def evidence(self, factors: Callable) -> Evidence:
         def read(problem: Problem, base: Array, factors: list[Factor], _: Array) -> Array:
             return base + elimination.evidence(problem, factors)
 

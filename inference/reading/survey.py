@@ -134,7 +134,7 @@ def _graph(
     depends = {x: on for x, on in dependence(model, arguments, trace, names).items() if on}
     sampled = {x: on for x, on in depends.items() if trace[x]["type"] == "sample"}
     scopes = {x: frozenset(map(names.index, on)) for x, on in sampled.items()}
-    joined = _joined(trace, scopes, latents)
+    joined = _joined_plates(trace, scopes, latents)
     kept = [tuple(p for p in plates_of(site) if p[0] not in joined) for site in latents]
     variables = tuple(map(Variable.of, latents, kept))
     others = [name for name in scopes if name not in names]
@@ -172,7 +172,7 @@ def _graph(
     return graph._replace(components=tuple(components))
 
 
-def _joined(
+def _joined_plates(
     trace: dict[str, dict], scopes: dict[str, frozenset[int]], latents: list[dict]
 ) -> set[str]:
     """Plates whose cells are not independent given the other latents, but meet in some site.
@@ -335,7 +335,7 @@ def _chain(
         start=tuple(Variable.of(site, plates) for site in start),
     )
     num_leaves = len(jax.tree.leaves(init))
-    steps, depends = _followed(chain, model, arguments, num_leaves + 2)
+    steps, depends = _step_dependence(chain, model, arguments, num_leaves + 2)
     chain = chain._replace(
         orders=tuple(_orders(steps[-1], num_leaves).items()),
         steady=tuple(name for name, on in steps[-1].items() if "input" not in on),
@@ -372,7 +372,7 @@ def _chain(
     )
 
 
-def _followed(
+def _step_dependence(
     chain: Chain, model: Callable, arguments: Arguments, num_steps: int
 ) -> tuple[list[Depends], Depends]:
     """What the sites of the first steps of a scan, and those outside of it, depend on.

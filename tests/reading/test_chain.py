@@ -315,6 +315,26 @@ def test_a_minibatch_of_sequences_is_scaled():
     near(whole, 10.0 * each.sum() + prior)
 
 
+def test_a_count_of_steps_may_be_used_after_the_scan():
+    """It depends on no latent, as does what is observed with it."""
+
+    def program(seen):
+        move, level = parameters()
+
+        def step(carry, y):
+            state, count = carry
+            state = numpyro.sample("state", dist.Categorical(move[state]))
+            numpyro.sample("seen", dist.Normal(level[state], 0.8), obs=y)
+            return (state, count + 1), None
+
+        (_, count), _ = scan(step, (jnp.array(0), 0), seen)
+        numpyro.sample("late", dist.Normal(0.1 * count, 1.0), obs=0.3)
+
+    seen = jnp.asarray(SEEN[:, 0, 0])
+    assert find_chain(program, (seen,), {}).other == ("late",)
+    near(by_likelihood(program, seen), by_likelihood(single, seen))
+
+
 def broken(what):
     def program(seen):
         move, level = parameters()
