@@ -9,7 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 from latentbits.models.data import InputError, Table
 
-from ..methods.continuous.grid import few_rows
+from ..methods.continuous.quadrature import few_rows
 from .options import Given, tell
 
 FEW_ANSWERS = 20

@@ -34,9 +34,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from ..methods.continuous.at_once import applies, array, posterior
 from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous
-from ..methods.continuous.opening import Opened, recognised
+from ..methods.continuous.opening import recognised
 from ..methods.continuous.rules import Rule, about, climb, default_nodes, nodes_of, peaks
 from ..numerics.annealed import log_mean
 from ..numerics.gaussian import log_normal
@@ -89,8 +88,6 @@ class Likelihood:
     function: Callable[[Params, Rows], Evidence]
     sampled: bool = False
     """by draws of each row's latents: expensive, and with an error that more parameters average"""
-    at_once: Callable[[Params], tuple[Evidence, str] | None] | None = None
-    """without compilation, where it applies, and in words how"""
     real: bool = False
     """whether real numbers are observed"""
     filled: tuple[Padded, Likelihood] | None = None
@@ -102,17 +99,7 @@ class Likelihood:
 
     def explained(self, params: Params) -> tuple[Evidence, str]:
         """The evidence of each row, and how it was computed, in words."""
-        quick: list[str] = []
-
-        def find(leaves: tuple, params: Params) -> Evidence:
-            found = None if self.at_once is None else self.at_once(params)
-            if found is None:
-                return self._run(leaves, params)
-            quick.append(found[1])
-            return found[0]
-
-        evidence = self._in_double(find, self.rows.leaves, params)
-        return evidence, quick[-1] if quick else self.how
+        return self._in_double(self._run, self.rows.leaves, params), self.how
 
     def of_draws(self, draws: Any, rows: Rows | None = None) -> Evidence:
         """The evidence under each of many draws of the parameters, (num_draws, num_data).
@@ -231,10 +218,7 @@ def _likelihood(
     if opened is not None:
         reader = opened.reader
     if reader.num_factors <= 3:
-        estimator = _quadrature(reader, rows, num_nodes or default_nodes(reader.num_factors))
-        if opened is None or num_nodes is not None or not applies(opened):
-            return estimator
-        return replace(estimator, at_once=partial(_on_grid, opened))
+        return _quadrature(reader, rows, num_nodes or default_nodes(reader.num_factors))
     return _sampled(reader, rows, num_draws)
 
 
@@ -294,14 +278,6 @@ def _annealed(model: Callable, rows: Rows) -> Likelihood:
 
     how = "annealed importance sampling, 32 chains per row"
     return Likelihood(how, False, rows, function, sampled=True)
-
-
-def _on_grid(opened: Opened, params: Params) -> tuple[Evidence, str] | None:
-    quick = posterior(opened, params)
-    if quick is None:
-        return None
-    summary, how = quick
-    return Evidence(summary.evidence, array(np.abs(summary.gap))), how
 
 
 def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:

@@ -19,8 +19,11 @@ import numpy as np
 from jax import Array
 from scipy.special import logsumexp
 
-from ..methods.continuous.at_once import unseen_cells
-from ..methods.continuous.opening import open_columns
+from ..methods.continuous.factors import chunk_of
+from ..methods.continuous.guessing import Guessing
+from ..methods.continuous.opening import Opened, open_columns
+from ..methods.continuous.regressions import Regressions
+from ..methods.continuous.rules import about, default_nodes, nodes_of, peaks, weigh
 from ..methods.discrete.em import EM
 from ..methods.shared import chunk_rows
 from ..numerics.log_sums import normalise
@@ -28,6 +31,7 @@ from ..reading.anatomy import Anatomy, inspect
 from ..reading.handlers import states, table_of
 from ..reading.log_joint import Structure
 from ..reading.reader import open_program
+from ..reading.recognition.papers import Form
 from ..reading.states import AllStates
 from ..reading.tracing import innermost, trace_of
 from ..rows.chunks import Rows, compiled, map_over_chunks
@@ -79,7 +83,51 @@ def _on_nodes(
     if not latents or any(x.num_values is not None or x.odd for x in latents):
         return None
     point = {x: v[0] for x, v in draws.items()}
-    return unseen_cells(open_columns(model, args, kwargs, None), point, cells)
+    return _unseen(open_columns(model, args, kwargs, None), point, cells)
+
+
+def _unseen(opened: Opened, point: Params, cells: np.ndarray) -> np.ndarray | None:
+    """P(cell = 1 | what its row has observed) of bits on up to three factors, (num_cells,)."""
+    reader, rows, known, columns = opened
+    if known is None or not known.columns or reader.num_factors > 3:
+        return None
+    if known.form is Form.GUESSING:
+        columns = Guessing(known.kinds)
+    several = len({place.leaf for place in known.columns}) > 1
+    if columns is None or type(columns) not in (Regressions, Guessing) or several:
+        return None
+    if not columns.logistic:
+        return None
+    rule = nodes_of(reader, default_nodes(reader.num_factors))
+    size = chunk_of(None, len(rule.points) * rows.width, rows)
+
+    @jax.jit
+    def posterior(arguments: Any, params: Params) -> tuple[Array, Array]:
+        local = reader.at(size).ready(arguments)
+        moved = about(local, peaks(local, params, arguments, local.start(), 15), rule)
+        return moved.points, weigh(local, params, arguments, moved)[1]
+
+    values = known.read({name: np.asarray(x, np.float64) for name, x in point.items()})
+    place = np.zeros(max(x.column for x in known.columns) + 1, int)
+    place[[x.column for x in known.columns]] = np.arange(len(known.columns))
+    probability = np.zeros(len(cells))
+    for begin in range(0, rows.num_data, size):
+        start = min(begin, rows.num_data - size)
+        here = np.flatnonzero((cells[:, 0] >= begin) & (cells[:, 0] < start + size))
+        if not len(here):
+            continue
+        points, weight = map(np.asarray, posterior(rows.slice(start, size), point))
+        for some in np.array_split(here, 1 + len(here) * len(points) // MOST_FLOATS):
+            row, column = cells[some, 0] - start, place[cells[some, 1]]
+            own = {name: x[..., column] for name, x in values.items()}
+            predictors = np.einsum("smq,qm->sm", points[:, row], own["weights"]) + own["bias"]
+            lowest = -np.asarray(columns.natural(own, predictors)[1])
+            probability[some] = np.sum(weight[:, row] * -np.expm1(lowest), 0)
+    return probability
+
+
+MOST_FLOATS = 1 << 20
+"""Of cells on nodes that are held at a time."""
 
 
 def distinct(values: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

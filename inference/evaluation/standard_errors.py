@@ -10,19 +10,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.scipy.special import logsumexp
 
-from ..methods.continuous.at_once import information_of
 from ..methods.continuous.factor_em import maps_of
 from ..methods.continuous.factors import FactorReader, chunk_of
+from ..methods.continuous.guessing import Guessing
 from ..methods.continuous.opening import FORMS, Opened, open_columns
 from ..methods.continuous.point_regressions import bit_information
+from ..methods.continuous.regressions import Regressions
 from ..methods.continuous.rules import Rule, about, default_nodes, nodes_of, peaks, weigh
+from ..methods.continuous.shared_nodes import MOST_AT_ONCE, log_table, one_rule
 from ..numerics.acceleration import chart
 from ..numerics.compiling import remembered
 from ..reading.anatomy import ProgramError, inspect
 from ..reading.arguments import put
+from ..reading.log_joint import log_shared
 from ..reading.marginal import row_evidence
 from ..reading.reader import open_program
+from ..reading.recognition.papers import Form
 from ..rows.chunks import Rows, compiled, sum_over_chunks
 from ..running.padding import pad
 from ..types import Arguments, Params
@@ -73,7 +78,7 @@ def standard_errors(
 
     :param params: a maximum in canonical form, as the methods return it.
     :param prior: it is one of the posterior (``prior=True`` of the methods): the information is
-        that of data and priors together, for bits on one or two factors with normal priors.
+        that of data and priors together.
 
     >>> from latentbits.models import latent_trait
     >>> from latentbits.models.data import prototypes
@@ -133,27 +138,38 @@ def _one(
     prior: bool = False,
 ) -> tuple[dict[str, np.ndarray], int, int]:
     """The errors by site, in how many directions there are none, and the number of all."""
+    information, slopes = _observed(model, params, args, kwargs, num_nodes, chunk_size, prior)
+    many, lost = _errors(information, slopes, _least(params))
+    return {name: value[0] for name, value in many.items()}, int(lost[0]), information.shape[1]
+
+
+def covariance_of(
+    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], prior: bool = False
+) -> np.ndarray:
+    """The covariance of all parameters, laid end to end: see `standard_errors`."""
+    information, (carry, normal) = _observed(model, params, args, kwargs, None, None, prior)
+    matrix = 0.5 * (information + np.swapaxes(information, -1, -2))
+    covariance, _ = _covariance(matrix, normal, _least(params))
+    flat = np.concatenate([carry[x][0].reshape(-1, matrix.shape[-1]) for x in params])
+    return flat @ covariance[0] @ flat.T
+
+
+def _observed(
+    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], num_nodes: int | None,
+    chunk_size: int | None, prior: bool,
+) -> tuple[np.ndarray, Any]:  # fmt: skip
+    """The information and the slopes, each with a leading axis of one."""
     with jax.enable_x64(True):
-        opened, wide = _open(model, args, kwargs), _wide(params)
-        plain = num_nodes is None and chunk_size is None
-        information: Any = information_of(opened, wide, prior) if plain else None
-        if prior and information is None:
-            raise ProgramError(
-                "errors of a maximum of the posterior are for bits on one or two factors, with "
-                "normal priors of weights and biases: NUTS gives those of any program"
-            )
-        filled = pad(model, args, kwargs) if information is None else None
+        filled = pad(model, args, kwargs)
         if filled is not None:
             with filled.counting():
-                return _one(model, params, filled.args, filled.kwargs, num_nodes, chunk_size)
-        if information is None:
-            compute = _computation(opened, num_nodes, chunk_size)
-            # It runs for less time than it would take to be optimised.
-            compute = compiled(compute, opened.rows)
-            information = compute(opened.rows.leaves, wide)
-            information = jax.tree.map(lambda x: np.asarray(x)[None], information)
-        many, lost = _errors(information[0], information[1], _least(params))
-    return {name: value[0] for name, value in many.items()}, int(lost[0]), information[0].shape[1]
+                return _observed(
+                    model, params, filled.args, filled.kwargs, num_nodes, chunk_size, prior
+                )
+        opened = _open(model, args, kwargs)
+        compute = compiled(_computation(opened, num_nodes, chunk_size, prior), opened.rows)
+        found = compute(opened.rows.leaves, _wide(params))
+        return jax.tree.map(lambda x: np.asarray(x, np.float64)[None], found)
 
 
 def many_standard_errors(
@@ -203,7 +219,7 @@ def _open(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Opened:
 
 
 def _computation(
-    opened: Opened, num_nodes: int | None, chunk_size: int | None
+    opened: Opened, num_nodes: int | None, chunk_size: int | None, prior: bool = False
 ) -> Callable[[Rows, Params], tuple[Array, tuple[Params, Array | None]]]:
     """The information at some parameters, with their slopes, as a function that holds no rows."""
     reader, rows, each = opened.reader, opened.rows, opened.rows.width
@@ -212,22 +228,47 @@ def _computation(
         rule = nodes_of(reader, num_nodes or default_nodes(count))
         # Of bits the score of every column is kept.
         each *= len(rule.points) * reader.num_states * (count + 1 if _bits(opened) else 1)
+        if num_nodes is None and _levels(opened) is not None:
+            rule, each = ON_SHARED_NODES, each + MOST_AT_ONCE[count] ** count
     else:
         rule, each = None, each + reader.anatomy.num_bits
     size, hollow = chunk_of(chunk_size, each, rows), opened.hollow
 
     def compute(rows: Rows, params: Params) -> Any:
         here = hollow._replace(rows=rows)
-        return _information(here, rule, size, params), _slopes(here, params)
+        information = _information(here, rule, size, params)
+        if prior:
+            information = information + _prior_information(here, params)
+        return information, _slopes(here, params)
 
     return compute
+
+
+ON_SHARED_NODES = "shared"
+"""In place of a rule about each row's mode."""
 
 
 def _bits(opened: Opened) -> bool:
     return opened.columns is not None and opened.columns.plain
 
 
-def _information(opened: Opened, rule: Rule | None, size: int, params: Params) -> Array:
+def _levels(opened: Opened) -> Regressions | None:
+    """Columns of ordered levels or with asymptotes, of which all rows share their nodes."""
+    known: Any = opened.known
+    if known is not None and known.form is Form.GUESSING:
+        return Guessing(known.kinds)
+    return opened.columns if known is not None and known.form is Form.GRADED else None
+
+
+def _prior_information(opened: Opened, params: Params) -> Array:
+    """Minus the Hessian of the log prior in the unconstrained parameters."""
+    reader, rows = opened.reader, opened.rows
+    space = chart(params, maps_of(reader, rows, params))
+    log_prior = lambda v: log_shared(reader.model, reader.anatomy, space.build(v), rows)  # noqa: E731
+    return -jax.hessian(log_prior)(space.flatten(params))
+
+
+def _information(opened: Opened, rule: Rule | str | None, size: int, params: Params) -> Array:
     """Minus the Hessian of the log likelihood of all rows in the unconstrained parameters.
 
     :param rule: over the factors; None where states are summed.
@@ -247,6 +288,13 @@ def _information(opened: Opened, rule: Rule | None, size: int, params: Params) -
             weight, one = own.weights(params, arguments), own.anatomy
             evidence = lambda new: row_evidence(own.model, one, new, arguments, own.structure)  # noqa: E731
             return hessian(evidence, fresh if weight is None else fresh * weight)
+        if isinstance(rule, str):
+            levels: Any = _levels(opened)
+            read = lambda new: levels.read(known.read(new))  # noqa: E731
+            nodes = lax.stop_gradient(one_rule(read(params), levels.share))
+            responses = levels.responses(*known.cells(reader.model, arguments))
+            table = lambda new: log_table(levels, read(new), responses, nodes)  # noqa: E731
+            return hessian(lambda new: logsumexp(table(new), 0), fresh)
         modes = peaks(local, params, arguments, local.start(), 15)
         # The nodes stay where the parameters at hand put them: the sum is smooth in the others.
         moved = lax.stop_gradient(about(local, modes, rule))

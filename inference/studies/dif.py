@@ -12,21 +12,29 @@ At first all other items are anchors. Items found to differ (at `LEVEL`, by Benj
 correction for the number of items) are then free, and all are tested again, until the same items
 are found. Where the sets of anchors repeat in a cycle, the smallest of them is kept, since an item
 that differs biases all tests as an anchor and costs little as none; all items are tested once more
-with it, and the study says that the choice did not settle. Every fit is EM on nodes that rows share
-(`continuous.grid`), from the fit before.
+with it, and the study says that the choice did not settle. Every fit is L-BFGS on the likelihood
+over nodes that rows share (`continuous.shared_nodes`), from the fit before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array, lax
+from jax.scipy.special import logsumexp
 
-from ..methods.continuous.curves import Columns, Sums, asked, derivatives, gaps, logistic
-from ..methods.continuous.grid import FEW_CELLS, BitTable, expect
-from ..methods.continuous.nodes import Nodes, Values, nodes_for
-from ..running.search import remaining
+from ..methods.continuous.graded import Columns, Graded, columns_of
+from ..methods.continuous.regressions import Responses
+from ..methods.continuous.shared_nodes import log_table, one_rule
+from ..numerics.compiling import remembered
+from ..numerics.quasi_newton import minimise
+from ..types import Params
+from .items import Values
 
 LEVEL = 0.05
 """Of the false discoveries among the items that are said to differ."""
@@ -37,35 +45,64 @@ FEWEST_ROWS = 20
 """Of a group."""
 MOST_WORK = 30_000_000
 """Cells × items up to which the tests are made without being asked for."""
-STEPS, TOLERANCE, MEMORY = 300, 1e-9, 6
-MOST_MOVE, MOST_CLOSING = 3.0, 0.9
-"""Of a number in a step of its regression, and of the gap between two intercepts that narrows."""
+STEPS = 60
+"""Of L-BFGS in a fit, which begins near its end."""
 POINTS = np.linspace(-4.0, 4.0, 81)
 WEIGHTS = np.exp(-0.5 * POINTS**2) / np.exp(-0.5 * POINTS**2).sum()
 """A normal density, for effect sizes."""
 
 
+class Answers(NamedTuple):
+    """A table of levels: indicators of each level but the lowest."""
+
+    bits: np.ndarray  # (num_data, C), zero where unseen
+    seen: np.ndarray | None  # (num_data, P), one where observed; None if everything is
+    levels: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: Any, mask: Any, levels: tuple[int, ...]) -> Answers:
+        """
+        >>> Answers.of(np.array([[2, 1]]), None, (3, 2)).bits.tolist()
+        [[0.0, 1.0, 1.0]]
+        """
+        columns = columns_of(levels)
+        bits = (np.asarray(value)[:, columns.column_of] == columns.level) + 0.0
+        if mask is None or np.asarray(mask).all():
+            return cls(bits, None, levels)
+        seen = np.asarray(mask) + 0.0
+        return cls(bits * seen[:, columns.column_of], seen, levels)
+
+    @property
+    def columns(self) -> Columns:
+        return columns_of(self.levels)
+
+    @property
+    def binary(self) -> bool:
+        """Whether all columns have two levels."""
+        return max(self.levels) == 2
+
+    def rows(self, some: np.ndarray) -> Answers:
+        """Some of the rows."""
+        seen = None if self.seen is None else self.seen[some]
+        return self._replace(bits=self.bits[some], seen=seen)
+
+    @property
+    def responses(self) -> Responses:
+        """The cells as the predictors of `Graded` see them: a level tells of two cutpoints."""
+        first = self.columns.first
+        shown = np.ones((len(self.bits), len(first))) if self.seen is None else self.seen
+        below = np.roll(self.bits, 1, axis=1)
+        below[:, first] = shown - np.add.reduceat(self.bits, first, axis=1)
+        return Responses(self.bits, self.bits + below)
+
+
 class Groups(NamedTuple):
     """The parameters of all groups; the first is the reference."""
 
-    slopes: np.ndarray  # (G, P)
-    intercepts: np.ndarray  # (G, C)
-    mean: np.ndarray  # (G,), of the factor
-    log_deviation: np.ndarray  # (G,)
-
-    def join(self) -> np.ndarray:
-        return np.concatenate([x.ravel() for x in self])
-
-    def split(self, vector: np.ndarray) -> Groups:
-        parts = np.split(vector, np.cumsum([x.size for x in self])[:-1])
-        return Groups(*(x.reshape(y.shape) for x, y in zip(parts, self, strict=True)))
-
-    def values(self, columns: Columns, g: int, standard: bool = True) -> Values:
-        """Of one group, in units of its own deviation about its own mean, or of the reference's."""
-        slope, bias = self.slopes[g][columns.column_of], self.intercepts[g]
-        if standard:
-            slope, bias = slope * np.exp(self.log_deviation[g]), bias + slope * self.mean[g]
-        return {"weights": slope[None], "bias": bias}
+    slopes: Any  # (G, P)
+    intercepts: Any  # (G, C)
+    mean: Any  # (G,), of the factor
+    log_deviation: Any  # (G,)
 
 
 class GroupFit(NamedTuple):
@@ -73,99 +110,54 @@ class GroupFit(NamedTuple):
     loss: float
 
 
-def step(tables: Sequence[BitTable], at: Groups, free: np.ndarray) -> tuple[Groups, float]:
-    """One step of EM: the parameters after it, and the loss before.
+def fit_groups(tables: Sequence[Answers], begin: Groups, free: np.ndarray) -> GroupFit:
+    """Maximum likelihood of all groups.
 
     :param free: (2, P), whether the slope and the intercepts of an item differ between groups.
     """
-    count, columns = len(tables), tables[0].columns
-    mean, log_deviation = at.mean.copy(), at.log_deviation.copy()
-    sums: list[tuple[Nodes, Sums]] = []
-    if not columns.bits and any((gaps(columns, x) <= 0).any() for x in at.intercepts):
-        return at, np.inf
-    for g, table in enumerate(tables):
-        values = at.values(columns, g)
-        nodes = nodes_for(values, 1.0, table.share)
-        expected = expect(table, values, nodes)
-        theta = at.mean[g] + np.exp(at.log_deviation[g]) * nodes.points
-        sums.append((nodes._replace(points=theta), expected))
-        if g:
-            mean[g] = expected.mass @ theta[:, 0] / expected.mass.sum()
-            spread = expected.mass @ (theta[:, 0] - mean[g]) ** 2 / expected.mass.sum()
-            log_deviation[g] = 0.5 * np.log(spread)
-    charts = _charts(columns, free, count)
-    slopes, intercepts = at.slopes.copy(), at.intercepts.copy()
-    for _ in range(3):
-        here = Groups(slopes, intercepts, mean, log_deviation)
-        parts = [
-            derivatives(columns, here.values(columns, g, False), nodes, x.right, asked(columns, x))
-            for g, (nodes, x) in enumerate(sums)
-        ]
-        for k, (group, chart) in enumerate(zip(columns.groups, charts, strict=True)):
-            up = np.stack([part[0][k] for part in parts], 1)  # (items, G, K)
-            size, _, width = up.shape
-            bend = np.zeros((size, count, width, count, width))
-            for g, part in enumerate(parts):
-                bend[:, g, :, g] = part[1][k]
-            bent = chart.transpose(0, 2, 1) @ bend.reshape(size, count * width, -1) @ chart
-            unused = np.abs(chart).sum(1) == 0
-            bent += np.eye(count * width) * (1e-9 + unused[:, None, :])
-            along = np.einsum("pij,pi->pj", chart, up.reshape(size, -1))
-            move = chart @ np.linalg.solve(bent, along[..., None])
-            move = move.reshape(size, count, width)
-            most = MOST_MOVE / np.maximum(np.abs(move).max((1, 2)), MOST_MOVE)
-            if width > 2:
-                gap = np.moveaxis(-np.diff(intercepts[:, group]), 0, 1)  # (items, G, K - 2)
-                closing = (np.diff(move[:, :, 1:]) / gap).max((1, 2))
-                most = np.minimum(most, MOST_CLOSING / np.maximum(closing, MOST_CLOSING))
-            move = np.moveaxis(move * most[:, None, None], 1, 0)
-            slopes[:, columns.column_of[group[:, 0]]] += move[:, :, 0]
-            intercepts[:, group] += move[:, :, 1:]
-    return Groups(slopes, intercepts, mean, log_deviation), sum(x.loss for _, x in sums)
-
-
-def _charts(columns: Columns, free: np.ndarray, count: int) -> list[np.ndarray]:
-    """From an item's free numbers to its slope and intercepts in all groups, (items, GK, GK), by K:
-    a column for all groups, or one for each."""
-    shared = np.zeros((count, count))
-    shared[:, 0] = 1.0
-    charts = []
-    for group in columns.groups:
-        items, width = columns.column_of[group[:, 0]], 1 + group.shape[1]
-        chart = np.zeros((len(items), count, width, count, width))
-        for k in range(width):
-            own = free[min(k, 1)][items]
-            chart[:, :, k, :, k] = np.where(own[:, None, None], np.eye(count), shared)
-        charts.append(chart.reshape(len(items), count * width, -1))
-    return charts
-
-
-def fit_groups(tables: Sequence[BitTable], begin: Groups, free: np.ndarray) -> GroupFit:
-    """Maximum likelihood, by steps of EM and Anderson's combination of the last few of them."""
-    own = free[0], free[1][tables[0].columns.column_of]
+    columns = tables[0].columns
+    own = free[0], free[1][columns.column_of]
     slopes, intercepts = (np.where(x, y, y.mean(0)) for x, y in zip(own, begin[:2], strict=True))
-    at = begin._replace(slopes=slopes, intercepts=intercepts)
-    safe, best = at, np.inf
-    losses: list[float] = []
-    trail: list[tuple[np.ndarray, np.ndarray]] = []  # residuals and images
-    for _ in range(STEPS):
-        image, loss = step(tables, at, free)
-        if not loss <= best + 1e-9 * abs(best) and trail:
-            at, trail = safe, []  # the combination led up: the plain step cannot
-            continue
-        losses.append(loss)
-        best, safe = min(best, loss), image
-        trail = [(image.join() - at.join(), image.join()), *trail][: MEMORY + 1]
-        left = remaining(np.array(losses[-3:])) if len(losses) > 2 else np.inf
-        if max(left, abs(losses[-2:][0] - loss)) <= TOLERANCE * abs(loss):
-            break
-        at = image
-        if len(trail) > 1:
-            residuals, images = (np.stack(x, 1) for x in zip(*trail, strict=True))
-            change = residuals[:, :1] - residuals[:, 1:]
-            share = np.linalg.lstsq(change, residuals[:, 0], rcond=1e-8)[0]
-            at = at.split(images[:, 0] - (images[:, :1] - images[:, 1:]) @ share)
-    return GroupFit(at, losses[-1])
+    start = begin._replace(slopes=slopes, intercepts=intercepts)
+    with jax.enable_x64(True):
+        fit = remembered(partial(_fit, tables[0].levels))
+        found, loss = fit([x.responses for x in tables], start._asdict(), free)
+    return GroupFit(Groups(**jax.device_get(found)), float(loss))
+
+
+def _fit(
+    levels: tuple[int, ...], responses: list[Responses], start: Params, free: Array
+) -> tuple[Params, Array]:
+    """The parameters of all groups at the maximum, and minus the log likelihood there."""
+    columns = Graded.of(levels)
+    of = columns.columns.column_of
+
+    def tied(params: Params) -> Params:
+        """What is not free is that of the reference, whose factor is standard."""
+        slopes, intercepts = params["slopes"], params["intercepts"]
+        reference = jnp.arange(len(slopes)) == 0
+        return {
+            "slopes": jnp.where(free[0], slopes, slopes[:1]),
+            "intercepts": jnp.where(free[1][of], intercepts, intercepts[:1]),
+            **{x: jnp.where(reference, 0.0, params[x]) for x in ("mean", "log_deviation")},
+        }
+
+    def loss(params: Params) -> Array:
+        groups, total = tied(params), jnp.zeros(())
+        for g, own in enumerate(responses):
+            # In units of the deviation of the group about its mean.
+            slope = groups["slopes"][g][of]
+            weights = slope * jnp.exp(groups["log_deviation"][g])
+            values = {
+                "weights": weights[None],
+                "bias": groups["intercepts"][g] + slope * groups["mean"][g],
+            }
+            nodes = lax.stop_gradient(one_rule(values, columns.share))
+            total = total - logsumexp(log_table(columns, values, own, nodes), 0).sum()
+        return total
+
+    end = tied(minimise(jax.value_and_grad(loss), start, STEPS))
+    return end, loss(end)
 
 
 def adjusted(p_values: np.ndarray) -> np.ndarray:
@@ -194,10 +186,9 @@ class GroupStudy(NamedTuple):
     settled: bool  # whether these tests choose the same anchors again
 
 
-def study_groups(table: BitTable, labels: Sequence[str], start: Values) -> GroupStudy:
+def study_groups(table: Answers, labels: Sequence[str], start: Values) -> GroupStudy:
     """Test every item of a table for a difference between groups of its rows.
 
-    :param table: bits or levels, dense.
     :param labels: (num_data,), the group of each row.
     :param start: weights (1, C) and bias (C,) of a fit to all rows.
     """
@@ -207,7 +198,7 @@ def study_groups(table: BitTable, labels: Sequence[str], start: Values) -> Group
     names, counts = np.unique(labelled, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     names, counts = names[order], counts[order]
-    tables = [_rows_of(table, labelled == name) for name in names]
+    tables = [table.rows(labelled == name) for name in names]
     columns, count = table.columns, len(names)
     size = len(columns.first)
     begin = Groups(
@@ -259,22 +250,12 @@ def study_groups(table: BitTable, labels: Sequence[str], start: Values) -> Group
     )  # fmt: skip
 
 
-def _rows_of(table: BitTable, some: np.ndarray) -> BitTable:
-    """Some rows of a table, as a table of its own."""
-    first, place, count = np.unique(table.place[some], return_inverse=True, return_counts=True)
-    kind = np.float64 if first.size * table.bits.shape[1] <= FEW_CELLS else table.bits.dtype
-    seen = None if table.seen is None else table.seen[first].astype(kind)
-    bits = table.bits[first].astype(kind)
-    return table._replace(bits=bits, seen=seen, times=count.astype(float), place=place)
-
-
-def _varies(table: BitTable) -> np.ndarray:
+def _varies(table: Answers) -> np.ndarray:
     """Items whose levels all occur, (P,): a difference can be tested for these only."""
-    columns = table.columns
-    counts = table.times @ table.bits
-    answered = table.times.sum() if table.seen is None else table.times @ table.seen
-    least = np.minimum.reduceat(counts, columns.first)
-    return (least > 0) & (np.add.reduceat(counts, columns.first) < answered)
+    first, counts = table.columns.first, table.bits.sum(0)
+    answered = len(table.bits) if table.seen is None else table.seen.sum(0)
+    least = np.minimum.reduceat(counts, first)
+    return (least > 0) & (np.add.reduceat(counts, first) < answered)
 
 
 def _effects(groups: Groups, columns: Columns, item: int) -> tuple[float, float]:
@@ -286,7 +267,7 @@ def _effects(groups: Groups, columns: Columns, item: int) -> tuple[float, float]
     slope, intercept = groups.slopes[:, item], groups.intercepts[:, cuts]
     own = slope[1:, None, None] * theta[:, None] + intercept[1:, :, None]  # (G - 1, cuts, points)
     theirs = slope[0] * theta[:, None] + intercept[0][:, None]
-    gap = (logistic(own) - logistic(theirs)).sum(1)
+    gap = 0.5 * (np.tanh(0.5 * own) - np.tanh(0.5 * theirs)).sum(1)
     signed, absolute = gap @ WEIGHTS, np.abs(gap) @ WEIGHTS
     most = int(np.argmax(absolute))
     return float(signed[most]), float(absolute[most])

@@ -11,20 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..methods.continuous.at_once import table_of, values_of
-from ..methods.continuous.curves import Prior, columns_of, logistic, tables
-from ..methods.continuous.grid import BitTable, score
-from ..methods.continuous.information import information
-from ..methods.continuous.nodes import Nodes, TooManyNodesError, Values
+from ..evaluation.standard_errors import covariance_of
+from ..methods.continuous.graded import columns_of
 from ..methods.continuous.opening import Opened, open_columns
-from ..methods.continuous.priors import normal_priors
+from ..methods.continuous.quadrature import QuadratureEM
 from ..numerics.rotation import Rotated, rotate
 from ..reading.anatomy import inspect
 from ..reading.recognition.papers import Form
 from ..types import Arguments
-from .dif import FEWEST_ROWS, GroupStudy, group_lines, study_groups
+from .dif import FEWEST_ROWS, Answers, GroupStudy, group_lines, study_groups
 from .dif import MOST_WORK as MOST_GROUP_WORK
-from .items import MOST_FITTED, MOST_ITEMS, item_fit, loadings, model_fit, reliability
+from .items import MOST_FITTED, MOST_ITEMS, Values, item_fit, loadings, model_fit, reliability
 
 PRINTED = (-2.0, -1.0, 0.0, 1.0, 2.0)
 """Values of a factor where the information is printed."""
@@ -71,8 +68,15 @@ def open_items(program: Any, arguments: Arguments) -> Opened | None:
 
 def rotated_loadings(opened: Opened, point: dict[str, np.ndarray], rotation: str) -> Rotated:
     """The standardised loadings of a fitted program, rotated; see `numerics.rotation`."""
-    weights = values_of(opened, point)["weights"]
-    return rotate(loadings(weights[:, columns_of(_levels(opened)).first]), rotation)
+    first = columns_of(_levels(opened)).first
+    return rotate(loadings(values_of(opened, point)["weights"][:, first]), rotation)
+
+
+def values_of(opened: Opened, point: dict[str, np.ndarray]) -> Values:
+    """The numbers of the predictors, in float64."""
+    known: Any = opened.known
+    values = known.read({x: np.asarray(v, np.float64) for x, v in point.items()})
+    return values if opened.columns is None else opened.columns.read(values)
 
 
 def _levels(opened: Opened) -> tuple[int, ...]:
@@ -97,8 +101,8 @@ def study_items(
     :param prior: the point is a maximum of the posterior, and so are its errors.
     :param rotation: of the loadings, one of `numerics.rotation.ROTATIONS`; scores and information
         are then those of the factors turned.
-    :param posterior: gives the mean and covariance of the factors of each row where `grid` does
-        not.
+    :param posterior: gives the mean and covariance of the factors of each row where they are more
+        than three.
     :param labels: test every item for a difference between these groups.
 
     >>> from latentbits.models import latent_trait
@@ -112,30 +116,33 @@ def study_items(
     if opened is None:
         return None
     known: Any = opened.known
-    values, table, placed = values_of(opened, point), table_of(opened), None
-    try:
-        placed = None if table is None else score(table, values)
-    except TooManyNodesError:
-        table = None
-    if placed is None and posterior is not None:
+    args, kwargs = arguments
+    values, levels = values_of(opened, point), _levels(opened)
+    table = Answers.of(*known.cells(program, arguments), levels)
+    columns, weights = table.columns, values["weights"]
+    first, many = columns.first, len(weights) > 1
+    placed = None
+    if len(weights) <= 3:
+        placed = QuadratureEM(program).posterior(point, *args, **kwargs)
+    elif posterior is not None:
         placed = posterior()
-    nothing: Any = None
-    held = BitTable(nothing, None, nothing, nothing, _levels(opened)) if table is None else table
-    first = held.columns.first
-    weights = values["weights"]
-    many = len(weights) > 1
     standard = rotated_loadings(opened, point, rotation)
+    covariance = None
+    if errors and not many and sum(np.size(x) for x in point.values()) <= MOST_NUMBERS:
+        ordered = {name: np.asarray(point[name]) for name in known.shapes}
+        covariance = covariance_of(program, ordered, args, kwargs, prior)
+        last = ["guessing"] if "guessing" in values else []
+        others = [x for x in known.places if x not in ("weights", "guessing")]
+        order = [known.places[x].positions.ravel() for x in ("weights", *others, *last)]
+        covariance = covariance[np.ix_(*[np.concatenate(order)] * 2)]
     with np.errstate(invalid="ignore"):  # where the point is no maximum, an error is NaN
-        items = level_items(
-            held, values, bool(errors) and table is not None,
-            normal_priors(opened) if prior else None,
-        )  # fmt: skip
+        items = level_items(table, values, covariance)
     if "discrimination_se" in items:
         spread = known.read({x: np.asarray(v) for x, v in errors.items()})
         items["discrimination_se"] = spread["weights"][0]
     for q, each in enumerate(standard.loadings, start=1):
         items[f"loading_{q}" if many else "loading"] = each
-    plain = held.columns.bits and "guessing" not in values
+    plain = table.binary and "guessing" not in values
     measures: dict[str, float] = {}
     lines: list[str] = []
     factors = [f"factor_{q + 1}" for q in range(len(weights))]
@@ -160,13 +167,13 @@ def study_items(
         measures |= {f"reliability_{q + 1}": float(x) for q, x in enumerate(share)}
         lines.append(f"reliability {' '.join(f'{x:.3f}' for x in share)} (of the scores)")
     along = {**values, "weights": np.linalg.solve(standard.turn, weights)}
-    curves = level_information(held, along, POINTS)
+    curves = level_information(table, along, POINTS)
     for q, each in enumerate(curves, start=1):
         shown = [f"{np.interp(at, POINTS, each):.2f} at {at:+.0f}" for at in PRINTED]
         lines.append(f"information of factor {q}: {', '.join(shown)}")
-    if table is not None and table.seen is None and plain and len(first) > 3:
+    if len(weights) <= 3 and table.seen is None and plain and len(first) > 3:
         if len(first) <= MOST_FITTED:
-            fit = item_fit(table, values)
+            fit = item_fit(table.bits, values)
             items |= {"s_x2": fit.statistic, "df": fit.df, "p_value": fit.p_value}
         else:
             lines.append(f"item fit  not computed for more than {MOST_FITTED} items")
@@ -186,12 +193,12 @@ def study_items(
     )  # fmt: skip
 
 
-def _fit_lines(table: BitTable, values: Values, measures: dict[str, float]) -> list[str]:
+def _fit_lines(table: Answers, values: Values, measures: dict[str, float]) -> list[str]:
     if table.bits.shape[1] > MOST_ITEMS:
         return [
             f"M2        not computed for more than {MOST_ITEMS} items: it takes all pairs of pairs"
         ]
-    of = model_fit(table, values)
+    of = model_fit(table.bits, values)
     if of.df <= 0:
         return []
     measures |= {"m2": of.m2, "m2_df": of.df, "m2_p_value": of.p_value, "rmsea": of.rmsea}
@@ -199,12 +206,12 @@ def _fit_lines(table: BitTable, values: Values, measures: dict[str, float]) -> l
 
 
 def _grouped(
-    table: BitTable | None, values: Values, labels: Labels, order: np.ndarray
+    table: Answers, values: Values, labels: Labels, order: np.ndarray
 ) -> tuple[GroupStudy | None, list[str]]:
     """The tests by item, or the reason why there are none."""
     names, counts = np.unique(np.asarray(labels.of_rows), return_counts=True)
     why = None
-    if table is None or len(values["weights"]) > 1 or "guessing" in values:
+    if len(values["weights"]) > 1 or "guessing" in values:
         why = "differences between groups are tested on one factor without guessing: --set "
         why += "num_factors=1"
     elif len(names) < 2:
@@ -214,9 +221,9 @@ def _grouped(
         why = f"{least} has {counts.min()} rows: a group wants {FEWEST_ROWS}"
     elif len(table.levels) < 3:
         why = "an item is tested against at least two others"
-    elif table.sparse or len(table.place) * table.bits.shape[1] ** 2 > MOST_GROUP_WORK:
+    elif len(table.bits) * table.bits.shape[1] ** 2 > MOST_GROUP_WORK:
         why = "not tested for so large a table: latentbits.inference.studies.dif does it"
-    if why is not None or table is None:
+    if why is not None:
         return None, [f"groups    {labels.column}: {why}"]
     study = study_groups(table, labels.of_rows, values)
     items = {x: v[order] for x, v in study.items.items()}
@@ -229,34 +236,33 @@ MOST_NUMBERS = 2_000
 
 
 def level_items(
-    table: BitTable, values: Values, errors: bool, prior: Prior | None = None
+    table: Answers, values: Values, covariance: np.ndarray | None
 ) -> dict[str, np.ndarray]:
     """Name of a column -> an entry for each item, NaN where an item has no such level.
 
     Difficulties are where the curves of the levels cross one half, :math:`-b_c / w`; their errors,
     by the delta method, are those of one factor.
 
-    >>> from ..methods.continuous.grid import distinct
-    >>> table = distinct(np.array([[0, 1], [2, 0], [1, 1]]), None, (3, 2))
+    :param covariance: of weights, biases (or cutpoints, which are minus these) and asymptotes.
+
+    >>> table = Answers.of(np.array([[0, 1], [2, 0], [1, 1]]), None, (3, 2))
     >>> values = {"weights": np.array([[2.0, 2.0, 1.0]]), "bias": np.array([2.0, -1.0, 0.5])}
-    >>> items = level_items(table, values, errors=False)
+    >>> items = level_items(table, values, None)
     >>> items["difficulty_2"].tolist()
     [0.5, nan]
     """
-    columns = table.columns
+    columns, errors = table.columns, covariance is not None
     weights = values["weights"][:, columns.first]
     length = weights[0] if len(weights) == 1 else np.sqrt((weights**2).sum(0))
-    count = weights.size + len(columns.level) + ("guessing" in values) * len(length)
-    errors = errors and len(weights) == 1 and count <= MOST_NUMBERS
     items = {"discrimination": length}
     bias, slope, of = values["bias"], length[columns.column_of], columns.column_of
     spread = deviation = np.zeros(0)
-    if errors:
-        covariance = np.linalg.inv(information(table, values, prior))
+    if covariance is not None:
         deviation = np.sqrt(np.diagonal(covariance))
         items["discrimination_se"] = deviation[: len(length)]
         place = weights.size + np.arange(len(columns.level))
-        along = np.stack([bias / slope**2, -1.0 / slope], 1)
+        sign = 1.0 if table.binary else -1.0
+        along = np.stack([bias / slope**2, -sign / slope], 1)
         each = np.stack(
             [np.stack([covariance[a, b] for b in (of, place)], -1) for a in (of, place)], -1
         )
@@ -275,31 +281,27 @@ def level_items(
         guess = values["guessing"]
         items["guessing"] = guess
         if errors:
-            items["guessing_se"] = guess * (1.0 - guess) * deviation[-len(guess) :]
+            items["guessing_se"] = deviation[-len(guess) :]
     return items
 
 
-def level_information(table: BitTable, values: Values, points: np.ndarray) -> np.ndarray:
+def level_information(table: Answers, values: Values, points: np.ndarray) -> np.ndarray:
     """What the test tells of a factor at these values of it, the others zero, (Q, points).
 
     The expectation of the squared slope of each column's log probability.
     """
     columns, curves = table.columns, []
     for q in range(len(values["weights"])):
-        place = np.zeros((len(points), len(values["weights"])))
-        place[:, q] = points
-        nodes = Nodes(place, np.zeros(len(points)))
-        more, base = tables(columns, values, nodes)
-        sigma = logistic(place @ values["weights"] + values["bias"])
         weight = values["weights"][q]
+        sigma = 0.5 + 0.5 * np.tanh(0.5 * (np.outer(points, weight) + values["bias"]))
         if "guessing" in values:
             prob = values["guessing"] + (1.0 - values["guessing"]) * sigma
             curves.append((weight**2 * sigma**2 * (1.0 - prob) / prob).sum(1))
             continue
         # Of level c the slope is w (1 − σ(A_c) − σ(A_{c+1})), of the lowest one −w σ(A_1).
-        next_one = np.append(sigma[:, 1:], np.zeros((len(points), 1)), 1) * columns.inner
-        prob = np.exp(more + base[:, columns.column_of])
-        slopes = (1.0 - sigma - next_one) * weight
-        low = np.exp(base) * (sigma * weight)[:, columns.first] ** 2
-        curves.append((prob * slopes**2).sum(1) + low.sum(1))
+        above = np.append(sigma[:, 1:], np.zeros((len(points), 1)), 1) * columns.inner
+        slopes = (1.0 - sigma - above) * weight
+        lowest = sigma[:, columns.first]
+        low = (1.0 - lowest) * (lowest * weight[columns.first]) ** 2
+        curves.append(((sigma - above) * slopes**2).sum(1) + low.sum(1))
     return np.stack(curves)

@@ -1,7 +1,7 @@
 r"""What an analyst asks of items: how they discriminate, how they fit, how precise the scores are.
 
 Of a whole table of bits under a logistic model of few factors, all of it by sums over nodes that
-rows share (`continuous.grid`), in NumPy:
+rows share (`continuous.shared_nodes`):
 
 * item fit S-X² (Orlando & Thissen 2000): proportions right at each number of other answers right,
   against those expected, by the recursion of Lord & Wingersky (1984);
@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
-from ..methods.continuous.grid import BitTable
-from ..methods.continuous.nodes import Values, nodes_for
+from ..methods.continuous.shared_nodes import one_rule
+from ..numerics.compiling import remembered
 
 LOGISTIC = 1.702
 """By which a logistic curve is scaled to lie closest to a normal one, as loadings have it."""
@@ -26,6 +27,10 @@ MOST_ITEMS = 60
 """For M₂, whose matrix has as many rows as there are pairs of items."""
 MOST_FITTED = 300
 """For S-X², which holds nodes × items × items numbers."""
+
+
+Values = dict[str, np.ndarray]
+"""weights (Q, C) and bias (C,) of the predictors; guessing (P,) where items have it"""
 
 
 class Fit(NamedTuple):
@@ -54,11 +59,18 @@ def loadings(weights: np.ndarray) -> np.ndarray:
     return weights / np.sqrt(LOGISTIC**2 + (weights**2).sum(0))
 
 
+def nodes_of(values: Values) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes (S, Q) for these weights and biases, and their weights (S,)."""
+    with jax.enable_x64(True):
+        rule = jax.device_get(remembered(one_rule)(dict(values)))
+    used = np.isfinite(rule.log_weights)
+    return rule.points[used], np.exp(rule.log_weights[used])
+
+
 def curves(values: Values) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities of a 1 on nodes (S, P), and the weights of the nodes (S,)."""
-    nodes = nodes_for(values)
-    predictors = nodes.points @ values["weights"] + values["bias"]
-    return 0.5 + 0.5 * np.tanh(0.5 * predictors), np.exp(nodes.log_weights)
+    points, weight = nodes_of(values)
+    return 0.5 + 0.5 * np.tanh(0.5 * (points @ values["weights"] + values["bias"])), weight
 
 
 def number_right(prob: np.ndarray) -> np.ndarray:
@@ -76,15 +88,15 @@ def number_right(prob: np.ndarray) -> np.ndarray:
     return probs
 
 
-def item_fit(table: BitTable, values: Values) -> Fit:
-    """S-X² of each item, of rows without holes."""
+def item_fit(bits: np.ndarray, values: Values) -> Fit:
+    """S-X² of each item, of rows without holes, (num_data, P)."""
     from scipy.special import chdtrc  # scipy.stats takes longer to import than all this to compute
 
     prob, weight = curves(values)
     size = prob.shape[1]
-    total = table.bits.sum(1).astype(int)
-    rows = np.bincount(total, table.times, size + 1)
-    right = np.stack([np.bincount(total, table.times * x, size + 1) for x in table.bits.T], 1)
+    total = bits.sum(1).astype(int)
+    rows = np.bincount(total, minlength=size + 1)
+    right = np.stack([np.bincount(total, x, size + 1) for x in bits.T], 1)
     whole = weight @ number_right(prob)  # (P + 1,)
     others = np.array([[k for k in range(size) if k != i] for i in range(size)])
     rest = number_right(prob[:, others])  # (S, P, P): of all items but one
@@ -116,15 +128,15 @@ def _joined(rows: np.ndarray, prob: np.ndarray, right: np.ndarray) -> np.ndarray
     return np.stack([joined[:, 0], joined[:, 1] / joined[:, 0], joined[:, 2]], 1)
 
 
-def model_fit(table: BitTable, values: Values) -> ModelFit:
-    """M₂ of rows without holes.
+def model_fit(bits: np.ndarray, values: Values) -> ModelFit:
+    """M₂ of rows without holes, (num_data, P).
 
     With margins π (means, then pairs), their residuals e, their covariance Ξ over N and their
     slopes Δ in the parameters, it is N eᵀ C e, C = Ξ⁻¹ − Ξ⁻¹Δ (ΔᵀΞ⁻¹Δ)⁻ ΔᵀΞ⁻¹.
     """
     from scipy.special import chdtrc
 
-    nodes = nodes_for(values)
+    points = nodes_of(values)[0]
     prob, weight = curves(values)
     size, factors = prob.shape[1], len(values["weights"])
     if size > MOST_ITEMS:
@@ -135,13 +147,12 @@ def model_fit(table: BitTable, values: Values) -> ModelFit:
     sets[size + np.arange(len(first)), first] = sets[size + np.arange(len(first)), second] = True
     margin = np.hstack([prob, prob[:, first] * prob[:, second]])  # (S, m)
     mean = weight @ margin
-    count = table.times.sum()
-    share = table.times / count
-    pairs = (table.bits * share[:, None]).T @ table.bits
+    count = len(bits)
+    pairs = bits.T @ bits / count
     residual = np.concatenate([np.diagonal(pairs), pairs[first, second]]) - mean
     covariance = _unions(sets, margin, prob, weight) - np.outer(mean, mean)
     bend = prob * (1.0 - prob)
-    design = np.hstack([nodes.points, np.ones((len(nodes.points), 1))])
+    design = np.hstack([points, np.ones((len(points), 1))])
     slope = np.zeros((len(mean), size, factors + 1))
     own = np.einsum("s,si,sk->ik", weight, bend, design)
     slope[np.arange(size), np.arange(size)] = own

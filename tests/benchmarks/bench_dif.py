@@ -10,12 +10,12 @@ its discrimination: how often each of the two is found after correction, and any
 
 import argparse
 
+import jax
 import numpy as np
 
-from inference.methods.continuous.climbing import climb
-from inference.methods.continuous.grid import distinct
-from inference.methods.continuous.principal import principal
-from inference.studies.dif import LEVEL, study_groups
+from inference import QuadratureEM
+from inference.studies.dif import LEVEL, Answers, study_groups
+from ppl_models import latent_trait
 
 
 def table(rng, shift, half):
@@ -31,9 +31,10 @@ def table(rng, shift, half):
 
 def study(rng, shift=0.0, half=1.0):
     data, group = table(rng, shift, half)
-    counted = distinct(data, None)
-    start = climb(counted, principal(counted, 1), 200, 1e-8).values
-    return study_groups(counted, group, start).items
+    how = {"tolerance": 1e-7, "num_factors": 1}
+    fit = QuadratureEM(latent_trait).run(jax.random.key(0), 200, data, **how)
+    start = {name: np.asarray(x, float) for name, x in fit.params.items()}
+    return study_groups(Answers.of(data, None, (2,) * 8), group, start).items
 
 
 def main():

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from inference.methods.continuous.grid import distinct
 from inference.studies import dif
+
+BITS = (2,) * 6
 
 SLOPES, INTERCEPTS = np.array([1.0, 1.5, 0.8, 1.2, 1.3, 0.9]), np.array([0.2, -0.4, 0.1, 0.5, 0, 1])
 SIZE = len(SLOPES)
@@ -47,7 +48,7 @@ def test_a_fit_is_a_maximum_of_the_likelihood_of_both_groups(levels):
     rng = np.random.default_rng(1)
     data = data + rng.integers(0, np.array(levels) - 1, data.shape)  # up to the highest level
     seen = rng.random(data.shape) < 0.9
-    tables = [distinct(data[group == g], seen[group == g], levels) for g in range(2)]
+    tables = [dif.Answers.of(data[group == g], seen[group == g], levels) for g in range(2)]
     free = np.zeros((2, SIZE), bool)
     free[1, 2] = True
     columns = tables[0].columns
@@ -73,7 +74,7 @@ def test_the_item_that_differs_is_found_and_is_no_anchor():
     data, group = drawn(900, -1.2, seed=3)
     start = {"weights": SLOPES[None], "bias": INTERCEPTS}
     labels = np.where(group, "city", "village")
-    study = dif.study_groups(distinct(data, None), labels, start)
+    study = dif.study_groups(dif.Answers.of(data, None, BITS), labels, start)
     assert study.anchors.tolist() == [True] * (SIZE - 1) + [False]
     assert study.items["p_adjusted"][-1] < 1e-4 and study.items["p_uniform"][-1] < 1e-4
     assert (study.items["p_adjusted"][:-1] > 0.05).all()
@@ -109,8 +110,8 @@ def test_tests_are_those_of_the_anchors_shown_where_the_choice_of_anchors_cycles
     data, group = drawn(300, (-0.5, 0.7), seed=36)
     labels = np.where(group, "city", "village")
     start = {"weights": SLOPES[None], "bias": INTERCEPTS}
-    study = dif.study_groups(distinct(data, None), labels, start)
-    tables = [distinct(data[labels == name], None) for name in study.names]
+    study = dif.study_groups(dif.Answers.of(data, None, BITS), labels, start)
+    tables = [dif.Answers.of(data[labels == name], None, BITS) for name in study.names]
     with_all, found = differ(tables, np.ones(SIZE, bool))
     assert "".join(np.array(list("abcdef"))[found]) == "ef"
     without, none = differ(tables, ~found)

@@ -10,9 +10,7 @@ from tools import quick_run
 
 from inference import EM, QuadratureEM, standard_errors
 from inference.cli import main
-from inference.methods.continuous import climbing, grid
-from inference.methods.continuous.information import information
-from inference.methods.continuous.principal import principal
+from inference.evaluation.standard_errors import covariance_of
 from inference.studies import items
 from inference.studies.arviz import load
 from inference.studies.item_study import study_items
@@ -35,14 +33,13 @@ def every():
 def drawn(every, count):
     rows, chance = every
     picked = np.random.default_rng(0).choice(len(rows), count, p=chance / chance.sum())
-    return grid.distinct(rows[picked], None)
+    return rows[picked]
 
 
 def test_item_fit_by_counting(every):
     rows, chance = every
-    table = drawn(every, 400)
-    fit = items.item_fit(table, VALUES)
-    data = table.bits[table.place]
+    data = drawn(every, 400)
+    fit = items.item_fit(data, VALUES)
     for i in range(4):
         wanted = 0.0
         for score in range(1, 4):
@@ -58,10 +55,9 @@ def test_item_fit_by_counting(every):
 def test_model_fit_by_counting(every):
     """Margins, their covariance and slopes, from the table of all rows."""
     rows, chance = every
-    table = drawn(every, 400)
+    data = drawn(every, 400)
     sets = [*itertools.combinations(range(4), 1), *itertools.combinations(range(4), 2)]
     inside = np.array([[float(all(row[list(s)])) for row in rows] for s in sets])  # (m, rows)
-    data = table.bits[table.place]
     shares = np.array([np.prod(data[:, list(s)], 1).mean() for s in sets])
     residual = shares - inside @ chance
     covariance = (inside * chance) @ inside.T - np.outer(inside @ chance, inside @ chance)
@@ -77,7 +73,7 @@ def test_model_fit_by_counting(every):
     inverse = np.linalg.inv(covariance)
     inner = np.linalg.inv(slope.T @ inverse @ slope)
     weight = inverse - inverse @ slope @ inner @ slope.T @ inverse
-    fit = items.model_fit(table, VALUES)
+    fit = items.model_fit(data, VALUES)
     assert fit.m2 == pytest.approx(400 * residual @ weight @ residual, rel=1e-3)
     assert fit.df == 2 and 0.0 <= fit.rmsea < 0.2
 
@@ -157,9 +153,9 @@ def test_a_model_that_does_not_hold_is_told(every):
     rng = np.random.default_rng(1)
     halves = rng.random((500, 3)) < 0.5
     data = np.hstack([halves, halves ^ (rng.random((500, 3)) < 0.1)]) + 0.0
-    table = grid.distinct(data, None)
-    fitted = climbing.climb(table, principal(table, 1), 200, 1e-8)
-    fit = items.model_fit(table, fitted.values)
+    how = {"tolerance": 1e-7, "num_factors": 1}
+    fitted = QuadratureEM(latent_trait).run(jax.random.key(0), 200, data, **how)
+    fit = items.model_fit(data, {x: np.asarray(v, float) for x, v in fitted.params.items()})
     assert fit.p_value < 1e-6 and fit.rmsea > 0.1
 
 
@@ -210,12 +206,7 @@ def test_items_of_mixed_levels_stand_as_the_table_has_them():
     np.testing.assert_allclose(columns["difficulty_1"], [-0.8 / 1.5, 0.4 / 2.0, 1.2])
     np.testing.assert_allclose(columns["difficulty_2"], [0.7 / 1.5, np.nan, -0.1])
     np.testing.assert_allclose(columns["discrimination_se"], errors["weights"][0], rtol=1e-5)
-    table = grid.distinct(data[:, [1, 0, 2]], None, (2, 3, 3))
-    values = {
-        "weights": np.array([[2.0, 1.5, 1.5, -1.0, -1.0]]),
-        "bias": np.array([-0.4, 0.8, -0.7, 1.2, -0.1]),
-    }
-    covariance = np.linalg.inv(information(table, values))
+    covariance = covariance_of(graded_trait, point, (data,), kwargs)
     slope = np.zeros(8)
-    slope[[1, 5]] = -0.7 / 1.5**2, -1.0 / 1.5  # of −b / w in w and b, at the second cutpoint
+    slope[[0, 5]] = -0.7 / 1.5**2, 1.0 / 1.5  # of c / w in w and c, at the second cutpoint
     assert columns["difficulty_2_se"][0] == pytest.approx(np.sqrt(slope @ covariance @ slope))

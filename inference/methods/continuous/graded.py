@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,14 +29,43 @@ from ...numerics.gaussian import solve_each
 from ...reading.recognition.sites import Seen
 from ...rows.chunks import Rows, sum_over_chunks
 from ...types import Arguments, Params
-from .curves import Columns, columns_of
-from .principal import LOGISTIC
 from .regressions import Regressions, Responses, Sums
 
+LOGISTIC = 1.7
+"""A logistic curve is about a normal one of this deviation."""
+OVERLAP = 1.5
+"""Cutpoints of a column whose information adds up, roughly."""
 ROUNDS = 6
 """Newton steps of an M-step; near the optimum the first is enough."""
 SHARES = np.array([0.0, 0.3, 1.0], np.float32)
 """Of a Newton step that are tried, and the best is taken."""
+
+
+class Columns(NamedTuple):
+    """Where the predictors of columns of these levels stand."""
+
+    column_of: np.ndarray  # (C,)
+    first: np.ndarray  # (P,) the first predictor of each column
+    inner: np.ndarray  # (C,) whether another one of the same column follows
+    level: np.ndarray  # (C,) from 1 to K − 1
+    share: np.ndarray  # (C,) of its information: a cell tells of two cutpoints at most
+
+
+@lru_cache(maxsize=64)
+def columns_of(levels: tuple[int, ...]) -> Columns:
+    """The predictors of columns with so many levels each.
+
+    >>> columns = columns_of((2, 4))
+    >>> columns.column_of.tolist(), columns.level.tolist(), columns.first.tolist()
+    ([0, 1, 1, 1], [1, 1, 2, 3], [0, 1])
+    """
+    number = np.asarray(levels, np.int32) - 1
+    # In the digits that JAX indexes with, whether it computes in double precision or not.
+    column = np.repeat(np.arange(len(number), dtype=np.int32), number)
+    first = (np.cumsum(number) - number).astype(np.int32)
+    level = (1 + np.arange(len(column)) - first[column]).astype(np.int32)
+    share = np.minimum(1.0, OVERLAP / number)[column]
+    return Columns(column, first, np.append(column[1:] == column[:-1], False), level, share)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +93,8 @@ class Graded(Regressions):
 
     @property
     def share(self) -> np.ndarray:
-        return self.columns.share
+        # A copy: JAX remembers the type that it gave to an array, in double precision or not.
+        return np.array(self.columns.share, jnp.result_type(float))
 
     def by_levels(self, flat: Array) -> dict[int, Array]:
         """Numbers of the predictors (..., P) as K: (..., columns of K levels, K − 1)."""

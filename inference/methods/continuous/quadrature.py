@@ -1,4 +1,4 @@
-"""EM by Gauss–Hermite quadrature about each datum's mode: maximum likelihood, the yardstick."""
+"""EM by quadrature, on nodes that rows share or about each datum's mode: maximum likelihood."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ STEPS_FROM_ZERO = 15
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class QuadratureEM(FactorEM):
-    """EM whose integrals are sums over a grid about each datum's mode, exact in up to 3 dimensions.
+    """EM whose integrals are sums over nodes, exact in up to 3 dimensions.
 
-    The grid is Gauss and Hermite's, moved to the mode of a datum's posterior and scaled by the
-    curvature there (Liu & Pierce 1994), so that a few nodes serve however sharp the posterior is.
-    The E-step runs the program on the nodes. Programs of the form of `latent_trait` and
+    Bits and ordered levels, of programs of the form of `latent_trait` (with guessing or without)
+    and `graded_trait`, have nodes that all rows share (`continuous.shared_nodes`). For any other
+    program the grid is Gauss and Hermite's, moved to the mode of a datum's posterior and scaled by
+    the curvature there (Liu & Pierce 1994), so that a few nodes serve however sharp the posterior
+    is, and the E-step runs the program on the nodes. Programs of the form of `latent_trait` and
     `mixed_trait`, under whatever names, have both steps in closed form (`continuous.regressions`):
     the M-step is a weighted regression (the bound's curvature keeps it safe, the true one makes it
     fast). For any other program it is L-BFGS on the expected log joint.
@@ -41,8 +43,8 @@ class QuadratureEM(FactorEM):
     trait) are summed over: the grid lies about the mode in each of their states.
 
     :param model: any program with continuous latents inside its data plate, at most 3 a datum.
-    :param num_nodes: nodes a dimension; by default 41, 21, 11 in 1, 2, 3 dimensions, to which a run
-        with a tolerance on a large table comes from fewer.
+    :param num_nodes: nodes a dimension about each datum's mode; by default 41, 21, 11 in 1, 2, 3
+        dimensions, where rows do not share theirs.
     :param accelerate: Anderson steps with a safeguard: see `inference.numerics.acceleration`.
     :param prior: maximise the posterior of the parameters instead of the likelihood.
     :param start: ``start(key, *args, **kwargs) -> params``; by default principal components.

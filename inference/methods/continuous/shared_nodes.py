@@ -37,16 +37,18 @@ from .rules import Rule
 
 REACH = {1: 7.0, 2: 6.0, 3: 6.0}
 """Number of factors -> where the nodes end, in standard deviations of a factor."""
-STEP = {1: 0.6, 2: 0.75, 3: 1.0}
+STEP = {1: 0.6, 2: 0.75, 3: 0.9}
 """Number of factors -> h."""
 MOST_PLACES = {1: 512, 2: 256, 3: 64}
 """Number of factors -> nodes along an axis: beyond, h grows."""
+MOST_AT_ONCE = {1: 128, 2: 48, 3: 20}
+"""The same where nodes are not visited in blocks."""
 MESH = {1: 1, 2: 41, 3: 15}
 """Number of factors -> places along an axis where the information of all items is compared."""
 BLOCK = {1: 64, 2: 512, 3: 512}
 """Number of factors -> nodes that are visited together."""
-FINE = 801
-"""Places along an axis where the metric is known."""
+FINE = {1: 2401, 2: 1201, 3: 1201}
+"""Number of factors -> places along an axis where the metric is known."""
 BLUNT = 4.0
 """Weights up to which the axes are those of the factors."""
 
@@ -63,7 +65,7 @@ class Nodes(NamedTuple):
     def total(self) -> Array:
         return jnp.prod(self.count)
 
-    def block(self, start: Array, size: int) -> Rule:
+    def block(self, start: Array | int, size: int) -> Rule:
         """Nodes start, …, start + size − 1; those beyond the last have no weight."""
         number = start + jnp.arange(size)
         rest, at, log_weight = number, [], jnp.zeros(())
@@ -77,12 +79,15 @@ class Nodes(NamedTuple):
         return Rule(points, jnp.where(number < self.total, log_weight, -jnp.inf))
 
 
-def shared_nodes(weights: Array, bias: Array, share: Any = 1.0, fineness: float = 1.0) -> Nodes:
+def shared_nodes(
+    weights: Array, bias: Array, share: Any = 1.0, fineness: float = 1.0, most: int | None = None
+) -> Nodes:
     """Nodes for predictors of these weights (Q, P) and biases (P,).
 
     :param share: of its information that each predictor gives, (P,): those of a column of many
         levels overlap.
     :param fineness: times as many in each dimension.
+    :param most: along an axis: beyond, they lie further apart.
 
     >>> nodes = shared_nodes(jnp.array([[1.0, 40.0]]), jnp.zeros(2))
     >>> rule = nodes.block(0, 64)
@@ -94,7 +99,7 @@ def shared_nodes(weights: Array, bias: Array, share: Any = 1.0, fineness: float 
     directions = jnp.eye(1) if size == 1 else _axes(weights)
     slope = directions @ weights  # (Q, P): of each predictor along each axis
     steep, power = jnp.abs(slope), share * slope**2
-    fine = np.linspace(-reach, reach, FINE)
+    fine = np.linspace(-reach, reach, FINE[size])
     own = steep.sum(0) - steep <= 1e-5 * steep
     least = 1.0  # of the prior
     if size > 1:
@@ -105,7 +110,7 @@ def shared_nodes(weights: Array, bias: Array, share: Any = 1.0, fineness: float 
         least = least + held.max(0)[:, None]
     followed = jnp.where(own, power, 0.0)
     held = jnp.einsum("qsp,qp->qs", _held(fine[:, None] * slope[:, None] + bias), followed)
-    spread = partial(_spread, fine, step=step, most=MOST_PLACES[size])
+    spread = partial(_spread, fine, step=step, most=most or MOST_PLACES[size])
     places, gaps, count = jax.vmap(spread)(jnp.sqrt(least + held))
     return Nodes(places, jnp.log(gaps), count, directions)
 
@@ -154,6 +159,13 @@ def _spread(fine: np.ndarray, speed: Array, step: float, most: int) -> tuple[Arr
     a, b = first + last - 2.0 * width, 3.0 * width - 2.0 * first - last
     place = jnp.asarray(fine)[left] + t * (first + t * (b + t * a))
     return place, distance * (first + t * (2.0 * b + 3.0 * t * a)) / span, gaps + 1
+
+
+def one_rule(values: Params, share: Any = 1.0) -> Rule:
+    """All nodes for these predictors at once, of which those beyond the last have no weight."""
+    size = len(values["weights"])
+    most = MOST_AT_ONCE[size]
+    return shared_nodes(values["weights"], values["bias"], share, most=most).block(0, most**size)
 
 
 def over_nodes(nodes: Nodes, visit: Callable[[Rule, Any], Any], start: Any) -> Any:
