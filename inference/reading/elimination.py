@@ -399,7 +399,7 @@ class Chain(NamedTuple):
 
             # What is carried into each step. As far as latents get into it, it is right for the
             # first step only; a window begins so far back that no other value matters.
-            last, (entered, ys) = lax.scan(enter, as_arrays(init), xs, num_read)
+            last, (entered, ys) = lax.scan(enter, init, xs, num_read)
 
             def log_prob(t: Array) -> Array:
                 back = len(window) - 1
@@ -484,11 +484,8 @@ class instead_of_scan(Messenger):  # noqa: N801
 def first_step(scan: tuple) -> tuple[Callable, Any, Any]:
     """The function of a step of a scan, and what it is called with first."""
     f, init, xs, _, reverse = scan
-    return f, as_arrays(init), jax.tree.map(lambda x: x[-1 if reverse else 0], xs)
-
-
-def as_arrays(tree: Any) -> Any:
-    return jax.tree.map(jnp.asarray, tree)
+    first = jax.tree.map(lambda x: x[-1 if reverse else 0], xs)
+    return f, jax.tree.map(jnp.asarray, init), first
 
 
 def traced(f: Callable, *args: Any) -> tuple[dict[str, dict], Any]:
