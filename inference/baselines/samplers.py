@@ -29,17 +29,7 @@ from ..rows.devices import OneDevice, one_device
 from ..running.contract import Stop
 from ..running.search import each
 from ..types import Params
-from .pacing import (
-    MOST_DEPTH,
-    Budget,
-    BudgetError,
-    depth_within,
-    in_blocks,
-    kept,
-    lower,
-    results,
-    timed,
-)
+from . import pacing
 from .starts import climb, climbs_of, differentiable, seconds_of_gradient, seconds_of_reading
 
 SNAPSHOTS = 50
@@ -189,18 +179,20 @@ def sample(
     began = time.perf_counter()
     ran = 0.0  # seconds of what was compiled already, which the budget counts
     keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
-    depth = MOST_DEPTH
+    depth = pacing.MOST_DEPTH
     device = one_device(args, kwargs)
     if start is not None:
         places, gradient, ran = climb(start, device, keys_start, budget, memory)
-        depth = depth_within(gradient, budget)
+        depth = pacing.depth_within(gradient, budget)
         if first is not None and budget is not None:
             least = first(device, keys_start)
             if least > 0.5 * budget:
-                raise BudgetError(f"before a draw it takes about {least:.2g} s, so none was made")
+                raise pacing.BudgetError(
+                    f"before a draw it takes about {least:.2g} s, so none was made"
+                )
     elif slope is not None and budget is not None:
         ran = seconds_of_gradient(slope, device, keys_start)
-        depth = depth_within(ran, budget)
+        depth = pacing.depth_within(ran, budget)
     most = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
 
     def make() -> tuple[Any, Any]:
@@ -233,30 +225,30 @@ def sample(
             drawn = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), shapes)
             return lax.fori_loop(0, count, one, (state, drawn))
 
-        begins = lower(begin, device, keys, places)
-        return begins, lower(advance, device, results(begins), np.int32(1))
+        begins = pacing.lower(begin, device, keys, places)
+        return begins, pacing.lower(advance, device, pacing.results(begins), np.int32(1))
 
     settings = make_kernel, depth, anatomy, num_warmup, most
-    begin, advance = kept(make, device, (keys, places), *settings)
+    begin, advance = pacing.kept(make, device, (keys, places), *settings)
     check_fits(advance, memory, "a step of its chains")
-    state, seconds = timed(begin, device, keys, places)
+    state, seconds = pacing.timed(begin, device, keys, places)
     ran += seconds
     compile_seconds = time.perf_counter() - began - ran
 
-    timer = Budget(budget)
+    timer = pacing.Budget(budget)
     timer.began -= ran
     step = lambda state, count: advance(device.arrays, state, count)  # noqa: E731
-    warm = in_blocks(step, state, num_warmup, timer, most)
-    course = in_blocks(step, warm.state, num_samples, timer, most)
+    warm = pacing.in_blocks(step, state, num_warmup, timer, most)
+    course = pacing.in_blocks(step, warm.state, num_samples, timer, most)
     done = course.done
     if not done:
-        raise BudgetError(f"{timer.seconds:.0f} s were spent in warm-up: no draw was made")
+        raise pacing.BudgetError(f"{timer.seconds:.0f} s were spent in warm-up: no draw was made")
     joined = lambda *x: np.swapaxes(np.concatenate(x), 0, 1)  # noqa: E731
     params, stats = jax.tree.map(joined, *course.results)
     times = np.interp(np.arange(1, done + 1), course.ends, course.seconds)
     stop = Stop.STEPS if done >= num_samples else Stop.BUDGET
     reason = "all draws made" if stop is Stop.STEPS else f"{stop.value} {done} draws"
-    if depth < MOST_DEPTH:
+    if depth < pacing.MOST_DEPTH:
         reason += f", trajectories of at most {2**depth - 1} steps to keep to the budget"
     # Of a sampler, what is known at a time is all draws so far.
     flat = {x: np.swapaxes(v, 0, 1) for x, v in params.items()}
