@@ -7,7 +7,6 @@ independent given the others. That takes one run of the program for each of its 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ from ...types import Arguments, Params
 class LatentProgram(NamedTuple):
     """A program with discrete latents, opened. Static: it holds no arrays.
 
-    All latents are kept as one vector: of each site its cells, of each cell its elements.
+    The state of a chain is a list with the codes of each site, (cells, elements).
     """
 
     model: Callable
@@ -50,7 +49,7 @@ class LatentProgram(NamedTuple):
         scopes = dict(graph.scopes)
 
         def factors(parts: list[Array], names: list[str], power: Array | float) -> list[Array]:
-            trace = trace_of(self.model, arguments, {**params, **self._values(parts)})
+            trace = trace_of(self.model, arguments, {**params, **self.unpack(parts)})
             terms = []
             for name in names:
                 site = trace[name]
@@ -60,8 +59,8 @@ class LatentProgram(NamedTuple):
                 terms.append(graph.on_grid(site, log_prob))
             return terms
 
-        def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
-            parts, largest = self._parts(bits), jnp.zeros(())
+        def draw(key: Array, parts: list[Array], power: Array | float) -> tuple[list[Array], Array]:
+            largest = jnp.zeros(())
             for v, variable in enumerate(graph.variables):
                 names = [name for name, scope in scopes.items() if v in scope]
                 own = {graph.plates.index(plate) for plate in variable.plates}
@@ -92,48 +91,33 @@ class LatentProgram(NamedTuple):
                     return [*parts[:v], new, *parts[v + 1 :]], largest
 
                 parts, largest = lax.fori_loop(0, variable.size, visit, (parts, largest))
-            return self._joined(parts), largest
+            return parts, largest
 
-        def score(bits: Array, power: Array | float) -> Array:
-            every = factors(self._parts(bits), list(scopes), power)
+        def score(parts: list[Array], power: Array | float) -> Array:
+            every = factors(parts, list(scopes), power)
             return sum((x.sum() for x in every), jnp.zeros(()))
 
         return draw, score
 
-    def pack(self, values: dict[str, Array]) -> Array:
-        """Values of the sites as one vector."""
+    def pack(self, values: dict[str, Array]) -> Any:
+        """Values of the sites as codes from 0."""
         parts = []
         for variable in self.graph.variables:
             value = jnp.broadcast_to(values[variable.name], variable.shape).astype(jnp.int32)
             axes = variable.axes
-            parts.append(jnp.moveaxis(value - variable.lowest, axes, range(len(axes))))
-        return self._joined(parts)
+            codes = jnp.moveaxis(value - variable.lowest, axes, range(len(axes)))
+            parts.append(codes.reshape(-1, variable.size))
+        return parts
 
-    def unpack(self, bits: Array) -> dict[str, Array]:
-        """The vector as values of the sites, in the sites' own shapes."""
-        return self._values(self._parts(bits))
+    def unpack(self, parts: Any) -> dict[str, Array]:
+        """The codes as values of the sites, in the sites' own shapes."""
+        pairs = zip(self.graph.variables, parts, strict=True)
+        return {variable.name: variable.values(part) for variable, part in pairs}
 
-    def prior_draw(self, key: Array, params: Params, arguments: Arguments) -> Array:
+    def prior_draw(self, key: Array, params: Params, arguments: Arguments) -> Any:
         """Latents drawn from the program itself, without a look at the data."""
         trace = trace_of(handlers.seed(self.model, key), arguments, params)
         return self.pack({name: trace[name]["value"] for name in self.graph.names})
-
-    def _joined(self, parts: list[Array]) -> Array:
-        return jnp.concatenate([part.reshape(-1) for part in parts])
-
-    def _parts(self, bits: Array) -> list[Array]:
-        """Of each site (cells, elements)."""
-        parts, start = [], 0
-        for variable in self.graph.variables:
-            cells = math.prod(variable.sizes)
-            stop = start + cells * variable.size
-            parts.append(bits[start:stop].reshape(cells, variable.size))
-            start = stop
-        return parts
-
-    def _values(self, parts: list[Array]) -> dict[str, Array]:
-        pairs = zip(self.graph.variables, parts, strict=True)
-        return {variable.name: variable.values(part) for variable, part in pairs}
 
 
 def open_latents(
