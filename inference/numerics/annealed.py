@@ -68,8 +68,6 @@ def anneal(
     if betas.ndim != 1 or betas.shape[0] < 2:
         raise ValueError(f"betas must be at least two numbers in a row, found shape {betas.shape}")
 
-    log_density = jax.jit(log_density, inline=True)  # traced once, for its shape and in the loop
-
     def step(carry: tuple[Any, Array], betas: tuple[Array, Array, Array]) -> tuple[Any, None]:
         (states, log_weights), (before, after, key) = carry, betas
         # A chain that met an impossible state weighs nothing, wherever it goes from there.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-import jax
 import jax.numpy as jnp
-from jax import Array, lax
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax import Array
+from jax.scipy.linalg import solve_triangular
 
 
 def invert(precision: Array) -> tuple[Array, Array]:
@@ -58,52 +57,10 @@ def with_one(values: Array) -> Array:
     return jnp.concatenate([values, jnp.ones_like(values[..., :1])], -1)
 
 
-SMALL = 8
-"""Of a matrix: up to here elimination in place takes less time than to call LAPACK for each."""
-
-
 def solve_each(matrix: Array, right: Array) -> Array:
-    """matrix⁻¹ right of many small positive definite matrices (..., q, q) and (..., q).
+    """matrix⁻¹ right of many matrices (..., q, q) and vectors (..., q).
 
-    By Gauss and Jordan's elimination, all matrices side by side: such matrices need no pivots, and
-    LU with its permutations is twenty loops to compile.
-
-    >>> solve_each(jnp.array([[[4.0, 2.0], [2.0, 3.0]]]), jnp.array([[8.0, 8.0]])).tolist()
+    >>> solve_each(jnp.array([[[4.0, 2.0], [2.0, 3.0]]]), jnp.array([[8.0, 8.0]])).round(4).tolist()
     [[1.0, 2.0]]
     """
-    size = matrix.shape[-1]
-    if size > SMALL:
-        return jnp.linalg.solve(matrix, right[..., None])[..., 0]
-    place = jnp.arange(size)[:, None]
-
-    def eliminate(i: Array, table: Array) -> Array:
-        row = lax.dynamic_index_in_dim(table, i, -2)
-        row = row / lax.dynamic_index_in_dim(row, i, -1)
-        rest = table - lax.dynamic_index_in_dim(table, i, -1) * row
-        return jnp.where(place == i, row, rest)
-
-    table = jnp.concatenate([matrix, right[..., None]], -1)
-    return lax.fori_loop(0, size, eliminate, table)[..., -1]
-
-
-def solve_moments(matrix: Array, right: Array) -> Array:
-    """matrix⁻¹ right, where the matrix is one of second moments: positive, but for rounding.
-
-    On a GPU by its Cholesky factor, in half the time of LU, which is left for a matrix that
-    rounding has made indefinite.
-
-    >>> solve = jax.jit(solve_by_cholesky)
-    >>> for matrix in (jnp.array([[4.0, 0.0], [0.0, 1.0]]), jnp.array([[0.0, 2.0], [4.0, 0.0]])):
-    ...     solve(matrix, jnp.array([[4.0], [8.0]])).tolist()
-    [[1.0], [8.0]]
-    [[2.0], [2.0]]
-    """
-    if jax.default_backend() == "cpu":
-        return jnp.linalg.solve(matrix, right)
-    return solve_by_cholesky(matrix, right)
-
-
-def solve_by_cholesky(matrix: Array, right: Array) -> Array:
-    solution = cho_solve((jnp.linalg.cholesky(matrix), True), right)
-    general = lambda: jnp.linalg.solve(matrix, right)  # noqa: E731
-    return lax.cond(jnp.isfinite(solution).all(), lambda: solution, general)
+    return jnp.linalg.solve(matrix, right[..., None])[..., 0]

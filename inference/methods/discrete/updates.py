@@ -20,7 +20,6 @@ import numpyro.distributions as dist
 from jax import Array, lax
 from jax.scipy.special import gammaln, logsumexp
 
-from ...numerics.gaussian import solve_moments
 from ...reading.anatomy import ProgramError
 from ...reading.reader import Reader
 from ...reading.recognition.papers import Form, Known, Seen, recognise
@@ -304,7 +303,7 @@ class SparseCodingUpdate(Update):
         pull = jnp.where(used, 0.0, ridge[..., 0])
         right = cross - (pull[:, None] if second.ndim == 2 else pull.T) * about
         if second.ndim == 2:
-            step = solve_moments(second_ridge, right)
+            step = jnp.linalg.solve(second_ridge, right)
         else:
             step = jnp.linalg.solve(second_ridge, right.T[..., None])[..., 0].T
         weights = about + step
