@@ -16,8 +16,7 @@ from ..methods.continuous.factor_em import maps_of
 from ..methods.continuous.factors import FactorReader, chunk_of
 from ..methods.continuous.guessing import Guessing
 from ..methods.continuous.opening import FORMS, Opened, open_columns
-from ..methods.continuous.point_regressions import bit_information
-from ..methods.continuous.regressions import Regressions
+from ..methods.continuous.regressions import Regressions, bit_information
 from ..methods.continuous.rules import Rule, about, default_nodes, nodes_of, peaks, weigh
 from ..methods.continuous.shared_nodes import MOST_AT_ONCE, log_table, one_rule
 from ..numerics.acceleration import chart

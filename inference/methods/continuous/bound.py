@@ -12,8 +12,7 @@ from jax import Array
 from ...reading.anatomy import Anatomy, ProgramError
 from ...rows.chunks import Rows, compiled, map_over_chunks
 from ...types import Arguments, Params
-from .bounded import bounded_program, gaussian_points
-from .bounded_regressions import bound_posterior, gaussian_sums
+from .bounded import bound_posterior, bounded_program, gaussian_points, gaussian_sums
 from .factor_em import FactorEM, Look, Prior
 from .factors import FactorPosterior, chunk_of
 from .opening import Opened

@@ -31,8 +31,7 @@ from ...reading.recognition.papers import Known
 from ...reading.states import AllStates
 from ...rows.chunks import Rows, chunk_limit
 from ...types import Arguments, Params
-from .point_regressions import point_log_likelihood, slope_and_bend
-from .regressions import Regressions, Responses
+from .regressions import Regressions, Responses, point_log_likelihood, slope_and_bend
 
 CHUNK_FLOATS = {"cpu": 1 << 21}
 """8 MiB in float32: fits a cache, whatever the number of rows. Elsewhere 128 MiB: small chunks

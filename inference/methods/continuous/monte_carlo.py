@@ -16,8 +16,7 @@ from ...types import Arguments, Params
 from .factor_em import FactorEM, Look, Prior
 from .factors import FactorPosterior, chunk_of
 from .opening import Opened
-from .point_regressions import shared_log_likelihood
-from .regressions import Responses
+from .regressions import Responses, shared_log_likelihood
 from .rules import Rule, by_quadrature, default_nodes, moments, prior_points, weigh
 
 

@@ -15,8 +15,7 @@ from .factor_em import FactorEM, Look, Prior
 from .factors import FactorPosterior, FactorReader, chunk_of, not_continuous
 from .guessing import Guessing
 from .opening import Opened
-from .point_regressions import point_sums
-from .regressions import Responses
+from .regressions import Responses, point_sums
 from .rules import Peaks, about, by_quadrature, default_nodes, nodes_of, peaks, weigh
 from .shared_nodes import BLOCK, node_sums, row_evidence, row_posterior, shared_nodes
 

@@ -31,8 +31,7 @@ from jax import Array, lax
 from ...numerics.gaussian import log_normal
 from ...types import Params
 from .factors import FactorPosterior
-from .point_regressions import shared_log_likelihood
-from .regressions import Regressions, Responses
+from .regressions import Regressions, Responses, shared_log_likelihood
 from .rules import Rule
 
 REACH = {1: 7.0, 2: 6.0, 3: 6.0}

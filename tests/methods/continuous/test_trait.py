@@ -28,18 +28,22 @@ from trait_examples import (
 
 import inference
 from inference.methods.continuous.bound import BoundEM
-from inference.methods.continuous.bounded import bound_sites, bounded_program
-from inference.methods.continuous.bounded_regressions import bound_posterior, gaussian_sums
+from inference.methods.continuous.bounded import (
+    bound_posterior,
+    bound_sites,
+    bounded_program,
+    gaussian_sums,
+)
 from inference.methods.continuous.factors import open_factors
 from inference.methods.continuous.opening import recognised
-from inference.methods.continuous.point_regressions import (
+from inference.methods.continuous.quadrature import QuadratureEM
+from inference.methods.continuous.regressions import (
+    Regressions,
     bit_information,
     point_log_likelihood,
     point_sums,
     shared_log_likelihood,
 )
-from inference.methods.continuous.quadrature import QuadratureEM
-from inference.methods.continuous.regressions import Regressions
 from inference.methods.continuous.rules import gauss_hermite, weigh
 from inference.reading.distributions import BoundedCategorical
 from inference.reading.log_joint import log_joint
