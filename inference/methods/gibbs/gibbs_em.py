@@ -269,7 +269,7 @@ class GibbsEM(Algorithm):
         rows = rows_of(anatomy, *arguments)
         one, size = rows.slice(0, 1), chunk_limit(self.block_size, rows)
 
-        def look(arguments: Arguments) -> dict[str, Seen]:
+        def observe(arguments: Arguments) -> dict[str, Seen]:
             return read_seen(self.model, anatomy, arguments, params)
 
         @cache
@@ -277,7 +277,7 @@ class GibbsEM(Algorithm):
             return trace_off(self.model, anatomy, one, params)
 
         priors = read_priors(layered, trace, self.prior)
-        return Blocks(rows, size, look), priors
+        return Blocks(rows, size, observe), priors
 
     def exact(self, anatomy: Anatomy) -> bool:
         """Whether all states are summed."""

@@ -180,7 +180,7 @@ class Blocks(NamedTuple):
 
     rows: Rows
     size: int
-    look: Callable[[Arguments], dict[str, Seen]]  # what was observed in these rows
+    observe: Callable[[Arguments], dict[str, Seen]]  # what was observed in these rows
 
     def scan(self, function: Callable[[Any, Block], Any], start: Any) -> Any:
         """`carry = function(carry, block)` from block to block."""
@@ -188,7 +188,7 @@ class Blocks(NamedTuple):
         def step(carry: Any, start: Array) -> tuple[Any, None]:
             begin = jnp.minimum(start, self.rows.num_data - self.size)
             fresh = (begin + jnp.arange(self.size) >= start).astype(float)
-            observed = self.look(self.rows.slice(begin, self.size))
+            observed = self.observe(self.rows.slice(begin, self.size))
             return function(carry, Block(start, begin, observed, fresh)), None
 
         return lax.scan(step, start, jnp.arange(self.number) * self.size)[0]

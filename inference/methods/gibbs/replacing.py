@@ -177,7 +177,8 @@ class Replacing(NamedTuple):
         states = None if bits is None else layered.program.split(bits)
         key_rows, key_states, key = random.split(key, 3)
         num_data = self.blocks.rows.num_data
-        rows = random.randint(key_rows, (min(SAMPLE, num_data),), 0, num_data)
+        size = min(SAMPLE, 1 << (num_data.bit_length() - 1))  # fewer than all rows
+        rows = random.randint(key_rows, (size,), 0, num_data)
         hidden, observed = self._sample(key_states, network, states, rows)
         leak, weights = dict(network.leak), dict(network.weights)
         for number, site in enumerate(layered.wiring.hidden):
@@ -240,7 +241,7 @@ class Replacing(NamedTuple):
         self, key: Array, network: Network, states: dict[str, Array] | None, rows: Array
     ) -> tuple[dict[str, Array], dict[str, Seen]]:
         """States of the hidden units in some rows, and what was observed there."""
-        layered, observed = self.layered, self.blocks.look(self.blocks.rows.take(rows))
+        layered, observed = self.layered, self.blocks.observe(self.blocks.rows.take(rows))
         if states is not None:
             some = {site: x[rows] for site, x in states.items()}
         else:

@@ -176,7 +176,7 @@ class ExactGradient(Algorithm):
         params, pullback = jax.vjp(
             lambda vector: climb.constrain(build(vector), state.params), descent.trial
         )
-        total, gradient, moments = machine.look(params)
+        total, gradient, moments = machine.evaluate(params)
         if self.prior:
             extra, slope = jax.value_and_grad(climb.prior)(params)
             total, gradient = total + extra, jax.tree.map(jnp.add, gradient, slope)

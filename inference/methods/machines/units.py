@@ -65,7 +65,7 @@ class Machine(NamedTuple):
         part = lambda arguments, fresh: function(self.examples(arguments), fresh)  # noqa: E731
         return sum_over_chunks(part, self.climb.rows, self.climb.chunk_size)
 
-    def look(self, params: Params) -> tuple[Array, Params, Params]:
+    def evaluate(self, params: Params) -> tuple[Array, Params, Params]:
         """The log likelihood, its gradient, (3.5) and (3.6) or (3.8) and (3.9), and the moments.
 
         The clamped phase is the moments of the units; the sleep phase the slope of log Z.

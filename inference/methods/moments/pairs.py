@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtr, ndtri
 
-from ...rows.chunks import Rows, compiled, sum_over_chunks
+from ...rows.chunks import Rows, sum_over_chunks
 from ...rows.devices import summed
 from ...rows.disk import as_stored, stored
 from .tetrachoric import correlation_of_cells, slope
@@ -72,10 +72,16 @@ def count_pairs(data: Array, mask: Array | None = None, chunk_size: int | None =
     >>> count_pairs(bits).both.tolist(), count_pairs(bits).one.tolist()
     ([[3.0, 2.0], [2.0, 2.0]], [[0.0, 1.0], [0.0, 0.0]])
     """
-    return summed(partial(_count, chunk_size), data.shape[0], data, mask)
+    return summed(partial(_counted, chunk_size), data.shape[0], data, mask)
 
 
-def _count(chunk_size: int | None, data: Any, mask: Any) -> Pairs:
+def _counted(chunk_size: int | None, data: Any, mask: Any) -> Pairs:
+    if stored(data) or stored(mask):  # a file is part of what is compiled
+        return jax.jit(lambda: _count(data, mask, chunk_size))()
+    return _count_arrays(data, mask, chunk_size)
+
+
+def _count(data: Any, mask: Any, chunk_size: int | None) -> Pairs:
     leaves, tree = jax.tree.flatten(((data, mask), {}))
     num_data, num_features = data.shape
     placed = tuple(as_stored(x) if stored(x) else jnp.asarray(x) for x in leaves)
@@ -91,13 +97,16 @@ def _count(chunk_size: int | None, data: Any, mask: Any) -> Pairs:
         off = kept - on
         return on.T @ on, on.T @ off, off.T @ off
 
-    totals = compiled(lambda rows: sum_over_chunks(count, rows, size), rows)(rows.leaves)
+    totals = sum_over_chunks(count, rows, size)
     if mask is not None:
         return Pairs(*totals)
     both, count_all = totals
     on = jnp.diagonal(both)
     one = on[:, None] - both
     return Pairs(both, one, count_all - on[:, None] - on + both)
+
+
+_count_arrays = jax.jit(_count, static_argnums=2)
 
 
 class Repairs(NamedTuple):
@@ -112,25 +121,25 @@ class Repairs(NamedTuple):
     def lines(self) -> list[str]:
         """In words, one line for each kind that occurred."""
         constant = np.flatnonzero(np.asarray(self.constant))
-        said = []
+        lines = []
         if len(constant):
             names = ", ".join(map(str, constant[:8])) + (", …" if len(constant) > 8 else "")
-            said.append(
+            lines.append(
                 f"{len(constant)} constant columns ({names}): bias of half a count, correlations 0"
             )
         if self.empty:
-            said.append(f"{int(self.empty)} pairs have an empty cell: their correlation is ±1")
+            lines.append(f"{int(self.empty)} pairs have an empty cell: their correlation is ±1")
         if self.outside:
-            said.append(
+            lines.append(
                 f"{int(self.outside)} pairs had a moment outside its range, by at most "
                 f"{float(self.excess):.2g}: moved to its end, their correlation is ±1"
             )
         if self.unseen:
-            said.append(
+            lines.append(
                 f"{int(self.unseen)} pairs were never observed together, or only where one of them "
                 "is constant: correlation 0"
             )
-        return said
+        return lines
 
 
 class Inverted(NamedTuple):
@@ -161,8 +170,8 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
     threshold = _threshold(share_on, share_off)
     observed, rows = pairs.seen, jnp.maximum(pairs.seen, 1)
     pair_on, pair_off = (pairs.both + pairs.one) / rows, (pairs.one.T + pairs.neither) / rows
-    settled = (pair_on > 0) & (pair_off > 0)
-    known = settled & settled.T & ~(constant[:, None] | constant)
+    varies = (pair_on > 0) & (pair_off > 0)
+    known = varies & varies.T & ~(constant[:, None] | constant)
     within = _threshold(jnp.where(known, pair_on, 0.5), jnp.where(known, pair_off, 0.5))
     counts = (pairs.both, pairs.one, pairs.one.T, pairs.neither)
     both_ways = (pair_on, pair_off)
@@ -172,7 +181,7 @@ def invert_pairs(pairs: Pairs, smoothing: float = 0.0) -> Inverted:
     cells = tuple(
         count / rows * kept + free * added for count, free in zip(counts, independent, strict=True)
     )
-    unseen = ~(settled & settled.T) & (~(constant[:, None] | constant) | (observed == 0))
+    unseen = ~(varies & varies.T) & (~(constant[:, None] | constant) | (observed == 0))
     return _invert(threshold, within, cells, constant, known, unseen, 0.0)
 
 

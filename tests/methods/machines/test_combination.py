@@ -330,10 +330,10 @@ def test_many_equal_rows_lose_no_digits(model):
     data, sizes = np.tile(bits.astype(np.float32), (30_000, 1)), {"num_causes": 3}
     method = ExactGradient(model)
 
-    def look(data, params):
-        return method._machine(method._open((data,), sizes)).look(params)[2]
+    def moments_of(data, params):
+        return method._machine(method._open((data,), sizes)).evaluate(params)[2]
 
-    moments = fast_jit(look)(data, params)
+    moments = fast_jit(moments_of)(data, params)
     x = 2.0 * bits - 1.0 if model is combination_machine else bits.astype(float)
     on = 1.0 / (1.0 + np.exp(-(x @ weights.T + bias)))
     np.testing.assert_allclose(moments["on"], on.mean(0), rtol=1e-6)

@@ -166,7 +166,7 @@ def test_a_scaled_step_has_the_gradient_of_the_program():
     weights, bias = numbers()
     params = {"weights": jnp.asarray(weights, float), "bias": jnp.asarray(bias, float)}
     climb = method._open((data,), SIZES)
-    total, slopes, _ = fast_jit(method._machine(climb).look)(params)
+    total, slopes, _ = fast_jit(method._machine(climb).evaluate)(params)
     wanted = oracle.combination_log_evidence(weights, bias, np.asarray(data)).sum()
     np.testing.assert_allclose(total, wanted, rtol=1e-5)
     each = oracle.combination_log_evidence_gradient(weights, bias, np.asarray(data))
