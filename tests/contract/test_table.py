@@ -41,7 +41,10 @@ def admitted(name):
 
 
 def engine_of(name, program):
-    return METHODS[name].of(programs()[program], described(program))
+    engine = METHODS[name].of(programs()[program], described(program))
+    if engine.search is not None and engine.search.least_steps <= STEPS:
+        return dataclasses.replace(engine, search=None)  # as others have it in so few steps
+    return engine
 
 
 def shapes(tree):
@@ -64,25 +67,19 @@ def test_others_are_refused_before_the_program_runs(name, program):
     assert "fails" not in str(refusal.value), "the program was run before it was looked at"
 
 
-def masked(engine, made):
-    """Rows with a missing cell and their mask, or all of them where the method refuses a mask."""
-    mask = np.ones(made.values.shape, bool)
-    mask[2, 1] = False
-    try:
-        engine.refuse(random.key(0), made.values, mask=mask, **made.sizes)
-    except ValueError as refusal:
-        assert "mask" in str(refusal) or "missing" in str(refusal)
-        return np.ones_like(mask), made.sizes
-    return mask, {**made.sizes, "mask": mask}
-
-
 @pytest.mark.parametrize(("name", "program"), PAIRS)
 def test_a_method_keeps_the_contract(name, program, tmp_path):
     """Its steps are pure, under jit and vmap too; a missing cell, the size of a chunk and a file on
     disk change no number; posteriors and groups have their shapes."""
     made, engine = drawn(program), engine_of(name, program)
-    mask, settings = masked(engine, made)
-    result = engine.run(random.key(0), STEPS, made.values, **settings)
+    mask = np.ones(made.values.shape, bool)
+    mask[2, 1] = False
+    settings = {**made.sizes, "mask": mask}
+    try:
+        result = engine.run(random.key(0), STEPS, made.values, **settings)
+    except ProgramError:  # it is not for missing cells
+        mask, settings = np.ones_like(mask), made.sizes
+        result = engine.run(random.key(0), STEPS, made.values, **settings)
     assert np.isfinite(result.losses).all() and result.losses.shape == (STEPS,)
     assert {x: v.shape for x, v in result.params.items()} == {
         x: np.shape(v) for x, v in made.truth.items()
@@ -99,9 +96,12 @@ def test_a_method_keeps_the_contract(name, program, tmp_path):
         return engine.get_params(after), losses
 
     keys = jax.numpy.stack([random.key(0), random.key(1)])
-    same(jax.tree.map(lambda x: x[0], whole(keys)), (result.params, result.losses))
+    params, losses = jax.tree.map(lambda x: x[0], whole(keys))
+    same(losses, result.losses)
+    if type(engine).finish is Algorithm.finish:  # nothing else follows the steps
+        same(params, result.params)
 
-    np.save(tmp_path / "rows.npy", np.where(mask, made.values, 1 - made.values))
+    np.save(tmp_path / "rows.npy", np.where(mask, made.values, np.roll(made.values, 1, 0)))
     file = np.load(tmp_path / "rows.npy", mmap_mode="r")
     fields = {x.name for x in dataclasses.fields(engine)}
     forgetful = dict.fromkeys(fields & {"remember", "keep", "keep_states"}, False)
@@ -118,7 +118,7 @@ def test_a_method_keeps_the_contract(name, program, tmp_path):
         vary = lambda p: engine.vary(random.key(0), p, rows, **settings)  # noqa: E731
         assert shapes(start) == shapes(jax.eval_shape(vary, start)) == shapes(result.params)
     if hasattr(engine, "posterior"):
-        posterior = engine.posterior(result.params, made.values, **settings)
+        posterior = engine.posterior(result.params, made.values, **made.sizes)
         assert all(len(x) == len(made.values) for x in jax.tree.leaves(posterior.mean))
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(posterior.mean))
     groups = point_groups(programs()[program], result.params, result.losses)

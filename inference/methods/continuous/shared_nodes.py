@@ -150,7 +150,7 @@ def _spread(fine: np.ndarray, speed: Array, step: float, most: int) -> tuple[Arr
     gaps = jnp.clip(jnp.ceil(length[-1] / step).astype(int), 1, most - 1)
     distance = length[-1] / gaps
     ends = jnp.minimum(jnp.arange(most) * distance, length[-1])
-    left = (length[1:-1] <= ends[:, None]).sum(1)
+    left = jnp.searchsorted(length[1:-1], ends, side="right")
     span = spans[left]  # of which a difference of sums would have lost the digits
     t = (ends - length[left]) / span
     # Slopes of more than three times the chord would turn the cubic back.
