@@ -159,9 +159,9 @@ def svi(
         draws, stats = steps.draw(device.arrays, key_draw, free[-1])
     stop = Stop.STEPS if done >= num_steps else Stop.BUDGET
     reason = stop.value if stop is Stop.STEPS else f"{stop.value} {done} steps"
+    draws, stats = jax.tree.map(lambda x: np.asarray(x)[None], (draws, stats))
     return Draws(
-        *jax.tree.map(lambda x: np.asarray(x)[None], (draws, stats)),
-        every[:, best], jax.tree.map(lambda *x: np.stack(x), *looks),
+        draws, stats, every[:, best], jax.tree.map(lambda *x: np.stack(x), *looks),
         np.asarray(course.seconds), seconds, compile_seconds, reason, stop, last,
     )  # fmt: skip
 

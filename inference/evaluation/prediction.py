@@ -119,7 +119,7 @@ def _unseen(opened: Opened, point: Params, cells: np.ndarray) -> np.ndarray | No
         points, weight = map(np.asarray, posterior(rows.slice(start, size), point))
         for some in np.array_split(here, 1 + len(here) * len(points) // MOST_FLOATS):
             row, column = cells[some, 0] - start, place[cells[some, 1]]
-            own = {name: x[..., column] for name, x in values.items()}
+            own: Any = {name: x[..., column] for name, x in values.items()}
             predictors = np.einsum("smq,qm->sm", points[:, row], own["weights"]) + own["bias"]
             lowest = -np.asarray(columns.natural(own, predictors)[1])
             probability[some] = np.sum(weight[:, row] * -np.expm1(lowest), 0)

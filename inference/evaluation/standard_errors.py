@@ -224,7 +224,7 @@ def _computation(
     reader, rows, each = opened.reader, opened.rows, opened.rows.width
     if isinstance(reader, FactorReader):
         count = reader.num_factors
-        rule = nodes_of(reader, num_nodes or default_nodes(count))
+        rule: Any = nodes_of(reader, num_nodes or default_nodes(count))
         # Of bits the score of every column is kept.
         each *= len(rule.points) * reader.num_states * (count + 1 if _bits(opened) else 1)
         if num_nodes is None and _levels(opened) is not None:
@@ -289,6 +289,7 @@ def _information(opened: Opened, rule: Rule | str | None, size: int, params: Par
             return hessian(evidence, fresh if weight is None else fresh * weight)
         if isinstance(rule, str):
             levels: Any = _levels(opened)
+            known: Any = opened.known
             read = lambda new: levels.read(known.read(new))  # noqa: E731
             nodes = lax.stop_gradient(one_rule(read(params), levels.share))
             responses = levels.responses(*known.cells(reader.model, arguments))

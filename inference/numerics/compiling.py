@@ -96,7 +96,7 @@ def known(find: Callable[[], Any], *key: Any) -> Any:
     (1, 1)
     """
     try:
-        keyed = Keyed(find, (jax.config.jax_enable_x64, value_of(key)))
+        keyed = Keyed(find, (jax.config.values["jax_enable_x64"], value_of(key)))
     except NoValueError:
         return find()
     return _found(keyed)

@@ -91,9 +91,10 @@ class Answers(NamedTuple):
         """The cells as the predictors of `Graded` see them: a level tells of two cutpoints."""
         first = self.columns.first
         shown = np.ones((len(self.bits), len(first))) if self.seen is None else self.seen
-        below = np.roll(self.bits, 1, axis=1)
+        bits: Any = self.bits
+        below = np.roll(bits, 1, axis=1)
         below[:, first] = shown - np.add.reduceat(self.bits, first, axis=1)
-        return Responses(self.bits, self.bits + below)
+        return Responses(bits, bits + below)
 
 
 class Groups(NamedTuple):

@@ -75,8 +75,9 @@ def rotated_loadings(opened: Opened, point: dict[str, np.ndarray], rotation: str
 def values_of(opened: Opened, point: dict[str, np.ndarray]) -> Values:
     """The numbers of the predictors, in float64."""
     known: Any = opened.known
+    columns: Any = opened.columns
     values = known.read({x: np.asarray(v, np.float64) for x, v in point.items()})
-    return values if opened.columns is None else opened.columns.read(values)
+    return values if columns is None else columns.read(values)
 
 
 def _levels(opened: Opened) -> tuple[int, ...]:
@@ -115,26 +116,28 @@ def study_items(
     opened = open_items(program, arguments)
     if opened is None:
         return None
+    found: Any = point
     known: Any = opened.known
     args, kwargs = arguments
     values, levels = values_of(opened, point), _levels(opened)
-    table = Answers.of(*known.cells(program, arguments), levels)
+    answers, shown = known.cells(program, arguments)
+    table = Answers.of(answers, shown, levels)
     columns, weights = table.columns, values["weights"]
     first, many = columns.first, len(weights) > 1
     placed = None
     if len(weights) <= 3:
-        placed = QuadratureEM(program).posterior(point, *args, **kwargs)
+        placed = QuadratureEM(program).posterior(found, *args, **kwargs)
     elif posterior is not None:
         placed = posterior()
     standard = rotated_loadings(opened, point, rotation)
     covariance = None
     if errors and not many and sum(np.size(x) for x in point.values()) <= MOST_NUMBERS:
-        ordered = {name: np.asarray(point[name]) for name in known.shapes}
+        ordered: Any = {name: np.asarray(point[name]) for name in known.shapes}
         covariance = covariance_of(program, ordered, args, kwargs, prior)
         last = ["guessing"] if "guessing" in values else []
         others = [x for x in known.places if x not in ("weights", "guessing")]
-        order = [known.places[x].positions.ravel() for x in ("weights", *others, *last)]
-        covariance = covariance[np.ix_(*[np.concatenate(order)] * 2)]
+        parts = [known.places[x].positions.ravel() for x in ("weights", *others, *last)]
+        covariance = covariance[np.ix_(*[np.concatenate(parts)] * 2)]
     with np.errstate(invalid="ignore"):  # where the point is no maximum, an error is NaN
         items = level_items(table, values, covariance)
     if "discrimination_se" in items:
@@ -180,8 +183,9 @@ def study_items(
         lines += _fit_lines(table, values, measures)
     # The form has its columns by their number of levels, the table as the file has them.
     places = known.columns or ()
-    order = np.lexsort([[x.column for x in places], [x.leaf for x in places]])
-    order = order if len(places) else np.arange(len(first))
+    order = np.arange(len(first))
+    if len(places):
+        order = np.lexsort([[x.column for x in places], [x.leaf for x in places]])
     groups = {}
     if labels is not None:
         study, said = _grouped(table, values, labels, order)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,9 +46,7 @@ class Guessing(Regressions):
         known = jnp.log1p(-guess) + jax.nn.log_sigmoid(predictors)
         return jnp.logaddexp(jnp.log(guess), known) - lowest, -lowest
 
-    def node_sums(
-        self, params: Params, points: Array, target: Array, weight: Array
-    ) -> GuessingSums:
+    def node_sums(self, params: Params, points: Array, target: Array, weight: Array) -> Any:
         guess = params["guessing"]
         sigma = jax.nn.sigmoid(points @ params["weights"] + params["bias"])
         prob = guess + (1.0 - guess) * sigma
@@ -71,7 +69,7 @@ class Guessing(Regressions):
         return GuessingSums(safe, guesses, slope, jnp.concatenate([bend, right], -2))
 
     def advance_both(
-        self, params: Params, sums: GuessingSums, prior: Callable[[Params], Array] | None
+        self, params: Params, sums: Any, prior: Callable[[Params], Array] | None
     ) -> tuple[Params, Params, Array]:
         guess = params["guessing"]
         fixed = None

@@ -126,7 +126,8 @@ class QuadratureEM(FactorEM):
     ) -> Any:
         columns: Any = opened.columns
         if self._shares(opened):
-            return node_sums(columns, values, responses, *posterior, fresh)
+            evidence, nodes = posterior
+            return node_sums(columns, values, responses, evidence, nodes, fresh)
         points, probability = posterior
         return point_sums(columns, values, responses, points, probability * fresh)
 
@@ -169,8 +170,8 @@ class QuadratureEM(FactorEM):
         """The posterior of every row, on so many times as many nodes a dimension."""
         reader, rows, columns = opened.reader, opened.rows, opened.columns
         if columns is None or not self._shares(opened):
-            nodes = fineness * self._nodes(reader)
-            return by_quadrature(reader, rows, params, nodes, self.chunk_size)
+            number = fineness * self._nodes(reader)
+            return by_quadrature(reader, rows, params, number, self.chunk_size)
         values = opened.values(params)
         nodes = shared_nodes(values["weights"], values["bias"], columns.share, fineness)
 

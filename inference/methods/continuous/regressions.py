@@ -194,9 +194,7 @@ class Regressions:
         sums = {k: first(log_sum(part), k) for k, part in levels.items()}
         return layout.join(own, bits, levels), layout.join(real, jax.nn.softplus(bits), sums)
 
-    def node_sums(
-        self, params: Params, points: Array, target: Array, weight: Array
-    ) -> tuple[Sums, Sums]:
+    def node_sums(self, params: Params, points: Array, target: Array, weight: Array) -> Any:
         """The sums for points (S, Q) that all data share, safe and fast.
 
         :param target: Σ_n r_sn target_n, (S, P); `weight`: Σ_n r_sn observed_n, (S, P).
@@ -215,7 +213,7 @@ class Regressions:
         return first, first._replace(bend=bends[1])
 
     def advance_both(
-        self, params: Params, sums: tuple[Sums, Sums], prior: Callable[[Params], Array] | None
+        self, params: Params, sums: Any, prior: Callable[[Params], Array] | None
     ) -> tuple[Params, Params, Array]:
         """The M-step with the curvature that is safe and with the one that is fast, and what the
         latter promises to gain, where all columns are bits.

@@ -57,20 +57,20 @@ class Nodes(NamedTuple):
 
     places: Array  # (Q, M) coordinates
     log_gaps: Array  # (Q, M) log of the distance that a place stands for
-    count: Array  # (Q,) places of each axis that are used
+    used: Array  # (Q,) places of each axis that are used
     axes: Array  # (Q, Q) orthogonal, in rows
 
     @property
     def total(self) -> Array:
-        return jnp.prod(self.count)
+        return jnp.prod(self.used)
 
     def block(self, start: Array | int, size: int) -> Rule:
         """Nodes start, …, start + size − 1; those beyond the last have no weight."""
         number = start + jnp.arange(size)
         rest, at, log_weight = number, [], jnp.zeros(())
-        for q in range(len(self.count)):
-            index = rest % self.count[q]
-            rest = rest // self.count[q]
+        for q in range(len(self.used)):
+            index = rest % self.used[q]
+            rest = rest // self.used[q]
             at.append(self.places[q, index])
             log_weight = log_weight + self.log_gaps[q, index]
         points = jnp.stack(at, -1) @ self.axes
@@ -100,7 +100,7 @@ def shared_nodes(
     steep, power = jnp.abs(slope), share * slope**2
     fine = np.linspace(-reach, reach, FINE[size])
     own = steep.sum(0) - steep <= 1e-5 * steep
-    least = 1.0  # of the prior
+    least: Any = 1.0  # of the prior
     if size > 1:
         # What changes along an axis alone is followed; of the rest counts the most they hold.
         line = np.linspace(-reach, reach, MESH[size])
@@ -114,7 +114,7 @@ def shared_nodes(
     return Nodes(places, jnp.log(gaps), count, directions)
 
 
-def _held(predictors: Array) -> Array:
+def _held(predictors: Any) -> Any:
     """¼ / (1 + ¼ A²)."""
     return 1.0 / (4.0 + predictors**2)
 
@@ -144,7 +144,7 @@ def _spread(fine: np.ndarray, speed: Array, step: float, most: int) -> tuple[Arr
     that the two belong together.
     """
     width = fine[1] - fine[0]
-    bend = jnp.diff(jnp.gradient(speed, width)) * width**2 / 12.0
+    bend = jnp.diff(jnp.asarray(jnp.gradient(speed, width))) * width**2 / 12.0
     spans = 0.5 * width * (speed[1:] + speed[:-1]) - bend
     length = jnp.concatenate([jnp.zeros(1), jnp.cumsum(spans)])
     gaps = jnp.clip(jnp.ceil(length[-1] / step).astype(int), 1, most - 1)
@@ -169,7 +169,7 @@ def one_rule(values: Params, share: Any = 1.0) -> Rule:
 
 def over_nodes(nodes: Nodes, visit: Callable[[Rule, Any], Any], start: Any) -> Any:
     """Fold `visit(block of nodes, so far)` over all nodes."""
-    size = BLOCK[len(nodes.count)]
+    size = BLOCK[len(nodes.used)]
     blocks = -(-nodes.total // size)
     return lax.fori_loop(0, blocks, lambda i, now: visit(nodes.block(i * size, size), now), start)
 
@@ -199,7 +199,7 @@ def row_posterior(
 ) -> FactorPosterior:
     """Evidence and moments of each row's factors; the gap is left at zero."""
     evidence = row_evidence(columns, values, responses, nodes)
-    size = len(nodes.count)
+    size = len(nodes.used)
 
     def visit(rule: Rule, now: Any) -> Any:
         probability = jnp.exp(log_table(columns, values, responses, rule) - evidence)
@@ -233,7 +233,7 @@ def node_sums(
             number = probability @ responses.seen
         return columns.node_sums(values, rule.points, target, number)
 
-    size = BLOCK[len(nodes.count)]
+    size = BLOCK[len(nodes.used)]
     shapes = jax.eval_shape(lambda: visit(nodes.block(jnp.zeros((), int), size)))
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return over_nodes(nodes, lambda rule, now: jax.tree.map(jnp.add, now, visit(rule)), nothing)
