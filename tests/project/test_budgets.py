@@ -11,7 +11,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BUDGETS = {}
+BUDGETS = {
+    "inference/reading": 4620,
+    "inference/running": 1110,
+    "inference/rows": 400,
+    "inference/numerics": 920,
+    "inference/methods": 8070,
+    "inference/baselines": 640,
+    "inference/evaluation": 880,
+    "inference/studies": 10600,
+    "inference/commands": 2040,
+    "ppl_models": 3000,
+}
+"""Wing -> lines of code at most. A number may fall, and may rise only if another falls as much."""
 
 
 def count(text):
