@@ -27,22 +27,27 @@ def probe(claim: Callable, draws: Iterable[tuple]) -> list[Any]:
 
 
 def at_once(claim: Callable) -> Callable:
-    """`jax.jit` for what runs at once, inside of a trace too: it decides what is traced.
+    """A claim as a compiled function, for inputs of the first call's shapes. It runs at once,
+    inside of a trace too: what it finds decides what is traced.
 
     >>> positive = at_once(lambda x: x > 0)
     >>> float(jax.jit(lambda x: x if positive(1.0) else -x)(2.0))
     2.0
     """
-    jitted = jax.jit(claim)
+    compiled: Any = None
 
     def run(*inputs: Any) -> Any:
-        held = jax.make_jaxpr(jitted)(*inputs).consts
-        if any(isinstance(x, jax.core.Tracer) for x in held):
-            raise OuterTraceError(
-                "the program uses values of an outer jit, grad or vmap, so that its form cannot be "
-                "tested: make them sites of the program, or run the method outside of that"
-            )
-        with jax.ensure_compile_time_eval():
-            return jax.tree.map(np.asarray, jitted(*inputs))
+        nonlocal compiled
+        if compiled is None:
+            jitted = jax.jit(claim)
+            held = jax.make_jaxpr(jitted)(*inputs).consts
+            if any(isinstance(x, jax.core.Tracer) for x in held):
+                raise OuterTraceError(
+                    "the program uses values of an outer jit, grad or vmap, so that its form "
+                    "cannot be tested: make them sites of the program, or run the method outside "
+                    "of that"
+                )
+            compiled = jitted.lower(*inputs).compile()
+        return jax.tree.map(np.asarray, compiled(*inputs))
 
     return run
