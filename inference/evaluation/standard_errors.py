@@ -224,7 +224,8 @@ def _computation(
     reader, rows, each = opened.reader, opened.rows, opened.rows.width
     if isinstance(reader, FactorReader):
         count = reader.num_factors
-        rule: Any = nodes_of(reader, num_nodes or default_nodes(count))
+        # Second derivatives of sharp items want twice as many in each dimension as a fit.
+        rule: Any = nodes_of(reader, num_nodes or 2 * default_nodes(count))
         # Of bits the score of every column is kept.
         each *= len(rule.points) * reader.num_states * (count + 1 if _bits(opened) else 1)
         if num_nodes is None and _levels(opened) is not None:
