@@ -33,6 +33,7 @@ from inference.methods.continuous.rules import climb, moments, prior_points
 from inference.methods.continuous.starts import principal_start
 from inference.reading.anatomy import ProgramError
 from inference.reading.log_joint import row_function
+from inference.studies.cards import example
 from inference.studies.comparison.checks import Standing, doubts, standing
 from inference.studies.comparison.judge import information
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
@@ -356,3 +357,16 @@ def test_settings_are_refused_by_name():
         BoundEM(mixed_trait).init(KEY, data, kinds=("real",) * 7 + ("odd",))
     with pytest.raises(ValueError, match="level 2 of 3"):
         BoundEM(mixed_trait).init(KEY, data, kinds=(3,) + ("binary",) * 7)
+
+
+def test_a_sharp_item_on_two_factors_is_determined():
+    """The smallest eigenvalue of the information needs more nodes than the likelihood."""
+    made = example("latent_trait", number=2)
+    method = QuadratureEM(latent_trait)
+    result = method.run(
+        jax.random.key(0), 300, made.values, tolerance=1e-7, progress_bar=False, **made.sizes
+    )
+    errors = standard_errors(latent_trait, result.params, made.values, **made.sizes)
+    finer = standard_errors(latent_trait, result.params, made.values, num_nodes=61, **made.sizes)
+    for site, value in errors.items():  # with half of the nodes all are NaN
+        np.testing.assert_allclose(value, finer[site], rtol=0.1)
