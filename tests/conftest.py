@@ -23,6 +23,15 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: first.get(item.path.stem, len(first)))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled():
+    """Free what a module compiled: thousands of programs exceed the memory maps of a process."""
+    yield
+    import jax
+
+    jax.clear_caches()
+
+
 @pytest.fixture
 def double():
     """Everything in float64 while the test runs."""
