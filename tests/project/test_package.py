@@ -19,8 +19,8 @@ def test_top_level_holds_what_it_should_and_nothing_else():
         pytest.skip("not a git checkout")
     names = {name.partition("/")[0] for name in listed.stdout.split("\n") if name}
     wanted = (
-        "pyproject.toml README.md LICENSE CITATION.cff CHANGELOG.md latentbits ppl_models "
-        "inference tests docs notebooks benchmarks"
+        "pyproject.toml README.md LICENSE CITATION.cff CHANGELOG.md CONTRIBUTING.md latentbits "
+        "ppl_models inference tests docs notebooks benchmarks"
     )
     assert {name for name in names if not name.startswith(".")} == set(wanted.split())
 
