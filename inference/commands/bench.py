@@ -1,8 +1,8 @@
 """`latentbits bench`: the methods beside the packages one would take instead, and how they grow.
 
-The benchmarks are files of a checkout, `tests/benchmarks/bench_*.py`; one takes part if it has a
+The benchmarks are files of a checkout, `benchmarks/bench_*.py`; one takes part if it has a
 table ``BENCHMARKS`` of name -> function(full) -> {"title", "rows"}. What a row holds is said in
-`tests/benchmarks/measuring.py`, which makes a table of it. Everything runs on one core: threads
+`benchmarks/measuring.py`, which makes a table of it. Everything runs on one core: threads
 that wait for each other would count as processor seconds, and not for all contenders alike.
 """
 
@@ -22,7 +22,7 @@ from ..studies.catalogue import summary
 from ..studies.output import as_json, check_output, versions, write_whole
 from .progress import Methods, stage
 
-FOLDER = Path(__file__).resolve().parents[2] / "tests" / "benchmarks"
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 LAST = ("growth", "rate")
 """What is no contest comes after those that are."""
@@ -76,7 +76,7 @@ def benchmarks(folder: Path) -> dict[str, Benchmark]:
     if not files:
         raise InputError(
             "the benchmarks are not part of the installed package: run this in a checkout "
-            f"(pip install -e '.[bench]'), where they are in {FOLDER.parent.name}/{FOLDER.name}"
+            f"(pip install -e '.[bench]'), where they are in {FOLDER.name}/"
         )
     sys.path.insert(0, str(folder))  # they share a clock, measuring.py
     try:

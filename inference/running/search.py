@@ -9,7 +9,7 @@ good basins are rare. What helps is to leave an optimum by the one unit that is 
 3. The K lineages run to the end, in one batch. The best of them is the result, and where each ended
    is kept with it (`Optima`).
 
-`python tests/benchmarks/keys.py` counts from how many keys the best known optimum is reached.
+`python benchmarks/keys.py` counts from how many keys the best known optimum is reached.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def test_some_of_them(capsys):
 
 
 def test_without_a_checkout_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(benching, "FOLDER", tmp_path / "tests" / "benchmarks")
+    monkeypatch.setattr(benching, "FOLDER", tmp_path / "benchmarks")
     assert main(["bench"]) == 2
     assert "run this in a checkout" in capsys.readouterr().err
 

@@ -74,8 +74,10 @@ def test_files_that_are_named_are_there(page):
         # The site has a copy of the notebooks, made when it is built.
         file = below / path if not path.startswith("notebooks/") else ROOT / path
         assert file.exists(), path
-    ran = re.findall(r"python ((?:tests|notebooks)/\S+\.py)", text)
-    named = re.findall(r"`((?:inference|ppl_models|tests|notebooks|\.ci)/[\w/.]+)`", text)
+    ran = re.findall(r"python ((?:benchmarks|tests|notebooks)/\S+\.py)", text)
+    named = re.findall(
+        r"`((?:inference|ppl_models|tests|benchmarks|notebooks|\.ci)/[\w/.]+)`", text
+    )
     for path in {*ran, *named}:
         assert (ROOT / path).exists(), path
 

@@ -1,7 +1,7 @@
 """The best optima that are known: what the file says of its parameters is true of them.
 
 The evidence is computed here from the saved parameters, in NumPy and float64, by the equations of
-the papers; `tests/benchmarks/keys.py --golden` wrote it from the losses of the methods.
+the papers; `benchmarks/keys.py --golden` wrote it from the losses of the methods.
 """
 
 import importlib.util
@@ -13,13 +13,14 @@ import pytest
 from scipy.special import logsumexp
 
 HERE = Path(__file__).parents[1]
+CASES = HERE.parent / "benchmarks" / "key_cases.py"
 GOLDEN = json.loads((HERE / "golden" / "optima.json").read_text())
 PUBLISHED = {"carcinoma-2": -317.2568, "carcinoma-3": -293.705, "carcinoma-4": -289.2858}
 
 
 @pytest.fixture(scope="module")
 def cases():
-    spec = importlib.util.spec_from_file_location("key_cases", HERE / "benchmarks" / "key_cases.py")
+    spec = importlib.util.spec_from_file_location("key_cases", CASES)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.CASES

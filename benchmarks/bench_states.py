@@ -1,6 +1,6 @@
 """Truncated EM read off the program against the same algorithm written by hand, and the ceiling.
 
-    python tests/benchmarks/bench_states.py [--full] [--json FILE]
+    python benchmarks/bench_states.py [--full] [--json FILE]
 
 Measured in one run, compilation apart: seconds an EM iteration of binary sparse coding as read off
 the program and as written by hand for this one model, and their largest difference; the kernels of

@@ -1,6 +1,6 @@
 """Size and power of the tests for differences between groups, on simulated tables.
 
-    python tests/benchmarks/bench_dif.py [--tables 60]
+    python benchmarks/bench_dif.py [--tables 60]
 
 Two groups of 400 rows, 8 items, abilities that differ by half a deviation. Where nothing differs:
 the share of all items with p < 0.05, of the test of the item and of its two parts, and of tables of

@@ -1,6 +1,6 @@
 """Programs with discrete latents, summed by `marginal` and by NumPyro's own enumeration (funsor).
 
-    python tests/benchmarks/bench_funsor.py
+    python benchmarks/bench_funsor.py
 
 Printed for each program: the largest difference of log density and gradient at three random points
 in float64, relative to their size, and the processor milliseconds of one value with gradient by

@@ -1,6 +1,6 @@
 """Moment inversion: processor seconds and error of the matrix of correlations, and its memory.
 
-    python tests/benchmarks/bench_moments.py [--large] [--x64] [--json FILE]
+    python benchmarks/bench_moments.py [--large] [--x64] [--json FILE]
 
 The data: 4000 rows of 256 bits, four factors of standard normal weights plus unit uniqueness,
 thresholds uniform in ±1. Measured warm, compilation apart, counting and inverting all pairs: at

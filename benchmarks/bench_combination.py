@@ -1,6 +1,6 @@
 """Combination machine: exact gradient steps against scikit-learn's RBM, and larger machines.
 
-    python tests/benchmarks/bench_combination.py [--units 20 23] [--cores 1] [--json FILE]
+    python benchmarks/bench_combination.py [--units 20 23] [--cores 1] [--json FILE]
 
 The data: 4000 + 4000 rows of 64 bits from ten simple shapes, `combination_target`. To be reached:
 1000 exact gradient steps of 10 units in under 2 processor seconds, warm, with a lower test log-loss

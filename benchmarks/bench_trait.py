@@ -1,6 +1,6 @@
 """Latent trait: how good and how fast, against the figures that public implementations reach.
 
-    python tests/benchmarks/bench_trait.py [--json FILE] [--only NAME ...]
+    python benchmarks/bench_trait.py [--json FILE] [--only NAME ...]
 
 CPU seconds are those of the process, all threads, after a first call that compiles. The figures to
 compare with were measured on other machines: a public implementation of the paper's equations takes

@@ -1,6 +1,6 @@
 """How an iteration of truncated EM shrinks with the number of devices, beside a prediction.
 
-    python tests/benchmarks/bench_scale.py [--full] [--rows N] [--devices 1,2,4,8] [--json FILE]
+    python benchmarks/bench_scale.py [--full] [--rows N] [--devices 1,2,4,8] [--json FILE]
 
 An iteration over N rows on k devices is predicted to take
 

@@ -1,6 +1,6 @@
 """Programs of posteriordb with their discrete sites, summed out, beside sums by hand.
 
-    python tests/benchmarks/bench_posteriordb.py PATH [--draws 1000]
+    python benchmarks/bench_posteriordb.py PATH [--draws 1000]
 
 PATH holds the data and reference draws of posteriordb (M0, Mb and Mt data, low_dim_gauss_mix and
 hmm_example, as .json.zip). Printed for each program: the largest difference of log density and

@@ -1,14 +1,14 @@
 """From how many keys a run with default arguments ends at the best optimum that is known.
 
-    python tests/benchmarks/keys.py SET METHOD NUM_KEYS [--steps N] [--batch B]
+    python benchmarks/keys.py SET METHOD NUM_KEYS [--steps N] [--batch B]
 
-    python tests/benchmarks/keys.py bars TruncatedEM 100
-    python tests/benchmarks/keys.py all --golden           # the best of 200 starts of any method
-    python tests/benchmarks/keys.py bars EM 3 --cost       # of a run, in plain runs
-    python tests/benchmarks/keys.py bars EM 20 --out cpu.json             # on one machine,
-    python tests/benchmarks/keys.py bars EM 20 --against cpu.json         # and on another
-    python tests/benchmarks/keys.py network EM 100 --prior --table IMG.npz
-    python tests/benchmarks/keys.py many-network GibbsSearch --sets 1..20
+    python benchmarks/keys.py bars TruncatedEM 100
+    python benchmarks/keys.py all --golden           # the best of 200 starts of any method
+    python benchmarks/keys.py bars EM 3 --cost       # of a run, in plain runs
+    python benchmarks/keys.py bars EM 20 --out cpu.json             # on one machine,
+    python benchmarks/keys.py bars EM 20 --against cpu.json         # and on another
+    python benchmarks/keys.py network EM 100 --prior --table IMG.npz
+    python benchmarks/keys.py many-network GibbsSearch --sets 1..20
 
 All keys are one compiled call; so many side by side (`--batch`) as memory holds. A run is at the
 optimum if it ends within 5e-5 of it (0.05 nats at least), and the combination machine if its
@@ -48,7 +48,7 @@ from scipy.optimize import linear_sum_assignment
 
 import latentbits
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "optima.json"
+GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "optima.json"
 
 
 class End(NamedTuple):

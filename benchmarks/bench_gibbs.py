@@ -1,6 +1,6 @@
 """Gibbs sampling and learning of noisy-OR networks: how fast, against NumPyro's DiscreteGibbs.
 
-    python tests/benchmarks/bench_gibbs.py [--json FILE] [--only NAME ...]
+    python benchmarks/bench_gibbs.py [--json FILE] [--only NAME ...]
 
 `updates` draws the bits of a 25-10-5 network for 1000 patterns of lines, by `LatentGibbs` and by
 NumPyro 0.22's `DiscreteGibbs`, on the same parameters and data. The latter refuses sites whose bits
