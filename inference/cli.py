@@ -32,7 +32,6 @@ COMMANDS = {
     "score": ("use", "the log likelihood of each row"),
     "compare": ("compare", "bespoke and generic inference on one program and one table"),
     "report": ("report", "the report of a comparison, written again from result.nc"),
-    "survey": ("survey", "which method is first at which size"),
     "calibrate": ("calibrate", "test posteriors by simulation-based calibration"),
     "rank": ("rank", "different models on the same rows, by leave-one-out"),
     "reproduce": ("reproduce", "run an experiment of a paper"),

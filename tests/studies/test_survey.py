@@ -6,15 +6,13 @@ import json
 import jax
 import numpy as np
 import pytest
+import survey
 from numpyro.handlers import seed, substitute
+from survey import Cell, along, base_of, cells_of, places, sentences, sizes_of, target_of
 
-import inference.studies.survey.cells as cells
 import ppl_models
-from inference.cli import main
 from inference.reading.anatomy import inspect
 from inference.studies.cards import CARDS
-from inference.studies.survey.cells import Cell, base_of, cells_of, sizes_of
-from inference.studies.survey.words import along, places, sentences, target_of
 
 
 @pytest.mark.parametrize("name", CARDS)
@@ -90,16 +88,16 @@ def test_crossovers_are_named():
     assert sentences(ranked, "rows", BASE)[0] == "At 1000 rows TruncatedEM is first, in 4 s."
 
 
-def test_the_command_runs_each_cell_once_and_marks_what_did_not_come_to_its_turn(
+def test_the_script_runs_each_cell_once_and_marks_what_did_not_come_to_its_turn(
     tmp_path, capsys, monkeypatch
 ):
     out = tmp_path / "map"
     monkeypatch.setitem(CARDS, "bernoulli_product", CARDS["bernoulli_product"]._replace(
         grown=CARDS["bernoulli_product"].grown._replace(rows=40, columns=3)
     ))  # fmt: skip
-    asked = ["survey", "bernoulli_product", "--methods", "MAP", "--columns", "none", "--budget",
+    asked = ["bernoulli_product", "--methods", "MAP", "--columns", "none", "--budget",
              "9", "--out", str(out)]  # fmt: skip
-    assert main([*asked, "--rows", "40"]) == 0
+    survey.main([*asked, "--rows", "40"])
     assert sorted(x.name for x in out.iterdir()) == [
         "cells", "survey.csv", "survey.json", "survey.png", "survey.txt",
     ]  # fmt: skip
@@ -114,19 +112,22 @@ def test_the_command_runs_each_cell_once_and_marks_what_did_not_come_to_its_turn
         calls.append(1)
         raise MemoryError("too large a table")
 
-    monkeypatch.setattr(cells, "compare", fail)
-    assert main([*asked, "--rows", "40", "--within", "1e-9"]) == 0  # read off anew
+    monkeypatch.setattr(survey, "compare", fail)
+    survey.main([*asked, "--rows", "40", "--within", "1e-9"])  # read off anew
     assert "within 1e-09 nats" in capsys.readouterr().out
-    assert main([*asked, "--rows", "20", "--total", "1e-9"]) == 0
+    survey.main([*asked, "--rows", "20", "--total", "1e-9"])
     assert "1 runs did not come to their turn" in capsys.readouterr().out
     with (out / "survey.csv").open() as file:
         assert [(x["rows"], x["status"]) for x in csv.DictReader(file)] == [
             ("20", "not run"), ("40", "done"),
         ]  # fmt: skip
-    assert not calls and main([*asked, "--rows", "10"]) == 0 and calls == [1]
+    assert not calls
+    survey.main([*asked, "--rows", "10"])
+    assert calls == [1]
     with (out / "survey.csv").open() as file:
         assert "too large a table" in next(csv.DictReader(file))["reason"]
-    assert main([*asked, "--rows", "40", "--seed", "1"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        survey.main([*asked, "--rows", "40", "--seed", "1"])
     assert "made with seed 0, not 1" in capsys.readouterr().err
 
 
@@ -134,8 +135,9 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys):
     for arguments, words in (
         (["latent_trait", "--within", "0"], "--within 0"),
         (["latent_trait", "--total", "-1"], "--total -1"),
-        (["no_such_model"], "no program 'no_such_model'"),
+        (["no_such_model"], "'no_such_model'"),
         (["bernoulli_product", "--rows", "none", "--columns", "none"], "nothing is left to grow"),
     ):
-        assert main(["survey", *arguments, "--out", str(tmp_path / "out")]) == 2
+        with pytest.raises(SystemExit, match="2"):
+            survey.main([*arguments, "--out", str(tmp_path / "out")])
         assert words in capsys.readouterr().err
