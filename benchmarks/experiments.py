@@ -1,10 +1,10 @@
-"""Run every experiment of the papers at its default size and check what it must show.
+"""Run every experiment, of the papers and beyond, at its default size; check what it must show.
 
     python benchmarks/experiments.py [NAME ...] [--jobs 4] [--limit 1800] [--out FILE]
 
-Each runs as `latentbits reproduce NAME` in a process of its own. The claims stand in
-`tests/support/paper_checks.py`. The exit status is 1 if one fails. An experiment that has no data
-of its own is listed as "needs FILE" and counts neither way.
+Each runs as `latentbits reproduce NAME`, or by `benchmarks/reproduce.py`, in a process of its own.
+The claims stand in `tests/support/paper_checks.py`. The exit status is 1 if one fails. An
+experiment that has no data of its own is listed as "needs FILE" and counts neither way.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
+import beyond  # noqa: E402
 from paper_checks import AT_DEFAULT, CHECKS, finite  # noqa: E402
 
 from inference.studies.papers.experiment import experiments  # noqa: E402
@@ -33,7 +34,9 @@ def run(name: str, limit: float) -> dict[str, Any]:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "numbers.json"
-        command = [sys.executable, "-m", "inference", "reproduce", name, "--json", str(file)]
+        of_a_paper = ["-m", "inference", "reproduce"]
+        runner = of_a_paper if name in experiments() else ["benchmarks/reproduce.py"]
+        command = [sys.executable, *runner, name, "--json", str(file)]
         command += ["--figure", str(Path(folder) / "figure.png")]
         try:
             done = subprocess.run(
@@ -71,7 +74,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds of each")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write outcomes and numbers, JSON")
     options = parser.parse_args()
-    known = experiments()
+    known = {**experiments(), **experiments(beyond)}
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"{unknown[0]} is no experiment: {', '.join(known)}")
     results: dict[str, dict[str, Any]] = {}

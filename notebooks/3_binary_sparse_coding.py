@@ -18,6 +18,7 @@
 # **How few states suffice, and how does one notice when they do not?**
 
 # %% tags=["parameters"]
+import sys
 from inspect import getsource
 
 import jax
@@ -27,6 +28,9 @@ from latentbits.models import binary_sparse_coding
 from latentbits.models.data import bars
 
 from latentbits import AllStates, TruncatedEM, contest, inspect, log_joint, reproduce
+
+sys.path.append("../benchmarks")  # for experiments beyond the papers
+from beyond.sparse_coding_truncation import run_truncation
 
 experiments = {"bsc-bars": {"trials": 10}, "bsc-truncation": {"trials": 2, "num_data": 300}}
 num_data, num_draws, budget = 1000, 60, 10.0
@@ -139,7 +143,7 @@ race
 # EM starts from the truth on bars with one to five active causes in an image, with $\gamma = 3$.
 
 # %%
-limits = reproduce("bsc-truncation", **experiments["bsc-truncation"])
+limits = run_truncation(**experiments["bsc-truncation"])
 limits
 
 # %% [markdown]
@@ -156,8 +160,9 @@ limits
 # - Truncation can leave the *parameters* right while most of the *posterior of a datum* is missing.
 #   `posterior.missed` estimates how much, without the truth: in C both curves coincide.
 # - New rows say which kind of causes made the data: of binary causes that add up or hide each other
-#   and of causes with a strength, the true kind fits best on each set (`latentbits reproduce
-#   bsc-causes`). On image patches globular fields come with many causes, 13 of 700 and none of 200,
-#   and are few (`bsc-patches`): [the papers and ours](../docs/papers.md) has both tables.
+#   and of causes with a strength, the true kind fits best on each set (`python
+#   benchmarks/reproduce.py bsc-causes`). On image patches globular fields come with many causes,
+#   13 of 700 and none of 200, and are few (`bsc-patches`): [the papers and
+#   ours](../docs/papers.md) has both tables.
 # - EM with several starts finds the best optimum in seconds. NUTS, which has to move between
 #   optima, does not pass its checks on these data in as long.

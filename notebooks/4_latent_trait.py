@@ -19,6 +19,7 @@
 # the bound cost, against quadrature, Monte Carlo and NUTS on the same program?**
 
 # %% tags=["parameters"]
+import sys
 from inspect import getsource
 
 import arviz
@@ -30,6 +31,10 @@ from latentbits.models.data import prototypes
 from numpyro.infer.util import log_density
 
 from latentbits import BoundEM, contest, quadratic_bound, reproduce
+
+sys.path.append("../benchmarks")  # for experiments beyond the papers
+from beyond.trait_mixture import hierarchy
+from beyond.trait_strength import strength
 
 experiments = {"trait-clusters": {}, "trait-strength": {"tables": 2}, "trait-mixture": {}}
 num_data, num_draws = 600, 500
@@ -139,11 +144,11 @@ summary.iloc[:: len(summary) // 6]
 # and the second figure shows the map of each component.
 
 # %%
-strength = reproduce("trait-strength", **experiments["trait-strength"])
-for name, one in strength.numbers.items():
+strong = strength(**experiments["trait-strength"])
+for name, one in strong.numbers.items():
     print(f"{name:22s} by the bound {one['bound']:.2f}, by quadrature {one['quadrature']:.2f}")
-display(strength)
-groups = reproduce("trait-mixture", **experiments["trait-mixture"])
+display(strong)
+groups = hierarchy(**experiments["trait-mixture"])
 for name, nats in groups.numbers["nats_per_new_row"].items():
     print(f"{name:24s} {nats:.2f} nats per new row")
 groups

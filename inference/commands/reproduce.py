@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from latentbits.models.data import InputError
@@ -24,9 +25,12 @@ COMMON = ("json", "figure", "command", "called", "experiment")
 DESCRIPTION = "Run an experiment of a paper; `latentbits list` says which there are."
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(
+    parser: argparse.ArgumentParser, known: Mapping[str, Experiment] | None = None
+) -> None:
+    """:param known: experiments by name; by default those of the papers."""
     names = parser.add_subparsers(metavar="NAME", required=True)
-    for experiment in experiments().values():
+    for experiment in (known or experiments()).values():
         words = experiment.summary.replace("%", "%%")
         one = names.add_parser(experiment.name, help=words, description=words, allow_abbrev=False)
         one.add_argument("--json", metavar="FILE", help="write settings, versions and numbers")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .papers.experiment import Outcome, add_options, experiments, picture
+from .papers.experiment import Outcome, experiments, picture
 
 if TYPE_CHECKING:
     from .comparison.compare import Comparison
@@ -29,15 +28,7 @@ def reproduce(name: str, **options: Any) -> Outcome:
     known = experiments()
     if name not in known:
         raise ValueError(f"there is no experiment {name!r}: choose from {', '.join(sorted(known))}")
-    parser = argparse.ArgumentParser()
-    add_options(parser, known[name])
-    settings = parser.parse_args([])
-    unknown = sorted(set(options) - set(vars(settings)))
-    if unknown:
-        there = ", ".join(sorted(vars(settings)))
-        raise ValueError(f"{name} has no option {', '.join(unknown)}: choose from {there}")
-    vars(settings).update(options)
-    return known[name].run(settings)
+    return known[name](**options)
 
 
 class Paths(NamedTuple):

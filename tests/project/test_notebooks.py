@@ -68,7 +68,8 @@ def test_a_path_of_a_machine_is_told_from_a_fraction_and_an_address():
 
 
 OURS = {"latentbits", "latentbits.models", "latentbits.models.data"}
-OTHERS = {"arviz", "jax", "matplotlib", "numpy", "numpyro"}
+OTHERS = {"arviz", "jax", "matplotlib", "numpy", "numpyro", "beyond"}
+"""`beyond` is the folder of a checkout, in `benchmarks`, where the notebook finds experiments."""
 
 
 @each

@@ -1,4 +1,4 @@
-"""Every experiment of the papers and every notebook runs as itself, at its smallest size.
+"""Every experiment and every notebook runs as itself, at its smallest size.
 
 A notebook is executed cell by cell. Its cell tagged "parameters" holds its sizes, which are
 replaced here: those of its experiments by `Experiment.smallest`, the others by `SIZES`.
@@ -9,19 +9,22 @@ import json
 from functools import cache
 from pathlib import Path
 
+import beyond
 import jupytext
 import numpy as np
 import pytest
+import reproduce as script
+from beyond import winner
 from jax import random
 from paper_checks import CHECKS, constraint, finite
 
 from inference import public
 from inference.cli import main
-from inference.studies import notebook as studies
 from inference.studies.output import plain
-from inference.studies.papers import experiment, winner
+from inference.studies.papers import experiment
 from inference.studies.papers.experiment import experiments, in_batches
 
+EXPERIMENTS = {**experiments(), **experiments(beyond)}
 FOLDER = Path(__file__).parents[2] / "notebooks"
 SIZES = {
     "0": {"num_days": 20, "num_draws": 5, "num_steps": 2},
@@ -37,7 +40,7 @@ SIZES = {
 @cache
 def remembered(name, options):
     """One run serves the test of the experiment and its notebook."""
-    return studies.reproduce(name, **json.loads(options))
+    return EXPERIMENTS[name](**json.loads(options))
 
 
 def reproduce(name, **options):
@@ -65,13 +68,13 @@ def words(tmp_path_factory):
     return file
 
 
-@pytest.mark.parametrize("name", sorted(experiments()))
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_experiment_runs_as_itself(name, words):
-    options = experiments()[name].smallest | ({"data": words} if name == "noisyor-words" else {})
+    options = EXPERIMENTS[name].smallest | ({"data": words} if name == "noisyor-words" else {})
     outcome = reproduce(name, **options)
     numbers = plain(outcome.numbers)
     assert numbers and finite(numbers), numbers
-    defaults = {name: option.default for name, option in experiments()[name].options.items()}
+    defaults = {name: option.default for name, option in EXPERIMENTS[name].options.items()}
     CHECKS[name](numbers, defaults | options)
     png, shown = outcome._repr_png_()
     assert png[:4] == b"\x89PNG" and len(png) > 2_000 and shown["width"] > 300
@@ -102,7 +105,7 @@ def test_notebook_runs_as_itself(path, monkeypatch):
             if "methods" in sizes:
                 sizes["methods"] = [x for x in names["methods"] if x in sizes["methods"].split()]
             chosen = names.get("experiments", {})
-            sizes["experiments"] = {name: experiments()[name].smallest for name in chosen}
+            sizes["experiments"] = {name: EXPERIMENTS[name].smallest for name in chosen}
             assert {*sizes} - {"experiments"} <= {*names}, "sizes that the notebook does not have"
             names.update(sizes)
     assert replaced == 1
@@ -138,7 +141,6 @@ def test_the_command_writes_numbers_and_figure(tmp_path):
         ("clipped-digits --steps 1", "--steps 1"),
         ("clipped-ring --rows 0", "--rows 0"),
         ("clipped-ring --size 7", "--size 7"),
-        ("clipped-baselines --columns 2", "--columns"),
         ("combination-synthetic --seeds 0", "--seeds"),
         ("combination-synthetic-small --num-data 1", "--num-data"),
         ("combination-digits --units 0", "--units"),
@@ -150,15 +152,12 @@ def test_the_command_writes_numbers_and_figure(tmp_path):
         ("noisyor-lines --num-data 50", "--num-data"),
         ("noisyor-lines --population 1", "--population"),
         ("noisyor-shifter --trials 0", "--trials"),
-        ("noisyor-structure --particles 1", "--particles"),
         ("noisyor-words", "--data FILE"),
         ("noisyor-words --data nowhere.csv", "nowhere.csv"),
         ("noisyor-words --data nowhere.csv --causes 0", "--causes"),
         ("bsc-bars --trials 0", "--trials"),
         ("bsc-bars --init-active 11", "--init-active"),
         ("bsc-bars --num-data -1", "--num-data"),
-        ("bsc-truncation --steps 0", "--steps"),
-        ("bsc-causes --kinds ternary", "'ternary'"),
         ("bsc-patches --centre 3 --surround 1", "--centre"),
     ],
 )
@@ -167,3 +166,17 @@ def test_nonsense_is_refused_in_one_line(wrong, words, tmp_path, capsys):
     assert main(["reproduce", *wrong.split(), "--json", str(out)]) == 2
     said = capsys.readouterr().err
     assert words in said and said.count("\n") == 1 and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("clipped-baselines --columns 2", "--columns"),
+        ("noisyor-structure --particles 1", "--particles"),
+        ("bsc-causes --kinds ternary", "'ternary'"),
+    ],
+)
+def test_the_script_refuses_nonsense_too(wrong, words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        script.main(wrong.split())
+    assert words in capsys.readouterr().err

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from inference.studies.papers.winner import Sets, come_again
+from beyond.winner import Sets, come_again
 
 
 def made(rng, count, slower=1.0, worse=0.0):

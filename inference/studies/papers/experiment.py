@@ -13,6 +13,7 @@ import pkgutil
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -64,6 +65,16 @@ class Experiment(NamedTuple):
     def run(self, namespace: argparse.Namespace) -> Outcome:
         return self.study(settled(self.options, namespace))
 
+    def __call__(self, **options: Any) -> Outcome:
+        """Run it with the defaults of the command, but for these."""
+        parser = argparse.ArgumentParser()
+        add_options(parser, self)
+        settings = vars(parser.parse_args([]))
+        if unknown := sorted(set(options) - set(settings)):
+            there = ", ".join(sorted(settings))
+            raise ValueError(f"{self.name} has no option {', '.join(unknown)}: choose from {there}")
+        return self.run(argparse.Namespace(**settings | options))
+
 
 def experiment(
     name: str, summary: str, **options: Option
@@ -105,13 +116,12 @@ def picture(draw: Callable[[], Page]) -> tuple[bytes, dict[str, int]]:
     return stream.getvalue(), {"width": round(figure.get_figwidth() * SHOWN)}
 
 
-def experiments() -> dict[str, Experiment]:
-    """All experiments, by name."""
-    from .. import papers
-
+def experiments(package: ModuleType | None = None) -> dict[str, Experiment]:
+    """All experiments of the modules of a package, by name; of the papers by default."""
+    package = package or importlib.import_module(__package__)
     by_name = {}
-    for module in pkgutil.iter_modules(papers.__path__):
-        listed = importlib.import_module(f"{papers.__name__}.{module.name}")
+    for module in pkgutil.iter_modules(package.__path__):
+        listed = importlib.import_module(f"{package.__name__}.{module.name}")
         by_name.update({x.name: x for x in vars(listed).values() if isinstance(x, Experiment)})
     return dict(sorted(by_name.items()))
 

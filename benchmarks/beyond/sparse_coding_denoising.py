@@ -24,15 +24,15 @@ from latentbits.models import binary_sparse_coding
 from latentbits.models.data import InputError
 from latentbits.models.data.images import open_grey
 
-from ...methods.discrete.persistent import Persistent
-from ...methods.discrete.step import EMState
-from ...methods.discrete.truncated import TruncatedEM
-from ...methods.shared import Chunk, chunk_rows
-from ...reading.log_joint import Structure
-from ...rows.chunks import map_over_chunks
-from ...types import Params
-from ..figures import image_grid
-from .experiment import Option, Outcome, Page, experiment
+from inference.methods.discrete.persistent import Persistent
+from inference.methods.discrete.step import EMState
+from inference.methods.discrete.truncated import TruncatedEM
+from inference.methods.shared import Chunk, chunk_rows
+from inference.reading.log_joint import Structure
+from inference.rows.chunks import map_over_chunks
+from inference.studies.figures import image_grid
+from inference.studies.papers.experiment import Option, Outcome, Page, experiment
+from inference.types import Params
 
 ROUNDS = 8
 """In which the patches find their states, before anything is learned."""

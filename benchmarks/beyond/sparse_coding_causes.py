@@ -20,14 +20,14 @@ from latentbits.models.data import InputError
 from latentbits.models.data.strokes import stroke_masks
 from numpyro import handlers
 
-from ...methods.continuous.quadrature import QuadratureEM
-from ...methods.discrete.em import EM
-from ...methods.discrete.truncated import TruncatedEM
-from ...running.contract import follow
-from ...types import Params
-from ..figures import image_grid
-from .experiment import Option, Outcome, Page, experiment
-from .sparse_coding import all_bars_recovered
+from inference.methods.continuous.quadrature import QuadratureEM
+from inference.methods.discrete.em import EM
+from inference.methods.discrete.truncated import TruncatedEM
+from inference.running.contract import follow
+from inference.studies.figures import image_grid
+from inference.studies.papers.experiment import Option, Outcome, Page, experiment
+from inference.studies.papers.sparse_coding import all_bars_recovered
+from inference.types import Params
 
 SIDE = 3
 BARS = np.array([3.0, -4.0, 5.0])[:, None] * stroke_masks(SIDE)[[0, 2, 3]]

@@ -11,15 +11,14 @@ import numpy as np
 from jax import random
 from latentbits.models.data import InputError
 
+from inference.studies.cards import CARDS, example, known_of
+from inference.studies.comparison.columns import summary
+from inference.studies.comparison.compare import Comparison, compare
+from inference.studies.comparison.replicates import repeat
+from inference.studies.comparison.verdict import TIE, first
+from inference.studies.output import read_json
+from inference.studies.papers.experiment import Option, Outcome, Page, experiment
 from latentbits import models
-
-from ..cards import CARDS, example, known_of
-from ..comparison.columns import summary
-from ..comparison.compare import Comparison, compare
-from ..comparison.replicates import repeat
-from ..comparison.verdict import TIE, first
-from ..output import read_json
-from .experiment import Option, Outcome, Page, experiment
 
 MOST = 4
 """Times as many data sets at most, where the interval of fewer could not tell."""

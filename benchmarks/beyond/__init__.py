@@ -1,0 +1,1 @@
+"""Experiments that go beyond the papers: `python benchmarks/reproduce.py NAME`."""
