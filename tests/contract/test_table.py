@@ -13,6 +13,7 @@ import pytest
 from jax import random
 
 from inference.reading.anatomy import ProgramError, inspect
+from inference.rows import disk
 from inference.running.algorithm import Algorithm
 from inference.running.contract import follow
 from inference.studies.arviz import container
@@ -53,6 +54,54 @@ def shapes(tree):
 
 def same(first, second, rtol=2e-3, atol=2e-3):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), first, second)
+
+
+def widths(jaxpr):
+    """The lengths of all axes of all arrays that a traced function makes, inner ones too."""
+    for equation in jaxpr.eqns:
+        yield from (length for x in equation.outvars for length in getattr(x.aval, "shape", ()))
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
+        ):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from widths(inner)
+
+
+def unread(jaxpr, get_params, state):
+    """The leaves of a state that neither its step reads nor its parameters are made of."""
+    shown = jax.make_jaxpr(get_params)(state).jaxpr
+    *after, loss = jaxpr.outvars
+    read = needed(jaxpr, [loss, *(b for a, b in zip(jaxpr.invars, after, strict=True) if a != b)])
+    used = needed(shown, shown.outvars)
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)]
+    variables = zip(paths, jaxpr.invars, shown.invars, strict=True)
+    return {path for path, x, y in variables if x not in read and y not in used}
+
+
+def needed(jaxpr, results):
+    """The variables that some of its variables are computed from."""
+    variables = {x for x in results if not hasattr(x, "val")}
+    for equation in reversed(jaxpr.eqns):
+        if variables.intersection(equation.outvars):
+            variables.update(x for x in equation.invars if not hasattr(x, "val"))
+    return variables
+
+
+def assert_small_steps(engine, state, file, settings):
+    """Nothing that a step makes is as long as the file, and a state is what the next step needs."""
+    rows = disk.as_stored(file)
+    step = jax.make_jaxpr(lambda state: engine.update(state, rows, **settings))(state)
+    assert len(file) not in widths(step.jaxpr)
+    # EM over states has a key, whether or not it draws any; the gain tells whether a run may stop.
+    assert unread(step.jaxpr, engine.get_params, state) <= {".rng_key", ".trail.gain"}
+
+
+@pytest.fixture(autouse=True)
+def compiled():
+    """Free what each test compiled: all of it exceeds the memory maps of a process."""
+    yield
+    jax.clear_caches()
 
 
 PAIRS = [(name, program) for name in METHODS for program in admitted(name)]
@@ -127,8 +176,11 @@ def test_a_method_keeps_the_contract(name, program, tmp_path):
         engine = dataclasses.replace(engine, **forgetful)
         result = engine.run(random.key(0), STEPS, made.values, **settings)
     small = {"chunk_size": 25} if "chunk_size" in fields else {}
-    stored = dataclasses.replace(engine, **small).run(random.key(0), STEPS, file, **settings)
+    by_chunk = dataclasses.replace(engine, **small)
+    stored = by_chunk.run(random.key(0), STEPS, file, **settings)
     same((stored.params, stored.losses), (result.params, result.losses))
+    if small:  # others read blocks of a size of their own
+        assert_small_steps(by_chunk, stored.state, file, settings)
 
     if engine.search is not None:
         rows = made.values
