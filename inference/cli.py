@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .studies.option import check_numbers  # here: --version has to load nothing
 
         check_numbers(namespace)
-        from .numerics.cache import cache_compilations  # and with it JAX: not for --version
+        from .compiling import cache_compilations  # and with it JAX: not for --version
 
         cache_compilations()
         status = namespace.command(namespace) or 0

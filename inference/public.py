@@ -6,6 +6,7 @@ xarray.
 
 from typing import TYPE_CHECKING, Any
 
+from .compiling import cache_compilations
 from .evaluation.evidence import Evidence, Likelihood, likelihood, log_likelihood
 from .evaluation.measures import Measure, measure
 from .evaluation.prediction import complete, log_conditional, most_probable_state
@@ -39,7 +40,6 @@ from .methods.moments.probit import morph
 from .methods.moments.spectrum import implied_correlation
 from .methods.shared import Posterior
 from .numerics.annealed import anneal, log_mean
-from .numerics.cache import cache_compilations
 from .reading.anatomy import Anatomy, ProgramError, inspect
 from .reading.counts import left_out, up_to
 from .reading.handlers import quadratic_bound, states

@@ -19,9 +19,9 @@ from jax import Array, lax, random
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.util import initialize_model, unconstrain_fn
 
-from ..numerics import clock
 from ..reading.anatomy import Anatomy
 from ..rows.devices import one_device
+from ..running import clock
 from ..types import Arguments, Params
 from .starts import climb, climbs_of, differentiable
 
@@ -42,7 +42,7 @@ class Laplace(NamedTuple):
 
     mode: Params
     covariance: np.ndarray | None  # (size, size), sites in alphabetical order; None: too costly
-    seconds: float  # by `numerics.clock`, compilation left out
+    seconds: float  # by `running.clock`, compilation left out
 
     def starts(self, rng_key: Array, count: int) -> Params:
         """Draws of it, a leading axis of so many: all chains in the same mode, well apart."""

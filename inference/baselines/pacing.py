@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jax import Array
 
-from ..numerics import clock
-from ..numerics.compiling import executable
+from ..compiling import executable
 from ..rows.devices import OneDevice
+from ..running import clock
 
 MOST_DEPTH, LEAST_DEPTH = 10, 4
 """Of a trajectory of NUTS: 2^10 − 1 steps by default; what one draw may take of a budget is a
@@ -19,7 +19,7 @@ twentieth, or no clock could end it in time."""
 
 
 class Budget:
-    """Seconds that a run may take, counted from its first step by `numerics.clock`.
+    """Seconds that a run may take, counted from its first step by `running.clock`.
 
     >>> Budget(None).spent, Budget(0.0).spent
     (False, True)

@@ -22,11 +22,11 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from ..methods.gibbs.flips import Rules
 from ..methods.gibbs.kernel import LatentGibbs
-from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
 from ..rows.devices import OneDevice, one_device
 from ..running.contract import Stop
+from ..running.memory import check_fits
 from ..running.search import each
 from ..types import Params
 from . import pacing
@@ -44,7 +44,7 @@ class Draws(NamedTuple):
     losses: np.ndarray  # (steps done,), empty for a sampler
     snapshots: dict[str, Any]  # (num_times, num_draws, ...); for a sampler its draws, one a time
     clock: np.ndarray  # (num_times,) seconds, compilation left out
-    seconds: float  # by `numerics.clock`
+    seconds: float  # by `running.clock`
     compile_seconds: float
     reason: str  # why it ended, in words
     stop: Stop = Stop.STEPS
@@ -70,7 +70,7 @@ def nuts(
     With discrete latents each chain begins at the best of several climbs (`baselines.starts`),
     unless it is said where.
 
-    :param budget: seconds for climbs, warm-up and draws, by `numerics.clock`.
+    :param budget: seconds for climbs, warm-up and draws, by `running.clock`.
     :param memory: bytes that its compiled steps may take; if they would take more, none is run.
     :param target_accept: of its steps, by which their size is adapted.
     :param places: where chains begin, unconstrained, by site (num_chains, ...).

@@ -22,10 +22,10 @@ from numpyro import handlers
 from numpyro.infer import init_to_uniform
 from numpyro.infer.util import initialize_model, log_density
 
-from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy
 from ..reading.marginal import marginal
 from ..rows.devices import OneDevice
+from ..running.memory import check_fits
 from ..running.search import each
 from ..types import Params
 from .pacing import Budget, in_blocks, kept, lower, results, timed

@@ -19,12 +19,12 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_uniform
 from numpyro.infer.util import log_density
 
-from ..numerics.memory import check_fits
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_data
 from ..reading.tracing import drawn_shapes, run_abstractly
 from ..rows.devices import one_device
 from ..running.contract import Stop
+from ..running.memory import check_fits
 from ..types import Params
 from .pacing import Budget, in_blocks, kept, lower, results
 from .samplers import SNAPSHOTS, Draws

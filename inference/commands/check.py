@@ -16,7 +16,6 @@ from latentbits.models.data import Table
 from numpyro import handlers
 from numpyro.infer.util import log_density
 
-from ..numerics.memory import in_words
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.elimination import Chain
@@ -27,6 +26,7 @@ from ..reading.states import AllStates
 from ..reading.tracing import each_value, is_masked, trace_shapes
 from ..reading.ways import find_way
 from ..rows.chunks import Rows
+from ..running.memory import in_words
 from ..studies.catalogue import blame, generics, methods
 from .interactions import Way, form_of, kind_of, method_rows, site_rows
 from .options import Given, add_options, open_given

@@ -9,9 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..numerics.elimination import find_order
-from ..numerics.memory import in_words
 from ..reading.elimination import Chain, Elements, Graph
 from ..reading.tracing import innermost
+from ..running.memory import in_words
 
 Way = Chain | Graph | Elements
 

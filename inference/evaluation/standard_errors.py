@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import logsumexp
 
+from ..compiling import remembered
 from ..methods.continuous.factor_em import maps_of
 from ..methods.continuous.factors import FactorReader, chunk_of
 from ..methods.continuous.guessing import Guessing
@@ -20,7 +21,6 @@ from ..methods.continuous.regressions import Regressions, bit_information
 from ..methods.continuous.rules import Rule, about, default_nodes, nodes_of, peaks, weigh
 from ..methods.continuous.shared_nodes import MOST_AT_ONCE, log_table, one_rule
 from ..numerics.acceleration import chart
-from ..numerics.compiling import remembered
 from ..reading.anatomy import ProgramError, inspect
 from ..reading.arguments import put
 from ..reading.log_joint import log_shared

@@ -14,7 +14,7 @@ from jax import Array
 from numpyro.distributions import constraints
 from numpyro.distributions.distribution import validation_enabled
 
-from ..numerics.compiling import known
+from ..compiling import known
 from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..numerics.compiling import remembered
+from ..compiling import remembered
 from ..numerics.products import in_halves, sum_by_halves
 from ..types import Arguments
 from .disk import OnDisk

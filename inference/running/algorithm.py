@@ -203,7 +203,7 @@ class Algorithm(abc.ABC):
         :param init_state: go on from here; `rng_key` is then not used.
         :param init_params: start from these parameters.
         :param record: a function of the parameters to keep after each step, in ``history``.
-        :param budget: seconds of computing (on a CPU processor seconds: `numerics.clock`);
+        :param budget: seconds of computing (on a CPU processor seconds: `running.clock`);
             compilation is free. One step is always taken, and no further one that would end more
             than a twentieth later; where a step from each start does not fit, there is one start.
         :param checkpoint: a folder to save the state in. A run that finds one of its own there goes

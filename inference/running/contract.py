@@ -137,7 +137,7 @@ class RunResult(NamedTuple):
     state: Any
     losses: Array  # (steps done,)
     reason: str  # why it stopped, in words
-    seconds: float  # without compilation, by `numerics.clock`
+    seconds: float  # without compilation, by `running.clock`
     compile_seconds: float
     history: Any = None  # what `record` saw of the parameters after each step
     stop: Stop = Stop.STEPS  # why it stopped

@@ -19,12 +19,12 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh
 
-from ..numerics import clock
-from ..numerics.compiling import remembered
+from ..compiling import remembered
 from ..reading.tracing import ProgramError
 from ..rows.chunks import counted, counting
 from ..rows.devices import Devices, OneDevice, devices_of, using
 from ..types import Params
+from . import clock
 from .checkpoint import Checkpoint
 from .contract import DivergedError, Method, RunResult, Stop
 

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..numerics.compiling import known
+from ..compiling import known
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_kinds, put, rows_of
 from ..reading.log_joint import Structure, find_structure

@@ -24,11 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from ..numerics import clock
 from ..reading.anatomy import ChainError
 from ..reading.arguments import inspect_all, rows_of
 from ..rows.chunks import Rows, compiled, counted, counting
 from ..types import Params
+from . import clock
 from .contract import Optima, Searchable
 from .loop import Drive, Progress, Spent, begin, block_of, devices_for, first_progress
 

@@ -17,8 +17,8 @@ from jax import random
 from numpyro import handlers
 
 from ..evaluation.evidence import likelihood
-from ..numerics import clock
 from ..reading.anatomy import Anatomy, inspect
+from ..running import clock
 from ..running.algorithm import Algorithm
 from .estimates import Measures, measure_fit
 

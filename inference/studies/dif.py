@@ -28,10 +28,10 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import logsumexp
 
+from ..compiling import remembered
 from ..methods.continuous.graded import Columns, Graded, columns_of
 from ..methods.continuous.regressions import Responses
 from ..methods.continuous.shared_nodes import log_table, one_rule
-from ..numerics.compiling import remembered
 from ..numerics.quasi_newton import minimise
 from ..types import Params
 from .items import Values

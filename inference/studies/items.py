@@ -16,8 +16,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from ..compiling import remembered
 from ..methods.continuous.shared_nodes import one_rule
-from ..numerics.compiling import remembered
 
 LOGISTIC = 1.702
 """By which a logistic curve is scaled to lie closest to a normal one, as loadings have it."""

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax, random
 from numpyro import handlers
 
-from ..numerics.compiling import remembered
+from ..compiling import remembered
 from ..reading.anatomy import inspect
 from ..reading.log_joint import prior_draw
 from ..rows.devices import one_device

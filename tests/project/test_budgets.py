@@ -13,9 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "inference/reading": 4620,
-    "inference/running": 1110,
+    "inference/running": 1160,
     "inference/rows": 400,
-    "inference/numerics": 920,
+    "inference/compiling.py": 165,
+    "inference/numerics": 700,
     "inference/methods": 8070,
     "inference/baselines": 640,
     "inference/evaluation": 880,
@@ -48,7 +49,8 @@ def test_what_counts_as_code():
 
 @pytest.mark.parametrize("wing", BUDGETS)
 def test_a_wing_keeps_to_its_budget(wing):
-    files = (ROOT / wing).rglob("*.py")
+    place = ROOT / wing
+    files = [place] if place.is_file() else place.rglob("*.py")
     assert sum(count(path.read_text())[0] for path in files) <= BUDGETS[wing]
 
 

@@ -13,9 +13,9 @@ from inference import EM, Algorithm, ProgramError, SplittingEM
 from inference.baselines.pacing import BudgetError, Pace
 from inference.baselines.samplers import discrete_gibbs, nuts
 from inference.baselines.variational import svi
-from inference.numerics import clock
-from inference.numerics.memory import DoesNotFitError
+from inference.running import clock
 from inference.running.contract import Stop
+from inference.running.memory import DoesNotFitError
 from inference.running.restarts import Restarts
 from inference.running.search import Search
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding

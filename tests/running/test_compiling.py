@@ -19,7 +19,7 @@ from inference import (
     log_likelihood,
     standard_errors,
 )
-from inference.numerics.compiling import MOST_KEPT, NoValueError, known, remembered, value_of
+from inference.compiling import MOST_KEPT, NoValueError, known, remembered, value_of
 from inference.reading.anatomy import inspect
 from inference.running.padding import pad, size_class
 from inference.running.search import Lineages, Search

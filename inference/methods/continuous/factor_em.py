@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
+from ...compiling import remembered
 from ...numerics.acceleration import Maps, Trail, Visit, begin, chart, plain, step
-from ...numerics.compiling import remembered
 from ...reading.anatomy import Anatomy
 from ...reading.log_joint import log_shared, prior_draw
 from ...reading.recognition.papers import Known

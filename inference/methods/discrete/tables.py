@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from ...numerics.log_sums import normalise, shares
-from ...numerics.memory import available, in_words
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.handlers import table_of
 from ...reading.log_joint import Structure, listed_of
 from ...reading.reader import Reader
 from ...reading.states import AllStates, AtMost, StateSet
 from ...rows.chunks import Rows, over_rows
+from ...running.memory import available, in_words
 from ..shared import Chunk, Expectation, chunk_rows
 
 

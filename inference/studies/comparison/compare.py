@@ -10,8 +10,8 @@ from jax import random
 from numpyro.distributions import Distribution
 
 from ...evaluation.symmetry import align
-from ...numerics.memory import default_limit
 from ...reading.anatomy import Anatomy, inspect
+from ...running.memory import default_limit
 from ...types import Arguments
 from ..output import words
 from .checks import Status
@@ -86,7 +86,7 @@ def compare(
 
     :param data: (num_data, num_features).
     :param methods: names; by default all that apply.
-    :param budget: seconds that each may run, by `numerics.clock`.
+    :param budget: seconds that each may run, by `running.clock`.
     :param limit: bytes that the compiled steps of a method may take; by default 60 % of the
         machine's memory.
     :param num_draws: of each of a sampler's four chains, after three tenths as many of warm-up.

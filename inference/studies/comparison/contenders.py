@@ -16,10 +16,10 @@ import jax
 import numpy as np
 
 from ...baselines.pacing import BudgetError
-from ...numerics import clock
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.floors import ScaleWarning
+from ...running import clock
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...running.restarts import Restarts

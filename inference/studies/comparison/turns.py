@@ -14,9 +14,9 @@ from jax import random
 
 from ...baselines.pacing import BudgetError
 from ...baselines.samplers import Draws
-from ...numerics import memory
-from ...numerics.memory import DoesNotFitError
 from ...reading.anatomy import ProgramError, inspect
+from ...running import memory
+from ...running.memory import DoesNotFitError
 from .checks import Standing, Status
 from .contenders import WITH_PRIOR, Contender, Limits, contenders
 from .field import Setup, field_of

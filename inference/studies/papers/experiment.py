@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array, lax, random
 from latentbits.models.data import InputError, load_table
 
-from ...numerics.compiling import executable
+from ...compiling import executable
 from ..figures import Figure as Page
 from ..option import SEED, Option, add, settled
 

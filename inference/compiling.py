@@ -1,10 +1,16 @@
-"""Cache of jitted functions: functions of equal value share what is compiled.
+"""Compiled functions that are used again: by equal functions, and by the next process.
 
 Methods build the functions that they compile anew in every call, around the settings and sizes at
-hand. `jax.jit` tells functions apart by identity. Here two are equal if their code is and
-everything that they close over, so that a second run on other data of the same shapes compiles
+hand. `jax.jit` tells functions apart by identity. In `remembered` two are equal if their code is
+and everything that they close over, so that a second run on other data of the same shapes compiles
 nothing. A user's function may also read variables of its module, which change when a notebook is
 run again: their values are part of it.
+
+`cache_compilations` keeps what is compiled on disk. JAX writes each entry in place and never
+replaces one, so that an entry which a killed process left half-written would be compiled anew for
+ever; and its own limit of size fails for good when it meets such an entry. The folder is therefore
+put in order before it is used: entries that are not whole are removed, and the oldest, if there are
+too many.
 """
 
 from __future__ import annotations
@@ -12,9 +18,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 import sys
 import types
+import warnings
+import zlib
 from collections.abc import Callable, Hashable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -35,20 +46,6 @@ LIBRARIES = {"latentbits", "jax", "jaxlib", "numpyro", "numpy", "scipy", "optax"
 
 class NoValueError(TypeError):
     """Something that cannot be compared by value: a tracer, rows, or a file."""
-
-
-class Keyed:
-    """How to find something, equal to all others with the same key; forgotten once it is found."""
-
-    def __init__(self, find: Callable[[], Any], key: Hashable):
-        self.find: Callable[[], Any] | None = find
-        self.key = key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Keyed) and self.key == other.key
 
 
 def remembered(function: Callable, *more: Any, **how: Any) -> Callable:
@@ -96,17 +93,17 @@ def known(find: Callable[[], Any], *key: Any) -> Any:
     (1, 1)
     """
     try:
-        keyed = Keyed(find, (jax.config.values["jax_enable_x64"], value_of(key)))
+        value = jax.config.values["jax_enable_x64"], value_of(key)
     except NoValueError:
         return find()
-    return _found(keyed)
+    found = _kept.pop(value, _kept)
+    found = _kept[value] = find() if found is _kept else found  # the last one used comes last
+    if len(_kept) > MOST_KEPT:
+        _kept.pop(next(iter(_kept)), None)
+    return found
 
 
-@functools.lru_cache(MOST_KEPT)
-def _found(keyed: Keyed) -> Any:
-    find, keyed.find = keyed.find, None  # it may hold rows, and the key is kept
-    assert find is not None
-    return find()
+_kept: dict[Any, Any] = {}
 
 
 def value_of(x: Any, outer: tuple[int, ...] = ()) -> Hashable:
@@ -182,3 +179,103 @@ def names_in(code: types.CodeType) -> set[str]:
     """What a function, or one that it defines, may read of its module."""
     inner = [names_in(x) for x in code.co_consts if isinstance(x, types.CodeType)]
     return set(code.co_names).union(*inner)
+
+
+CACHE_BYTES = 1 << 30
+"""Of the folder, when a process begins: far more than one needs."""
+STAMP = ".checked"
+"""A file as old as the last look at the entries: only those written since may be in pieces. It
+holds the size that was allowed then."""
+
+
+def cache_compilations(folder: str | Path | None = None, *, max_bytes: int = CACHE_BYTES) -> None:
+    """Keep what JAX compiles in a folder, so that the next process need not compile it.
+
+    One line at the top of a script; the command line does it by itself. A folder that cannot be
+    written is no error: nothing is kept then.
+
+    :param folder: by default ``$JAX_COMPILATION_CACHE_DIR``, else ``latentbits`` in the user's
+        folder for caches (``$XDG_CACHE_HOME``, else ``~/.cache``).
+    :param max_bytes: entries that were not used for longest are removed beyond that.
+
+    >>> import tempfile
+    >>> import jax
+    >>> before = jax.config.jax_compilation_cache_dir
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cache_compilations(folder)
+    ...     jax.config.jax_compilation_cache_dir == folder
+    True
+    >>> jax.config.update("jax_compilation_cache_dir", before)
+    """
+    from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+    given = jax.config.values["jax_compilation_cache_dir"]
+    if given and folder is None:  # as the user has it
+        return
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        if folder is None:
+            folder = (base if base.is_absolute() else Path.home() / ".cache") / "latentbits"
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        if not os.access(place, os.W_OK | os.X_OK):
+            return
+        tidy(place, max_bytes)
+    except (OSError, RuntimeError):  # RuntimeError: the home of the user is not known
+        return
+    jax.config.update("jax_compilation_cache_dir", str(place))
+    # Also what compiles quickly: outside of jit, hundreds of little programs add up.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
+    # An entry that another process is writing is compiled here too, without a word.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
+    reset_cache()  # JAX asks once whether there is one
+
+
+def tidy(folder: Path, max_bytes: int) -> None:
+    """Remove entries that are not whole, and the least used of those that are too many."""
+    stamp = folder / STAMP
+    # A second earlier: clocks of file systems are coarse.
+    last = stamp.stat().st_mtime - 1.0 if stamp.exists() else 0.0
+    # A folder is as old as the last entry that was added: to look through thousands takes longer
+    # than a small fit.
+    if folder.stat().st_mtime < last and stamp.read_text() == str(max_bytes):
+        return
+    stamp.write_text(str(max_bytes))
+    kept = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_file() and entry.name.endswith("-cache"):
+                about = entry.stat()
+                if about.st_mtime >= last and not _whole(Path(entry.path)):
+                    Path(entry.path).unlink(missing_ok=True)
+                else:
+                    used = max(about.st_atime, about.st_mtime)
+                    kept.append((used, about.st_size, entry.path))
+    total = sum(size for _, size, _ in kept)
+    for _, size, path in sorted(kept):
+        if total <= max_bytes:
+            break
+        Path(path).unlink(missing_ok=True)
+        total -= size
+
+
+def _whole(path: Path) -> bool:
+    """Whether an entry can be unpacked, by whichever library JAX packs with."""
+    try:
+        content = path.read_bytes()
+        if content[:4] != b"\x28\xb5\x2f\xfd":
+            unpack = zlib.decompressobj()
+            unpack.decompress(content)
+            return unpack.eof
+        for name in ("compression.zstd", "zstandard"):
+            try:
+                library = import_module(name)
+            except ImportError:
+                continue
+            unpack = library.ZstdDecompressor()
+            unpack = unpack if name == "compression.zstd" else unpack.decompressobj()
+            unpack.decompress(content)
+            return bool(unpack.eof)
+    except Exception:  # each library has errors of its own
+        return False
+    return True  # it cannot be known here: nor could JAX read it

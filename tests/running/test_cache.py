@@ -10,7 +10,7 @@ import warnings
 import jax
 import pytest
 
-from inference.numerics.cache import STAMP, cache_compilations, tidy
+from inference.compiling import STAMP, cache_compilations, tidy
 
 SCRIPT = """
 import sys

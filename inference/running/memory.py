@@ -51,7 +51,7 @@ def check_fits(compiled: Any, limit: float | None, what: str) -> None:
     >>> check_fits(outer, 1e9, "the outer product")
     >>> check_fits(outer, 1e6, "the outer product")
     Traceback (most recent call last):
-    latentbits.inference.numerics.memory.DoesNotFitError: the outer product takes 4.0 MB, more than the 1.0 MB allowed
+    latentbits.inference.running.memory.DoesNotFitError: the outer product takes 4.0 MB, more than the 1.0 MB allowed
     """  # noqa: E501
     if limit is None:
         return
