@@ -47,7 +47,8 @@ from ..reading.marginal import marginal, row_evidence
 from ..reading.plan import MOST_PAIRS, find_layers
 from ..reading.reader import check_data, open_program
 from ..rows.chunks import Numbers, Rows, compiled, map_over_chunks
-from ..running.padding import Padded, pad
+from ..rows.padding import Padded
+from ..running.algorithm import pad
 from ..types import Arguments, Params
 
 MOVED, MOST_ROUNDS = 1e-3, 5
@@ -187,7 +188,7 @@ def likelihood(
     estimator = _likelihood(model, args, kwargs, *settings)
     real = any("Normal" in name for name in inspect(model, args, kwargs).likelihoods)
     estimator = replace(estimator, real=real)
-    wide = None if estimator.sampled else pad(model, args, kwargs)
+    wide = None if estimator.sampled else pad(model, args, kwargs, None)
     if wide is None:
         return estimator
     return replace(estimator, filled=(wide, _likelihood(model, wide.args, wide.kwargs, *settings)))

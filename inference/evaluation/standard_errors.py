@@ -28,7 +28,7 @@ from ..reading.marginal import row_evidence
 from ..reading.reader import open_program
 from ..reading.recognition.papers import Form
 from ..rows.chunks import Rows, compiled, sum_over_chunks
-from ..running.padding import pad
+from ..running.algorithm import pad
 from ..types import Arguments, Params
 from .evidence import likelihood
 
@@ -159,7 +159,7 @@ def _observed(
 ) -> tuple[np.ndarray, Any]:  # fmt: skip
     """The information and the slopes, each with a leading axis of one."""
     with jax.enable_x64(True):
-        filled = pad(model, args, kwargs)
+        filled = pad(model, args, kwargs, None)
         if filled is not None:
             with filled.counting():
                 return _observed(

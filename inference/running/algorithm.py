@@ -15,21 +15,52 @@ import jax
 from jax import Array
 from jax.sharding import Mesh
 
-from ..reading.anatomy import Anatomy
-from ..reading.arguments import check_kinds, inspect_all
+from ..reading.anatomy import Anatomy, ProgramError, inspect
+from ..reading.arguments import check_kinds, inspect_all, rows_of
 from ..reading.floors import FloorWarning, PrecisionWarning, at_floor, lost_digits
+from ..reading.log_joint import Structure, find_structure
+from ..reading.reader import examined
+from ..reading.recognition.papers import recognise
 from ..reading.settings import Range, Seconds, check_settings
-from ..rows.chunks import Rows, counting
+from ..rows.chunks import Rows, counted, counting
 from ..rows.disk import stored
+from ..rows.padding import Padded, by_row, padded
 from ..types import Params
 from .checkpoint import Checkpoint, origin
 from .contract import DivergedError, RunResult, Starts
 from .loop import Drive, Spent, drive
-from .padding import Padded, by_row, pad
 from .search import Lineages, Narrow, Search
 
 MOST_STEPS = 10**8
 """Of a run: it keeps the loss of each."""
+
+
+def pad(model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None) -> Padded | None:
+    """The arguments of a program with their rows padded (`rows.padding`), where that is of use.
+
+    None inside of what is compiled, for rows on disk or padded already, and for a program that is
+    not known to read each row by itself: neither one of ours, nor of a form in its bits.
+    """
+    leaves = jax.tree.leaves((args, kwargs))
+    if counted() is not None or any(isinstance(x, jax.core.Tracer) or stored(x) for x in leaves):
+        return None
+    check_kinds(args, kwargs)
+    try:
+        anatomy = inspect(model, args, kwargs, plate=plate)
+        wide = padded(args, kwargs, anatomy.num_data)
+        if wide is None or anatomy.drawn or anatomy.outside:
+            return None
+        longer = inspect(model, wide.args, wide.kwargs, plate=anatomy.plate)
+        if longer != anatomy.with_rows(wide.size):
+            return None
+        rows = rows_of(anatomy, args, kwargs)
+        if recognise(model, anatomy, rows) is not None:
+            return wide
+        form = examined(find_structure, model, anatomy, rows) if anatomy.binary else None
+        return wide if form not in (None, Structure.GENERAL) else None
+    except (ProgramError, ValueError):  # the method says it, in its own words
+        return None
+
 
 _signature = lru_cache(256)(inspect_call.signature)
 
@@ -94,7 +125,7 @@ class Algorithm(abc.ABC):
     monotone: bool = False
     """Whether no step raises the loss."""
     pads: bool = False
-    """Whether rows that fill up a table count for nothing in it: see `running.padding`."""
+    """Whether it gives rows weights, so that a table can be padded: see `rows.padding`."""
     why_not_compared: str | None = None
     """Why it takes no part in a comparison of all methods, where it does not."""
 
@@ -168,7 +199,7 @@ class Algorithm(abc.ABC):
         return state.params
 
     def fill(self, args: tuple, kwargs: dict[str, Any]) -> Padded | None:
-        """These arguments of the program with their rows filled up, where that is of use."""
+        """These arguments of the program with their rows padded, where that is of use."""
         return pad(self.model, args, kwargs, self.plate) if self.pads else None
 
     def run(

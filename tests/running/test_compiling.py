@@ -21,7 +21,8 @@ from inference import (
 )
 from inference.compiling import MOST_KEPT, NoValueError, known, remembered, value_of
 from inference.reading.anatomy import inspect
-from inference.running.padding import pad, size_class
+from inference.rows.padding import size_class
+from inference.running.algorithm import pad
 from inference.running.search import Lineages, Search
 from ppl_models import (
     bernoulli_mixture,
@@ -139,11 +140,11 @@ def test_programs_that_look_at_other_rows_are_not_filled_up():
             numpyro.sample("bits", dist.Bernoulli(logits=logits).to_event(1), obs=data)
 
     data = np.asarray(traits(103))[:, :3]
-    assert pad(centred, (data,), {}) is None
-    assert pad(shifted, (data, np.zeros(103)), {}) is None
-    padded = pad(bernoulli_mixture, (data,), MIXTURE)
+    assert pad(centred, (data,), {}, None) is None
+    assert pad(shifted, (data, np.zeros(103)), {}, None) is None
+    padded = pad(bernoulli_mixture, (data,), MIXTURE, None)
     assert (padded.num_data, padded.size) == (103, 110)
-    assert pad(bernoulli_mixture, (data,), {**MIXTURE, "num_data": 103}) is None
+    assert pad(bernoulli_mixture, (data,), {**MIXTURE, "num_data": 103}, None) is None
 
 
 def test_a_search_uses_all_rows_of_a_table_that_is_little_longer():

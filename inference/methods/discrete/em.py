@@ -18,8 +18,8 @@ from ...reading.log_joint import log_shared
 from ...reading.reader import Reader, affine_too, open_program
 from ...reading.states import AllStates, Given, StateSet
 from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...rows.padding import Padded
 from ...running.contract import RunResult
-from ...running.padding import Padded
 from ...types import Params
 from ..m_step import AffineUpdate
 from ..shared import CHUNK_FLOATS, Chunk, Posterior, chunk_rows
