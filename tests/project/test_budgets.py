@@ -13,14 +13,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "inference/reading": 4620,
-    "inference/running": 1160,
-    "inference/rows": 400,
+    "inference/running": 1095,
+    "inference/rows": 450,
     "inference/compiling.py": 165,
-    "inference/numerics": 700,
-    "inference/methods": 8070,
+    "inference/numerics": 650,
+    "inference/methods": 7950,
     "inference/baselines": 640,
     "inference/evaluation": 880,
-    "inference/studies": 10600,
+    "inference/studies": 10715,
     "inference/commands": 2040,
     "ppl_models": 3000,
 }

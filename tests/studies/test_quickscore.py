@@ -5,8 +5,8 @@ import numpy as np
 import oracle
 from tools import fast_jit
 
-from inference.methods.gibbs import quickscore
-from inference.methods.gibbs.quickscore import (
+from inference.studies.papers import quickscore
+from inference.studies.papers.quickscore import (
     Causes,
     grouped,
     learn,
