@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from ..methods.continuous.factors import FactorReader, chunk_of, not_continuous
+from ..methods.continuous.factors import FactorReader, not_continuous
 from ..methods.continuous.opening import recognised
 from ..methods.continuous.rules import Rule, about, climb, default_nodes, nodes_of, peaks
 from ..numerics.annealed import log_mean
@@ -46,7 +46,7 @@ from ..reading.log_joint import Structure, log_joint
 from ..reading.marginal import marginal, row_evidence
 from ..reading.plan import MOST_PAIRS, find_layers
 from ..reading.reader import check_data, open_program
-from ..rows.chunks import Numbers, Rows, compiled, map_over_chunks
+from ..rows.chunks import Numbers, Rows, chunk_of, compiled, map_over_chunks
 from ..rows.padding import Padded
 from ..running.algorithm import pad
 from ..types import Arguments, Params

@@ -19,7 +19,6 @@ import numpy as np
 from jax import Array
 from scipy.special import logsumexp
 
-from ..methods.continuous.factors import chunk_of
 from ..methods.continuous.guessing import Guessing
 from ..methods.continuous.opening import Opened, open_columns
 from ..methods.continuous.regressions import Regressions
@@ -34,7 +33,7 @@ from ..reading.reader import open_program
 from ..reading.recognition.papers import Form
 from ..reading.states import AllStates
 from ..reading.tracing import innermost, trace_of
-from ..rows.chunks import Rows, compiled, map_over_chunks
+from ..rows.chunks import Rows, chunk_of, compiled, map_over_chunks
 from ..types import Arguments, Params
 from .evidence import Likelihood, likelihood, log_likelihood
 

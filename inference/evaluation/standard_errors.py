@@ -14,7 +14,7 @@ from jax.scipy.special import logsumexp
 
 from ..compiling import remembered
 from ..methods.continuous.factor_em import maps_of
-from ..methods.continuous.factors import FactorReader, chunk_of
+from ..methods.continuous.factors import FactorReader
 from ..methods.continuous.guessing import Guessing
 from ..methods.continuous.opening import FORMS, Opened, open_columns
 from ..methods.continuous.regressions import Regressions, bit_information
@@ -27,7 +27,7 @@ from ..reading.log_joint import log_shared
 from ..reading.marginal import row_evidence
 from ..reading.reader import open_program
 from ..reading.recognition.papers import Form
-from ..rows.chunks import Rows, compiled, sum_over_chunks
+from ..rows.chunks import Rows, chunk_of, compiled, sum_over_chunks
 from ..running.algorithm import pad
 from ..types import Arguments, Params
 from .evidence import likelihood

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from ..reading.anatomy import Anatomy
-from ..reading.forms import FEW_ROWS, product_floats
+from ..reading.forms import FEW_ROWS
 from ..reading.log_joint import Structure, prior_draw
 from ..reading.reader import Reader
-from ..rows.chunks import Rows, chunk_limit, compiled, counting
+from ..rows.chunks import Rows, chunk_floats, chunk_of, compiled, counting
 from ..running.contract import Posterior as Posterior
 from ..types import Arguments, Params
 
@@ -76,10 +76,6 @@ def missed_least(weights: Array, use: Array) -> Array:
     return 2.0 * alike - jnp.log(use / (use.mean() + 1e-30) + 1e-3)
 
 
-# Floats of one chunk's largest array: 128 MiB in float32, whatever the number of rows.
-CHUNK_FLOATS = 1 << 25
-
-
 def start_params(
     reader: Reader,
     rows: Rows,
@@ -131,23 +127,19 @@ def chunk_rows(
     wanted: int | None, reader: Reader, num_states: int, rows: Rows, num_runs: int = 0
 ) -> int:
     """How many rows to read at a time, if the program is run on `num_runs` states of each."""
-    if wanted is not None:
-        return chunk_limit(wanted, rows)
     width = rows.width + reader.anatomy.num_bits
     # A quadratic form costs a number per state; a run of the program also one per observed value.
     # A Hessian of each datum's own takes a run for each bit.
     if reader.affine and not reader.structure.shared:
-        # One product: in pieces that a processor's cache holds it is faster than as a whole.
-        size = max(1, product_floats() // (num_states + 2 * width))
-        size = chunk_limit(min(size, FEW_ROWS) if num_states > 64 else size, rows)
-        # All of one size, so that no row is read twice.
-        return -(-rows.num_data // -(-rows.num_data // size))
+        floats = num_states + 2 * width
+        # Sums over the rows of a chunk are one product, whose digits few rows keep.
+        floats = max(floats, chunk_floats() // FEW_ROWS) if num_states > 64 else floats
+        return chunk_of(wanted, floats, rows)
     if reader.structure is Structure.GENERAL:
         num_runs = max(num_runs, num_states)
     elif reader.structure is Structure.PER_DATUM:
         num_runs = max(num_runs, reader.anatomy.num_bits)
-    floats = num_states + width * (1 + num_runs)
-    return chunk_limit(max(1, CHUNK_FLOATS // floats), rows)
+    return chunk_of(wanted, num_states + width * (1 + num_runs), rows)
 
 
 def row_keys(key: Array, numbers: Array) -> Array:

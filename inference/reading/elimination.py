@@ -39,7 +39,7 @@ from numpyro.primitives import Messenger
 from ..numerics import chain as paths
 from ..numerics import elimination
 from ..numerics.elimination import Factor, Problem, factor_of
-from ..rows.chunks import Numbers, map_over_chunks
+from ..rows.chunks import Numbers, chunk_of, map_over_chunks
 from ..types import Arguments, Params
 from .anatomy import Anatomy, unlisted, values_of
 from .arguments import rows_of
@@ -50,8 +50,6 @@ from .tracing import ProgramError, improper, is_latent, leave, outside, trace_of
 
 MOST_AT_ONCE = 1 << 24
 """Numbers that the steps of a chain may take side by side; beyond that they go in batches."""
-CHUNK_FLOATS = 1 << 22
-"""Numbers that a chunk of rows takes, where elements are summed."""
 
 Plate = tuple[str, int, int]  # name, dim, size
 
@@ -568,7 +566,7 @@ class Elements(NamedTuple):
         rows = rows_of(self.anatomy, *arguments)
         given = {name: x for name, x in given.items() if name != self.anatomy.plate}
         width = rows.width + len(self.sizes)
-        size = max(1, min(rows.num_data, CHUNK_FLOATS // (self.num_runs * width)))
+        size = chunk_of(None, self.num_runs * width, rows)
         plates = (frozenset({0}),) * len(self.sizes)
         problem = Problem(self.sizes, plates, (size,), self.rounds)
         # Without the barrier XLA folds what the program makes of them, for seconds.

@@ -21,7 +21,6 @@ import numpy as np
 from jax import Array, lax
 
 from ..compiling import remembered
-from ..numerics.products import in_halves, sum_by_halves
 from ..types import Arguments
 from .disk import OnDisk
 
@@ -150,11 +149,20 @@ class Numbers:
 
 
 BLOCK_ROWS = 16, 64
-"""How many rows are added up together on a CPU, at least and at most; see `over_rows`."""
+"""How many rows are added up together, at least and at most; see `over_rows`."""
 
 
-def chunk_limit(wanted: int, rows: Rows) -> int:
-    """The size of a chunk of which `wanted` rows would fit."""
+def chunk_floats() -> int:
+    """Numbers of a chunk's largest array: what the cache of a CPU holds, or enough for a GPU."""
+    return 1 << 21 if jax.default_backend() == "cpu" else 1 << 25
+
+
+def chunk_of(wanted: int | None, floats: int, rows: Rows) -> int:
+    """Rows of a chunk: as many as are wanted, else as fit if each takes `floats` numbers."""
+    if wanted is None:
+        fitting = max(1, chunk_floats() // max(floats, 1))
+        # Chunks of one size: the last one reads few rows a second time.
+        return -(-rows.num_data // -(-rows.num_data // fitting))
     if wanted < 1:
         raise ValueError(f"chunk_size must be at least 1, found {wanted}")
     return min(wanted, rows.num_data)
@@ -205,17 +213,16 @@ def compiled(function: Callable[..., Any], rows: Rows, **how: Any) -> Callable[.
     return call
 
 
-def over_rows(left: Array, right: Array, precision: Any = None, largest: Any = None) -> Array:
+def over_rows(left: Array, right: Array, precision: Any = None) -> Array:
     """leftᵀ right, (A, B), of what two arrays (n, A) and (n, B) say of each row.
 
     On a CPU XLA adds up the terms of a product one after the other. Where many rows are equal, as
     rows of bits are, the error of each addition is the same, and a hundred thousand of them cost
-    two digits of float32: there the rows are added up in blocks, so large that what a block gives
-    takes no more memory than its rows. Wide products are left to XLA, which cuts those into blocks
-    of its own: 4e-6 off at worst, whatever the number of rows.
+    two digits of float32: the rows are therefore added up in blocks, so large that the result of a
+    block takes no more memory than its rows. Wide products are left to XLA, which cuts those into
+    blocks of its own: 4e-6 off at worst, whatever the number of rows.
 
     :param precision: by default what `jax.default_matmul_precision` says, else all digits.
-    :param largest: what the left one is known not to exceed in magnitude.
     """
     if precision is None:
         precision = jax.config.values["jax_default_matmul_precision"] or "highest"
@@ -223,9 +230,7 @@ def over_rows(left: Array, right: Array, precision: Any = None, largest: Any = N
         return jnp.zeros((left.shape[1], right.shape[1]), jnp.result_type(left, right))
     least, most = BLOCK_ROWS
     size = max(left.shape[1] * right.shape[1] // (left.shape[1] + right.shape[1]), least)
-    if precision == "highest" and in_halves(left, right, terms=len(left)):
-        return sum_by_halves(left, right, largest)
-    if jax.default_backend() != "cpu" or size > most or len(left) <= size:
+    if size > most or len(left) <= size:
         return jnp.matmul(left.T, right, precision=precision)
     # Under `vmap` jaxlib 0.10 multiplies wrongly by what it knows to be a constant, ones say, if a
     # sum follows. A zero that it must compute hides it.

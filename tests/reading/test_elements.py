@@ -49,7 +49,8 @@ def test_a_chain_of_spins_written_as_one_vector(monkeypatch):
     """Value, slope, probabilities and the most probable state are those of all states."""
     monkeypatch.setattr("inference.reading.ways.MANY_STATES", 8)
     runs, width = 4 * (NUM_BITS - 1) + 2, 2 * NUM_BITS
-    monkeypatch.setattr("inference.reading.elimination.CHUNK_FLOATS", 2 * runs * width)  # two rows
+    two_rows = 2 * runs * width
+    monkeypatch.setattr("inference.rows.chunks.chunk_floats", lambda: two_rows)
     seen = jnp.asarray(SEEN)
     way = find_way(ising, (seen,), {})
     assert isinstance(way, Elements) and way.treewidth == 1

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from ...reading.anatomy import Anatomy, ProgramError
-from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...rows.chunks import Rows, chunk_of, compiled, map_over_chunks
 from ...types import Arguments, Params
 from .bounded import bound_posterior, bounded_program, gaussian_points, gaussian_sums
 from .factor_em import FactorEM, Look, Prior
-from .factors import FactorPosterior, chunk_of
+from .factors import FactorPosterior
 from .opening import Opened
 from .regressions import Responses
 from .rules import by_quadrature, default_nodes

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -29,13 +28,9 @@ from ...reading.log_joint import Structure, log_joint, quadratic_part
 from ...reading.reader import check_data
 from ...reading.recognition.papers import Known
 from ...reading.states import AllStates
-from ...rows.chunks import Rows, chunk_limit
+from ...rows.chunks import Rows
 from ...types import Arguments, Params
 from .regressions import Regressions, Responses, point_log_likelihood, slope_and_bend
-
-CHUNK_FLOATS = {"cpu": 1 << 21}
-"""8 MiB in float32: fits a cache, whatever the number of rows. Elsewhere 128 MiB: small chunks
-leave most of a GPU idle."""
 
 
 class ClosedColumns(NamedTuple):
@@ -216,10 +211,3 @@ def open_factors(
     anatomy.check_unweighted()
     anatomy.check_rows_are_apart()
     return FactorReader(model, anatomy), rows_of(anatomy, args, kwargs)
-
-
-def chunk_of(wanted: int | None, floats: int, rows: Rows) -> int:
-    """How many rows to read at a time, each taking `floats` numbers."""
-    limit = CHUNK_FLOATS.get(jax.default_backend(), 1 << 25)
-    fitting = max(1, limit // max(floats, 1))
-    return chunk_limit(fitting if wanted is None else wanted, rows)

@@ -9,10 +9,10 @@ from jax import Array
 
 from ...reading.anatomy import Anatomy
 from ...reading.recognition.papers import Form
-from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...rows.chunks import Rows, chunk_of, compiled, map_over_chunks
 from ...types import Arguments, Params
 from .factor_em import FactorEM, Look, Prior
-from .factors import FactorPosterior, FactorReader, chunk_of, not_continuous
+from .factors import FactorPosterior, FactorReader, not_continuous
 from .guessing import Guessing
 from .opening import Opened
 from .regressions import Responses, point_sums

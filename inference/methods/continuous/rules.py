@@ -16,9 +16,9 @@ from numpyro.distributions.distribution import validation_enabled
 from ...numerics.gaussian import invert, log_normal, root
 from ...numerics.log_sums import normalise
 from ...reading.anatomy import ProgramError
-from ...rows.chunks import Rows, map_over_chunks
+from ...rows.chunks import Rows, chunk_of, map_over_chunks
 from ...types import Arguments, Params
-from .factors import FactorPosterior, FactorReader, chunk_of
+from .factors import FactorPosterior, FactorReader
 
 MOST_BYTES = 1 << 27
 """Of a rule: NumPy finds n nodes by the eigenvalues of a matrix (n, n)."""

@@ -17,12 +17,12 @@ from ...reading.handlers import table_of
 from ...reading.log_joint import log_shared
 from ...reading.reader import Reader, affine_too, open_program
 from ...reading.states import AllStates, Given, StateSet
-from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...rows.chunks import Rows, chunk_floats, compiled, map_over_chunks
 from ...rows.padding import Padded
 from ...running.contract import RunResult
 from ...types import Params
 from ..m_step import AffineUpdate
-from ..shared import CHUNK_FLOATS, Chunk, Posterior, chunk_rows
+from ..shared import Chunk, Posterior, chunk_rows
 from .chain_em import Paths
 from .step import StatesEM
 from .tables import Table, check_room
@@ -59,7 +59,8 @@ class EM(StatesEM):
     :param search: how the best of several starts is looked for; None: one start. With `start` given
         there is one.
     :param gradient_steps: L-BFGS steps of an M-step that has no closed form.
-    :param chunk_size: rows read at a time; by default as many as fit into 128 MiB.
+    :param chunk_size: rows read at a time; by default as many as fit into a cache, or into 128 MiB
+        of a GPU.
     :param structure: the form of the log joint, if it is not to be found by itself.
 
     >>> from jax import random
@@ -196,7 +197,7 @@ def by_sums(
         return None
     table = table_of(reader.anatomy, states)[:, 0]
     cells = rows.width
-    if reader.structure.shared and len(table) * cells > CHUNK_FLOATS:
+    if reader.structure.shared and len(table) * cells > chunk_floats():
         return None  # the moments of the bits take less
     shared = lambda new: log_shared(reader.model, reader.anatomy, new, rows, method.prior)  # noqa: E731
     return AffineUpdate(reader, table, rows.slice(0, 1), params, shared, method.gradient_steps)

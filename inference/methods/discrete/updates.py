@@ -252,7 +252,7 @@ class SparseCodingUpdate(Update):
         if mask is None:
             # With a column of ones: a sum of its own is another pass over rows × causes.
             seen = jnp.concatenate([away, mean, jnp.ones_like(away[:, :1])], axis=1)
-            sums = over_rows(heavy, seen, largest=weights.max())
+            sums = over_rows(heavy, seen)
             width = data.shape[1]
             cross, square, active = sums[:, :width], sums[:, width:-1], sums[:, -1]
             second, cells = posterior.second(weights, active), weights.sum() * width
@@ -263,7 +263,7 @@ class SparseCodingUpdate(Update):
             square = lax.map(lambda own: over_rows(mean * own[:, None], mean), counted.T)
             active = heavy.sum(0)
             away = away * mask
-            cross = over_rows(heavy, away, largest=weights.max())
+            cross = over_rows(heavy, away)
         # What the states of a row scatter about their mean: Σ ⟨s sᵀ⟩ − ⟨s⟩ ⟨s⟩ᵀ, times V.
         product = "hk,kd->hd" if mask is None else "dhk,kd->hd"
         apart = jnp.einsum(product, second - square, about, precision="highest")
@@ -491,8 +491,7 @@ def closed_form(
         most = None if known.places["sparsity"].positions.ndim else max_active
         update = SparseCodingUpdate(most, about=params, known=known, model=reader.model)
         return update if small else None
-    if known.form is Form.MIXTURE:
-        return MixtureUpdate(known=known, model=reader.model)
-    if known.form is Form.CLASSES:
-        return ClassesUpdate(known=known, model=reader.model)
-    return None if known.masked else OneUnitUpdate(known=known, model=reader.model)
+    if known.form is Form.REAL_MACHINE and known.masked:
+        return None
+    update = {x.form: x for x in (MixtureUpdate, ClassesUpdate, OneUnitUpdate)}[known.form]
+    return update(known=known, model=reader.model)

@@ -16,7 +16,7 @@ from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
 from ...reading.reader import check_data, check_support
 from ...reading.tracing import somewhere
-from ...rows.chunks import Numbers, Rows, chunk_limit, compiled, map_over_chunks
+from ...rows.chunks import Numbers, Rows, chunk_of, compiled, map_over_chunks
 from ...running.algorithm import Algorithm
 from ...running.contract import Posterior
 from ...types import Arguments, Params
@@ -208,7 +208,7 @@ class GibbsEM(Algorithm):
         program = self.open(args, kwargs).program
         num_bits = program.anatomy.num_bits
         rows = rows_of(program.anatomy, args, kwargs)
-        size = chunk_limit(FILE_ROWS, rows) if rows.on_disk else rows.num_data
+        size = chunk_of(FILE_ROWS, 0, rows) if rows.on_disk else rows.num_data
         num_data = rows.num_data
         key_all = random.key(0) if rng_key is None else rng_key
 
@@ -267,7 +267,7 @@ class GibbsEM(Algorithm):
         """The data in blocks, and the priors."""
         anatomy = layered.program.anatomy
         rows = rows_of(anatomy, *arguments)
-        one, size = rows.slice(0, 1), chunk_limit(self.block_size, rows)
+        one, size = rows.slice(0, 1), chunk_of(self.block_size, 0, rows)
 
         def observe(arguments: Arguments) -> dict[str, Seen]:
             return read_seen(self.model, anatomy, arguments, params)

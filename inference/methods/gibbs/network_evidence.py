@@ -16,11 +16,9 @@ from jax import Array, random
 
 from ...numerics.annealed import LogMean, anneal, log_mean
 from ...reading.arguments import rows_of
-from ...rows.chunks import Numbers, Rows, compiled, map_over_chunks
+from ...rows.chunks import Numbers, Rows, chunk_of, compiled, map_over_chunks
 from ...types import Arguments, Params
 from .flips import open_bits
-
-CHUNK_FLOATS = 1 << 25
 
 
 def annealed_evidence(
@@ -45,7 +43,7 @@ def annealed_evidence(
     program = open_bits(model, args, kwargs)
     rows = rows_of(program.anatomy, args, kwargs)
     floats = num_chains * (rows.width + program.anatomy.num_bits)
-    size = min(chunk_size or max(1, CHUNK_FLOATS // floats), rows.num_data)
+    size = chunk_of(chunk_size, floats, rows)
     local = program._replace(anatomy=program.anatomy.with_rows(size))
     key = random.key(0) if rng_key is None else rng_key
 

@@ -19,10 +19,10 @@ from ...reading.log_joint import log_shared
 from ...reading.marginal import row_evidence
 from ...reading.reader import Reader, linear_form, open_program
 from ...reading.tracing import somewhere
-from ...rows.chunks import Rows, chunk_limit, compiled, map_over_chunks, sum_over_chunks
+from ...rows.chunks import Rows, chunk_of, compiled, map_over_chunks, sum_over_chunks
 from ...types import Arguments, Params
 from ..m_step import transforms
-from ..shared import CHUNK_FLOATS, Posterior, check_params, of_first_row
+from ..shared import Posterior, check_params, of_first_row
 from .partition import normalizer
 
 
@@ -112,8 +112,8 @@ def open_climb(
     """Open a program, and test what form it has."""
     reader, rows = open_program(model, args, kwargs, plate=plate)
     # The states of a row are summed in chunks of their own: what is left is its cells and bits.
-    size = max(1, CHUNK_FLOATS // (4 * (rows.width + reader.anatomy.num_bits)))
-    return Climb(reader, rows, chunk_limit(size if chunk_size is None else chunk_size, rows))
+    floats = 4 * (rows.width + reader.anatomy.num_bits)
+    return Climb(reader, rows, chunk_of(chunk_size, floats, rows))
 
 
 def near_origin(

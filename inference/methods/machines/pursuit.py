@@ -19,7 +19,7 @@ from ...reading.recognition.papers import Form, Known, recognise
 from ...rows.chunks import (
     Numbers,
     Rows,
-    chunk_limit,
+    chunk_of,
     compiled,
     over_rows,
     sum_over_chunks,
@@ -28,7 +28,7 @@ from ...rows.chunks import (
 from ...running.algorithm import Algorithm
 from ...types import Arguments, Params
 from ..discrete.updates import OneUnitUpdate
-from ..shared import CHUNK_FLOATS, Posterior, row_uniforms
+from ..shared import Posterior, row_uniforms
 from .ascent import linear_posterior, open_climb, without_normalizer
 from .partition import MACHINES
 from .units import KINDS, MOST_UNITS, log_likelihood, solve_biases
@@ -276,8 +276,7 @@ class ProjectionPursuit(Algorithm):
 
     def _sample(self, state: PursuitState, args: tuple, kwargs: dict) -> Sample:
         model, _, rows, known = self._open(args, kwargs)
-        fitting = CHUNK_FLOATS // (4 * (len(known.kinds) + self.num_starts))
-        size = chunk_limit(max(1, fitting) if self.chunk_size is None else self.chunk_size, rows)
+        size = chunk_of(self.chunk_size, 4 * (len(known.kinds) + self.num_starts), rows)
         return Sample(model, known, rows, size, state)
 
     @jax.default_matmul_precision("highest")

@@ -26,12 +26,10 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtr, ndtri
 
-from ...rows.chunks import Rows, sum_over_chunks
+from ...rows.chunks import Rows, chunk_of, sum_over_chunks
 from ...rows.devices import summed
 from ...rows.disk import as_stored, stored
 from .tetrachoric import correlation_of_cells, slope
-
-CHUNK_FLOATS = 1 << 24  # 64 MiB in float32
 
 
 class Pairs(NamedTuple):
@@ -86,7 +84,7 @@ def _count(data: Any, mask: Any, chunk_size: int | None) -> Pairs:
     num_data, num_features = data.shape
     placed = tuple(as_stored(x) if stored(x) else jnp.asarray(x) for x in leaves)
     rows = Rows(placed, (None,) * len(leaves), tree, num_data)
-    size = chunk_size or max(1, CHUNK_FLOATS // num_features)
+    size = chunk_of(chunk_size, num_features, rows)
 
     def count(arguments: tuple, fresh: Array) -> tuple[Array, ...]:
         (bits, observed), _ = arguments

@@ -12,9 +12,9 @@ from jax.typing import ArrayLike
 from latentbits.models import clipped_gaussian
 
 from ...numerics.gaussian import invert, log_normal
-from ...rows.chunks import Rows, compiled, map_over_chunks
+from ...rows.chunks import Rows, chunk_of, compiled, map_over_chunks
 from ...types import Arguments, Params
-from ..continuous.factors import FactorPosterior, chunk_of, open_factors
+from ..continuous.factors import FactorPosterior, open_factors
 from ..continuous.rules import Rule, about, climb, peaks, weigh
 
 # The log joint is concave, so Newton's steps arrive: for digits and 16 factors after about 10.

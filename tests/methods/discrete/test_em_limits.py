@@ -14,7 +14,6 @@ from jax.lax import Precision
 from small_programs import CASES, NUM_CAUSES, NUM_DATA, NUM_FEATURES
 from tools import quick_run, reader_of
 
-import inference.methods.shared as shared_module
 from inference import (
     EM,
     AtMost,
@@ -25,6 +24,7 @@ from inference import (
     TruncatedEM,
 )
 from inference.methods.discrete.updates import SparseCodingUpdate
+from inference.methods.shared import chunk_rows
 from ppl_models import bernoulli_mixture, binary_sparse_coding
 
 
@@ -142,7 +142,7 @@ def test_quadratic_programs_hold_nothing_by_states_and_features(name, prior, mon
     A Hessian per datum has no sums that an M-step by gradients could use: there the program runs on
     its states, in chunks that keep to the limit.
     """
-    monkeypatch.setattr(shared_module, "CHUNK_FLOATS", 40_000)
+    monkeypatch.setattr("inference.rows.chunks.chunk_floats", lambda: 40_000)
     num_data, num_causes, num_features = 50, 6, 40
     data = jnp.ones((num_data, num_features))
     kwargs = {"num_causes": num_causes}
@@ -185,20 +185,18 @@ def test_products_have_all_digits_unless_fewer_are_asked_for():
     assert precisions("tensorfloat32") == {exact, fast}  # the states keep theirs
 
 
-def test_chunks_count_the_runs_of_the_program():
+def test_chunks_count_the_runs_of_the_program(monkeypatch):
     """A Hessian per datum takes a run per bit: the chunk must be smaller by as much."""
     case = CASES["sparse_coding_masked"]
     reader, rows = reader_of(case)
     width = 2 * NUM_FEATURES + NUM_CAUSES
-    before = shared_module.CHUNK_FLOATS
-    shared_module.CHUNK_FLOATS = 2 * (16 + width * (1 + NUM_CAUSES))
-    try:
-        assert shared_module.chunk_rows(None, reader, 16, rows) == 2
-        shared = reader._replace(structure=Structure.SHARED)
-        assert shared_module.chunk_rows(None, shared, 16, rows) == 5
-        assert shared_module.chunk_rows(None, shared, 16, rows, num_runs=100) == 1
-    finally:
-        shared_module.CHUNK_FLOATS = before
+    floats = 2 * (16 + width * (1 + NUM_CAUSES))
+    monkeypatch.setattr("inference.rows.chunks.chunk_floats", lambda: floats)
+    equal = lambda most: -(-rows.num_data // -(-rows.num_data // most))  # noqa: E731
+    assert chunk_rows(None, reader, 16, rows) == equal(2)
+    shared = reader._replace(structure=Structure.SHARED)
+    assert chunk_rows(None, shared, 16, rows) == equal(5)
+    assert chunk_rows(None, shared, 16, rows, num_runs=100) == equal(1)
 
 
 def test_the_simplest_programs_run():
