@@ -138,7 +138,8 @@ def _imported(module: types.ModuleType) -> set[Path]:
     beside = {x.stem for x in root.iterdir()} - {package.partition(".")[0]}
     finder = ModuleFinder([str(root)], excludes=beside if package else LIBRARIES)
     finder.import_hook(package if file.stem == "__init__" else f"{package}.{file.stem}".lstrip("."))
-    found = {Path(x.__file__) for x in finder.modules.values() if x.__file__}
+    sources = [getattr(x, "__file__", None) for x in finder.modules.values()]
+    found = {Path(x) for x in sources if x}
     return {path for path in found if file.parent in path.parents}
 
 

@@ -493,5 +493,5 @@ def closed_form(
         return update if small else None
     if known.form is Form.REAL_MACHINE and known.masked:
         return None
-    update = {x.form: x for x in (MixtureUpdate, ClassesUpdate, OneUnitUpdate)}[known.form]
-    return update(known=known, model=reader.model)
+    others: dict[Form, Any] = {x.form: x for x in (MixtureUpdate, ClassesUpdate, OneUnitUpdate)}
+    return others[known.form](known=known, model=reader.model)
