@@ -300,10 +300,10 @@ def _form(given: Given, anatomy: Anatomy, rows: Rows) -> str:
     lines = [f"log joint {known.value}"] if anatomy.binary else []
     arguments = (given.table.values,), given.kwargs
     try:
-        plan, outline = make_plan(given.program, anatomy, True, AllStates(), known, *arguments)
+        plan = make_plan(given.program, anatomy, True, AllStates(), known, *arguments)
     except ProgramError as error:
         return INDENT.join([*lines, f"log joint {cost}", f"marginal: {error}"])
-    ours, plain = costs(plan, outline, known)
+    ours, plain = costs(plan, known)
     lines += [
         f"log joint {cost}",
         f"marginal  {ours.how}: {ours.multiplications:.2g} multiplications, "

@@ -147,6 +147,11 @@ class Anatomy(NamedTuple):
     def names(self) -> tuple[str, ...]:
         return tuple(latent.name for latent in self.latents)
 
+    @property
+    def discrete(self) -> Anatomy:
+        """The same program, of whose latents only the discrete ones are read."""
+        return self._replace(latents=tuple(x for x in self.latents if x.num_values is not None))
+
     def with_rows(self, num_data: int) -> Anatomy:
         """The same program on another number of rows."""
 

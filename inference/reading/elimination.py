@@ -144,21 +144,6 @@ Evidence = Iterator[tuple[str, str, Array]]
 """What sums leave: the name of a site, that of a latent whose scale it has, and a log factor."""
 
 
-class Posterior(NamedTuple):
-    """The posterior of the latents, given all other unobserved sites."""
-
-    form: Graph | Chain | Elements
-    factors: Any
-
-    def probabilities(self) -> dict[str, Array]:
-        """Of each value of each latent, on one more axis at the end."""
-        return self.form.probabilities(self.factors)
-
-    def chosen(self, rng_key: Array | None) -> dict[str, Array]:
-        """A draw of each latent; without a key the most probable ones together."""
-        return self.form.chosen(self.factors, rng_key)
-
-
 def sum_out(model: Callable, form: Graph | Chain | Elements, args: tuple, kwargs: dict) -> Any:
     """Run the program with its discrete latents summed out.
 

@@ -190,7 +190,7 @@ def _ratios(
     zero = jnp.zeros((1, 1, anatomy.num_bits), int if whole else float)
     ratios = {}
     with validation_enabled(False):  # what fails it has been said
-        sites = local_sites(model, anatomy, params, zero, arguments)
+        sites = local_sites(model, anatomy, params, anatomy.unpack(zero), arguments)
     for site in sites:
         base, mask = unwrapped(site.fn)
         if site.latent or not isinstance(base, dist.Normal):

@@ -32,12 +32,21 @@ from numpyro.infer import init_to_uniform
 
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .anatomy import Anatomy, ProgramError, inspect
+from .anatomy import Anatomy, Latent, ProgramError, inspect
 from .distributions import with_finite_slopes
 from .forms import BitsForm, Quadratic, unwrapped
 from .handlers import states
 from .probe import probe
-from .sums import Part, joint_of, log_prior_of, over_states, scale_ratio, within_rows
+from .sums import (
+    Part,
+    joint_of,
+    log_prior_of,
+    log_sum,
+    over_states,
+    scale_ratio,
+    unmasked,
+    within_rows,
+)
 from .tracing import explained, improper, run_abstractly, trace_of, unseen
 
 
@@ -66,7 +75,7 @@ def log_joint(
     (3, 5)
     """
     total: Array | float = 0.0
-    for site in local_sites(model, anatomy, params, bits, arguments):
+    for site in local_sites(model, anatomy, params, anatomy.unpack(bits), arguments):
         if not (site.latent or observed is None or site.name in observed):
             continue
         with explained("when its latents carry a leading axis of states"):
@@ -94,13 +103,28 @@ class LocalSite(NamedTuple):
     def log_prob(self) -> Array:
         return log_prior_of(self.fn, self.value) if self.latent else self.fn.log_prob(self.value)
 
+    def weigh(self, anatomy: Anatomy) -> Array:
+        """What it adds to the log joint of each state, (S or 1, num_data or 1)."""
+        return self.power * anatomy.per_datum(self.log_prob())
+
+    def given_above(self, layer: Anatomy, latent: Latent) -> Part:
+        """A latent of a layer as a site observed in as many rows as the layer has states."""
+        datum = self.value.reshape(len(self.value), *latent.datum_shape)
+        return Part(unmasked(within_rows(self.fn, layer)), datum, self.power, True)
+
 
 def local_sites(
-    model: Callable, anatomy: Anatomy, params: Params, bits: Array, arguments: Arguments
+    model: Callable,
+    anatomy: Anatomy,
+    params: Params,
+    values: dict[str, Array],
+    arguments: Arguments,
 ) -> list[LocalSite]:
-    """The sites that the log joint of a datum consists of, in a run of the program on states."""
+    """The sites that the log joint of a datum consists of, in a run of the program on states.
+
+    :param values: the states of each latent site, on a leading axis.
+    """
     args, kwargs = arguments
-    values = anatomy.unpack(bits)
     params = {name: jnp.asarray(value) for name, value in params.items()}  # as a file has them
     program = handlers.substitute(states(model, values), data=params)
     with handlers.block(), explained("when its latents carry a leading axis of states"):
@@ -366,26 +390,48 @@ class Parts(NamedTuple):
 
 
 def parts_of(
-    model: Callable, anatomy: Anatomy, given: Params, table: Array, arguments: Arguments
+    model: Callable,
+    layers: Sequence[Anatomy],
+    given: Params,
+    tables: Sequence[Array],
+    arguments: Arguments,
+    observed: Collection[str] | None = None,
 ) -> Parts:
-    """The parts, from one run of the program on a table of states.
+    """The parts, from one run of the program on tables of states.
 
+    :param layers: the latents from the top down, where each layer depends on the one above it
+        alone; the states of the lowest are left, those above are summed out.
     :param given: a value of every other unobserved site.
-    :param table: (S, num_data or 1, bits).
+    :param tables: the states of each layer, (S, num_data or 1, bits).
+    :param observed: the observed sites that count; by default all.
     """
-    log_weights, rest = jnp.zeros((len(table), 1)), None
-    parts: list[Part] = []
-    for site in local_sites(model, anatomy, given, table.astype(jnp.int32), arguments):
-        own = within_rows(site.fn, anatomy)
-        if site.latent or any(size > 1 for size in own.batch_shape[1:-1]):
-            log_weights = log_weights + site.power * anatomy.per_datum(site.log_prob())
+    values: dict[str, Array] = {}
+    for layer, table in zip(layers, tables, strict=True):
+        values |= layer.unpack(table.astype(jnp.int32))
+    sites = local_sites(model, layers[0], given, values, arguments)
+    prior = {site.name: site for site in sites if site.latent}
+    log_weights, rest = jnp.zeros((len(tables[0]), 1)), None
+    for name in layers[0].names:
+        log_weights = log_weights + prior[name].weigh(layers[0])
+    for layer, table in zip(layers[1:], tables[1:], strict=True):
+        # The states of this layer stand where rows do otherwise.
+        below = tuple(prior[x.name].given_above(layer, x) for x in layer.latents)
+        log_weights = log_sum(log_weights, below, len(table))[:, None]
+    anatomy, parts = layers[-1], []
+    whole = anatomy._replace(latents=tuple(x for layer in layers for x in layer.latents))
+    for site in sites:
+        if site.latent or not (observed is None or site.name in observed):
             continue
-        alike = unwrapped(own)[1] is None or masks_are_alike(model, anatomy, *arguments)
+        own = within_rows(site.fn, anatomy)
+        if any(size > 1 for size in own.batch_shape[1:-1]):
+            log_weights = log_weights + site.weigh(anatomy)
+            continue
+        alike = unwrapped(own)[1] is None or masks_are_alike(model, whole, *arguments)
         part = Part(own, site.value, site.power, alike)
         if len(site.fn.batch_shape) > anatomy.nesting or part.form() is not None:
             parts.append(part)
         else:
-            each = (site.power * anatomy.per_datum(site.log_prob()))[0]
+            each = site.weigh(anatomy)[0]
             rest = each if rest is None else rest + each
     return Parts(log_weights, tuple(parts), rest)
 
@@ -398,7 +444,7 @@ def find_affine(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
     def read(trace: dict[str, dict]) -> bool:
         params = {name: trace[name]["value"] for name in anatomy.parameters}
         twice = jnp.zeros((2, 1, anatomy.num_bits), jnp.int32) + anatomy.lowest
-        parts = parts_of(model, anatomy, params, twice, arguments)
+        parts = parts_of(model, [anatomy], params, [twice], arguments)
         joint = joint_of(parts.log_weights, parts.sites, few)
         return parts.rest is None and not joint.slow and joint.rows["dense"] is None
 
@@ -417,7 +463,7 @@ def quadratic_of(
     """
     bits = BitsForm(anatomy.num_bits, None, linear=linear, shared=linear)
     table = jnp.asarray(bits.table, jnp.int32)[:, None]
-    parts = parts_of(model, anatomy, params, table, arguments)
+    parts = parts_of(model, [anatomy], params, [table], arguments)
 
     def read(form: Quadratic, _: None) -> tuple[Array, Array, Array | None]:
         return form.constant, form.linear.T, None if form.pairs is None else form.pairs.T
@@ -434,7 +480,7 @@ def listed_of(
     model: Callable, anatomy: Anatomy, params: Params, table: Array, arguments: Arguments
 ) -> tuple[Array, Array]:
     """Log joints of the states of a table, (S, n): but for the second, (n,)."""
-    parts = parts_of(model, anatomy, params, table, arguments)
+    parts = parts_of(model, [anatomy], params, [table], arguments)
     joint = joint_of(parts.log_weights, parts.sites, anatomy.num_data)
     logits, row = joint.at(joint.rows)
     shape = (len(table), anatomy.num_data)

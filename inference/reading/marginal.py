@@ -1,7 +1,6 @@
 """`marginal`: latents summed out of a program, so that samplers and guides never meet them.
 
-An observed site of the latents becomes a mixture over their states: `StateMixture`, or
-`ProgramMixture` where rows have distributions, or states, of their own.
+An observed site that depends on the latents becomes a mixture over their states, `StateMixture`.
 """
 
 from __future__ import annotations
@@ -22,18 +21,17 @@ from numpyro.primitives import Messenger
 from ..numerics.log_sums import log_total
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
-from .anatomy import Anatomy, Latent, ProgramError, inspect
+from .anatomy import Anatomy, Latent, ProgramError
 from .counts import LAST, counted, up_to, warn_of_end, with_counts
-from .distributions import with_finite_slopes
 from .elimination import sum_out
-from .forms import BitsForm, product_floats, unwrapped
+from .forms import product_floats, unwrapped
 from .handlers import states as candidates
-from .log_joint import Structure, log_joint
-from .plan import Outline, Plan, make_plan, unmasked
+from .log_joint import Parts, Structure, log_joint, parts_of
+from .plan import Plan, make_plan
 from .states import AllStates, StateSet
-from .sums import Part, in_chunks, log_prior_of, log_sum, scale_ratio, within_rows
+from .sums import in_chunks, log_sum, scale_ratio, within_rows
 from .tracing import each_value, run_abstractly, trace_of
-from .ways import find_way
+from .ways import find_table, find_way
 
 MARGIN = 10.0
 """Nats below the best parameters so far up to which a list that is too short is reported."""
@@ -151,34 +149,23 @@ class marginal(Messenger):  # noqa: N801
         way = find_way(self.fn, args, kwargs, self.states, self.sites, self.plate)
         if way is not None:
             return sum_out(self.fn, way, args, kwargs)
-        anatomy = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
-        whole = anatomy
-        if self.sites is not None:
-            whole = inspect(self.fn, args, kwargs, plate=self.plate)
-        else:
-            anatomy = anatomy._replace(latents=self._discrete(anatomy, args, kwargs))
+        anatomy, whole = find_table(self.fn, args, kwargs, self.sites, self.plate)
+        if self.sites is None and not anatomy.observed:
+            # Without data the observed site looks like a latent, but nothing depends on it.
+            above = [x for x in anatomy.latents if self._has_children(anatomy, x, args, kwargs)]
+            anatomy = anatomy._replace(latents=tuple(above))
         if not anatomy.latents:
             raise ProgramError(
                 "the program has no discrete latent site in its data plate to sum out"
             )
         anatomy.check_rows_are_apart()
-        plan, outline = make_plan(
-            self.fn, anatomy, whole.latents == anatomy.latents,
-            self.states, self.structure, args, kwargs,
-        )  # fmt: skip
-        kind = _Run if plan.by_chunk is None else _RunByChunk
-        self._run = kind(self.fn, anatomy, plan, outline)
+        alone = whole.latents == anatomy.latents
+        plan = make_plan(self.fn, anatomy, alone, self.states, self.structure, args, kwargs)
+        self._run = _Run(self.fn, anatomy, plan, (args, kwargs))
         try:
             return super().__call__(*args, **kwargs)
         finally:
             self._run = None  # its arrays may be tracers of a trace that is over
-
-    def _discrete(self, anatomy: Anatomy, args: tuple, kwargs: dict) -> tuple[Latent, ...]:
-        """The discrete latents; without data the observed site looks like one, but is a leaf."""
-        discrete = [x for x in anatomy.latents if x.num_values is not None]
-        if not anatomy.observed:
-            discrete = [x for x in discrete if self._has_children(anatomy, x, args, kwargs)]
-        return tuple(discrete)
 
     def _has_children(self, anatomy: Anatomy, latent: Latent, args: tuple, kwargs: dict) -> bool:
         gap = (1,) * (anatomy.nesting - latent.batch_ndim)
@@ -197,7 +184,7 @@ class marginal(Messenger):  # noqa: N801
             raise ProgramError("marginal works as marginal(model)(...), not as a context manager")
         if msg["type"] not in ("sample", "deterministic"):
             return
-        if all(frame.name != run.anatomy.plate for frame in msg["cond_indep_stack"]):
+        if not run.inside(msg):
             return
         if msg["type"] == "deterministic":
             # It would be recorded with a candidate axis that no handler outside expects.
@@ -209,42 +196,38 @@ class marginal(Messenger):  # noqa: N801
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         run = self._run
-        if run is None or msg["type"] not in ("sample", "param"):
+        if run is None or msg["type"] not in ("sample", "param", "plate", "deterministic"):
             return
+        hidden = msg["type"] == "deterministic" and run.inside(msg)
         if msg["name"] in run.pending:
             run.condition(msg)
-        elif msg["name"] in run.anatomy.parameters:
-            run.params[msg["name"]] = msg["value"]
+        elif not (msg.get("is_observed") or msg["name"] in run.values or hidden):
+            run.given[msg["name"]] = msg["value"]
 
 
 class _Run:
-    """The running weights log p(s, sites so far) of one call of a marginal program."""
+    """One call of a marginal program. Its latents are in any state: the shapes of the sites tell
+    which depend on them, and the mixtures run the program anew on all states."""
 
-    def __init__(self, model: Callable, anatomy: Anatomy, plan: Plan, outline: Outline):
-        self.model, self.anatomy, self.plan, self.outline = model, anatomy, plan, outline
-        self.values = self._values()
-        self.params: Params = {}  # the sites outside the plate
-        self.log_weights: Array | None = None  # (S, rows)
-        self.layer = 0
-        self.hanging: list[Part] = []  # sites of this layer, given the states of the one above
+    def __init__(self, model: Callable, anatomy: Anatomy, plan: Plan, arguments: Arguments):
+        self.model, self.anatomy, self.plan, self.arguments = model, anatomy, plan, arguments
+        any_state = jnp.zeros((1, 1, anatomy.num_bits), jnp.int32) + anatomy.lowest
+        self.values = anatomy.unpack(any_state)
+        self.given: Params = {}  # the sites that are not summed out, as far as the program has run
         self.scale: Any = None
-        self.before: Any = ()  # the observed sites so far
-        self.pending: dict[str, Any] = {}
-        self.seen_observed = False
+        self.before: Params = {}  # the observed sites so far
+        self.pending: dict[str, StateMixture] = {}
         self.waiting = set(self.values)
 
-    def _values(self) -> dict[str, Array]:
-        values: dict[str, Array] = {}
-        for layer, table in zip(self.plan.layers, self.plan.tables, strict=True):
-            values |= layer.unpack(table.astype(jnp.int32))
-        return values
+    def inside(self, msg: dict[str, Any]) -> bool:
+        return any(frame.name == self.anatomy.plate for frame in msg["cond_indep_stack"])
 
     def depends(self, fn: dist.Distribution) -> bool:
         return len(fn.batch_shape) > self.anatomy.nesting
 
     def enter(self, msg: dict[str, Any]) -> None:
-        """A latent site: give it all its states and count their prior probability."""
-        if self.seen_observed:
+        """A latent site: hide it, in any state."""
+        if self.before:
             raise ProgramError(
                 f"site {msg['name']!r} is sampled after an observed site of the same datum: "
                 "sample every latent of a datum before its observations"
@@ -252,33 +235,7 @@ class _Run:
         if self.waiting == set(self.values):
             self.scale = msg["scale"]
         self.waiting.discard(msg["name"])
-        self.weigh(msg)
         msg["value"], msg["stop"] = self.values[msg["name"]], True
-
-    def weigh(self, msg: dict[str, Any]) -> None:
-        """Count the prior probability of a latent's states."""
-        value, power = self.values[msg["name"]], scale_ratio(msg["scale"], self.scale)
-        if msg["name"] not in self.plan.layers[self.layer].names:
-            self.descend()
-        if self.layer:
-            latent = next(x for x in self.anatomy.latents if x.name == msg["name"])
-            datum = value.reshape(len(value), *latent.datum_shape)
-            fn = unmasked(within_rows(msg["fn"], self.anatomy))
-            self.hanging.append(Part(fn, datum, power, True))
-            return
-        each = power * self.anatomy.per_datum(log_prior_of(msg["fn"], value))
-        self.log_weights = each if self.log_weights is None else self.log_weights + each
-
-    def descend(self) -> None:
-        """Sum a layer out: what is left is the probability of each state of the next.
-
-        The states of the layer below stand where rows do otherwise.
-        """
-        assert self.log_weights is not None
-        if self.layer:
-            count = len(self.plan.tables[self.layer])
-            self.log_weights = log_sum(self.log_weights, tuple(self.hanging), count)[:, None]
-        self.layer, self.hanging = self.layer + 1, []
 
     def mix(self, msg: dict[str, Any]) -> None:
         """An observed site, or one to be simulated: it becomes the mixture over states."""
@@ -300,48 +257,19 @@ class _Run:
         if isinstance(unwrapped(msg["fn"])[0], dist.Unit):
             # The value of a `numpyro.factor` is empty, but has the axis of the states.
             msg["value"] = jnp.zeros((self.anatomy.num_data, 0))
-        msg["fn"] = self.pending[msg["name"]] = self.mixture(msg)
+        msg["fn"] = self.pending[msg["name"]] = StateMixture(
+            self.model, self.plan, msg["name"], within_rows(msg["fn"], self.anatomy),
+            dict(self.given), self.before, self.arguments,
+        )  # fmt: skip
         msg["scale"] = self.scale
         msg["cond_indep_stack"] = [
             frame for frame in msg["cond_indep_stack"] if frame.dim <= self.anatomy.plate_dim
         ]
-        self.seen_observed = True
-
-    def mixture(self, msg: dict[str, Any]) -> dist.Distribution:
-        if self.hanging:
-            self.descend()
-        assert self.log_weights is not None
-        return StateMixture(
-            msg["fn"], self.log_weights, self.before, scale_ratio(msg["scale"], self.scale),
-            self.anatomy, self.outline.masks_alike, self.plan.bits,
-        )  # fmt: skip
 
     def condition(self, msg: dict[str, Any]) -> None:
-        """The observed site has its value: update the weights for the sites that follow."""
+        """The observed site has its value, which later ones are conditioned on."""
         mixture = self.pending.pop(msg["name"])
-        self.before = (*self.before, mixture.part(msg["value"]))
-
-
-class _RunByChunk(_Run):
-    """A run that shows nothing but shapes: its mixtures run the program anew, chunk by chunk."""
-
-    def _values(self) -> dict[str, Array]:
-        return self.anatomy.unpack(jnp.zeros((1, 1, self.anatomy.num_bits), jnp.int32))
-
-    def weigh(self, msg: dict[str, Any]) -> None:
-        pass
-
-    def mixture(self, msg: dict[str, Any]) -> dist.Distribution:
-        rows, (table,) = self.plan.by_chunk, self.plan.tables
-        assert rows is not None
-        return ProgramMixture(
-            self.model, self.anatomy, msg["name"], msg["fn"], dict(self.params), rows, table,
-            dict(self.before), self.plan.bits,
-        )  # fmt: skip
-
-    def condition(self, msg: dict[str, Any]) -> None:
-        mixture = self.pending.pop(msg["name"])
-        self.before = {**dict(self.before), msg["name"]: mixture._whole(msg["value"])}
+        self.before = {**self.before, msg["name"]: mixture.whole(msg["value"])}
 
 
 def row_evidence(
@@ -369,7 +297,7 @@ def row_evidence(
         if isinstance(model, up_to):
             program.watch(model, trace, *arguments)
         sites = [trace[name] for name in anatomy.observed]
-        mixed = [x for x in sites if isinstance(x["fn"], StateMixture | ProgramMixture)]
+        mixed = [x for x in sites if isinstance(x["fn"], StateMixture)]
         total = jnp.zeros(anatomy.num_data)
         for site in sites:
             each = site["fn"].log_prob(site["value"])
@@ -395,113 +323,38 @@ def support_of(fn: dist.Distribution) -> Any:
 
 
 class StateMixture(dist.Distribution):
-    r"""A mixture over candidate states, one per datum.
+    r"""The distribution of an observed site with the latents of its datum summed out.
 
     .. math:: \log p(y_n \mid \text{sites before}) =
-              \log \sum_s \exp\{\log w_{sn} + \alpha \log p(y_n \mid s)\}
-              - \log \sum_s \exp\{\log w_{sn}\}
+              \log \sum_s p(s, \text{sites before}, y_n) - \log \sum_s p(s, \text{sites before})
 
-    :param component: p(y | s), its leftmost batch axis the S candidates.
-    :param log_weights: log p(s), (S, rows or 1); over a truncated set they sum to less than one,
-        and the mixture is a lower bound.
-    :param before: the sites of the datum observed before this one, whose log probabilities belong
-        to :math:`\log w` as well, each with its value.
-    :param power: :math:`\alpha`, where the site is scaled differently from the latents.
-    :param alike: whether the mask of the site, if it has one, is the same for all states.
-    :param bits: the states that the few of `component` stand for, if they do.
-    """
+    The program is run anew, on all states of the plan; by chunks of rows where these have
+    distributions, or states, of their own. Over a truncated set of states it is a lower bound.
 
-    arg_constraints: ClassVar[dict[str, Any]] = {}
-    pytree_data_fields = ("component", "log_weights", "before", "power")
-    pytree_aux_fields = ("anatomy", "alike", "bits")
-
-    def __init__(
-        self,
-        component: dist.Distribution,
-        log_weights: Array,
-        before: tuple[Part, ...],
-        power: Any,
-        anatomy: Anatomy,
-        alike: bool = True,
-        bits: BitsForm | None = None,
-    ):
-        self.component = within_rows(component, anatomy)
-        self.log_weights, self.before, self.power = log_weights, before, power
-        self.anatomy, self.alike, self.bits = anatomy, alike, bits
-        super().__init__(
-            batch_shape=self.component.batch_shape[-1:], event_shape=self.component.event_shape
-        )
-
-    @property
-    def support(self) -> Any:
-        return support_of(self.component)
-
-    def part(self, value: Array) -> Part:
-        """What this site adds to the log weights of the states once its value is known."""
-        return Part(with_finite_slopes(self.component), value, self.power, self.alike)
-
-    @validate_sample
-    def log_prob(self, value: Array) -> Array:
-        def total(parts: tuple[Part, ...]) -> Array:
-            return log_sum(self.log_weights, parts, self.batch_shape[0], self.bits)
-
-        both = total((*self.before, self.part(value)))
-        # Unless the set of states is truncated, their prior sums to one.
-        return both - total(self.before) if self.before else both
-
-    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        if self.bits is not None:
-            raise ProgramError(
-                "where data are given nothing is drawn in their place: call the program without"
-            )
-        key_state, key_value = random.split(key)
-        weights = self.log_weights
-        for part in self.before:
-            weights = weights + part.log_prob(*self.batch_shape)
-        weights = jnp.broadcast_to(weights, weights.shape[:1] + self.batch_shape)
-        chosen = random.categorical(
-            key_state, weights, axis=0, shape=sample_shape + self.batch_shape
-        )
-        draws = self.component.sample(key_value, sample_shape)
-        axis = len(sample_shape)
-        draws = draws.reshape((*sample_shape, -1, *self.batch_shape, *self.event_shape))
-        index = chosen.reshape((*sample_shape, 1, *self.batch_shape) + (1,) * self.event_dim)
-        return jnp.take_along_axis(draws, index, axis=axis).squeeze(axis)
-
-
-class ProgramMixture(dist.Distribution):
-    """The same mixture where rows have distributions, or states, of their own.
-
-    Nothing that the states of all rows make at once is held: the program is run anew, on the states
-    of a chunk of rows.
-
-    :param model: the program, the sites in `params` being all that its rows depend on.
+    :param site: the observed site.
     :param component: p(y | s), of which only the shapes are used.
-    :param table: states (S, num_data or 1, bits).
+    :param given: values of all unobserved sites that are not summed out.
     :param before: the sites of the datum observed before this one, each with its value.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
-    pytree_data_fields = ("params", "rows", "table", "before")
-    pytree_aux_fields = ("model", "anatomy", "site", "own_support", "bits")
+    pytree_data_fields = ("given", "before", "arguments")
+    pytree_aux_fields = ("model", "plan", "site", "own_support")
     _found: tuple[Array, Array] | None = None
 
     def __init__(
         self,
         model: Callable,
-        anatomy: Anatomy,
+        plan: Plan,
         site: str,
         component: dist.Distribution,
-        params: Params,
-        rows: Rows,
-        table: Array,
-        before: dict[str, Array],
-        bits: BitsForm | None,
+        given: Params,
+        before: Params,
+        arguments: Arguments,
     ):
-        component = within_rows(component, anatomy)
-        self.model, self.anatomy, self.site = model, anatomy, site
-        self.params, self.rows, self.table, self.before = params, rows, table, before
-        self.own_support, self.bits = support_of(component), bits
+        self.model, self.plan, self.site = model, plan, site
+        self.given, self.before, self.arguments = given, before, arguments
+        self.own_support = support_of(component)
         super().__init__(component.batch_shape[-1:], component.event_shape)
 
     @property
@@ -512,38 +365,76 @@ class ProgramMixture(dist.Distribution):
     def log_prob(self, value: Array) -> Array:
         # Asked twice, by `marginal.watch` and by whoever uses the program, it would run twice.
         if self._found is None or self._found[0] is not value:
-            both = self._total({**self.before, self.site: self._whole(value)})
+            both = self._total({**self.before, self.site: self.whole(value)})
+            # Unless the set of states is truncated, their prior sums to one.
             self._found = value, both - self._total(self.before) if self.before else both
         return self._found[1]
 
-    def _whole(self, value: Array) -> Array:
-        # A distribution may have one column for several that are observed.
+    def whole(self, value: Array) -> Array:
+        """A value with all its columns: a distribution may have one for several."""
         shape = jnp.broadcast_shapes(jnp.shape(value), self.batch_shape + self.event_shape)
         return jnp.broadcast_to(value, shape)
 
-    def _total(self, values: dict[str, Array]) -> Array:
+    def _total(self, values: Params) -> Array:
         """log Σ_s p(s, values) of every row, (num_data,)."""
-        by_row = self.table.shape[1] > 1
-        states = self.bits.states if self.bits is not None and self.bits.by_row else None
+        if self.plan.by_chunk is not None:
+            return self._by_chunk(values, self.plan.by_chunk)
+        parts = self._parts(values)
+        return log_sum(parts.log_weights, parts.sites, *self.batch_shape, self.plan.bits)
+
+    def _parts(self, values: Params) -> Parts:
+        program = handlers.seed(handlers.substitute(self.model, data=values), 0)
+        layers, tables = self.plan[:2]
+        return parts_of(program, layers, self.given, tables, self.arguments, set(values))
+
+    def _by_chunk(self, values: Params, rows: Rows) -> Array:
+        (anatomy,), (table,), bits = self.plan[:3]
+        given = {name: self.given[name] for name in anatomy.parameters if name in self.given}
+        by_row = table.shape[1] > 1
+        states = bits.states if bits is not None and bits.by_row else None
         chunked = {
-            "leaves": tuple(self.rows.leaves),
+            "leaves": tuple(rows.leaves),
             "values": values,
-            "table": jnp.swapaxes(self.table, 0, 1) if by_row else None,
+            "table": jnp.swapaxes(table, 0, 1) if by_row else None,
             "states": None if states is None else jnp.swapaxes(jnp.asarray(states), 0, 1),
         }
 
         def evidence(chunk: dict[str, Any]) -> Array:
-            size = len(chunk["leaves"][0])
-            table = jnp.swapaxes(chunk["table"], 0, 1) if by_row else self.table
+            local = anatomy.with_rows(len(chunk["leaves"][0]))
+            own = jnp.swapaxes(chunk["table"], 0, 1) if by_row else table
             program = handlers.seed(handlers.substitute(self.model, data=chunk["values"]), 0)
-            logits = log_joint(
-                program, self.anatomy.with_rows(size), self.params, table.astype(jnp.int32),
-                self.rows.join(chunk["leaves"]), set(values),
-            )  # fmt: skip
-            if self.bits is None:
+            arguments = rows.join(chunk["leaves"])
+            own = own.astype(jnp.int32)
+            logits = log_joint(program, local, given, own, arguments, set(values))
+            if bits is None:
                 return log_total(logits, 0, False)
-            return self.bits.total(self.bits.split(logits), chunk["states"])
+            return bits.total(bits.split(logits), chunk["states"])
 
-        width = self.rows.width + self.anatomy.num_bits
-        floats = len(self.table) * width + (0 if self.bits is None else self.bits.floats)
-        return in_chunks(evidence, chunked, self.rows.num_data, max(1, product_floats() // floats))
+        floats = len(table) * (rows.width + anatomy.num_bits) + (0 if bits is None else bits.floats)
+        return in_chunks(evidence, chunked, rows.num_data, max(1, product_floats() // floats))
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """A draw of each datum's state, and the program's draw of the site in that state."""
+        plan = self.plan
+        if plan.bits is not None or plan.by_chunk is not None:
+            raise ProgramError(
+                "where data are given nothing is drawn in their place: call the program without"
+            )
+        parts, table, layer = self._parts(self.before), plan.tables[-1], plan.layers[-1]
+        weights = parts.log_weights
+        for part in parts.sites:
+            weights = weights + part.log_prob(*self.batch_shape)
+        weights = jnp.broadcast_to(weights, weights.shape[:1] + self.batch_shape)
+        table = jnp.broadcast_to(table, weights.shape + table.shape[2:])
+
+        def draw(key: Array) -> Array:
+            key_state, key_value = random.split(key)
+            chosen = random.categorical(key_state, weights, axis=0)
+            states = jnp.take_along_axis(table, chosen[None, :, None], axis=0)[0]
+            values = {**self.given, **self.before, **layer.by_site(states)}
+            return trace_of(handlers.seed(self.model, key_value), self.arguments, values)[
+                self.site
+            ]["value"]
+
+        keys = random.split(key, math.prod(sample_shape))
+        return jax.vmap(draw)(keys).reshape(sample_shape + self.batch_shape + self.event_shape)

@@ -26,14 +26,13 @@ from jax import Array
 from ..rows.chunks import Rows
 from .anatomy import Anatomy, ProgramError, inspect
 from .arguments import every_row, rows_of
-from .distributions import map_base
 from .forms import BitsForm, product_floats, unwrapped
 from .handlers import states, table_of
 from .log_joint import Structure, find_structure, masks_are_alike
 from .probe import OuterTraceError
 from .reader import examined
 from .states import AllStates, Given, StateSet
-from .sums import Part, scale_ratio, within_rows
+from .sums import Part, scale_ratio, unmasked, within_rows
 from .tracing import run_abstractly
 
 WORTH_A_TEST = 1 << 22
@@ -51,6 +50,7 @@ class Plan(NamedTuple):
     tables: tuple[Array, ...]  # states of each, (S, num_data or 1, bits)
     bits: BitsForm | None  # which states the table stands for
     by_chunk: Rows | None  # the rows, if the program is run on chunks of them
+    outline: Outline
 
 
 class Outline(NamedTuple):
@@ -58,7 +58,6 @@ class Outline(NamedTuple):
 
     columns: int  # multiplications of a row for a state
     alike: bool  # whether rows differ in nothing but the values of their cells
-    masks_alike: bool  # whether the masks of the observed sites are the same for all states
 
 
 def make_plan(
@@ -69,7 +68,7 @@ def make_plan(
     structure: Structure | None,
     args: tuple,
     kwargs: dict,
-) -> tuple[Plan, Outline]:
+) -> Plan:
     """The cheapest way to sum the latents of `anatomy` out.
 
     :param alone: whether nothing else in the plate is unobserved.
@@ -81,7 +80,7 @@ def make_plan(
         if layers is not None:
             tables = tuple(table_of(layer, chosen) for layer in layers)
             _check_pairs(layers, tables)
-            return Plan(layers, tables, None, None), outline
+            return Plan(layers, tables, None, None, outline)
     read = _read_by_row(model, anatomy, args, kwargs) if alone and anatomy.observed else None
     bits = by_chunk = None
     if read is not None and anatomy.binary:
@@ -96,7 +95,7 @@ def make_plan(
         floats = len(table) * anatomy.num_data * outline.columns
         if own and floats > product_floats() and _follows(*read):
             by_chunk = read[2]
-    return Plan((anatomy,), (table,), bits, by_chunk), outline
+    return Plan((anatomy,), (table,), bits, by_chunk, outline)
 
 
 def _check_pairs(layers: tuple[Anatomy, ...], tables: tuple[Array, ...]) -> None:
@@ -210,8 +209,9 @@ def every_state(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) ->
     return num_states(anatomy) * outline_of(model, anatomy, args, kwargs).columns * anatomy.num_data
 
 
-def costs(plan: Plan, outline: Outline, structure: Structure) -> tuple[Cost, Cost]:
+def costs(plan: Plan, structure: Structure) -> tuple[Cost, Cost]:
     """Of a plan, and of every state of every row with all its columns at once."""
+    outline = plan.outline
     anatomy, columns, num_data = plan.layers[-1], outline.columns, plan.layers[-1].num_data
     sizes = [len(table) for table in plan.tables]
     listed = math.prod(map(num_states, plan.layers))
@@ -262,8 +262,8 @@ def outline_of(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> 
     twice = jnp.zeros((2, 1, anatomy.num_bits), jnp.int32)
     program = states(model, anatomy.unpack(twice))
     columns, alike, masked = run_abstractly(program, args, kwargs, read)
-    masks_alike = not masked or masks_are_alike(model, anatomy, args, kwargs)
-    return Outline(columns, alike and masks_alike, masks_alike)
+    alike = alike and (not masked or masks_are_alike(model, anatomy, args, kwargs))
+    return Outline(columns, alike)
 
 
 def find_layers(
@@ -302,11 +302,6 @@ def find_layers(
         return None
     layers = [tuple(x for x in anatomy.latents if depth[x.name] == d) for d in range(lowest + 1)]
     return tuple(anatomy._replace(latents=layer) for layer in layers)
-
-
-def unmasked(fn: dist.Distribution) -> dist.Distribution:
-    """Without masks: those of a latent are of whole rows, which then count for nothing."""
-    return map_base(fn, lambda base: base, masks=False)
 
 
 def _sites(anatomy: Anatomy, trace: dict[str, dict]) -> list[dict]:

@@ -106,13 +106,13 @@ class Reader(NamedTuple):
     ) -> AffineForm:
         """The form in the datum for states (S, bits) that all rows share, from the first row."""
         first = self.rows(arguments).slice(0, 1)
-        parts = parts_of(self.model, self.anatomy.with_rows(1), params, table[:, None], first)
+        parts = parts_of(self.model, [self.anatomy.with_rows(1)], params, [table[:, None]], first)
         return joint_of(parts.log_weights, parts.sites, 1, about=about).form
 
     def cells(self, params: Params, arguments: Arguments) -> Cells:
         """What is observed in each row, as the form in the datum wants it."""
         any_state = jnp.zeros((1, 1, self.anatomy.num_bits), jnp.int32)
-        parts = parts_of(self.model, self.anatomy, params, any_state, arguments)
+        parts = parts_of(self.model, [self.anatomy], params, [any_state], arguments)
         return joint_of(parts.log_weights, parts.sites, self.anatomy.num_data).rows["affine"]
 
     def candidate_hessian(self, params: Params, arguments: Arguments, indices: Array) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Union
 
 import jax
 import jax.numpy as jnp
@@ -20,26 +20,19 @@ from numpyro.primitives import Messenger
 
 from ..numerics.log_sums import normalise
 from ..types import Arguments, Params
-from .anatomy import Anatomy, ProgramError, inspect
+from .anatomy import Anatomy, ProgramError
 from .counts import MOST_COUNTS, at_end, counted, up_to, warn_of_end, with_counts
-from .elimination import Chain, Elements, Graph, Posterior
+from .elimination import Chain, Elements, Graph
 from .handlers import table_of
 from .log_joint import Parts, parts_of
 from .marginal import marginal
 from .states import AllStates, StateSet
 from .sums import over_states
 from .tracing import outside
-from .ways import find_way
+from .ways import find_table, find_way
 
 Sites = dict[str, Array]
-Opened = Anatomy | Chain | Graph | Elements
-
-
-class Latents(Protocol):
-    """The posterior of the latents, given the parameters: site -> values of the program's shape."""
-
-    def chosen(self, rng_key: Array | None) -> Sites: ...
-    def probabilities(self) -> Sites: ...
+Form = Union["Table", Chain, Graph, Elements]
 
 
 # `recover` is the way back from `marginal`: the same sum over states, read as a posterior. The
@@ -92,11 +85,11 @@ class recover(Messenger):  # noqa: N801
         listed = self.listing(args, kwargs)
         if listed is not self:
             return listed(*args, **kwargs)
-        anatomy = self.anatomy(args, kwargs)
-        within = {*anatomy.names, *anatomy.observed}
+        form = self.form(args, kwargs)
+        within = {*form.names, *form.observed}
         _, given, _ = outside(self.fn, within, args, kwargs, kinds=("deterministic",))
-        posterior = self.posterior(anatomy, given, (args, kwargs))
-        latents = posterior.chosen(None if self.most_probable else key)
+        factors: Any = form.factors(self.fn, given, (args, kwargs))
+        latents = form.chosen(factors, None if self.most_probable else key)
         if isinstance(self.fn, up_to):
             _watch(self.fn, latents, args, kwargs)
         self._given = given
@@ -117,8 +110,8 @@ class recover(Messenger):  # noqa: N801
         listed = with_counts(self.fn, args, kwargs)
         return self if listed is self.fn else self._of(listed)
 
-    def anatomy(self, args: tuple, kwargs: dict) -> Opened:
-        """What the program consists of, with the latents that are given back."""
+    def form(self, args: tuple, kwargs: dict) -> Form:
+        """How the latents that are given back depend on each other and on what is observed."""
         way = find_way(self.fn, args, kwargs, self.states, self.sites, self.plate)
         if way is not None:
             if not (way.observed or way.silent):
@@ -127,10 +120,7 @@ class recover(Messenger):  # noqa: N801
                     "their prior; pass the data (obs=...)"
                 )
             return way
-        anatomy = inspect(self.fn, args, kwargs, plate=self.plate, sites=self.sites)
-        if self.sites is None:
-            discrete = tuple(x for x in anatomy.latents if x.num_values is not None)
-            anatomy = anatomy._replace(latents=discrete)
+        anatomy, whole = find_table(self.fn, args, kwargs, self.sites, self.plate)
         if not anatomy.latents:
             raise ProgramError("the program has no discrete latent in its data plate to give back")
         if not anatomy.observed:
@@ -139,21 +129,8 @@ class recover(Messenger):  # noqa: N801
                 "latents would be their prior; pass the data (obs=...)"
             )
         anatomy.check_rows_are_apart()
-        return anatomy
-
-    def needs(self, anatomy: Opened, args: tuple, kwargs: dict) -> tuple[str, ...]:
-        """The unobserved sites that are not given back."""
-        if not isinstance(anatomy, Anatomy):
-            return anatomy.parameters
-        whole = inspect(self.fn, args, kwargs, plate=self.plate)
-        return (*whole.parameters, *(x for x in whole.names if x not in anatomy.names))
-
-    def posterior(self, anatomy: Opened, given: Params, arguments: Arguments) -> Latents:
-        """The posterior of the latents, all other unobserved sites being given."""
-        if not isinstance(anatomy, Anatomy):
-            return Posterior(anatomy, anatomy.factors(self.fn, given, arguments))
-        table = table_of(anatomy, self.states)
-        return TablePosterior(anatomy, table, parts_of(self.fn, anatomy, given, table, arguments))
+        others = tuple(x for x in whole.names if x not in anatomy.names)
+        return Table(anatomy, self.states, (*whole.parameters, *others))
 
     def process_message(self, msg: dict[str, Any]) -> None:
         # What the handlers outside have met in the first run they must not meet again.
@@ -230,8 +207,8 @@ def _posterior(
     kwargs: dict,
     batch_ndims: int,
 ) -> LatentPosterior:
-    anatomy = program.anatomy(args, kwargs)
-    wanted = program.needs(anatomy, args, kwargs)
+    form = program.form(args, kwargs)
+    wanted = form.parameters
     missing = [name for name in wanted if name not in samples]
     if missing:
         raise ProgramError(
@@ -249,9 +226,9 @@ def _posterior(
         arguments = jax.tree.unflatten(tree, [known.get(i, x) for i, x in enumerate(leaves)])
 
         def one(pair: tuple[Array, Params]) -> LatentPosterior:
-            posterior = program.posterior(anatomy, pair[1], arguments)
-            probabilities = posterior.probabilities()
-            return LatentPosterior(posterior.chosen(pair[0]), probabilities, posterior.chosen(None))
+            factors: Any = form.factors(program.fn, pair[1], arguments)
+            draw, best = form.chosen(factors, pair[0]), form.chosen(factors, None)
+            return LatentPosterior(draw, form.probabilities(factors), best)
 
         return lax.map(one, (keys, draws))
 
@@ -282,14 +259,27 @@ def _watch(program: up_to, latents: Sites, args: tuple, kwargs: dict) -> None:
     jax.debug.callback(report, {name: (latents[name] == program.most).any() for name in names})
 
 
-class TablePosterior(NamedTuple):
-    """The posterior over a table of states, each datum for itself."""
+class Table(NamedTuple):
+    """The latents of one data plate, of which each datum has a table of joint states."""
 
     anatomy: Anatomy
-    table: Array  # (S, num_data or 1, bits)
-    parts: Parts
+    states: StateSet
+    parameters: tuple[str, ...]  # all unobserved sites but these latents
 
-    def chosen(self, rng_key: Array | None) -> Sites:
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.anatomy.names
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        return self.anatomy.observed
+
+    def factors(self, model: Callable, given: Params, arguments: Arguments) -> tuple[Array, Parts]:
+        """The states, (S, num_data or 1, bits), and what their log joints consist of."""
+        table = table_of(self.anatomy, self.states)
+        return table, parts_of(model, [self.anatomy], given, [table], arguments)
+
+    def chosen(self, factors: tuple[Array, Parts], rng_key: Array | None) -> Sites:
         """A draw of each datum's state; without a key the most probable one."""
         rows = (self.anatomy.num_data,)
         drawn = {} if rng_key is None else {"uniform": random.uniform(rng_key, rows)}
@@ -300,29 +290,32 @@ class TablePosterior(NamedTuple):
             below = jnp.cumsum(normalise(logits, 0)[1], axis=0)
             return _states_of(extra["table"], (below < extra["uniform"] * below[-1:]).sum(0))
 
-        return self.anatomy.by_site(self._read(pick, **drawn))
+        return self.anatomy.by_site(self._read(factors, pick, **drawn))
 
-    def probabilities(self) -> Sites:
+    def probabilities(self, factors: tuple[Array, Parts]) -> Sites:
+        """Of each value of each latent, on one more axis at the end."""
+
         def sum_up(logits: Array, extra: dict[str, Array]) -> Sites:
             table = extra["table"]
             states = table[:, None] if table.ndim == 2 else jnp.swapaxes(table, 0, 1)
             return self.anatomy.value_probabilities(states, normalise(logits, 0)[1])
 
-        tables = self._read(sum_up)
+        tables = self._read(factors, sum_up)
         return {x.name: x.by_value(tables[x.name]) for x in self.anatomy.latents}
 
-    def _read(self, read: Callable[[Array, Any], Any], **extra: Array) -> Any:
+    def _read(
+        self, factors: tuple[Array, Parts], read: Callable[[Array, Any], Any], **extra: Array
+    ) -> Any:
         """What `read` makes of the log joints of a chunk of rows and of their states."""
-        shared = self.table.shape[1] == 1
+        table, (weights, sites, _) = factors
         rows = {**extra, "count": jnp.zeros(self.anatomy.num_data)}
-        if not shared:
-            rows["table"] = jnp.swapaxes(self.table, 0, 1)
+        if table.shape[1] > 1:
+            rows["table"] = jnp.swapaxes(table, 0, 1)
 
         def chunk(logits: Array, rows: dict[str, Array]) -> Any:
             logits = jnp.broadcast_to(logits, (len(logits), len(rows["count"])))
-            return read(logits, {"table": self.table[:, 0], **rows})
+            return read(logits, {"table": table[:, 0], **rows})
 
-        weights, sites, _ = self.parts
         return over_states(chunk, weights, sites, self.anatomy.num_data, rows)
 
 

@@ -21,7 +21,7 @@ from jax import Array, lax
 
 from ..numerics.log_sums import kept, log_total
 from .anatomy import Anatomy
-from .distributions import with_finite_slopes
+from .distributions import map_base, with_finite_slopes
 from .forms import (
     About,
     AffineForm,
@@ -221,6 +221,11 @@ def within_rows(fn: dist.Distribution, anatomy: Anatomy) -> dist.Distribution:
     and become event axes, so that one number per datum is left."""
     inner = -anatomy.plate_dim - 1
     return fn.to_event(inner) if inner else fn
+
+
+def unmasked(fn: dist.Distribution) -> dist.Distribution:
+    """Without masks: those of a latent are of whole rows, which then count for nothing."""
+    return map_base(fn, lambda base: base, masks=False)
 
 
 def scale_ratio(scale: Any, reference: Any) -> Any:

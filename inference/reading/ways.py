@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .anatomy import ProgramError, inspect, values_of
+from .anatomy import Anatomy, ProgramError, inspect, values_of
 from .elimination import Chain, Elements, Graph
 from .handlers import states as at_states
 from .plan import find_layers
@@ -81,21 +81,27 @@ def find_way(
         if graph is not None and _needed(model, args, kwargs, graph, facts.common[0]):
             return find_graph(model, args, kwargs, facts.names)
     if len(facts.names) > 1 and facts.num_states > FEW_STATES:
-        whole = inspect(model, args, kwargs, plate=plate, sites=sites)
-        latents = tuple(x for x in whole.latents if x.num_values is not None)
-        if find_layers(model, whole._replace(latents=latents), args, kwargs) is not None:
+        anatomy = inspect(model, args, kwargs, plate=plate, sites=sites).discrete
+        if find_layers(model, anatomy, args, kwargs) is not None:
             return None  # each layer is summed given the one above it, in chunks of rows
         try:
             return find_graph(model, args, kwargs, facts.names)
         except ProgramError:  # it may have a form, and a table says what it lacks
             pass
     if facts.num_states > MANY_STATES and not facts.continuous:
-        whole = inspect(model, args, kwargs, plate=plate, sites=sites)
-        latents = tuple(x for x in whole.latents if x.num_values is not None)
-        return find_elements(
-            model, whole._replace(latents=latents), args, kwargs, facts.deterministic
-        )
+        anatomy = inspect(model, args, kwargs, plate=plate, sites=sites).discrete
+        return find_elements(model, anatomy, args, kwargs, facts.deterministic)
     return None
+
+
+def find_table(
+    model: Callable, args: tuple, kwargs: dict, sites: Sequence[str] | None, plate: str | None
+) -> tuple[Anatomy, Anatomy]:
+    """The program with the latents of a table alone, and with all latents of its data plate."""
+    whole = inspect(model, args, kwargs, plate=plate, sites=sites)
+    if sites is None:
+        return whole.discrete, whole
+    return whole, inspect(model, args, kwargs, plate=plate)
 
 
 def _needed(model: Callable, args: tuple, kwargs: dict, graph: Graph, plate: str) -> bool:

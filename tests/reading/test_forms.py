@@ -131,7 +131,7 @@ def test_forms_are_the_program_on_its_states(name, digits, request):
     example = examples()[name]
     args, kwargs = example.arguments
     anatomy = inspect(example.model, args, kwargs)
-    chosen_plan, _ = make_plan(
+    chosen_plan = make_plan(
         example.model, anatomy, True, example.states, example.structure, args, kwargs
     )
     assert (chosen_plan.bits is not None) == (example.form == "bits")

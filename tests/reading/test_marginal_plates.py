@@ -92,7 +92,7 @@ def test_a_minibatch_is_scaled(monkeypatch):
     sizes = {"num_causes": 4, "num_rows": 3}
     monkeypatch.setattr(plan, "cost", lambda *_: 0.0)  # so few states are none to save
     anatomy, form = inspect(draws_rows, (case.data,), sizes), Structure.SHARED
-    found, _ = plan.make_plan(draws_rows, anatomy, True, AllStates(), form, (case.data,), sizes)
+    found = plan.make_plan(draws_rows, anatomy, True, AllStates(), form, (case.data,), sizes)
     assert found.bits is not None and found.bits.shared
     program = handlers.seed(marginal(draws_rows, structure=form), 3)
     fixed = handlers.substitute(program, data={"weights": case.typed()["weights"]})
