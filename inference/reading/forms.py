@@ -360,6 +360,20 @@ class Quadratic(NamedTuple):
         logits = jnp.einsum("nsh,hn->ns", states, self.linear, precision="highest")
         return logits if self.pairs is None else logits + _bent(states, self._matrix())
 
+    @property
+    def hessian(self) -> Array:
+        """A as a symmetric matrix, (bits, bits), where all rows share it."""
+        upper = 0.0 if self.pairs is None else self._matrix()[0]
+        return jnp.zeros((len(self.linear),) * 2, self.linear.dtype) + upper + jnp.transpose(upper)
+
+    def around(self, states: Array) -> tuple[Array, Array]:
+        """Log joints of the states of each row, (n, S, bits), where all rows share A: (n, S); and
+        what each gains where one bit is flipped, (n, S, bits)."""
+        s, linear = states.astype(self.linear.dtype), self.linear.T[:, None]
+        bent = jnp.matmul(s, self.hessian, precision="highest")
+        value = self.constant[:, None] + (s * (0.5 * bent + linear)).sum(-1)
+        return value, (1.0 - 2.0 * s) * (linear + bent)
+
     def _matrix(self) -> Array:
         """A as matrices with nothing on and below their diagonals, (n or 1, bits, bits)."""
         assert self.pairs is not None

@@ -26,7 +26,6 @@ from .log_joint import (
     find_affine,
     find_structure,
     general_position,
-    linear_part,
     log_joint,
     parts_of,
     quadratic_of,
@@ -63,42 +62,20 @@ class Reader(NamedTuple):
         """The rows of a chunk: an argument does not become one by being as long as the chunk."""
         return rows_of(self.anatomy, *arguments, by_row=self.by_row)
 
-    def form(self, params: Params, arguments: Arguments) -> Form:
-        """The constant and linear part for all rows, and the Hessian if all rows share it.
+    def quadratic(self, params: Params, arguments: Arguments, own_pairs: bool = True) -> Quadratic:
+        """The form in the bits of a datum, where there is one.
 
-        One row is read and `vmap` does the rest: all rows have the same latents there, so that what
-        the program makes of them is computed once and not for each row.
+        The program runs on the state without any bit on and on those with one. What pairs of bits
+        add is the Hessian of the first row where all rows share it; where they do not, the program
+        runs on states with two bits on as well.
+
+        :param own_pairs: whether that is wanted of rows that do not share it.
         """
-        rows, one = self.rows(arguments), self.at(1)
-        point = general_position(1, self.anatomy.num_bits)
-        hessian = None
-        if self.structure.shared:
-            hessian = shared_hessian(self, params, arguments)
-
-        def read(leaves: tuple) -> tuple[Array, Array]:
-            row = rows.join([leaf[None] for leaf in leaves])
-            function = row_function(one.model, one.anatomy, params, row)
-            value, push = jax.linearize(function, point)
-            (slope,) = jax.linear_transpose(push, point)(jnp.ones_like(value))
-            if hessian is not None:
-                bend = point @ hessian
-            else:
-                gradient = lambda x: linear_part(function, x)[1]  # noqa: E731
-                bend = jax.jvp(gradient, (point,), (point,))[1]
-            # The way back to zero along the point, which takes no pass over the bits of all rows.
-            return value - push(point) + 0.5 * (bend * point).sum(-1), slope - bend
-
-        constant, linear = jax.vmap(read)(rows.leaves)
-        return Form(constant[:, 0], linear[:, 0], hessian)
-
-    def quadratic(self, params: Params, arguments: Arguments) -> Quadratic:
-        """The form in all bits of a datum, where there is one, read off states of few bits."""
-        shared = self.structure.shared
-        form = quadratic_of(self.model, self.anatomy, params, arguments, linear=shared)
+        linear = self.structure.shared or not own_pairs
+        form = quadratic_of(self.model, self.anatomy, params, arguments, linear=linear)
         if self.structure is Structure.SHARED:
-            first, one = self.rows(arguments).slice(0, 1), self.anatomy.with_rows(1)
-            alone = quadratic_of(self.model, one, params, first, linear=False)
-            form = form._replace(pairs=alone.pairs)
+            hessian = shared_hessian(self, params, arguments)
+            form = form._replace(pairs=hessian[np.triu_indices(len(hessian), 1)][:, None])
         return form
 
     def affine_form(
@@ -122,24 +99,6 @@ class Reader(NamedTuple):
         zero = jnp.zeros((self.anatomy.num_data, self.anatomy.num_bits))
         point = general_position(*indices.shape)
         return quadratic_part(lambda z: function(zero.at[each, indices].set(z)), point)[2]
-
-
-class Form(NamedTuple):
-    """log p(y_n, s) = constant_n + linear_n·s + ½ sᵀ hessian s."""
-
-    constant: Array  # (num_data,)
-    linear: Array  # (num_data, num_bits)
-    hessian: Array | None  # (num_bits, num_bits), None if it differs between rows
-
-    def around(self, bits: Array) -> tuple[Array, Array]:
-        """The log joint of states (num_data, S, num_bits), (num_data, S), and what it gains where
-        one bit is flipped, (num_data, S, num_bits)."""
-        assert self.hessian is not None
-        s = bits.astype(self.linear.dtype)
-        bent = jnp.matmul(s, self.hessian, precision="highest")  # which is symmetric
-        linear = self.linear[:, None, :]
-        value = self.constant[:, None] + (s * (0.5 * bent + linear)).sum(-1)
-        return value, (1.0 - 2.0 * s) * (linear + bent) + 0.5 * jnp.diagonal(self.hessian)
 
 
 def shared_hessian(reader: Reader, params: Params, arguments: Arguments) -> Array:

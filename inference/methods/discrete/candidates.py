@@ -24,8 +24,9 @@ from ...numerics.state_sums import (
     sums_over_states,
 )
 from ...reading.anatomy import Anatomy, ProgramError
+from ...reading.forms import Quadratic
 from ...reading.log_joint import Structure
-from ...reading.reader import Form, Reader
+from ...reading.reader import Reader
 from ...reading.states import AtMost
 from ...rows.chunks import over_rows
 from ..shared import Chunk, Expectation
@@ -132,7 +133,7 @@ class Scene(NamedTuple):
     """What all choices of candidates share."""
 
     here: Chunk
-    form: Form | None
+    form: Quadratic | None
     constant: Array | float  # (n,): of all log joints, kept apart for the digits of the others
     single: Array | None  # (n, bits): log joint of each bit alone; None if every bit is a candidate
 
@@ -140,19 +141,18 @@ class Scene(NamedTuple):
 def _scene(sets: Candidates, here: Chunk) -> Scene:
     reader, params, arguments = here
     num_bits = reader.anatomy.num_bits
-    form: Form | None = None
+    form: Quadratic | None = None
     constant: Array | float = 0.0
     if reader.structure is not Structure.GENERAL:
-        form = reader.form(params, arguments)
+        form = reader.quadratic(params, arguments, own_pairs=False)
         constant = form.constant
     single: Array | None = None
     if sets.num_candidates == num_bits:
         pass  # none is alone
-    elif form is not None and form.hessian is not None:
-        single = form.linear + 0.5 * jnp.diagonal(form.hessian)
+    elif form is not None:
+        single = form.linear.T
     else:
-        eye = jnp.eye(num_bits, dtype=jnp.int32)[:, None, :]
-        single = (here.log_joint(eye) - constant).T
+        single = here.log_joint(jnp.eye(num_bits, dtype=jnp.int32)[:, None, :]).T
     return Scene(here, form, constant, single)
 
 
@@ -173,14 +173,11 @@ def _state_sums(sets: Candidates, scene: Scene, indices: Array, moments: bool = 
         inside = scene.here.log_joint(_scatter(table, indices, reader)).T
         return StateSums(*sums_of_terms(inside, design, moments), lambda: inside)
     first, second = np.triu_indices(sets.num_candidates, 1)
-    if form.hessian is not None:
-        diagonal = jnp.diagonal(form.hessian)[indices]
+    if reader.structure.shared:
         pairs = form.hessian[indices[:, first], indices[:, second]]
     else:
-        hessian = reader.candidate_hessian(params, arguments, indices)
-        diagonal = jnp.diagonal(hessian, axis1=1, axis2=2)
-        pairs = hessian[:, first, second]
-    linear = jnp.take_along_axis(form.linear, indices, axis=1) + 0.5 * diagonal
+        pairs = reader.candidate_hessian(params, arguments, indices)[:, first, second]
+    linear = jnp.take_along_axis(form.linear.T, indices, axis=1)
     # The barrier keeps XLA from gathering them anew for each use.
     features = lax.optimization_barrier(jnp.concatenate([linear, pairs], axis=1))
     sums = sums_over_states(features, design, moments)

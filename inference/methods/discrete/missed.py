@@ -90,7 +90,7 @@ class _Flips:
 
     def __init__(self, here: Chunk):
         self.here, self.num_bits = here, here.reader.anatomy.num_bits
-        self.form = here.reader.form(*here[1:]) if here.reader.structure.shared else None
+        self.form = here.reader.quadratic(*here[1:]) if here.reader.structure.shared else None
 
     def gains(self, bits: Array) -> Array:
         """Of each bit alone, (n, bits)."""
@@ -103,7 +103,6 @@ class _Flips:
         alone = jnp.arange(self.num_bits) == first
         if self.form is None:
             return self._run(bits, bits ^ alone, first)
-        assert self.form.hessian is not None
         sign = 1.0 - 2.0 * bits
         both = sign[:, first, None] * sign * self.form.hessian[first]
         return gains[:, first, None] + jnp.where(alone, 0.0, gains + both)

@@ -80,8 +80,7 @@ class Persistent(NamedTuple):
         :param keys: one of each row, so that its proposals do not hang on how rows are dealt out.
         """
         if here.reader.structure.shared:
-            form = here.reader.form(*here[1:])
-            assert form.hessian is not None
+            form = here.reader.quadratic(*here[1:])
             values, gains = form.around(memory)
             propose = partial(self._propose_best, form.hessian)
             children, others = jax.vmap(propose)(keys, memory, values, gains)
