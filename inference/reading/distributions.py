@@ -119,11 +119,8 @@ class BoundedCategorical(dist.Distribution):
 def map_base(
     fn: dist.Distribution,
     change: Callable[[dist.Distribution], dist.Distribution],
-    masks: bool = True,
 ) -> dist.Distribution:
     """Apply `change` to the distribution inside any nest of to_event, mask and expand.
-
-    :param masks: keep them.
 
     >>> fn = dist.Bernoulli(logits=jnp.zeros(3)).mask(False).to_event(1)
     >>> type(map_base(fn, lambda base: dist.Normal(base.logits, 1.0)).base_dist.base_dist).__name__
@@ -131,11 +128,11 @@ def map_base(
     """
     if not isinstance(fn, dist.Independent | dist.MaskedDistribution | dist.ExpandedDistribution):
         return change(fn)
-    base = map_base(fn.base_dist, change, masks)
+    base = map_base(fn.base_dist, change)
     if isinstance(fn, dist.Independent):
         return base.to_event(fn.reinterpreted_batch_ndims)
     if isinstance(fn, dist.MaskedDistribution):
-        return base.mask(fn._mask) if masks else base
+        return base.mask(fn._mask)
     return base.expand(jax.lax.broadcast_shapes(base.batch_shape, fn.batch_shape))
 
 

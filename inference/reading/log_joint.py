@@ -42,9 +42,9 @@ from .sums import (
     joint_of,
     log_prior_of,
     log_sum,
+    of_one_row,
     over_states,
     scale_ratio,
-    unmasked,
     within_rows,
 )
 from .tracing import explained, improper, run_abstractly, trace_of, unseen
@@ -110,7 +110,7 @@ class LocalSite(NamedTuple):
     def given_above(self, layer: Anatomy, latent: Latent) -> Part:
         """A latent of a layer as a site observed in as many rows as the layer has states."""
         datum = self.value.reshape(len(self.value), *latent.datum_shape)
-        return Part(unmasked(within_rows(self.fn, layer)), datum, self.power, True)
+        return Part(of_one_row(within_rows(self.fn, layer)), datum, self.power, True)
 
 
 def local_sites(
@@ -446,7 +446,7 @@ def find_affine(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
         twice = jnp.zeros((2, 1, anatomy.num_bits), jnp.int32) + anatomy.lowest
         parts = parts_of(model, [anatomy], params, [twice], arguments)
         joint = joint_of(parts.log_weights, parts.sites, few)
-        return parts.rest is None and not joint.slow and joint.rows["dense"] is None
+        return parts.rest is None and joint.rows["dense"] is None
 
     try:
         return run_abstractly(model, *arguments, read)

@@ -32,7 +32,7 @@ from .log_joint import Structure, find_structure, masks_are_alike
 from .probe import OuterTraceError
 from .reader import examined
 from .states import AllStates, Given, StateSet
-from .sums import Part, scale_ratio, unmasked, within_rows
+from .sums import Part, of_one_row, scale_ratio, within_rows
 from .tracing import run_abstractly
 
 WORTH_A_TEST = 1 << 22
@@ -58,6 +58,7 @@ class Outline(NamedTuple):
 
     columns: int  # multiplications of a row for a state
     alike: bool  # whether rows differ in nothing but the values of their cells
+    affine: bool  # whether the log joint is also affine in these
 
 
 def make_plan(
@@ -91,7 +92,7 @@ def make_plan(
         table = table_of(anatomy, chosen)
     if read is not None and read[0] is model:
         # Whatever all rows share is summed in chunks already.
-        own = not outline.alike or table.shape[1] > 1
+        own = not outline.affine or table.shape[1] > 1
         floats = len(table) * anatomy.num_data * outline.columns
         if own and floats > product_floats() and _follows(*read):
             by_chunk = read[2]
@@ -226,12 +227,12 @@ def costs(plan: Plan, structure: Structure) -> tuple[Cost, Cost]:
         how = f"{' and '.join(map(str, reversed(sizes)))} states, layer by layer"
         below = zip(pairwise(sizes), plan.layers[1:], strict=True)
         once = sum(a * b * layer.num_bits for (a, b), layer in below)
-    elif outline.alike:
+    elif outline.affine:
         how = f"{sizes[-1]} states of all rows in one product"
     else:
         how, floats = f"the program on {sizes[-1]} states of each row", each
     chunk = floats * num_data
-    if plan.by_chunk is not None or outline.alike:
+    if plan.by_chunk is not None or outline.affine:
         chunk = min(chunk, product_floats())
     plain = listed * columns * num_data
     return Cost(how, each * num_data + once, 4.0 * chunk), Cost("plain", plain, 4.0 * plain)
@@ -243,8 +244,8 @@ def costs(plan: Plan, structure: Structure) -> tuple[Cost, Cost]:
 def outline_of(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> Outline:
     """Run the program on two states, abstractly."""
 
-    def read(trace: dict[str, dict]) -> tuple[int, bool, bool]:
-        columns, alike, masked = 0, True, False
+    def read(trace: dict[str, dict]) -> tuple[int, bool, bool, bool]:
+        columns, alike, affine, masked = 0, True, True, False
         reference = trace[anatomy.names[0]]["scale"]
         for site in _sites(anatomy, trace):
             fn = site["fn"]
@@ -255,15 +256,16 @@ def outline_of(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> 
                 power = scale_ratio(site["scale"], reference)
                 mask = unwrapped(fn)[1] is not None
                 columns += math.prod(own.event_shape) * (2 if mask else 1)
-                alike = alike and Part(own, site["value"], power, True).by_cells
+                part = Part(own, site["value"], power, True)
+                alike, affine = alike and part.by_cells, affine and part.form() is not None
                 masked = masked or mask
-        return max(1, columns), alike, masked
+        return max(1, columns), alike, affine, masked
 
     twice = jnp.zeros((2, 1, anatomy.num_bits), jnp.int32)
     program = states(model, anatomy.unpack(twice))
-    columns, alike, masked = run_abstractly(program, args, kwargs, read)
+    columns, alike, affine, masked = run_abstractly(program, args, kwargs, read)
     alike = alike and (not masked or masks_are_alike(model, anatomy, args, kwargs))
-    return Outline(columns, alike)
+    return Outline(columns, alike, alike and affine)
 
 
 def find_layers(
@@ -282,7 +284,7 @@ def find_layers(
             if len(batch) > anatomy.nesting and batch[0] == 2:
                 parents.setdefault(site["name"], []).append(latent.name)
                 if site["name"] in anatomy.names:
-                    own = unmasked(within_rows(fn, anatomy))
+                    own = of_one_row(within_rows(fn, anatomy))
                     simple[site["name"]] = Part(own, site["value"][0], 1.0, True).by_cells
 
     for latent in anatomy.latents:

@@ -2,8 +2,8 @@
 
 The log joint of a state is the log weight of the state and a log probability for each observed
 site. Where the distribution of a site is the same in all rows (its parameters have one entry on the
-data axis, which its shape shows), nothing of size rows × states × cells is made: sites that are
-affine in their cells become one matrix product, others are run on a chunk of rows. What a chunk
+data axis, which its shape shows) and affine in its cells, nothing of size rows × states × cells is
+made: all sites become one matrix product. Of others the distribution is asked. What a chunk
 makes is forgotten and made again for the gradient, which by Fisher's identity is a sum of
 statistics under the posterior of the states. Where the log joint is quadratic in the bits of a
 state, a few states stand for all (`inference.reading.forms`).
@@ -21,7 +21,7 @@ from jax import Array, lax
 
 from ..numerics.log_sums import kept, log_total
 from .anatomy import Anatomy
-from .distributions import map_base, with_finite_slopes
+from .distributions import with_finite_slopes
 from .forms import (
     About,
     AffineForm,
@@ -124,14 +124,13 @@ def over_states(
 
     extra = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_data, *x.shape[1:])), extra)
     most = max(1, product_floats() // joint.floats)
-    return in_chunks(chunk, (joint.rows, extra), num_data, most, keep and not joint.slow)
+    return in_chunks(chunk, (joint.rows, extra), num_data, most, keep)
 
 
 class Joint(NamedTuple):
     """The log joints of some states, of any rows: sums, posteriors and E-steps are made of them."""
 
     form: AffineForm
-    slow: tuple[Part, ...]
     bits: BitsForm | None  # which states these few stand for
     shared: bool  # whether `form` is of no bit and of single ones, the rest in `pairs`
     pairs: Array | None  # what two bits add beyond each, where all rows share it
@@ -146,8 +145,6 @@ class Joint(NamedTuple):
             scores, row = self.form.beyond_first().scores(affine)
             return Quadratic(scores[0] + row, scores[1:], self.pairs), none
         logits, row = self.form.scores(affine)
-        for part, cells in zip(self.slow, rows["slow"], strict=True):
-            logits = logits + part.power * _by_cells(part, *cells)
         if rows["dense"] is not None:
             logits = logits + rows["dense"].T
         return (logits, row) if self.bits is None else (self.bits.split(logits + row), none)
@@ -167,30 +164,27 @@ def joint_of(
     points = about or (None,) * len(parts)
     forms = [part.form(point) for part, point in zip(parts, points, strict=True)]
     affine = [(f, p) for f, p in zip(forms, parts, strict=True) if f is not None]
-    slow = tuple(p for f, p in zip(forms, parts, strict=True) if f is None and p.by_cells)
     dense = log_weights if log_weights.shape[1] > 1 else None
-    for part in parts:
-        if not part.by_cells:
+    for form, part in zip(forms, parts, strict=True):
+        if form is None:
             each = part.log_prob(num_data)
             dense = each if dense is None else dense + each
     constant = jnp.zeros(len(log_weights)) if log_weights.shape[1] > 1 else log_weights[:, 0]
-    form = AffineForm(
+    whole = AffineForm(
         constant, tuple(f for f, _ in affine), tuple(jnp.asarray(p.power) for _, p in affine)
     )
     rows = {
         "affine": tuple(f.cells(p.value, unwrapped(p.component)[1]) for f, p in affine),
-        "slow": tuple(_cells(p) for p in slow),
         "dense": None if dense is None else dense.T,
     }
     rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_data, *x.shape[1:])), rows)
-    shared, pairs = bits is not None and bits.shared and not slow and dense is None, None
+    shared, pairs = bits is not None and bits.shared and dense is None, None
     if bits is not None and shared:
         # One row says what two bits add beyond each: it is the same for all.
-        pairs = bits.pairs(form.log_joint(jax.tree.map(lambda x: x[:1], rows["affine"])))
-        form = form.first(1 + bits.num_bits)
-    width = sum(int(values.shape[1]) for values, _ in rows["slow"])
-    floats = len(form.constant) * max(1, width) + (0 if bits is None else bits.floats)
-    return Joint(form, slow, bits, shared, pairs, rows, floats)
+        pairs = bits.pairs(whole.log_joint(jax.tree.map(lambda x: x[:1], rows["affine"])))
+        whole = whole.first(1 + bits.num_bits)
+    floats = len(whole.constant) + (0 if bits is None else bits.floats)
+    return Joint(whole, bits, shared, pairs, rows, floats)
 
 
 def log_prob_of(site: dict[str, Any], latent: bool) -> Array:
@@ -223,9 +217,22 @@ def within_rows(fn: dist.Distribution, anatomy: Anatomy) -> dist.Distribution:
     return fn.to_event(inner) if inner else fn
 
 
-def unmasked(fn: dist.Distribution) -> dist.Distribution:
-    """Without masks: those of a latent are of whole rows, which then count for nothing."""
-    return map_base(fn, lambda base: base, masks=False)
+def of_one_row(fn: dist.Distribution, axis: int = -1) -> dist.Distribution:
+    """A distribution that a plate has expanded to rows which are alike, of one row and without the
+    masks of rows, which then count for nothing.
+
+    :param axis: that of the rows, among the batch axes.
+    """
+    if isinstance(fn, dist.Independent):
+        inner = fn.reinterpreted_batch_ndims
+        return of_one_row(fn.base_dist, axis - inner).to_event(inner)
+    if isinstance(fn, dist.MaskedDistribution):
+        return of_one_row(fn.base_dist, axis)
+    if isinstance(fn, dist.ExpandedDistribution):
+        base, shape = of_one_row(fn.base_dist, axis), list(fn.batch_shape)
+        shape[axis] = base.batch_shape[axis] if len(base.batch_shape) >= -axis else 1
+        return base.expand(shape)
+    return fn
 
 
 def scale_ratio(scale: Any, reference: Any) -> Any:
@@ -235,21 +242,6 @@ def scale_ratio(scale: Any, reference: Any) -> Any:
     scale, reference = (1.0 if x is None else x for x in (scale, reference))
     # A row that does not count has no ratio; whatever it is, it is multiplied by zero.
     return jnp.where(reference == 0, 1.0, scale / jnp.where(reference == 0, 1.0, reference))
-
-
-def _cells(part: Part) -> tuple[Array, Array | None]:
-    """The values and the mask of a site that is run on a chunk of rows, (n, cells) each."""
-    mask, by_row = unwrapped(part.component)[1], part.layout.by_row
-    return by_row(jnp.asarray(part.value)), None if mask is None else by_row(mask)
-
-
-def _by_cells(part: Part, values: Array, mask: Array | None) -> Array:
-    """Log p(y | s) of a chunk, (S, n), by the distribution of single cells."""
-    base, event = unwrapped(part.component)[0], tuple(part.component.event_shape)
-    each = base.log_prob(values.reshape(-1, *event))
-    each = each.reshape((1,) * (part.layout.ndim - each.ndim) + each.shape)
-    each = each.reshape(each.shape[0], each.shape[-1 - len(event)], -1)
-    return (each if mask is None else jnp.where(mask, each, 0.0)).sum(-1)
 
 
 def in_chunks(
