@@ -103,6 +103,10 @@ class Run(NamedTuple):
     arguments: Arguments
     sites: tuple[Site, ...]  # observed
 
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        return tuple(kind for site in self.sites for kind in site.kinds)
+
     def naturals(self, points: Array) -> dict[str, dict[str, Array]]:
         """Site -> what its distribution has, for each state of (S, 1, bits) and column."""
         program = states(self.model, self.anatomy.unpack(points))
@@ -160,8 +164,7 @@ def _read_trait(run: Run) -> Read:
         count = sum(x.size for x in run.params.values())
         shared = noise.size > 1 and count == values["weights"].size + values["bias"].size + 1
         values["noise"] = noise[0] if shared else noise
-    kinds = tuple(kind for site in run.sites for kind in site.kinds)
-    return values, {"num_factors": run.anatomy.num_bits, "kinds": kinds, "shared_noise": shared}
+    return values, {"num_factors": run.anatomy.num_bits, "kinds": run.kinds, "shared_noise": shared}
 
 
 def _read_graded(run: Run) -> Read:
@@ -169,8 +172,7 @@ def _read_graded(run: Run) -> Read:
     values = {"weights": _joined([slope[site.name] for site in run.sites])}
     cutpoints = {site.name: at[site.name]["cutpoints"] for site in run.sites}
     values |= _by_levels("cutpoints", cutpoints, run.sites, 0)
-    kinds = tuple(kind for site in run.sites for kind in site.kinds)
-    return values, {"num_factors": run.anatomy.num_bits, "levels": kinds}
+    return values, {"num_factors": run.anatomy.num_bits, "levels": run.kinds}
 
 
 def _read_guessing(run: Run) -> Read:
@@ -252,8 +254,7 @@ def _read_mixture(run: Run) -> Read:
     values, settings = {"mixing": mixing}, {"num_components": count}
     if not run.sites[0].levels:
         return {**values, "probs": _joined(list(probs.values()))}, settings
-    kinds = tuple(kind for site in run.sites for kind in site.kinds)
-    return values | _by_levels("probs", probs, run.sites, 1), settings | {"levels": kinds}
+    return values | _by_levels("probs", probs, run.sites, 1), settings | {"levels": run.kinds}
 
 
 def _by_levels(name: str, parts: dict[str, Array], sites: Any, axis: int) -> Params:
@@ -325,24 +326,11 @@ class Known:
     def read(self, params: dict[str, Numbers]) -> dict[str, Numbers]:
         """The parameters by the form's names, in its shapes."""
         xp = _library(params)
-        values = {}
-        for role, place in self.places.items():
-            if place.site is not None:
-                value = xp.asarray(params[place.site])
-                values[role] = value.T if place.turned else value.reshape(place.positions.shape)
-            else:
-                flat = xp.concatenate([xp.ravel(params[name]) for name in self.shapes])
-                values[role] = _taken(flat, place.positions)
-        return values
+        flat = xp.concatenate([xp.ravel(params[name]) for name in self.shapes])
+        return {role: _taken(flat, place.positions) for role, place in self.places.items()}
 
     def write(self, values: dict[str, Numbers]) -> dict[str, Numbers]:
         """The program's parameters, from those by the form's names."""
-        if all(place.site is not None for place in self.places.values()):
-            params = {}
-            for role, place in self.places.items():
-                value = values[role].T if place.turned else values[role]
-                params[str(place.site)] = value.reshape(self.shapes[str(place.site)])
-            return params
         xp = _library(values)
         index = np.concatenate([np.ravel(place.positions) for place in self.places.values()])
         flat = xp.concatenate([xp.ravel(values[role]) for role in self.places])
@@ -429,28 +417,21 @@ def _candidates(anatomy: Anatomy) -> list[Form]:
     """What a program can be at all, by its latents and the kinds of its observed sites."""
     kinds = {KINDS.get(name, "other") for name in anatomy.likelihoods}
     values = {latent.num_values for latent in anatomy.latents}
-    forms = []
-    if values == {None} and not any(latent.odd for latent in anatomy.latents):
-        if kinds <= {"real", "binary", "levels"}:
-            forms.append(Form.TRAIT)
-        if kinds == {"binary"} and len(anatomy.parameters) > 2:
-            forms.append(Form.GUESSING)
-        if kinds == {"ordered"}:
-            forms.append(Form.GRADED)
-        if kinds == {"clipped"}:
-            forms.append(Form.CLIPPED)
-    if anatomy.num_bits == 1 and None not in values and kinds == {"binary"}:
-        forms.append(Form.MIXTURE)
-    if anatomy.num_bits == 1 and None not in values and kinds == {"levels"}:
-        forms.append(Form.CLASSES)
-    if values == {2}:
-        if kinds == {"real"}:
-            forms += [Form.SPARSE_CODING, Form.REAL_MACHINE]
-        if kinds == {"binary"}:
-            forms.append(Form.MACHINE)
-        if kinds == {"noisy-or"}:
-            forms.append(Form.NOISY_OR)
-    return forms
+    factors = values == {None} and not any(latent.odd for latent in anatomy.latents)
+    classes, bits = anatomy.num_bits == 1 and None not in values, values == {2}
+    possible = {
+        Form.TRAIT: factors and kinds <= {"real", "binary", "levels"},
+        Form.GUESSING: factors and kinds == {"binary"} and len(anatomy.parameters) > 2,
+        Form.GRADED: factors and kinds == {"ordered"},
+        Form.CLIPPED: factors and kinds == {"clipped"},
+        Form.MIXTURE: classes and kinds == {"binary"},
+        Form.CLASSES: classes and kinds == {"levels"},
+        Form.SPARSE_CODING: bits and kinds == {"real"},
+        Form.REAL_MACHINE: bits and kinds == {"real"},
+        Form.MACHINE: bits and kinds == {"binary"},
+        Form.NOISY_OR: bits and kinds == {"noisy-or"},
+    }
+    return [form for form, fits in possible.items() if fits]
 
 
 def _recognise(
