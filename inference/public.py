@@ -41,8 +41,8 @@ from .methods.moments.spectrum import implied_correlation
 from .methods.shared import Posterior
 from .numerics.annealed import anneal, log_mean
 from .reading.anatomy import Anatomy, ProgramError, inspect
-from .reading.counts import left_out, up_to
 from .reading.handlers import quadratic_bound, states
+from .reading.latent_counts import left_out, up_to
 from .reading.log_joint import Structure, log_joint
 from .reading.marginal import marginal
 from .reading.recover import LatentPosterior, latent_posterior, recover

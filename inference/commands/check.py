@@ -21,10 +21,9 @@ from ..reading.arguments import rows_of
 from ..reading.elimination import Chain
 from ..reading.log_joint import find_affine, find_structure, log_joint
 from ..reading.marginal import marginal
-from ..reading.plan import costs, make_plan
 from ..reading.states import AllStates
+from ..reading.strategy import costs, find_elimination, make_plan
 from ..reading.tracing import each_value, is_masked, trace_shapes
-from ..reading.ways import find_way
 from ..rows.chunks import Rows
 from ..running.memory import in_words
 from ..studies.catalogue import blame, generics, methods
@@ -47,7 +46,7 @@ def main(namespace: argparse.Namespace) -> int:
     given = open_given(namespace)
     name, program, table, kwargs = given
     with blame(name, "fails on this table"):
-        way = find_way(program, (table.values,), kwargs, plate=namespace.plate)
+        way = find_elimination(program, (table.values,), kwargs, plate=namespace.plate)
         sites = trace_shapes(program, (table.values,), kwargs)
         try:
             anatomy = inspect(program, (table.values,), kwargs, plate=namespace.plate)

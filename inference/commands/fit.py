@@ -17,7 +17,7 @@ from latentbits.models.data import InputError, Table
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
-from ..reading.floors import ScaleWarning
+from ..reading.small_scales import ScaleWarning
 from ..running.contract import Stop
 from ..studies.catalogue import blame, find_method
 from ..studies.fits import KIND, read_rows
@@ -173,7 +173,7 @@ EXACT = ("QuadratureEM",)
 
 def _preferred(given: Given, anatomy: Any, admitted: dict[str, Any]) -> str:
     """Where none is recommended: the exact one if that is cheap, else what asks least."""
-    from ..reading.plan import every_state
+    from ..reading.strategy import every_state
 
     many = False
     if anatomy.latents and anatomy.binary:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..reading.anatomy import ProgramError
-from ..reading.floors import at_floor, lost_digits
+from ..reading.small_scales import at_floor, lost_digits
 from ..running.contract import Stop
 from ..studies.catalogue import find_method
 from .options import Given

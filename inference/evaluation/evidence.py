@@ -44,8 +44,8 @@ from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.log_joint import Structure, log_joint
 from ..reading.marginal import marginal, row_evidence
-from ..reading.plan import MOST_PAIRS, find_layers
 from ..reading.reader import check_data, open_program
+from ..reading.strategy import MOST_PAIRS, find_layers
 from ..rows.chunks import Numbers, Rows, chunk_of, compiled, map_over_chunks
 from ..rows.padding import Padded
 from ..running.algorithm import pad
@@ -237,14 +237,14 @@ def _discrete(
 ) -> Likelihood:
     known = Structure.GENERAL if not anatomy.binary else None
     reader, rows = open_program(model, args, kwargs, structure=known, plate=anatomy.plate)
-    num_states = math.prod((x.num_values or 1) ** x.size for x in anatomy.latents)
+    num_states = anatomy.num_states
     if reader.structure is Structure.LINEAR:
         how = "closed form"
     elif num_states <= max_states:
         how = f"the sum over all {num_states} states"
     else:
         layers = find_layers(model, anatomy, *rows.slice(0, 1)) or ()
-        sizes = [math.prod((x.num_values or 1) ** x.size for x in y.latents) for y in layers]
+        sizes = [layer.num_states for layer in layers]
         together = [a * b for a, b in pairwise(sizes)]
         if not layers or max(sizes) > max_states or max(together) > MOST_PAIRS:
             if anatomy.binary:

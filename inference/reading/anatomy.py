@@ -139,6 +139,11 @@ class Anatomy(NamedTuple):
         return tuple(x.num_values or 0 for x in self.latents for _ in range(x.size))
 
     @property
+    def num_states(self) -> int:
+        """The joint states of the discrete latents of a datum."""
+        return math.prod((x.num_values or 1) ** x.size for x in self.latents)
+
+    @property
     def lowest(self) -> np.ndarray:
         """The least value of each latent of a datum, (num_bits,)."""
         return np.array([x.lowest for x in self.latents for _ in range(x.size)], int)

@@ -45,7 +45,7 @@ from .anatomy import Anatomy, unlisted, values_of
 from .arguments import rows_of
 from .handlers import tempered
 from .log_joint import log_joint
-from .sums import log_prob_of, scale_ratio
+from .state_sums import log_prob_of, scale_ratio
 from .tracing import ProgramError, improper, is_latent, leave, outside, trace_of
 
 MOST_AT_ONCE = 1 << 24

@@ -37,7 +37,7 @@ from .distributions import with_finite_slopes
 from .forms import BitsForm, Quadratic, unwrapped
 from .handlers import states
 from .probe import probe
-from .sums import (
+from .state_sums import (
     Part,
     joint_of,
     log_prior_of,

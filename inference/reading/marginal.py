@@ -22,16 +22,15 @@ from ..numerics.log_sums import log_total
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
 from .anatomy import Anatomy, Latent, ProgramError
-from .counts import LAST, counted, up_to, warn_of_end, with_counts
 from .elimination import sum_out
 from .forms import product_floats, unwrapped
 from .handlers import states as candidates
+from .latent_counts import LAST, counted, up_to, warn_of_end, with_counts
 from .log_joint import Parts, Structure, log_joint, parts_of
-from .plan import Plan, make_plan
+from .state_sums import in_chunks, log_sum, scale_ratio, within_rows
 from .states import AllStates, StateSet
-from .sums import in_chunks, log_sum, scale_ratio, within_rows
+from .strategy import Plan, find_elimination, find_table, make_plan
 from .tracing import each_value, run_abstractly, trace_of
-from .ways import find_table, find_way
 
 MARGIN = 10.0
 """Nats below the best parameters so far up to which a list that is too short is reported."""
@@ -53,8 +52,8 @@ class marginal(Messenger):  # noqa: N801
     :param plate: sum out those of this plate only.
     :param structure: the form of the log joint in the bits, if it is not to be found by itself.
 
-    How the states are summed is chosen by its cost: see `inference.reading.plan`. A latent count
-    without a largest value is listed as far as the data and the program suggest, or as far as
+    How the states are summed is chosen by its cost: see `inference.reading.strategy`. A latent
+    count without a largest value is listed as far as the data and the program suggest, or as far as
     `up_to` says. A warning tells if its posterior reaches the end of the list; `left_out` states
     what is missed.
 
@@ -146,9 +145,9 @@ class marginal(Messenger):  # noqa: N801
 
     def summed(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program, whose counts are listed, with its latents summed out."""
-        way = find_way(self.fn, args, kwargs, self.states, self.sites, self.plate)
-        if way is not None:
-            return sum_out(self.fn, way, args, kwargs)
+        form = find_elimination(self.fn, args, kwargs, self.states, self.sites, self.plate)
+        if form is not None:
+            return sum_out(self.fn, form, args, kwargs)
         anatomy, whole = find_table(self.fn, args, kwargs, self.sites, self.plate)
         if self.sites is None and not anatomy.observed:
             # Without data the observed site looks like a latent, but nothing depends on it.
@@ -379,8 +378,8 @@ class StateMixture(dist.Distribution):
         """log Σ_s p(s, values) of every row, (num_data,)."""
         if self.plan.by_chunk is not None:
             return self._by_chunk(values, self.plan.by_chunk)
-        parts = self._parts(values)
-        return log_sum(parts.log_weights, parts.sites, *self.batch_shape, self.plan.bits)
+        parts, (num_data,) = self._parts(values), self.batch_shape
+        return log_sum(parts.log_weights, parts.sites, num_data, self.plan.bits)
 
     def _parts(self, values: Params) -> Parts:
         program = handlers.seed(handlers.substitute(self.model, data=values), 0)

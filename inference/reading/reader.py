@@ -33,7 +33,7 @@ from .log_joint import (
     row_function,
     row_weights,
 )
-from .sums import joint_of
+from .state_sums import joint_of
 from .tracing import each_value, run_abstractly
 
 

@@ -21,15 +21,15 @@ from numpyro.primitives import Messenger
 from ..numerics.log_sums import normalise
 from ..types import Arguments, Params
 from .anatomy import Anatomy, ProgramError
-from .counts import MOST_COUNTS, at_end, counted, up_to, warn_of_end, with_counts
 from .elimination import Chain, Elements, Graph
 from .handlers import table_of
+from .latent_counts import MOST_COUNTS, at_end, counted, up_to, warn_of_end, with_counts
 from .log_joint import Parts, parts_of
 from .marginal import marginal
+from .state_sums import over_states
 from .states import AllStates, StateSet
-from .sums import over_states
+from .strategy import find_elimination, find_table
 from .tracing import outside
-from .ways import find_table, find_way
 
 Sites = dict[str, Array]
 Form = Union["Table", Chain, Graph, Elements]
@@ -112,14 +112,14 @@ class recover(Messenger):  # noqa: N801
 
     def form(self, args: tuple, kwargs: dict) -> Form:
         """How the latents that are given back depend on each other and on what is observed."""
-        way = find_way(self.fn, args, kwargs, self.states, self.sites, self.plate)
-        if way is not None:
-            if not (way.observed or way.silent):
+        form = find_elimination(self.fn, args, kwargs, self.states, self.sites, self.plate)
+        if form is not None:
+            if not (form.observed or form.silent):
                 raise ProgramError(
                     "nothing that depends on the latents is observed: their posterior would be "
                     "their prior; pass the data (obs=...)"
                 )
-            return way
+            return form
         anatomy, whole = find_table(self.fn, args, kwargs, self.sites, self.plate)
         if not anatomy.latents:
             raise ProgramError("the program has no discrete latent in its data plate to give back")

@@ -17,11 +17,11 @@ from jax.sharding import Mesh
 
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import check_kinds, inspect_all, rows_of
-from ..reading.floors import FloorWarning, PrecisionWarning, at_floor, lost_digits
 from ..reading.log_joint import Structure, find_structure
 from ..reading.reader import examined
 from ..reading.recognition.papers import recognise
 from ..reading.settings import Range, Seconds, check_settings
+from ..reading.small_scales import FloorWarning, PrecisionWarning, at_floor, lost_digits
 from ..rows.chunks import Rows, counted, counting
 from ..rows.disk import stored
 from ..rows.padding import Padded, by_row, padded

@@ -280,7 +280,7 @@ EXTREME = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::inference.reading.floors.ScaleWarning")
+@pytest.mark.filterwarnings("ignore::inference.reading.small_scales.ScaleWarning")
 @pytest.mark.parametrize("case", EXTREME)
 @pytest.mark.parametrize("name", ["EM", "TruncatedEM"])
 def test_extreme_tables_are_fitted(name, case):

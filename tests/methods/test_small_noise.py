@@ -23,7 +23,7 @@ from inference import (
     log_likelihood,
 )
 from inference.cli import main
-from inference.reading.floors import PrecisionWarning, at_floor, lost_digits
+from inference.reading.small_scales import PrecisionWarning, at_floor, lost_digits
 from inference.studies.arviz import load
 from ppl_models import binary_sparse_coding, mixed_trait
 

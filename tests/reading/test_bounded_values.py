@@ -29,7 +29,7 @@ from inference import (
     up_to,
 )
 from inference.reading.elimination import Elements, Graph
-from inference.reading.ways import find_way
+from inference.reading.strategy import find_elimination
 
 SEEN = np.array([-1.3, 0.4, 2.8, 40.0])
 
@@ -171,7 +171,7 @@ def change_point(years, disasters):
 
 def test_a_change_point_in_calendar_years():
     """It is shared by all rows, so that it is summed along a graph."""
-    assert isinstance(find_way(change_point, (YEARS, DISASTERS), {}), Graph)
+    assert isinstance(find_elimination(change_point, (YEARS, DISASTERS), {}), Graph)
     changes = np.arange(1852, 1962)
     logs = np.array([
         stats.poisson.logpmf(DISASTERS, np.where(change > YEARS, 3.0, 1.0)).sum()
@@ -232,7 +232,7 @@ def test_a_chain_of_levels_that_begin_at_one():
 
 
 def test_elements_of_a_vector_between_bounds(monkeypatch):
-    monkeypatch.setattr("inference.reading.ways.MANY_STATES", 8)
+    monkeypatch.setattr("inference.reading.strategy.MANY_STATES", 8)
     seen = RNG.normal(size=(2, 5))
 
     def program(seen):
@@ -241,7 +241,7 @@ def test_elements_of_a_vector_between_bounds(monkeypatch):
             numpyro.factor("pairs", 0.7 * (sign[..., 1:] * sign[..., :-1]).sum(-1))
             numpyro.sample("seen", dist.Normal(sign, 0.9).to_event(1), obs=seen)
 
-    assert isinstance(find_way(program, (jnp.asarray(seen),), {}), Elements)
+    assert isinstance(find_elimination(program, (jnp.asarray(seen),), {}), Elements)
     states = np.array(list(itertools.product((-1, 0, 1), repeat=5)))
     logs = 0.7 * (states[:, 1:] * states[:, :-1]).sum(1) - 5 * np.log(3)
     logs = logs + stats.norm.logpdf(seen[:, None], states, 0.9).sum(-1)

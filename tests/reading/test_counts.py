@@ -160,7 +160,7 @@ def test_a_population_that_all_visits_share():
 
 def test_rows_in_chunks_where_one_column_stands_for_several(monkeypatch):
     """The distribution of the three visits has one column; NumPyro broadcasts it."""
-    for module in ("plan", "marginal"):
+    for module in ("strategy", "marginal"):
         monkeypatch.setattr(f"inference.reading.{module}.product_floats", lambda: 300)
     program = marginal(up_to(n_mixture, 100))
     value = fast_jit(lambda p: log_density(program, (jnp.asarray(SEEN),), {}, p)[0])(PARAMS)

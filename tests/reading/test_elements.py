@@ -12,7 +12,7 @@ from tools import fast_jit, near
 
 from inference import TruncatedEM, latent_posterior, marginal
 from inference.reading.elimination import Elements
-from inference.reading.ways import find_way
+from inference.reading.strategy import find_elimination
 
 RNG = np.random.default_rng(2)
 NUM_BITS = 6
@@ -47,12 +47,12 @@ def log_evidence(coupling):
 
 def test_a_chain_of_spins_written_as_one_vector(monkeypatch):
     """Value, slope, probabilities and the most probable state are those of all states."""
-    monkeypatch.setattr("inference.reading.ways.MANY_STATES", 8)
+    monkeypatch.setattr("inference.reading.strategy.MANY_STATES", 8)
     runs, width = 4 * (NUM_BITS - 1) + 2, 2 * NUM_BITS
     two_rows = 2 * runs * width
     monkeypatch.setattr("inference.rows.chunks.chunk_floats", lambda: two_rows)
     seen = jnp.asarray(SEEN)
-    way = find_way(ising, (seen,), {})
+    way = find_elimination(ising, (seen,), {})
     assert isinstance(way, Elements) and way.treewidth == 1
     assert way.num_runs == runs
     compute = lambda c: log_density(marginal(ising), (seen,), {}, {"coupling": c})[0]  # noqa: E731
@@ -75,7 +75,7 @@ def test_a_chain_of_spins_written_as_one_vector(monkeypatch):
     assert np.abs(posterior.draws["spin"].mean(0) - mean).max() < 5 * 0.5 / np.sqrt(many)
 
 
-@pytest.mark.parametrize("limit", ["ways.MANY_STATES", "plan.WORTH_A_TEST"])
+@pytest.mark.parametrize("limit", ["strategy.MANY_STATES", "strategy.WORTH_A_TEST"])
 def test_a_program_that_uses_a_value_of_an_outer_trace(limit, monkeypatch):
     """Its form cannot be tested, and all its states are summed."""
     monkeypatch.setattr(f"inference.reading.{limit}", 1)

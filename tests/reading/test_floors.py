@@ -8,7 +8,7 @@ import pytest
 from jax import random
 
 from inference import EM
-from inference.reading.floors import FloorWarning, at_floor
+from inference.reading.small_scales import FloorWarning, at_floor
 from inference.studies.comparison.checks import Standing, standing
 from ppl_models import binary_sparse_coding, mixed_trait
 

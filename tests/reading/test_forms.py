@@ -15,10 +15,10 @@ from tools import close, fast_jit
 
 from inference import AllStates, AtMost, Given, Structure, inspect, marginal
 from inference.reading import marginal as marginal_module
-from inference.reading import plan, sums
+from inference.reading import state_sums, strategy
 from inference.reading.handlers import table_of
 from inference.reading.log_joint import log_joint
-from inference.reading.plan import make_plan
+from inference.reading.strategy import make_plan
 from ppl_models import binary_sparse_coding, combination_machine, noisy_or_network
 
 ROWS, COLUMNS, BITS = 7, 24, 4
@@ -113,9 +113,9 @@ ROUNDED = "quadratic", "quadratic by row", "linear", "layers"
 @pytest.fixture
 def two_rows(monkeypatch):
     """Chunks of two rows, and no test of a form too expensive."""
-    for module in (sums, marginal_module, plan):
+    for module in (state_sums, marginal_module, strategy):
         monkeypatch.setattr(module, "product_floats", lambda: 1200)
-    monkeypatch.setattr(plan, "WORTH_A_TEST", -np.inf)
+    monkeypatch.setattr(strategy, "WORTH_A_TEST", -np.inf)
 
 
 @pytest.mark.usefixtures("two_rows")

@@ -17,7 +17,7 @@ from scipy import special, stats
 from tools import close, fast_jit, in_double, near, sample
 
 from inference import EM, ProgramError, latent_posterior, log_likelihood, marginal, recover, up_to
-from inference.reading.counts import with_counts
+from inference.reading.latent_counts import with_counts
 from inference.studies.comparison.diagnostics import mcse
 
 RNG = np.random.default_rng(0)
@@ -190,7 +190,7 @@ def test_a_population_that_all_visits_share():
 @in_double
 def test_lists_that_are_too_long_for_all_rows_at_once(monkeypatch):
     """The program then runs on a chunk of rows; a distribution of one column serves three."""
-    for module in ("plan", "marginal", "sums"):
+    for module in ("strategy", "marginal", "state_sums"):
         monkeypatch.setattr(f"inference.reading.{module}.product_floats", lambda: 10_000)
     run = fast_jit(density(marginal(detected(0.1)), jnp.asarray(SEEN)))
     wanted = special.logsumexp(detected_logs(300.0), axis=0).sum()

@@ -29,7 +29,7 @@ from inference import (
     TruncatedEM,
     marginal,
 )
-from inference.reading.sums import Part, log_sum
+from inference.reading.state_sums import Part, log_sum
 from inference.reading.tracing import trace_shapes
 from ppl_models import bernoulli_mixture, binary_sparse_coding
 from ppl_models.distributions import NoisyOr

@@ -15,7 +15,7 @@ from small_programs import CASES, NUM_DATA
 from tools import contribution, density, fast_jit, near, oracle_evidence
 
 from inference import AllStates, Structure, inspect, marginal, states
-from inference.reading import plan
+from inference.reading import strategy
 from inference.reading.reader import open_program
 
 
@@ -90,9 +90,9 @@ def test_a_minibatch_is_scaled(monkeypatch):
             numpyro.sample("observed", noise, obs=jnp.asarray(data)[chosen])
 
     sizes = {"num_causes": 4, "num_rows": 3}
-    monkeypatch.setattr(plan, "cost", lambda *_: 0.0)  # so few states are none to save
+    monkeypatch.setattr(strategy, "cost", lambda *_: 0.0)  # so few states are none to save
     anatomy, form = inspect(draws_rows, (case.data,), sizes), Structure.SHARED
-    found = plan.make_plan(draws_rows, anatomy, True, AllStates(), form, (case.data,), sizes)
+    found = strategy.make_plan(draws_rows, anatomy, True, AllStates(), form, (case.data,), sizes)
     assert found.bits is not None and found.bits.shared
     program = handlers.seed(marginal(draws_rows, structure=form), 3)
     fixed = handlers.substitute(program, data={"weights": case.typed()["weights"]})
@@ -151,6 +151,23 @@ def test_simulation_follows_the_chain_rule():
     assert row.shape == (NUM_DATA, 5)
     assert count.shape == (NUM_DATA,)
     near(log_prob, dist.Poisson(rate).log_prob(count), 1e-4)
+
+
+def test_a_handler_outside_may_condition_on_the_data():
+    """Called without data, by a handler that gives the observed sites their values."""
+    case = CASES["sparse_coding"]
+    count = jnp.array([0, 3, 2, 5, 1, 7, 4])
+    params, data = {"weights": case.typed()["weights"]}, case.arguments[0][0]
+    program = handlers.condition(marginal(several_observed), {"observed": data, "count": count})
+    outside, wanted = fast_jit(
+        lambda p: (
+            log_density(program, (None,), {"num_causes": 4}, p)[0],
+            log_density(marginal(several_observed), (data,), {"num_causes": 4, "count": count}, p)[
+                0
+            ],
+        )
+    )(params)
+    near(outside, wanted)
 
 
 def test_data_plate_further_out_with_plates_inside():

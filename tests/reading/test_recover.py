@@ -13,7 +13,7 @@ from small_programs import CASES, NUM_DATA, mixture_case
 from tools import fast_jit, near
 
 from inference import Given, ProgramError, latent_posterior, marginal, recover
-from inference.reading import sums
+from inference.reading import state_sums
 
 MANY = 3000
 # A frequency of many draws lies within five standard errors of its probability, all cells at once.
@@ -50,7 +50,7 @@ def test_latents_follow_their_posterior(name, monkeypatch):
     case = CASES[name]
     args, kwargs = case.arguments
     weight, bits = posterior_table(case)
-    monkeypatch.setattr(sums, "product_floats", lambda: 2 * len(bits))
+    monkeypatch.setattr(state_sums, "product_floats", lambda: 2 * len(bits))
     samples = repeated(case.typed(), MANY)
     posterior = latent_posterior(random.key(0), case.model, samples, *args, **kwargs)
     start, draws, best = 0, [], []

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from ...reading.anatomy import Anatomy, ChainError, ProgramError
-from ...reading.counts import at_end, up_to, warn_of_end
 from ...reading.handlers import table_of
+from ...reading.latent_counts import at_end, up_to, warn_of_end
 from ...reading.log_joint import log_shared
 from ...reading.reader import Reader, affine_too, open_program
 from ...reading.states import AllStates, Given, StateSet

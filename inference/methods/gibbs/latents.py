@@ -16,11 +16,12 @@ from jax import Array, lax, random
 from numpyro import handlers
 
 from ...reading.anatomy import ProgramError, values_of
-from ...reading.counts import unbounded
 from ...reading.elimination import Graph
-from ...reading.sums import log_prob_of
+from ...reading.latent_counts import unbounded
+from ...reading.state_sums import log_prob_of
+from ...reading.strategy import latent_facts
 from ...reading.survey import find_graph
-from ...reading.tracing import is_latent, run_abstractly, trace_of
+from ...reading.tracing import run_abstractly, trace_of
 from ...types import Arguments, Params
 
 
@@ -125,29 +126,18 @@ def open_latents(
 ) -> LatentProgram | None:
     """The program, opened, if its latents are not simply the bits of one data plate."""
 
-    def read(trace: dict[str, dict]) -> tuple[list[str], bool]:
-        latents = [x for x in trace.values() if is_latent(x) and values_of(x["fn"]) is not None]
-        latents = [x for x in latents if not x.get("_control_flow_done")]
+    def read(trace: dict[str, dict]) -> tuple[tuple[str, ...], bool]:
         endless = [x["name"] for x in trace.values() if unbounded(x)]
         if endless:
             raise ProgramError(
                 f"site {endless[0]!r} counts without bound: give all blocks up_to(model, most), "
                 "which lists its values"
             )
-        frames = [{f.name for f in x["cond_indep_stack"]} for x in latents]
-        common = set.intersection(*frames) if frames else set()
-        binary = all(values_of(x["fn"]) == range(2) for x in latents)
-        free = [x for x in trace.values() if x["type"] == "sample" and not x["is_observed"]]
-        real = [x for x in free if not x["fn"].support.is_discrete]
-        alone = not any(f.name in common for x in real for f in x["cond_indep_stack"])
-        observed = [x for x in trace.values() if x["type"] == "sample" and x["is_observed"]]
-        # Latents may meet in a site that comes after them; a parameter that was fixed comes before.
-        place = {name: i for i, name in enumerate(trace)}
-        first = min((place[x["name"]] for x in latents), default=0)
-        meet = [x for x in observed if place[x["name"]] > first]
-        alone = alone and all(common & {f.name for f in x["cond_indep_stack"]} for x in meet)
-        simple = binary and alone and (bool(common) if plate is None else plate in common)
-        return [x["name"] for x in latents], simple or not observed
+        facts = latent_facts(trace)
+        binary = all(values_of(trace[name]["fn"]) == range(2) for name in facts.names)
+        alone = not (facts.continuous or facts.after)
+        held = bool(facts.common) if plate is None else plate in facts.common
+        return facts.names, binary and alone and held
 
     names, simple = run_abstractly(model, args, kwargs, read)
     if not names or simple:

@@ -18,7 +18,7 @@ import numpy as np
 from ...baselines.pacing import BudgetError
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
-from ...reading.floors import ScaleWarning
+from ...reading.small_scales import ScaleWarning
 from ...running import clock
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts

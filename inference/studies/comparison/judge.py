@@ -21,8 +21,8 @@ from ...evaluation.standard_errors import undetermined
 from ...evaluation.symmetry import align
 from ...reading.anatomy import inspect
 from ...reading.arguments import rows_of
-from ...reading.floors import at_floor, lost_digits
 from ...reading.log_joint import log_shared
+from ...reading.small_scales import at_floor, lost_digits
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
 from ...running.search import optima_of

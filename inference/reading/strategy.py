@@ -1,4 +1,13 @@
-"""How the states of a datum are summed: the cheapest way that is right, found before any number.
+"""How the discrete latents of a program are summed: the cheapest way that is right.
+
+    table      the joint states of the latents of one data plate, each datum for itself
+    elements   those of vectors, where few elements interact
+    graph      latents that are shared by all rows or lie in several plates, continuous sites or
+               observations of outer plates that depend on them, many latents that meet in few sites
+    chain      latents of a scan
+
+A table is the rule: the forms of a log joint are read off it. The others are for what it cannot do.
+The states of a table are summed in one of these ways (`make_plan`):
 
     layers     latents that only other latents hang on are summed first, layer by layer: rows meet
                the states of the lowest layer alone (a noisy-OR network, or any other chain)
@@ -14,7 +23,7 @@ the log joint is linear or quadratic is tested on random rows and states, once f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,23 +33,167 @@ import numpyro.distributions as dist
 from jax import Array
 
 from ..rows.chunks import Rows
-from .anatomy import Anatomy, ProgramError, inspect
+from .anatomy import Anatomy, ProgramError, inspect, values_of
 from .arguments import every_row, rows_of
+from .elimination import Chain, Elements, Graph
 from .forms import BitsForm, product_floats, unwrapped
-from .handlers import states, table_of
+from .handlers import states as at_states
+from .handlers import table_of
 from .log_joint import Structure, find_structure, masks_are_alike
 from .probe import OuterTraceError
 from .reader import examined
+from .state_sums import Part, of_one_row, scale_ratio, within_rows
 from .states import AllStates, Given, StateSet
-from .sums import Part, of_one_row, scale_ratio, within_rows
-from .tracing import run_abstractly
+from .survey import find_chain, find_elements, find_graph
+from .tracing import is_latent, run_abstractly
 
+FEW_STATES = 1 << 12
+"""Up to so many joint states a table is made without asking whether a graph has a smaller one."""
+MANY_STATES = 1 << 16
+"""From here on it is worth the seconds to ask which elements of vectors interact."""
 WORTH_A_TEST = 1 << 22
 """Multiplications that a form must save in one evaluation: its test takes a second or so."""
 MOST_PAIRS = 1 << 26
 """States of a layer times those of the next: a second."""
 MOST_PRODUCTS = 1 << 24
 """Numbers of a table of states × pairs of bits."""
+
+
+class LatentFacts(NamedTuple):
+    """What shapes and plates say of the discrete latents."""
+
+    scanned: bool
+    names: tuple[str, ...]  # those with a finite number of values, outside of scans
+    common: tuple[str, ...]  # plates that hold all of them
+    around: bool  # whether something is in a plate around the latents', or discrete and elsewhere
+    after: bool  # whether something observed outside of those plates comes after a latent
+    continuous: bool  # whether something continuous is unobserved where latents are, or after them
+    num_states: float  # joint states of one cell of the common plates
+    deterministic: tuple[str, ...] = ()  # sites in those plates
+
+
+def find_elimination(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    states: StateSet = AllStates(),
+    sites: Sequence[str] | None = None,
+    plate: str | None = None,
+) -> Chain | Graph | Elements | None:
+    """The chain, graph or elements along which the latents are summed; None: by a table.
+
+    >>> from latentbits.models import bernoulli_mixture
+    >>> import jax.numpy as jnp
+    >>> find_elimination(bernoulli_mixture, (jnp.zeros((5, 2)),), {"num_components": 3}) is None
+    True
+    """
+    facts = run_abstractly(model, args, kwargs, lambda trace: latent_facts(trace, sites, plate))
+    if facts.scanned:
+        chain = find_chain(model, args, kwargs)
+        if chain is not None:
+            return chain
+    if not facts.names:
+        return None
+    needed = len(facts.common) != 1 or facts.around
+    if not isinstance(states, AllStates):
+        if needed:
+            raise ProgramError(
+                f"the latents {list(facts.names)} do not lie in one data plate: a table of states "
+                "is chosen for the latents of a datum"
+            )
+        return None
+    if needed:
+        return find_graph(model, args, kwargs, facts.names)
+    if facts.continuous or facts.after:
+        graph = find_graph(model, args, kwargs, facts.names, summed=False)
+        if graph is not None and _needed(model, args, kwargs, graph, facts.common[0]):
+            return find_graph(model, args, kwargs, facts.names)
+    if len(facts.names) > 1 and facts.num_states > FEW_STATES:
+        anatomy = inspect(model, args, kwargs, plate=plate, sites=sites).discrete
+        if find_layers(model, anatomy, args, kwargs) is not None:
+            return None  # each layer is summed given the one above it, in chunks of rows
+        try:
+            return find_graph(model, args, kwargs, facts.names)
+        except ProgramError:  # it may have a form, and a table says what it lacks
+            pass
+    if facts.num_states > MANY_STATES and not facts.continuous:
+        anatomy = inspect(model, args, kwargs, plate=plate, sites=sites).discrete
+        return find_elements(model, anatomy, args, kwargs, facts.deterministic)
+    return None
+
+
+def find_table(
+    model: Callable, args: tuple, kwargs: dict, sites: Sequence[str] | None, plate: str | None
+) -> tuple[Anatomy, Anatomy]:
+    """The program with the latents of a table alone, and with all latents of its data plate."""
+    whole = inspect(model, args, kwargs, plate=plate, sites=sites)
+    if sites is None:
+        return whole.discrete, whole
+    return whole, inspect(model, args, kwargs, plate=plate)
+
+
+def _needed(model: Callable, args: tuple, kwargs: dict, graph: Graph, plate: str) -> bool:
+    """Whether a table of states would not do for the latents of this plate.
+
+    They meet outside of it, a continuous site depends on them, or one gets the axis of the states
+    though it depends on none: what `LocScaleReparam` makes of a site whose location does.
+    """
+    if graph.silent or all(name != plate for name, *_ in graph.plates):
+        return True
+    anatomy = inspect(model, args, kwargs, sites=graph.names, plate=plate)
+    twice = anatomy.unpack(jnp.zeros((2, 1, anatomy.num_bits), jnp.int32))
+
+    def read(trace: dict[str, dict]) -> bool:
+        free = (x for x in trace.values() if x["type"] == "sample" and not x["is_observed"])
+        batches = [x["fn"].batch_shape for x in free if x["name"] not in graph.names]
+        return any(len(batch) > anatomy.nesting for batch in batches)
+
+    return run_abstractly(at_states(model, twice), args, kwargs, read)
+
+
+def latent_facts(
+    trace: dict[str, dict], sites: Sequence[str] | None = None, plate: str | None = None
+) -> LatentFacts:
+    """What shapes and plates say of the discrete latents, or of those named or in one plate."""
+    every = [x for x in trace.values() if is_latent(x)]
+    scanned = any(x.get("_control_flow_done") for x in every)
+    latents = [
+        x for x in every
+        if not x.get("_control_flow_done") and values_of(x["fn"]) is not None
+        and (sites is None or x["name"] in sites)
+        and (plate is None or any(f.name == plate for f in x["cond_indep_stack"]))
+    ]  # fmt: skip
+    if not latents or not any(x["type"] == "sample" and x["is_observed"] for x in trace.values()):
+        return LatentFacts(scanned, (), (), False, False, False, 1.0)
+    frames = [{f.name: f for f in x["cond_indep_stack"]} for x in latents]
+    common = set(frames[0]).intersection(*frames)
+    edge = min((frames[0][name].dim for name in common), default=0)
+
+    def within(x: dict) -> bool:
+        return any(f.name in common for f in x["cond_indep_stack"])
+
+    sampled = [x for x in trace.values() if x["type"] == "sample"]
+    inside = [x for x in sampled if within(x)]
+    elsewhere = not all(map(within, every))
+    around = any(f.dim < edge for x in inside for f in x["cond_indep_stack"])
+    later = sampled[sampled.index(latents[0]) :]
+    after = any(x["is_observed"] and not within(x) for x in later)
+    continuous = any(not (x["is_observed"] or x["fn"].support.is_discrete) for x in inside)
+    logs = 0.0
+    for x, own in zip(latents, frames, strict=True):
+        cells = math.prod(own[name].size for name in common)
+        size = math.prod(x["fn"].batch_shape) * math.prod(x["fn"].event_shape) // cells
+        values = values_of(x["fn"])
+        assert values is not None
+        logs += size * math.log2(len(values))
+    return LatentFacts(
+        scanned, tuple(x["name"] for x in latents), tuple(common), around or elsewhere, after,
+        continuous, 2.0 ** min(logs, 1000.0),
+        tuple(x["name"] for x in trace.values() if x["type"] == "deterministic" and within(x)),
+    )  # fmt: skip
+
+
+# --- tables of states
 
 
 class Plan(NamedTuple):
@@ -200,14 +353,9 @@ class Cost(NamedTuple):
     num_bytes: float  # held at once
 
 
-def num_states(anatomy: Anatomy) -> float:
-    """States of a datum, whatever is continuous left out."""
-    return math.prod((x.num_values or 1.0) ** x.size for x in anatomy.latents)
-
-
 def every_state(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> float:
     """Multiplications of a sum over every state of every row: nothing is listed to find them."""
-    return num_states(anatomy) * outline_of(model, anatomy, args, kwargs).columns * anatomy.num_data
+    return anatomy.num_states * outline_of(model, anatomy, args, kwargs).columns * anatomy.num_data
 
 
 def costs(plan: Plan, structure: Structure) -> tuple[Cost, Cost]:
@@ -215,7 +363,7 @@ def costs(plan: Plan, structure: Structure) -> tuple[Cost, Cost]:
     outline = plan.outline
     anatomy, columns, num_data = plan.layers[-1], outline.columns, plan.layers[-1].num_data
     sizes = [len(table) for table in plan.tables]
-    listed = math.prod(map(num_states, plan.layers))
+    listed = math.prod(layer.num_states for layer in plan.layers)
     once, each, floats = 0.0, float(sizes[-1] * columns), float(sizes[-1])
     if plan.bits is not None:
         each = cost(structure, anatomy.num_bits, listed, columns)
@@ -262,7 +410,7 @@ def outline_of(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> 
         return max(1, columns), alike, affine, masked
 
     twice = jnp.zeros((2, 1, anatomy.num_bits), jnp.int32)
-    program = states(model, anatomy.unpack(twice))
+    program = at_states(model, anatomy.unpack(twice))
     columns, alike, affine, masked = run_abstractly(program, args, kwargs, read)
     alike = alike and (not masked or masks_are_alike(model, anatomy, args, kwargs))
     return Outline(columns, alike, alike and affine)
@@ -290,7 +438,7 @@ def find_layers(
     for latent in anatomy.latents:
         values = anatomy.unpack(jnp.zeros((1, 1, anatomy.num_bits), jnp.int32))
         values[latent.name] = jnp.repeat(values[latent.name], 2, axis=0)
-        run_abstractly(states(model, values), args, kwargs, read)
+        run_abstractly(at_states(model, values), args, kwargs, read)
     depth: dict[str, int] = {}
     for name in anatomy.names:
         above = {depth[parent] for parent in parents.get(name, ())}
