@@ -99,7 +99,7 @@ def searched(
     if search.straight:
         params = lineages.propose(random.split(key_search, count), args, kwargs)
     else:
-        narrow = lineages.method.narrowed(lineages.rows(key_rows, args, kwargs)[1])
+        narrow = lineages.method.narrowed(lineages.fewer(key_rows, lineages.rows(args, kwargs)))
         some = narrow.rows.whole()
         screening, rounds, steps = search.plan(num_steps, narrow.more)
 

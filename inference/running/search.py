@@ -26,7 +26,7 @@ from jax import Array, lax, random
 
 from ..reading.anatomy import ChainError
 from ..reading.arguments import inspect_all, rows_of
-from ..rows.chunks import Rows, compiled, counted, counting
+from ..rows.chunks import Rows, compiled, counted, counting, take_rows
 from ..types import Params
 from . import clock
 from .contract import Optima, Searchable
@@ -224,34 +224,37 @@ class Lineages:
 
     def begin(
         self, rng_key: Array, how: Drive, args: tuple, kwargs: dict
-    ) -> tuple[LineageState | Progress, Spent]:
-        """The states at the end of the search before a run, and the time it took.
+    ) -> tuple[Progress, Spent]:
+        """The run after the search over starts, and the time that the search took.
 
         Where a budget has no room for a step from each start, the first start goes on alone.
         """
-        key_rows, key_search, key_init = random.split(rng_key, 3)
-        rows, some = self.rows(key_rows, args, kwargs)
-        self.method.refuse(key_init, *args, **kwargs)
-        alone, spent = False, Spent()
+        room, record, rows = how.room, how.record, self.rows(args, kwargs)
         if self.search.straight:
+            self.method.refuse(rng_key, *args, **kwargs)
 
-            def propose(rows: Rows, key: Array) -> Params:
-                return self.propose(random.split(key, self.count), *rows.whole())
+            def start(rows: Rows, key: Array) -> Progress:
+                keys = random.split(key, 2 * self.count)
+                params = self.propose(keys[: self.count], *rows.whole())
+                state = self.enter(keys[self.count :], params, *rows.whole())
+                return begin(self, room, record, state)
 
-            params = compiled(propose, rows)(rows.leaves, key_search)
-        else:
-            with counting(counted() if some is rows else None):  # drawn rows all count
-                narrow = self.method.narrowed(some)
-                reached, alone, spent = self._find(key_search, how, narrow)
-            if alone and narrow.rows is rows:
-                return reached, spent
-            params = narrow.widened(self.params(reached.state))
+            return compiled(start, rows)(rows.leaves, rng_key), Spent()
+        key_rows, key_search, key_init = random.split(rng_key, 3)
+        self.method.refuse(key_init, *args, **kwargs)
+        some = self.fewer(key_rows, rows)
+        with counting(counted() if some is rows else None):  # drawn rows all count
+            narrow = self.method.narrowed(some)
+            reached, alone, spent = self._find(key_search, how, narrow)
+        if alone and narrow.rows is rows:
+            return reached, spent
+        params = narrow.widened(self.params(reached.state))
 
-        def enter(rows: Rows, key: Array, params: Params) -> LineageState:
-            return self.enter(random.split(key, self.count), params, *rows.whole())
+        def enter(rows: Rows, key: Array, params: Params) -> Progress:
+            state = self.enter(random.split(key, self.count), params, *rows.whole())
+            return begin(self, room, record, state.alone() if alone else state)
 
-        state = compiled(enter, rows)(rows.leaves, key_init, params)
-        return (state.alone() if alone else state), spent
+        return compiled(enter, rows)(rows.leaves, key_init, params), spent
 
     def _find(self, key: Array, how: Drive, narrow: Narrow) -> tuple[Progress, bool, Spent]:
         """The lineages after all rounds, whether there is only one, and the time it took.
@@ -311,22 +314,27 @@ class Lineages:
                 break
         return pair[0], False, Spent(clock.seconds() - began, compiling)
 
-    def rows(self, key: Array, args: tuple, kwargs: dict) -> tuple[Rows, Rows]:
-        """All rows, and those that the search uses."""
+    def rows(self, args: tuple, kwargs: dict) -> Rows:
+        """The rows of these arguments of the program."""
         try:
             _, anatomy = inspect_all(self.model, args, kwargs, self.method.plate)
         except ChainError:  # it has steps, and the search uses all of them
             leaves, tree = jax.tree.flatten((args, kwargs))
-            whole = Rows((), tuple(leaves), tree, 0)
-            return whole, whole
-        rows, size = rows_of(anatomy, args, kwargs), self.search.num_rows
-        total = int(rows.total)  # outside of what is compiled, or of all rows
-        # Other rows are another shape, and all steps are compiled a second time for them: on few
-        # more than that the search takes less.
+            return Rows((), tuple(leaves), tree, 0)
+        return rows_of(anatomy, args, kwargs)
+
+    def fewer(self, key: Array, rows: Rows) -> Rows:
+        """The rows that the search uses: those of a long table are drawn at random.
+
+        Other rows are another shape, for which all steps are compiled a second time: a table that
+        is less than twice as long is used as it is.
+        """
+        total, size = int(rows.total), self.search.num_rows
         if total <= 2 * size:
-            return rows, rows
+            return rows
         chosen = random.choice(key, total, (size,), replace=False)
-        return rows, rows_of(anatomy.with_rows(size), *rows.take(chosen))
+        leaves = tuple(take_rows(leaf, chosen) for leaf in rows.leaves)
+        return rows._replace(leaves=leaves, num_data=size)
 
     def propose(self, keys: Array, args: tuple, kwargs: dict) -> Params:
         """A start for each key."""

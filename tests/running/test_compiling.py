@@ -150,11 +150,8 @@ def test_programs_that_look_at_other_rows_are_not_filled_up():
 def test_a_search_uses_all_rows_of_a_table_that_is_little_longer():
     """Those of another number would be compiled for a second time."""
     lineages = Lineages(EM(bernoulli_mixture), Search(num_rows=50))
-    used = [
-        lineages.rows(random.key(0), (traits(num_rows),), MIXTURE)[1].num_data
-        for num_rows in (100, 101)
-    ]
-    assert used == [100, 50]
+    rows = [lineages.rows((traits(num_rows),), MIXTURE) for num_rows in (100, 101)]
+    assert [lineages.fewer(random.key(0), x).num_data for x in rows] == [100, 50]
 
 
 def test_a_program_that_looks_at_its_data_is_read_with_each():
