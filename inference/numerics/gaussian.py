@@ -6,7 +6,7 @@ import math
 
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import cho_solve, solve_triangular
 
 
 def invert(precision: Array) -> tuple[Array, Array]:
@@ -58,9 +58,10 @@ def with_one(values: Array) -> Array:
 
 
 def solve_each(matrix: Array, right: Array) -> Array:
-    """matrix⁻¹ right of many matrices (..., q, q) and vectors (..., q).
+    """matrix⁻¹ right of positive definite matrices (..., q, q) and vectors (..., q).
 
     >>> solve_each(jnp.array([[[4.0, 2.0], [2.0, 3.0]]]), jnp.array([[8.0, 8.0]])).round(4).tolist()
     [[1.0, 2.0]]
     """
-    return jnp.linalg.solve(matrix, right[..., None])[..., 0]
+    root = jnp.linalg.cholesky(matrix, symmetrize_input=False)
+    return cho_solve((root, True), right[..., None])[..., 0]

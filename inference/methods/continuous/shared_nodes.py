@@ -98,7 +98,8 @@ def shared_nodes(
     directions = jnp.eye(1) if size == 1 else _axes(weights)
     slope = directions @ weights  # (Q, P): of each predictor along each axis
     steep, power = jnp.abs(slope), share * slope**2
-    fine = np.linspace(-reach, reach, FINE[size])
+    edge = reach * (1.0 + 2.0 / (FINE[size] - 1))  # a place beyond the last on each side
+    fine = np.linspace(-edge, edge, FINE[size] + 2)
     own = steep.sum(0) - steep <= 1e-5 * steep
     least: Any = 1.0  # of the prior
     if size > 1:
@@ -144,8 +145,9 @@ def _spread(fine: np.ndarray, speed: Array, step: float, most: int) -> tuple[Arr
     that the two belong together.
     """
     width = fine[1] - fine[0]
-    bend = jnp.diff(jnp.asarray(jnp.gradient(speed, width))) * width**2 / 12.0
-    spans = 0.5 * width * (speed[1:] + speed[:-1]) - bend
+    # The integral of a cubic through four points; the mesh has one more at each end for it.
+    spans = (13.0 * (speed[1:-2] + speed[2:-1]) - speed[:-3] - speed[3:]) * width / 24.0
+    fine, speed = fine[1:-1], speed[1:-1]
     length = jnp.concatenate([jnp.zeros(1), jnp.cumsum(spans)])
     gaps = jnp.clip(jnp.ceil(length[-1] / step).astype(int), 1, most - 1)
     distance = length[-1] / gaps
