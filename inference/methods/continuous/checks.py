@@ -20,8 +20,6 @@ def check_columns(known: Known, rows: Rows, prior: bool) -> None:
     if known.columns is None or any(isinstance(x, jax.core.Tracer) for x in rows.leaves):
         return
     leaves = [np.asarray(x).reshape(rows.num_data, -1) for x in rows.leaves]
-    if _in_order(known, leaves):
-        return
     several = len({column.leaf for column in known.columns}) > 1
     looks = [
         _Look(place.leaf, place.column, place.mask, kind, f"argument {place.leaf + 1}, " * several)
@@ -33,29 +31,6 @@ def check_columns(known: Known, rows: Rows, prior: bool) -> None:
             look.at(piece.start, blocks)
     for look in sorted(looks, key=lambda look: (look.leaf, look.column)):
         look.judge(prior)
-
-
-def _in_order(known: Known, leaves: list[np.ndarray]) -> bool:
-    """Whether all columns are levels of one argument, each of which occurs: seen of all at once."""
-    places: Any = known.columns
-    sources = {(place.leaf, place.mask) for place in places}
-    if len(sources) > 1 or "real" in known.kinds:
-        return False
-    ((leaf, mask),) = sources
-    at = np.array([place.column for place in places])
-    levels = np.array([2 if kind == "binary" else int(kind) for kind in known.kinds])
-    whole = np.array_equal(at, np.arange(leaves[leaf].shape[1]))
-    met = np.zeros((levels.max(), len(at)), bool)
-    cells = answered = 0
-    for piece in pieces(leaves[leaf]):
-        data = leaves[leaf][piece] if whole else leaves[leaf][piece][:, at]
-        observed = True if mask is None else leaves[mask][piece][:, at].astype(bool)
-        cells += data.size if mask is None else int(np.sum(observed))
-        for level in range(len(met)):
-            here = (data == level) & (level < levels) & observed
-            answered += int(np.count_nonzero(here))
-            met[level] |= here.any(0)
-    return cells == answered and bool((met.sum(0) == levels).all())
 
 
 class _Look:

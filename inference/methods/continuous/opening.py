@@ -20,6 +20,9 @@ from .factors import ClosedColumns, FactorReader, open_factors
 from .graded import Graded
 from .regressions import Regressions, Responses
 
+Prior = Callable[[Params], Array]
+"""The log prior density of parameters."""
+
 
 class Opened(NamedTuple):
     """A program on its data, and what is known of its form."""
@@ -88,18 +91,16 @@ def recognised(reader: FactorReader, rows: Rows, prior: bool = False) -> Opened:
     known = None
     if not reader.anatomy.mixed:
         known = recognise(model, reader.anatomy, rows, FORMS)
+    opened = Opened(reader, rows, known, None)
     columns: Regressions | None = None
-    if (
-        known is not None
-        and known.form is Form.TRAIT
-        and (not prior or examined(_separable, model, reader.anatomy, rows))
-    ):
+    if known is not None and known.form is Form.TRAIT and opened.separable(prior):
         columns = Regressions(known.kinds)
     if known is not None and known.form is Form.GRADED and not prior:
         columns = Graded.of(known.kinds)
-    if known is not None and columns is not None:
-        reader = reader._replace(closed=ClosedColumns(model, known, columns))
-    return Opened(reader, rows, known, columns)
+    if known is None or columns is None:
+        return opened
+    closed = ClosedColumns(model, known, columns)
+    return opened._replace(reader=reader._replace(closed=closed), columns=columns)
 
 
 FORMS = (Form.TRAIT, Form.CLIPPED, Form.GRADED, Form.GUESSING)
@@ -108,39 +109,43 @@ FORMS = (Form.TRAIT, Form.CLIPPED, Form.GRADED, Form.GUESSING)
 
 def _separable(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
     """Whether the Hessian of the log prior is diagonal: H z = (H 1) z for a random z."""
-    with jax.enable_x64(True):
-        leaves = [stand_in(x, 1, i) for i, x in enumerate(rows.leaves)]
-        one = anatomy.with_rows(1)
 
-        def error(leaves: list[Array]) -> Array:
-            arguments = rows.join(leaves)
-            params = anywhere(model, one, random.key(0), arguments)
-            slope = jax.grad(lambda p: log_density_of(model, one.parameters, p, arguments))
-            along = lambda z: jax.jvp(slope, (params,), (z,))[1]  # noqa: E731
-            z = jax.tree.map(lambda x: jnp.sin(1.0 + jnp.arange(x.size)).reshape(x.shape), params)
-            bent, each = along(z), along(jax.tree.map(jnp.ones_like, params))
-            gaps = [jnp.abs(bent[name] - each[name] * z[name]).max() for name in params]
-            return jnp.stack(gaps).max()
+    def error(density: Prior, params: Params) -> Array:
+        along = lambda z: jax.jvp(jax.grad(density), (params,), (z,))[1]  # noqa: E731
+        z = jax.tree.map(lambda x: jnp.sin(1.0 + jnp.arange(x.size)).reshape(x.shape), params)
+        bent, each = along(z), along(jax.tree.map(jnp.ones_like, params))
+        gaps = [jnp.abs(bent[name] - each[name] * z[name]).max() for name in params]
+        return jnp.stack(gaps).max()
 
-        return bool(probe(error, [(leaves,)])[0] <= 1e-9)
+    return _prior_error(error, model, anatomy, rows) <= 1e-9
 
 
 def _turns(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
     """Whether the log prior is the same after a rotation of the factors."""
     known: Any = recognise(model, anatomy, rows, FORMS)
+
+    def error(density: Prior, params: Params) -> Array:
+        values = known.read(params)
+        size = len(values["weights"])
+        turn = jnp.linalg.qr(random.normal(random.key(1), (size, size)))[0]
+        turn = -jnp.eye(1) if size == 1 else turn
+        turned = known.write({**values, "weights": turn @ values["weights"]})
+        return jnp.abs(density(turned) - density(params))
+
+    return _prior_error(error, model, anatomy, rows) <= 1e-6
+
+
+def _prior_error(
+    error: Callable[[Prior, Params], Array], model: Callable, anatomy: Anatomy, rows: Rows
+) -> float:
+    """`error(log prior, params)` at random parameters, in float64; the data do not matter."""
     with jax.enable_x64(True):
         leaves = [stand_in(x, 1, i) for i, x in enumerate(rows.leaves)]
         one = anatomy.with_rows(1)
 
-        def error(leaves: list[Array]) -> Array:
+        def claim(leaves: list[Array]) -> Array:
             arguments = rows.join(leaves)
             params = anywhere(model, one, random.key(0), arguments)
-            values = known.read(params)
-            size = len(values["weights"])
-            turn = jnp.linalg.qr(random.normal(random.key(1), (size, size)))[0]
-            turn = -jnp.eye(1) if size == 1 else turn
-            turned = known.write({**values, "weights": turn @ values["weights"]})
-            density = lambda p: log_density_of(model, one.parameters, p, arguments)  # noqa: E731
-            return jnp.abs(density(turned) - density(params))
+            return error(lambda p: log_density_of(model, one.parameters, p, arguments), params)
 
-        return bool(probe(error, [(leaves,)])[0] <= 1e-6)
+        return float(probe(claim, [(leaves,)])[0])
