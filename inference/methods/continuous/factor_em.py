@@ -10,18 +10,16 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, random
 
 from ...compiling import remembered
 from ...numerics.acceleration import Maps, Trail, Visit, begin, chart, plain, step
 from ...reading.anatomy import Anatomy
-from ...reading.log_joint import log_shared, prior_draw
+from ...reading.log_joint import log_shared
 from ...reading.recognition.papers import Known
 from ...rows.chunks import Rows, compiled, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
@@ -29,18 +27,13 @@ from ...running.contract import Starts
 from ...running.search import Search
 from ...types import Arguments, Params
 from ..m_step import gradient_step, transforms
-from ..shared import Expectation, check_params, of_first_row
+from ..shared import Expectation, check_params
 from .checks import check_columns
 from .factors import FactorReader, not_continuous
-from .opening import FORMS, Opened, open_columns
+from .opening import FORMS, Opened, Prior, open_columns
 from .regressions import Responses
-from .starts import noise_shape, start_params
+from .starts import JITTER, start_params
 
-LEAST_APART = 0.1
-"""Of the standard deviation of what is added to principal components, so that starts differ; the
-largest is 1, and all sizes between are as likely."""
-JITTER = 0.1
-"""Of the first start."""
 HISTORY = 8  # past steps that the acceleration looks at
 LEAST_GAIN = 1e-9
 """Of the loss: what a step of EM may still promise where a run ends. A flat likelihood moves a
@@ -48,8 +41,6 @@ parameter by a hundredth of its error at a loss of ten times as much."""
 
 SIDE_BY_SIDE = Search(num_lineages=2, screening=0, rounds=0)
 """Starts that differ end at one optimum as a rule; two show that they did."""
-
-Prior = Callable[[Params], Array]
 
 
 class FactorState(NamedTuple):
@@ -151,27 +142,16 @@ class FactorEM(Algorithm, abc.ABC):
             check_columns(opened.known, opened.rows, self.prior)
         given, hollow = dict(init_params or {}), opened.hollow
         turns = opened.known if not self.prior or opened.turns else None
-        key_start, key_memory = random.split(rng_key)
         if self.start is not None:
-            given = {**self.start(key_start, *args, **kwargs), **given}
+            given = {**self.start(random.split(rng_key)[0], *args, **kwargs), **given}
         opened.reader.anatomy.check_rows_are_all()
         check_params(opened.reader.anatomy, given)
-        noise = None
-        if not set(opened.reader.anatomy.parameters) <= set(given):
-            if opened.columns is None:
-                model, one = opened.reader.model, opened.reader.at(1).anatomy
-                draw = lambda rows, key: prior_draw(model, one, key, rows.slice(0, 1))  # noqa: E731
-                given = {**of_first_row(draw, opened.rows, key_start), **given}
-            else:
-                noise = JITTER * random.normal(key_start, noise_shape(opened))
 
-        def first(
-            rows: Rows, keys: tuple[Array, Array], given: Params, noise: Array | None
-        ) -> FactorState:
+        def first(rows: Rows, key: Array, given: Params) -> FactorState:
             here = hollow._replace(rows=rows)
-            key_start, key_memory = keys
+            key_start, key_memory = random.split(key)
             prior = _log_prior(here) if self.prior else None
-            params = start_params(here, given, key_start, noise, prior)
+            params = start_params(here, given, key_start, JITTER, prior)
             memory = self.first_memory(here, key_memory)
             trail = None
             if self.accelerate:
@@ -179,8 +159,7 @@ class FactorEM(Algorithm, abc.ABC):
             return FactorState(params, memory, trail, turns)
 
         # Compiled as one: a run of the program, operation by operation, takes seconds.
-        find = compiled(first, opened.rows)
-        return find(opened.rows.leaves, (key_start, key_memory), given, noise)
+        return compiled(first, opened.rows)(opened.rows.leaves, rng_key, given)
 
     def check(self, opened: Opened) -> None:
         """Refuse a program that the rule is not for, before any work."""
@@ -206,12 +185,9 @@ class FactorEM(Algorithm, abc.ABC):
 
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
         """A start far from principal components, so that agreement says something."""
-        key_size, key = jax.random.split(rng_key)
-        apart = LEAST_APART ** jax.random.uniform(key_size)
-        opened, noise = self._open(args, kwargs), None
-        if opened.columns is not None:
-            noise = apart * random.normal(key, noise_shape(opened))
-        return start_params(opened, {}, key, noise, _log_prior(opened) if self.prior else None)
+        opened = self._open(args, kwargs)
+        prior = _log_prior(opened) if self.prior else None
+        return start_params(opened, {}, rng_key, None, prior)
 
     def may_stop(self, state: FactorState) -> bool | Array:
         if state.trail is None:
@@ -286,15 +262,9 @@ def turned(known: Known | None, params: Params) -> Params:
     """The parameters of a program whose factors rotate, in canonical form; others as they are."""
     if known is None or known.form not in FORMS:
         return params
-    if all(isinstance(x, np.ndarray) for x in params.values()):
-        return known.write(_canonical(known.read(params), np))
     # In one piece: where parameters have other shapes than the form's, to take them apart one by
     # one is to compile twenty programs.
-    return remembered(partial(_turned, known))(params)
-
-
-def _turned(known: Known, params: Params) -> Params:
-    return known.write(_canonical(known.read(params)))
+    return remembered(lambda params: known.write(_canonical(known.read(params))))(params)
 
 
 def canonical(params: Params) -> Params:
@@ -310,9 +280,9 @@ def canonical(params: Params) -> Params:
     return remembered(_canonical)(params)
 
 
-def _canonical(params: Params, xp: Any = jnp) -> Params:
+def _canonical(params: Params) -> Params:
     weights = params["weights"]
-    _, vectors = xp.linalg.eigh(weights @ weights.T)
+    _, vectors = jnp.linalg.eigh(weights @ weights.T)
     turned = vectors[:, ::-1].T @ weights
-    largest = xp.take_along_axis(turned, xp.abs(turned).argmax(1)[:, None], 1)
-    return {**params, "weights": turned * xp.where(largest < 0, -1.0, 1.0)}
+    largest = jnp.take_along_axis(turned, jnp.abs(turned).argmax(1)[:, None], 1)
+    return {**params, "weights": turned * jnp.where(largest < 0, -1.0, 1.0)}

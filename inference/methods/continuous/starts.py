@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, random
+from jax.scipy.special import ndtr
 
 from ...reading.log_joint import prior_draw
 from ...rows.chunks import Rows, sum_over_chunks
@@ -18,32 +20,30 @@ from .guessing import Guessing, guessing_start
 from .opening import Opened
 from .regressions import Regressions, Responses
 
-
-def noise_shape(opened: Opened) -> tuple[int, int]:
-    """Of what is added to principal components."""
-    columns: Any = opened.columns
-    graded = isinstance(columns, Graded)
-    width = len(columns.levels) if graded else columns.layout.num_predictors
-    return opened.reader.num_factors, width
+LEAST_APART = 0.1
+"""Of the standard deviation of what is added to principal components, so that starts differ; the
+largest is 1, and all sizes between are as likely."""
+JITTER = 0.1
+"""Of the first start."""
 
 
 def start_params(
     opened: Opened,
     given: Params,
     key: Array,
-    noise: Array | None,
+    jitter: float | None,
     prior: Callable[[Params], Array] | None = None,
 ) -> Params:
     """Starting values: those given, else principal components, else a draw.
 
-    :param noise: what is added to principal components, of `noise_shape`.
+    :param jitter: standard deviation of what is added to principal components; None: drawn.
     :param prior: log density of the parameters, which may say which end of a factor is up.
     """
     reader, rows, known, columns = opened
     names = set(reader.anatomy.parameters)
     params = dict(given)
     if columns is not None and known is not None and not names <= set(params):
-        assert noise is not None
+        noise = _noise(opened, key, jitter)
         start = partial(principal_start, rows=rows, noise=noise)
         if isinstance(columns, Graded):
             values = graded_start(columns, start, partial(known.cells, reader.model), rows)
@@ -60,6 +60,16 @@ def start_params(
         drawn = prior_draw(reader.model, reader.at(1).anatomy, key, rows.slice(0, 1))
         params = {**drawn, **params}
     return {name: jnp.asarray(value, float) for name, value in params.items()}
+
+
+def _noise(opened: Opened, key: Array, jitter: float | None) -> Array:
+    """What is added to principal components, (num_factors, predictors)."""
+    columns: Any = opened.columns
+    graded = isinstance(columns, Graded)
+    width = len(columns.levels) if graded else columns.layout.num_predictors
+    shape = opened.reader.num_factors, width
+    draw = random.normal(key, (1 + math.prod(shape),))  # in one call: the size comes from the first
+    return (LEAST_APART ** ndtr(draw[0]) if jitter is None else jitter) * draw[1:].reshape(shape)
 
 
 def _upright(values: Params, prior: Callable[[Params], Array]) -> Params:
