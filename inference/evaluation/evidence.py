@@ -36,7 +36,7 @@ from jax import Array, lax, random
 
 from ..methods.continuous.factors import FactorReader, not_continuous
 from ..methods.continuous.opening import recognised
-from ..methods.continuous.rules import Rule, about, climb, default_nodes, nodes_of, peaks
+from ..methods.continuous.rules import Peaks, Rule, about, default_nodes, nodes_of, peaks
 from ..numerics.annealed import log_mean
 from ..numerics.gaussian import log_normal
 from ..numerics.log_sums import log_total
@@ -293,8 +293,7 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
     def chunk(params: Params, arguments: Arguments, start: Array, count: int) -> Evidence:
         del start
         local = reader.at(count)
-        modes = _modes(local, params, arguments)
-        moved = about(local, peaks(local, params, arguments, modes, 0), both)
+        moved = about(local, _modes(local, params, arguments), both)
         table = local.log_joint(params, moved.points, arguments) + moved.log_weights
         table = table.reshape(num_states, len(both.points), -1)
         parts = table[:, : len(fine.points)], table[:, len(fine.points) :]
@@ -308,22 +307,24 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
     return Likelihood(how, False, rows, partial(_by_chunk, chunk, size))
 
 
-def _modes(reader: FactorReader, params: Params, arguments: Arguments) -> Array:
+def _modes(reader: FactorReader, params: Params, arguments: Arguments) -> Peaks:
     """Each datum's mode: Newton steps from zero, three at a time, until none moves.
 
     Mostly six do, and a sampler's draws are scored by the thousand.
     """
 
-    def climbing(carry: tuple[Array, Array, Array]) -> Array:
+    def climbing(carry: tuple[Peaks, Array, Array]) -> Array:
         _, moved, rounds = carry
         return (moved > MOVED) & (rounds < MOST_ROUNDS)
 
-    def further(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        place, _, rounds = carry
-        new = climb(reader, params, arguments, place, 3)
-        return new, jnp.abs(new - place).max(), rounds + 1
+    def further(carry: tuple[Peaks, Array, Array]) -> tuple[Peaks, Array, Array]:
+        now, _, rounds = carry
+        new = peaks(reader, params, arguments, now.place, 3)
+        return new, jnp.abs(new.place - now.place).max(), rounds + 1
 
-    start = reader.start(), jnp.asarray(jnp.inf), jnp.asarray(0)
+    start = reader.start()
+    flat = jnp.zeros((*start.shape[:-1], *[reader.num_factors] * 2), start.dtype)
+    start = Peaks(start, flat), jnp.asarray(jnp.inf), jnp.asarray(0)
     return lax.while_loop(climbing, further, start)[0]
 
 

@@ -103,29 +103,16 @@ class Peaks(NamedTuple):
     precision: Array  # (n, q, q) or (n, K, q, q)
 
 
-def climb(
-    reader: FactorReader, params: Params, arguments: Arguments, start: Array, num_steps: int
-) -> Array:
-    """Newton steps towards each datum's mode, (n, Q); a step that would lead down is shortened.
-
-    Where it has one in each state of its discrete latents, (n, K, Q), towards all of them.
-    """
-    moves = np.ones(num_steps, bool)
-    return _newton(reader, params, arguments, start, moves).place
-
-
 def peaks(
     reader: FactorReader, params: Params, arguments: Arguments, start: Array, num_steps: int
 ) -> Peaks:
-    """As `climb`, with the curvature there: a last round finds it and moves nothing, so that the
-    derivatives are compiled once."""
+    """Newton steps towards each datum's mode, (n, Q), and the curvature there.
+
+    Where a datum has a mode in each state of its discrete latents, (n, K, Q), towards all of them.
+    A step that would lead down is shortened. A last round finds the curvature and moves nothing, so
+    that the derivatives are compiled once.
+    """
     moves = np.arange(num_steps + 1) < num_steps
-    return _newton(reader, params, arguments, start, moves)
-
-
-def _newton(
-    reader: FactorReader, params: Params, arguments: Arguments, start: Array, moves: np.ndarray
-) -> Peaks:
     start = jnp.moveaxis(start, 0, -2)  # states are points of a row
 
     def step(now: Peaks, moves: Any) -> tuple[Peaks, None]:

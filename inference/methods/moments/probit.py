@@ -15,7 +15,7 @@ from ...numerics.gaussian import invert, log_normal
 from ...rows.chunks import Rows, chunk_of, compiled, map_over_chunks
 from ...types import Arguments, Params
 from ..continuous.factors import FactorPosterior, open_factors
-from ..continuous.rules import Rule, about, climb, peaks, weigh
+from ..continuous.rules import Rule, about, peaks, weigh
 
 # The log joint is concave, so Newton's steps arrive: for digits and 16 factors after about 10.
 NEWTON_STEPS = 20
@@ -28,11 +28,11 @@ def modes(model: Callable, params: Params, args: tuple, kwargs: dict[str, Any]) 
     def each(rows: Rows, params: Params) -> Array:
         size = chunk_of(None, rows.width, rows)
 
-        def climb_chunk(arguments: Arguments) -> Array:
+        def find(arguments: Arguments) -> Array:
             local = reader.at(size)
-            return climb(local, params, arguments, local.start(), NEWTON_STEPS)
+            return peaks(local, params, arguments, local.start(), NEWTON_STEPS).place
 
-        return map_over_chunks(climb_chunk, rows, size)
+        return map_over_chunks(find, rows, size)
 
     return compiled(each, rows)(rows.leaves, params)
 

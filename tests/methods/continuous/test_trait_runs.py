@@ -24,13 +24,13 @@ from trait_examples import (
 import inference
 from inference.evaluation.standard_errors import standard_errors, undetermined
 from inference.methods.continuous.bound import BoundEM
-from inference.methods.continuous.factor_em import JITTER, canonical
+from inference.methods.continuous.factor_em import canonical
 from inference.methods.continuous.factors import open_factors
 from inference.methods.continuous.monte_carlo import MonteCarloEM
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.methods.continuous.regressions import Regressions
-from inference.methods.continuous.rules import climb, moments, prior_points
-from inference.methods.continuous.starts import principal_start
+from inference.methods.continuous.rules import moments, peaks, prior_points
+from inference.methods.continuous.starts import JITTER, principal_start
 from inference.reading.anatomy import ProgramError
 from inference.reading.log_joint import row_function
 from inference.studies.cards import example
@@ -320,7 +320,7 @@ def test_modes_are_found_however_sharp():
 
     @fast_jit
     def slope_at_mode(params):
-        mode = climb(reader, params, arguments, jnp.zeros((1, 1)), 15)
+        mode = peaks(reader, params, arguments, jnp.zeros((1, 1)), 15).place
         function = row_function(latent_trait, reader.anatomy, params, arguments)
         return jax.grad(lambda x: function(x)[0])(mode)
 
