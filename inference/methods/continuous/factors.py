@@ -29,6 +29,7 @@ from ...reading.reader import check_data
 from ...reading.recognition.papers import Known
 from ...reading.states import AllStates
 from ...rows.chunks import Rows
+from ...running.contract import Posterior
 from ...types import Arguments, Params
 from .regressions import Regressions, Responses, point_log_likelihood, slope_and_bend
 
@@ -160,26 +161,8 @@ class FactorReader(NamedTuple):
         return Structure.GENERAL
 
 
-class FactorPosterior(NamedTuple):
-    """The posterior of each datum's factors, and how far it can be trusted.
-
-    >>> import jax.numpy as jnp
-    >>> from latentbits import QuadratureEM
-    >>> from latentbits.models import latent_trait
-    >>> params = {"weights": jnp.zeros((1, 3)), "bias": jnp.zeros(3)}
-    >>> em = QuadratureEM(latent_trait, num_nodes=5)
-    >>> posterior = em.posterior(params, jnp.ones((2, 3)), num_factors=1)
-    >>> posterior.mean.shape, round(float(posterior.covariance[0, 0, 0]), 3)
-    ((2, 1), 1.0)
-    """
-
-    mean: Array  # (num_data, Q)
-    covariance: Array  # (num_data, Q, Q)
-    evidence: Array  # (num_data,) log evidence as the method has it: a bound, a sum over points
-    gap: Array  # (num_data,) the evidence by fine quadrature less that one
-    effective: Array  # (num_data,) how many points carry the posterior; NaN for a Gaussian
-    probabilities: dict[str, Array] = {}  # noqa: RUF012
-    """discrete site -> (num_data, ..., num_values): where a datum has discrete latents too"""
+FactorPosterior = Posterior
+"""The posterior of each datum's factors: another name of `Posterior`."""
 
 
 def not_continuous(anatomy: Anatomy, *, mixed: bool = False) -> str | None:
