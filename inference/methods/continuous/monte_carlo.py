@@ -13,9 +13,9 @@ from ...numerics.gaussian import log_normal
 from ...numerics.log_sums import normalise
 from ...rows.chunks import Rows, chunk_of, compiled, map_over_chunks, over_rows
 from ...types import Arguments, Params
-from .factor_em import FactorEM, Look, Prior
+from .factor_em import FactorEM, Look
 from .factors import FactorPosterior
-from .opening import Opened
+from .opening import Opened, Prior
 from .regressions import Responses, shared_log_likelihood
 from .rules import Rule, by_quadrature, default_nodes, moments, prior_points, weigh
 

@@ -11,10 +11,10 @@ from ...reading.anatomy import Anatomy
 from ...reading.recognition.papers import Form
 from ...rows.chunks import Rows, chunk_of, compiled, map_over_chunks
 from ...types import Arguments, Params
-from .factor_em import FactorEM, Look, Prior
+from .factor_em import FactorEM, Look
 from .factors import FactorPosterior, FactorReader, not_continuous
 from .guessing import Guessing
-from .opening import Opened
+from .opening import Opened, Prior
 from .regressions import Responses, point_sums
 from .rules import Peaks, about, by_quadrature, default_nodes, nodes_of, peaks, weigh
 from .shared_nodes import BLOCK, node_sums, row_evidence, row_posterior, shared_nodes

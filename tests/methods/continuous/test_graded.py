@@ -11,7 +11,7 @@ from numpyro.distributions.transforms import OrderedTransform
 from tools import close, fast_jit, in_double, quick_run
 
 from inference import QuadratureEM, standard_errors
-from inference.methods.continuous.bounded import bound_posterior
+from inference.methods.continuous.bound import bound_posterior
 from inference.methods.continuous.opening import open_columns
 from inference.methods.continuous.regressions import (
     point_log_likelihood,

@@ -27,8 +27,8 @@ from trait_examples import (
 )
 
 import inference
-from inference.methods.continuous.bound import BoundEM
-from inference.methods.continuous.bounded import (
+from inference.methods.continuous.bound import (
+    BoundEM,
     bound_posterior,
     bound_sites,
     bounded_program,
