@@ -249,7 +249,9 @@ ON_SHARED_NODES = "shared"
 
 
 def _bits(opened: Opened) -> bool:
-    return opened.columns is not None and opened.columns.plain
+    """Whether the columns are bits, each with a predictor of its own."""
+    columns = opened.columns
+    return type(columns) is Regressions and columns.logistic
 
 
 def _levels(opened: Opened) -> Regressions | None:

@@ -88,10 +88,6 @@ class Graded(Regressions):
         return columns_of(self.levels)
 
     @property
-    def plain(self) -> bool:
-        return False
-
-    @property
     def share(self) -> np.ndarray:
         # A copy: JAX remembers the type that it gave to an array, in double precision or not.
         return np.array(self.columns.share, jnp.result_type(float))

@@ -260,11 +260,6 @@ class Regressions:
         """Whether every predictor is that of a bit."""
         return all(kind == "binary" for kind in self.kinds)
 
-    @property
-    def plain(self) -> bool:
-        """Whether the columns are bits, each with a predictor of its own."""
-        return self.logistic
-
 
 def _noise(
     params: Params, power: Array, count: Array, prior: Callable[[Params], Array] | None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from jax.scipy.special import ndtri
+from numpy.polynomial.hermite_e import hermegauss
 from numpyro.distributions.distribution import validation_enabled
 
 from ...numerics.gaussian import invert, log_normal, root
@@ -48,18 +47,18 @@ def gauss_hermite(num_factors: int, num_nodes: int) -> Rule:
             f"the nodes alone, and {MOST_BYTES / 2**30:g} are the most: a few tens are enough"
         )
     # Arrays of NumPy's: JAX would compile the conversion.
-    points, weights = _product_rule(num_factors, num_nodes, jnp.result_type(float))
-    return Rule(cast(Array, points), cast(Array, weights))
+    nodes, weights = hermegauss(num_nodes)
+    points = _product(nodes, num_factors)
+    log_mass = _product(np.log(weights / math.sqrt(2.0 * math.pi)), num_factors).sum(-1)
+    density = -0.5 * (points**2).sum(-1) - 0.5 * num_factors * math.log(2.0 * math.pi)
+    kind = jnp.result_type(float)
+    rule: Any = points.astype(kind), (log_mass - density).astype(kind)
+    return Rule(*rule)
 
 
-@lru_cache(2)  # of a posterior: its nodes, and twice as many
-def _product_rule(num_factors: int, num_nodes: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
-    grid = np.array(list(itertools.product(nodes, repeat=num_factors)))
-    log_mass = np.log(weights / math.sqrt(2.0 * math.pi))
-    mass = np.array([sum(row) for row in itertools.product(log_mass, repeat=num_factors)])
-    density = -0.5 * (grid**2).sum(-1) - 0.5 * num_factors * math.log(2.0 * math.pi)
-    return np.asarray(grid, dtype), np.asarray(mass - density, dtype)
+def _product(values: np.ndarray, count: int) -> np.ndarray:
+    """All combinations of `count` of the values, (values ** count, count)."""
+    return np.stack(np.meshgrid(*[values] * count, indexing="ij"), -1).reshape(-1, count)
 
 
 def nodes_of(reader: FactorReader, num_nodes: int) -> Rule:
