@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 from beyond import noisy_or_structure as structure_study
+from beyond import noisy_or_words as word_study
 from jax import random
 from scipy import stats
 from scipy.special import logsumexp
@@ -13,7 +14,6 @@ from tools import fast_jit
 from inference.studies.papers import noisy_or_learning as learning_study
 from inference.studies.papers import noisy_or_lines as line_study
 from inference.studies.papers import noisy_or_shifter as shift_study
-from inference.studies.papers import noisy_or_words as word_study
 from ppl_models.data import lines, shifter
 from ppl_models.data.strokes import stroke_masks
 

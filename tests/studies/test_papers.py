@@ -57,7 +57,7 @@ def small(monkeypatch):
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
-    """A table of two groups of words, for the experiment that has no data of its own."""
+    """A table of two groups of words, for an experiment that has no data of its own."""
     rng = np.random.default_rng(0)
     group = rng.integers(0, 2, 500)
     rate = np.where(np.arange(6) // 3 == group[:, None], 0.7, 0.02)
@@ -152,9 +152,6 @@ def test_the_command_writes_numbers_and_figure(tmp_path):
         ("noisyor-lines --num-data 50", "--num-data"),
         ("noisyor-lines --population 1", "--population"),
         ("noisyor-shifter --trials 0", "--trials"),
-        ("noisyor-words", "--data FILE"),
-        ("noisyor-words --data nowhere.csv", "nowhere.csv"),
-        ("noisyor-words --data nowhere.csv --causes 0", "--causes"),
         ("bsc-bars --trials 0", "--trials"),
         ("bsc-bars --init-active 11", "--init-active"),
         ("bsc-bars --num-data -1", "--num-data"),
@@ -174,6 +171,9 @@ def test_nonsense_is_refused_in_one_line(wrong, words, tmp_path, capsys):
         ("clipped-baselines --columns 2", "--columns"),
         ("noisyor-structure --particles 1", "--particles"),
         ("bsc-causes --kinds ternary", "'ternary'"),
+        ("noisyor-words", "--data FILE"),
+        ("noisyor-words --data nowhere.csv", "nowhere.csv"),
+        ("noisyor-words --data nowhere.csv --causes 0", "--causes"),
     ],
 )
 def test_the_script_refuses_nonsense_too(wrong, words, capsys):

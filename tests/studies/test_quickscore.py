@@ -3,10 +3,8 @@
 import jax
 import numpy as np
 import oracle
-from tools import fast_jit
-
-from inference.studies.papers import quickscore
-from inference.studies.papers.quickscore import (
+from beyond import quickscore
+from beyond.quickscore import (
     Causes,
     grouped,
     learn,
@@ -14,6 +12,7 @@ from inference.studies.papers.quickscore import (
     log_likelihood,
     log_truncated,
 )
+from tools import fast_jit
 
 WIDTH = 4
 STATES = np.indices((2, 2, 2)).reshape(3, -1).T

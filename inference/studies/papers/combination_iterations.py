@@ -11,8 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, log_expit, softmax
 
-from .noisy_or_words import Mixture
-
 EM_STEPS = 4
 """'4 iterations of EM per hidden unit proved sufficient'."""
 STEPS_PER_SIZE = 20
@@ -120,11 +118,15 @@ def backfit(machine: Machine, x: np.ndarray, rng: np.random.Generator) -> list[M
     return machines
 
 
-class Components(Mixture):
+class Components(NamedTuple):
     """Bernoulli product components, of rows of -1 and 1."""
 
+    probs: np.ndarray  # (components, columns)
+    mixing: np.ndarray  # (components,)
+
     def joints(self, x: np.ndarray) -> np.ndarray:
-        return self.log_joint(0.5 * (x + 1.0))
+        off = np.log1p(-self.probs)
+        return 0.5 * (x + 1.0) @ (np.log(self.probs) - off).T + off.sum(1) + np.log(self.mixing)
 
     def errors(self, x: np.ndarray, columns: np.ndarray) -> Errors:
         bits, joints = 0.5 * (x + 1.0), self.joints(x)

@@ -23,8 +23,8 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import logsumexp
 
-from ...methods.gibbs.noisy_or import SMALLEST, exact_product
-from ...reading.states import AllStates
+from inference.methods.gibbs.noisy_or import SMALLEST, exact_product
+from inference.reading.states import AllStates
 
 CHUNK_FLOATS = 1 << 19
 """Sets of words times rows that are summed at once."""

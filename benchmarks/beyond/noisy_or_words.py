@@ -1,6 +1,6 @@
 """Noisy-OR networks on a table of words: causes that read as topics, and held-out likelihoods.
 
-One layer of causes, learned from mixtures by exact sums (`inference.studies.papers.quickscore`).
+One layer of causes, learned from mixtures by exact sums (`quickscore`).
 Where no document is without a word, those without were left out of the table, and all likelihoods
 are those given at least one word. On 20 newsgroups, 16 242 documents of 100 words (seed 0, 84 s on
 two server cores): −13.54 nats per held-out document for 180 causes, −13.60 for a smoothed mixture
@@ -23,10 +23,10 @@ from latentbits.models import noisy_or_network
 from latentbits.models.data import InputError, load_table
 from scipy.special import logsumexp, softmax
 
-from ...methods.gibbs.network_evidence import annealed_evidence
-from ..figures import PALETTE
-from .experiment import Option, Outcome, Page, experiment
-from .quickscore import Causes, Group, grouped, learn, log_empty, log_likelihood
+from beyond.quickscore import Causes, Group, grouped, learn, log_empty, log_likelihood
+from inference.methods.gibbs.network_evidence import annealed_evidence
+from inference.studies.figures import PALETTE
+from inference.studies.papers.experiment import Option, Outcome, Page, experiment
 
 COMPONENTS, SMOOTHING = (25, 50, 100), (5.0, 10.0)
 """Of the mixtures, and pseudo-counts of their components, one of which is chosen."""
