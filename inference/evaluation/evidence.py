@@ -322,9 +322,9 @@ def _modes(reader: FactorReader, params: Params, arguments: Arguments) -> Peaks:
         new = peaks(reader, params, arguments, now.place, 3)
         return new, jnp.abs(new.place - now.place).max(), rounds + 1
 
-    start = reader.start()
-    flat = jnp.zeros((*start.shape[:-1], *[reader.num_factors] * 2), start.dtype)
-    start = Peaks(start, flat), jnp.asarray(jnp.inf), jnp.asarray(0)
+    place = reader.start()
+    flat = jnp.zeros((*place.shape[:-1], *[reader.num_factors] * 2), place.dtype)
+    start = Peaks(place, flat), jnp.asarray(jnp.inf), jnp.asarray(0)
     return lax.while_loop(climbing, further, start)[0]
 
 
