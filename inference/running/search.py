@@ -230,8 +230,8 @@ class Lineages:
         Where a budget has no room for a step from each start, the first start goes on alone.
         """
         room, record, rows = how.room, how.record, self.rows(args, kwargs)
+        self.method.refuse(rng_key, *args, **kwargs)
         if self.search.straight:
-            self.method.refuse(rng_key, *args, **kwargs)
 
             def start(rows: Rows, key: Array) -> Progress:
                 keys = random.split(key, 2 * self.count)
@@ -241,7 +241,6 @@ class Lineages:
 
             return compiled(start, rows)(rows.leaves, rng_key), Spent()
         key_rows, key_search, key_init = random.split(rng_key, 3)
-        self.method.refuse(key_init, *args, **kwargs)
         some = self.fewer(key_rows, rows)
         with counting(counted() if some is rows else None):  # drawn rows all count
             narrow = self.method.narrowed(some)
