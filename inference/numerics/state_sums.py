@@ -3,40 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
-
-
-def sums_over_states(
-    features: Array, design: np.ndarray, moments: bool = True
-) -> tuple[Array, Array]:
-    """The largest log joint of each row and sums of exp(log joint − largest) over its states.
-
-    Log joints are `log_joints(features, design)`. The first result is (n, 1). The second sums the
-    terms times (design_s, 1), (n, F + 1); without moments it sums the terms alone, (n, 1).
-
-    >>> features = jnp.log(jnp.array([[2.0, 3.0]]))
-    >>> level, sums = sums_over_states(features, np.array([[0, 0], [1, 0], [1, 1]]))
-    >>> [round(float(x), 3) for x in (jnp.exp(level) * sums)[0]]
-    [8.0, 6.0, 9.0]
-    """
-    return sums_of_terms(log_joints(features, design), design, moments)
-
-
-def log_joints(features: Array, design: np.ndarray) -> Array:
-    """Features (n, F) times the design (S, F) of zeros and ones, transposed: (n, S)."""
-    return jnp.matmul(features, jnp.asarray(design.T, features.dtype), precision="highest")
-
-
-def sums_of_terms(logits: Array, design: np.ndarray, moments: bool = True) -> tuple[Array, Array]:
-    """The results of `sums_over_states` for log joints (n, S) that are known."""
-    largest = logits.max(1, keepdims=True)
-    level = jnp.where(jnp.isfinite(largest), largest, 0.0)  # if no state is possible
-    terms = jnp.exp(logits - level)
-    if not moments:
-        return largest, terms.sum(1, keepdims=True)
-    counted = np.pad(design, ((0, 0), (0, 1)), constant_values=1)
-    return largest, jnp.matmul(terms, jnp.asarray(counted, terms.dtype), precision="highest")
 
 
 def means_of_bits(

@@ -15,14 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ...numerics.state_sums import (
-    at_bits,
-    best_bits,
-    log_joints,
-    means_of_bits,
-    sums_of_terms,
-    sums_over_states,
-)
+from ...numerics.state_sums import at_bits, best_bits, means_of_bits
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.forms import Quadratic
 from ...reading.log_joint import Structure
@@ -79,10 +72,10 @@ class Candidates(NamedTuple):
         del keys
         scene = _scene(self, here)
         indices = self._choose(scene)
-        evidence = self._evidence(scene, indices)
+        evidence = _sums(self, scene, indices).evidence
         if not self.keep:
             return evidence, indices
-        kept = self._evidence(scene, memory)
+        kept = _sums(self, scene, memory).evidence
         better = evidence > kept
         indices = jnp.where(better[:, None], indices, memory)
         return jnp.where(better, evidence, kept), indices
@@ -97,10 +90,7 @@ class Candidates(NamedTuple):
         del keys
         scene = _scene(self, here)
         indices = self._choose(scene) if memory is None else memory
-        return _moments(self, scene, _state_sums(self, scene, indices), indices)
-
-    def _evidence(self, scene: Scene, indices: Array) -> Array:
-        return _scaled(scene, _state_sums(self, scene, indices, moments=False), indices).evidence
+        return _expectation(self, scene, indices)
 
     def contains(self, reader: Reader, memory: Array, bits: Array) -> Array:
         """Whether states (S, n, bits) are among those summed: (S, n)."""
@@ -156,22 +146,11 @@ def _scene(sets: Candidates, here: Chunk) -> Scene:
     return Scene(here, form, constant, single)
 
 
-class StateSums(NamedTuple):
-    """Sums over the states of the candidates."""
-
-    largest: Array  # (n, 1): the largest log joint
-    sums: Array  # (n, F + 1): of terms over it times bits and pairs of bits, and of the terms; or
-    # (n, 1): of the terms
-    logits: Callable[[], Array]  # -> (n, S)
-
-
-def _state_sums(sets: Candidates, scene: Scene, indices: Array, moments: bool = True) -> StateSums:
-    (reader, params, arguments), form = scene[:2]
-    table = sets.table()
-    design = _design(table)
+def _log_joints(sets: Candidates, scene: Scene, indices: Array) -> Array:
+    """Log joints of all states of the candidates, but for the constant, (n, S)."""
+    (reader, params, arguments), form, table = scene.here, scene.form, sets.table()
     if form is None:
-        inside = scene.here.log_joint(_scatter(table, indices, reader)).T
-        return StateSums(*sums_of_terms(inside, design, moments), lambda: inside)
+        return scene.here.log_joint(_scatter(table, indices, reader)).T
     first, second = np.triu_indices(sets.num_candidates, 1)
     if reader.structure.shared:
         pairs = form.hessian[indices[:, first], indices[:, second]]
@@ -180,44 +159,44 @@ def _state_sums(sets: Candidates, scene: Scene, indices: Array, moments: bool = 
     linear = jnp.take_along_axis(form.linear.T, indices, axis=1)
     # The barrier keeps XLA from gathering them anew for each use.
     features = lax.optimization_barrier(jnp.concatenate([linear, pairs], axis=1))
-    sums = sums_over_states(features, design, moments)
-    return StateSums(*sums, lambda: log_joints(features, design))
+    return jnp.matmul(features, jnp.asarray(_design(table).T, features.dtype), precision="highest")
 
 
-class Scaled(NamedTuple):
-    """The same with all other bits alone."""
+class Sums(NamedTuple):
+    """Sums over the states of the candidates and all other bits alone."""
 
     evidence: Array  # (n,)
-    mean: Array  # (n, bits), where sums of bits are known
-    sums: Array
-    level: Array  # (n, 1): what was taken off the log joints
-    scale: Array  # (n, 1): of sums, to make them means
+    mean: Array  # (n, bits)
+    pairs: Array  # (n, C(C-1)/2) means of products of two candidates
+    inside: Array  # (n, S) log joints of the candidates' states
+    level: Array  # (n, 1) the largest of all log joints
+    scale: Array  # (n, 1) one over the sum of exp(log joint − level)
 
 
-def _scaled(scene: Scene, states: StateSums, indices: Array) -> Scaled:
-    single, (largest, sums, _) = scene.single, states
+def _sums(sets: Candidates, scene: Scene, indices: Array) -> Sums:
+    single, inside = scene.single, _log_joints(sets, scene, indices)
+    largest = inside.max(1, keepdims=True)
     if single is not None:
         largest = jnp.maximum(largest, single.max(1, keepdims=True))
     level = jnp.where(jnp.isfinite(largest), largest, 0.0)  # if no state is possible
-    sums = sums * jnp.exp(states.largest - level)
-    inner, count = sums[:, : indices.shape[1]], sums[:, -1:]
+    terms = jnp.exp(inside - level)
+    design = jnp.asarray(_design(sets.table()), terms.dtype)
+    sums, count = jnp.matmul(terms, design, precision="highest"), terms.sum(1, keepdims=True)
+    mean, pairs = jnp.split(sums, [sets.num_candidates], axis=1)
     if single is None:
-        mean = inner / jnp.where(count > 0, count, 1.0)
+        mean = mean / jnp.where(count > 0, count, 1.0)
     else:
-        inner = jnp.broadcast_to(inner, indices.shape)
-        mean, count = means_of_bits(single, indices, level, inner, count)
+        mean, count = means_of_bits(single, indices, level, mean, count)
     scale = 1.0 / jnp.where(count > 0, count, 1.0)
     evidence = (jnp.log(count) + level)[:, 0] + scene.constant
-    return Scaled(evidence, mean, sums, level, scale)
+    return Sums(evidence, mean, scale * pairs, inside, level, scale)
 
 
-def _moments(sets: Candidates, scene: Scene, states: StateSums, indices: Array) -> Expectation:
-    num_bits, num_candidates = scene.here.reader.anatomy.num_bits, sets.num_candidates
-    table, single, logits = sets.table(), scene.single, states.logits
-    evidence, mean, sums, level, scale = _scaled(scene, states, indices)
-    pairs = scale * sums[:, num_candidates:-1]
+def _expectation(sets: Candidates, scene: Scene, indices: Array) -> Expectation:
+    num_bits, table, single = scene.here.reader.anatomy.num_bits, sets.table(), scene.single
+    evidence, mean, pairs, inside, level, scale = _sums(sets, scene, indices)
     each = jnp.arange(indices.shape[0])[:, None]
-    first, second = np.triu_indices(num_candidates, 1)
+    first, second = np.triu_indices(sets.num_candidates, 1)
 
     def second_moment(weights: Array, active: Array | None = None) -> Array:
         total = lambda x: over_rows(weights[:, None], x, "highest")[0]  # noqa: E731
@@ -236,15 +215,14 @@ def _moments(sets: Candidates, scene: Scene, states: StateSums, indices: Array) 
 
     def weighted() -> tuple[Array, Array]:
         if single is None:
-            return jnp.asarray(table)[:, None, :], (scale * jnp.exp(logits() - level)).T
+            return jnp.asarray(table)[:, None, :], (scale * jnp.exp(inside - level)).T
         eye = jnp.eye(num_bits, dtype=jnp.int32)[:, None, :]
         eye = jnp.broadcast_to(eye, (num_bits, indices.shape[0], num_bits))
         states = jnp.concatenate([_scatter(table, indices, scene.here.reader), eye])
-        both = jnp.concatenate([logits(), outside()], axis=1)
+        both = jnp.concatenate([inside, outside()], axis=1)
         return states, (scale * jnp.exp(both - level)).T
 
     def best() -> Array:
-        inside = logits()
         chosen = jnp.asarray(table)[jnp.argmax(inside, axis=1)].astype(jnp.int32)
         state = jnp.zeros((indices.shape[0], num_bits), jnp.int32).at[each, indices].set(chosen)
         if single is None:
@@ -253,7 +231,7 @@ def _moments(sets: Candidates, scene: Scene, states: StateSums, indices: Array) 
         bit = jnp.eye(num_bits, dtype=jnp.int32)[jnp.argmax(alone, axis=1)]
         return jnp.where((alone.max(1) > inside.max(1))[:, None], bit, state)
 
-    top = states.largest
+    top = inside.max(1, keepdims=True)
     if single is not None:
         top = jnp.maximum(top, outside().max(1, keepdims=True))
     share = (jnp.exp(top - level) * scale)[:, 0]

@@ -36,12 +36,12 @@ def start(update: ClosedForm | None, key: Array, arguments: Arguments) -> Params
         return None
     assert update.known is not None
     shapes = {role: place.positions.shape for role, place in update.known.places.items()}
-    return update.write(STARTS[update.form](key, update.seen(arguments), shapes))
+    return update.write(RULES[update.form][0](key, update.seen(arguments), shapes))
 
 
 def varies(update: ClosedForm | None) -> bool:
     """Whether there is a rule for a variant of the parameters."""
-    if not isinstance(update, Update) or update.form not in VARIANTS:
+    if not isinstance(update, Update) or update.form not in RULES:
         return False
     return update.known is not None and "weights_2" not in update.known.places  # one layer
 
@@ -63,7 +63,7 @@ def variant(
 
     :param posterior: of the rows in `arguments`, at `params`.
     """
-    values = VARIANTS[update.form](key, update.read(params), posterior, update.seen(arguments))
+    values = RULES[update.form][1](key, update.read(params), posterior, update.seen(arguments))
     return update.write(values)
 
 
@@ -190,15 +190,11 @@ def _means(data: Array, mask: Array) -> Array:
     return jnp.sum(data * mask, 0) / jnp.maximum(mask.sum(0), 1.0)
 
 
-STARTS: dict[Form, Callable[[Array, Seen, Shapes], Params]] = {
-    Form.SPARSE_CODING: _sparse_coding_start,
-    Form.MIXTURE: _mixture_start,
-    Form.CLASSES: _mixture_start,
-    Form.NOISY_OR: _noisy_or_start,
+RULES: dict[Form, tuple[Callable[..., Params], Callable[..., Params]]] = {
+    Form.SPARSE_CODING: (_sparse_coding_start, _sparse_coding_variant),
+    Form.MIXTURE: (_mixture_start, _mixture_variant),
+    Form.CLASSES: (_mixture_start, _mixture_variant),
+    Form.NOISY_OR: (_noisy_or_start, _noisy_or_variant),
 }
-VARIANTS: dict[Form, Callable[[Array, Params, Expectation, Seen], Params]] = {
-    Form.SPARSE_CODING: _sparse_coding_variant,
-    Form.MIXTURE: _mixture_variant,
-    Form.CLASSES: _mixture_variant,
-    Form.NOISY_OR: _noisy_or_variant,
-}
+"""Form -> its start, from a key, what was observed and shapes; and its variant, from a key,
+parameters, their posterior and what was observed."""

@@ -111,8 +111,8 @@ class Pass(NamedTuple):
         posterior = self.sets.expect(here, memory, keys)
         weight = self.local.weights(self.params, arguments)
         if self.least is not None:
-            chosen = as_good(posterior.evidence, self.least)
-            weight = chosen if weight is None else weight * chosen
+            chosen = posterior.evidence.astype(self.least.dtype) >= self.least
+            weight = chosen.astype(float) if weight is None else weight * chosen
         return posterior._replace(weight=weight)
 
     def evidence_of(self, arguments: Arguments, extra: Any) -> Array:
@@ -131,11 +131,6 @@ class Pass(NamedTuple):
             return jnp.sum(counted * evidence), jnp.sum(counted), sums
 
         return sum_over_chunks(part, self.rows, self.size, self.extra)
-
-
-def as_good(evidence: Array, least: Array) -> Array:
-    """1 for the data to learn from, 0 for the others; `least` is in float32."""
-    return (evidence.astype(least.dtype) >= least).astype(evidence.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
