@@ -69,11 +69,11 @@ class BitProgram(NamedTuple):
 
         def draw(key: Array, bits: Array, power: Array | float) -> tuple[Array, Array]:
             draws = self.split(random.uniform(key, bits.shape))
-            swept = sweep(
+            swept, largest = sweep(
                 wiring, network, self.split(bits), seen, draws, power=power, open_sites=open_sites
             )
-            new = jnp.concatenate([swept.bits[name] for name in self.anatomy.names], axis=-1)
-            return new.astype(bits.dtype), swept.largest_flip
+            new = jnp.concatenate([swept[name] for name in self.anatomy.names], axis=-1)
+            return new.astype(bits.dtype), largest
 
         def score(bits: Array, power: Array | float) -> Array:
             return network_log_joint(wiring, network, self.split(bits), seen, power, open_sites)
@@ -206,12 +206,8 @@ def settle(draw: Sweep, score: Score, key: Array, bits: Array, rules: Rules) -> 
     runs = jax.vmap(lambda k, b: _settle_once(draw, k, b, rules))(keys, starts)
     best = jnp.argmax(jax.vmap(lambda b: score(b, 1.0))(runs.bits), axis=0)
     rows = jnp.arange(bits.shape[0])
-    return Settled(
-        runs.bits[best, rows],
-        runs.largest_flip[best, rows],
-        runs.sweeps[best, rows],
-        runs.changed.mean(0),
-    )
+    bits, flip, sweeps = (x[best, rows] for x in (runs.bits, runs.largest_flip, runs.sweeps))
+    return Settled(bits, flip, sweeps, runs.changed.mean(0))
 
 
 def _settle_once(draw: Sweep, key: Array, bits: Array, rules: Rules) -> Settled:
@@ -231,13 +227,8 @@ def _settle_once(draw: Sweep, key: Array, bits: Array, rules: Rules) -> Settled:
         going = largest >= rules.stop_below
         new, flip = draw(random.fold_in(key, i), bits, 1.0)
         new = jnp.where(going[:, None], new, bits)
-        return (
-            i + 1,
-            new,
-            jnp.where(going, flip, largest),
-            sweeps + going,
-            changed + (new != bits).sum(0),
-        )
+        largest = jnp.where(going, flip, largest)
+        return i + 1, new, largest, sweeps + going, changed + (new != bits).sum(0)
 
     rows, num_bits = bits.shape
     zero = jnp.zeros((), int)

@@ -280,12 +280,11 @@ def settle_block(
 ) -> tuple[Settled, Score]:
     """States of a block's rows, from where they stand or from zero, and what states are worth."""
     size = len(block.fresh)
-    if bits is None:
-        now = jnp.zeros((size, layered.program.anatomy.num_bits), jnp.int8)
-    else:
-        now = lax.dynamic_slice_in_dim(bits, block.begin, size)
-    how = (layered.wiring, network, block.seen, phase.open_sites)
-    draw, score = layered.program.by_equations(*how)
+    now = jnp.zeros((size, layered.program.anatomy.num_bits), jnp.int8)
+    now = now if bits is None else lax.dynamic_slice_in_dim(bits, block.begin, size)
+    draw, score = layered.program.by_equations(
+        layered.wiring, network, block.seen, phase.open_sites
+    )
     return settle(draw, score, random.fold_in(key, block.start), now, rules), score
 
 

@@ -24,13 +24,6 @@ from .noisy_or import SMALLEST, Network, Seen, Wiring, causal_inputs, exact_prod
 LEAST_STRENGTH = 1e-9
 
 
-class Swept(NamedTuple):
-    """What a sweep leaves behind."""
-
-    bits: dict[str, Array]  # site -> (num_data, units), 0/1
-    largest_flip: Array  # (num_data,) the largest probability to change that any unit met
-
-
 def sweep(
     wiring: Wiring,
     network: Network,
@@ -40,8 +33,11 @@ def sweep(
     *,
     power: Array | float = 1.0,
     open_sites: Mapping[str, Array] | None = None,
-) -> Swept:
+) -> tuple[dict[str, Array], Array]:
     """Visit every hidden unit once, from the lowest layer up.
+
+    The results are the new bits by site, (num_data, units), and the largest probability to change
+    that a unit of each row met, (num_data,).
 
     :param draws: site -> (num_data, units) between 0 and 1.
     :param power: of the likelihood: 1 samples the posterior, 0 the prior, between them annealing.
@@ -55,7 +51,7 @@ def sweep(
             wiring, network, current, seen, site, draws[site], power, is_open
         )
         largest = jnp.maximum(largest, flips.max(-1))
-    return Swept(current, largest)
+    return current, largest
 
 
 def flip_probabilities(
@@ -232,19 +228,14 @@ def sum_states(
             rows[site], silent = (value * counted, counted), exact_product(counted, inputs.T)
         log_joint = log_joint + exact_product(rows[site][0], (log_on + inputs).T) - silent
     evidence, posterior = normalise(log_joint, 1)
-    # How often each state was met, and with which bits: one product, with a column of ones.
-    tables = [x for pair in rows.values() for x in pair if x is not None]
-    wide = jnp.concatenate([jnp.ones((len(posterior), 1)), *tables], axis=1)
-    met, *sums = jnp.split(
-        exact_product((posterior * row_weights[:, None]).T, wide),
-        np.cumsum([1, *(x.shape[1] for x in tables)])[:-1], axis=1,
-    )  # fmt: skip
+    # How often each state was met, and with which bits.
+    heavy = (posterior * row_weights[:, None]).T
+    met = heavy.sum(1, keepdims=True)
     tallies = {site: (met * bits[site], jnp.broadcast_to(met, bits[site].shape)) for site in bits}
-    found = iter(sums)
-    for site, (_, known) in rows.items():
-        tally = next(found)
-        every = jnp.broadcast_to(met, tally.shape)
-        tallies[site] = tally, every if known is None else next(found)
+    for site, (ones, known) in rows.items():
+        on = exact_product(heavy, ones)
+        every = met if known is None else exact_product(heavy, known)
+        tallies[site] = on, jnp.broadcast_to(every, on.shape)
     mean = exact_product(posterior, states)
     return Summed(evidence, mean, share_out(wiring, network, bits, tallies))
 

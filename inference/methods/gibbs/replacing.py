@@ -185,25 +185,20 @@ class Replacing(NamedTuple):
             keys = random.split(random.fold_in(key, number), 6)
             units, here = self.units[site], level == layered.height(site)
             edges = [(site, child) for child in layered.wiring.children(site)]
-            gains = unit_gains(layered.wiring, network, hidden, observed, site)
-            left = [
-                residuals(layered.wiring, network, hidden, observed, child) for _, child in edges
-            ]
-            shared = [
-                cause_ratios(layered.wiring, network, hidden, observed, child) for _, child in edges
-            ]
+            read = layered.wiring, network, hidden, observed
+            gains = unit_gains(*read, site)
+            left = jnp.concatenate([residuals(*read, child) for _, child in edges], 1)
+            ratio = jnp.concatenate([cause_ratios(*read, child) for _, child in edges], 1)
             works = -jnp.expm1(-jnp.concatenate([network.weights[edge] for edge in edges], 1))
             which, place = given_up(keys[0], gains, share)
             which = here & (which | fresh)
             # One of the units that are given up becomes a half of another.
             parted = which.any() & ~fresh & random.bernoulli(keys[1])
-            whole = jnp.concatenate(left, 1)
-            patterns = missing_patterns(keys[2], units, whole)[place]
-            ratio = jnp.concatenate(shared, 1)
-            halves = halve(keys[3], whole, ratio, hidden[site], works, ~which)
+            patterns = missing_patterns(keys[2], units, left)[place]
+            halves = halve(keys[3], left, ratio, hidden[site], works, ~which)
             first = parted & which & (place == 0)
             other_half = parted & (jnp.arange(units) == halves.unit)
-            ends = np.cumsum([x.shape[1] for x in left])[:-1]
+            ends = np.cumsum([network.weights[edge].shape[1] for edge in edges])[:-1]
             one, other = random.randint(keys[4], (2, units), 0, len(rows))
             noise = jnp.split(0.05 + 0.1 * random.uniform(keys[5], works.shape), ends, 1)
             parts = jnp.split(-jnp.log1p(-halves.strengths), ends, 1)
