@@ -29,8 +29,8 @@ from ..running.contract import Stop
 from ..running.memory import check_fits
 from ..running.search import each
 from ..types import Params
-from . import pacing
-from .starts import climb, climbs_of, differentiable, seconds_of_gradient, seconds_of_reading
+from . import pacing, starts
+from .starts import Climbs, climbs_of, differentiable
 
 SNAPSHOTS = 50
 """How often the clock of a run is read."""
@@ -123,7 +123,7 @@ def discrete_gibbs(
         # NumPyro reads the program for each value of each site and row.
         values = [x.num_values for x in anatomy.latents if x.num_values is not None]
         visits = visits_to_settle(anatomy) if latent else anatomy.num_data * sum(values)
-        return visits * seconds_of_reading(model, device, keys)
+        return visits * starts.seconds_of_reading(model, device, keys)
 
     return sample(
         kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
@@ -160,7 +160,7 @@ def sample(
     num_chains: int,
     budget: float | None,
     memory: float | None = None,
-    start: Callable[[tuple, dict[str, Any]], Any] | None = None,
+    start: Climbs | None = None,
     slope: Callable | None = None,
     first: Callable[[OneDevice, Array], float] | None = None,
     places: Params | None = None,
@@ -168,8 +168,7 @@ def sample(
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
 
     :param make_kernel: from the largest depth of a trajectory of NUTS to the kernel.
-    :param start: from the arguments to the climbs at whose end a chain begins (`starts.climbs_of`);
-        by default the kernel says where.
+    :param start: the climbs at whose end a chain begins; by default the kernel says where.
     :param slope: without climbs, the program whose gradient NUTS takes: what that costs says how
         long a trajectory may be.
     :param first: from the arguments and the keys to the seconds that it takes at least before it
@@ -182,7 +181,7 @@ def sample(
     depth = pacing.MOST_DEPTH
     device = one_device(args, kwargs)
     if start is not None:
-        places, gradient, ran = climb(start, device, keys_start, budget, memory)
+        places, gradient, ran = starts.climb(start, device, keys_start, budget, memory)
         depth = pacing.depth_within(gradient, budget)
         if first is not None and budget is not None:
             least = first(device, keys_start)
@@ -191,7 +190,7 @@ def sample(
                     f"before a draw it takes about {least:.2g} s, so none was made"
                 )
     elif slope is not None and budget is not None:
-        ran = seconds_of_gradient(slope, device, keys_start)
+        ran = starts.seconds_of_gradient(slope, device, keys_start)
         depth = pacing.depth_within(ran, budget)
     most = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -48,63 +47,73 @@ def differentiable(model: Callable, anatomy: Anatomy) -> Callable:
 
 @dataclass(frozen=True)
 class Climbs:
-    """Several climbs from random places, in parts that a clock can end; called, all at once."""
+    """Several climbs for each chain, from random places by Adam, in parts that a clock can end."""
 
-    begin: Callable[[Array], Any]  # a key -> where the climbs are, and how they move
-    advance: Callable[[Any, Any], Any]  # so many steps of all of them
-    best: Callable[[Any], Params]  # the highest place, unconstrained
+    model: Callable
+    anatomy: Anatomy
 
-    def __call__(self, key: Array) -> Params:
-        return self.best(self.advance(self.begin(key), NUM_STEPS))
+    def __call__(self, key: Array, args: tuple, kwargs: dict[str, Any]) -> Params:
+        """Where one chain begins, by all steps at once."""
+        climbs = self.begin(key[None], args, kwargs)
+        ends = self.best(self.advance(climbs, NUM_STEPS, args, kwargs), args, kwargs)
+        return jax.tree.map(lambda x: x[0], ends)
 
+    def begin(self, keys: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Where the climbs of each chain are, unconstrained, and how they move."""
 
-def climbs_of(
-    model: Callable, anatomy: Anatomy
-) -> Callable[[tuple, dict[str, Any]], Climbs | None] | None:
-    """`good_start` as a function of the arguments, or None where it would give none."""
-    if differentiable(model, anatomy) is model:
-        return None
-    return partial(good_start, model, anatomy)
+        def one(key: Array) -> tuple[Params, Any, Array]:
+            places = self._open(random.split(key, NUM_CLIMBS), args, kwargs).param_info.z
+            return places, jax.vmap(_optimiser().init)(places), jnp.full(NUM_CLIMBS, jnp.inf)
 
+        return jax.vmap(one)(keys)
 
-def good_start(
-    model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict[str, Any]
-) -> Climbs | None:
-    """Climbs from a key to unconstrained parameters; None where a random start does."""
-    program = differentiable(model, anatomy)
-    if program is model:
-        return None  # nothing was summed out: a joint density of factors is no place to climb
-    import optax  # where it is used: a fit of another method need not wait for it
+    def advance(self, climbs: Any, count: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """So many steps of all climbs."""
+        import optax  # where it is used: a fit of another method need not wait for it
 
-    optimiser = optax.adam(optax.cosine_decay_schedule(STEP_SIZE, NUM_STEPS))
-
-    def open_at(keys: Array) -> Any:
-        return initialize_model(
-            keys, program, init_strategy=init_to_uniform(radius=RADIUS),
-            model_args=args, model_kwargs=kwargs, validate_grad=False,
-        )  # fmt: skip
-
-    def begin(key: Array) -> tuple[Params, Any, Array]:
-        places = open_at(random.split(key, NUM_CLIMBS)).param_info.z
-        return places, jax.vmap(optimiser.init)(places), jnp.full(NUM_CLIMBS, jnp.inf)
-
-    def advance(climbs: tuple[Params, Any, Array], count: Any) -> tuple[Params, Any, Array]:
         # Of where this one begins nothing is used: the compiler leaves it out.
-        slope = jax.value_and_grad(open_at(random.key(0)).potential_fn)
+        slope = jax.value_and_grad(self._open(random.key(0), args, kwargs).potential_fn)
+        optimiser = _optimiser()
 
         def step(place: Params, memory: Any) -> tuple[Params, Any, Array]:
             value, gradient = slope(place)
             move, memory = optimiser.update(gradient, memory)
             return optax.apply_updates(place, move), memory, value
 
-        return lax.fori_loop(0, count, lambda _, x: jax.vmap(step)(*x[:2]), climbs)
+        def one(climbs: tuple[Params, Any, Array]) -> tuple[Params, Any, Array]:
+            return lax.fori_loop(0, count, lambda _, x: jax.vmap(step)(*x[:2]), climbs)
 
-    def best(climbs: tuple[Params, Any, Array]) -> Params:
-        places, _, values = climbs
-        place = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
-        return jax.tree.map(lambda x: x[place], places)
+        # Those of one chain after those of another: all at once take three quarters of a gigabyte
+        # on a network of ten causes.
+        return each(one)(climbs)
 
-    return Climbs(begin, advance, best)
+    def best(self, climbs: Any, args: tuple, kwargs: dict[str, Any]) -> Params:
+        """The highest place of each chain."""
+        del args, kwargs
+
+        def one(places: Params, values: Array) -> Params:
+            place = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
+            return jax.tree.map(lambda x: x[place], places)
+
+        return jax.vmap(one)(climbs[0], climbs[2])
+
+    def _open(self, keys: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return initialize_model(
+            keys, differentiable(self.model, self.anatomy), model_args=args, model_kwargs=kwargs,
+            init_strategy=init_to_uniform(radius=RADIUS), validate_grad=False,
+        )  # fmt: skip
+
+
+def _optimiser() -> Any:
+    import optax
+
+    return optax.adam(optax.cosine_decay_schedule(STEP_SIZE, NUM_STEPS))
+
+
+def climbs_of(model: Callable, anatomy: Anatomy) -> Climbs | None:
+    """Climbs of the program; None where nothing is summed out: a joint density of factors is no
+    place to climb, and a random start does."""
+    return None if differentiable(model, anatomy) is model else Climbs(model, anatomy)
 
 
 CLIMBING = 0.25
@@ -112,29 +121,15 @@ CLIMBING = 0.25
 
 
 def climb(
-    start: Callable[[tuple, dict[str, Any]], Any],
-    device: OneDevice,
-    keys: Array,
-    budget: float | None,
-    memory: float | None,
+    start: Climbs, device: OneDevice, keys: Array, budget: float | None, memory: float | None
 ) -> tuple[Params, float, float]:
     """Where chains begin, the seconds of a gradient for all of them, and those of the climbs."""
 
-    def begin(keys: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
-        return jax.vmap(start(args, kwargs).begin)(keys)
-
-    def advance(climbs: Any, count: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
-        # Those of one chain after those of another: all at once take three quarters of a gigabyte
-        # on a network of ten causes.
-        return each(lambda one: start(args, kwargs).advance(one, count))(climbs)
-
-    def best(climbs: Any, args: tuple, kwargs: dict[str, Any]) -> Params:
-        return jax.vmap(start(args, kwargs).best)(climbs)
-
     def make() -> tuple[Any, Any, Any]:
-        begins = lower(begin, device, keys)
+        begins = lower(start.begin, device, keys)
         climbs = results(begins)
-        return begins, lower(advance, device, climbs, np.int32(1)), lower(best, device, climbs)
+        on = lower(start.advance, device, climbs, np.int32(1))
+        return begins, on, lower(start.best, device, climbs)
 
     first, on, last = kept(make, device, keys, start)
     check_fits(on, memory, "a step of its climbs")

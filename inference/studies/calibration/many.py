@@ -35,7 +35,7 @@ from ...baselines.samplers import (
     no_binary_gibbs,
     no_discrete_gibbs,
 )
-from ...baselines.starts import differentiable, good_start
+from ...baselines.starts import climbs_of, differentiable
 from ...baselines.variational import GUIDES, STEP_SIZES
 from ...evaluation.standard_errors import many_standard_errors
 from ...evaluation.symmetry import form_of
@@ -144,8 +144,8 @@ def _sample(
         # Kernels keep what they learn at `init`: one for each trace, none outlives it.
         kernel = make_kernel()
         key_start, key = random.split(key)
-        start = good_start(model, anatomy, (table,), kwargs)
-        place = None if start is None else start(key_start)
+        climbs = climbs_of(model, anatomy)
+        place = None if climbs is None else climbs(key_start, (table,), kwargs)
         state = kernel.init(key, WARMUP, place, model_args=(table,), model_kwargs=kwargs)
         finish = kernel.postprocess_fn((table,), kwargs)
 
