@@ -7,6 +7,7 @@ parts. Anything else is refused: nothing says whether a later process has the sa
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import hashlib
@@ -16,7 +17,6 @@ import sysconfig
 import types
 from collections.abc import Iterable, Iterator
 from functools import partial
-from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +61,9 @@ def files(model: Any) -> Iterator[tuple[str, str]]:
     modules = {str(getattr(x, "__module__", None)): None for _, x, _ in parts("program", model)}
     for module in modules:
         found: Any = None if _library(module) else sys.modules.get(module)
-        if getattr(found, "__file__", None):
-            folder = Path(found.__file__).parent
-            for path in sorted(_imported(found)):
-                yield path.relative_to(folder).as_posix(), _digest([path.read_bytes()])
+        if file := getattr(found, "__file__", None):
+            for path in sorted(_imported(Path(file), found.__package__ or "")):
+                yield path.relative_to(Path(file).parent).as_posix(), _digest([path.read_bytes()])
 
 
 def _open(name: str, x: Any) -> tuple[str, dict[Any, Any]]:
@@ -128,19 +127,29 @@ def _library(module: str) -> bool:
     return standard or top in LIBRARIES or f"{module}.".startswith(OWN)
 
 
-def _imported(module: types.ModuleType) -> set[Path]:
+def _imported(module: Path, package: str) -> set[Path]:
     """A module's file and those that it imports from its folder, directly or through others.
 
-    Imports are read off the code: a function may import something when it is called.
+    Imports are read off the text: a function may import something when it is called.
     """
-    file, package = Path(str(module.__file__)), module.__package__ or ""
-    root = file.parents[len(package.split("."))] if package else file.parent
-    beside = {x.stem for x in root.iterdir()} - {package.partition(".")[0]}
-    finder = ModuleFinder([str(root)], excludes=beside if package else LIBRARIES)
-    finder.import_hook(package if file.stem == "__init__" else f"{package}.{file.stem}".lstrip("."))
-    sources = [getattr(x, "__file__", None) for x in finder.modules.values()]
-    found = {Path(x) for x in sources if x}
-    return {path for path in found if file.parent in path.parents}
+    folder, found, waiting = module.parent, set(), [module]
+    while waiting:
+        path = waiting.pop()
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom):
+                names = [(node.level, node.module or "", alias.name) for alias in node.names]
+            else:
+                imports = node.names if isinstance(node, ast.Import) else []
+                names = [(0, alias.name, "") for alias in imports]
+            for level, origin, last in names:
+                base, own = (path.parents[level - 1], "") if level else (folder, f"{package}.")
+                words = [*f"{origin}.".removeprefix(own).split("."), last]
+                for end in range(1, len(words) + 1) if words[0] not in LIBRARIES else ():
+                    file = base.joinpath(*words[:end])
+                    both = {file.with_name(f"{file.name}.py"), file / "__init__.py"} - found
+                    waiting += [x for x in both if folder in x.parents and x.is_file()]
+    return found
 
 
 def _array(x: Any) -> str:
