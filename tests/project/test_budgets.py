@@ -12,16 +12,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "inference/reading": 4620,
+    "inference/reading": 4515,
     "inference/running": 1095,
-    "inference/rows": 450,
+    "inference/rows": 445,
     "inference/compiling.py": 165,
-    "inference/numerics": 650,
-    "inference/methods": 7950,
-    "inference/baselines": 640,
+    "inference/numerics": 635,
+    "inference/methods": 7800,
+    "inference/baselines": 625,
     "inference/evaluation": 880,
-    "inference/studies": 10715,
-    "inference/commands": 2040,
+    "inference/studies": 8935,
+    "inference/commands": 1905,
     "ppl_models": 3000,
 }
 """Wing -> lines of code at most. A number may fall, and may rise only if another falls as much."""
