@@ -60,7 +60,7 @@ def main(namespace: argparse.Namespace) -> int:
     from ..running.algorithm import Algorithm
     from ..studies.cards import CARDS
     from ..studies.choosing import choose, compare_sizes, taken
-    from .fit import _preferred
+    from ..studies.recommend import preferred
 
     namespace = settled(OPTIONS, namespace)
     figure = check_output("--figure", namespace.figure, FIGURES)
@@ -83,7 +83,7 @@ def main(namespace: argparse.Namespace) -> int:
         apply: Any = {x: m for x, m in known.items() if issubclass(m, Algorithm)}
         fitting = {x: m for x, m in apply.items() if m.admits(anatomy) is None}
         if wanted not in fitting:
-            wanted = _preferred(given, anatomy, fitting)
+            wanted = preferred(given.program, given.table.values, anatomy, given.kwargs, fitting)
         engine: Any = fitting[wanted]
         return engine.of(given.program, anatomy)
 

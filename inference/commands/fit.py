@@ -7,6 +7,7 @@ import json
 import math
 import warnings
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from ..studies.fits import KIND, read_rows
 from ..studies.option import SEED, Option, add
 from ..studies.output import as_csv, check_output, versions, write_whole
 from ..types import Arguments
-from .few_answers import held, hide, sparse
 from .options import AGAIN, METHOD, Given, add_options, open_given, said, setting, tell
 from .progress import stage
 
@@ -63,8 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from ..studies.cards import CARDS
-    from ..studies.comparison.contenders import contenders
+    from ..studies.recommend import recommend
 
     out = check_output("--out", namespace.out, (".nc",))
     settings = dict(namespace.option)
@@ -82,32 +81,18 @@ def main(namespace: argparse.Namespace) -> int:
             )
     if namespace.plate is not None:
         settings.setdefault("plate", namespace.plate)
-    card = CARDS.get(given.name)
-    own = card.method if card else None  # recommended
-    draws = own is not None and getattr(find_method(own), "draws", False)
-    admitted, refused = contenders(anatomy, namespace.method or (None if draws else own))
-    taken = own in admitted and not draws
-    name = namespace.method or (own if taken else _preferred(given, anatomy, admitted))
-    if name not in admitted:
-        why = (
-            f"does not apply to {given.name}: {refused[name]}" if name in refused else "is unknown"
-        )
-        raise InputError(f"--method {name} {why}; choose from {', '.join(admitted)}")
-    if namespace.rotation != "none" and admitted[name].kind != "point":
+    choice = recommend(
+        given.program, given.table, anatomy, given.kwargs,
+        name=given.name, method=namespace.method, settings=settings,
+    )  # fmt: skip
+    contender, settings = choice.method, choice.settings
+    if namespace.rotation != "none" and contender.kind != "point":
         raise InputError(
-            f"--rotation {namespace.rotation}: {name} draws, and a point estimate alone is rotated"
+            f"--rotation {namespace.rotation}: {contender.name} draws, and a point estimate alone "
+            "is rotated"
         )
-    if own in refused and namespace.method is None:
-        tell([f"{name} is used, since {own} does not apply: {refused[own]}"])
-    if card and card.prior and getattr(find_method(name), "prior", None) is False:
-        settings.setdefault("prior", True)
-    if name in EXACT and "prior" not in settings and sparse(given.table):
-        given = held(given)
-        settings["prior"] = True
-    elif name in EXACT and "prior" not in settings and _guesses(given):
-        settings["prior"] = True
-        tell(["priors are used: answers alone hardly determine how often items are guessed "
-              "(--option prior=False: maximum likelihood)"])  # fmt: skip
+    tell(choice.reasons)
+    given = given._replace(kwargs=choice.kwargs)
     pairs = zip(given.table.columns, given.table.levels, strict=True)
     levels = {column: pair for column, pair in pairs if pair}
     valid = None
@@ -116,12 +101,12 @@ def main(namespace: argparse.Namespace) -> int:
             namespace.valid, given.table.columns, _kind(given), namespace.key,
             said(namespace, guess=False), levels,
         )  # fmt: skip
-    params, facts = _fit(given, admitted[name], namespace, settings, valid)
-    groups = _groups(admitted[name].kind, params, facts, given)
+    params, facts = _fit(given, contender, namespace, settings, valid)
+    groups = _groups(contender.kind, params, facts, given)
     chosen = {x: getattr(namespace, x) for x in ("steps", "starts", "seed", "patience")}
     chosen |= {x: str(v) for x, v in settings.items()}
     attrs = {
-        "kind": KIND, "model": given.name, "method": name, "cells": _kind(given),
+        "kind": KIND, "model": given.name, "method": contender.name, "cells": _kind(given),
         "sizes": json.dumps(_sizes(given.kwargs)),
         "columns": json.dumps(given.table.columns), "data": Path(namespace.data).name,
         "settings": json.dumps(chosen), "levels": json.dumps(levels),
@@ -135,7 +120,7 @@ def main(namespace: argparse.Namespace) -> int:
 
     if "posterior" in groups:  # print the draws that the file holds, brought together
         params = {x: groups["posterior"][x].values for x in params}
-    lines, tables = report(given, name, admitted[name], params, facts, settings, namespace)
+    lines, tables = report(given, contender.name, contender, params, facts, settings, namespace)
     lines += [] if hidden is None else held_out(given, params, hidden)
     groups |= {x: table_group(t.columns, t.dim, t.names) for x, t in tables.items()}
     for line in lines:
@@ -152,36 +137,28 @@ def main(namespace: argparse.Namespace) -> int:
     return 130 if facts.get("stop") is Stop.INTERRUPTED else 0
 
 
-def _guesses(given: Given) -> bool:
-    """Whether the columns of the program have lower asymptotes."""
-    from ..methods.continuous.opening import open_columns
-    from ..reading.recognition.papers import Form
-
-    known = open_columns(given.program, (given.table.values,), given.kwargs, None).known
-    return known is not None and known.form is Form.GUESSING
-
-
 STEPS = 500
 """Most steps of a method without stages."""
-MOST, MOST_BITS = 1e9, 12
-"""Multiplications of a sum over all states of all rows, as `check` prints them, and bits of a row
-up to which a fit sums them in every step: less than a second on two cores."""
-
-EXACT = ("QuadratureEM",)
-"""Methods that take priors of items where answers are few."""
 
 
-def _preferred(given: Given, anatomy: Any, admitted: dict[str, Any]) -> str:
-    """Where none is recommended: the exact one if that is cheap, else what asks least."""
-    from ..reading.strategy import every_state
-
-    many = False
-    if anatomy.latents and anatomy.binary:
-        cost = every_state(given.program, anatomy, (given.table.values,), given.kwargs)
-        many = cost > MOST or anatomy.num_bits > MOST_BITS
-    order = ["EM", "QuadratureEM", "MonteCarloEM", "BoundEM"]
-    order = ["GibbsSearch", "TruncatedEM", "EM"] if many else order
-    return next((name for name in order if name in admitted), next(iter(admitted)))
+def hide(given: Given, namespace: argparse.Namespace) -> tuple[Given, np.ndarray | None]:
+    """Some of the cells are masked, and these, (num_cells, 2)."""
+    share = namespace.hold_out
+    if share is None:
+        return given, None
+    other = {x.partition(",")[0] for x in given.table.coding} & {"real", "ordinal", "categorical"}
+    if not 0.0 < share < 1.0 or namespace.valid is not None or other:
+        raise InputError(f"--hold-out {share:g}: wanted a share between 0 and 1 of cells of bits, "
+                         "without --valid")  # fmt: skip
+    if "mask" not in signature(given.program).parameters:
+        raise InputError(f"--hold-out {share:g}: {given.name} takes no argument mask")
+    mask = given.table.mask
+    hidden = mask & (np.random.default_rng(namespace.seed).random(mask.shape) < share)
+    if not hidden.any() or (hidden == mask).all():
+        raise InputError(f"--hold-out {share:g} leaves no cell, of {int(mask.sum())}")
+    table = given.table._replace(mask=mask & ~hidden)
+    kwargs = {**given.kwargs, "mask": table.mask}
+    return given._replace(table=table, kwargs=kwargs), np.argwhere(hidden)
 
 
 def _fit(

@@ -16,13 +16,13 @@ from inference import Algorithm, inspect, standard_errors
 from inference.baselines import samplers, variational
 from inference.baselines.samplers import Draws
 from inference.cli import main
-from inference.commands.few_answers import sparse
 from inference.commands.options import Given
 from inference.running.contract import Stop
 from inference.studies.arviz import load
 from inference.studies.cards import example
 from inference.studies.comparison.contenders import contenders
 from inference.studies.comparison.diagnostics import diagnose, pareto_k
+from inference.studies.recommend import preferred, sparse
 from ppl_models import bernoulli_mixture, latent_trait, noisy_or_network
 from ppl_models.data import InputError, Table
 
@@ -298,10 +298,9 @@ def test_a_fit_takes_a_method_that_can_and_what_the_paper_maximises(fitted, caps
 def test_states_are_summed_where_that_is_cheap(units, rows, name):
     """EM ends at the optimum of ten lines from every key, the search 0.1 nats per row behind it."""
     values = np.broadcast_to(np.float32(0), (rows, 25))  # only its shape counts
-    table = SimpleNamespace(values=values)
-    given = Given("mine:copy", noisy_or_network, table, {"layers": (units,)})
-    anatomy = inspect(noisy_or_network, (values,), given.kwargs)
-    assert fit_command._preferred(given, anatomy, contenders(anatomy)[0]) == name
+    sizes = {"layers": (units,)}
+    anatomy = inspect(noisy_or_network, (values,), sizes)
+    assert preferred(noisy_or_network, values, anatomy, sizes, contenders(anatomy)[0]) == name
 
 
 def test_an_interrupted_fit_keeps_what_there_is_and_says_so(fitted, capsys, monkeypatch):
