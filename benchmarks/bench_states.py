@@ -33,8 +33,8 @@ from inference.methods.discrete.candidates import (
     Candidates,
     Scene,
     _design,
+    _log_joints,
     _scene,
-    _state_sums,
 )
 from inference.methods.discrete.step import EMState, Precision
 from inference.methods.shared import Chunk
@@ -190,7 +190,7 @@ def ceiling(num_data: int, num_causes: int, sets: Candidates, columns: int = 676
     def evaluate(params: dict, data: Array, scene, chosen: Array) -> Array:
         arguments = ((data,), {"num_causes": num_causes})
         whole = Scene(Chunk(reader, params, arguments), *scene)
-        return _state_sums(sets, whole, chosen).logits()
+        return _log_joints(sets, whole, chosen)
 
     quick = partial(jax.jit)
     prepare, evaluate = quick(prepare), quick(evaluate)

@@ -280,6 +280,7 @@ def row_evidence(
 ) -> Array:
     """log p(y_n) of each row, (num_data,): all that `marginal` puts in place of what is observed.
 
+    >>> from latentbits import inspect
     >>> from latentbits.models import bernoulli_mixture
     >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
     >>> arguments = (jnp.array([[1]]),), {"num_components": 2}

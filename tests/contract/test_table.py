@@ -179,7 +179,7 @@ def test_a_method_keeps_the_contract(name, program, tmp_path):
     by_chunk = dataclasses.replace(engine, **small)
     stored = by_chunk.run(random.key(0), STEPS, file, **settings)
     same((stored.params, stored.losses), (result.params, result.losses))
-    if small:  # others read blocks of a size of their own
+    if small and "batch_size" not in fields:  # others read blocks of a size of their own
         assert_small_steps(by_chunk, stored.state, file, settings)
 
     if engine.search is not None:

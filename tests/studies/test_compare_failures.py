@@ -189,7 +189,7 @@ def test_steps_that_the_budget_has_no_room_for_are_refused_before_the_first(monk
 def test_the_bits_of_all_restarts_count_before_the_first_draw(monkeypatch):
     """A reading of 0.1 s: two for each visit of two bits in each restart are over half of it."""
     readings = 2 * samplers.RESTARTS * Rules().max_sweeps * 2
-    monkeypatch.setattr(samplers, "seconds_of_reading", lambda *_: 0.1)
+    monkeypatch.setattr(samplers.starts, "seconds_of_reading", lambda *_: 0.1)
     data = np.random.default_rng(0).normal(size=(6, 3))
     with pytest.raises(BudgetError, match="before a draw it takes about"):
         samplers.discrete_gibbs(
