@@ -33,7 +33,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from latentbits.models.data import InputError
 
-from inference.commands.options import contest_options
 from inference.reading.anatomy import inspect
 from inference.studies.cards import CARDS, Growth, draw_rows
 from inference.studies.catalogue import find_program
@@ -44,7 +43,7 @@ from inference.studies.comparison.judge import Judged
 from inference.studies.comparison.turns import no_row
 from inference.studies.comparison.verdict import arrival
 from inference.studies.figures import MANY, Figure
-from inference.studies.option import Option, add, settled
+from inference.studies.option import SEED, Option, add, settled
 from inference.studies.output import (
     as_csv,
     as_json,
@@ -475,9 +474,12 @@ OPTIONS = {
     "latents": axis_option("latents of a row: factors, causes or components"),
     "within": Option(0.05, "excess at which a method has arrived", metavar="NATS", above=0),
     "total": Option(float, "time after which no method begins", metavar="SECONDS", above=0),
-    **contest_options("method at each size", "", "survey"),
+    "methods": Option(str, "methods to run, by default all that apply", metavar="A,B,…"),
+    "budget": Option(20.0, "of each method at each size", metavar="SECONDS", above=0),
+    "memory": Option(float, "that the steps of a method may take", metavar="GB", above=0),
+    "out": Option(str, "by default survey_MODEL", metavar="DIR"),
+    "seed": SEED,
 }
-del OPTIONS["jobs"], OPTIONS["json"]
 
 
 def survey(options: argparse.Namespace) -> str:

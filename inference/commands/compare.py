@@ -17,9 +17,9 @@ from ..reading.anatomy import inspect
 from ..studies.catalogue import find_program
 from ..studies.comparison.columns import lines, summary
 from ..studies.comparison.side_by_side import close, processes
-from ..studies.option import Option, add, settled
+from ..studies.option import SEED, Option, add, settled
 from ..studies.output import as_json, check_folder, versions, write_whole
-from .options import Given, add_options, contest_options, open_given, tell
+from .options import Given, add_options, open_given, tell
 from .progress import Methods, say, stage
 
 OPTIONS = {
@@ -39,10 +39,23 @@ OPTIONS = {
         "sampler of the run)",
         metavar="SECONDS", above=0,
     ),
-    **contest_options(
-        "method", "methods run side by side (default: 2 on an example, 1 on a table of your own)",
-        "compare",
+    "methods": Option(str, "methods to run, by default all that apply", metavar="A,B,…"),
+    "budget": Option(
+        20.0, "budget for each method, without compiling; processor seconds on a CPU",
+        metavar="SECONDS", above=0,
     ),
+    "memory": Option(
+        float, "memory that the steps of a method may take (default: 60 %% of the machine's)",
+        metavar="GB", above=0,
+    ),
+    "jobs": Option(
+        int, "methods run side by side (default: 2 on an example, 1 on a table of your own), each "
+        "in a process with its share of the cores",
+        metavar="N", least=1,
+    ),
+    "out": Option(str, "by default compare_MODEL", metavar="DIR"),
+    "json": Option(False, "print the numbers as JSON"),
+    "seed": SEED,
 }  # fmt: skip
 MOST_REPLICATES = 1000
 """Of one seed: those of another have other data."""

@@ -25,7 +25,7 @@ from ..reading.anatomy import ProgramError
 from ..reading.settings import check_settings
 from ..reading.tracing import each_value, innermost, trace_shapes
 from ..studies.catalogue import _nearest, blame, find_program
-from ..studies.option import SEED, Option, add
+from ..studies.option import Option, add
 
 AGAIN = {"action": "append", "default": []}
 """Of an option that may be repeated."""
@@ -115,30 +115,6 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a public program, or module:function")
     words = "an argument of the program, such as num_causes=10; may be repeated"
     add(parser, {"set": Option(str, words, metavar="NAME=VALUE", parse=setting, how=AGAIN)})
-
-
-def contest_options(each: str, jobs: str, folder: str) -> dict[str, Option]:
-    """What commands that run the methods of a comparison share.
-
-    :param each: what a budget is for.
-    """
-    return {
-        "methods": Option(str, "methods to run, by default all that apply", metavar="A,B,…"),
-        "budget": Option(
-            20.0, f"budget for each {each}, without compiling; processor seconds on a CPU",
-            metavar="SECONDS", above=0,
-        ),
-        "memory": Option(
-            float, "memory that the steps of a method may take (default: 60 %% of the machine's)",
-            metavar="GB", above=0,
-        ),
-        "jobs": Option(
-            int, f"{jobs}, each in a process with its share of the cores", metavar="N", least=1
-        ),
-        "out": Option(str, f"by default {folder}_MODEL", metavar="DIR"),
-        "json": Option(False, "print the numbers as JSON"),
-        "seed": SEED,
-    }  # fmt: skip
 
 
 def open_given(namespace: argparse.Namespace) -> Given:
