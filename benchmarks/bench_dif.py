@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from inference import QuadratureEM
-from inference.studies.dif import LEVEL, Answers, study_groups
+from inference.items.dif import LEVEL, Answers, study_groups
 from ppl_models import latent_trait
 
 

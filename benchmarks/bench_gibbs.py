@@ -30,9 +30,9 @@ from numpyro.handlers import condition
 from numpyro.infer.util import log_density
 
 from inference import EM, GibbsEM, LatentGibbs, likelihood
+from inference.papers.noisy_or_lines import true_network
 from inference.reading.log_joint import Structure
 from inference.running.restarts import Restarts
-from inference.studies.papers.noisy_or_lines import true_network
 from ppl_models import noisy_or_network
 from ppl_models.data import lines
 from ppl_models.data.strokes import stroke_masks

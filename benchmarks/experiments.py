@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 import beyond  # noqa: E402
 from paper_checks import AT_DEFAULT, CHECKS, finite  # noqa: E402
 
-from inference.studies.papers.experiment import experiments  # noqa: E402
+from inference.papers.experiment import experiments  # noqa: E402
 
 
 def run(name: str, limit: float) -> dict[str, Any]:

@@ -37,12 +37,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from key_cases import CASES, Case, drawn_network
+from latentbits.inference.files.output import versions
 from latentbits.inference.methods.gibbs.network_evidence import annealed_evidence
 from latentbits.inference.reading.anatomy import inspect
 from latentbits.inference.running.algorithm import Algorithm
 from latentbits.inference.running.contract import Starts, follow
 from latentbits.inference.running.search import Lineages, LineageState, optima_of
-from latentbits.inference.studies.output import versions
 from latentbits.models import noisy_or_network
 from scipy.optimize import linear_sum_assignment
 

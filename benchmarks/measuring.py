@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax import lax, random
 
-from inference.studies.output import align
+from inference.files.output import align
 
 MISSING = "not installed: pip install 'latentbits[bench]'"
 

@@ -16,7 +16,7 @@ import beyond
 from latentbits.models.data import InputError
 
 from inference.commands import reproduce
-from inference.studies.papers.experiment import experiments
+from inference.papers.experiment import experiments
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,7 +4,7 @@
                                 [--methods A,B,…] [--budget 20] [--total SECONDS] [--out DIR]
 
 Rows, columns and latents of a program grow one after another. A cell is one size; its truth is
-drawn at that size (`studies.cards`), its contenders and their judgement are those of `compare`.
+drawn at that size (`files.cards`), its contenders and their judgement are those of `compare`.
 Each result is written when it is there: the same command goes on, and the time to another excess is
 read off without running anything.
 
@@ -33,18 +33,17 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from latentbits.models.data import InputError
 
-from inference.reading.anatomy import inspect
-from inference.studies.cards import CARDS, Growth, draw_rows
-from inference.studies.catalogue import find_program
-from inference.studies.comparison.checks import Standing, Status, standing
-from inference.studies.comparison.compare import compare
-from inference.studies.comparison.contenders import chosen
-from inference.studies.comparison.judge import Judged
-from inference.studies.comparison.turns import no_row
-from inference.studies.comparison.verdict import arrival
-from inference.studies.figures import MANY, Figure
-from inference.studies.option import SEED, Option, add, settled
-from inference.studies.output import (
+from inference.comparison.checks import Standing, Status, standing
+from inference.comparison.compare import compare
+from inference.comparison.contenders import chosen
+from inference.comparison.judge import Judged
+from inference.comparison.turns import no_row
+from inference.comparison.verdict import arrival
+from inference.files.cards import CARDS, Growth, draw_rows
+from inference.files.catalogue import find_program
+from inference.files.figures import MANY, Figure
+from inference.files.option import SEED, Option, add, settled
+from inference.files.output import (
     as_csv,
     as_json,
     check_folder,
@@ -53,6 +52,7 @@ from inference.studies.output import (
     versions,
     write_whole,
 )
+from inference.reading.anatomy import inspect
 from latentbits import models
 
 AXES = ("rows", "columns", "latents")

@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = [called] if called in COMMANDS else [] if called == "--version" else COMMANDS
     try:
         namespace = make_parser(wanted).parse_args(argv)
-        from .studies.option import check_numbers  # here: --version has to load nothing
+        from .files.option import check_numbers  # here: --version has to load nothing
 
         check_numbers(namespace)
         from .compiling import cache_compilations  # and with it JAX: not for --version

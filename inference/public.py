@@ -6,6 +6,7 @@ xarray.
 
 from typing import TYPE_CHECKING, Any
 
+from .comparison.notebook import contest, reproduce
 from .compiling import cache_compilations
 from .evaluation.evidence import Evidence, Likelihood, likelihood, log_likelihood
 from .evaluation.measures import Measure, measure
@@ -50,14 +51,13 @@ from .reading.states import AllStates, AtMost, Given
 from .running.algorithm import Algorithm
 from .running.contract import CheckpointError, DivergedError, Optima, RunResult
 from .running.search import Search
-from .studies.notebook import contest, reproduce
 
 BinaryGibbs = LatentGibbs
 """Its name when it took bits alone."""
 
 if TYPE_CHECKING:
-    from .studies.arviz import latent_groups
-    from .studies.estimators import (
+    from .files.arviz import latent_groups
+    from .items.estimators import (
         ClippedGaussian,
         CombinationMachine,
         LatentClasses,
@@ -154,7 +154,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from .studies import arviz, estimators
+        from .files import arviz
+        from .items import estimators
 
         return getattr(arviz if name == "latent_groups" else estimators, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ from inference.methods.moments.inversion import MomentInversion
 from inference.methods.moments.spectrum import (
     implied_correlation,
 )
-from inference.studies.papers.experiment import Option, Outcome, Page, experiment, timed
+from inference.papers.experiment import Option, Outcome, Page, experiment, timed
 
 
 @experiment(

@@ -18,7 +18,7 @@ from inference.methods.moments.spectrum import (
     principal_axes,
     principal_components,
 )
-from inference.studies.papers.experiment import Option, Outcome, Page, experiment
+from inference.papers.experiment import Option, Outcome, Page, experiment
 
 WEIGHTS = np.array(
     [[1.4, 1.2, 1.0, 0.8, 1.3, 0.9, 1.1, 0.7], [0.9, 0.7, 1.1, 0.8, -0.7, -1.0, -0.8, -0.9]]

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import log_ndtr, logsumexp, softmax
 
+from inference.papers.experiment import Option, Outcome, Page, experiment
 from inference.reading.states import AllStates
-from inference.studies.papers.experiment import Option, Outcome, Page, experiment
 
 STRUCTURES: dict[str, tuple[int, ...]] = {
     "1": (1,),

@@ -24,9 +24,9 @@ from latentbits.models.data import InputError, load_table
 from scipy.special import logsumexp, softmax
 
 from beyond.quickscore import Causes, Group, grouped, learn, log_empty, log_likelihood
+from inference.files.figures import PALETTE
 from inference.methods.gibbs.network_evidence import annealed_evidence
-from inference.studies.figures import PALETTE
-from inference.studies.papers.experiment import Option, Outcome, Page, experiment
+from inference.papers.experiment import Option, Outcome, Page, experiment
 
 COMPONENTS, SMOOTHING = (25, 50, 100), (5.0, 10.0)
 """Of the mixtures, and pseudo-counts of their components, one of which is chosen."""

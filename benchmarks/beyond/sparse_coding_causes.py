@@ -20,13 +20,13 @@ from latentbits.models.data import InputError
 from latentbits.models.data.strokes import stroke_masks
 from numpyro import handlers
 
+from inference.files.figures import image_grid
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.methods.discrete.em import EM
 from inference.methods.discrete.truncated import TruncatedEM
+from inference.papers.experiment import Option, Outcome, Page, experiment
+from inference.papers.sparse_coding import all_bars_recovered
 from inference.running.contract import follow
-from inference.studies.figures import image_grid
-from inference.studies.papers.experiment import Option, Outcome, Page, experiment
-from inference.studies.papers.sparse_coding import all_bars_recovered
 from inference.types import Params
 
 SIDE = 3

@@ -24,14 +24,14 @@ from latentbits.models import binary_sparse_coding
 from latentbits.models.data import InputError
 from latentbits.models.data.images import open_grey
 
+from inference.files.figures import image_grid
 from inference.methods.discrete.persistent import Persistent
 from inference.methods.discrete.step import EMState
 from inference.methods.discrete.truncated import TruncatedEM
 from inference.methods.shared import Chunk, chunk_rows
+from inference.papers.experiment import Option, Outcome, Page, experiment
 from inference.reading.log_joint import Structure
 from inference.rows.chunks import map_over_chunks
-from inference.studies.figures import image_grid
-from inference.studies.papers.experiment import Option, Outcome, Page, experiment
 from inference.types import Params
 
 ROUNDS = 8

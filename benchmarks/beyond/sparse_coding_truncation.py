@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 from inference.methods.discrete.em import EM
 from inference.methods.discrete.truncated import Cut, TruncatedEM
 from inference.methods.discrete.updates import SparseCodingUpdate
+from inference.papers.experiment import Option, Outcome, Page, experiment
+from inference.papers.sparse_coding import selection
 from inference.running.contract import follow
-from inference.studies.papers.experiment import Option, Outcome, Page, experiment
-from inference.studies.papers.sparse_coding import selection
 
 ACTIVE, ALLOWED = (1.0, 2.0, 3.0, 4.0, 5.0), 3
 """Causes that are active in an image, on average, and how many the truncation allows."""

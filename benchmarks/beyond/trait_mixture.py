@@ -14,8 +14,8 @@ from latentbits.models import bernoulli_mixture, latent_trait, trait_mixture
 from beyond.noisy_or_words import Mixture
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.methods.discrete.em import EM
+from inference.papers.experiment import Option, Outcome, Page, experiment
 from inference.running.contract import follow
-from inference.studies.papers.experiment import Option, Outcome, Page, experiment
 
 COLUMNS = 16
 

@@ -16,12 +16,12 @@ from jax import Array
 from latentbits.models import latent_trait
 from latentbits.models.data import InputError
 
+from inference.files.figures import Axes
 from inference.methods.continuous.bound import BoundEM
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.numerics.gaussian import log_normal
+from inference.papers.experiment import Option, Outcome, Page, experiment
 from inference.running.contract import follow
-from inference.studies.figures import Axes
-from inference.studies.papers.experiment import Option, Outcome, Page, experiment
 
 STRENGTHS = (0.5, 1.0, 2.0, 3.0, 4.0)
 NUM_TEST = 500

@@ -11,13 +11,13 @@ import numpy as np
 from jax import random
 from latentbits.models.data import InputError
 
-from inference.studies.cards import CARDS, example, known_of
-from inference.studies.comparison.columns import summary
-from inference.studies.comparison.compare import Comparison, compare
-from inference.studies.comparison.replicates import repeat
-from inference.studies.comparison.verdict import TIE, first
-from inference.studies.output import read_json
-from inference.studies.papers.experiment import Option, Outcome, Page, experiment
+from inference.comparison.columns import summary
+from inference.comparison.compare import Comparison, compare
+from inference.comparison.replicates import repeat
+from inference.comparison.verdict import TIE, first
+from inference.files.cards import CARDS, example, known_of
+from inference.files.output import read_json
+from inference.papers.experiment import Option, Outcome, Page, experiment
 from latentbits import models
 
 MOST = 4

@@ -18,8 +18,8 @@ from typing import Any
 
 from latentbits.models.data import InputError
 
-from ..studies.catalogue import summary
-from ..studies.output import as_json, check_output, versions, write_whole
+from ..files.catalogue import summary
+from ..files.output import as_json, check_output, versions, write_whole
 from .progress import Methods, stage
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from jax import random
 
-from ..reading.anatomy import inspect
-from ..studies.option import SEED, Option, add, settled
-from ..studies.output import (
+from ..files.option import SEED, Option, add, settled
+from ..files.output import (
     FIGURES,
     as_json,
     as_picture,
@@ -17,12 +16,13 @@ from ..studies.output import (
     versions,
     write_whole,
 )
+from ..reading.anatomy import inspect
 from .options import add_program_options
 from .progress import Methods, say, stage
 
 if TYPE_CHECKING:
-    from ..studies.calibration.calibrate import Judged
-from ..studies.calibration.telling import draw, lines, summary
+    from ..comparison.calibration.calibrate import Judged
+from ..comparison.calibration.telling import draw, lines, summary
 
 OPTIONS = {
     "methods": Option(str, "methods to run, by default all that apply", metavar="A,B,…"),
@@ -46,8 +46,8 @@ def main(namespace: argparse.Namespace) -> int:
     json_file = check_output("--json", namespace.json)
     picture = check_output("--figure", namespace.figure, FIGURES)
 
-    from ..studies.calibration.calibrate import calibrate, chosen
-    from ..studies.calibration.many import setting_of, simulate
+    from ..comparison.calibration.calibrate import calibrate, chosen
+    from ..comparison.calibration.many import setting_of, simulate
 
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     key_trials, key_methods = random.split(random.key(namespace.seed))

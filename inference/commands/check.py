@@ -16,6 +16,7 @@ from latentbits.models.data import Table
 from numpyro import handlers
 from numpyro.infer.util import log_density
 
+from ..files.catalogue import blame, generics, methods
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.elimination import Chain
@@ -26,7 +27,6 @@ from ..reading.strategy import costs, find_elimination, make_plan
 from ..reading.tracing import each_value, is_masked, trace_shapes
 from ..rows.chunks import Rows
 from ..running.memory import in_words
-from ..studies.catalogue import blame, generics, methods
 from .interactions import Way, form_of, kind_of, method_rows, site_rows
 from .options import Given, add_options, open_given
 from .progress import stage

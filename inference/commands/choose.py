@@ -8,10 +8,10 @@ from typing import Any
 
 from latentbits.models.data import InputError
 
+from ..files.catalogue import methods
+from ..files.option import SEED, Option, add, settled
+from ..files.output import FIGURES, align, as_picture, check_output, write_whole
 from ..reading.anatomy import inspect as anatomy_of
-from ..studies.catalogue import methods
-from ..studies.option import SEED, Option, add, settled
-from ..studies.output import FIGURES, align, as_picture, check_output, write_whole
 from .options import METHOD, add_options, open_given
 from .progress import Methods, stage
 
@@ -57,10 +57,10 @@ def _over(text: str) -> tuple[str, range]:
 
 
 def main(namespace: argparse.Namespace) -> int:
+    from ..comparison.recommend import preferred
+    from ..files.cards import CARDS
+    from ..items.choosing import choose, compare_sizes, taken
     from ..running.algorithm import Algorithm
-    from ..studies.cards import CARDS
-    from ..studies.choosing import choose, compare_sizes, taken
-    from ..studies.recommend import preferred
 
     namespace = settled(OPTIONS, namespace)
     figure = check_output("--figure", namespace.figure, FIGURES)
@@ -147,7 +147,7 @@ def _tested(name: str, choices: list[Any], tests: list[Any], namespace: argparse
     """What the tests of each size against the one before say together."""
     if not tests:
         return f"no table was drawn and fitted in {namespace.budget:g} s: a longer --budget"
-    from ..studies.choosing import LEVEL
+    from ..items.choosing import LEVEL
 
     last = tests[-1]
     drawn = f"p {last.p_value:.3f} ± {last.error:.3f} by {last.replicates} tables"

@@ -13,12 +13,12 @@ import numpy as np
 from jax import random
 from latentbits.models.data import InputError, Table
 
+from ..comparison.columns import lines, summary
+from ..comparison.side_by_side import close, processes
+from ..files.catalogue import find_program
+from ..files.option import SEED, Option, add, settled
+from ..files.output import as_json, check_folder, versions, write_whole
 from ..reading.anatomy import inspect
-from ..studies.catalogue import find_program
-from ..studies.comparison.columns import lines, summary
-from ..studies.comparison.side_by_side import close, processes
-from ..studies.option import SEED, Option, add, settled
-from ..studies.output import as_json, check_folder, versions, write_whole
 from .options import Given, add_options, open_given, tell
 from .progress import Methods, say, stage
 
@@ -94,17 +94,17 @@ def _processes(namespace: argparse.Namespace) -> Any:
     if jax.default_backend() != "cpu":  # which two processes cannot share
         return None
     # By name: they import while we do.
-    return processes(jobs, [__name__.replace("commands.compare", "studies.comparison.compare")])
+    return processes(jobs, [__name__.replace("commands.compare", "comparison.compare")])
 
 
 def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     opened = _open(namespace)
     given, context = opened.given, opened.context
 
-    from ..studies.comparison.checks import Standing, standing
-    from ..studies.comparison.compare import ahead, compare
-    from ..studies.comparison.contenders import chosen
-    from ..studies.comparison.replicates import repeat
+    from ..comparison.checks import Standing, standing
+    from ..comparison.compare import ahead, compare
+    from ..comparison.contenders import chosen
+    from ..comparison.replicates import repeat
 
     kept: dict[str, Any] = {}
     kwargs = dict(given.kwargs)
@@ -179,10 +179,10 @@ def _write(
     try:
         import h5netcdf  # noqa: F401  (what is written with it comes after all of the work)
 
-        from ..studies.arviz import prior_sensitivity
-        from ..studies.comparison.files import save_comparison, save_method
-        from ..studies.predictive import check_totals
-        from ..studies.report.page import render
+        from ..comparison.files import save_comparison, save_method
+        from ..comparison.report.page import render
+        from ..files.arviz import prior_sensitivity
+        from ..files.predictive import check_totals
     except ImportError as error:
         return f"none, nor netCDF files: {error.name} is not installed"
     checked = {}
@@ -214,8 +214,8 @@ def _open(namespace: argparse.Namespace) -> Opened:
         given = open_given(namespace)
         context = {"words": Path(namespace.data).name, "image_shape": None}
         return Opened(given, context, lambda _: given.table.values)
-    from ..studies.cards import CARDS, example, known_of
-    from ..studies.comparison.golden import load
+    from ..comparison.golden import load
+    from ..files.cards import CARDS, example, known_of
 
     name, program = namespace.model, find_program(namespace.model)
     if name not in CARDS:

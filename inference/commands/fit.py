@@ -15,15 +15,15 @@ import numpy as np
 from jax import random
 from latentbits.models.data import InputError, Table
 
+from ..files.catalogue import blame, find_method
+from ..files.option import SEED, Option, add
+from ..files.output import as_csv, check_output, versions, write_whole
+from ..items.fits import KIND, read_rows
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
 from ..reading.small_scales import ScaleWarning
 from ..running.contract import Stop
-from ..studies.catalogue import blame, find_method
-from ..studies.fits import KIND, read_rows
-from ..studies.option import SEED, Option, add
-from ..studies.output import as_csv, check_output, versions, write_whole
 from ..types import Arguments
 from .options import AGAIN, METHOD, Given, add_options, open_given, said, setting, tell
 from .progress import stage
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from ..studies.recommend import recommend
+    from ..comparison.recommend import recommend
 
     out = check_output("--out", namespace.out, (".nc",))
     settings = dict(namespace.option)
@@ -72,7 +72,7 @@ def main(namespace: argparse.Namespace) -> int:
     with blame(given.name):
         anatomy = inspect(given.program, (given.table.values,), given.kwargs, plate=namespace.plate)
     if namespace.rotation != "none":
-        from ..studies.item_study import open_items
+        from ..items.study import open_items
 
         if open_items(given.program, ((given.table.values,), given.kwargs)) is None:
             raise InputError(
@@ -115,7 +115,7 @@ def main(namespace: argparse.Namespace) -> int:
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
     }  # fmt: skip
 
-    from ..studies.netcdf import save, table_group
+    from ..files.netcdf import save, table_group
     from .fit_report import held_out, report
 
     if "posterior" in groups:  # print the draws that the file holds, brought together
@@ -166,12 +166,12 @@ def _fit(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Parameters (chains, draws, ...), and what is to be said of the run."""
     from ..baselines.pacing import BudgetError
+    from ..comparison.contenders import Limits
     from ..evaluation.evidence import likelihood
     from ..evaluation.validation import keep_best
     from ..running.algorithm import Algorithm
     from ..running.restarts import Restarts
     from ..running.search import optima_of
-    from ..studies.comparison.contenders import Limits
 
     key, data = random.key(namespace.seed), put(given.table.values)
     cls: Any = find_method(contender.name)
@@ -240,8 +240,8 @@ def _fit(
 
 def _checks(kind: str, draws: Any, program: Any, arguments: Arguments) -> dict[str, Any]:
     """What `compare` would ask of the draws, but for rows that are held out."""
-    from ..studies.comparison.checks import Status
-    from ..studies.comparison.judge import diagnosis
+    from ..comparison.checks import Status
+    from ..comparison.judge import diagnosis
 
     num_rows, shape = len(arguments[0][0]), np.shape(next(iter(draws.params.values())))[:2]
     return {
@@ -265,14 +265,14 @@ def _several(engine: Any, namespace: argparse.Namespace) -> Any:
 
 
 def _groups(kind: str, params: dict, facts: dict, given: Given) -> Any:
-    from ..studies.netcdf import group, point_groups
+    from ..files.netcdf import group, point_groups
 
     columns = given.table.columns
     groups = {"observed_data": group({"observed": given.table.values}, columns=columns)}
     if kind == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
         return groups | point_groups(given.program, point, facts["losses"], columns=columns)
-    from ..studies.arviz import posterior_groups
+    from ..files.arviz import posterior_groups
 
     stats = facts.get("stats", {})
     return groups | posterior_groups(

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..files.catalogue import find_method
 from ..reading.anatomy import ProgramError
 from ..reading.small_scales import at_floor, lost_digits
 from ..running.contract import Stop
-from ..studies.catalogue import find_method
 from .options import Given
 from .progress import stage
 
@@ -42,7 +42,7 @@ def report(
 ) -> tuple[list[str], dict[str, Written]]:
     """What was estimated, how well it explains the rows, and how far it can be trusted; and tables
     of measures, and of items and scores where the program has such."""
-    from ..studies.estimates import errors_of, measure_fit, parameter_lines, starts_lines
+    from ..items.estimates import errors_of, measure_fit, parameter_lines, starts_lines
 
     values, columns = given.table.values, given.table.columns
     codings = {x: given.table.coding.count(x) for x in dict.fromkeys(given.table.coding)}
@@ -123,7 +123,7 @@ def check_lines(row: dict[str, Any]) -> list[str]:
     k̂         1.20 of the guide's draws, weighed by the program
     checks    fails its checks (Pareto k̂ 1.20)
     """
-    from ..studies.comparison.checks import in_words, standing
+    from ..comparison.checks import in_words, standing
 
     lines = []
     if "rhat" in row:
@@ -189,7 +189,7 @@ def _items(
     prior: bool,
     namespace: argparse.Namespace,
 ) -> Any:
-    from ..studies.item_study import Labels, study_items
+    from ..items.study import Labels, study_items
 
     values, table = given.table.values, given.table
     method: Any = find_method(name)
@@ -208,7 +208,7 @@ def _items(
 
 
 def _tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str, Written]:
-    from ..studies.item_study import POINTS
+    from ..items.study import POINTS
 
     columns = given.table.columns
     rows = given.table.ids or [str(i + 1) for i in range(len(given.table.values))]

@@ -9,7 +9,7 @@ from typing import Any
 
 from latentbits.models.data import DATASETS
 
-from ..studies.catalogue import generics, methods, programs, summary
+from ..files.catalogue import generics, methods, programs, summary
 
 WIDTH = 100
 DESCRIPTION = "Print what there is: models, methods, data sets, experiments, one line each."
@@ -42,7 +42,7 @@ def fit(words: str, width: int) -> str:
 
 def contents() -> dict[str, dict[str, str]]:
     """Section -> name -> one line."""
-    from ..studies.papers.experiment import experiments
+    from ..papers.experiment import experiments
 
     return {
         "models": {name: _program_line(program) for name, program in programs().items()},

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from latentbits.models.data import InputError, load_mixed
 
-from ..studies.map.fit import Map, draw, fit_map
-from ..studies.option import SEED, add
-from ..studies.output import FIGURES, as_csv, check_output, draw_picture, write_whole
+from ..files.map.fit import Map, draw, fit_map
+from ..files.option import SEED, add
+from ..files.output import FIGURES, as_csv, check_output, draw_picture, write_whole
 from .options import add_table_options, said, tell
 from .progress import stage
 

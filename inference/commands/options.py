@@ -21,11 +21,11 @@ import numpyro.distributions as dist
 from latentbits.models.data import InputError, Said, Table, load_levels, load_table
 from latentbits.models.data.columns import KINDS
 
+from ..files.catalogue import _nearest, blame, find_program
+from ..files.option import Option, add
 from ..reading.anatomy import ProgramError
 from ..reading.settings import check_settings
 from ..reading.tracing import each_value, innermost, trace_shapes
-from ..studies.catalogue import _nearest, blame, find_program
-from ..studies.option import Option, add
 
 AGAIN = {"action": "append", "default": []}
 """Of an option that may be repeated."""

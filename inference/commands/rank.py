@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from latentbits.models.data import InputError
 
-from ..studies.output import read_json
+from ..files.output import read_json
 from .progress import stage
 
 DESCRIPTION = """Rank results that `latentbits compare` wrote, of one model or of several, on the
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from ..studies.arviz import load, opened, rank
+    from ..files.arviz import load, opened, rank
 
     if len(namespace.files) < 2:
         raise InputError(f"{namespace.files[0]}: one result has nothing to be ranked against")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..studies.output import check_output, write_whole
+from ..files.output import check_output, write_whole
 from .progress import stage
 
 DESCRIPTION = """Write the report of a comparison again from the result.nc that `latentbits compare`
@@ -18,9 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(namespace: argparse.Namespace) -> int:
-    from ..studies.arviz import opened
-    from ..studies.comparison.files import load_comparison
-    from ..studies.report.page import render
+    from ..comparison.files import load_comparison
+    from ..comparison.report.page import render
+    from ..files.arviz import opened
 
     comparison = load_comparison(namespace.result)
     wanted = namespace.out or Path(namespace.result).with_name("report.html")

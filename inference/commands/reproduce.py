@@ -8,7 +8,7 @@ from pathlib import Path
 
 from latentbits.models.data import InputError
 
-from ..studies.output import (
+from ..files.output import (
     FIGURES,
     as_json,
     check_output,
@@ -17,7 +17,7 @@ from ..studies.output import (
     versions,
     write_whole,
 )
-from ..studies.papers.experiment import Experiment, add_options, experiments
+from ..papers.experiment import Experiment, add_options, experiments
 from .progress import stage
 
 COMMON = ("json", "figure", "command", "called", "experiment")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..files.catalogue import blame
+from ..files.output import as_csv, check_output, write_whole
+from ..items.fits import complete, load_fit, read_rows, score, transform
 from ..reading.arguments import check_params
-from ..studies.catalogue import blame
-from ..studies.fits import complete, load_fit, read_rows, score, transform
-from ..studies.output import as_csv, check_output, write_whole
 from .options import add_table_options, said
 from .progress import stage
 

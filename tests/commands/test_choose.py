@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from inference.cli import main
-from inference.studies import choosing
-from inference.studies.estimators import LatentTrait
+from inference.items import choosing
+from inference.items.estimators import LatentTrait
 from ppl_models import bernoulli_product
 
 

@@ -11,9 +11,9 @@ from typing_commands import refused, run
 
 import ppl_models
 from inference.commands import reproduce
-from inference.studies.cards import CARDS
-from inference.studies.option import Option
-from inference.studies.papers.experiment import Experiment, Outcome
+from inference.files.cards import CARDS
+from inference.files.option import Option
+from inference.papers.experiment import Experiment, Outcome
 from ppl_models.data import DATASETS
 
 # list

@@ -16,7 +16,7 @@ from hostile import BITS, FRAME, assert_exit, examples, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.studies.map.fit import Map
+from inference.files.map.fit import Map
 from ppl_models.data import InputError, load_mixed, load_table
 from ppl_models.data.sealed import sealed
 

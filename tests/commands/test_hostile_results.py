@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.cli import main
-from inference.studies.arviz import dataset, load
-from inference.studies.comparison.compare import Comparison
-from inference.studies.comparison.files import KIND as COMPARISON
-from inference.studies.comparison.files import load_comparison, save_comparison
-from inference.studies.fits import KIND, load_fit
-from inference.studies.map.fit import Map
-from inference.studies.netcdf import save
+from inference.comparison.compare import Comparison
+from inference.comparison.files import KIND as COMPARISON
+from inference.comparison.files import load_comparison, save_comparison
+from inference.files.arviz import dataset, load
+from inference.files.map.fit import Map
+from inference.files.netcdf import save
+from inference.items.fits import KIND, load_fit
 from ppl_models.data.sealed import sealed
 
 PARAMS = {"mixing": np.array([0.3, 0.7]), "probs": np.array([[0.2, 0.4, 0.9], [0.8, 0.5, 0.3]])}

@@ -17,12 +17,12 @@ from inference.baselines import samplers, variational
 from inference.baselines.samplers import Draws
 from inference.cli import main
 from inference.commands.options import Given
+from inference.comparison.contenders import contenders
+from inference.comparison.diagnostics import diagnose, pareto_k
+from inference.comparison.recommend import preferred, sparse
+from inference.files.arviz import load
+from inference.files.cards import example
 from inference.running.contract import Stop
-from inference.studies.arviz import load
-from inference.studies.cards import example
-from inference.studies.comparison.contenders import contenders
-from inference.studies.comparison.diagnostics import diagnose, pareto_k
-from inference.studies.recommend import preferred, sparse
 from ppl_models import bernoulli_mixture, latent_trait, noisy_or_network
 from ppl_models.data import InputError, Table
 

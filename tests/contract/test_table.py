@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from jax import random
 
+from inference.files.arviz import container
+from inference.files.cards import example
+from inference.files.catalogue import methods, programs
+from inference.files.netcdf import point_groups
 from inference.reading.anatomy import ProgramError, inspect
 from inference.rows import disk
 from inference.running.algorithm import Algorithm
 from inference.running.contract import follow
-from inference.studies.arviz import container
-from inference.studies.cards import example
-from inference.studies.catalogue import methods, programs
-from inference.studies.netcdf import point_groups
 
 METHODS = {name: method for name, method in methods().items() if issubclass(method, Algorithm)}
 STEPS = 3

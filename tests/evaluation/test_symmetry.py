@@ -3,7 +3,7 @@
 import numpy as np
 
 from inference.evaluation.symmetry import align
-from inference.studies.cards import example
+from inference.files.cards import example
 from ppl_models import bernoulli_mixture, latent_trait
 
 

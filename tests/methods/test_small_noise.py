@@ -23,8 +23,8 @@ from inference import (
     log_likelihood,
 )
 from inference.cli import main
+from inference.files.arviz import load
 from inference.reading.small_scales import PrecisionWarning, at_floor, lost_digits
-from inference.studies.arviz import load
 from ppl_models import binary_sparse_coding, mixed_trait
 
 NUM_ROWS, NUM_COLUMNS, NUM_CAUSES = 200, 6, 4

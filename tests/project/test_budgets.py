@@ -20,7 +20,10 @@ BUDGETS = {
     "inference/methods": 7800,
     "inference/baselines": 625,
     "inference/evaluation": 880,
-    "inference/studies": 9035,
+    "inference/files": 1575,
+    "inference/items": 1270,
+    "inference/papers": 2745,
+    "inference/comparison": 3455,
     "inference/commands": 1845,
     "ppl_models": 3000,
 }

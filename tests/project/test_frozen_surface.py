@@ -53,7 +53,7 @@ def test_files(tmp_path, monkeypatch):
     """A fit to a point with all its tables, one of draws, and a comparison of both kinds."""
     monkeypatch.chdir(tmp_path)
     # However many draws a comparison takes, its replicated rows are kept.
-    monkeypatch.setattr("inference.studies.predictive.MOST_KEPT", 10**9)
+    monkeypatch.setattr("inference.files.predictive.MOST_KEPT", 10**9)
     rng = np.random.default_rng(0)
     table = rng.random((120, 5)) < 1 / (1 + np.exp(-rng.normal(size=(120, 1))))
     lines = [",".join(map(str, row)) for row in table + 0]

@@ -1,6 +1,6 @@
 """The committed outputs of every notebook are its own, whole and small.
 
-`python notebooks/make.py` makes the outputs anew; `tests/studies/test_papers.py` runs every cell.
+`python notebooks/make.py` makes the outputs anew; `tests/papers/test_papers.py` runs every cell.
 """
 
 import ast

@@ -51,7 +51,9 @@ WINGS = {
     "baselines": {"types", "numerics", "compiling", "rows", "reading", "running", "methods"},
     "evaluation": {"types", "numerics", "compiling", "rows", "reading", "running", "methods"},
 }
-WINGS["studies"] = {*WINGS}
+WINGS["files"] = {*WINGS}
+WINGS["items"] = WINGS["papers"] = {*WINGS}
+WINGS["comparison"] = {*WINGS} - {"items"}
 WINGS["commands"] = {*WINGS}
 """Wing -> the wings that it may import."""
 

@@ -8,8 +8,8 @@ import pytest
 from jax import random
 
 from inference import EM
+from inference.comparison.checks import Standing, standing
 from inference.reading.small_scales import FloorWarning, at_floor
-from inference.studies.comparison.checks import Standing, standing
 from ppl_models import binary_sparse_coding, mixed_trait
 
 DATA = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6)), jnp.float32)

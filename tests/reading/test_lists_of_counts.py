@@ -17,8 +17,8 @@ from scipy import special, stats
 from tools import close, fast_jit, in_double, near, sample
 
 from inference import EM, ProgramError, latent_posterior, log_likelihood, marginal, recover, up_to
+from inference.comparison.diagnostics import mcse
 from inference.reading.latent_counts import with_counts
-from inference.studies.comparison.diagnostics import mcse
 
 RNG = np.random.default_rng(0)
 VALUES = RNG.normal(RNG.poisson(150, 20), 20.0)

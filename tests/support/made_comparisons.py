@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from inference.studies.comparison.compare import Comparison
-from inference.studies.comparison.verdict import settle
+from inference.comparison.compare import Comparison
+from inference.comparison.verdict import settle
 
 rng = np.random.default_rng(0)
 KINDS_OF_COLUMNS = ("real", 3, "binary", "binary")

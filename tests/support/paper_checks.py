@@ -7,7 +7,7 @@ orderings, exact values, or those widened by the error of so many draws.
 import numpy as np
 from scipy import stats
 
-from inference.studies.papers import combination, combination_digits
+from inference.papers import combination, combination_digits
 from ppl_models.data import digits
 
 

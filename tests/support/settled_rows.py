@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from inference.studies.comparison.verdict import settle
+from inference.comparison.verdict import settle
 
 
 def row(held_out, bespoke=True, **more):

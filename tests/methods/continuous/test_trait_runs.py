@@ -22,7 +22,10 @@ from trait_examples import (
 )
 
 import inference
+from inference.comparison.checks import Standing, doubts, standing
+from inference.comparison.judge import information
 from inference.evaluation.standard_errors import standard_errors, undetermined
+from inference.files.cards import example
 from inference.methods.continuous.bound import BoundEM
 from inference.methods.continuous.factor_em import canonical
 from inference.methods.continuous.factors import open_factors
@@ -33,9 +36,6 @@ from inference.methods.continuous.rules import moments, peaks, prior_points
 from inference.methods.continuous.starts import JITTER, principal_start
 from inference.reading.anatomy import ProgramError
 from inference.reading.log_joint import row_function
-from inference.studies.cards import example
-from inference.studies.comparison.checks import Standing, doubts, standing
-from inference.studies.comparison.judge import information
 from ppl_models import clipped_gaussian, latent_trait, mixed_trait
 
 # --- the methods

@@ -1,0 +1,253 @@
+"""Who takes part in a comparison: every bespoke method that admits the program, and the generic.
+
+A contender runs on (model, key, args, kwargs) within a budget of seconds and hands out draws of the
+parameters: one of them if it estimates a point, many if it samples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from ..baselines.pacing import BudgetError
+from ..files.catalogue import find_method, methods
+from ..reading.anatomy import Anatomy
+from ..reading.arguments import rows_of
+from ..reading.small_scales import ScaleWarning
+from ..running import clock
+from ..running.algorithm import Algorithm
+from ..running.contract import Starts
+from ..running.restarts import Restarts
+from ..types import Arguments
+
+if TYPE_CHECKING:
+    from ..baselines.samplers import Draws
+
+Kind = Literal["point", "sampler", "variational"]
+
+
+class Limits(NamedTuple):
+    """How long a contender may take."""
+
+    seconds: float | None = None  # of running, compilation left out
+    num_draws: int = 1000  # of each of a sampler's four chains
+    memory: float | None = None  # bytes that the compiled steps of a method may take
+
+    @property
+    def num_warmup(self) -> int:
+        return 3 * self.num_draws // 10
+
+
+class Contender(NamedTuple):
+    """One method, ready to run."""
+
+    name: str
+    bespoke: bool
+    kind: Kind
+    run: Callable[..., tuple[Draws, Algorithm | None]]
+    posterior_mode: bool = False  # a point that maximises the posterior, not the likelihood
+
+    @property
+    def objective(self) -> str:
+        """What it finds."""
+        if self.kind != "point":
+            return "posterior"
+        return "posterior mode" if self.posterior_mode else "likelihood"
+
+
+WITH_PRIOR = ("EM", "QuadratureEM")
+"""Methods that also run with the program's priors, as NUTS, SVI and MAP do, in a row of its own:
+for each kind of latent the one whose E-step is exact."""
+NUM_STARTS = 4
+TOLERANCE = 1e-6
+"""A point method stops when less than this share of its loss is left to gain."""
+MANY_CELLS, SHARE = 30_000, 16
+"""Cells of a table from which on a step over continuous latents is timed on a part of the rows."""
+FEWEST_STEPS = 4
+"""Steps that a budget must have room for: fewer end nowhere, and all rows, which do not fit into a
+cache, take up to twice as long as a part of them says."""
+
+TIMED, LITTLE = 5, 0.1
+"""Times that a start is measured that takes fewer seconds than this: one such measurement is off by
+a factor of two."""
+
+
+def contenders(
+    anatomy: Anatomy, alone: str | None = None
+) -> tuple[dict[str, Contender], dict[str, str]]:
+    """Those that apply, by name, and why the others do not.
+
+    :param alone: no others if this is a method for point estimates that applies: to import them
+        all takes as long as to fit a small table.
+    """
+    one: Any = None if alone is None else find_method(alone)
+    if alone and one and issubclass(one, Algorithm) and _problem(one, anatomy) is None:
+        return {alone: Contender(alone, True, "point", _bespoke(one, anatomy))}, {}
+    from ..baselines.samplers import discrete_gibbs, nuts
+    from ..baselines.variational import svi
+
+    admitted: dict[str, Contender] = {}
+    refused: dict[str, str] = {}
+    for name, method in methods().items():
+        reason = _problem(method, anatomy)
+        if reason is not None:
+            refused[name] = reason
+        elif issubclass(method, Algorithm):
+            admitted[name] = Contender(name, True, "point", _bespoke(method, anatomy))
+            if name in WITH_PRIOR:
+                run = _bespoke(method, anatomy, prior=True)
+                admitted[f"{name} MAP"] = Contender(f"{name} MAP", True, "point", run, True)
+        elif anatomy.binary:
+            admitted[name] = Contender(name, True, "sampler", _generic(discrete_gibbs, latent=True))
+        else:
+            refused[name] = "it is compared on programs with binary latents alone"
+    admitted["NUTS"] = Contender("NUTS", False, "sampler", _generic(nuts))
+    for guide in ("mean_field", "low_rank", "flow"):
+        admitted[f"SVI {guide}"] = Contender(
+            f"SVI {guide}", False, "variational", _generic(svi, sampler=False, guide=guide)
+        )
+    mode = _generic(svi, sampler=False, guide="map")
+    admitted["MAP"] = Contender("MAP", False, "point", mode, posterior_mode=True)
+    admitted["DiscreteGibbs"] = Contender(
+        "DiscreteGibbs", False, "sampler", _generic(discrete_gibbs)
+    )
+    return admitted, refused
+
+
+def _problem(method: Any, anatomy: Anatomy) -> str | None:
+    """Why a bespoke method does not take part."""
+    reason = method.admits(anatomy) if hasattr(method, "admits") else None
+    return reason or getattr(method, "why_not_compared", None)
+
+
+def _bespoke(method: type[Algorithm], anatomy: Anatomy, prior: bool = False) -> Callable:
+    def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
+        from ..baselines.samplers import Draws
+
+        args, kwargs = arguments
+        began = time.perf_counter()
+        engine: Any = method.of(model, anatomy)
+        engine = dataclasses.replace(engine, prior=True) if prior else engine
+        steps, search = engine.default_steps(anatomy), engine.search
+        searches = search is not None and steps >= search.least_steps
+        alone = searches or engine.starts is Starts.ONE
+        count = 1 if engine.starts is Starts.ONE else NUM_STARTS
+        count = search.num_lineages if search is not None and searches else count
+        if limits.seconds is not None and steps > 1:
+            check_room(engine, key, (args, kwargs), anatomy, limits.seconds, count)
+        runner = engine if alone else Restarts(engine, NUM_STARTS)
+        state, start_seconds = None, 0.0
+        if not searches:  # a search finds its starts by itself
+            state, start_seconds = _begin(runner, key, args, kwargs, steps == 1)
+        ready_seconds = time.perf_counter() - began - start_seconds  # to read the program, compile
+        budget = None if limits.seconds is None else max(0.0, limits.seconds - start_seconds)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ScaleWarning)  # the checks say it
+            result = runner.run(
+                key, steps, *args, progress_bar=False, record=dict, budget=budget,
+                tolerance=None if engine.staged else TOLERANCE, init_state=state, **kwargs,
+            )  # fmt: skip
+        if result.interrupted:  # the comparison ends here too, with what is finished
+            raise KeyboardInterrupt
+        point = {site: np.asarray(value)[None, None] for site, value in result.params.items()}
+        way = {site: np.asarray(value)[:, None] for site, value in result.history.items()}
+        count = len(result.losses)
+        before = start_seconds + result.search_seconds
+        stepping = result.seconds - result.search_seconds
+        times = before + stepping * np.arange(1, count + 1) / count
+        starts = np.asarray(result.state.losses) if runner is not engine else np.empty(0)
+        starts = starts if result.optima is None else result.optima.values
+        draws = Draws(
+            point, {}, np.asarray(result.losses), way, times, start_seconds + result.seconds,
+            ready_seconds + result.compile_seconds, result.reason, result.stop, starts,
+        )  # fmt: skip
+        return draws, engine
+
+    return run
+
+
+def check_room(
+    engine: Any, key: Any, arguments: Arguments, anatomy: Anatomy, budget: float, count: int
+) -> None:
+    """Refuse a method of which a few steps from `count` starts take longer than the budget.
+
+    Once begun, a step cannot be ended. Where latents are summed, steps are quick or timed by the
+    run itself; over continuous ones a step has a loop within, and on a large table takes minutes.
+    """
+    rows = rows_of(anatomy, *arguments)
+    cells = sum(np.size(x) for x in rows.leaves)
+    if cells < MANY_CELLS or all(x.num_values is not None for x in anatomy.latents):
+        return
+    few = max(rows.num_data // SHARE, 1)
+    args, kwargs = rows.slice(0, few)
+    state = jax.jit(lambda key: engine.init(key, *args, **kwargs))(key)
+    step = jax.jit(lambda state: engine.update(state, *args, **kwargs)).lower(state).compile()
+    jax.block_until_ready(step(state))
+    began = clock.seconds()
+    jax.block_until_ready(step(state))
+    seconds = count * (clock.seconds() - began) * rows.num_data / few
+    if FEWEST_STEPS * seconds > budget:
+        raise BudgetError(
+            f"one step from each of {count} starts takes about {seconds:.2g} s, and the budget of "
+            f"{budget:g} s has no room for {FEWEST_STEPS}"
+        )
+
+
+def _begin(
+    runner: Algorithm, key: Any, args: tuple, kwargs: dict[str, Any], at_once: bool
+) -> tuple[Any, float]:
+    """The state that a method starts from, and the seconds that took, compilation left out.
+
+    In one compiled piece: operation by operation a start takes longer than all steps. A method
+    that does its work there and compiles that by itself (`at_once`) is run again to be timed, and
+    where that takes milliseconds several times: the least counts.
+    """
+    if at_once:
+        runner.init(key, *args, **kwargs)
+        taken: list[float] = []
+        while not taken or (len(taken) < TIMED and taken[-1] < LITTLE):
+            began = clock.seconds()
+            state = jax.block_until_ready(runner.init(key, *args, **kwargs))
+            taken.append(clock.seconds() - began)
+        return state, min(taken)
+    start = jax.jit(lambda key: runner.init(key, *args, **kwargs)).lower(key).compile()
+    began = clock.seconds()
+    state = jax.block_until_ready(start(key))
+    return state, clock.seconds() - began
+
+
+def _generic(function: Callable, sampler: bool = True, **settings: Any) -> Callable:
+    def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
+        args, kwargs = arguments
+        more: dict[str, Any] = dict(settings)
+        if sampler:
+            more |= {"num_warmup": limits.num_warmup, "num_samples": limits.num_draws}
+        limited = {"budget": limits.seconds, "memory": limits.memory}
+        return function(model, key, *args, **limited, **more, **kwargs), None
+
+    return run
+
+
+def chosen(anatomy: Anatomy, wanted: list[str] | None) -> tuple[list[Contender], dict[str, str]]:
+    """The contenders asked for, by default all; and why some do not apply."""
+    admitted, refused = contenders(anatomy)
+    if wanted is None:
+        return list(admitted.values()), refused
+    names = {name.lower().replace("_", " "): name for name in (*admitted, *refused)}
+    picked, out = [], {}
+    for word in wanted:
+        name = names.get(word.strip().lower().replace("_", " "))
+        if name is None:
+            known = ", ".join(sorted(names.values(), key=str.lower))
+            raise ValueError(f"there is no method {word.strip()!r}: choose from {known}")
+        if name in refused:
+            out[name] = refused[name]
+        else:
+            picked.append(admitted[name])
+    return picked, out

@@ -1,0 +1,175 @@
+"""What distances are measured from: the posterior predictive of a sampler that can be trusted.
+
+Parameters have no exact posterior here, so the reference is a chain, with its own error beside
+every distance: by default the sampler of the run itself that passes the rules of
+`verdict` with most effective draws; on request a longer chain of NUTS on the same
+program, latents summed out where they are discrete, which is taken only if it passes stricter ones:
+R̂ of the log joint and of the parameters after relabelling ≤ 1.01, at least 1000 effective draws in
+bulk and tail, no divergence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import Array
+
+from ..baselines.laplace import laplace
+from ..baselines.samplers import Draws, nuts
+from ..reading.anatomy import inspect
+from ..types import Arguments
+from .checks import RHAT, doubts, too_few
+from .contenders import contenders
+from .judge import Field, Judged, chains, judge
+from .scoring import every
+
+NUM_WARMUP = 500
+NUM_DRAWS = 30000
+"""Of each of four chains at most: it is the seconds that end it."""
+TARGET_ACCEPT = 0.9
+"""Shorter steps than NUTS takes by default: no divergence is allowed."""
+ESS = 1000.0
+MOST_FRESH = 1000
+"""Fresh rows that a long chain is judged by."""
+MOST_JUDGED = 2000
+"""Of all chains, evenly spaced: of more, the likelihoods of rows take longer than the chains."""
+MOST_ALIGNED = 8000
+"""Of all chains, whose parameters R̂ is of."""
+
+
+class Reference(NamedTuple):
+    """The log predictive density of each held-out row, and how far off it may be."""
+
+    words: str
+    held_out: np.ndarray | None = None  # (num_test,)
+    error: float | None = None  # mean Monte-Carlo standard error of a row
+
+
+def long_draws(
+    model: Callable,
+    arguments: Arguments,
+    rng_key: Array,
+    seconds: float,
+    num_chains: int = 4,
+    num_warmup: int = NUM_WARMUP,
+    target_accept: float = TARGET_ACCEPT,
+    start: Array | None = None,
+    known: Sequence[dict[str, Any]] = (),
+) -> Draws:
+    """NUTS for longer.
+
+    Where hidden units are summed out its chains begin together, about the best mode that was found
+    (`baselines.laplace`), and stay in one labelling of the units: a program has lesser modes in
+    which a chain would stay, and that hold next to no mass (`baselines.starts`).
+
+    :param start: the key of the climbs to that mode; by default that of the chains.
+    :param known: parameters that may be nearer to it than the ends of the climbs, as the truth.
+    """
+    args, kwargs = arguments
+    start = rng_key if start is None else start
+    anatomy = inspect(model, args, kwargs)
+    found = laplace(model, anatomy, start, arguments, seconds, num_chains, known)
+    begun: dict[str, Any] = {}
+    if found is not None:
+        begun = {"places": found.starts(rng_key, num_chains), "metric": found.covariance}
+        seconds -= found.seconds
+    draws = nuts(
+        model, rng_key, *args, num_warmup=num_warmup, num_samples=NUM_DRAWS, budget=seconds,
+        target_accept=target_accept, num_chains=num_chains, **begun, **kwargs,
+    )  # fmt: skip
+    return draws if found is None else draws._replace(seconds=draws.seconds + found.seconds)
+
+
+def long_judged(field: Field, draws: Draws) -> Judged:
+    """Long chains, judged as all are; by the first of fresh rows alone, but by more draws."""
+    if field.judges.fresh:
+        judges = field.judges.first(MOST_FRESH)._replace(most_train=1)
+        true = None if field.true_scores is None else field.true_scores[: judges.num_test]
+        field = field._replace(judges=judges, true_scores=true)
+    entry = contenders(inspect(field.model, *field.train_arguments))[0]["NUTS"]
+    num_chains = len(draws.stats["lp"])
+    step = max(1, len(draws.clock) * num_chains // MOST_JUDGED)
+    some = draws._replace(
+        params=every(draws.params, step), stats=every(draws.stats, step), snapshots={},
+        clock=draws.clock[step - 1 :: step],
+    )  # fmt: skip
+    judged = judge(field, entry, some, None)
+    # Of a few, R̂ is noise at the gate.
+    judged.row.update(chains(field.model, field.train_arguments, draws, MOST_ALIGNED))
+    return judged._replace(draws=draws)
+
+
+def long_chain(field: Field, rng_key: Array, seconds: float) -> Reference:
+    """The same as a reference; without `held_out`, and with the reason, if it is not trusted."""
+    try:
+        draws = long_draws(field.model, field.train_arguments, rng_key, seconds)
+        judged = long_judged(field, draws)
+    except Exception as error:
+        return Reference(f"The long chain failed: {' '.join(str(error).split())[:200]}.")
+    problems = strict_doubts(judged.row)
+    chains, count = next(iter(draws.params.values())).shape[:2]
+    words = f"NUTS of {chains} × {count} draws in {draws.seconds:.0f} s"
+    if problems:
+        return Reference(f"The long chain ({words}) is not taken: {', '.join(problems)}.")
+    row = judged.row
+    return _reference(
+        f"Distances are from a long chain: {words}, R̂ {row['rhat']:.3f}, of the parameters "
+        f"{row['rhat_parameters']:.3f}, {row['ess_bulk']:.0f} effective draws, none divergent",
+        judged,
+    )
+
+
+def strict_doubts(row: dict[str, Any]) -> list[str]:
+    """Why a long chain is no reference; empty: it is one.
+
+    >>> row = {"rhat": 1.0, "rhat_parameters": 1.03, "ess_bulk": 2000.0, "ess_tail": 900.0}
+    >>> strict_doubts({**row, "divergences": 0})
+    ['R̂ of the parameters 1.030', '900 effective draws in the tail']
+    """
+    problems = too_few(row)
+    if problems:
+        return problems
+    if not row["rhat"] <= RHAT:
+        problems.append(f"R̂ of the log joint {row['rhat']:.3f}")
+    if not row["rhat_parameters"] <= RHAT:
+        problems.append(f"R̂ of the parameters {row['rhat_parameters']:.3f}")
+    for part in ("bulk", "tail"):
+        if not row[f"ess_{part}"] >= ESS:
+            problems.append(f"{row[f'ess_{part}']:.0f} effective draws in the {part}")
+    if row["divergences"]:
+        problems.append(f"{row['divergences']} divergences")
+    return problems
+
+
+def of_the_run(
+    rows: dict[str, dict[str, Any]], judged: dict[str, Judged], tried: Reference | None
+) -> Reference:
+    """The sampler of the run that passes its checks with most effective draws, if there is one."""
+    before = "" if tried is None else f"{tried.words} "
+    fit = [x for x in judged if rows[x]["kind"] == "sampler" and not doubts(rows[x])]
+    if not fit:
+        none = "No sampler passed its own checks, so there is no reference to measure distance from"
+        return Reference(f"{before}{none}.")
+    chief = max(fit, key=lambda x: rows[x]["ess_bulk"])
+    words = (
+        f"{before}Distances are from {chief}, the sampler of this run that passes its own checks"
+    )
+    return _reference(words, judged[chief])
+
+
+def _reference(words: str, judged: Judged) -> Reference:
+    error = float(judged.scores.row_errors().mean())
+    words += f"; its own Monte-Carlo error is {error:.4f} nats per row."
+    return Reference(words, judged.held_out, error)
+
+
+def refer(rows: dict[str, dict[str, Any]], judged: dict[str, Judged], reference: Reference) -> None:
+    """Put into the rows how far each is from the reference, row by row, and the latter's error."""
+    if reference.held_out is None:
+        return
+    for name, one in judged.items():
+        some = one.held_out[: len(reference.held_out)]  # of a long chain the first rows may be kept
+        gap = float(np.abs(some - reference.held_out).mean())
+        rows[name] |= {"distance": gap, "distance_error": reference.error}

@@ -1,0 +1,212 @@
+"""Item and model fit against NumPy loops over all rows that there can be."""
+
+import itertools
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from tools import quick_run
+
+from inference import EM, QuadratureEM, standard_errors
+from inference.cli import main
+from inference.evaluation.standard_errors import covariance_of
+from inference.files.arviz import load
+from inference.items import statistics as items
+from inference.items.study import study_items
+from ppl_models import bernoulli_mixture, graded_trait, latent_trait
+
+VALUES = {"weights": np.array([[1.0, 0.7, 1.6, 1.2]]), "bias": np.array([0.2, -0.5, 0.4, -0.1])}
+
+
+@pytest.fixture(scope="module")
+def every():
+    """All sixteen rows, and their probabilities on a fine line."""
+    rows = np.array(list(itertools.product((0.0, 1.0), repeat=4)))
+    line = np.linspace(-8.0, 8.0, 4001)
+    chance = 1.0 / (1.0 + np.exp(-(line[:, None] * VALUES["weights"][0] + VALUES["bias"])))
+    density = np.exp(-0.5 * line**2) / np.sqrt(2.0 * np.pi) * (line[1] - line[0])
+    each = [density @ np.prod(np.where(row == 1, chance, 1.0 - chance), 1) for row in rows]
+    return rows, np.array(each)
+
+
+def drawn(every, count):
+    rows, chance = every
+    picked = np.random.default_rng(0).choice(len(rows), count, p=chance / chance.sum())
+    return rows[picked]
+
+
+def test_item_fit_by_counting(every):
+    rows, chance = every
+    data = drawn(every, 400)
+    fit = items.item_fit(data, VALUES)
+    for i in range(4):
+        wanted = 0.0
+        for score in range(1, 4):
+            same = rows.sum(1) == score
+            expected = chance[same & (rows[:, i] == 1)].sum() / chance[same].sum()
+            group = data[data.sum(1) == score]
+            gap = group[:, i].mean() - expected
+            wanted += len(group) * gap**2 / (expected * (1.0 - expected))
+        assert fit.statistic[i] == pytest.approx(wanted, rel=1e-6)
+    assert (fit.df == 1).all()
+
+
+def test_model_fit_by_counting(every):
+    """Margins, their covariance and slopes, from the table of all rows."""
+    rows, chance = every
+    data = drawn(every, 400)
+    sets = [*itertools.combinations(range(4), 1), *itertools.combinations(range(4), 2)]
+    inside = np.array([[float(all(row[list(s)])) for row in rows] for s in sets])  # (m, rows)
+    shares = np.array([np.prod(data[:, list(s)], 1).mean() for s in sets])
+    residual = shares - inside @ chance
+    covariance = (inside * chance) @ inside.T - np.outer(inside @ chance, inside @ chance)
+
+    def margins(vector):
+        values = {"weights": vector[None, :4], "bias": vector[4:]}
+        probability, weight = items.curves(values)
+        return np.array([weight @ probability[:, list(s)].prod(1) for s in sets])
+
+    first = np.concatenate([VALUES["weights"][0], VALUES["bias"]])
+    step = 1e-5 * np.eye(8)
+    slope = np.stack([(margins(first + h) - margins(first - h)) / 2e-5 for h in step], 1)
+    inverse = np.linalg.inv(covariance)
+    inner = np.linalg.inv(slope.T @ inverse @ slope)
+    weight = inverse - inverse @ slope @ inner @ slope.T @ inverse
+    fit = items.model_fit(data, VALUES)
+    assert fit.m2 == pytest.approx(400 * residual @ weight @ residual, rel=1e-3)
+    assert fit.df == 2 and 0.0 <= fit.rmsea < 0.2
+
+
+LSAT = """3 6 2 11 1 1 3 4 1 8 0 16 0 3 2 15 10 29 14 81 3 28 15 80 16 56 21 173 11 61 28 298"""
+"""Section 6 of the Law School Admission Test (Bock & Lieberman 1970): rows 00000 to 11111."""
+
+
+def test_the_law_school_test_comes_out_to_the_published_digits():
+    """As R's ``summary(ltm(LSAT ~ z1))`` prints them (Rizopoulos 2006, JSS 17(5))."""
+    rows = np.array(list(itertools.product((0.0, 1.0), repeat=5)))
+    data = np.repeat(rows, [int(x) for x in LSAT.split()], axis=0)
+    method = QuadratureEM(latent_trait)
+    fit = method.run(jax.random.key(0), 500, data, tolerance=1e-7, num_factors=1)
+    assert float(fit.losses[-1]) == pytest.approx(2466.653, abs=1e-3)
+    np.testing.assert_allclose(fit.params["bias"], [2.773, 0.990, 0.249, 1.285, 2.053], atol=1e-3)
+    errors = standard_errors(latent_trait, fit.params, data, num_factors=1)
+    study = study_items(latent_trait, fit.params, errors, ((data,), {"num_factors": 1}))
+    slopes = [0.825, 0.723, 0.890, 0.688, 0.657]
+    np.testing.assert_allclose(study.items["discrimination"], slopes, atol=1e-3)
+    spread = [0.2581, 0.1867, 0.2326, 0.1852, 0.2100]
+    np.testing.assert_allclose(study.items["discrimination_se"], spread, atol=1e-3)
+    spread = [0.8669, 0.3073, 0.0997, 0.4341, 0.8700]
+    np.testing.assert_allclose(study.items["difficulty_se"], spread, rtol=5e-3)
+    assert len(study.scores["factor_1_se"]) == 1000
+
+
+CARCINOMA = """34:0000000 2:0000100 6:0100000 1:0100001 4:0100100 5:0100101 2:1000000 1:1010101
+2:1100000 1:1100001 2:1100100 7:1100101 1:1100111 1:1101001 2:1101101 3:1101111 13:1110101
+5:1110111 10:1111101 16:1111111"""
+"""Slides by the ratings of seven pathologists (Landis & Koch 1977; Agresti 2002, table 13.1)."""
+
+
+def test_the_carcinoma_slides_come_out_to_the_published_digits():
+    """Three classes as R's ``poLCA(cbind(A,B,C,D,E,F,G)~1, carcinoma, nclass=3)`` prints them: log
+    likelihood, shares and conditional probabilities (Linzer & Lewis 2011, JSS 42(10), section 5.1;
+    the likelihood also on the help page of ``carcinoma``)."""
+    cells = [x.split(":") for x in CARCINOMA.split()]
+    rows = np.array([[float(x) for x in row] for _, row in cells], np.float32)
+    data = np.repeat(rows, [int(count) for count, _ in cells], axis=0)
+    params, _, losses = quick_run(EM(bernoulli_mixture), 0, 150, data, num_components=3)
+    assert losses[-1] == pytest.approx(293.705, abs=1e-3)
+    order = np.argsort(params["probs"][:, 0])
+    np.testing.assert_allclose(params["mixing"][order], [0.3736, 0.1817, 0.4447], atol=1e-4)
+    printed = [
+        [0.0573, 0.1379, 0.0, 0.0, 0.0551, 0.0, 0.0],
+        [0.5128, 1.0, 0.0, 0.0576, 0.7506, 0.0, 0.6307],
+        [1.0, 0.9809, 0.8575, 0.5862, 1.0, 0.4764, 1.0],
+    ]
+    np.testing.assert_allclose(params["probs"][order], printed, atol=1e-4)
+
+
+def test_a_rotation_turns_scores_and_information_with_the_loadings():
+    rng = np.random.default_rng(0)
+    weights = np.array([[1.2, 1.5, 1.0, 0.4, 0.2, 0.3], [0.2, -0.3, 0.1, 1.1, 1.6, 0.9]])
+    data = (rng.random((40, 6)) < 0.5) + 0.0
+    arguments = ((data,), {"num_factors": 2})
+    point = {"weights": weights, "bias": np.zeros(6)}
+    plain = study_items(latent_trait, point, {}, arguments)
+    rotated = study_items(latent_trait, point, {}, arguments, rotation="oblimin")
+    assert list(rotated.factors) == ["factor_1", "factor_2"] and not plain.factors
+    correlation = rotated.factors["factor_1"][1]
+    assert rotated.measures["correlation_1_2"] == correlation != 0.0
+    # Whatever the factors are called, what they predict is the same.
+    first, second = (
+        np.stack([x.items["loading_1"], x.items["loading_2"]]) for x in (plain, rotated)
+    )
+    scores = [np.stack([x.scores["factor_1"], x.scores["factor_2"]], 1) for x in (plain, rotated)]
+    np.testing.assert_allclose(scores[0] @ first, scores[1] @ second, atol=1e-9)
+    between = np.array([[1.0, correlation], [correlation, 1.0]])
+    np.testing.assert_allclose(first.T @ first, second.T @ between @ second, atol=1e-9)
+
+
+def test_a_model_that_does_not_hold_is_told(every):
+    """Two pairs of items that repeat each other are no one factor."""
+    del every
+    rng = np.random.default_rng(1)
+    halves = rng.random((500, 3)) < 0.5
+    data = np.hstack([halves, halves ^ (rng.random((500, 3)) < 0.1)]) + 0.0
+    how = {"tolerance": 1e-7, "num_factors": 1}
+    fitted = QuadratureEM(latent_trait).run(jax.random.key(0), 200, data, **how)
+    fit = items.model_fit(data, {x: np.asarray(v, float) for x, v in fitted.params.items()})
+    assert fit.p_value < 1e-6 and fit.rmsea > 0.1
+
+
+def test_the_command_writes_every_table_twice(tmp_path):
+    """Items, scores, information, measures and groups, as CSV and in the netCDF."""
+    rng = np.random.default_rng(0)
+    chance = 1 / (1 + np.exp(-1.2 * rng.normal(size=(240, 1)) * np.ones(5)))
+    frame = pd.DataFrame((rng.random(chance.shape) < chance) * 1, columns=list("abcde"))
+    frame.insert(0, "who", [f"p{i}" for i in range(240)])
+    frame.insert(1, "place", np.where(np.arange(240) % 3, "city", "village"))
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    said = ["--data", str(tmp_path / "data.csv"), "--id", "who", "--group", "place"]
+    out = str(tmp_path / "fit.nc")
+    assert main(["fit", "latent_trait", *said, "--set", "num_factors=1", "--out", out]) == 0
+    groups, _ = load(out)
+    dims = {"items": "column", "scores": "row", "information": "point", "measures": "measure",
+            "groups": "column"}  # fmt: skip
+    for name, dim in dims.items():
+        table = pd.read_csv(tmp_path / f"fit_{name}.csv", index_col=0)
+        assert table.index.tolist() == groups[name][dim].values.tolist()
+        assert list(table.columns) == list(groups[name].data_vars)
+        for column in table:
+            np.testing.assert_allclose(table[column], groups[name][column], rtol=1e-5)
+    measures = groups["measures"]["value"].to_series()
+    of = measures["log_likelihood"]
+    assert measures["aic"] == pytest.approx(2 * 10 - 2 * of)
+    assert measures["bic"] == pytest.approx(10 * np.log(240) - 2 * of)
+    assert {"reliability_1", "m2", "rmsea"} <= set(measures.index)
+    assert groups["scores"]["factor_1"].sel(row="p7").shape == ()
+
+
+def test_items_of_mixed_levels_stand_as_the_table_has_them():
+    """Thresholds and their errors, from the parameters and their covariance by differences."""
+    levels = (3, 2, 3)
+    point = {
+        "weights": np.array([[1.5, 2.0, -1.0]]),
+        "cutpoints_2": np.array([[0.4]]),
+        "cutpoints_3": np.array([[-0.8, 0.7], [-1.2, 0.1]]),
+    }
+    rng = np.random.default_rng(0)
+    cuts = [point["cutpoints_3"][0], point["cutpoints_2"][0], point["cutpoints_3"][1]]
+    noisy = rng.normal(size=(600, 1)) * point["weights"][0] + rng.logistic(size=(600, 3))
+    data = np.stack([(noisy[:, [i]] > cuts[i]).sum(1) for i in range(3)], 1)
+    kwargs = {"levels": levels, "num_factors": 1}
+    errors = standard_errors(graded_trait, point, data, **kwargs)
+    columns = study_items(graded_trait, point, errors, ((data,), kwargs)).items
+    np.testing.assert_allclose(columns["discrimination"], point["weights"][0])
+    np.testing.assert_allclose(columns["difficulty_1"], [-0.8 / 1.5, 0.4 / 2.0, 1.2])
+    np.testing.assert_allclose(columns["difficulty_2"], [0.7 / 1.5, np.nan, -0.1])
+    np.testing.assert_allclose(columns["discrimination_se"], errors["weights"][0], rtol=1e-5)
+    covariance = covariance_of(graded_trait, point, (data,), kwargs)
+    slope = np.zeros(8)
+    slope[[0, 5]] = -0.7 / 1.5**2, 1.0 / 1.5  # of c / w in w and c, at the second cutpoint
+    assert columns["difficulty_2_se"][0] == pytest.approx(np.sqrt(slope @ covariance @ slope))
